@@ -137,7 +137,7 @@ def _check_page(rows: list[Prediction], skipped: list[Skipped], files: list[Step
 def plans() -> list[bytes]:
     """Return plans of a shape, of experts, and of a graph."""
     halves = (
-        HybridStage(((0, 12),), 4, 2, 1, (("full", 5), ("selective", 2))),
+        HybridStage(((0, 12),), 4, 2, 1, {"full": 5, "selective": 2}),
         HybridStage(((12, 24),), 4, 4),
     )
     shape = Hybrid(model_of(SHAPE), Cluster.parse("1x8:a100"), 64, instance=SHAPE)

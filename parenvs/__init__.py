@@ -23,7 +23,7 @@ if __name__ == "parenvs" and (_Path(__file__).parent.parent / "setup.cfg").is_fi
 
 from parenvs.cluster import Cluster, Device
 from parenvs.core.judge import judge
-from parenvs.core.plan_files import load_plan
+from parenvs.core.plan import load_plan
 from parenvs.core.problem import problem
 from parenvs.errors import ParenvsError
 from parenvs.graph.formats.sources import from_hlo, from_jax, from_torch

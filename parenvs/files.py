@@ -14,7 +14,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from platform import node
@@ -308,26 +308,84 @@ def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def read_object(where: str, schema: int) -> dict[str, Any]:
-    """Return the object of a JSON file whose field ``schema`` this version reads.
+class _Constant(str):
+    """NaN or Infinity where JSON has a number."""
+
+
+def read_json(
+    path: str | os.PathLike[str],
+    error: type[ParenvsError] = ParenvsError,
+    most_bytes: int | None = None,
+) -> Any:
+    """Read a JSON file none of whose objects has a field twice, and whose numbers are finite.
+
+    Args:
+        path: the file.
+        error: class of the errors.
+        most_bytes: limit of the file's size.
 
     Raises:
-        ParenvsError: the file is missing, no JSON, no object, or of another schema.
+        ParenvsError: the file is missing, larger, no JSON, or not as said above.
     """
+    where, large, constant = os.fspath(path), False, None
     try:
-        content = json.loads(
-            Path(where).read_text(encoding="utf-8"), object_pairs_hook=no_duplicates
+        large = most_bytes is not None and Path(path).stat().st_size > most_bytes
+        content = (
+            None
+            if large
+            else json.loads(
+                Path(path).read_text(encoding="utf-8"),
+                object_pairs_hook=no_duplicates,
+                parse_constant=_Constant,
+            )
         )
-    except DuplicateFieldError as error:
-        raise ParenvsError(f"{where}: {error}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or "nested too deeply"
-        raise ParenvsError(f"{where}: not a JSON file ({reason})") from None
+        constant = next(_constants(content), None)
+    except DuplicateFieldError as wrong:
+        raise error(f"{where}: {wrong}") from None
+    except (OSError, ValueError, RecursionError) as wrong:
+        reason = getattr(wrong, "strerror", None) or str(wrong) or "nested too deeply"
+        raise error(f"{where}: not a JSON file ({reason})") from None
+    if large:
+        raise error(f"{where}: larger than {most_bytes:,} bytes")
+    if constant is not None:
+        raise error(f"{where}: field {shown(constant[0])}: {constant[1]} is not a JSON number")
+    return content
+
+
+def _constants(content: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the path of the field and the text of each NaN and Infinity."""
+    if isinstance(content, _Constant):
+        yield path, str(content)
+    elif isinstance(content, dict):
+        for key, value in content.items():
+            yield from _constants(value, f"{path}.{key}".lstrip("."))
+    elif isinstance(content, list):
+        for position, value in enumerate(content):
+            yield from _constants(value, f"{path}[{position}]")
+
+
+def read_object(
+    path: str | os.PathLike[str],
+    schema: int,
+    error: type[ParenvsError] = ParenvsError,
+    most_bytes: int | None = None,
+) -> dict[str, Any]:
+    """Return the object of a JSON file whose field ``schema`` this version reads, without it.
+
+    Raises:
+        ParenvsError: see ``read_json``; or it holds no object, or one of another schema.
+    """
+    where, content = os.fspath(path), read_json(path, error, most_bytes)
     if not isinstance(content, dict):
-        raise ParenvsError(f"{where}: expected one JSON object")
+        raise error(f"{where}: expected one JSON object")
+    check_schema(content, schema, where, error)
+    return {key: value for key, value in content.items() if key != "schema"}
+
+
+def check_schema(
+    content: Mapping[str, Any], schema: int, where: str, error: type[ParenvsError] = ParenvsError
+) -> None:
+    """Raise an error unless the field ``schema`` is what this version reads."""
     found = content.get("schema")
     if type(found) is not int or found != schema:
-        raise ParenvsError(
-            f"{where}: field 'schema' is {shown(found)}; this version reads {schema}"
-        )
-    return content
+        raise error(f"{where}: field 'schema' is {shown(found)}; this version reads {schema}")

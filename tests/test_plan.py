@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from parenvs import files
 from parenvs.cluster import PRESETS, Cluster
-from parenvs.core.plan_files import load_plan
+from parenvs.core.plan import load_plan
 from parenvs.errors import PlanError
 from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.pipeline.plan import PipelinePlan
@@ -161,7 +161,7 @@ WRONG = {
     ("key", "value"), [(key, value) for key, values in WRONG.items() for value in values]
 )
 def test_plan__wrong_type(path, key, value):
-    assert f"field {key!r}" in refusal(path, {**PLAN.to_json(), key: value})
+    assert f": field '{key}" in refusal(path, {**PLAN.to_json(), key: value})
 
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
@@ -171,7 +171,7 @@ def test_plan__no_constants(path, constant):
     text = json.dumps({**PLAN.to_json(), "cluster": {"device": {"memory_bw": "?"}}})
     words = refusal(path, text.replace('"?"', constant))
     assert f"field 'cluster.device.memory_bw': {constant} is not a JSON number" in words
-    assert "field 'cuts.1'" in refusal(
+    assert "field 'cuts[1]'" in refusal(
         path, json.dumps(PLAN.to_json()).replace("5]", f"{constant}]")
     )
 
@@ -435,12 +435,12 @@ WRONG_SPLIT = {
 )
 def test_plan__wrong_type_in_a_partition(path, key, value):
     for plan in (SPLIT, BATCH):
-        assert f"field {key!r}" in refusal(path, {**plan.to_json(), key: value})
+        assert f": field '{key}" in refusal(path, {**plan.to_json(), key: value})
 
 
 def test_plan__wrong_dimension_names_the_variable(path):
     words = refusal(path, {**SPLIT.to_json(), "partition": {"a": 0, "w": True, "z": 0}})
-    assert "the dimension of 'w' must be a whole number from 0, not True" in words
+    assert "field 'partition.w' must be a whole number from 0, not True" in words
 
 
 @pytest.mark.parametrize("devices", [100_001, 10**9, 2**31 - 1])
@@ -458,7 +458,7 @@ def test_plan__devices_and_cluster_must_agree(path):
     words = refusal(path, {**SPLIT.to_json(), "cluster": "1x1:v100"})
     assert "field 'devices' is 8, but the cluster has 1" in words
     words = refusal(path, {**SPLIT.to_json(), "devices": 1, "cluster": "1x1:v100"})
-    assert "field 'devices' must be 2 or more, not 1" in words
+    assert "field 'devices' must be a whole number from 2, not 1" in words
 
 
 @pytest.mark.parametrize(

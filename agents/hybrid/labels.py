@@ -443,5 +443,5 @@ def stage_of(
         devices=int(tables.configs.group[config]),
         tp=int(tables.configs.tp[config]),
         zero=int(tables.configs.zero[config]),
-        recompute=tuple((mode, layers) for mode, layers in pairs if layers),
+        recompute=dict(pairs),
     )

@@ -203,7 +203,7 @@ def diff(
 
     Differences are B less A. Illegal plans are compared, too.
     """
-    from parenvs.core.plan_files import load_plan
+    from parenvs.core.plan import load_plan
     from parenvs.diff import difference, require_same_problem
     from parenvs.view.diff_text import text
 
@@ -286,7 +286,7 @@ def verify(
     With --compile, XLA compiles the step ahead of time, of hybrid plans of one stage too: shardings
     kept, collectives and memory beside the judge's.
     """
-    from parenvs.core.plan_files import load_plan
+    from parenvs.core.plan import load_plan
     from parenvs.shardy.verify import verify_plan
     from parenvs.tasks.partition.plan import PartitionPlan
 
@@ -333,7 +333,7 @@ def export(
     ] = None,
 ) -> None:
     """Write a plan in the words of a framework that runs it."""
-    from parenvs.core.plan_files import load_plan
+    from parenvs.core.plan import load_plan
     from parenvs.exports.formats import exported
     from parenvs.files import write_text
 
@@ -373,7 +373,7 @@ def _model(
 def _judged(file: Path, model: Model) -> Any:
     """Judge a plan file on the model, or on its own instance if the model names none."""
     from parenvs.core.judge import judge
-    from parenvs.core.plan_files import load_plan
+    from parenvs.core.plan import load_plan
     from parenvs.instances import load_graph
     from parenvs.tasks.hybrid.load import load_model
     from parenvs.tasks.hybrid.plan import HybridPlan

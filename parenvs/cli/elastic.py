@@ -96,7 +96,7 @@ def reshard(
     Prints the bytes that each rank reads beside those predicted. A kill leaves the old checkpoint
     whole.
     """
-    from parenvs.core.plan_files import load_plan
+    from parenvs.core.plan import load_plan
     from parenvs.exports.checkpoint import reshard as resharding
     from parenvs.instances import load_graph
 

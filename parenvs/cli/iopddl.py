@@ -174,7 +174,7 @@ def judge(
     as_json: Json = False,
 ) -> None:
     """Judge a plan in exact integers, as the contest does. Exit status 2 if it is illegal."""
-    from parenvs.core.plan_files import load_plan
+    from parenvs.core.plan import load_plan
     from parenvs.tasks.sharding import store
     from parenvs.tasks.sharding.files import load_strategies
     from parenvs.tasks.sharding.plan import ShardingPlan

@@ -14,7 +14,7 @@ import typer
 from parenvs.cli import hybrid
 from parenvs.cli.model import Model, reading
 from parenvs.cluster import Cluster
-from parenvs.core.plan import remedy
+from parenvs.core.registry import remedy
 from parenvs.core.request import STEPS
 from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid.plan import HybridPlan

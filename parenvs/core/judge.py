@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from parenvs.core.plan import Plan
-from parenvs.core.plan_files import load_plan
+from parenvs.core.plan import Plan, load_plan
 from parenvs.core.registry import task_of
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError, shown

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from parenvs.cluster import Cluster
-from parenvs.errors import did_you_mean
-from parenvs.files import write_text
+from parenvs.core.registry import OLD_NAMES, TASKS
+from parenvs.core.task import late
+from parenvs.errors import PlanError, did_you_mean, shown
+from parenvs.fields import read
+from parenvs.files import check_schema, read_json, write_text
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -19,39 +22,16 @@ SCHEMA = 1
 """Version of the plan files."""
 ILLEGAL = -1.0
 """Value of a plan that breaks a rule or exceeds the memory (arXiv 2007.04069)."""
-HEAD = ("schema", "task", "instance", "fingerprint")
-"""Fields that plan files of every task begin with."""
-
-OLD_TASKS: dict[str, dict[str, str]] = {
-    "pipeline-cut": {"task": "pipeline"},
-    "operator-partition": {"task": "partition"},
-    "data-parallel": {"task": "partition", "scope": "inputs"},
-    "packed-order": {"task": "order"},
-    "iopddl": {"task": "sharding"},
-}
-"""Task of files written before a task had one name -> the fields that say it now."""
-
-
-def current(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a plan file with the task as it is called now."""
-    task = content.get("task")
-    return {**content, **OLD_TASKS.get(task if isinstance(task, str) else "", {})}
-
-
-def remedy(task: object, known: Collection[str]) -> str:
-    """Return what a message says after an unknown task: its name now or a near one; the known."""
-    old = OLD_TASKS.get(task) if isinstance(task, str) else None
-    if old is not None:
-        return "; it is called " + ", ".join(f"{key} {value!r}" for key, value in old.items())
-    return f"{did_you_mean(str(task), known)}; known: {', '.join(known)}"
 
 
 class Plan(ABC):
-    """Base of the plans of every task."""
+    """Base of the plans of every task: dataclasses, whose types say what their files hold."""
 
     task: ClassVar[str]
     settings: ClassVar[tuple[str, ...]] = ("fingerprint", "cluster")
     """Fields that say for what problem a plan is; the others are what it decides."""
+    always: ClassVar[tuple[str, ...]] = ()
+    """Fields that files have even where the class has a default."""
     instance: str
     fingerprint: str
     cluster: Cluster
@@ -61,14 +41,30 @@ class Plan(ABC):
         """Return the plan as an object of JSON types, schema version first."""
 
     @classmethod
-    @abstractmethod
     def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
         """Check an object of JSON types and make a plan of it.
 
         Raises:
-            PlanError: a key is missing or unknown, or a value has the wrong type. Whether the plan
-                is legal is left to the judge.
+            PlanError: a field is missing or unknown, or a value has the wrong type. Whether the
+                plan is legal is left to the judge.
         """
+        content = current(content)
+        check_schema(content, SCHEMA, where, PlanError)
+        if content.get("task") != cls.task:
+            raise PlanError(
+                f"{where}: field 'task' must be {cls.task!r}, not {shown(content.get('task'))}"
+            )
+        body = {key: value for key, value in content.items() if key not in ("schema", "task")}
+        return cls._of(body, where)
+
+    @classmethod
+    def _of(cls, body: dict[str, Any], where: str) -> Self:
+        """Make a plan of the fields of a file behind schema and task; see ``from_json``."""
+        made = read(cls, body, where, PlanError)
+        for name in cls.always:
+            if name not in body:
+                raise PlanError(f"{where}: field {name!r} is missing")
+        return made
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as a JSON file."""
@@ -82,3 +78,29 @@ class Plan(ABC):
             "instance": self.instance,
             "fingerprint": self.fingerprint,
         }
+
+
+def current(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a plan file with the task as it is called now."""
+    task = content.get("task")
+    return {**content, **OLD_NAMES.get(task if isinstance(task, str) else "", {})}
+
+
+def load_plan(path: str | os.PathLike[str]) -> Plan:
+    """Read a plan file of any task.
+
+    Raises:
+        PlanError: the file is missing or not JSON, its schema or task is unknown, or a field is
+            wrong.
+    """
+    where, content = os.fspath(path), read_json(path, PlanError)
+    if not isinstance(content, dict):
+        raise PlanError(f"{where}: expected one JSON object")
+    check_schema(content, SCHEMA, where, PlanError)
+    content = current(content)
+    task, known = content.get("task"), [name for name in TASKS if TASKS[name].plan]
+    if task not in known:
+        near = did_you_mean(task, known) if isinstance(task, str) else ""
+        raise PlanError(f"{where}: field 'task' is {shown(task)}{near}; known: {', '.join(known)}")
+    plan_class: type[Plan] = late(TASKS[task].plan)
+    return plan_class.from_json(content, where)

@@ -14,19 +14,26 @@ A task of another package comes by the entry-point group ``parenvs.tasks``::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any
 
-from parenvs.core.plan import remedy
 from parenvs.core.task import Task, late
-from parenvs.errors import ParenvsError, shown
+from parenvs.errors import ParenvsError, did_you_mean, shown
 
 GROUP = "parenvs.tasks"
 """Entry-point group of tasks of other packages."""
 DEFAULT = "pipeline"
 """The task of models that no other task is asked for."""
+OLD_NAMES: dict[str, dict[str, str]] = {
+    "pipeline-cut": {"task": "pipeline"},
+    "operator-partition": {"task": "partition"},
+    "data-parallel": {"task": "partition", "scope": "inputs"},
+    "packed-order": {"task": "order"},
+    "iopddl": {"task": "sharding"},
+}
+"""Names that only files have, written before a task had one name -> the fields that say it now."""
 _OWN = ("partition", "pipeline", "hybrid", "order", "sharding", "elastic")
 
 
@@ -77,6 +84,14 @@ class Tasks(Mapping[str, Task]):
     def remove(self, name: str) -> None:
         """Take away a task that was registered."""
         del self._loaded[name]
+
+
+def remedy(name: object, known: Collection[str]) -> str:
+    """Return what a message says after an unknown task: its name now or a near one; the known."""
+    old = OLD_NAMES.get(name) if isinstance(name, str) else None
+    if old is not None:
+        return "; it is called " + ", ".join(f"{key} {value!r}" for key, value in old.items())
+    return f"{did_you_mean(str(name), known)}; known: {', '.join(known)}"
 
 
 TASKS = Tasks()

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.core.plan import Plan
-from parenvs.core.plan_files import load_plan
+from parenvs.core.plan import Plan, load_plan
 from parenvs.errors import ParenvsError, need_extra, shown
 from parenvs.exports.sharding import Sharding, Spec, sharding_of
 from parenvs.graph.graph import Graph, Role

@@ -53,11 +53,11 @@ def test_markov__bad_input():
         draw_markov(np.random.default_rng(0), "bulky", 8)
     good = toys.CHAINS["calm"].to_json()
     for change, words in (
-        ({"nodes": 65}, "nodes must be a whole number from 1 to 64"),
-        ({"start": 4}, "start must be a whole number from 0 to 3"),
-        ({"leave": [1.5]}, "probabilities must be from 0 to 1"),
+        ({"nodes": 65}, "field 'nodes' must be a whole number from 1 to 64, not 65"),
+        ({"start": 4}, "start must be at most 3, the nodes, not 4"),
+        ({"leave": [1.5]}, r"field 'leave\[0\]' must be a probability from 0 to 1, not 1.5"),
         ({"leave": []}, "lists of equal length"),
-        ({"leave": 0.5}, "'leave' and 'join' must be lists"),
+        ({"leave": 0.5}, "field 'leave' must be a list, not 0.5"),
         ({"joins": [0.5]}, r"unknown field 'joins' \(did you mean 'join'"),
     ):
         with pytest.raises(ParenvsError, match=f"here: .*{words}"):

@@ -167,10 +167,14 @@ def test_problem__bad_input(tmp_path):
     assert read_set(path, ["gpt-1.5b"]) == rows
     text = path.read_text()
     for old, new, words in (
-        ('"schema": 1', '"schema": 2', "'schema' 1"),
+        ('"schema": 1', '"schema": 2', "field 'schema' is 2; this version reads 1"),
         ('"model": "gpt-1.5b"', '"model": "gpt"', r"problems\[0\]: field 'model' must be one of"),
         ('"intervals": 240', '"intervals": "x"', "field 'intervals' must be a whole number"),
-        ('"intervals"', '"interval"', "expected an object of the fields"),
+        (
+            '"intervals"',
+            '"interval"',
+            r"problems\[0\]: field 'intervals' is missing, and 'interval' is no field",
+        ),
         ("{", "", "not a JSON file"),
     ):
         path.write_text(text.replace(old, new, 1))

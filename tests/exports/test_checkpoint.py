@@ -239,7 +239,7 @@ def swap_bytes(folder):
         ),
         (
             lambda f: spoilt(f, lambda x: x["tensors"]["norm.weight"]["kinds"].update(m="object")),
-            "field 'm' must be one of bool, ",
+            "kinds.m' must be one of bool, ",
         ),
         (
             lambda f: spoilt(f, lambda x: x.update(fingerprint="sha256:0")),

@@ -69,7 +69,7 @@ def test_problem__by_hand():
     assert report.mfu == pytest.approx(report.value, rel=1e-12)
     assert report.tokens_per_second == 128 * 4 / report.length_seconds
     # Recomputation in full runs both forward passes again, the head's not.
-    full = [replace(stage, recompute=(("full", 1),)) for stage in stages]
+    full = [replace(stage, recompute={"full": 1}) for stage in stages]
     again = problem.report(problem.plan(full))
     assert again.length_seconds == pytest.approx(first + 4 * last + 5 * block, rel=1e-9)
     counted = 4 * (8 * block + 3 * head) * PEAK
@@ -132,7 +132,7 @@ def test_problem__unequal_stages():
     """More layers, other tp, fewer replicas: what each costs shows on its stage alone."""
     problem = toy("2x8:a100", 32)
     stages = [
-        HybridStage(((0, 3),), 8, tp=2, recompute=(("full", 1), ("selective", 1))),
+        HybridStage(((0, 3),), 8, tp=2, recompute={"full": 1, "selective": 1}),
         HybridStage(((3, 8),), 8, tp=8, recompute=("none", "full", "none", "full", "none")),
     ]
     plan = problem.plan(stages, micro_batch=2)
@@ -202,7 +202,7 @@ ILLEGAL = {  # stages, settings, beginning of the reason, a part of it
     "gradient bytes": (STAGES, {"gradient_bytes": 3}, "gradient_bytes", "neither 2 nor 4"),
     "split": ([STAGES[0], replace(STAGES[1], split={"w": 1})], {}, "stages[1].split", "Megatron"),
     "expert": (STAGES, {"expert": 2}, "expert", "does not divide the model's 1 expert"),
-    "recompute": ([replace(STAGES[0], recompute=(("full", 3), ("selective", 2))), STAGES[1]], {},
+    "recompute": ([replace(STAGES[0], recompute={"full": 3, "selective": 2}), STAGES[1]], {},
                   "stages[0].recompute", "5 layers named, the stage has 4"),
     "modes": ([replace(STAGES[0], recompute=("full",)), STAGES[1]], {}, "stages[0].recompute",
               "1 layer named, the stage has 4"),
@@ -499,7 +499,7 @@ def test_uniform__rows_become_plans():
     assert [stage.layers for stage in plan.stages] == [
         ((i, i + 1), (i + 4, i + 5)) for i in range(4)
     ]
-    assert {stage.recompute for stage in plan.stages} == {(("full", 2),)}
+    assert [stage.recompute for stage in plan.stages] == [{"full": 2}] * 4
     assert plan.gradient_bytes == 4
     # Of 8 layers on 5 stages, embedding and head take the place of one each.
     uneven = problem.uniform_plan(Uniform(1, 5, 1, 1, 32), 0)

@@ -8,7 +8,7 @@ import pytest
 
 from parenvs.cluster import Cluster
 from parenvs.core.judge import judge
-from parenvs.core.plan_files import load_plan
+from parenvs.core.plan import load_plan
 from parenvs.core.problem import problem
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Phase

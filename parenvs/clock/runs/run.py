@@ -11,8 +11,7 @@ from parenvs.clock.calibration import Calibration
 from parenvs.clock.runs.comparison import Run, traffic_of
 from parenvs.clock.runs.prediction import of_plan
 from parenvs.clock.timer import Timing
-from parenvs.core.plan import Plan
-from parenvs.core.plan_files import load_plan
+from parenvs.core.plan import Plan, load_plan
 from parenvs.errors import ParenvsError, need_extra
 from parenvs.tasks.pipeline.load import load_profile
 

@@ -15,15 +15,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from parenvs.core import fields as checks
-from parenvs.core.plan_files import load_plan
+from parenvs.core.plan import load_plan
 from parenvs.errors import ParenvsError, shown
 from parenvs.exports.checkpoint.layout import Box, Files, Place, common, elements, file_name, sizes
-from parenvs.files import DuplicateFieldError, no_duplicates, write_text
+from parenvs.fields import Count, Index, Text, one_of, read, whole, words
+from parenvs.files import read_object, write_text
 from parenvs.tasks.hybrid.plan import HybridPlan
 
 PLAN, INDEX, SCHEMA = "plan.json", "index.json", 1
@@ -35,6 +35,7 @@ ITEM = {
 }  # fmt: skip
 """Type of numbers -> bytes of one."""
 _LARGEST_INDEX = 1 << 28
+_LARGEST = 2**63 - 1
 _BLOCK = 1 << 22
 
 
@@ -48,9 +49,14 @@ class Tensor:
         scalars: the optimiser's single numbers, by name.
     """
 
-    shape: tuple[int, ...]
-    kinds: dict[str, str]
-    scalars: dict[str, float]
+    shape: tuple[Count, ...]
+    kinds: dict[str, Annotated[str, one_of(*ITEM)]]
+    scalars: dict[str, int | Annotated[float, words("a number", ge=-1e308, le=1e308)]]
+
+    def __post_init__(self) -> None:
+        """Refuse what has no parameter."""
+        if PARAMETER not in self.kinds:
+            raise ParenvsError(f"field 'kinds' must have {PARAMETER!r}")
 
     @property
     def bytes(self) -> int:
@@ -87,10 +93,10 @@ class Head:
         tensors: by name.
     """
 
-    steps: int
-    optimiser: str
+    steps: Annotated[int, whole(0, _LARGEST)]
+    optimiser: Text
     groups: list[dict[str, Any]]
-    tensors: dict[str, Tensor]
+    tensors: Annotated[dict[str, Tensor], words("an object of tensors by name", min_length=1)]
 
 
 Give = Callable[[str, str, Box], np.ndarray]
@@ -177,15 +183,11 @@ class Checkpoint:
         if not isinstance(plan, HybridPlan):
             raise ParenvsError(f"{self.folder / PLAN}: a hybrid plan is needed, not {plan.task}")
         self.plan, self.files = plan, Files.of(plan)
-        content = _load(self.folder / INDEX)
-        keys = {"schema", "fingerprint", "steps", "optimiser", "groups", "tensors", "files"}
-        checks.check_keys(content, keys, set(), where)
-        if content["schema"] != SCHEMA:
-            raise ParenvsError(f"{where}: field 'schema' is {shown(content['schema'])}, not 1")
-        if content["fingerprint"] != plan.fingerprint:
+        index = read(_Index, read_object(where, SCHEMA, most_bytes=_LARGEST_INDEX), where)
+        if index.fingerprint != plan.fingerprint:
             raise ParenvsError(f"{where}: field 'fingerprint': of another model than {PLAN}")
-        self.head = _head(content, where)
-        self.parts = _parts(content["files"], self.head.tensors, where)
+        self.head = Head(index.steps, index.optimiser, index.groups, index.tensors)
+        self.parts = _parts(index.files, index.tensors, where)
         if len(self.parts) != len(self.files):
             raise ParenvsError(
                 f"{where}: field 'files': {len(self.parts)} files, and {PLAN} ({self.files.degrees}"
@@ -288,65 +290,30 @@ class Checkpoint:
                 out[row] = run
 
 
-def _load(path: Path) -> dict[str, Any]:
-    """The object in the index."""
-    if path.stat().st_size > _LARGEST_INDEX:
-        raise ParenvsError(f"{path}: more than {_LARGEST_INDEX >> 20} MiB")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=no_duplicates)
-    except DuplicateFieldError as error:
-        raise ParenvsError(f"{path}: {error}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ParenvsError(f"{path}: not a JSON file ({shown(str(error))})") from None
-    if not isinstance(content, dict):
-        raise ParenvsError(f"{path}: expected one JSON object")
-    return content
+@dataclass(frozen=True)
+class _File:
+    """A row of the index: a file, and the slices in it as name, kind, start, size and place."""
+
+    bytes: Annotated[int, whole(0, _LARGEST)]
+    sha256: Text
+    slices: tuple[tuple[str, str, tuple[Index, ...], tuple[Count, ...], int], ...]
 
 
-def _head(content: dict[str, Any], where: str) -> Head:
-    """What the index says of the whole, checked."""
-    tensors: dict[str, Tensor] = {}
-    if not isinstance(content["tensors"], dict) or not content["tensors"]:
-        raise ParenvsError(f"{where}: field 'tensors' must be an object of tensors by name")
-    for name, entry in content["tensors"].items():
-        own = f"{where}: tensor {shown(name)}"
-        if not isinstance(entry, dict):
-            raise ParenvsError(f"{own}: expected an object")
-        checks.check_keys(entry, {"shape", "kinds", "scalars"}, set(), own)
-        shape = checks.integers(entry, "shape", own)
-        kinds, scalars = entry["kinds"], entry["scalars"]
-        if min(shape, default=1) < 1:
-            raise ParenvsError(f"{own}: field 'shape' must be of whole numbers from 1")
-        if not isinstance(kinds, dict) or PARAMETER not in kinds:
-            raise ParenvsError(f"{own}: field 'kinds' must be an object with {PARAMETER!r}")
-        for kind in kinds:
-            checks.choice(kinds, kind, tuple(ITEM), f"{own}: field 'kinds'")
-        if not isinstance(scalars, dict) or not all(map(_is_number, scalars.values())):
-            raise ParenvsError(f"{own}: field 'scalars' must be an object of numbers")
-        tensors[name] = Tensor(shape, kinds, scalars)
-    groups = content["groups"]
-    if not isinstance(groups, list) or not all(isinstance(x, dict) for x in groups):
-        raise ParenvsError(f"{where}: field 'groups' must be a list of objects")
-    if not checks.is_integer(content["steps"]) or content["steps"] < 0:
-        raise ParenvsError(f"{where}: field 'steps' must be a whole number from 0")
-    return Head(content["steps"], checks.text(content, "optimiser", where), groups, tensors)
+@dataclass(frozen=True)
+class _Index(Head):
+    """The whole index."""
+
+    fingerprint: str
+    files: tuple[_File, ...]
 
 
-def _parts(rows: Any, tensors: dict[str, Tensor], where: str) -> list[Part]:
-    """What the index says of the files, checked."""
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ParenvsError(f"{where}: field 'files' must be a list of objects")
+def _parts(files: Iterable[_File], tensors: dict[str, Tensor], where: str) -> list[Part]:
+    """What the index says of the files: each slice is one of a tensor, behind the one before."""
     parts = []
-    for number, row in enumerate(rows):
-        own = f"{where}: files[{number}]"
-        checks.check_keys(row, {"bytes", "sha256", "slices"}, set(), own)
-        size, end, held = row["bytes"], 0, []
-        if not checks.is_integer(size) or size < 0:
-            raise ParenvsError(f"{own}: field 'bytes' must be a whole number from 0")
-        if not isinstance(row["slices"], list):
-            raise ParenvsError(f"{own}: field 'slices' must be a list")
-        for entry in row["slices"]:
-            found = _slice(entry, tensors)
+    for number, file in enumerate(files):
+        own, end, held = f"{where}: files[{number}]", 0, []
+        for entry in file.slices:
+            found = _slice(*entry, tensors)
             if found is None or found.at != end:
                 raise ParenvsError(
                     f"{own}: {shown(entry)} is no slice [name, kind, start, size, at] of a tensor "
@@ -354,30 +321,26 @@ def _parts(rows: Any, tensors: dict[str, Tensor], where: str) -> list[Part]:
                 )
             end += elements(found.box) * ITEM[tensors[found.name].kinds[found.kind]]
             held.append(found)
-        if end != size:
-            raise ParenvsError(f"{own}: field 'bytes' is {size}, and its slices have {end}")
-        parts.append(Part(size, checks.text(row, "sha256", own), tuple(held)))
+        if end != file.bytes:
+            raise ParenvsError(f"{own}: field 'bytes' is {file.bytes}, and its slices have {end}")
+        parts.append(Part(file.bytes, file.sha256, tuple(held)))
     return parts
 
 
-def _slice(entry: Any, tensors: dict[str, Tensor]) -> Slice | None:
+def _slice(
+    name: str,
+    kind: str,
+    start: tuple[int, ...],
+    size: tuple[int, ...],
+    at: int,
+    tensors: dict[str, Tensor],
+) -> Slice | None:
     """An entry of the index as a slice; None if it is none."""
-    if not isinstance(entry, list) or len(entry) != len(Slice._fields) + 1:
-        return None
-    name, kind, start, size, at = entry
-    if not (isinstance(name, str) and isinstance(kind, str) and isinstance(start, list)):
-        return None
-    if name not in tensors or kind not in tensors[name].kinds or not isinstance(size, list):
+    if name not in tensors or kind not in tensors[name].kinds:
         return None
     shape = tensors[name].shape
-    numbers = [*start, *size, at]
-    if not all(map(checks.is_integer, numbers)) or not len(start) == len(size) == len(shape):
+    if not len(start) == len(size) == len(shape):
         return None
     box = tuple((a, a + n) for a, n in zip(start, size, strict=True))
-    fits = all(0 <= a < b <= n for (a, b), n in zip(box, shape, strict=True))
+    fits = all(b <= n for (_, b), n in zip(box, shape, strict=True))
     return Slice(name, kind, box, at) if fits else None
-
-
-def _is_number(value: Any) -> bool:
-    """Whether a value is a number that JSON can hold."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

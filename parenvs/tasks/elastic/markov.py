@@ -9,19 +9,23 @@ what may happen next.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import comb
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.fields import check, number, read, whole
 from parenvs.tasks.elastic.course import Course
 from parenvs.tasks.elastic.trace import MOST_INTERVALS, MOST_NODES
 
 FAMILIES = ("independent", "bulk", "daynight", "growth")
 """Names of the families."""
+
+_Bounds = number(0, 1, "a probability from 0 to 1")
+_Probability = Annotated[int, _Bounds] | Annotated[float, _Bounds]
 
 
 @dataclass(frozen=True)
@@ -38,27 +42,21 @@ class Markov:
         phase: intervals of a phase; phases follow each other over and over.
     """
 
-    nodes: int
-    start: int
-    leave: tuple[float, ...]
-    join: tuple[float, ...]
-    bulk: float = 0.0
-    severity: float = 0.0
-    phase: int = 1
+    nodes: Annotated[int, whole(1, MOST_NODES)]
+    start: Annotated[int, whole(0, MOST_NODES)]
+    leave: tuple[_Probability, ...]
+    join: tuple[_Probability, ...]
+    bulk: _Probability = 0.0
+    severity: _Probability = 0.0
+    phase: Annotated[int, whole(1, MOST_INTERVALS)] = 1
 
     def __post_init__(self) -> None:
         """Raise errors for numbers that no cluster has."""
-        for name, most in (("nodes", MOST_NODES), ("start", self.nodes), ("phase", MOST_INTERVALS)):
-            value, least = getattr(self, name), 0 if name == "start" else 1
-            if type(value) is not int or not least <= value <= most:
-                raise ParenvsError(
-                    f"{name} must be a whole number from {least} to {most}, not {shown(value)}"
-                )
+        check(self)
+        if self.start > self.nodes:
+            raise ParenvsError(f"start must be at most {self.nodes}, the nodes, not {self.start}")
         if not 1 <= len(self.leave) == len(self.join) <= 64:
             raise ParenvsError("leave and join must be lists of equal length, 1 to 64 phases")
-        for value in (*self.leave, *self.join, self.bulk, self.severity):
-            if type(value) not in (int, float) or not 0 <= value <= 1:
-                raise ParenvsError(f"probabilities must be from 0 to 1, not {shown(value)}")
 
     def phase_of(self, interval: int) -> int:
         """Return the phase of the day in which nodes leave and come before an interval."""
@@ -100,23 +98,7 @@ class Markov:
         Raises:
             ParenvsError: a field is missing, unknown or wrong.
         """
-        if not isinstance(content, dict):
-            raise ParenvsError(f"{where}: expected one JSON object")
-        known = [item.name for item in fields(cls)]
-        for key in content:
-            if key not in known:
-                raise ParenvsError(f"{where}: unknown field {shown(key)}{did_you_mean(key, known)}")
-        for key in known[:4]:
-            if key not in content:
-                raise ParenvsError(f"{where}: field {key!r} is missing")
-        try:
-            lists = {key: tuple(content[key]) for key in ("leave", "join")}
-        except TypeError:
-            raise ParenvsError(f"{where}: 'leave' and 'join' must be lists") from None
-        try:
-            return cls(**{**content, **lists})
-        except ParenvsError as error:
-            raise ParenvsError(f"{where}: {error}") from None
+        return read(cls, content, where)
 
 
 def draw_markov(rng: np.random.Generator, family: str, nodes: int) -> Markov:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from parenvs.core import fields
-from parenvs.core.plan import HEAD, Plan
-from parenvs.errors import PlanError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from parenvs.core.plan import Plan
+from parenvs.fields import Index, Text, words
 
 WAIT: tuple[int, ...] = ()
 """What an interval that waits has in place of degrees."""
+
+_Degrees = Annotated[
+    tuple[Index, ...],
+    words("null or [tensor, pipeline, data, spares]", min_length=4, max_length=4),
+]
 
 
 @dataclass(frozen=True)
@@ -30,48 +30,20 @@ class ElasticPlan(Plan):
         policy: who chose.
     """
 
-    instance: str
-    fingerprint: str
-    chosen: tuple[tuple[int, ...], ...]
-    seed: int = 0
+    instance: Text
+    fingerprint: Text
+    chosen: tuple[_Degrees | None, ...]
+    seed: Index = 0
     policy: str = ""
 
     task: ClassVar[str] = "elastic"
     settings: ClassVar[tuple[str, ...]] = ("fingerprint", "seed")
 
+    def __post_init__(self) -> None:
+        """Take intervals that wait, which files have as null, for ``WAIT``."""
+        object.__setattr__(self, "chosen", tuple(plan or WAIT for plan in self.chosen))
+
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first."""
         chosen = [list(plan) or None for plan in self.chosen]
         return {**self._head(), "seed": self.seed, "policy": self.policy, "chosen": chosen}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
-        """See ``Plan.from_json``."""
-        fields.check_keys(content, {*HEAD, "chosen"}, {"seed", "policy"}, where)
-        chosen, seed = content["chosen"], content.get("seed", 0)
-        if not isinstance(chosen, list) or not all(map(_is_choice, chosen)):
-            raise PlanError(
-                f"{where}: field 'chosen' must be a list of null or [tensor, pipeline, data, "
-                "spares], whole numbers"
-            )
-        if not fields.is_integer(seed) or not 0 <= seed <= fields.LARGEST_NUMBER:
-            raise PlanError(f"{where}: field 'seed' must be a whole number from 0, not {seed!r}")
-        policy = fields.text(content, "policy", where) if content.get("policy") else ""
-        return cls(
-            instance=fields.text(content, "instance", where),
-            fingerprint=fields.text(content, "fingerprint", where),
-            chosen=tuple(WAIT if plan is None else tuple(plan) for plan in chosen),
-            seed=seed,
-            policy=policy,
-        )
-
-
-def _is_choice(plan: Any) -> bool:
-    """Return whether a value is four whole numbers from 0, or null."""
-    if plan is None:
-        return True
-    return (
-        isinstance(plan, list)
-        and len(plan) == 4
-        and all(fields.is_integer(x) and 0 <= x <= fields.LARGEST_NUMBER for x in plan)
-    )

@@ -272,8 +272,9 @@ def _experts(plan: HybridPlan, experts: int) -> Iterator[str]:
 def _recompute(plan: HybridPlan) -> Iterator[str]:
     """As many modes as layers."""
     for number, stage in enumerate(plan.stages):
-        is_list = bool(stage.recompute) and isinstance(stage.recompute[0], str)
-        counted = len(stage.recompute) if is_list else sum(n for _, n in stage.recompute)
+        again = stage.recompute
+        is_list = bool(again) and not isinstance(again, dict)
+        counted = sum(again.values()) if isinstance(again, dict) else len(again)
         if counted > max(stage.size, 0) or (is_list and counted < stage.size):
             yield (
                 f"stages[{number}].recompute: {_count(counted, 'layer')} named, the stage has "

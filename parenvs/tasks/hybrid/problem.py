@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.core.fields import LARGEST_NUMBER
 from parenvs.errors import InfeasibleError, shown
+from parenvs.fields import LARGEST_NUMBER
 from parenvs.tasks.hybrid import formulas, legality
 from parenvs.tasks.hybrid.layers import Layer, Split
 from parenvs.tasks.hybrid.model import HybridModel
@@ -204,7 +204,7 @@ class Hybrid:
                     devices=tp * context * int(plans.dp[k]),
                     tp=tp,
                     zero=int(plans.zero[k]),
-                    recompute=() if mode == "none" or not size else ((mode, size),),
+                    recompute=() if mode == "none" or not size else {mode: size},
                 )
             )
         return self.plan(

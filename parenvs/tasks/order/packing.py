@@ -9,20 +9,18 @@ activations, but attention takes time with the sum of the squared lengths of the
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.core.fields import is_integer
 from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.fields import Index, Text, whole, words
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import SENDS, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shape import TransformerShape
 
-FIELDS = ("model", "tokens", "cluster", "layers", "squares")
-"""Fields of a packed step in a file."""
 TOKENS = (1, 1 << 22)
 """Least and most tokens of a micro-batch."""
 MOST_STAGES, MOST_MICRO_BATCHES = 64, 1024
@@ -80,9 +78,10 @@ class PackedStep:
         """
         width, first, stages = self.cluster.devices_per_server, 0, []
         for count in self.layers:
-            again = (("full", count),) if count else ()
             layers = ((first, first + count),)
-            stages.append(HybridStage(layers=layers, devices=width, tp=width, recompute=again))
+            stages.append(
+                HybridStage(layers=layers, devices=width, tp=width, recompute={"full": count})
+            )
             first += count
         return hybrid.plan(stages, 1, sequence_parallel=width > 1, p2p=SENDS[0])
 
@@ -117,55 +116,49 @@ class PackedStep:
         }
 
     @classmethod
-    def from_json(
-        cls, content: dict[str, Any], shapes: dict[str, TransformerShape], where: str
-    ) -> PackedStep:
-        """Make a step of an object of JSON types.
+    def of_row(cls, row: StepRow, shapes: dict[str, TransformerShape], where: str) -> PackedStep:
+        """Make a step of a row of a file.
 
         Args:
-            content: the object.
+            row: the row.
             shapes: models by name.
             where: the file, for errors.
 
         Raises:
-            ParenvsError: a field is missing or impossible.
+            ParenvsError: a field is impossible.
         """
-        for key in FIELDS:
-            if key not in content:
-                raise ParenvsError(f"{where}: field {key!r} is missing")
-        name, tokens = content["model"], content["tokens"]
-        if not isinstance(name, str) or name not in shapes:
-            hint = did_you_mean(str(name), shapes)
-            raise ParenvsError(f"{where}: field 'model': unknown shape {shown(name)}{hint}")
-        if not is_integer(tokens) or not TOKENS[0] <= tokens <= TOKENS[1]:
-            raise ParenvsError(
-                f"{where}: field 'tokens' must be a whole number from {TOKENS[0]} to {TOKENS[1]}, "
-                f"not {shown(tokens)}"
-            )
-        shape = replace(shapes[name], sequence=tokens)
-        try:
-            cluster = Cluster.parse(content["cluster"])
-        except ValueError as error:
-            raise ParenvsError(f"{where}: field 'cluster': {error}") from None
-        layers = _counts(content, "layers", 0, shape.layers, MOST_STAGES, where)
-        squares = _counts(content, "squares", tokens, tokens**2, MOST_MICRO_BATCHES, where)
-        if len(layers) != cluster.servers or sum(layers) != shape.layers:
+        if row.model not in shapes:
+            hint = did_you_mean(row.model, shapes)
+            raise ParenvsError(f"{where}: field 'model': unknown shape {shown(row.model)}{hint}")
+        shape, tokens = replace(shapes[row.model], sequence=row.tokens), row.tokens
+        if len(row.layers) != row.cluster.servers or sum(row.layers) != shape.layers:
             raise ParenvsError(
                 f"{where}: field 'layers' must share {shape.layers} layers among "
-                f"{cluster.servers} servers, not {sum(layers)} among {len(layers)}"
+                f"{row.cluster.servers} servers, not {sum(row.layers)} among {len(row.layers)}"
             )
-        return cls(shape, cluster, layers, squares)
+        if not all(tokens <= x <= tokens**2 for x in row.squares):
+            raise ParenvsError(
+                f"{where}: field 'squares' must be whole numbers from {tokens} to {tokens**2}"
+            )
+        return cls(shape, row.cluster, row.layers, row.squares)
 
 
-def _counts(
-    content: dict[str, Any], key: str, least: int, most: int, size: int, where: str
-) -> tuple[int, ...]:
-    """Return a field that is a list of whole numbers in a range."""
-    value = content[key]
-    is_list = isinstance(value, list) and 1 <= len(value) <= size
-    if not is_list or not all(is_integer(x) and least <= x <= most for x in value):
-        raise ParenvsError(
-            f"{where}: field {key!r} must be a list of 1 to {size} whole numbers from {least} to "
-            f"{most}"
-        )
-    return tuple(value)
+@dataclass(frozen=True)
+class StepRow:
+    """A packed step in a file; the model by its name."""
+
+    model: Text
+    tokens: Annotated[int, whole(*TOKENS)]
+    cluster: Cluster
+    layers: Annotated[
+        tuple[Index, ...],
+        words(f"a list of 1 to {MOST_STAGES} whole numbers", min_length=1, max_length=MOST_STAGES),
+    ]
+    squares: Annotated[
+        tuple[Annotated[int, whole(1, TOKENS[1] ** 2)], ...],
+        words(
+            f"a list of 1 to {MOST_MICRO_BATCHES} whole numbers",
+            min_length=1,
+            max_length=MOST_MICRO_BATCHES,
+        ),
+    ]

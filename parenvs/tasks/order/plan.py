@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from parenvs.core import fields
-from parenvs.core.plan import HEAD, Plan
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from parenvs.core.plan import Plan
+from parenvs.fields import Integer, Text
 
 
 @dataclass(frozen=True)
@@ -23,22 +19,12 @@ class OrderPlan(Plan):
         order: (M) the micro-batch at each position, counted from 0.
     """
 
-    instance: str
-    fingerprint: str
-    order: tuple[int, ...]
+    instance: Text
+    fingerprint: Text
+    order: tuple[Integer, ...]
 
     task: ClassVar[str] = "order"
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first."""
         return {**self._head(), "order": list(self.order)}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
-        """See ``Plan.from_json``."""
-        fields.check_keys(content, {*HEAD, "order"}, set(), where)
-        return cls(
-            instance=fields.text(content, "instance", where),
-            fingerprint=fields.text(content, "fingerprint", where),
-            order=fields.integers(content, "order", where),
-        )

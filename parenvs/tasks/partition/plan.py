@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from parenvs.cluster import Cluster
-from parenvs.core import fields
-from parenvs.core.plan import HEAD, Plan, current
-from parenvs.errors import PlanError
+from parenvs.core.plan import Plan
+from parenvs.errors import ClusterError, PlanError
+from parenvs.fields import Count, Index, Size, Text, one_of, read, whole
 from parenvs.tasks.pipeline.plan import RECOMPUTE
 
 if TYPE_CHECKING:
@@ -50,17 +49,17 @@ class PartitionPlan(Plan):
         memory_limit: bytes that the plan keeps to on each device; None: no limit is asked for.
     """
 
-    instance: str
-    fingerprint: str
+    instance: Text
+    fingerprint: Text
     cluster: Cluster
-    partition: dict[str, int]
-    scope: str = SCOPES[0]
-    rules: str = "shardy"
-    uneven: str = "pad"
-    micro_batch: int | None = None
-    micro_batches: int = 1
-    recompute: str = REMADE[0]
-    memory_limit: float | None = None
+    partition: dict[str, Index]
+    scope: Annotated[str, one_of(*SCOPES)] = SCOPES[0]
+    rules: Annotated[str, one_of(*RULE_SETS)] = RULE_SETS[0]
+    uneven: Annotated[str, one_of(*UNEVEN)] = UNEVEN[0]
+    micro_batch: Count | None = None
+    micro_batches: Count = 1
+    recompute: Annotated[str, one_of(*REMADE)] = REMADE[0]
+    memory_limit: Size | None = None
 
     task: ClassVar[str] = "partition"
     settings: ClassVar[tuple[str, ...]] = (
@@ -91,37 +90,26 @@ class PartitionPlan(Plan):
         }
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
-        """See ``Plan.from_json``; without fields of the step it is one of the graph's batch."""
-        content = current(content)
-        needed = {*HEAD, "devices", "partition"}
-        optional = {"cluster", "scope", "rules", "uneven", *_STEP}
-        fields.check_keys(content, needed, optional, where)
-        devices = fields.count(content, "devices", where)
-        if devices < 2:
-            raise PlanError(f"{where}: field 'devices' must be 2 or more, not {devices}")
-        if "cluster" in content:
-            cluster = fields.cluster(content, "cluster", where)
-        else:
-            cluster = fields.cluster({"devices": f"1x{devices}:v100"}, "devices", where)
-        if cluster.devices != devices:
+    def _of(cls, body: dict[str, Any], where: str) -> Self:
+        """Without a cluster it is one server of so many V100."""
+        named = {key: body[key] for key in ("devices", "cluster") if key in body}
+        given = read(_Devices, named, where, PlanError)
+        try:
+            cluster = given.cluster or Cluster.parse(f"1x{given.devices}:v100")
+        except ClusterError as error:
+            raise PlanError(f"{where}: field 'devices': {error}") from None
+        if cluster.devices != given.devices:
             raise PlanError(
-                f"{where}: field 'devices' is {devices}, but the cluster has {cluster.devices}"
+                f"{where}: field 'devices' is {given.devices}, but the cluster has "
+                f"{cluster.devices}"
             )
-        return cls(
-            instance=fields.text(content, "instance", where),
-            fingerprint=fields.text(content, "fingerprint", where),
-            cluster=cluster,
-            partition=fields.dimensions(content, "partition", where),
-            scope=fields.choice(content, "scope", SCOPES, where),
-            rules=fields.choice(content, "rules", RULE_SETS, where),
-            uneven=fields.choice(content, "uneven", UNEVEN, where),
-            recompute=fields.choice(content, "recompute", REMADE, where),
-            micro_batch=fields.count(content, "micro_batch", where)
-            if "micro_batch" in content
-            else None,
-            micro_batches=fields.count({"micro_batches": 1, **content}, "micro_batches", where),
-            memory_limit=fields.size(content, "memory_limit", where)
-            if "memory_limit" in content
-            else None,
-        )
+        rest = {key: value for key, value in body.items() if key != "devices"}
+        return super()._of({**rest, "cluster": cluster}, where)
+
+
+@dataclass(frozen=True)
+class _Devices:
+    """How the file of a partition gives the devices."""
+
+    devices: Annotated[int, whole(2)]
+    cluster: Cluster | None = None

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.core.fields import LARGEST_NUMBER
 from parenvs.errors import ParenvsError, shown
+from parenvs.fields import LARGEST_NUMBER
 from parenvs.graph.flops import PARTS_READ, bytes_of
 from parenvs.graph.graph import Graph, Phase
 from parenvs.tasks.partition.classes import DimensionClasses

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from parenvs.cluster import SYNC_METHODS, Cluster
-from parenvs.core import fields
-from parenvs.core.plan import HEAD, Plan
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from parenvs.core.plan import Plan
+from parenvs.fields import Count, Integer, Number, Text, one_of
 
 MICRO_BATCH = 16
 """Samples per micro-batch.
@@ -50,17 +46,17 @@ class PipelinePlan(Plan):
             empty.
     """
 
-    instance: str
-    fingerprint: str
+    instance: Text
+    fingerprint: Text
     cluster: Cluster
-    cuts: tuple[int, ...]
-    device_cuts: tuple[int, ...]
-    micro_batch: int = MICRO_BATCH
-    micro_batches: int = MICRO_BATCHES
-    copies: float = COPIES
-    recompute: str = RECOMPUTE[0]
-    sync: str = SYNC_METHODS[0]
-    tied: str = TIED[0]
+    cuts: tuple[Integer, ...]
+    device_cuts: tuple[Integer, ...]
+    micro_batch: Count = MICRO_BATCH
+    micro_batches: Count = MICRO_BATCHES
+    copies: Number = COPIES
+    recompute: Annotated[str, one_of(*RECOMPUTE)] = RECOMPUTE[0]
+    sync: Annotated[str, one_of(*SYNC_METHODS)] = SYNC_METHODS[0]
+    tied: Annotated[str, one_of(*TIED)] = TIED[0]
     cut_after: tuple[str, ...] = field(default=(), compare=False)
 
     task: ClassVar[str] = "pipeline"
@@ -68,6 +64,7 @@ class PipelinePlan(Plan):
         "fingerprint", "cluster", "micro_batch", "micro_batches", "recompute", "sync", "tied",
         "copies",
     )  # fmt: skip
+    always = ("micro_batch", "micro_batches")
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first.
@@ -89,23 +86,3 @@ class PipelinePlan(Plan):
         if self.cut_after:
             content["cut_after"] = list(self.cut_after)
         return content
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
-        """See ``Plan.from_json``."""
-        needed = {*HEAD, "cluster", "micro_batch", "micro_batches", "cuts", "device_cuts"}
-        fields.check_keys(content, needed, {*_SETTINGS, "cut_after"}, where)
-        return cls(
-            instance=fields.text(content, "instance", where),
-            fingerprint=fields.text(content, "fingerprint", where),
-            cluster=fields.cluster(content, "cluster", where),
-            cuts=fields.integers(content, "cuts", where),
-            device_cuts=fields.integers(content, "device_cuts", where),
-            micro_batch=fields.count(content, "micro_batch", where),
-            micro_batches=fields.count(content, "micro_batches", where),
-            copies=fields.number(content, "copies", COPIES, where),
-            recompute=fields.choice(content, "recompute", RECOMPUTE, where),
-            sync=fields.choice(content, "sync", SYNC_METHODS, where),
-            tied=fields.choice(content, "tied", TIED, where),
-            cut_after=fields.texts(content, "cut_after", where) if "cut_after" in content else (),
-        )

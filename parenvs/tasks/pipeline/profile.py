@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from parenvs.cluster import EFFICIENCY, Device
-from parenvs.core.fields import LARGEST_NUMBER
 from parenvs.errors import ProfileError, shown
+from parenvs.fields import LARGEST_NUMBER
 from parenvs.files import replacing
 from parenvs.graph.chain import Reads, chain_bytes
 from parenvs.graph.graph import Graph

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.core.plan_files import load_plan
+from parenvs.core.plan import load_plan
 from parenvs.errors import ParenvsError, PlanError, shown
 from parenvs.files import no_duplicates, replacing
 from parenvs.tasks.sharding.plan import ShardingPlan

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from parenvs.core import fields
-from parenvs.core.plan import HEAD, Plan
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from parenvs.core.plan import Plan
+from parenvs.fields import Integer, Text
 
 
 @dataclass(frozen=True)
@@ -23,22 +19,12 @@ class ShardingPlan(Plan):
         strategies: index of the strategy of each node, in the order of the nodes.
     """
 
-    instance: str
-    fingerprint: str
-    strategies: tuple[int, ...]
+    instance: Text
+    fingerprint: Text
+    strategies: tuple[Integer, ...]
 
     task: ClassVar[str] = "sharding"
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first."""
         return {**self._head(), "strategies": list(self.strategies)}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:
-        """See ``Plan.from_json``."""
-        fields.check_keys(content, {*HEAD, "strategies"}, set(), where)
-        return cls(
-            instance=fields.text(content, "instance", where),
-            fingerprint=fields.text(content, "fingerprint", where),
-            strategies=fields.integers(content, "strategies", where),
-        )

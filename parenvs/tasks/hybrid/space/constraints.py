@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from parenvs.core.fields import LARGEST_NUMBER
 from parenvs.errors import ParenvsError, shown
+from parenvs.fields import LARGEST_NUMBER
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
 from parenvs.tasks.hybrid.problem import Hybrid
 

@@ -210,7 +210,7 @@ class Episode:
                     devices=self.devices[k],
                     tp=self.tp[k],
                     zero=self.zero[k],
-                    recompute=tuple((name, number) for name, number in counts if number),
+                    recompute=dict(counts),
                 )
             )
             begin = end

@@ -66,6 +66,7 @@ def _choices(
     mode = FEWEST
     if not stage.recompute:
         mode = "none"
-    elif stage.recompute[0][1] == layers:
-        mode = stage.recompute[0][0]
+    elif isinstance(stage.recompute, dict):
+        first, count = next(iter(stage.recompute.items()))
+        mode = first if count == layers else FEWEST
     yield data_choice(stage.zero, mode)

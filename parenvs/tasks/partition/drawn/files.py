@@ -7,20 +7,17 @@ A set is ``{"schema": 1, "problems": [{"name": "t5-000", "instance": "t5-3b", "c
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from parenvs.cluster import Cluster
-from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
-from parenvs.files import read_object, write_text
+from parenvs.errors import ParenvsError, one_line
+from parenvs.fields import Count, Size, Text, one_of, read_rows, write_rows
 from parenvs.tasks.partition.plan import REMADE, RULE_SETS, UNEVEN
 from parenvs.tasks.partition.step import DEVICE, Step
 
-SCHEMA = 1
-"""Version of the files."""
 NEEDED = ("instance", "cluster")
 """Fields that every problem has besides its name."""
 DEFAULTS: dict[str, Any] = {
@@ -45,14 +42,14 @@ class SetRow:
         uneven: ``"pad"`` or ``"forbid"``.
     """
 
-    instance: str
+    instance: Text
     cluster: Any
-    memory_limit: float | str = DEVICE
-    micro_batch: int | None = None
-    micro_batches: int = 1
-    recompute: str = REMADE[0]
-    rules: str = RULE_SETS[0]
-    uneven: str = UNEVEN[0]
+    memory_limit: Size | Annotated[str, one_of(DEVICE)] = DEVICE
+    micro_batch: Count | None = None
+    micro_batches: Count = 1
+    recompute: Annotated[str, one_of(*REMADE)] = REMADE[0]
+    rules: Annotated[str, one_of(*RULE_SETS)] = RULE_SETS[0]
+    uneven: Annotated[str, one_of(*UNEVEN)] = UNEVEN[0]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -75,59 +72,21 @@ def read_set(path: str | os.PathLike[str]) -> dict[str, SetRow]:
         ParenvsError: the file is missing or wrong; the line names the file, the problem and the
             field.
     """
-    where = os.fspath(path)
-    content = read_object(where, SCHEMA)
-    for key in content:
-        if key not in ("schema", "problems"):
-            raise ParenvsError(f"{where}: unknown field {shown(key)}")
-    problems = content.get("problems")
-    if not isinstance(problems, list) or not problems:
-        raise ParenvsError(f"{where}: field 'problems' must be a list of one problem or more")
-    rows: dict[str, SetRow] = {}
-    for number, row in enumerate(problems):
-        place = f"{where}: problems[{number}]"
-        if not isinstance(row, dict) or not isinstance(row.get("name"), str) or not row["name"]:
-            raise ParenvsError(f"{place}: expected an object with the field 'name', a text")
-        if "/" in row["name"]:
-            raise ParenvsError(f"{place}: field 'name' is {shown(row['name'])}; leave '/' out")
-        if row["name"] in rows:
-            raise ParenvsError(f"{place}: field 'name' is {shown(row['name'])} a second time")
-        rows[row["name"]] = _row({k: v for k, v in row.items() if k != "name"}, place)
-    return rows
+    return read_rows(SetRow, path, _checked)
 
 
 def save_set(path: str | os.PathLike[str], rows: Mapping[str, SetRow]) -> None:
     """Write the problems of a set, a line each, whole or not at all."""
-    lines = (json.dumps({"name": name, **row.to_json()}) for name, row in rows.items())
-    body = ",\n  ".join(lines)
-    write_text(path, f'{{"schema": {SCHEMA}, "problems": [\n  {body}\n]}}\n')
+    write_rows(path, {name: row.to_json() for name, row in rows.items()})
 
 
-def _row(fields: dict[str, Any], where: str) -> SetRow:
-    """Return the problem of an object, whose settings are checked."""
-    known = (*NEEDED, *DEFAULTS)
-    for key in fields:
-        if key not in known:
-            raise ParenvsError(f"{where}: unknown field {shown(key)}{did_you_mean(key, known)}")
-    for key in NEEDED:
-        if key not in fields:
-            raise ParenvsError(f"{where}: field {key!r} is missing")
-    if not isinstance(fields["instance"], str):
-        raise ParenvsError(f"{where}: field 'instance' must be a text")
-    for key, choices in (("rules", RULE_SETS), ("uneven", UNEVEN)):
-        if fields.get(key, DEFAULTS[key]) not in choices:
-            raise ParenvsError(
-                f"{where}: field {key!r} must be one of {', '.join(choices)}, not "
-                f"{shown(fields[key])}"
-            )
-    row = SetRow(**fields)
+def _checked(row: SetRow, where: str) -> SetRow:
+    """Return a row whose settings are possible on its cluster."""
     try:
-        step = Step.of(
+        Step.of(
             Cluster.parse(row.cluster), row.micro_batch, row.micro_batches, row.recompute,
             row.memory_limit,
         )  # fmt: skip
-    except (ParenvsError, TypeError) as error:
+    except ParenvsError as error:
         raise ParenvsError(f"{where}: {one_line(error)}") from None
-    if step.limit is None:
-        raise ParenvsError(f"{where}: field 'memory_limit' must be bytes or {DEVICE!r}")
     return row

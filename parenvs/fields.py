@@ -1,0 +1,357 @@
+"""Reads objects of JSON types as dataclasses: fields and bounds are types, and msgspec checks them.
+
+What is wrong is said in one line that names the place, the field, and what it must be:
+``plan.json: field 'cuts[1]' must be a whole number, not 'x'``. The words for what it must be stand
+in the types, see ``whole``, ``number``, ``words`` and ``one_of``.
+
+>>> from dataclasses import dataclass, fields
+>>> @dataclass(frozen=True)
+... class Order:
+...     order: tuple[Integer, ...]
+>>> read(Order, {"order": [2, 0, 1]}, "order.json")
+Order(order=(2, 0, 1))
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Annotated, Any, TypeVar, cast, get_type_hints
+
+import msgspec
+from msgspec import Meta, inspect
+
+from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.files import read_object, write_text
+
+_Kind = TypeVar("_Kind")
+_Made = TypeVar("_Made")
+_Path = tuple[str | int, ...]
+"""Names, positions and keys that lead to a value."""
+
+SCHEMA = 1
+"""Version of the files of problems and of sets of them."""
+LARGEST_NUMBER = 2**31 - 1
+"""Largest number of a field, unless its type says another."""
+
+
+def whole(least: int, most: int = LARGEST_NUMBER) -> Meta:
+    """Return the bounds of a whole number, with their words."""
+    end = "" if most >= LARGEST_NUMBER else f" to {most:,}"
+    return Meta(ge=least, le=most, description=f"a whole number from {least:,}{end}")
+
+
+def number(least: float, most: float = LARGEST_NUMBER, words: str = "") -> Meta:
+    """Return the bounds of a number, with their words."""
+    end = "" if most >= LARGEST_NUMBER else f" to {most:g}"
+    return Meta(ge=least, le=most, description=words or f"a number from {least:g}{end}")
+
+
+def words(text: str, **bounds: Any) -> Meta:
+    """Return what a message says that a value must be, and bounds as of ``msgspec.Meta``."""
+    return Meta(description=text, **bounds)
+
+
+def one_of(*known: str) -> Meta:
+    """Return the choice of a few texts."""
+    pattern = "|".join(map(re.escape, known))
+    return Meta(pattern=rf"\A(?:{pattern})\Z", extra={"known": known})
+
+
+Integer = Annotated[int, words("a whole number", ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
+"""A whole number."""
+Index = Annotated[int, whole(0)]
+"""A whole number from 0."""
+Count = Annotated[int, whole(1)]
+"""A whole number from 1."""
+Number = Annotated[int, number(0)] | Annotated[float, number(0)]
+"""A number from 0, which stays a whole one if it is."""
+Size = Annotated[float, words("a positive number of bytes", gt=0, le=1e30)]
+"""Bytes."""
+Text = Annotated[str, words("a text of 1 to 4,096 characters", min_length=1, max_length=4096)]
+"""A text that is not empty, as long as a path can be."""
+
+
+def read(
+    kind: type[_Kind], content: Any, where: str, error: type[ParenvsError] = ParenvsError
+) -> _Kind:
+    """Check an object of JSON types and make a dataclass of it.
+
+    A field whose class has a method ``parse``, like ``Cluster``, is read by that. A field that is
+    None where it is not given must be left out.
+
+    Args:
+        kind: the dataclass, with a type for each field.
+        content: the object.
+        where: what messages begin with, a file's name for example.
+        error: class of the errors.
+
+    Raises:
+        ParenvsError: a field is missing or unknown, or has the wrong type or value.
+    """
+    if not isinstance(content, Mapping):
+        raise error(f"{where}: expected one JSON object, not {shown(content)}")
+    form = _form(cast(Any, kind))
+    try:
+        for reason in _wrong_names(content, form, ()):
+            raise error(f"{where}: {reason}")
+        content = _parsed(content, form, where, error)
+        return msgspec.convert(content, kind)
+    except msgspec.ValidationError as wrong:
+        raise error(f"{where}: {_reason(wrong, content, kind, form)}") from None
+    except RecursionError:
+        raise error(f"{where}: nested too deeply") from None
+
+
+def check(made: Any, error: type[ParenvsError] = ParenvsError) -> None:
+    """Check the values of a dataclass that was not made by ``read`` by their types.
+
+    Raises:
+        ParenvsError: a field has the wrong type or value.
+    """
+    kind: Any = type(made)
+    try:
+        msgspec.convert(vars(made), _unchecked(kind))
+    except msgspec.ValidationError as wrong:
+        reason = _reason(wrong, vars(made), _unchecked(kind), _form(kind))
+        raise error(reason.removeprefix("field ")) from None
+
+
+@lru_cache(maxsize=64)
+def _unchecked(kind: type) -> type:
+    """Return a class with the fields of a dataclass and nothing that is done once it is made."""
+    hints = get_type_hints(kind, include_extras=True)
+    return msgspec.defstruct(
+        kind.__name__, [(each.name, hints[each.name]) for each in fields(kind)]
+    )
+
+
+def read_rows(
+    kind: type[_Kind], path: str | os.PathLike[str], make: Callable[[_Kind, str], _Made]
+) -> dict[str, _Made]:
+    """Read the file of a set of problems, ``{"schema": 1, "problems": [{"name": ..., ...}, ...]}``.
+
+    Args:
+        kind: dataclass of a problem, without its name.
+        path: the file.
+        make: makes a problem of a row and of what messages about it begin with.
+
+    Returns:
+        the problems by name, in their order.
+
+    Raises:
+        ParenvsError: the file is missing or wrong; the line names the file, the problem and the
+            field.
+    """
+    where, rows = os.fspath(path), dict[str, _Made]()
+    listed = read(_Rows, read_object(path, SCHEMA), where).problems
+    for position, row in enumerate(listed):
+        place = f"{where}: problems[{position}]"
+        name = read(_Named, {"name": row["name"]} if "name" in row else {}, place).name
+        if "/" in name:
+            raise ParenvsError(f"{place}: field 'name' is {shown(name)}; leave '/' out")
+        if name in rows:
+            raise ParenvsError(f"{place}: field 'name' is {shown(name)} a second time")
+        own = read(kind, {key: row[key] for key in row if key != "name"}, place)
+        rows[name] = make(own, place)
+    return rows
+
+
+def write_rows(path: str | os.PathLike[str], rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the problems of a set as objects of JSON types, a line each, whole or not at all."""
+    lines = (json.dumps({"name": name, **row}) for name, row in rows.items())
+    body = ",\n  ".join(lines)
+    write_text(path, f'{{"schema": {SCHEMA}, "problems": [\n  {body}\n]}}\n')
+
+
+@dataclass(frozen=True)
+class _Rows:
+    problems: Annotated[
+        tuple[dict[str, Any], ...], words("a list of one problem or more", min_length=1)
+    ]
+
+
+@dataclass(frozen=True)
+class _Named:
+    name: Text
+
+
+@lru_cache(maxsize=64)
+def _form(kind: type) -> Any:
+    """Return the fields of a dataclass with their types, as objects."""
+    return inspect.type_info(kind)
+
+
+def _plain(form: Any) -> Any:
+    """Return a type without what is noted of it."""
+    return form.type if isinstance(form, inspect.Metadata) else form
+
+
+def _choices(form: Any) -> tuple[Any, ...]:
+    """Return the types of a union but None, or the type alone."""
+    plain = _plain(form)
+    types = plain.types if isinstance(plain, inspect.UnionType) else (form,)
+    return tuple(one for one in types if not isinstance(_plain(one), inspect.NoneType))
+
+
+def _parser(form: Any) -> Any:
+    """Return the method ``parse`` of a type's class; None if there is none."""
+    return next(
+        (getattr(getattr(_plain(one), "cls", None), "parse", None) for one in _choices(form)), None
+    )
+
+
+def _parsed(
+    content: Mapping[str, Any], form: Any, where: str, error: type[ParenvsError]
+) -> dict[str, Any]:
+    """Return the content with the fields made that have a parser of their own."""
+    made = dict(content)
+    for field in form.fields:
+        parse = _parser(field.type)
+        if parse is not None and field.name in content:
+            try:
+                made[field.name] = parse(content[field.name])
+            except ValueError as wrong:
+                raise error(f"{where}: field {field.name!r}: {wrong}") from None
+    return made
+
+
+def _wrong_names(value: Any, form: Any, path: _Path) -> Iterator[str]:
+    """Yield a reason for each field that is missing, unknown, or None where it can be left out."""
+    for kind in map(_plain, _choices(form)):
+        if isinstance(kind, inspect.DataclassType) and isinstance(value, Mapping):
+            if _parser(kind) is not None:
+                continue
+            known = {field.encode_name: field for field in kind.fields}
+            missing = [x for x in known if known[x].required and x not in value]
+            unknown = sorted(set(value) - set(known))
+            other = f", and {shown(unknown[0])} is no field" if unknown else ""
+            for name in missing:
+                yield f"field {_text((*path, name))} is missing{other}"
+            for name in unknown:
+                yield f"unknown field {_text((*path, name))}{did_you_mean(name, known)}"
+            for name, field in known.items():
+                if name in value and value[name] is None and field.default is None:
+                    yield f"field {_text((*path, name))} must be {_words(field.type)}, not None"
+                yield from _wrong_names(value.get(name), field.type, (*path, name))
+        elif isinstance(kind, inspect.ListType | inspect.VarTupleType) and isinstance(value, list):
+            if _choices(kind.item_type) and _is_nested(kind.item_type):
+                for position, item in enumerate(value):
+                    yield from _wrong_names(item, kind.item_type, (*path, position))
+        elif isinstance(kind, inspect.DictType) and isinstance(value, Mapping):
+            if _is_nested(kind.value_type):
+                for name, item in value.items():
+                    yield from _wrong_names(item, kind.value_type, (*path, name))
+
+
+def _is_nested(form: Any) -> bool:
+    """Return whether a type holds objects."""
+    kinds = (inspect.DataclassType, inspect.DictType, inspect.ListType, inspect.VarTupleType)
+    return any(isinstance(_plain(one), kinds) for one in _choices(form))
+
+
+def _reason(wrong: msgspec.ValidationError, content: Any, kind: type, form: Any) -> str:
+    """Put into words what msgspec finds wrong: it names the path, types and content say the rest."""
+    match = re.search(r" - at (`key` in )?`\$(.*)`$", str(wrong))
+    path: _Path = ()
+    for name, position in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", match[2] if match else ""):
+        form = next(_inner(form, name or position), form)
+        key = name or (_culprit(content, path, kind, str(wrong)) if position == "..." else None)
+        path = (*path, int(position) if key is None else key)
+    if isinstance(wrong.__cause__, ValueError):  # of a rule that types do not say
+        return f"field {_text(path)}: {wrong.__cause__}" if path else str(wrong.__cause__)
+    value, must = _at(content, path), "must be"
+    if match and match[1]:
+        form = next(x.key_type for x in map(_plain, _choices(form)) if hasattr(x, "key_type"))
+        value, must = _culprit(content, path, kind, str(wrong)), "must have keys that are"
+    return (
+        f"field {_text(path)} {must} {_words(form, value)}, not {shown(value)}{_near(form, value)}"
+    )
+
+
+def _inner(form: Any, step: str) -> Iterator[Any]:
+    """Yield the types that a step of a path leads to."""
+    for kind in map(_plain, _choices(form)):
+        if isinstance(kind, inspect.DataclassType):
+            yield from (field.type for field in kind.fields if field.encode_name == step)
+        elif isinstance(kind, inspect.TupleType) and step.isdigit():
+            yield kind.item_types[int(step)]
+        elif isinstance(kind, inspect.DictType) and step == "...":
+            yield kind.value_type
+        elif isinstance(kind, inspect.ListType | inspect.VarTupleType) and step.isdigit():
+            yield kind.item_type
+
+
+def _at(content: Any, path: _Path) -> Any:
+    """Return the value that a path leads to."""
+    for step in path:
+        content = content[step]
+    return content
+
+
+def _culprit(content: Any, path: _Path, kind: type, words: str) -> str:
+    """Return the key of the object at a path for which msgspec says the words; it tells no key."""
+    for key, value in _at(content, path).items():
+        try:
+            msgspec.convert(_replaced(content, path, {key: value}), kind)
+        except msgspec.ValidationError as wrong:
+            if str(wrong) == words:
+                return str(key)
+    return "..."
+
+
+def _replaced(content: Any, path: _Path, value: Any) -> Any:
+    """Return a copy of the content with another value at a path."""
+    if not path:
+        return value
+    copy: Any = dict(content) if isinstance(content, Mapping) else list(content)
+    copy[path[0]] = _replaced(content[path[0]], path[1:], value)
+    return copy
+
+
+def _text(path: _Path) -> str:
+    """Return a path as messages show it, like ``'stages[0].split.w'``, cut short and quoted."""
+    parts = (f"[{x}]" if isinstance(x, int) else f".{x}" for x in path)
+    return shown("".join(parts).lstrip("."))
+
+
+_PLAIN_WORDS = (
+    (inspect.BoolType, "true or false"),
+    (inspect.IntType, "a whole number"),
+    (inspect.FloatType, "a number"),
+    (inspect.StrType, "a text"),
+    ((inspect.ListType, inspect.VarTupleType), "a list"),
+    ((inspect.DictType, inspect.DataclassType), "an object"),
+)
+
+
+def _words(form: Any, value: Any = None) -> str:
+    """Return what a type says a value must be; its upper bound if the value is beyond it."""
+    plain, noted = _plain(form), form if isinstance(form, inspect.Metadata) else None
+    if isinstance(plain, inspect.UnionType):
+        return " or ".join(dict.fromkeys(_words(one, value) for one in _choices(form)))
+    if isinstance(plain, inspect.TupleType):
+        text = f"a list of {len(plain.item_types)}"
+    else:
+        text = next((text for kinds, text in _PLAIN_WORDS if isinstance(plain, kinds)), "")
+    if noted is not None:
+        text = (noted.extra_json_schema or {}).get("description", text)
+        if known := _known(form):
+            text = f"one of {', '.join(known)}" if len(known) > 1 else repr(known[0])
+    most = getattr(plain, "le", None)
+    beyond = most is not None and isinstance(value, int | float) and value > most
+    return f"{text}, at most {most:,}" if beyond and f"to {most:,}" not in text else text
+
+
+def _known(form: Any) -> Sequence[str]:
+    """Return the choices of a type that is one of a few texts."""
+    return (form.extra or {}).get("known", ()) if isinstance(form, inspect.Metadata) else ()
+
+
+def _near(form: Any, value: Any) -> str:
+    """Return the choice that a text may have meant, as a question."""
+    return did_you_mean(value, _known(form)) if isinstance(value, str) else ""
