@@ -32,6 +32,7 @@ _Kind = TypeVar("_Kind")
 _Made = TypeVar("_Made")
 _Path = tuple[str | int, ...]
 """Names, positions and keys that lead to a value."""
+_LISTS = (inspect.ListType, inspect.VarTupleType)
 
 SCHEMA = 1
 """Version of the files of problems and of sets of them."""
@@ -100,25 +101,34 @@ def read(
         for reason in _wrong_names(content, form, ()):
             raise error(f"{where}: {reason}")
         content = _parsed(content, form, where, error)
-        return msgspec.convert(content, kind)
+        made = msgspec.convert(content, kind)
     except msgspec.ValidationError as wrong:
         raise error(f"{where}: {_reason(wrong, content, kind, form)}") from None
     except RecursionError:
         raise error(f"{where}: nested too deeply") from None
+    for field in form.fields:  # msgspec leaves defaults to the class, where vars() sees none
+        vars(made).setdefault(field.name, getattr(made, field.name))
+    return made
 
 
-def check(made: Any, error: type[ParenvsError] = ParenvsError) -> None:
-    """Check the values of a dataclass that was not made by ``read`` by their types.
+def check(made: Any, where: str = "", error: type[ParenvsError] = ParenvsError) -> None:
+    """Check the values of a dataclass that Python made, not ``read``, by their types.
+
+    Args:
+        made: an object of the dataclass.
+        where: what messages begin with.
+        error: class of the errors.
 
     Raises:
         ParenvsError: a field has the wrong type or value.
     """
     kind: Any = type(made)
+    values = {each.name: getattr(made, each.name) for each in fields(kind)}
     try:
-        msgspec.convert(vars(made), _unchecked(kind))
+        msgspec.convert(values, _unchecked(kind))
     except msgspec.ValidationError as wrong:
-        reason = _reason(wrong, vars(made), _unchecked(kind), _form(kind))
-        raise error(reason.removeprefix("field ")) from None
+        reason = _reason(wrong, values, _unchecked(kind), _form(kind))
+        raise error(where + reason.removeprefix("field ")) from None
 
 
 @lru_cache(maxsize=64)
@@ -238,24 +248,25 @@ def _wrong_names(value: Any, form: Any, path: _Path) -> Iterator[str]:
                 if name in value and value[name] is None and field.default is None:
                     yield f"field {_text((*path, name))} must be {_words(field.type)}, not None"
                 yield from _wrong_names(value.get(name), field.type, (*path, name))
-        elif isinstance(kind, inspect.ListType | inspect.VarTupleType) and isinstance(value, list):
-            if _choices(kind.item_type) and _is_nested(kind.item_type):
-                for position, item in enumerate(value):
-                    yield from _wrong_names(item, kind.item_type, (*path, position))
-        elif isinstance(kind, inspect.DictType) and isinstance(value, Mapping):
-            if _is_nested(kind.value_type):
-                for name, item in value.items():
-                    yield from _wrong_names(item, kind.value_type, (*path, name))
+        elif isinstance(kind, _LISTS) and _has_objects(kind.item_type):
+            for position, item in enumerate(value) if isinstance(value, list) else ():
+                yield from _wrong_names(item, kind.item_type, (*path, position))
+        elif isinstance(kind, inspect.DictType) and _has_objects(kind.value_type):
+            for name, item in value.items() if isinstance(value, Mapping) else ():
+                yield from _wrong_names(item, kind.value_type, (*path, name))
 
 
-def _is_nested(form: Any) -> bool:
-    """Return whether a type holds objects."""
-    kinds = (inspect.DataclassType, inspect.DictType, inspect.ListType, inspect.VarTupleType)
-    return any(isinstance(_plain(one), kinds) for one in _choices(form))
+def _has_objects(form: Any) -> bool:
+    """Return whether a type is one of objects, or of lists or objects of these."""
+    for kind in map(_plain, _choices(form)):
+        inner = getattr(kind, "item_type", None) or getattr(kind, "value_type", None)
+        if isinstance(kind, inspect.DataclassType) or (inner is not None and _has_objects(inner)):
+            return True
+    return False
 
 
 def _reason(wrong: msgspec.ValidationError, content: Any, kind: type, form: Any) -> str:
-    """Put into words what msgspec finds wrong: it names the path, types and content say the rest."""
+    """Put into words what msgspec finds wrong: it names the path; types and content do the rest."""
     match = re.search(r" - at (`key` in )?`\$(.*)`$", str(wrong))
     path: _Path = ()
     for name, position in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", match[2] if match else ""):
@@ -282,7 +293,7 @@ def _inner(form: Any, step: str) -> Iterator[Any]:
             yield kind.item_types[int(step)]
         elif isinstance(kind, inspect.DictType) and step == "...":
             yield kind.value_type
-        elif isinstance(kind, inspect.ListType | inspect.VarTupleType) and step.isdigit():
+        elif isinstance(kind, _LISTS) and step.isdigit():
             yield kind.item_type
 
 
@@ -324,7 +335,7 @@ _PLAIN_WORDS = (
     (inspect.IntType, "a whole number"),
     (inspect.FloatType, "a number"),
     (inspect.StrType, "a text"),
-    ((inspect.ListType, inspect.VarTupleType), "a list"),
+    (_LISTS, "a list"),
     ((inspect.DictType, inspect.DataclassType), "an object"),
 )
 

@@ -342,8 +342,10 @@ def read_json(
         constant = next(_constants(content), None)
     except DuplicateFieldError as wrong:
         raise error(f"{where}: {wrong}") from None
-    except (OSError, ValueError, RecursionError) as wrong:
-        reason = getattr(wrong, "strerror", None) or str(wrong) or "nested too deeply"
+    except RecursionError:
+        raise error(f"{where}: not a JSON file (nested too deeply)") from None
+    except (OSError, ValueError) as wrong:
+        reason = getattr(wrong, "strerror", None) or str(wrong)
         raise error(f"{where}: not a JSON file ({reason})") from None
     if large:
         raise error(f"{where}: larger than {most_bytes:,} bytes")

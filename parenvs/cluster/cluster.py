@@ -6,20 +6,20 @@ server by server, and a group of devices is always a range of consecutive number
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from parenvs.cluster.collectives import group_bandwidth, same_server, sync_seconds
 from parenvs.cluster.devices import DEVICES, MEMORY_FRACTION, MOST_RATE, PRECISIONS, Device, rate
-from parenvs.cluster.measured import Measurement, measurements, provenance
+from parenvs.cluster.measured import Measurement, Provenance
 from parenvs.errors import ClusterError, ParenvsError, did_you_mean, shown
-from parenvs.files import DuplicateFieldError, no_duplicates
+from parenvs.fields import one_of, read, words
+from parenvs.files import read_json
 
 DEFAULT_DEVICES = 8
 """Devices of the one server on which partitions are planned unless a cluster is given."""
@@ -198,9 +198,10 @@ class Cluster:
         if isinstance(text, Cluster):
             return text
         if isinstance(text, dict):
-            return _from_object(text, "cluster")
+            return read(_Form, text, "cluster", ClusterError).cluster("cluster")
         if isinstance(text, os.PathLike):
-            return _from_file(os.fspath(text))
+            path = os.fspath(text)
+            return read(_Form, read_json(path, ClusterError), path, ClusterError).cluster(path)
         if not isinstance(text, str):
             raise ClusterError(
                 f"cluster: expected a name, a short form or an object, not {shown(text)}"
@@ -208,7 +209,7 @@ class Cluster:
         if text in PRESETS:
             return PRESETS[text]
         if text.endswith(".json"):
-            return _from_file(text)
+            return Cluster.parse(Path(text))
         form = r"(\d{1,9})x(\d{1,9}):([\w-]+)((?:,[^,]+){0,2})"
         match = re.fullmatch(form, text.replace(" ", ""))
         if match is None:
@@ -255,77 +256,48 @@ def load_measured(
         ClusterError: it is no file of a cluster, or nothing was measured on that.
     """
     where = os.fspath(path)
-    content = _read(where)
-    cluster = _from_object(content, where)
-    rows = measurements(content.get("measured", []), where)
-    if not rows:
+    form = read(_Form, read_json(where, ClusterError), where, ClusterError)
+    if not form.measured:
         raise ClusterError(f"{where}: nothing was measured on it; parenvs calibrate writes such")
-    return cluster, rows, provenance(content.get("provenance", {}), where)
+    return form.cluster(where), form.measured, form.provenance
 
 
-def _from_file(path: str) -> Cluster:
-    return _from_object(_read(path), path)
+@dataclass(frozen=True)
+class _DeviceForm:
+    """A device in a cluster's file; ``Cluster`` checks the numbers."""
+
+    name: str
+    peak_flops: Any
+    memory_bw: Any
+    memory_bytes: Any
+    peaks: dict[Annotated[str, one_of(*PRECISIONS)], Any] = field(default_factory=dict)
 
 
-def _read(path: str) -> Any:
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        return json.loads(text, object_pairs_hook=no_duplicates)
-    except FileNotFoundError:
-        raise ClusterError(f"cluster: no file {shown(path)}") from None
-    except DuplicateFieldError as error:
-        raise ClusterError(f"{path}: {error}") from None
-    except RecursionError:
-        raise ClusterError(f"{path}: not a JSON file (nested too deeply)") from None
-    except (ValueError, OSError) as error:
-        raise ClusterError(f"{path}: not a JSON file ({error})") from None
+@dataclass(frozen=True)
+class _Form:
+    """A cluster's file, or the object of one; ``Cluster`` checks the numbers."""
 
+    servers: Any
+    devices_per_server: Any
+    intra_bw: Any
+    inter_bw: Any
+    device: Annotated[str, words("a name")] | Annotated[_DeviceForm, words("an object")]
+    name: str = ""
+    nic_bw: Annotated[Any, words("a positive number")] = None
+    speeds: Annotated[tuple[Any, ...], words("a list of numbers, one for each server")] = ()
+    measured: tuple[Measurement, ...] = ()
+    provenance: dict[str, Provenance] = field(default_factory=dict)
 
-def _from_object(content: Any, where: str) -> Cluster:
-    if not isinstance(content, dict):
-        raise ClusterError(f"{where}: expected an object with {', '.join(_CLUSTER_KEYS)}, device")
-    figures = dict(content)
-    device = _device_of(figures.pop("device", None), where)
-    name = figures.pop("name", "")
-    measurements(figures.pop("measured", []), where)
-    provenance(figures.pop("provenance", {}), where)
-    optional = {"nic_bw": figures.pop("nic_bw", None), "speeds": figures.pop("speeds", [])}
-    if set(figures) != set(_CLUSTER_KEYS):
-        wrong_keys = sorted(map(shown, set(figures) ^ set(_CLUSTER_KEYS)))
-        raise ClusterError(
-            f"{where}: needs exactly {', '.join(_CLUSTER_KEYS)} and device; missing or unknown: "
-            f"{', '.join(wrong_keys[:5])}"
-        )
-    if not isinstance(name, str):
-        raise ClusterError(f"{where}: name must be a text, not {shown(name)}")
-    if not isinstance(optional["speeds"], list):
-        raise ClusterError(f"{where}: speeds must be a list of numbers, one for each server")
-    optional["speeds"] = tuple(optional["speeds"])
-    return _new_cluster(where, device=device, name=name, **figures, **optional)
-
-
-def _device_of(content: Any, where: str) -> Device:
-    """Make a device from its name or from an object of a cluster file."""
-    if isinstance(content, str):
-        return _known_device(content, where)
-    if not isinstance(content, dict):
-        raise ClusterError(f"{where}: device must be a name or an object, not {shown(content)}")
-    peaks = content.get("peaks", {})
-    content = {key: value for key, value in content.items() if key != "peaks"}
-    if set(content) != set(_DEVICE_KEYS):
-        wrong_keys = sorted(map(shown, set(content) ^ set(_DEVICE_KEYS)))
-        raise ClusterError(
-            f"{where}: device needs exactly {', '.join(_DEVICE_KEYS)}; missing or unknown: "
-            f"{', '.join(wrong_keys[:5])}"
-        )
-    if not isinstance(content["name"], str):
-        raise ClusterError(f"{where}: device.name must be a text, not {shown(content['name'])}")
-    if not isinstance(peaks, dict) or not set(peaks) <= set(PRECISIONS):
-        raise ClusterError(
-            f"{where}: device.peaks must be an object of FLOP/s by precision "
-            f"({', '.join(PRECISIONS)})"
-        )
-    return Device(**content, peaks=tuple(peaks.items()))
+    def cluster(self, where: str) -> Cluster:
+        """Return the cluster; errors name ``where`` it stands."""
+        if isinstance(self.device, str):
+            device = _known_device(self.device, where)
+        else:
+            device = Device(**{**vars(self.device), "peaks": tuple(self.device.peaks.items())})
+        return _new_cluster(
+            where, self.servers, self.devices_per_server, device, self.intra_bw, self.inter_bw,
+            self.name, self.nic_bw, self.speeds,
+        )  # fmt: skip
 
 
 def _new_cluster(where: str, *args: Any, **figures: Any) -> Cluster:

@@ -380,14 +380,14 @@ def test_instances__shape_files(tmp_path):
     assert any(reason.startswith("fingerprint: ") for reason in report.reasons)
     for change, words in (
         ({"heads": 5}, "5 heads do not divide hidden 64; give head_width"),
-        ({"hidden": {}}, "hidden must be a whole number from 1 to 2147483647, not {}"),
-        ({"kv_heads": ""}, "kv_heads must be a whole number from 0"),
-        ({"feed_forward": False}, "feed_forward must be a whole number from 0"),
-        ({"layers": 10**6}, "layers must be a whole number from 1 to 10000"),
-        ({"layers": True}, "layers must be a whole number"),
-        ({"gated": 1}, "gated must be true or false"),
-        ({"capacity": "2"}, "capacity must be a positive number"),
-        ({"name": 3}, "name must be a text"),
+        ({"hidden": {}}, "field 'hidden' must be a whole number from 1, not {}"),
+        ({"kv_heads": ""}, "field 'kv_heads' must be a whole number from 0"),
+        ({"feed_forward": False}, "field 'feed_forward' must be a whole number from 0"),
+        ({"layers": 10**6}, "field 'layers' must be a whole number from 1 to 10,000, not 1000000"),
+        ({"layers": True}, "field 'layers' must be a whole number"),
+        ({"gated": 1}, "field 'gated' must be true or false"),
+        ({"capacity": "2"}, "field 'capacity' must be a positive number"),
+        ({"name": 3}, "field 'name' must be a text"),
         ({"width": 3}, "unknown field 'width'"),
         ({"kv_heads": 3}, "kv_heads must divide heads"),
     ):

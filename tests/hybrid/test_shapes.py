@@ -91,7 +91,7 @@ def test_shapes__as_json_and_back():
     [
         ({"experts": 1, "active": 1, "experts_every": 2}, "need experts"),
         ({"dense_feed_forward": 2048}, "needs experts_every"),
-        ({"experts_every": 0}, "experts_every must be a whole number from 1"),
+        ({"experts_every": 0}, "'experts_every' must be a whole number from 1, not 0"),
     ],
 )
 def test_shapes__blocks_that_cannot_alternate(numbers, words):

@@ -61,24 +61,24 @@ def changed(change):
 
 
 BROKEN = {
-    "problem has no field 'nodes'": lambda p: p.pop("nodes"),
-    "problem has the unknown field 'more'": lambda p: p.update(more=1),
-    r"problem.name must be a printable text": lambda p: p.update(name="a\nb"),
-    r"problem.usage_limit must be a whole number from 0, not True": lambda p: p.update(
+    "field 'problem.nodes' is missing": lambda p: p.pop("nodes"),
+    "unknown field 'problem.more'": lambda p: p.update(more=1),
+    r"field 'problem': field 'name' must be a printable text": lambda p: p.update(name="a\nb"),
+    r"field 'problem.usage_limit' must be a whole number from 0, not True": lambda p: p.update(
         usage_limit=True
     ),
     r"nodes.costs\[1\] is empty": lambda p: (
         p["nodes"]["costs"][1].clear(), p["nodes"]["usages"][1].clear(),
     ),
     r"nodes.usages\[0\] has not as many": lambda p: p["nodes"]["usages"][0].pop(),
-    r"nodes.costs\[2\] has -1, not a whole": lambda p: p["nodes"]["costs"][2].__setitem__(0, -1),
-    r"nodes.costs\[2\] has 9223372036854775808, not": lambda p: p["nodes"]["costs"][2].__setitem__(
+    r"nodes.costs\[2\]\[0\]' must be a whole number from 0, not -1": lambda p: p["nodes"]["costs"][2].__setitem__(0, -1),
+    r"nodes.costs\[2\]\[0\]' must be .*, not 9223372036854775808": lambda p: p["nodes"]["costs"][2].__setitem__(
         0, 2**63
     ),
-    r"nodes.costs\[0\] has False, not": lambda p: p["nodes"]["costs"][0].__setitem__(0, False),
+    r"nodes.costs\[0\]\[0\]' must be a whole number from 0, not False": lambda p: p["nodes"]["costs"][0].__setitem__(0, False),
     r"'1.5' is no whole number": lambda p: p["nodes"]["costs"][0].__setitem__(0, 1.5),
-    r"nodes.intervals\[0\] is no pair": lambda p: p["nodes"]["intervals"][0].append(1),
-    r"nodes.costs\[1\] must be a list of numbers, not 7": lambda p: p["nodes"][
+    r"nodes.intervals\[0\]' must be a pair of whole numbers": lambda p: p["nodes"]["intervals"][0].append(1),
+    r"nodes.costs\[1\]' must be a list of whole numbers from 0, not 7": lambda p: p["nodes"][
         "costs"
     ].__setitem__(1, 7),
     r"have 2, 3 and 3 entries": lambda p: p["nodes"]["intervals"].pop(),
@@ -87,7 +87,7 @@ BROKEN = {
     ].__setitem__(0, 3),
     r"edges.costs\[1\] has not one number for each": lambda p: p["edges"]["costs"][1].pop(),
     r"edges.nodes and edges.costs have 3 and 2": lambda p: p["edges"]["costs"].pop(),
-    r"edges.nodes\[0\] is no pair": lambda p: p["edges"]["nodes"][0].append(2),
+    r"edges.nodes\[0\]' must be a pair of whole numbers": lambda p: p["edges"]["nodes"][0].append(2),
 }  # fmt: skip
 
 

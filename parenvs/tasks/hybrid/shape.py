@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import MISSING, asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Annotated, Any
 
-from parenvs.errors import UnknownInstanceError, did_you_mean, shown
+from parenvs.errors import UnknownInstanceError, shown
+from parenvs.fields import LARGEST_NUMBER, Count, Index, check, read, whole, words
 
-MOST = 2**31 - 1
-"""Largest number in a shape."""
 MOST_LAYERS = 10_000
 """Largest number of layers."""
+_POSITIVE = words("a positive number", gt=0, le=LARGEST_NUMBER)
 _ALTERNATING = {"experts_every": 1, "dense_feed_forward": 0}
 """Fields of blocks that alternate; where all blocks are equal they are no part of fingerprints."""
 
@@ -48,53 +48,31 @@ class TransformerShape:
     """
 
     name: str
-    layers: int
-    hidden: int
-    heads: int
-    sequence: int
-    vocabulary: int
-    kv_heads: int = 0
-    head_width: int = 0
-    feed_forward: int = 0
+    layers: Annotated[int, whole(1, MOST_LAYERS)]
+    hidden: Count
+    heads: Count
+    sequence: Count
+    vocabulary: Count
+    kv_heads: Index = 0
+    head_width: Index = 0
+    feed_forward: Index = 0
     gated: bool = False
     dropout: bool = True
     bias: bool = True
     causal: bool = True
     tied: bool = True
-    positions: int = 0
-    experts: int = 1
-    active: int = 1
-    capacity: float = 1.0
-    experts_every: int = 1
-    dense_feed_forward: int = 0
+    positions: Index = 0
+    experts: Count = 1
+    active: Count = 1
+    capacity: Annotated[int, _POSITIVE] | Annotated[float, _POSITIVE] = 1.0
+    experts_every: Count = 1
+    dense_feed_forward: Index = 0
     source: str = ""
 
     def __post_init__(self) -> None:
         """Fill in defaults and raise errors for numbers that no model has."""
+        check(self, f"shape {shown(self.name)}: ", UnknownInstanceError)
         fill = object.__setattr__
-        for item in fields(self):
-            value = getattr(self, item.name)
-            least = 1 if item.default is MISSING or item.default else 0
-            most = MOST_LAYERS if item.name == "layers" else MOST
-            if item.type == "int" and not (type(value) is int and least <= value <= most):
-                raise UnknownInstanceError(
-                    f"shape {shown(self.name)}: {item.name} must be a whole number from {least} to "
-                    f"{most}, not {shown(value)}"
-                )
-            if item.type == "str" and not (isinstance(value, str)):
-                raise UnknownInstanceError(
-                    f"shape {shown(self.name)}: {item.name} must be a text, not {shown(value)}"
-                )
-            if item.type == "float" and not (type(value) in (int, float) and 0 < value <= MOST):
-                raise UnknownInstanceError(
-                    f"shape {shown(self.name)}: {item.name} must be a positive number, not "
-                    f"{shown(value)}"
-                )
-            if item.type == "bool" and not isinstance(value, bool):
-                raise UnknownInstanceError(
-                    f"shape {shown(self.name)}: {item.name} must be true or false, not "
-                    f"{shown(value)}"
-                )
         fill(self, "kv_heads", self.kv_heads or self.heads)
         fill(self, "feed_forward", self.feed_forward or 4 * self.hidden)
         if not self.head_width:
@@ -229,21 +207,7 @@ class TransformerShape:
         Raises:
             UnknownInstanceError: a key is missing or unknown, or a number is impossible.
         """
-        if not isinstance(content, dict):
-            raise UnknownInstanceError(f"{where}: expected one JSON object, a shape")
-        known = [item.name for item in fields(cls)]
-        for key in content:
-            if key not in known:
-                raise UnknownInstanceError(
-                    f"{where}: unknown field {shown(key)}{did_you_mean(key, known)}"
-                )
-        for key in ("name", "layers", "hidden", "heads", "sequence", "vocabulary"):
-            if key not in content:
-                raise UnknownInstanceError(f"{where}: field {key!r} is missing")
-        try:
-            return cls(**content)
-        except UnknownInstanceError as error:
-            raise UnknownInstanceError(f"{where}: {error}") from None
+        return read(cls, content, where, UnknownInstanceError)
 
 
 def _passed(kind: TransformerShape) -> float:

@@ -11,16 +11,18 @@ import gzip
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from parenvs.core.plan import load_plan
 from parenvs.errors import ParenvsError, PlanError, shown
+from parenvs.fields import read, whole, words
 from parenvs.files import no_duplicates, replacing
 from parenvs.tasks.sharding.plan import ShardingPlan
 from parenvs.tasks.sharding.problem import Sharding
@@ -32,6 +34,52 @@ MOST_RATIO, FREE_BYTES = 200, 2**24
 LARGEST = 2**63 - 1
 """Largest number of a file."""
 _GZIP = b"\x1f\x8b"
+
+
+_Number = Annotated[int, whole(0, LARGEST)]
+_Pair = Annotated[tuple[_Number, _Number], words("a pair of whole numbers from 0")]
+_Rows = tuple[Annotated[tuple[_Number, ...], words("a list of whole numbers from 0")], ...]
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """Of each node when it uses memory, and for each strategy its cost and its memory."""
+
+    intervals: tuple[_Pair, ...]
+    costs: _Rows
+    usages: _Rows
+
+
+@dataclass(frozen=True)
+class _Edges:
+    """Of each edge its nodes, and for each pair of their strategies its cost."""
+
+    nodes: tuple[_Pair, ...]
+    costs: _Rows
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The problem of a file."""
+
+    name: Annotated[
+        str, words("a printable text of 1 to 4,096 characters", min_length=1, max_length=4096)
+    ]
+    nodes: _Nodes
+    edges: _Edges
+    usage_limit: _Number | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a name that no line can show."""
+        if not self.name.isprintable():
+            raise ParenvsError(f"field 'name' must be a printable text, not {shown(self.name)}")
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of the contest."""
+
+    problem: _Problem
 
 
 class _Refused(ValueError):
@@ -174,21 +222,12 @@ def _uncollected() -> Iterator[None]:
 
 def _problem(content: Any, where: str) -> Sharding:
     """Check the object of a file and make a problem of it."""
-    outer = _object(content, "the file", ("problem",))
-    inner = _object(outer["problem"], "problem", ("name", "nodes", "edges"), ("usage_limit",))
-    nodes = _object(inner["nodes"], "nodes", ("intervals", "costs", "usages"))
-    edges = _object(inner["edges"], "edges", ("nodes", "costs"))
-    name = inner["name"]
-    if not isinstance(name, str) or not 0 < len(name) <= 4096 or not name.isprintable():
-        raise _Refused(
-            f"problem.name must be a printable text of 1 to 4,096 characters, not {shown(name)}"
-        )
-    limit = inner.get("usage_limit")
-    if "usage_limit" in inner and (type(limit) is not int or not 0 <= limit <= LARGEST):
-        raise _Refused(f"problem.usage_limit must be a whole number from 0, not {shown(limit)}")
-    intervals = _pairs(nodes["intervals"], "nodes.intervals")
-    costs, offset = _flat(nodes["costs"], "nodes.costs")
-    usages, usage_offset = _flat(nodes["usages"], "nodes.usages")
+    with _uncollected():
+        given = read(_File, content, where).problem
+    nodes, edges = given.nodes, given.edges
+    intervals, ends = (_pairs(pairs) for pairs in (nodes.intervals, edges.nodes))
+    costs, offset = _flat(nodes.costs)
+    usages, usage_offset = _flat(nodes.usages)
     count = len(offset) - 1
     if not len(intervals) == count == len(usage_offset) - 1:
         raise _Refused(
@@ -198,8 +237,7 @@ def _problem(content: Any, where: str) -> Sharding:
     sizes = np.diff(offset)
     _first(sizes == 0, "nodes.costs", "is empty; a node has at least one strategy")
     _first(sizes != np.diff(usage_offset), "nodes.usages", "has not as many numbers as its costs")
-    ends = _pairs(edges["nodes"], "edges.nodes")
-    edge_costs, edge_offset = _flat(edges["costs"], "edges.costs")
+    edge_costs, edge_offset = _flat(edges.costs)
     if len(ends) != len(edge_offset) - 1:
         raise _Refused(
             f"edges.nodes and edges.costs have {len(ends):,} and {len(edge_offset) - 1:,} entries"
@@ -213,61 +251,21 @@ def _problem(content: Any, where: str) -> Sharding:
         "has not one number for each pair of strategies",
     )  # fmt: skip
     return Sharding(
-        name, limit, intervals, offset, costs, usages, ends, edge_offset, edge_costs, where
-    )
+        given.name, given.usage_limit, intervals, offset, costs, usages, ends, edge_offset,
+        edge_costs, where,
+    )  # fmt: skip
 
 
-def _object(
-    content: Any, what: str, needed: tuple[str, ...], optional: tuple[str, ...] = ()
-) -> Mapping[str, Any]:
-    """Return an object that has the fields that it must have, and no unknown one."""
-    if not isinstance(content, dict):
-        raise _Refused(f"{what} must be an object, not {shown(content)}")
-    for key in needed:
-        if key not in content:
-            raise _Refused(f"{what} has no field {key!r}")
-    for key in content:
-        if key not in needed + optional:
-            raise _Refused(f"{what} has the unknown field {shown(key)}")
-    return content
-
-
-def _flat(content: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
+def _flat(rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of a list of lists one after another, and where each list begins."""
-    if not isinstance(content, list):
-        raise _Refused(f"{what} must be a list of lists, not {shown(content)}")
-    if set(map(type, content)) - {list}:
-        place = next(i for i, part in enumerate(content) if type(part) is not list)
-        raise _Refused(f"{what}[{place}] must be a list of numbers, not {shown(content[place])}")
-    offset = np.zeros(len(content) + 1, dtype=np.int64)
-    np.cumsum(np.fromiter(map(len, content), np.int64, len(content)), out=offset[1:])
-    if set(map(type, chain.from_iterable(content))) - {int}:
-        raise _Refused(_strange(content, what, lambda value: type(value) is int))
-    try:
-        values = np.fromiter(chain.from_iterable(content), np.int64, int(offset[-1]))
-        right = not len(values) or values.min() >= 0
-    except OverflowError:
-        right = False
-    if not right:
-        raise _Refused(_strange(content, what, lambda value: 0 <= value <= LARGEST))
-    return values, offset
+    offset = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=offset[1:])
+    return np.fromiter(chain.from_iterable(rows), np.int64, int(offset[-1])), offset
 
 
-def _strange(content: list[list[Any]], what: str, allowed: Any) -> str:
-    """Return the message for the first number that is none."""
-    for place, part in enumerate(content):
-        for value in part:
-            if not allowed(value):
-                return f"{what}[{place}] has {shown(value)}, not a whole number from 0 to 2^63 - 1"
-    raise AssertionError("nothing is wrong")
-
-
-def _pairs(content: Any, what: str) -> np.ndarray:
-    """Return a list of pairs of numbers as an array, (n, 2)."""
-    values, offset = _flat(content, what)
-    lengths = np.diff(offset)
-    _first(lengths != 2, what, "is no pair of numbers")
-    return values.reshape(-1, 2)
+def _pairs(rows: tuple[tuple[int, int], ...]) -> np.ndarray:
+    """Return pairs of numbers as an array, (n, 2)."""
+    return np.fromiter(chain.from_iterable(rows), np.int64, 2 * len(rows)).reshape(-1, 2)
 
 
 def _first(wrong: np.ndarray, what: str, text: str) -> None:
