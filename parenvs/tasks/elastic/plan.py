@@ -8,12 +8,11 @@ from typing import Annotated, Any, ClassVar
 from parenvs.core.plan import Plan
 from parenvs.fields import Index, Text, words
 
-WAIT: tuple[int, ...] = ()
+WAIT = None
 """What an interval that waits has in place of degrees."""
 
 _Degrees = Annotated[
-    tuple[Index, ...],
-    words("null or [tensor, pipeline, data, spares]", min_length=4, max_length=4),
+    tuple[Index, Index, Index, Index], words("null or [tensor, pipeline, data, spares]")
 ]
 
 
@@ -39,11 +38,7 @@ class ElasticPlan(Plan):
     task: ClassVar[str] = "elastic"
     settings: ClassVar[tuple[str, ...]] = ("fingerprint", "seed")
 
-    def __post_init__(self) -> None:
-        """Take intervals that wait, which files have as null, for ``WAIT``."""
-        object.__setattr__(self, "chosen", tuple(plan or WAIT for plan in self.chosen))
-
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first."""
-        chosen = [list(plan) or None for plan in self.chosen]
+        chosen = [WAIT if plan is None else list(plan) for plan in self.chosen]
         return {**self._head(), "seed": self.seed, "policy": self.policy, "chosen": chosen}

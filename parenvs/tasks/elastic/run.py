@@ -168,11 +168,12 @@ def judged(problem: Elastic, plan: ElasticPlan) -> Run:
         )
     if len(plan.chosen) != problem.intervals:
         reasons.append(f"chosen: has {len(plan.chosen)} intervals, not {problem.intervals}")
-    number = {(*plan.degrees, plan.spares): k for k, plan in enumerate(library.candidates, 1)}
+    candidates = enumerate(library.candidates, 1)
+    number: dict[Any, int] = {(*plan.degrees, plan.spares): k for k, plan in candidates}
     number[WAIT] = 0
     good: list[int] = []
     for t, choice in enumerate(plan.chosen[: problem.intervals]):
-        words = f"chosen: interval {t}: {list(choice)}"
+        words = f"chosen: interval {t}: {choice and list(choice)}"
         if choice not in number:
             reasons.append(f"{words} is no candidate of {library.name}")
             break
