@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import parser, percent, progress, publish, table
+from parenvs.agents.partition.entries import LIMITED, PartitionProblem
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import partition_all, replicate
 from parenvs.errors import InfeasibleError
 from parenvs.leaderboard.tasks import tasks
-from parenvs.agents.partition.entries import LIMITED, PartitionProblem
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.space import PartitionSpace
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 from functools import lru_cache
-from pathlib import Path
 
 from parenvs.cluster import Cluster
 from parenvs.core.registry import TASKS
 from parenvs.errors import ParenvsError, UnknownInstanceError
-from parenvs.files import DuplicateFieldError, no_duplicates
+from parenvs.files import read_json
 from parenvs.shipped import data_folder
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -41,16 +40,7 @@ def load_shape(instance: str | os.PathLike[str]) -> TransformerShape | None:
         return shape
     if not text.endswith(".json"):
         return None
-    try:
-        content = json.loads(
-            Path(text).read_text(encoding="utf-8"), object_pairs_hook=no_duplicates
-        )
-    except DuplicateFieldError as error:
-        raise UnknownInstanceError(f"{text}: {error}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or "nested too deeply"
-        raise UnknownInstanceError(f"{text}: not a JSON file ({reason})") from None
-    return TransformerShape.from_json(content, text)
+    return TransformerShape.from_json(read_json(text, UnknownInstanceError), text)
 
 
 def hetero_sets() -> dict[str, tuple[Hybrid, ...]]:
