@@ -32,7 +32,7 @@ from parenvs.datasets.order.drawing import TIERS, draw_ordering
 from parenvs.datasets.references import ORDERS, references
 from parenvs.tasks.order.load import load_ordering
 from parenvs.tasks.order.plan import OrderPlan
-from parenvs.tasks.order.problem import Order, OrderReport
+from parenvs.tasks.order.problem import Order
 from parenvs.view.words import duration
 
 SET = "order-test"
@@ -54,21 +54,9 @@ class OrderProblem(TaskProblem):
     decisions = ("order",)
     page = "parenvs.tasks.order.view.page:page"
 
-    def load(self) -> Order:
-        """See ``TaskProblem.load``."""
-        return load_ordering(self.instance)
-
-    def fingerprint_of(self, target: Order) -> str:
-        """See ``TaskProblem.fingerprint_of``: that of the seconds."""
-        return target.fingerprint
-
     def empty_plan(self) -> OrderPlan:
         """See ``TaskProblem.empty_plan``."""
         return OrderPlan(self.instance, self.fingerprint, ())
-
-    def cost(self, report: OrderReport) -> float:
-        """See ``TaskProblem.cost``: seconds of a step."""
-        return report.length_seconds
 
     def trivial_cost(self) -> float:
         """See ``TaskProblem.trivial_cost``: one pass at a time."""

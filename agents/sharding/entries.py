@@ -110,10 +110,6 @@ class ShardingProblem(TaskProblem):
         settings = self.settings
         return _limited(settings["graph"], settings["cluster"], settings["limit"], self.instance)
 
-    def fingerprint_of(self, target: Sharding) -> str:
-        """See ``TaskProblem.fingerprint_of``."""
-        return target.fingerprint
-
     def missing(self) -> str:
         """See ``TaskProblem.missing``: the file of a problem of the contest."""
         if not self.added:

@@ -15,6 +15,7 @@ import numpy as np
 from parenvs.cluster import Cluster
 from parenvs.core.judge import judge
 from parenvs.core.plan import Plan
+from parenvs.core.problem import problem
 from parenvs.core.registry import TASKS
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError
@@ -122,29 +123,28 @@ class TaskProblem(ABC):
     """``"module:function"`` that shows a plan on a web page: takes the problem's name and the
     judge's report, returns a ``PlanPage``; imported on first use. None shows nothing."""
 
-    @abstractmethod
     def load(self) -> Any:
         """Load what plans are judged on, whatever its fingerprint."""
+        return problem(self.instance, task=self.kind)
 
-    @abstractmethod
     def fingerprint_of(self, target: Any) -> str:
         """Return the fingerprint of what ``load`` returned."""
+        return str(target.fingerprint)
 
     @abstractmethod
     def empty_plan(self) -> Plan:
         """Return a plan that decides nothing, with all other fields of the problem's plans."""
 
-    @abstractmethod
     def cost(self, report: Any) -> float:
         """Return the cost of a legal plan, lower is better, from the judge's report."""
+        return float(report.cost)
 
     @abstractmethod
     def trivial_cost(self) -> float:
         """Compute the cost of the plan without any parallelism."""
 
-    @abstractmethod
     def solved(self, seconds: float) -> Reference:
-        """Find the reference, or read it where a command of its own makes it.
+        """Find the reference by the planner ``exact``, or read it where a command makes it.
 
         Args:
             seconds: time limit of each search.
@@ -152,6 +152,10 @@ class TaskProblem(ABC):
         Raises:
             InfeasibleError: no plan fits the memory.
         """
+        answer = late(TASKS[self.kind].request)(self.target).run("exact")
+        cost = self.cost(answer.report)
+        bound = cost if answer.proven else answer.bound or 0.0
+        return reference_of(cost, bound, answer.method, answer.among)
 
     def found(self) -> dict[str, Any]:
         """Return settings that are computed with the reference, such as another bound."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -21,7 +20,7 @@ _TRAINING = "parenvs.agents.learning.train.run"
 
 
 @dataclass(frozen=True)
-class Request(ABC):
+class Request:
     """A problem, and the limits within which a planner solves it.
 
     Attributes:
@@ -41,14 +40,21 @@ class Request(ABC):
     """Every planner of the task by name; each takes the request and gives an answer."""
 
     @property
-    @abstractmethod
     def env_id(self) -> str:
-        """Id of the environment in which agents train for the task."""
+        """Id of the environment in which agents train on the problem.
+
+        Raises:
+            ParenvsError: there is none.
+        """
+        raise ParenvsError(
+            f"no planner trains on one problem of task {task_of(self.problem).name}; parenvs train "
+            "trains on many"
+        )
 
     @property
-    @abstractmethod
     def env_kwargs(self) -> dict[str, Any]:
         """The problem as arguments of the environment in JSON types, if it was loaded by name."""
+        return {"instance": self.problem.instance}
 
     @property
     def object_kwargs(self) -> dict[str, Any]:
@@ -56,19 +62,19 @@ class Request(ABC):
         return {"problem": self.problem}
 
     @property
-    @abstractmethod
     def space(self) -> Any:
-        """The search space of that environment."""
+        """The search space of that environment; the problem itself if there is no other."""
+        return self.problem
 
     @property
-    @abstractmethod
     def compared(self) -> tuple[str, ...]:
         """Planners that ``parenvs compare`` runs."""
+        return tuple(self.planners)
 
     @property
-    @abstractmethod
     def label(self) -> str:
         """Words for a folder's name that tell this problem from others of the instance."""
+        return task_of(self.problem).name
 
     def settled(self, agents: Sequence[str]) -> tuple[Request, Any]:
         """Return the request with everything chosen that a planner takes as given.
