@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from parenvs.core.leaderboard import Reference, TaskProblem, kind_of, kinds
+from parenvs.core.leaderboard import SECONDS, Reference, TaskProblem, kind_of, kinds
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.files import locked, write_text
 
@@ -131,9 +131,27 @@ def tasks_file() -> Path:
 
 
 def tasks() -> TaskList:
-    """Return the list of tasks; it is cached, with the graphs it loaded, until the file changes."""
+    """Return the list of tasks; it is cached, with the graphs it loaded, until the file changes.
+
+    Tasks of other packages, which are not in the file, are solved when they are first asked for.
+    """
     path = tasks_file()
-    return _tasks(path, path.stat().st_mtime_ns)
+    known = _tasks(path, path.stat().st_mtime_ns)
+    others = {name: kind for name, kind in kinds().items() if name not in known.tasks}
+    if not others:
+        return known
+    solved = {name: _solved(name, id(kind)) for name, kind in others.items()}
+    return TaskList(known.version, known.revision, {**known.tasks, **solved})
+
+
+@lru_cache(maxsize=16)
+def _solved(name: str, identity: int) -> Task:
+    """Return a task whose problems are solved here; ``identity`` tells it from one of before."""
+    kind, solved = kind_of(name), {}
+    for problem in kind.problems(None):
+        reference = problem.solved(SECONDS)
+        solved[problem.name] = replace(problem, reference=reference, trivial=problem.trivial_cost())
+    return Task(name, **kind.fields(), problems=solved)
 
 
 def split(name: str) -> dict[str, Any]:

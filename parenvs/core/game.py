@@ -73,12 +73,12 @@ class Game(ABC):
         self._shared: Any = None  # what all rows hold, if it is the same
 
     @property
-    @abstractmethod
     def legal(self) -> np.ndarray:
-        """The legal actions, (n, a) bool; rows of ended episodes mean nothing.
+        """The legal actions, (n, a) bool, by default all; rows of ended episodes mean nothing.
 
         What later calls change is returned as a view, as in ``observation``.
         """
+        return np.ones((self.count, int(self.action_space.n)), dtype=np.bool_)
 
     @abstractmethod
     def put(self, rows: Rows, problem: Any) -> None:
@@ -108,9 +108,9 @@ class Game(ABC):
     def plan(self, row: int) -> Plan:
         """Return the plan of an episode so far."""
 
-    @abstractmethod
     def problem(self, row: int) -> Any:
-        """Return the problem of an episode."""
+        """Return the problem of an episode, by default what the source gave."""
+        return self._held[row]
 
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
         """Return what infos say of ended episodes, (k,) float64 each, NaN where nothing is known.

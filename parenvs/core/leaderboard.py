@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -88,7 +87,7 @@ UNKNOWN = Reference(float("inf"), 0.0, BOUND, "")
 
 
 @dataclass(frozen=True, eq=False)
-class TaskProblem(ABC):
+class TaskProblem:
     """A problem of a leaderboard task, on which entries are compared.
 
     There is a subclass for each kind of problem, in the ``entries`` of a task.
@@ -114,7 +113,7 @@ class TaskProblem(ABC):
     trivial: float
 
     plan_class: ClassVar[type[Plan]]
-    """Class of the plans."""
+    """Class of the plans; ``named_kind`` takes that of the task."""
     decisions: ClassVar[tuple[str, ...]]
     """Fields of a plan file that are the planner's choice; the others are the problem's."""
     optional: ClassVar[Mapping[str, Any]] = {}
@@ -131,17 +130,18 @@ class TaskProblem(ABC):
         """Return the fingerprint of what ``load`` returned."""
         return str(target.fingerprint)
 
-    @abstractmethod
     def empty_plan(self) -> Plan:
         """Return a plan that decides nothing, with all other fields of the problem's plans."""
+        plan: Plan = self.target.plan(())
+        return plan
 
     def cost(self, report: Any) -> float:
         """Return the cost of a legal plan, lower is better, from the judge's report."""
         return float(report.cost)
 
-    @abstractmethod
     def trivial_cost(self) -> float:
-        """Compute the cost of the plan without any parallelism."""
+        """Compute the cost of the trivial plan, by default of the one that decides nothing."""
+        return self.cost(self.judge(self.empty_plan()))
 
     def solved(self, seconds: float) -> Reference:
         """Find the reference by the planner ``exact``, or read it where a command makes it.
@@ -480,6 +480,39 @@ def drawn_kind(
         title=title, kind=problem.plan_class.task, cost=cost, trivial=trivial, problem=problem,
         problems=_nothing, agents={}, planner=_refused, figures=(CERTIFIED,),
         draw=draw or problem.draw, count=count,
+    )  # fmt: skip
+
+
+def named_kind(
+    task: str, plan_class: type[Plan], decisions: tuple[str, ...], names: Iterable[str],
+    agents: Mapping[str, Description], **words: str,
+) -> TaskKind:  # fmt: skip
+    """Return a task whose problems have names, and whose agents are planners by name.
+
+    Args:
+        task: name of the task.
+        plan_class: class of its plans.
+        decisions: fields of a plan file that are the planner's choice.
+        names: names of the problems, as ``parenvs.problem`` takes them.
+        agents: planners of the task, with descriptions.
+        **words: ``title``, ``cost`` and ``trivial``, see ``TaskKind``.
+    """
+    fields = {"plan_class": plan_class, "decisions": decisions}
+    problem_class: type[TaskProblem] = type("NamedProblem", (TaskProblem,), fields)
+
+    def problems(instances: Instances = None) -> Iterator[TaskProblem]:
+        for name in names:
+            if instances is None or name in instances:
+                fingerprint = problem(name, task=task).fingerprint
+                yield problem_class(name, task, "", name, fingerprint, {}, UNKNOWN, 0.0)
+
+    def planner(agent: str, seed: int, steps: int) -> Planner:
+        request = late(TASKS[task].request)
+        return lambda one: request(one.target, seed=seed, steps=steps).run(agent).plan
+
+    return TaskKind(
+        kind=task, problem=problem_class, problems=problems, agents=agents, planner=planner,
+        **words,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

@@ -78,8 +78,9 @@ class Tasks(Mapping[str, Task]):
         return self[name]
 
     def register(self, task: Task) -> None:
-        """Add a task until the process ends; one of the same name is replaced."""
+        """Add a task until the process ends, and its environments; it replaces one of its name."""
         self._loaded[task.name] = task
+        late("parenvs.envs:register")(task)
 
     def remove(self, name: str) -> None:
         """Take away a task that was registered."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from parenvs.core.plan import ILLEGAL
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -38,6 +40,11 @@ class Report:
         """Whether the plan breaks no rule."""
         return not self.reasons
 
+    @property
+    def value(self) -> float:
+        """The return of the episode that builds the plan: 1 / cost; -1 if it is illegal."""
+        return 1.0 / float(self.cost) if self.legal else ILLEGAL
+
     def gap(self, answer: Bounded) -> float | None:
         """Return the share by which the cost exceeds a proven bound, ``cost / bound - 1``.
 
@@ -51,6 +58,10 @@ class Report:
         if not (self.legal and answer.bound):
             return None
         return float(self.cost / answer.bound - 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the judge says as an object of JSON types."""
+        return {"legal": self.legal, "reasons": list(self.reasons), "cost": self.cost}
 
     def certified(self, answer: Bounded) -> Self:
         """Return the report with the bound that a planner proved, where the report shows it."""
@@ -72,3 +83,13 @@ class TimedReport(Report):
     def cost(self) -> float:  # type: ignore[override]
         """Seconds of a step, the number that the task minimises."""
         return self.length_seconds
+
+
+def plain(viewable: Any, colour: bool = False) -> str:
+    """Return a report as a few lines of text, or a problem by its name; see ``Task.text``."""
+    if not isinstance(viewable, Report):
+        return f"{viewable.task} {viewable.instance}: no plan yet"
+    lines = [f"{viewable.task} {viewable.plan.instance}: cost {viewable.cost}", *viewable.reasons]
+    content = viewable.plan.to_json()
+    rows = (f"{key}  {content[key]}" for key in content if key not in ("schema", "task"))
+    return "\n".join([*lines, *rows])

@@ -33,6 +33,11 @@ def option(default: Any, words: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NoOptions:
+    """Options of a task whose problems are named, and have settings of their own."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Task:
     """A kind of problem: how it is named, loaded, judged, solved and shown.
 
@@ -42,9 +47,10 @@ class Task:
         options: frozen dataclass of the options of ``parenvs.problem``, made with ``option``.
         load: function ``(source, cluster or None, options) -> problem``. ``source`` is a name, a
             path, an object that problems are made of, or a problem whose settings the options
-            change.
+            change (default: problems are found by name alone).
         judge: function ``(plan, target or None, cluster or None) -> report``; the target is a
-            problem or what problems are made of, by default what the plan names.
+            problem or what problems are made of, by default what the plan names (default: it is
+            a problem).
         plan: class of its plans; empty if no plan file answers its problems.
         request: class of the requests that its planners answer, see
             ``parenvs.core.request.Request``; empty if there are none.
@@ -60,9 +66,9 @@ class Task:
 
     name: str
     words: str
-    options: type
-    load: str
-    judge: str
+    options: type = NoOptions
+    load: str = "parenvs.core.problem:load_found"
+    judge: str = "parenvs.core.judge:judge_found"
     plan: str = ""
     request: str = ""
     sets: tuple[str, ...] = ()
@@ -70,7 +76,7 @@ class Task:
     instances: tuple[str, ...] = ()
     find: str = ""
     envs: Mapping[str, str] = field(default_factory=dict)
-    text: str = ""
+    text: str = "parenvs.core.report:plain"
     figure: str = ""
     hooks: Mapping[str, str] = field(default_factory=dict)
 

@@ -1,1 +1,17 @@
-"""The environments; ``import parenvs`` registers them with Gymnasium."""
+"""The environments: games as Gymnasium's; ``import parenvs`` registers those of all tasks."""
+
+from __future__ import annotations
+
+from gymnasium.envs.registration import register as register_env
+
+from parenvs.core.task import Task
+
+
+def register(task: Task) -> None:
+    """Register the environments of a task with Gymnasium, as ``ID`` and ``parenvs/ID``.
+
+    Beside the class of a game ``Name`` stand ``NameEnv`` and ``NameVectorEnv``.
+    """
+    for env_id, place in task.envs.items():
+        for name in (env_id, f"parenvs/{env_id}"):
+            register_env(id=name, entry_point=f"{place}Env", vector_entry_point=f"{place}VectorEnv")

@@ -1,0 +1,107 @@
+"""A tenth task, which nothing but its ``Task`` tells the house of, has every door."""
+
+import json
+import sys
+from functools import partial
+
+import batches
+import gymnasium as gym
+import numpy as np
+import pytest
+from batches import assert_same, drawn
+from gymnasium.utils.env_checker import check_env
+from toy_task import TASK, KnapsackPlan, PackVectorEnv
+from typer.testing import CliRunner
+
+import parenvs
+from parenvs.cli import app
+from parenvs.core.registry import TASKS
+from parenvs.leaderboard.check import check
+from parenvs.leaderboard.site import site_files
+from parenvs.leaderboard.submit import agent_submission
+from parenvs.leaderboard.tasks import TaskList, tasks
+
+ID, NAME = "Knapsack-v0", "knapsack/1"
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    TASKS.register(TASK)
+    yield
+    TASKS.remove("knapsack")
+    for name in (ID, f"parenvs/{ID}"):
+        gym.registry.pop(name, None)
+
+
+def run(*arguments):
+    found = CliRunner().invoke(app, [str(x) for x in arguments])
+    assert found.exit_code == 0, (found.output, found.exception)
+    return found.output
+
+
+def test_toy__is_an_environment():
+    env = gym.make(ID, render_mode="ansi")
+    check_env(env.unwrapped, skip_render_check=True)
+    _, info = env.reset(seed=0)
+    assert info["instance"].startswith("knapsack/")
+    assert env.reset(options={"instance": NAME})[1]["instance"] == NAME
+    assert NAME in env.render()
+    with pytest.raises(parenvs.ParenvsError, match="options: unknown 'instanc'"):
+        env.reset(options={"instanc": NAME})
+
+
+@batches.modes
+def test_toy__batch_is_single_to_the_last_bit(mode):
+    batched, single = batches.both(PackVectorEnv, {}, 3, mode)
+    assert isinstance(gym.make_vec(ID, num_envs=2), PackVectorEnv)
+    rng, over = np.random.default_rng(0), np.zeros(3, dtype=bool)
+    assert_same(batched.reset(seed=4), single.reset(seed=4))
+    for turn in range(40):
+        if turn == 20 or (over.any() and mode == "Disabled"):
+            mask = over if over.any() and mode == "Disabled" else np.array([True, False, True])
+            options = {"reset_mask": mask, **({"instance": NAME} if turn == 20 else {})}
+            assert_same(*(env.reset(options=dict(options)) for env in (batched, single)))
+        actions = drawn(batched.action_masks(), rng, 0.1)
+        outcome = batched.step(actions)
+        assert_same(outcome, single.step(actions))
+        over = outcome[2]
+
+
+def test_toy__has_every_door(tmp_path):
+    problem = parenvs.problem(NAME)
+    answer, rule = parenvs.solve(problem), parenvs.solve(problem, "greedy")
+    assert answer.proven and answer.gap == 0
+    assert rule.cost >= answer.cost == answer.report.cost
+    answer.plan.save(tmp_path / "plan.json")
+    report = parenvs.judge(tmp_path / "plan.json")
+    assert (report.legal, report.cost) == (True, answer.cost)
+    assert not parenvs.judge(problem.plan(range(6))).legal
+    assert str(answer.cost) in parenvs.show(report)
+    env = gym.make(ID, instance=NAME)
+    result = parenvs.evaluate(lambda observation, mask: 0, env)
+    assert result.reference.cost == answer.cost and result.gap > 0
+    content = json.loads((tmp_path / "plan.json").read_text())
+    with pytest.raises(parenvs.ParenvsError, match=r"field 'items\[0\]'"):
+        KnapsackPlan.from_json({**content, "items": [-1]})
+
+
+def test_toy__commands(tmp_path):
+    plan = tmp_path / "plan.json"
+    assert "optimal" in run("plan", NAME, "--out", plan)
+    assert str(parenvs.judge(plan).cost) in run("judge", plan)
+    assert "greedy" in run("compare", NAME)
+    assert "knapsack" in run("list", "--task", "knapsack")
+
+
+def test_toy__is_on_the_leaderboard(tmp_path):
+    entries = []
+    for agent in ("exact", "greedy"):
+        entry = agent_submission("knapsack", agent, hardware="any")
+        entry.save(tmp_path / "knapsack" / f"{agent}.json")
+        entries.append(check(entry))
+    assert entries[0].score == 1.0 >= entries[1].score > 0
+    assert "knapsack" in run("leaderboard", "table", "--folder", tmp_path)
+    task = tasks().task("knapsack")
+    assert task.problems[NAME].reference.proven
+    files = site_files(TaskList(1, 1, {"knapsack": task}), entries)
+    assert "greedy" in files["tasks/knapsack.html"] and "entries/knapsack/exact.html" in files

@@ -1,0 +1,160 @@
+"""A toy task, a knapsack: everything that a task has, from nothing but its ``Task``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+
+from parenvs.core.answer import Answer
+from parenvs.core.game import Game
+from parenvs.core.leaderboard import ONE, Description, named_kind
+from parenvs.core.plan import ILLEGAL, Plan
+from parenvs.core.report import Report
+from parenvs.core.request import Request
+from parenvs.core.source import Drawn, Fixed
+from parenvs.core.task import Task
+from parenvs.envs.env import GameEnv
+from parenvs.envs.vector import GameVectorEnv
+from parenvs.fields import Integer, Text
+
+ITEMS = 6
+
+
+@dataclass(frozen=True)
+class Knapsack:
+    """Choose items of little weight and much value; left-out value is the cost."""
+
+    task: ClassVar[str] = "knapsack"
+    instance: str
+    weights: tuple[int, ...]
+    values: tuple[int, ...]
+    capacity: int
+
+    @property
+    def fingerprint(self) -> str:
+        return f"knapsack:{self.weights}{self.values}{self.capacity}"
+
+    def plan(self, items: Any) -> KnapsackPlan:
+        return KnapsackPlan(self.instance, self.fingerprint, tuple(int(i) for i in items))
+
+    def report(self, plan: KnapsackPlan) -> KnapsackReport:
+        weight = sum(self.weights[i] for i in plan.items)
+        heavy = f"the items weigh {weight}, at most {self.capacity} fit"
+        cost = 1 + sum(self.values) - sum(self.values[i] for i in plan.items)
+        return KnapsackReport(self, plan, (heavy,) if weight > self.capacity else (), cost)
+
+
+@dataclass(frozen=True)
+class KnapsackPlan(Plan):
+    instance: Text
+    fingerprint: Text
+    items: tuple[Integer, ...]
+    task: ClassVar[str] = "knapsack"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self._head(), "items": list(self.items)}
+
+
+@dataclass(frozen=True)
+class KnapsackReport(Report):
+    task: ClassVar[str] = "knapsack"
+    problem: Knapsack
+    plan: KnapsackPlan
+    reasons: tuple[str, ...]
+    cost: int
+
+
+def find(name: str) -> Knapsack:
+    rng = np.random.default_rng(int(name.partition("/")[2]))
+    return Knapsack(name, *(tuple(rng.integers(1, 9, ITEMS).tolist()) for _ in range(2)), 16)
+
+
+def drawn(stream: Any) -> Knapsack:
+    return find(f"knapsack/{stream.rng.integers(99)}")
+
+
+class Pack(Game):
+    """Take or leave one item after the other; the return is 1 / cost, or -1 for too much weight."""
+
+    options = ("instance",)
+
+    def __init__(self, count: int = 1, *, instance: str | None = None, problem: Any = None) -> None:
+        super().__init__(count)
+        only = problem or (instance and find(instance))
+        self.source = Fixed(only) if only else Drawn(drawn)
+        self.turn, self.taken = np.zeros(count, dtype=int), np.zeros((count, ITEMS), dtype=np.int8)
+        self.action_space = spaces.Discrete(2)
+        self.observation_space = spaces.Dict(
+            {"taken": spaces.Box(0, 1, (ITEMS,), np.int8), "items": spaces.Box(0, 16, (2 * ITEMS,))}
+        )
+        self.items = np.zeros((count, 2 * ITEMS), dtype=np.float32)
+
+    def put(self, rows: Any, problem: Knapsack) -> None:
+        self.items[rows] = (*problem.weights, *problem.values)
+
+    def start(self, rows: Any) -> None:
+        self.turn[rows], self.taken[rows], self.over[rows] = 0, 0, False
+
+    def play(self, rows: Any, actions: np.ndarray) -> np.ndarray:
+        rows, wrong = self._rows[rows], (actions < 0) | (actions > 1)
+        self.taken[rows, self.turn[rows]] = np.where(wrong, 0, actions)
+        self.turn[rows] += 1
+        self.over[rows] = over = wrong | (self.turn[rows] == ITEMS)
+        values = [self.view(row).value if self.over[row] else 0.0 for row in rows.tolist()]
+        return np.where(over & ~wrong, values, np.where(wrong, ILLEGAL, 0.0))
+
+    def observation(self, rows: Any) -> dict[str, np.ndarray]:
+        return {"taken": self.taken[rows], "items": self.items[rows]}
+
+    def plan(self, row: int) -> KnapsackPlan:
+        return self.problem(row).plan(np.flatnonzero(self.taken[row]))
+
+    @property
+    def episode_steps(self) -> int:
+        return ITEMS
+
+
+class PackEnv(GameEnv, game=Pack):
+    pass
+
+
+class PackVectorEnv(GameVectorEnv, single=PackEnv):
+    pass
+
+
+def exact(request: KnapsackRequest) -> Answer:
+    problem = request.problem
+    every = [problem.plan(np.flatnonzero(x)) for x in product((0, 1), repeat=ITEMS)]
+    best = min(every, key=lambda plan: -problem.report(plan).value)
+    return Answer(problem=problem, plan=best, proven=True, bound=problem.report(best).cost)
+
+
+def greedy(request: KnapsackRequest) -> Answer:
+    problem, taken = request.problem, []
+    for item in np.argsort(np.array(problem.weights) / problem.values, kind="stable"):
+        if problem.report(problem.plan([*taken, item])).legal:
+            taken.append(item)
+    return Answer(problem=problem, plan=problem.plan(taken))
+
+
+class KnapsackRequest(Request):
+    planners: ClassVar = {"exact": exact, "greedy": greedy}
+
+
+BOARD = {
+    "knapsack": named_kind(
+        "knapsack", KnapsackPlan, ("items",), [f"knapsack/{seed}" for seed in range(3)],
+        {name: Description(f"{name}.", "", ONE) for name in KnapsackRequest.planners},
+        title="Pack a knapsack.", cost="value left out", trivial="nothing is packed",
+    )
+}  # fmt: skip
+TASK = Task(
+    name="knapsack", words="Pack a knapsack.", plan="toy_task:KnapsackPlan",
+    request="toy_task:KnapsackRequest", drawn=("knapsack",), find="toy_task:find",
+    envs={"Knapsack-v0": "toy_task:Pack"},
+    hooks={"leaderboard": "toy_task:BOARD"},
+)  # fmt: skip
