@@ -1,8 +1,6 @@
 """A tenth task, which nothing but its ``Task`` tells the house of, has every door."""
 
 import json
-import sys
-from functools import partial
 
 import batches
 import gymnasium as gym
