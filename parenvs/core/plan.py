@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from msgspec import to_builtins
 
 from parenvs.cluster import Cluster
 from parenvs.core.registry import OLD_NAMES, TASKS
@@ -24,7 +26,7 @@ ILLEGAL = -1.0
 """Value of a plan that breaks a rule or exceeds the memory (arXiv 2007.04069)."""
 
 
-class Plan(ABC):
+class Plan:
     """Base of the plans of every task: dataclasses, whose types say what their files hold."""
 
     task: ClassVar[str]
@@ -36,9 +38,10 @@ class Plan(ABC):
     fingerprint: str
     cluster: Cluster
 
-    @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first."""
+        own = [each.name for each in fields(self) if each.name not in ("instance", "fingerprint")]
+        return {**self._head(), **{name: to_builtins(getattr(self, name)) for name in own}}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], where: str = "plan") -> Self:

@@ -55,9 +55,6 @@ class KnapsackPlan(Plan):
     items: tuple[Integer, ...]
     task: ClassVar[str] = "knapsack"
 
-    def to_json(self) -> dict[str, Any]:
-        return {**self._head(), "items": list(self.items)}
-
 
 @dataclass(frozen=True)
 class KnapsackReport(Report):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from parenvs.core.plan import Plan
 from parenvs.fields import Integer, Text
@@ -24,7 +24,3 @@ class ShardingPlan(Plan):
     strategies: tuple[Integer, ...]
 
     task: ClassVar[str] = "sharding"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as an object of JSON types, schema version first."""
-        return {**self._head(), "strategies": list(self.strategies)}
