@@ -78,7 +78,7 @@ Text = Annotated[str, words("a text of 1 to 4,096 characters", min_length=1, max
 
 
 def read(
-    kind: type[_Kind], content: Any, where: str, error: type[ParenvsError] = ParenvsError
+    kind: type[_Kind], content: Any, where: str = "", error: type[ParenvsError] = ParenvsError
 ) -> _Kind:
     """Check an object of JSON types and make a dataclass of it.
 
@@ -88,24 +88,25 @@ def read(
     Args:
         kind: the dataclass, with a type for each field.
         content: the object.
-        where: what messages begin with, a file's name for example.
+        where: what messages begin with before a colon, a file's name for example.
         error: class of the errors.
 
     Raises:
         ParenvsError: a field is missing or unknown, or has the wrong type or value.
     """
+    place = f"{where}: " if where else ""
     if not isinstance(content, Mapping):
-        raise error(f"{where}: expected one JSON object, not {shown(content)}")
+        raise error(f"{place}expected one JSON object, not {shown(content)}")
     form = _form(cast(Any, kind))
     try:
         for reason in _wrong_names(content, form, ()):
-            raise error(f"{where}: {reason}")
-        content = _parsed(content, form, where, error)
+            raise error(f"{place}{reason}")
+        content = _parsed(content, kind, place, error)
         made = msgspec.convert(content, kind)
     except msgspec.ValidationError as wrong:
-        raise error(f"{where}: {_reason(wrong, content, kind, form)}") from None
+        raise error(f"{place}{_reason(wrong, content, kind, form)}") from None
     except RecursionError:
-        raise error(f"{where}: nested too deeply") from None
+        raise error(f"{place}nested too deeply") from None
     for field in form.fields:  # msgspec leaves defaults to the class, where vars() sees none
         vars(made).setdefault(field.name, getattr(made, field.name))
     return made
@@ -215,18 +216,50 @@ def _parser(form: Any) -> Any:
     )
 
 
+@dataclass(frozen=True)
+class _Class:
+    """What is to be known of the fields of a dataclass before msgspec reads it.
+
+    Attributes:
+        types: the type of each field.
+        required: fields that must be given.
+        none: fields that are None where they are not given.
+        parsers: the methods ``parse`` of those that have one.
+        nested: the others that hold objects.
+    """
+
+    types: dict[str, Any]
+    required: tuple[str, ...]
+    none: tuple[str, ...]
+    parsers: dict[str, Callable[[Any], Any]]
+    nested: tuple[str, ...]
+
+
+@lru_cache(maxsize=256)
+def _class(kind: type) -> _Class:
+    """Return what is to be known of a dataclass."""
+    known = _form(kind).fields
+    parsers = {each.name: parse for each in known if (parse := _parser(each.type)) is not None}
+    return _Class(
+        {each.name: each.type for each in known},
+        tuple(each.name for each in known if each.required),
+        tuple(each.name for each in known if each.default is None),
+        parsers,
+        tuple(x.name for x in known if x.name not in parsers and _has_objects(x.type)),
+    )
+
+
 def _parsed(
-    content: Mapping[str, Any], form: Any, where: str, error: type[ParenvsError]
+    content: Mapping[str, Any], kind: Any, place: str, error: type[ParenvsError]
 ) -> dict[str, Any]:
     """Return the content with the fields made that have a parser of their own."""
     made = dict(content)
-    for field in form.fields:
-        parse = _parser(field.type)
-        if parse is not None and field.name in content:
+    for name, parse in _class(kind).parsers.items():
+        if name in content:
             try:
-                made[field.name] = parse(content[field.name])
+                made[name] = parse(content[name])
             except ValueError as wrong:
-                raise error(f"{where}: field {field.name!r}: {wrong}") from None
+                raise error(f"{place}field {name!r}: {wrong}") from None
     return made
 
 
@@ -234,25 +267,25 @@ def _wrong_names(value: Any, form: Any, path: _Path) -> Iterator[str]:
     """Yield a reason for each field that is missing, unknown, or None where it can be left out."""
     for kind in map(_plain, _choices(form)):
         if isinstance(kind, inspect.DataclassType) and isinstance(value, Mapping):
-            if _parser(kind) is not None:
-                continue
-            known = {field.encode_name: field for field in kind.fields}
-            missing = [x for x in known if known[x].required and x not in value]
-            unknown = sorted(set(value) - set(known))
+            own = _class(kind.cls)
+            unknown = sorted(value.keys() - own.types.keys())
             other = f", and {shown(unknown[0])} is no field" if unknown else ""
-            for name in missing:
-                yield f"field {_text((*path, name))} is missing{other}"
+            for name in own.required:
+                if name not in value:
+                    yield f"field {_text((*path, name))} is missing{other}"
             for name in unknown:
-                yield f"unknown field {_text((*path, name))}{did_you_mean(name, known)}"
-            for name, field in known.items():
-                if name in value and value[name] is None and field.default is None:
-                    yield f"field {_text((*path, name))} must be {_words(field.type)}, not None"
-                yield from _wrong_names(value.get(name), field.type, (*path, name))
-        elif isinstance(kind, _LISTS) and _has_objects(kind.item_type):
-            for position, item in enumerate(value) if isinstance(value, list) else ():
+                yield f"unknown field {_text((*path, name))}{did_you_mean(name, own.types)}"
+            for name in own.none:
+                if value.get(name, "") is None:
+                    wanted = _words(own.types[name])
+                    yield f"field {_text((*path, name))} must be {wanted}, not None"
+            for name in own.nested:
+                yield from _wrong_names(value.get(name), own.types[name], (*path, name))
+        elif isinstance(kind, _LISTS) and isinstance(value, list) and _has_objects(kind.item_type):
+            for position, item in enumerate(value):
                 yield from _wrong_names(item, kind.item_type, (*path, position))
-        elif isinstance(kind, inspect.DictType) and _has_objects(kind.value_type):
-            for name, item in value.items() if isinstance(value, Mapping) else ():
+        elif isinstance(kind, inspect.DictType) and isinstance(value, Mapping):
+            for name, item in value.items() if _has_objects(kind.value_type) else ():
                 yield from _wrong_names(item, kind.value_type, (*path, name))
 
 

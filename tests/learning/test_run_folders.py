@@ -190,19 +190,19 @@ def text_of(**changes):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"odd": 1}, "field: no such name 'odd'"),
-        ({"parenvs": 3}, "field 'parenvs': expected the version"),
-        ({"env_id": 3}, "field 'env_id': expected text, not 3"),
+        ({"odd": 1}, "unknown field 'odd'"),
+        ({"parenvs": 3}, "field 'parenvs' must be the version"),
+        ({"env_id": 3}, "field 'env_id' must be a text, not 3"),
         ({"env_id": "os:x-v0"}, "field 'env_id': no environment 'os:x-v0'"),
         ({"env_id": "CartPole-v1"}, "field 'env_id': no environment 'CartPole-v1'"),
-        ({"env_kwargs": []}, "field 'env_kwargs': expected an object"),
+        ({"env_kwargs": []}, "field 'env_kwargs' must be an object"),
         ({"env_kwargs": {"instnce": "a"}}, "no such name 'instnce' .did you mean 'instance'"),
         ({"env_kwargs": {"problem": {}}}, "no such name 'problem'"),
         ({"env_kwargs": {"max_episode_steps": 1}}, "no such name 'max_episode_steps'"),
-        ({"agent": None}, "field 'agent': expected text"),
+        ({"agent": None}, "field 'agent' must be a text"),
         ({"agent": "pp"}, "field 'agent': unknown agent 'pp' .did you mean 'ppo'"),
-        ({"seed": -1}, "field 'seed': expected a whole number from 0"),
-        ({"seed": True}, "field 'seed': expected a whole number"),
+        ({"seed": -1}, "field 'seed' must be a whole number from 0"),
+        ({"seed": True}, "field 'seed' must be a whole number"),
         ({"seed": 2**64}, "field 'seed'"),
         ({"steps": 0}, "field 'steps'"),
         ({"steps": 1.5}, "field 'steps'"),
@@ -210,19 +210,31 @@ def text_of(**changes):
         ({"overrides": {"tensorboard_log": "x"}}, "no such name 'tensorboard_log'"),
         (
             {"overrides": {"policy_kwargs": {"features_extractor_class": "x"}}},
-            "expected .*net_arch",
+            "field 'overrides.policy_kwargs.net_arch' is missing",
         ),
-        ({"overrides": {"policy_kwargs": {"net_arch": [0]}}}, "expected a whole number from 1"),
+        (
+            {"overrides": {"policy_kwargs": {"net_arch": [0]}}},
+            r"net_arch\[0\]' must be a whole number from 1 to 10,000, not 0",
+        ),
         (
             {"overrides": {"policy_kwargs": {"net_arch": [10_000, 10_000, 10_000]}}},
             "200,000,000 weights between them, more than 4,194,304; give smaller widths",
         ),
-        ({"overrides": {"device": "x:9"}}, "expected auto, cpu, cuda"),
-        ({"overrides": {"gamma": 1.5}}, "field 'overrides.gamma': expected a number from 0 to 1"),
+        (
+            {"overrides": {"device": "x:9"}},
+            "field 'overrides.device' must be one of auto, cpu, cuda, not 'x:9'",
+        ),
+        (
+            {"overrides": {"gamma": 1.5}},
+            "field 'overrides.gamma' must be a number from 0 to 1, not 1.5",
+        ),
         ({"overrides": {"gamma": float("nan")}}, "field 'overrides.gamma'"),
         ({"overrides": {"n_steps": 10**9}}, "field 'overrides.n_steps'"),
         ({"agent": "rainbow", "overrides": {"gae_lambda": 1}}, "no such name 'gae_lambda'"),
-        ({"agent": "rainbow", "overrides": {"noisy": 1}}, "expected true or false, not 1"),
+        (
+            {"agent": "rainbow", "overrides": {"noisy": 1}},
+            "field 'overrides.noisy' must be true or false, not 1",
+        ),
     ],
 )
 def test_run_folders__config_fields(tmp_path, changes, words):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
@@ -22,34 +22,83 @@ from parenvs.agents.learning.distributed.distribution import Distribution
 from parenvs.agents.learning.train.learners import learner_of
 from parenvs.core.request import STEPS
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
+from parenvs.fields import number, one_of, read, whole, words
 from parenvs.files import write_text
 from parenvs.graph import python_source
 
 CONFIG = "config.json"
 _LARGEST = 1 << 20  # bytes of a configuration
 _MOST_WEIGHTS = 1 << 22  # between layers, so that a network is made in seconds
-_COUNT = (int, 1, 10**9)
-_SHARE = (float, 0, 1)
-_POSITIVE = (float, 0, 10**6)
-_SWITCH = (bool, False, True)
-_SETTINGS: dict[str, tuple[type, float, float]] = {
-    "learning_rate": _SHARE, "gamma": _SHARE, "batch_size": (int, 1, 10**6),
-    "max_grad_norm": _POSITIVE,
+_Share = Annotated[float, number(0, 1)] | None
+_Positive = Annotated[float, number(0, 10**6)] | None
+_Count = Annotated[int, whole(1, 10**9)] | None
+_Value = Annotated[float, number(-(10**6), 10**6)] | None
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """Widths of a network's layers."""
+
+    net_arch: Annotated[
+        tuple[Annotated[int, whole(1, 10**4)], ...], words("at most 16 widths", max_length=16)
+    ]
+
+    def __post_init__(self) -> None:
+        """Refuse networks that are not made in seconds."""
+        weights = sum(one * other for one, other in pairwise(self.net_arch))
+        if weights > _MOST_WEIGHTS:
+            raise ParenvsError(
+                f"its layers have {weights:,} weights between them, more than {_MOST_WEIGHTS:,}; "
+                "give smaller widths"
+            )
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """Settings of agents that a run's folder can hold."""
+
+    device: Annotated[str, one_of("auto", "cpu", "cuda")] | None = None
+    policy_kwargs: _Layers | None = None
+    learning_rate: _Share = None
+    gamma: _Share = None
+    batch_size: Annotated[int, whole(1, 10**6)] | None = None
+    max_grad_norm: _Positive = None
     # MaskablePPO
-    "n_steps": (int, 1, 10**6), "n_epochs": (int, 1, 10**4), "gae_lambda": _SHARE,
-    "clip_range": _POSITIVE, "ent_coef": _POSITIVE, "vf_coef": _POSITIVE, "target_kl": _POSITIVE,
-    "normalize_advantage": _SWITCH,
+    n_steps: Annotated[int, whole(1, 10**6)] | None = None
+    n_epochs: Annotated[int, whole(1, 10**4)] | None = None
+    gae_lambda: _Share = None
+    clip_range: _Positive = None
+    ent_coef: _Positive = None
+    vf_coef: _Positive = None
+    target_kl: _Positive = None
+    normalize_advantage: bool | None = None
     # Rainbow
-    "double_q": _SWITCH, "dueling": _SWITCH, "prioritized": _SWITCH, "distributional": _SWITCH,
-    "noisy": _SWITCH, "alpha": _POSITIVE, "beta": _SHARE, "n_atoms": (int, 2, 10**4),
-    "v_min": (float, -(10**6), 10**6), "v_max": (float, -(10**6), 10**6), "tau": _SHARE,
-    "buffer_size": (int, 1, 10**7), "learning_starts": (int, 0, 10**9),
-    "train_freq": _COUNT, "gradient_steps": (int, -1, 10**6), "target_update_interval": _COUNT,
-    "exploration_fraction": _SHARE, "exploration_initial_eps": _SHARE,
-    "exploration_final_eps": _SHARE,
-}  # fmt: skip
-"""Settings that a run's folder can hold: type, least and greatest value."""
-_DEVICES = ("auto", "cpu", "cuda")
+    double_q: bool | None = None
+    dueling: bool | None = None
+    prioritized: bool | None = None
+    distributional: bool | None = None
+    noisy: bool | None = None
+    alpha: _Positive = None
+    beta: _Share = None
+    n_atoms: Annotated[int, whole(2, 10**4)] | None = None
+    v_min: _Value = None
+    v_max: _Value = None
+    tau: _Share = None
+    buffer_size: Annotated[int, whole(1, 10**7)] | None = None
+    learning_starts: Annotated[int, whole(0, 10**9)] | None = None
+    train_freq: _Count = None
+    gradient_steps: Annotated[int, whole(-1, 10**6)] | None = None
+    target_update_interval: _Count = None
+    exploration_fraction: _Share = None
+    exploration_initial_eps: _Share = None
+    exploration_final_eps: _Share = None
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What a configuration says of an agent's settings."""
+
+    overrides: _Settings
 
 
 @dataclass(frozen=True)
@@ -69,8 +118,8 @@ class Config:
     env_id: str = "PipelineCut-v0"
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     agent: str = "ppo"
-    seed: int = 0
-    steps: int = STEPS
+    seed: Annotated[int, whole(0, 2**32 - 1)] = 0
+    steps: Annotated[int, whole(1, 10**12)] = STEPS
     overrides: dict[str, Any] = field(default_factory=dict)
     distribution: dict[str, Any] = field(default_factory=dict)
 
@@ -154,23 +203,11 @@ def _parsed(content: Any) -> Config:
     Raises:
         ParenvsError: a field is unknown, of the wrong type, or out of its range.
     """
-    if not isinstance(content, dict):
-        raise ParenvsError("expected one JSON object")
-    content = dict(content)
-    if not isinstance(content.pop("parenvs", None), str):
-        raise ParenvsError("field 'parenvs': expected the version that wrote it")
-    _check_names(content, [one.name for one in fields(Config)], "field")
-    config = Config(**content)
-    for name in ("env_id", "agent"):
-        if not isinstance(getattr(config, name), str):
-            raise ParenvsError(f"field {name!r}: expected text, not {shown(getattr(config, name))}")
-    for name in ("env_kwargs", "overrides", "distribution"):
-        if not isinstance(getattr(config, name), dict):
-            raise ParenvsError(
-                f"field {name!r}: expected an object, not {shown(getattr(config, name))}"
-            )
-    _check_number("seed", config.seed, (int, 0, 2**32 - 1))
-    _check_number("steps", config.steps, (int, 1, 10**12))
+    if isinstance(content, dict):
+        content = dict(content)
+        if not isinstance(content.pop("parenvs", None), str):
+            raise ParenvsError("field 'parenvs' must be the version that wrote it")
+    config = read(Config, content)
     _check_env(config)
     with naming("field 'agent'"):
         learner = learner_of(config.agent)
@@ -204,36 +241,9 @@ def _check_overrides(overrides: Mapping[str, Any], algorithm: type) -> None:
     """Raise ``ParenvsError`` unless these are settings of the algorithm, in their ranges."""
     makers = [vars(one)["__init__"] for one in algorithm.__mro__ if "__init__" in vars(one)]
     taken = {name for maker in makers for name in inspect.signature(maker).parameters}
-    known = [name for name in (*_SETTINGS, "device", "policy_kwargs") if name in taken]
+    known = [one.name for one in fields(_Settings) if one.name in taken]
     _check_names(overrides, known, "field 'overrides'")
-    for name, value in overrides.items():
-        where = f"overrides.{name}"
-        if name == "device":
-            if value not in _DEVICES:
-                raise ParenvsError(
-                    f"field {where!r}: expected {', '.join(_DEVICES)}, not {shown(value)}"
-                )
-        elif name == "policy_kwargs":
-            _check_layers(where, value)
-        else:
-            _check_number(where, value, _SETTINGS[name])
-
-
-def _check_layers(where: str, value: Any) -> None:
-    """Raise ``ParenvsError`` unless these are widths of layers, as ``{"net_arch": [64, 64]}``."""
-    if not isinstance(value, dict) or list(value) != ["net_arch"]:
-        raise ParenvsError(f'field {where!r}: expected {{"net_arch": [...]}}, not {shown(value)}')
-    widths = value["net_arch"]
-    if not isinstance(widths, list) or len(widths) > 16:
-        raise ParenvsError(f"field {where!r}: expected at most 16 widths, not {shown(widths)}")
-    for width in widths:
-        _check_number(where, width, (int, 1, 10**4))
-    weights = sum(one * other for one, other in pairwise(widths))
-    if weights > _MOST_WEIGHTS:
-        raise ParenvsError(
-            f"field {where!r}: its layers have {weights:,} weights between them, more than "
-            f"{_MOST_WEIGHTS:,}; give smaller widths"
-        )
+    read(_Given, {"overrides": overrides})
 
 
 def _check_names(content: Mapping[str, Any], known: Any, where: str) -> None:
@@ -243,13 +253,3 @@ def _check_names(content: Mapping[str, Any], known: Any, where: str) -> None:
             raise ParenvsError(
                 f"{where}: no such name {shown(name)}{did_you_mean(name[:80], known)}"
             )
-
-
-def _check_number(name: str, value: Any, limits: tuple[type, float, float]) -> None:
-    """Raise ``ParenvsError`` unless a value is of a type and in a range, both ends included."""
-    kind, least, greatest = limits
-    words = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
-    right = type(value) is kind or (kind is float and type(value) is int)
-    if not right or not least <= value <= greatest:
-        limit = "" if kind is bool else f" from {least:g} to {greatest:g}"
-        raise ParenvsError(f"field {name!r}: expected {words}{limit}, not {shown(value)}")

@@ -7,13 +7,14 @@ is fixed. Sources stand beside the figures; "fitted" names the published rows it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from parenvs.cluster import EFFICIENCY, LINKS, Cluster, Links
 from parenvs.errors import PlanError, did_you_mean, shown
+from parenvs.fields import number, one_of, read, words
 
 MULTIPROCESSORS = {"v100": 80, "a100": 108, "h100": 132}
 """Streaming multiprocessors of a device, by name (NVIDIA's data sheets)."""
@@ -23,6 +24,10 @@ LEAST_SHARE = 1e-6
 """The smallest share of a peak or a bandwidth that a stack can have."""
 HALF = ("fp16", "bf16", "fp8")
 """Precisions in which weights and activations take 2 bytes, beside fp32 master weights."""
+
+_Share = Annotated[float, words("a positive number", ge=LEAST_SHARE, lt=1e30)]
+_Part = Annotated[float, number(0, 1)]
+_Number = Annotated[float, number(0, 1e30)]
 
 
 @dataclass(frozen=True)
@@ -66,28 +71,30 @@ class Stack:
     """
 
     name: str
-    matmul_share: tuple[tuple[str, float], ...]
-    link_share: float = 0.70
-    memory_share: float = 0.65
-    send_share: float = 0.5
+    matmul_share: Annotated[
+        tuple[tuple[str, _Share], ...], words("shares, of one device or more", min_length=1)
+    ]
+    link_share: _Share = 0.70
+    memory_share: _Share = 0.65
+    send_share: _Share = 0.5
     duplex: bool = True
-    send_wait: float = 1.2e-3
-    hop_in: float = 2e-6
-    hop_out: float = 12e-6
-    launch: float = 4e-6
+    send_wait: _Number = 1.2e-3
+    hop_in: _Number = 2e-6
+    hop_out: _Number = 12e-6
+    launch: _Number = 4e-6
     tiles: bool = True
     waves: bool = False
-    attention_share: float | tuple[tuple[str, float], ...] | None = None
-    gather_share: float = 1.0
-    tensor_overlap: float = 0.0
+    attention_share: _Share | tuple[tuple[str, _Share], ...] | None = None
+    gather_share: _Share = 1.0
+    tensor_overlap: _Part = 0.0
     backward_overlap: bool = True
-    hidden: float = 1.0
+    hidden: _Part = 1.0
     early_stop: bool = False
     scatter_gather: bool = True
-    optimizer_bytes: float = 62.0
-    optimizer_bytes_full: float = 44.0
-    state_bytes: float | None = None
-    link_rule: str = LINKS[0]
+    optimizer_bytes: _Number = 62.0
+    optimizer_bytes_full: _Number = 44.0
+    state_bytes: Annotated[float, number(1, 1e30)] | None = None
+    link_rule: Annotated[str, one_of(*LINKS)] = LINKS[0]
     source: str = ""
 
     def share_of(self, device: str, precision: str) -> float:
@@ -188,67 +195,32 @@ class Stack:
         if not isinstance(name, str) or name not in STACKS:
             hint = did_you_mean(name, STACKS) if isinstance(name, str) else ""
             raise PlanError(f"unknown stack {shown(name)}{hint}; known: {', '.join(STACKS)}")
-        known = {item.name for item in fields(cls)} - {"name", "source"}
-        for key, number in content.items():
-            if key not in known:
-                raise PlanError(f"stack: unknown constant {shown(key)}{did_you_mean(key, known)}")
-            content[key] = _constant(key, number)
-        return replace(STACKS[name], **content)
+        if not content:
+            return STACKS[name]
+        shares = [
+            key for key in ("matmul_share", "attention_share") if content.get(key) is not None
+        ]
+        given = read(_Shares, {key: content[key] for key in shares}, "stack", PlanError)
+        content |= {key: _pairs(key, getattr(given, key)) for key in shares}
+        every = {item.name: getattr(STACKS[name], item.name) for item in fields(cls)} | content
+        can_lack = ("attention_share", "state_bytes")  # where None is the default
+        known = {key: x for key, x in every.items() if x is not None or key not in can_lack}
+        return read(cls, known, "stack", PlanError)
 
 
-_SHARES = ("link_share", "memory_share", "send_share", "gather_share", "attention_share")
-"""Constants by which seconds are divided."""
-_SWITCHES = ("backward_overlap", "scatter_gather", "tiles", "waves", "duplex", "early_stop")
-"""Constants that are true or false."""
+@dataclass(frozen=True)
+class _Shares:
+    """Shares as files have them: one, or one for each device."""
+
+    matmul_share: _Share | dict[str, _Share] | None = None
+    attention_share: _Share | dict[str, _Share] | None = None
 
 
-def _constant(key: str, value: Any) -> Any:
-    """Return a constant of a stack as it is kept.
-
-    Raises:
-        PlanError: no stack can have it.
-    """
-    if value is None and key in ("attention_share", "state_bytes"):
-        return None
-    if key == "matmul_share" or (key == "attention_share" and isinstance(value, dict)):
-        shares = value if isinstance(value, dict) else {"other": value}
-        if shares and all(map(_is_share, shares.values())):
-            return tuple((str(device), float(share)) for device, share in shares.items())
-        allowed = "a positive number, or an object of devices and such numbers"
-    elif key in _SWITCHES:
-        if isinstance(value, bool):
-            return value
-        allowed = "true or false"
-    elif key == "link_rule":
-        if value in LINKS:
-            return value
-        allowed = f"one of {', '.join(LINKS)}"
-    elif key in _SHARES:
-        if _is_share(value):
-            return float(value)
-        allowed = "a positive number"
-    elif key == "state_bytes":  # the weights themselves are among them
-        if _is_number(value) and value >= 1:
-            return float(value)
-        allowed = "a number from 1"
-    else:
-        most = key in ("tensor_overlap", "hidden")
-        if _is_number(value) and not (most and value > 1):
-            return float(value)
-        allowed = "a number from 0" + (" to 1" if most else "")
-    raise PlanError(f"stack: {key} must be {allowed}, not {shown(value)}")
-
-
-def _is_number(value: Any) -> bool:
-    """Return whether a value is a finite number from 0."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return bool(0 <= value < 1e30)
-
-
-def _is_share(value: Any) -> bool:
-    """Return whether a value is a share by which seconds can be divided."""
-    return _is_number(value) and value >= LEAST_SHARE
+def _pairs(key: str, shares: Any) -> Any:
+    """Return shares as a stack keeps them; that of all matrix products is that of others."""
+    if isinstance(shares, float) and key == "matmul_share":
+        return (("other", shares),)
+    return tuple(shares.items()) if isinstance(shares, dict) else shares
 
 
 class Machine(NamedTuple):
