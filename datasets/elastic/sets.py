@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from parenvs.datasets.set_commands import command_line, write_files
+from parenvs.datasets.sets import SetKind, unit
 from parenvs.tasks.elastic.files import Row, save_set
-from parenvs.tasks.elastic.load import ELASTIC_SETS, MEASURED
+from parenvs.tasks.elastic.load import ELASTIC_SETS, MEASURED, elastic_rows, load_elastic
 from parenvs.tasks.elastic.markov import FAMILIES, draw_markov
 from parenvs.tasks.elastic.problem import INTERVALS
 
@@ -51,6 +52,20 @@ def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
     rows = make_set(name, seed)
     save_set(path, rows)
     return path, len(rows)
+
+
+def set_kind(name: str) -> SetKind:
+    """Return what evaluations know of a set of elastic problems; see ``SetKind``.
+
+    An episode is worth the share of the ideal of its very course.
+    """
+    return SetKind(
+        "ElasticPlan-v0",
+        lambda name: [f"{name}/{member}" for member in elastic_rows(name)],
+        load_elastic,
+        unit,
+        worth=lambda info: info["share"],
+    )
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from parenvs.datasets.hybrid import drawing
 from parenvs.datasets.hybrid.servers import TIERS, drawn
+from parenvs.datasets.references import HETERO, HYBRID
+from parenvs.datasets.sets import Reference, SetKind, timed_reference
 from parenvs.errors import UnknownInstanceError, did_you_mean, shown
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shipped import problem_sets
@@ -33,3 +35,19 @@ def find_hybrid(name: str) -> Hybrid:
             f"unknown problem {name!r}; {place} holds {len(problems)}: {', '.join(problems)}"
         )
     return problems[name]
+
+
+def set_kind(name: str) -> SetKind:
+    """Return what evaluations know of a set of hybrid problems; see ``SetKind``."""
+    file = HETERO if name.startswith("hetero-") else HYBRID
+
+    def reference(member: str) -> Reference:
+        problem = find_hybrid(member)
+        return timed_reference(file, member, problem, problem.model.fingerprint)
+
+    return SetKind(
+        "HybridPlan-v0",
+        lambda name: [problem.instance for problem in problem_sets()[name]],
+        find_hybrid,
+        reference,
+    )

@@ -16,9 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from parenvs.datasets.order.drawing import INSIDE, OUTSIDE, TIERS, OrderRanges, draw_step
+from parenvs.datasets.references import ORDERS
 from parenvs.datasets.set_commands import command_line, write_files
+from parenvs.datasets.sets import Reference, SetKind, timed_reference
 from parenvs.tasks.order.files import save_set
-from parenvs.tasks.order.load import ORDER_SETS
+from parenvs.tasks.order.load import ORDER_SETS, load_ordering, ordering_steps
 from parenvs.tasks.order.packing import PackedStep
 
 MODULE = "parenvs.datasets.order.sets"
@@ -49,6 +51,22 @@ def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
     steps = make_set(name, seed)
     save_set(path, steps)
     return path, len(steps)
+
+
+def set_kind(name: str) -> SetKind:
+    """Return what evaluations know of a set of orders; see ``SetKind``."""
+    return SetKind(
+        "MicroBatchOrder-v0",
+        lambda name: [f"{name}/{member}" for member in ordering_steps(name)],
+        load_ordering,
+        _reference,
+        "tier",
+    )
+
+
+def _reference(name: str) -> Reference:
+    problem = load_ordering(name)
+    return timed_reference(ORDERS, name, problem, problem.fingerprint)
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

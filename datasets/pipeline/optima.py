@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.datasets.pipeline import sets as instance_sets
+from parenvs.datasets.sets import OPTIMUM, Reference, SetKind
 from parenvs.errors import ParenvsError, one_line
 from parenvs.files import write_text
 from parenvs.shipped import data_folder
@@ -77,3 +78,19 @@ def _optima(set_name: str) -> dict[str, float]:
 def _checksum(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal digits."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def set_kind(name: str) -> SetKind:
+    """Return what the leaderboard and evaluations know of a set of pipelines; see ``SetKind``."""
+    return SetKind(
+        "PipelinePlan-v0",
+        lambda name: [problem.name for problem in instance_sets.load_set(name)],
+        lambda name: instance_sets.find(name).pipeline,
+        _reference,
+    )
+
+
+def _reference(name: str) -> Reference:
+    optimum = optimum_of(name)
+    assert optimum is not None
+    return Reference(optimum, optimum, OPTIMUM)

@@ -29,6 +29,8 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.cluster import Cluster
+from parenvs.datasets.references import INTRA_OP
+from parenvs.datasets.sets import Reference, SetKind, of_row
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
 from parenvs.files import write_text
 from parenvs.graph.graph import Graph
@@ -387,6 +389,30 @@ def _sets() -> dict[str, dict[str, str]]:
         raise ParenvsError(
             f"{path}: damaged ({error}); make it anew with {COMMAND} --sets"
         ) from None
+
+
+def set_kind(name: str) -> SetKind:
+    """Return what evaluations know of a set of sharding problems; see ``SetKind``.
+
+    An episode is worth the cost of the greedy plan over that of its own.
+    """
+    return SetKind(
+        "IntraOpSharding-v0",
+        set_names,
+        of_set,
+        _reference,
+        worth=lambda info: max(info["reference"], 1.0) / max(info["cost"], 1.0),
+    )
+
+
+def _reference(name: str) -> Reference:
+    """Return the reference of a problem, which need not be drawn for it."""
+    return of_row(
+        INTRA_OP,
+        name,
+        lambda row: fingerprint_of(name),
+        lambda row, field: max(float(row["greedy"]), 1.0) / max(float(row[field]), 1.0),
+    )
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

@@ -29,6 +29,9 @@ TASK = Task(
     find="parenvs.tasks.elastic.load:load_elastic",
     text="parenvs.tasks.elastic.view.text:text",
     figure="parenvs.tasks.elastic.view.figure:draw",
-    hooks={"leaderboard": "parenvs.agents.elastic.entries:TASKS"},
+    hooks={
+        "sets": "parenvs.datasets.elastic.sets:set_kind",
+        "leaderboard": "parenvs.agents.elastic.entries:TASKS",
+    },
 )
 """The task."""

@@ -44,6 +44,7 @@ TASK = Task(
     text="parenvs.tasks.hybrid.view.text:text",
     figure="parenvs.tasks.hybrid.view.figure:draw",
     hooks={
+        "sets": "parenvs.datasets.hybrid.named:set_kind",
         "leaderboard": "parenvs.agents.hybrid.entries:TASKS",
         "names": "parenvs.tasks.hybrid.shipped:shapes",
     },

@@ -24,6 +24,9 @@ TASK = Task(
     find="parenvs.tasks.order.load:load_ordering",
     text="parenvs.tasks.order.view.text:text",
     figure="parenvs.tasks.order.view.figure:draw",
-    hooks={"leaderboard": "parenvs.agents.order.entries:TASKS"},
+    hooks={
+        "sets": "parenvs.datasets.order.sets:set_kind",
+        "leaderboard": "parenvs.agents.order.entries:TASKS",
+    },
 )
 """The task."""

@@ -47,6 +47,7 @@ TASK = Task(
     text="parenvs.tasks.pipeline.view.text:text",
     figure="parenvs.tasks.pipeline.view.figure:draw",
     hooks={
+        "sets": "parenvs.datasets.pipeline.optima:set_kind",
         "leaderboard": "parenvs.agents.pipeline.entries:TASKS",
         "reference": "parenvs.agents.pipeline.planners:reference",
         "diff": "parenvs.tasks.pipeline.diff:difference",

@@ -24,6 +24,9 @@ TASK = Task(
     find="parenvs.datasets.sharding.drawing:of_set",
     text="parenvs.tasks.sharding.view.text:text",
     figure="parenvs.tasks.sharding.view.figure:draw",
-    hooks={"leaderboard": "parenvs.agents.sharding.entries:TASKS"},
+    hooks={
+        "sets": "parenvs.datasets.sharding.drawing:set_kind",
+        "leaderboard": "parenvs.agents.sharding.entries:TASKS",
+    },
 )
 """The task."""
