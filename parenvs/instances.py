@@ -170,7 +170,7 @@ def _shipped(name: str, kind: str) -> Graph:
 
 def exists(text: str) -> bool:
     """Return whether the text is the path of a file or folder; False for too long a name."""
-    return os.path.exists(text)  # Path.exists raises errors for such names
+    return os.path.exists(text)  # noqa: PTH110  # Path.exists raises errors for such names
 
 
 def unknown(text: str) -> UnknownInstanceError:

@@ -50,7 +50,7 @@ class HybridRequest(Request):
                         f"known: {', '.join(known)}"
                     )
             object.__setattr__(self, "constraints", Constraints(**self.constraints))
-        self.goal  # raises errors for its name and price
+        self.goal  # noqa: B018  # raises errors for its name and price
 
     @property
     def goal(self) -> Objective:

@@ -116,7 +116,7 @@ class ShardingProblem(TaskProblem):
             return ""
         file = f"{self.instance}.json.gz"
         try:
-            self.target  # kept, so that the file is read once
+            self.target  # noqa: B018  # kept, so that the file is read once
         except UnknownInstanceError:
             return f"the file {file} is not here; add it with parenvs iopddl add {file}"
         except ParenvsError as error:

@@ -218,7 +218,7 @@ class Game(ABC):
         self.put(EVERY, problem)
         self.start(EVERY)
 
-    def close(self) -> None:  # most games hold nothing else
+    def close(self) -> None:  # noqa: B027  # most games hold nothing else
         """Free what the game holds besides memory."""
 
     def columns(self, actions: np.ndarray) -> np.ndarray:

@@ -50,7 +50,7 @@ class Stream:
     @property
     def seed(self) -> int:
         """The seed of the generator."""
-        self.rng  # without a seed it is drawn
+        self.rng  # noqa: B018  # without a seed it is drawn
         assert self._seed is not None
         return self._seed
 

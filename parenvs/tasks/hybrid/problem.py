@@ -97,7 +97,7 @@ class Hybrid:
             raise InfeasibleError(
                 f"batch must be a whole number of samples from 1, not {shown(self.batch)}"
             )
-        self.machine  # raises errors for a precision that the device lacks
+        self.machine  # noqa: B018  # raises errors for a precision that the device lacks
 
     @cached_property
     def machine(self) -> Machine:
