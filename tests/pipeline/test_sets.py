@@ -160,7 +160,7 @@ def test_instance_sets__broken_field(tmp_path, key, change, message):
         load_set(path)
     text = str(caught.value)
     assert text.startswith(f"{path}: ") and "\n" not in text
-    assert text.endswith("instance_sets plan-validation")
+    assert text.endswith("pipeline.sets plan-validation")
 
 
 @pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99])

@@ -206,7 +206,7 @@ def _readable() -> Iterator[str]:
         for entry in (_json(data_folder() / "manifest.json") or {}).get("instances", {}).values()
         for graph in entry["graphs"].values()
     }
-    weights = Path(data_folder()).parents[1] / "agents" / "pretrained" / "data"
+    weights = Path(data_folder()).parents[1] / "agents" / "learning" / "pretrained" / "data"
     for path in sorted([*data_folder().rglob("*.*"), *weights.glob("*.npz")]):
         if path.suffix == ".json" and _json(path) is None:
             yield f"{path}: no JSON"

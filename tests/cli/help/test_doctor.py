@@ -17,7 +17,7 @@ from parenvs.shipped import data_folder, manifest
 def data(tmp_path, monkeypatch):
     """A copy of the data of one model, in place of all that ships."""
     folder = tmp_path / "datasets" / "data"
-    weights = tmp_path / "agents" / "pretrained" / "data"
+    weights = tmp_path / "agents" / "learning" / "pretrained" / "data"
     folder.mkdir(parents=True)
     weights.mkdir(parents=True)
     entry = manifest()["instances"]["vgg-19"]
@@ -26,7 +26,7 @@ def data(tmp_path, monkeypatch):
     shutil.copy(data_folder() / "plan-validation.npz", folder)
     (folder / "manifest.json").write_text(json.dumps({"instances": {"vgg-19": entry}}))
     shutil.copy(
-        Path(data_folder()).parents[1] / "agents" / "pretrained" / "data" / "plan-policy.npz",
+        Path(data_folder()).parents[1] / "agents" / "learning" / "pretrained" / "data" / "plan-policy.npz",
         weights,
     )
     monkeypatch.setattr(doctor, "data_folder", lambda: folder)
@@ -64,7 +64,7 @@ def test_doctor__damaged_set_and_json(data):
 
 
 def test_doctor__missing_weights(data):
-    (data.parents[1] / "agents" / "pretrained" / "data" / "plan-policy.npz").unlink()
+    (data.parents[1] / "agents" / "learning" / "pretrained" / "data" / "plan-policy.npz").unlink()
     assert ["no weights" in words for words in faults()] == [True]
 
 
