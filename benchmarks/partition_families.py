@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.common import parser, percent, progress, publish, table
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation, references_of
-from parenvs.datasets.sets import set_of
+from parenvs.core.sets import set_of
 from parenvs.files import write_text
 from parenvs.tasks.partition.episode import CHOICE, PLAN
 from parenvs.tasks.partition.sets import PARTITION_SETS, family_of

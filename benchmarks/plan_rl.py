@@ -21,7 +21,7 @@ from parenvs.agents.learning.chain.extractor import DILATIONS, WIDTH
 from parenvs.agents.learning.train import Config, train
 from parenvs.agents.learning.train.learners import learner_of
 from parenvs.bench.runs import append, read, run_all
-from parenvs.datasets.sets import set_of
+from parenvs.core.sets import set_of
 
 ENV_ID = "PipelinePlan-v0"
 STEPS = 80_000

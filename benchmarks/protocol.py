@@ -35,7 +35,7 @@ from parenvs.agents.learning.pretrained.policy import PlanPolicy
 from parenvs.agents.learning.train import Config, train
 from parenvs.bench.curves import spread
 from parenvs.bench.runs import append, read, run_all
-from parenvs.datasets.sets import set_of
+from parenvs.core.sets import set_of
 from parenvs.view.page import INK, QUIET, TRACK, WIDTH, blank_figure, stage_colour, style, write
 
 SET = "plan-test"

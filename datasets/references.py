@@ -8,11 +8,12 @@ a problem.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from parenvs.core.sets import BEST_KNOWN, OPTIMUM, Reference, unit
 from parenvs.errors import ParenvsError, one_line
 from parenvs.files import write_text
 from parenvs.shipped import data_folder
@@ -28,6 +29,8 @@ PARTITIONS = "partition-references.json"
 INTRA_OP = "intra-op-references.json"
 """References of the sets of ``IntraOpSharding-v0``; lengths and bounds are costs."""
 
+SAME = 1e-9
+"""Share by which a proven length and its bound may differ by rounding."""
 Row = dict[str, Any]
 """A reference as an object of JSON types."""
 
@@ -64,3 +67,54 @@ def write(path: Path, rows: Mapping[str, Row]) -> None:
     """Write references, a line each, whole or not at all."""
     lines = (f"{json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(rows.items()))
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def of_row(
+    file: str,
+    name: str,
+    fingerprint: Callable[[Any], str],
+    value: Callable[[Any, str], float],
+    of: str = "problem",
+) -> Reference:
+    """Return the reference of a problem by its row in a file of references.
+
+    Args:
+        file: name of the file.
+        name: of the problem; without a row its reference is ``unit``.
+        fingerprint: gives that which the row must have.
+        value: gives the return of the plan of a row, from its ``"length"`` or its ``"bound"``.
+        of: what has the fingerprint, in words.
+
+    Raises:
+        ParenvsError: the row is damaged, or of another problem.
+    """
+    row = references(file).get(name)
+    if row is None:
+        return unit(name)
+    path = data_folder() / file
+    try:
+        if row["fingerprint"] != fingerprint(row):
+            raise ParenvsError(f"{path}: {name}: of another {of}; make the file anew")
+        best, bound = value(row, "length"), value(row, "bound")
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise ParenvsError(f"{path}: {name}: {one_line(error)}; make the file anew") from None
+    return Reference(best, max(bound, best), OPTIMUM if row.get("proven") else BEST_KNOWN)
+
+
+def timed_reference(file: str, name: str, problem: Any, fingerprint: str) -> Reference:
+    """Return the reference of a problem whose returns are ``bound_seconds`` over its length.
+
+    Args:
+        file: name of the file of references.
+        name: of the problem.
+        problem: the problem.
+        fingerprint: that which the row must have.
+    """
+
+    def value(row: Any, field: str) -> float:
+        share = problem.bound_seconds / float(row[field])
+        return min(share, 1.0) if field == "bound" else share
+
+    found = of_row(file, name, lambda row: fingerprint, value)
+    meets = found.value >= found.bound * (1 - SAME) and found.kind == BEST_KNOWN
+    return found._replace(kind=OPTIMUM) if meets else found

@@ -7,8 +7,8 @@ import toys
 
 from parenvs import instances, problem, shipped, solve
 from parenvs.cluster import DEVICES, PRESETS
+from parenvs.core.sets import set_names
 from parenvs.datasets.pipeline.sets import SETS
-from parenvs.datasets.sets import set_names
 from parenvs.errors import ParenvsError, UnknownInstanceError
 from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph

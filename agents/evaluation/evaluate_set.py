@@ -12,7 +12,7 @@ from parenvs.agents.evaluation.set_evaluation import SetEvaluation, play_set, re
 from parenvs.agents.learning.pretrained.policy import PlanPolicy
 from parenvs.agents.planners import solve
 from parenvs.core.plan import ILLEGAL
-from parenvs.datasets.sets import set_of
+from parenvs.core.sets import ProblemSet, set_of
 from parenvs.errors import NO_PLAN, ParenvsError
 from parenvs.tasks.pipeline.points import PointSpace
 
@@ -36,7 +36,7 @@ def evaluate_set(
             ``parenvs.evaluate`` takes, the name of a planner, which solves each problem, or a
             ``PlanPolicy`` (sets of ``PipelinePlan-v0``).
         name: of the set: ``"plan-test"``, ``"hybrid-test"``, ``"hetero-8-test"``,
-            ``"order-test"``, ``"partition-test"``, ... (``parenvs.datasets.sets``).
+            ``"order-test"``, ``"partition-test"``, ... (``parenvs.core.sets``).
         family: problems of this family only (of orders: of this tier).
         greedy: whether models play their best action; otherwise they sample.
         seed: seed of models that sample.
@@ -63,12 +63,8 @@ def evaluate_set(
             spaces = [PointSpace.build(played.load(problem)) for problem in problems]
             values.append(policy.values(spaces))
             continue
-        if isinstance(policy, str) and not played.is_of_returns:
-            raise ParenvsError(
-                f"{name}: no planner of its problems has a name; give an agent or a function"
-            )
         if isinstance(policy, str):
-            values.append([_planned(played.load(problem), policy) for problem in problems])
+            values.append([_planned(played, problem, policy) for problem in problems])
             continue
         if hasattr(policy, "set_random_seed"):
             policy.set_random_seed(seed)
@@ -77,9 +73,9 @@ def evaluate_set(
     return SetEvaluation(name, problems, np.array(values, dtype=np.float64), references)
 
 
-def _planned(problem: Any, planner: str) -> float:
-    """Return what a planner's plan earns; -1 if it finds none."""
+def _planned(played: ProblemSet, problem: str, planner: str) -> float:
+    """Return what a planner's plan of a problem is worth; -1 if it finds none."""
     try:
-        return solve(problem, planner).value
+        return played.answered(solve(played.load(problem), planner))
     except NO_PLAN:
         return float(ILLEGAL)

@@ -22,7 +22,7 @@ from parenvs.agents.evaluation.statistics import (
     probability_of_improvement,
 )
 from parenvs.core.judge import OPTIMAL
-from parenvs.datasets.sets import KINDS, Reference, family_named, set_of
+from parenvs.core.sets import KINDS, Reference, family_named, set_of
 from parenvs.envs.base import regret_of
 from parenvs.errors import ParenvsError, one_line
 from parenvs.files import write_text
@@ -42,7 +42,7 @@ class SetEvaluation:
         set_name: name of the set.
         problems: names of the problems.
         values: (r, k) float64, what each episode is worth, mostly its return
-            (``parenvs.datasets.sets``); -1 for an illegal plan.
+            (``parenvs.core.sets``); -1 for an illegal plan.
         references: what the returns on each problem are measured against.
         thresholds: regrets at which performance profiles are printed.
     """

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from parenvs.core.sets import SetKind, unit
 from parenvs.datasets.set_commands import command_line, write_files
-from parenvs.datasets.sets import SetKind, unit
 from parenvs.tasks.elastic.files import Row, save_set
 from parenvs.tasks.elastic.load import ELASTIC_SETS, MEASURED, elastic_rows, load_elastic
 from parenvs.tasks.elastic.markov import FAMILIES, draw_markov
@@ -65,6 +65,7 @@ def set_kind(name: str) -> SetKind:
         load_elastic,
         unit,
         worth=lambda info: info["share"],
+        answered=lambda answer: float(answer.report.share),
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from parenvs.core.sets import Reference, SetKind
 from parenvs.datasets.hybrid import drawing
 from parenvs.datasets.hybrid.servers import TIERS, drawn
-from parenvs.datasets.references import HETERO, HYBRID
-from parenvs.datasets.sets import Reference, SetKind, timed_reference
+from parenvs.datasets.references import HETERO, HYBRID, timed_reference
 from parenvs.errors import UnknownInstanceError, did_you_mean, shown
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shipped import problem_sets

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
+from parenvs.core.sets import Reference, SetKind
 from parenvs.datasets.order.drawing import INSIDE, OUTSIDE, TIERS, OrderRanges, draw_step
-from parenvs.datasets.references import ORDERS
+from parenvs.datasets.references import ORDERS, timed_reference
 from parenvs.datasets.set_commands import command_line, write_files
-from parenvs.datasets.sets import Reference, SetKind, timed_reference
 from parenvs.tasks.order.files import save_set
 from parenvs.tasks.order.load import ORDER_SETS, load_ordering, ordering_steps
 from parenvs.tasks.order.packing import PackedStep

@@ -12,8 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from parenvs.core.sets import OPTIMUM, Reference, SetKind
 from parenvs.datasets.pipeline import sets as instance_sets
-from parenvs.datasets.sets import OPTIMUM, Reference, SetKind
 from parenvs.errors import ParenvsError, one_line
 from parenvs.files import write_text
 from parenvs.shipped import data_folder

@@ -29,8 +29,9 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.datasets.references import INTRA_OP
-from parenvs.datasets.sets import Reference, SetKind, of_row
+from parenvs.core.answer import Answer
+from parenvs.core.sets import Reference, SetKind
+from parenvs.datasets.references import INTRA_OP, of_row
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
 from parenvs.files import write_text
 from parenvs.graph.graph import Graph
@@ -40,7 +41,7 @@ from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.sharding.exchange import Exchange
 from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.turns.board import Board
-from parenvs.tasks.sharding.turns.construct import completed
+from parenvs.tasks.sharding.turns.construct import board_of, completed
 
 COMMAND = "python -m parenvs.datasets.sharding.drawing"
 SEED = 2025
@@ -402,7 +403,12 @@ def set_kind(name: str) -> SetKind:
         of_set,
         _reference,
         worth=lambda info: max(info["reference"], 1.0) / max(info["cost"], 1.0),
+        answered=_answered,
     )
+
+
+def _answered(answer: Answer) -> float:
+    return max(float(board_of(answer.problem).reference), 1.0) / max(float(answer.cost), 1.0)
 
 
 def _reference(name: str) -> Reference:

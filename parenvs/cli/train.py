@@ -332,7 +332,7 @@ def _evaluate_set(
     """Print how the agents of runs, all seeds of one, do on a set; see ``evaluate``."""
     from parenvs.agents.evaluation.evaluate_set import evaluate_set
     from parenvs.agents.learning.vec_env import one_thread
-    from parenvs.datasets.sets import set_of
+    from parenvs.core.sets import set_of
 
     found, env_id = [], set_of(name).env_id
     for runs in filter(None, (folders, against)):

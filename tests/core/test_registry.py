@@ -9,8 +9,8 @@ import pytest
 
 from parenvs.core import registry
 from parenvs.core.registry import TASKS, Tasks, register, task_of, task_of_name
+from parenvs.core.sets import set_names
 from parenvs.core.task import Task, given, late, option, refuse_settings
-from parenvs.datasets.sets import set_names
 from parenvs.errors import ParenvsError
 
 SIX = ("partition", "pipeline", "hybrid", "order", "sharding", "elastic")

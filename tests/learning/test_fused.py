@@ -28,8 +28,8 @@ from parenvs.agents.learning.fused.settings import OBJECTIVES
 from parenvs.agents.learning.pretrained.network import LOWEST
 from parenvs.agents.learning.pretrained.policy import Episodes, PlanPolicy
 from parenvs.agents.learning.vec_env import one_thread
+from parenvs.core.sets import set_of
 from parenvs.datasets.pipeline import generators
-from parenvs.datasets.sets import set_of
 from parenvs.errors import ParenvsError
 from parenvs.tasks.pipeline.points import PointSpace
 

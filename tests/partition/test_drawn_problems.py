@@ -6,8 +6,9 @@ from parenvs import evaluate_set
 from parenvs.agents.partition import sets as partition_sets
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import partition_all
+from parenvs.core import sets
 from parenvs.core.plan import ILLEGAL
-from parenvs.datasets import sets
+from parenvs.datasets import references as reference_files
 from parenvs.datasets.references import PARTITIONS, references
 from parenvs.errors import ParenvsError
 from parenvs.shipped import manifest
@@ -82,7 +83,7 @@ def test_sets__command_refuses_what_it_does_not_know(capsys):
 
 def test_sets__reference_of_another_graph(monkeypatch):
     rows = {SMALL[0]: {**references(PARTITIONS)[SMALL[0]], "fingerprint": "sha256:0"}}
-    monkeypatch.setattr(sets, "references", lambda file: rows)
+    monkeypatch.setattr(reference_files, "references", lambda file: rows)
     found = sets.set_of("partition-train")
     with pytest.raises(ParenvsError, match=r"partition-references\.json: .*: of another graph"):
         found.reference(SMALL[0])

@@ -11,8 +11,8 @@ from gymnasium import spaces
 from parenvs.core.game import EVERY, Game, Rows
 from parenvs.core.groups import Groups
 from parenvs.core.plan import ILLEGAL
+from parenvs.core.sets import family_named
 from parenvs.core.source import ORDERS, Drawn, Fixed, Source, Stream, is_sequential
-from parenvs.datasets.sets import family_named
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError, did_you_mean, shown

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from parenvs.core.sets import proven_optimum
 from parenvs.core.source import Stream
 from parenvs.datasets.order import drawing as orders
-from parenvs.datasets.sets import proven_optimum
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.tasks.order import formulas
 from parenvs.tasks.order.load import ORDER_SETS, load_ordering

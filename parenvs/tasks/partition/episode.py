@@ -10,7 +10,7 @@ import numpy as np
 
 from parenvs.core.game import outcome_of
 from parenvs.core.plan import ILLEGAL
-from parenvs.datasets.sets import proven_optimum
+from parenvs.core.sets import proven_optimum
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.tasks.partition import sets
 from parenvs.tasks.partition.drawn.files import SetRow

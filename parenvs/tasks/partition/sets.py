@@ -6,10 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from parenvs.cluster import Cluster
-from parenvs.datasets.references import PARTITIONS
-from parenvs.datasets.sets import Reference, SetKind, of_row
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
-from parenvs.shipped import data_folder, manifest
+from parenvs.shipped import data_folder
 from parenvs.tasks.partition.drawn.files import SetRow, read_set
 from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.problem import Partitioning
@@ -124,20 +122,3 @@ def partition_rows(name: str) -> dict[str, SetRow]:
 def _shipped_partitions(name: str) -> dict[str, SetRow]:
     """Read a shipped set of partition problems once."""
     return read_set(data_folder() / f"{name}.json")
-
-
-def set_kind(name: str) -> SetKind:
-    """Return what evaluations know of a set of partition problems; see ``SetKind``."""
-    return SetKind("PartitionPlan-v0", lambda name: list(members(name)), load, _reference)
-
-
-def _reference(name: str) -> Reference:
-    """Return the reference of a problem, whose graph need not be read for it."""
-    graphs = manifest()["instances"][row_of(name).instance]["graphs"]
-    return of_row(
-        PARTITIONS,
-        name,
-        lambda row: graphs["train"]["fingerprint"],
-        lambda row, field: 1.0 - float(row[field]) / float(row["replicated"]),
-        "graph",
-    )

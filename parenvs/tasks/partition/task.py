@@ -47,7 +47,7 @@ TASK = Task(
     text="parenvs.tasks.partition.view.text:text",
     figure="parenvs.tasks.partition.view.figure:draw",
     hooks={
-        "sets": "parenvs.tasks.partition.sets:set_kind",
+        "sets": "parenvs.datasets.partition.sets:set_kind",
         "leaderboard": "parenvs.agents.partition.entries:TASKS",
         "reference": "parenvs.agents.partition.planners:reference",
         "diff": "parenvs.tasks.partition.diff:difference",

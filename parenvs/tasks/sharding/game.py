@@ -11,8 +11,8 @@ from gymnasium import spaces
 
 from parenvs.core.game import Game, Rows, regret_of
 from parenvs.core.plan import ILLEGAL
+from parenvs.core.sets import proven_optimum
 from parenvs.core.source import ORDERS, Drawn, Fixed, Members, Source, Stream, is_sequential
-from parenvs.datasets.sets import proven_optimum
 from parenvs.datasets.sharding import drawing
 from parenvs.datasets.sharding.drawing import FAMILIES, NODES, RANGES, SETS, STRATEGIES
 from parenvs.envs.env import GameEnv

@@ -12,10 +12,10 @@ from parenvs.agents.evaluation.validation import validation_set
 from parenvs.agents.learning.train import Config, learners, train
 from parenvs.agents.learning.train.learners import LEARNERS
 from parenvs.cli.app import app
-from parenvs.datasets import sets
+from parenvs.core.sets import KINDS, set_of
+from parenvs.datasets import references
 from parenvs.datasets.hybrid.named import find_hybrid
 from parenvs.datasets.pipeline.sets import load_set
-from parenvs.datasets.sets import KINDS, set_of
 from parenvs.errors import ParenvsError
 
 
@@ -273,8 +273,10 @@ def test_evaluate_set__illegal_actions_are_worth_nothing():
         found = evaluate_set(lambda _, mask, a=action: a, name, first=2)
         assert (found.values == -1).all()
         assert (found.regret, found.illegal) == (1.0, 1.0)
-    with pytest.raises(ParenvsError, match="no planner of its problems has a name"):
-        evaluate_set("exact", "intra-op-test")
+    # Planners are worth what episodes are: of shardings the greedy plan is the unit.
+    assert evaluate_set("greedy", "intra-op-test", "mesh", first=2).values.tolist() == [[1.0, 1.0]]
+    both = evaluate_set(["fastest", "exact"], "elastic-test", first=1).values
+    assert 0 < both[0, 0] < both[1, 0] < 1
 
 
 def test_evaluate_set__references(monkeypatch):
@@ -283,7 +285,7 @@ def test_evaluate_set__references(monkeypatch):
     hybrid, problem = set_of("hybrid-test"), find_hybrid(name)
     unit, fingerprint = problem.bound_seconds, problem.model.fingerprint
     rows = {name: {"length": 4 * unit, "bound": 2 * unit, "fingerprint": fingerprint}}
-    monkeypatch.setattr(sets, "references", lambda file: rows)
+    monkeypatch.setattr(references, "references", lambda file: rows)
     assert hybrid.reference(name) == (0.25, 0.5, "best known")
     assert hybrid.reference("hybrid-test/gpt-001") == (1.0, 1.0, "bound")
     rows[name].update(bound=4 * unit)

@@ -10,10 +10,10 @@ import numpy as np
 
 from parenvs.cluster import Cluster
 from parenvs.core.problem import problem as load_problem
+from parenvs.core.sets import family_named
 from parenvs.datasets.hybrid import drawing
 from parenvs.datasets.hybrid.servers import TIERS
 from parenvs.datasets.hybrid.servers import family_of as hetero_family_of
-from parenvs.datasets.sets import family_named
 from parenvs.envs.base import PLAYED, is_sequential
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.hybrid.problem import Hybrid

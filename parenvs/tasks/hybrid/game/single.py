@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from parenvs.core.plan import ILLEGAL
-from parenvs.datasets.sets import proven_optimum
+from parenvs.core.sets import proven_optimum
 from parenvs.envs.base import (
     PLAYED,
     PlanEnv,

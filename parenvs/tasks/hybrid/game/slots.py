@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.datasets.sets import proven_optimum
+from parenvs.core.sets import proven_optimum
 from parenvs.tasks.hybrid.turns.actions import MICRO_BATCHES, SERVERS, TPS
 from parenvs.tasks.hybrid.turns.columns import Columns, kind_of
 from parenvs.tasks.hybrid.turns.game import Setting

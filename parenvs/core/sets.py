@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
+from parenvs.core.answer import Answer
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.registry import TASKS
-from parenvs.datasets.references import references
-from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
-from parenvs.shipped import data_folder
+from parenvs.errors import ParenvsError, did_you_mean, shown
 
 
 class Reference(NamedTuple):
@@ -37,8 +37,6 @@ class Reference(NamedTuple):
     kind: str
 
 
-SAME = 1e-9
-"""Share by which a proven length and its bound may differ by rounding."""
 OPTIMUM, BEST_KNOWN, BOUND = KINDS = ("optimum", "best known", "bound")
 """Kinds of references."""
 
@@ -54,6 +52,7 @@ class SetKind(NamedTuple):
         argument: argument of the environment that leaves the problems of one family.
         worth: gives what a whole plan is worth, from the info at the end of its episode; None: its
             return.
+        answered: gives what a planner's answer is worth, in the same unit.
     """
 
     env_id: str
@@ -62,62 +61,12 @@ class SetKind(NamedTuple):
     reference: Callable[[str], Reference]
     argument: str = "family"
     worth: Callable[[Mapping[str, float]], float] | None = None
+    answered: Callable[[Answer], float] = attrgetter("value")
 
 
 def unit(name: str) -> Reference:
     """Return the reference of a problem of which nothing is known: a return of 1."""
     return Reference(1.0, 1.0, BOUND)
-
-
-def of_row(
-    file: str,
-    name: str,
-    fingerprint: Callable[[Any], str],
-    value: Callable[[Any, str], float],
-    of: str = "problem",
-) -> Reference:
-    """Return the reference of a problem by its row in a file of references.
-
-    Args:
-        file: name of the file.
-        name: of the problem; without a row its reference is ``unit``.
-        fingerprint: gives that which the row must have.
-        value: gives the return of the plan of a row, from its ``"length"`` or its ``"bound"``.
-        of: what has the fingerprint, in words.
-
-    Raises:
-        ParenvsError: the row is damaged, or of another problem.
-    """
-    row = references(file).get(name)
-    if row is None:
-        return unit(name)
-    path = data_folder() / file
-    try:
-        if row["fingerprint"] != fingerprint(row):
-            raise ParenvsError(f"{path}: {name}: of another {of}; make the file anew")
-        best, bound = value(row, "length"), value(row, "bound")
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise ParenvsError(f"{path}: {name}: {one_line(error)}; make the file anew") from None
-    return Reference(best, max(bound, best), OPTIMUM if row.get("proven") else BEST_KNOWN)
-
-
-def timed_reference(file: str, name: str, problem: Any, fingerprint: str) -> Reference:
-    """Return the reference of a problem whose returns are ``bound_seconds`` over its length.
-
-    Args:
-        file: name of the file of references.
-        name: of the problem.
-        problem: the problem.
-        fingerprint: that which the row must have.
-    """
-
-    def value(row: Any, field: str) -> float:
-        share = problem.bound_seconds / float(row[field])
-        return min(share, 1.0) if field == "bound" else share
-
-    found = of_row(file, name, lambda row: fingerprint, value)
-    meets = found.value >= found.bound * (1 - SAME) and found.kind == BEST_KNOWN
-    return found._replace(kind=OPTIMUM) if meets else found
 
 
 @dataclass(frozen=True)
@@ -161,11 +110,6 @@ class ProblemSet:
         """Return the problem of a name."""
         return self._kind.load(name)
 
-    @property
-    def is_of_returns(self) -> bool:
-        """Whether an episode is worth its return, and planners have names."""
-        return self._kind.worth is None
-
     def worth(self, total: float, info: Mapping[str, float]) -> float:
         """Return what an episode is worth, -1 if it ended with an illegal action or plan.
 
@@ -179,6 +123,10 @@ class ProblemSet:
             return self._kind.worth(info)
         except KeyError:
             return float(ILLEGAL)
+
+    def answered(self, answer: Answer) -> float:
+        """Return what a planner's answer is worth."""
+        return self._kind.answered(answer)
 
     def reference(self, name: str) -> Reference:
         """Return what returns on a problem are measured against.
