@@ -102,7 +102,7 @@ def read(
         for reason in _wrong_names(content, form, ()):
             raise error(f"{place}{reason}")
         content = _parsed(content, kind, place, error)
-        made = msgspec.convert(content, kind)
+        made: _Kind = _converted(content, kind)
     except msgspec.ValidationError as wrong:
         raise error(f"{place}{_reason(wrong, content, kind, form)}") from None
     except RecursionError:
@@ -126,7 +126,7 @@ def check(made: Any, where: str = "", error: type[ParenvsError] = ParenvsError) 
     kind: Any = type(made)
     values = {each.name: getattr(made, each.name) for each in fields(kind)}
     try:
-        msgspec.convert(values, _unchecked(kind))
+        _converted(values, _unchecked(kind))
     except msgspec.ValidationError as wrong:
         reason = _reason(wrong, values, _unchecked(kind), _form(kind))
         raise error(where + reason.removeprefix("field ")) from None
@@ -163,8 +163,6 @@ def read_rows(
     for position, row in enumerate(listed):
         place = f"{where}: problems[{position}]"
         name = read(_Named, {"name": row["name"]} if "name" in row else {}, place).name
-        if "/" in name:
-            raise ParenvsError(f"{place}: field 'name' is {shown(name)}; leave '/' out")
         if name in rows:
             raise ParenvsError(f"{place}: field 'name' is {shown(name)} a second time")
         own = read(kind, {key: row[key] for key in row if key != "name"}, place)
@@ -337,11 +335,33 @@ def _at(content: Any, path: _Path) -> Any:
     return content
 
 
+def _converted(content: Any, kind: Any) -> Any:
+    """Return what msgspec makes of the content.
+
+    Half a character (a lone surrogate) where a number should be is an error of its own to it.
+    """
+    try:
+        return msgspec.convert(content, kind)
+    except UnicodeEncodeError:
+        return msgspec.convert(_encodable(content), kind)
+
+
+def _encodable(content: Any) -> Any:
+    """Return the content without halves of characters."""
+    if isinstance(content, str):
+        return content.encode(errors="replace").decode()
+    if isinstance(content, list):
+        return [_encodable(value) for value in content]
+    if isinstance(content, Mapping):
+        return {_encodable(key): _encodable(value) for key, value in content.items()}
+    return content
+
+
 def _culprit(content: Any, path: _Path, kind: type, words: str) -> str:
     """Return the key of the object at a path for which msgspec says the words; it tells no key."""
     for key, value in _at(content, path).items():
         try:
-            msgspec.convert(_replaced(content, path, {key: value}), kind)
+            _converted(_replaced(content, path, {key: value}), kind)
         except msgspec.ValidationError as wrong:
             if str(wrong) == words:
                 return str(key)

@@ -494,3 +494,11 @@ def test_plan__a_loaded_partition_is_its_own(path):
     assert plan == SPLIT
     SPLIT.to_json()["partition"]["w"] = 0
     assert SPLIT.partition["w"] == 1
+
+
+@pytest.mark.parametrize("key", ["micro_batch", "cuts"])
+def test_plan__half_a_character(path, key):
+    """JSON can hold a lone surrogate, and msgspec fails on one where a number should be."""
+    text = json.dumps({**PLAN.to_json(), key: "HERE" if key == "micro_batch" else [3, "HERE"]})
+    words = refusal(path, text.replace("HERE", "\\ud800"))
+    assert f": field '{key}" in words and "must be a whole number" in words

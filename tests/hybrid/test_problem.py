@@ -330,7 +330,10 @@ def test_problem__settings():
             "'attention_share.h100' must be a positive number, not ",
         ),
         ({"link_rule": "ring"}, "field 'link_rule' must be one of rank, node"),
-        ({"matmul_share": {}}, "'matmul_share' must be shares, of one device or more"),
+        (
+            {"matmul_share": {}},
+            "'matmul_share' must be a positive number or an object of them by device, not {}",
+        ),
         ({"matmul_share": {"a100": "x"}}, "'matmul_share.a100' must be a positive number, not "),
         ({"attention_share": math.nan}, "field 'attention_share' must be a positive number"),
         ({"link_share": 5e-324}, "field 'link_share' must be a positive number, not 5e-324"),

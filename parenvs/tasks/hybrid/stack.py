@@ -26,6 +26,7 @@ HALF = ("fp16", "bf16", "fp8")
 """Precisions in which weights and activations take 2 bytes, beside fp32 master weights."""
 
 _Share = Annotated[float, words("a positive number", ge=LEAST_SHARE, lt=1e30)]
+_ByDevice = Annotated[dict[str, _Share], words("an object of them by device", min_length=1)]
 _Part = Annotated[float, number(0, 1)]
 _Number = Annotated[float, number(0, 1e30)]
 
@@ -212,8 +213,8 @@ class Stack:
 class _Shares:
     """Shares as files have them: one, or one for each device."""
 
-    matmul_share: _Share | dict[str, _Share] | None = None
-    attention_share: _Share | dict[str, _Share] | None = None
+    matmul_share: _Share | _ByDevice | None = None
+    attention_share: _Share | _ByDevice | None = None
 
 
 def _pairs(key: str, shares: Any) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from parenvs.cluster import Cluster
-from parenvs.errors import ParenvsError, one_line
+from parenvs.errors import ParenvsError, one_line, shown
 from parenvs.fields import Count, Size, Text, one_of, read_rows, write_rows
 from parenvs.tasks.partition.plan import REMADE, RULE_SETS, UNEVEN
 from parenvs.tasks.partition.step import DEVICE, Step
@@ -72,7 +72,11 @@ def read_set(path: str | os.PathLike[str]) -> dict[str, SetRow]:
         ParenvsError: the file is missing or wrong; the line names the file, the problem and the
             field.
     """
-    return read_rows(SetRow, path, _checked)
+    rows = read_rows(SetRow, path, _checked)
+    for name in rows:
+        if "/" in name:
+            raise ParenvsError(f"{os.fspath(path)}: field 'name' is {shown(name)}; leave '/' out")
+    return rows
 
 
 def save_set(path: str | os.PathLike[str], rows: Mapping[str, SetRow]) -> None:
