@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
 from typing import Any
 
-from parenvs.core.plan import HEAD, Plan
+from parenvs.core.plan import Plan
 from parenvs.core.registry import task_of
 from parenvs.errors import ParenvsError
 
@@ -167,7 +167,8 @@ def require_equal(
 def _decisions(plan: Plan) -> dict[str, Any]:
     """Return the fields of a plan's file that do not say for what problem it is."""
     content = plan.to_json().items()
-    return {name: value for name, value in content if name not in (*HEAD, *plan.settings)}
+    known = ("schema", "task", "instance", *plan.settings)
+    return {name: value for name, value in content if name not in known}
 
 
 def _values(content: Any, field: str = "") -> Iterator[tuple[str, Any]]:
@@ -175,8 +176,8 @@ def _values(content: Any, field: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(content, dict):
         for name, value in content.items():
             yield from _values(value, f"{field}.{name}" if field else name)
-    elif isinstance(content, list) and (
-        not field.endswith("]") or any(isinstance(value, (dict, list)) for value in content)
+    elif isinstance(content, (list, tuple)) and (
+        not field.endswith("]") or any(isinstance(value, (dict, list, tuple)) for value in content)
     ):
         for index, value in enumerate(content):
             yield from _values(value, f"{field}[{index}]")
