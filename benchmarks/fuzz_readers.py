@@ -312,7 +312,7 @@ def check_graph(graph: Graph) -> None:
     with refusable():
         check_pipeline(parenvs.problem(graph, "2x2:v100", micro_batch=1))
     with refusable():
-        check_partitioning(parenvs.problem(graph, "1x2:v100", "operator-partition"))
+        check_partitioning(parenvs.problem(graph, "1x2:v100", "partition"))
 
 
 def check_pipeline(problem: Pipeline) -> None:
