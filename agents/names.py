@@ -1,4 +1,4 @@
-"""Names of planners and environments.
+"""Names of planners.
 
 They have a module of their own, as some modules need them without importing the planners.
 """
@@ -11,10 +11,6 @@ REFINED = "pretrained-refined"
 """The planner that searches around the answer of ``pretrained``."""
 GENERAL = ("pretrained", REFINED)
 """Planners that were trained on other problems; commands report their gap to the optimum."""
-ANY_STAGES = ("exact", "exact-full")
-"""Planners of pipelines that can plan one stage; all others cut at least once."""
-ENVIRONMENTS = {"variables": "OperatorPartition-v0", "inputs": "DataParallel-v0"}
-"""Scope of partitions -> id of the environment in which agents train for it."""
 _LEARNERS = {
     "ppo": "MaskablePPO",
     "rainbow": "Rainbow",

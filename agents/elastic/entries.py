@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,32 +40,12 @@ from parenvs.tasks.elastic.library import EVENTS
 from parenvs.tasks.elastic.load import ELASTIC_SETS, MEASURED, TRACES, elastic_rows
 from parenvs.tasks.elastic.markov import Markov
 from parenvs.tasks.elastic.problem import Elastic
-from parenvs.tasks.elastic.run import Run, follow, replay
+from parenvs.tasks.elastic.run import PolicyReport, Run, follow, replay
 
 KIND = "elastic"
 """Name of the task."""
 MEAN = "elastic-train"
 """The set whose mean chain the table ``mean-chain`` is optimal on."""
-
-
-@dataclass(frozen=True)
-class PolicyReport:
-    """What a policy earned on the courses of a problem.
-
-    Attributes:
-        runs: a run for each course.
-    """
-
-    runs: tuple[Run, ...]
-
-    legal = True
-    """Whether the plans fit the nodes; runs are of such plans alone."""
-
-    @property
-    def share(self) -> float:
-        """Samples of all courses over those of the fastest plan with free changes."""
-        best = [float(run.problem.best[run.course.nodes].sum()) for run in self.runs]
-        return sum(run.total for run in self.runs) / sum(best)
 
 
 class ElasticProblem(TaskProblem):

@@ -9,15 +9,10 @@ from typing import Any
 import numpy as np
 
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation, play_set, references_of
-from parenvs.agents.learning.pretrained.policy import PlanPolicy
 from parenvs.agents.planners import solve
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.sets import ProblemSet, set_of
 from parenvs.errors import NO_PLAN, ParenvsError
-from parenvs.tasks.pipeline.points import PointSpace
-
-PLAYED = "PipelinePlan-v0"
-"""What a ``PlanPolicy`` plays."""
 
 
 def evaluate_set(
@@ -33,8 +28,8 @@ def evaluate_set(
 
     Args:
         policies: a policy, or a list of the policies of several runs. A policy is what
-            ``parenvs.evaluate`` takes, the name of a planner, which solves each problem, or a
-            ``PlanPolicy`` (sets of ``PipelinePlan-v0``).
+            ``parenvs.evaluate`` takes, the name of a planner, which solves each problem, or has
+            a function ``values_of(problems)``, as a ``PlanPolicy`` has.
         name: of the set: ``"plan-test"``, ``"hybrid-test"``, ``"hetero-8-test"``,
             ``"order-test"``, ``"partition-test"``, ... (``parenvs.core.sets``).
         family: problems of this family only (of orders: of this tier).
@@ -57,11 +52,12 @@ def evaluate_set(
     several = policies if isinstance(policies, (list, tuple)) else [policies]
     values: list[Any] = []
     for policy in several:
-        if isinstance(policy, PlanPolicy):
-            if played.env_id != PLAYED:
-                raise ParenvsError(f"{name} is a set of {played.env_id}; weights play {PLAYED}")
-            spaces = [PointSpace.build(played.load(problem)) for problem in problems]
-            values.append(policy.values(spaces))
+        if hasattr(policy, "values_of"):
+            if played.env_id != policy.env_id:
+                raise ParenvsError(
+                    f"{name} is a set of {played.env_id}; weights play {policy.env_id}"
+                )
+            values.append(policy.values_of([played.load(problem) for problem in problems]))
             continue
         if isinstance(policy, str):
             values.append([_planned(played, problem, policy) for problem in problems])

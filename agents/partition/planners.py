@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.names import ENVIRONMENTS, TRAINED
+from parenvs.agents.names import TRAINED
 from parenvs.agents.partition import heuristics
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.reference import target
@@ -18,6 +18,9 @@ from parenvs.core.request import Request
 from parenvs.errors import TimeLimitError
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.space import PartitionSpace
+
+ENVIRONMENTS = {"variables": "OperatorPartition-v0", "inputs": "DataParallel-v0"}
+"""Scope of partitions -> id of the environment in which agents train for it."""
 
 
 @dataclass(frozen=True)

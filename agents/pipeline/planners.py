@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.agents.learning.pretrained.planner import pretrained
-from parenvs.agents.names import ANY_STAGES, REFINED, TRAINED
+from parenvs.agents.names import REFINED, TRAINED
 from parenvs.agents.pipeline.beam import beam
 from parenvs.agents.pipeline.exact import exact_full, exact_pruned
 from parenvs.agents.pipeline.heuristics import even_cut, random_search
@@ -25,6 +25,9 @@ from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.pipeline.cuts import RADIUS, CutSpace, check_candidates
 from parenvs.tasks.pipeline.points import PointSpace
 from parenvs.tasks.pipeline.problem import Pipeline
+
+ANY_STAGES = ("exact", "exact-full")
+"""Planners of pipelines that can plan one stage; all others cut at least once."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from parenvs.graph.checks.npz import UNREADABLE, read_arrays
 from parenvs.tasks.pipeline.batch import PointBatch
 from parenvs.tasks.pipeline.game.plan import observe
 from parenvs.tasks.pipeline.points import POINTS, UNITS, PointSpace
+from parenvs.tasks.pipeline.problem import Pipeline
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,9 @@ class PlanPolicy:
         weights: the network's parameters by name.
     """
 
+    env_id: ClassVar[str] = "PipelinePlan-v0"
+    """The environment that it plays."""
+
     def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
         self.weights = dict(weights)
 
@@ -301,3 +305,7 @@ class PlanPolicy:
         """(b,) returns of the best rated plans in ``PipelinePlan-v0``; ``ILLEGAL`` without one."""
         values = 1 / self.lengths(Episodes.of(list(spaces)))
         return np.where(np.isfinite(values) & (values > 0), values, ILLEGAL)
+
+    def values_of(self, problems: Sequence[Pipeline]) -> np.ndarray:
+        """(b,) returns of the best rated plans of problems, see ``values``."""
+        return self.values([PointSpace.build(problem) for problem in problems])

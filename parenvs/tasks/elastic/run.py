@@ -138,6 +138,26 @@ class Run(Report):
         write_text(Path(path), json.dumps({**self.to_json(), "chosen": chosen}) + "\n")
 
 
+@dataclass(frozen=True)
+class PolicyReport:
+    """What a policy earned on the courses of a problem.
+
+    Attributes:
+        runs: a run for each course.
+    """
+
+    runs: tuple[Run, ...]
+
+    legal = True
+    """Whether the plans fit the nodes; runs are of such plans alone."""
+
+    @property
+    def share(self) -> float:
+        """Samples of all courses over those of the fastest plan with free changes."""
+        best = [float(run.problem.best[run.course.nodes].sum()) for run in self.runs]
+        return sum(run.total for run in self.runs) / sum(best)
+
+
 def follow(problem: Elastic, course: Course, policy: Policy) -> Run:
     """Let a policy choose through a course.
 

@@ -10,7 +10,7 @@ from parenvs.tasks.elastic.run import Run
 from parenvs.view.web import WIDTH, Cell, Figure, Picture, PlanPage, Row, Table, shape, steps
 
 if TYPE_CHECKING:
-    from parenvs.agents.elastic.entries import PolicyReport
+    from parenvs.tasks.elastic.run import PolicyReport
 
 _HEIGHT = 80
 """Height of the picture, pixels."""
