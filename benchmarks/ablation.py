@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import parser, progress, publish, table
+from benchmarks.framework import Case, Column, Row, columns, main, measurement
 from parenvs.agents.learning.rainbow.algorithm import Rainbow
 from parenvs.agents.learning.rainbow.buffer import RainbowSamples
 from parenvs.agents.learning.train.learners import LEARNERS, rainbow_settings
 from parenvs.bench import agents as bench
 from parenvs.bench.agents import TrainingRun
 from parenvs.bench.problems import CLUSTERS, BenchProblem, solve_problems
-from parenvs.bench.runs import append, reached, read, run_all
+from parenvs.bench.runs import reached
 
 PROBLEMS = {
     ("pipeline-cut", "B", "t5-base"): 40_000,
@@ -65,76 +64,81 @@ def perform(run: TrainingRun) -> dict[str, Any]:
     return bench.perform(run)
 
 
-def late_mean(record: dict[str, Any]) -> float:
+def late_mean(record: Row) -> float:
     """Mean return over the last tenth of the budget of a run."""
     points = [p for p in record["points"] if p[0] > 0.9 * record["budget"]]
     return float(np.mean([mean for _, mean, _ in points]))
 
 
-def row(problem: BenchProblem, agent: str, records: Sequence[dict[str, Any]]) -> list[Any]:
-    """The table's row of an agent on a problem."""
+def told(problem: BenchProblem, agent: str, records: Sequence[Row]) -> Row:
+    """Figures of an agent on a problem."""
     good = [reached(r) for r in records]
     steps = [r["target_steps"] if ok else np.inf for r, ok in zip(records, good, strict=True)]
-    words = [f"{x:,.0f}" if np.isfinite(x) else "not" for x in (median(steps), max(steps))]
     late = np.array([late_mean(r) for r in records]) / problem.optimum
-    best = max(0.0, *(problem.gap(r["value"]) for r in records))  # 0: rounding
-    return [
-        agent,
-        f"{sum(good)} of {len(good)}",
-        *words,
-        f"{100 * best:.2f} %",
-        f"{100 * late.mean():.1f} %",
-        f"{100 * late.std(ddof=1):.1f} %" if len(late) > 1 else "",
-        f"{median(r['seconds'] for r in records):.0f}",
-    ]
+    return {
+        "agent": agent,
+        "reached": f"{sum(good)} of {len(good)}",
+        "steps": [f"{x:,.0f}" if np.isfinite(x) else "not" for x in (median(steps), max(steps))],
+        "gap": max(0.0, *(problem.gap(r["value"]) for r in records)),  # 0: rounding
+        "late": late.mean(),
+        "spread": late.std(ddof=1) if len(late) > 1 else None,
+        "seconds": median(r["seconds"] for r in records),
+    }
 
 
-def wanted() -> Iterable[tuple[BenchProblem, int]]:
-    """Solve the problems; yields each with its budget."""
+COLUMNS: list[Column] = [
+    ("agent", "{agent}"),
+    ("seeds that reach it", "{reached}"),
+    ("steps, median", "{steps[0]}"),
+    ("worst", "{steps[1]}"),
+    ("gap of the best, worst", "{gap:.2%}"),
+    ("return at the end", "{late:.1%}"),
+    ("spread", "{spread:.1%}"),
+    ("seconds", "{seconds:.0f}"),
+]
+
+
+@cache
+def problems() -> dict[str, tuple[BenchProblem, int]]:
+    """The solved problems by name, each with its budget."""
+    solved = {}
     for (task, setting, instance), steps in PROBLEMS.items():
-        found, _ = solve_problems([task], [instance], CLUSTERS)
-        yield next(p for p in found if p.setting == setting), steps
+        for problem in solve_problems([task], [instance], CLUSTERS)[0]:
+            if problem.setting == setting:
+                solved[problem.name] = problem, steps
+    return solved
 
 
-def main() -> None:
-    """Run what is missing, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--seeds", type=int, default=5)
-    options.add_argument("--jobs", type=int, default=1, help="processes")
-    chosen = options.parse_args()
-    path = chosen.out / "ablation.jsonl"
-    done = read(path, bench.key_of)
-    problems = list(wanted())
-    runs = [
-        TrainingRun(problem, agent, seed, steps, full=True)
-        for seed in range(chosen.seeds)
-        for problem, steps in problems
+@measurement(key=bench.key_of)
+def ablation(seeds: int = 5) -> list[Case]:
+    return [
+        bench.case(TrainingRun(problem, agent, seed, steps, full=True), perform)
+        for seed in range(seeds)
+        for problem, steps in problems().values()
         for agent in AGENTS
     ]
-    missing = [run for run in runs if run.key not in done]
-    for number, record in enumerate(run_all(perform, missing, chosen.jobs), 1):
-        append(path, record)
-        progress(f"{number}/{len(missing)} {record['problem']} {record['agent']}")
-    done = read(path, bench.key_of)
-    header = ["agent", "seeds that reach it", "steps, median", "worst", "gap of the best, worst"]
-    header += ["return at the end", "spread", "seconds"]
+
+
+@ablation.page
+def page(records: list[Row], seeds: int) -> list[str]:
     sections = [
         "The preset `tuned`: double Q, dueling, priorities and 3-step returns; each line changes "
         "one thing. Reached: an episode within 0.1 % of the optimum. Return at the end: mean over "
         "the last tenth of the steps, exploration included, as a share of the optimum's; mean and "
-        f"standard deviation over {chosen.seeds} seeds. Processor seconds, median. *{UNMASKED}*: "
+        f"standard deviation over {seeds} seeds. Processor seconds, median. *{UNMASKED}*: "
         "illegal actions are never taken, but enter the targets, as in agents that mask the "
         "behaviour only; nothing changes where every action is legal."
     ]
-    for problem, steps in problems:
-        of_agent = {
-            agent: [done[r.key] for r in runs if (r.problem, r.agent) == (problem, agent)]
+    for name, (problem, steps) in problems().items():
+        rows = [
+            told(
+                problem, agent, [r for r in records if (r["problem"], r["agent"]) == (name, agent)]
+            )
             for agent in AGENTS
-        }
-        rows = [row(problem, agent, records) for agent, records in of_agent.items()]
-        sections += [f"{problem.name}, {steps:,} steps:", table(header, rows)]
-    publish("ablation", sections, {}, chosen.out)
+        ]
+        sections += [f"{name}, {steps:,} steps:", columns(rows, COLUMNS)]
+    return sections
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(ablation)

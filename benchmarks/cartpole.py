@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from benchmarks.common import parser, progress, publish, table
+from benchmarks.framework import Column, Row, columns, main, measurement
 
 SOLVED = 475.0
 """Mean return from which Gymnasium considers CartPole-v1 solved."""
@@ -33,7 +33,7 @@ def greedy_returns(model: Any, seed: int) -> list[float]:
     return returns
 
 
-def perform(seed: int, steps: int) -> dict[str, Any]:
+def perform(seed: int, steps: int) -> Row:
     """Train until the greedy policy exceeds the mark or the steps are used up."""
     from parenvs.agents.learning.rainbow.algorithm import Rainbow
     from parenvs.agents.learning.train.learners import preset
@@ -57,38 +57,34 @@ def perform(seed: int, steps: int) -> dict[str, Any]:
     return {"seed": seed, "reached": reached, "curve": curve, "s": time.perf_counter() - begin}
 
 
-def run_all(seeds: int, steps: int, jobs: int) -> Iterator[dict[str, Any]]:
-    """Train with all seeds, ``jobs`` at a time."""
+@measurement(about={"jobs": "processes"})
+def cartpole(seeds: int = 5, steps: int = 150_000, jobs: int = 1) -> Iterator[tuple[str, Row]]:
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(perform, range(seeds), [steps] * seeds)
+        for record in pool.map(perform, range(seeds), [steps] * seeds):
+            yield "runs", record
 
 
-def main() -> None:
-    """Train, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--seeds", type=int, default=5)
-    options.add_argument("--steps", type=int, default=150_000)
-    options.add_argument("--jobs", type=int, default=1, help="processes")
-    chosen = options.parse_args()
-    records = []
-    for record in run_all(chosen.seeds, chosen.steps, chosen.jobs):
-        progress(f"seed {record['seed']}: {record['reached'] or 'not reached'}")
-        records.append(record)
-    rows = []
-    for record in records:
-        best = max(mean for _, mean in record["curve"])
-        reached = f"{record['reached']:,}" if record["reached"] else f"> {chosen.steps:,}"
-        rows.append([record["seed"], reached, f"{best:.1f}", f"{record['s']:.0f}"])
-    done = sum(record["reached"] is not None for record in records)
-    sections = [
-        f"Preset `tuned`. Reached: the mean return of {EPISODES} greedy episodes, every {EVERY:,} "
-        f"steps, is over {SOLVED:g}; training ends there. {chosen.jobs} seed(s) at a time, "
-        "evaluation included in the seconds.",
-        table(["seed", "steps", "mean return there, or the best", "seconds"], rows),
-        f"{done} of {len(records)} seeds within {chosen.steps:,} steps.",
+@cartpole.page
+def page(data: dict[str, list[Row]], steps: int, jobs: int) -> list[str]:
+    records = data["runs"]
+    told: list[Column] = [
+        ("seed", "{seed}"),
+        ("steps", lambda row: f"{row['reached']:,}" if row["reached"] else f"> {steps:,}"),
+        (
+            "mean return there, or the best",
+            lambda row: f"{max(mean for _, mean in row['curve']):.1f}",
+        ),
+        ("seconds", "{s:.0f}"),
     ]
-    publish("cartpole", sections, {"runs": records}, chosen.out)
+    done = sum(record["reached"] is not None for record in records)
+    return [
+        f"Preset `tuned`. Reached: the mean return of {EPISODES} greedy episodes, every {EVERY:,} "
+        f"steps, is over {SOLVED:g}; training ends there. {jobs} seed(s) at a time, "
+        "evaluation included in the seconds.",
+        columns(records, told),
+        f"{done} of {len(records)} seeds within {steps:,} steps.",
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    main(cartpole)

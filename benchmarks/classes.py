@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import parser, progress, publish, table
+from benchmarks.framework import main, measurement, progress, table
 from exhaustive import TooMany, disagreements, search
 from parenvs import Graph, from_jax
 from parenvs.tasks.partition.classes import dimension_classes
@@ -33,16 +32,16 @@ def check(graph: Graph, rules: str) -> tuple[Counter[str], list[str]]:
         found = search(graph, rules)
     except TooMany:
         return counts + Counter({"too many": 1}), []
-    classes = dimension_classes(graph, rules)
-    wrong = disagreements(classes, found)
-    touched = np.unique(classes.label[found.dims])
-    inside = np.isin(classes.conflicts, touched).all(axis=1)
+    ours = dimension_classes(graph, rules)
+    wrong = disagreements(ours, found)
+    touched = np.unique(ours.label[found.dims])
+    inside = np.isin(ours.conflicts, touched).all(axis=1)
     live = int((found.split > 0).sum())
     return counts + Counter(
         {
             "dimensions": len(found.dims),
             "classes": len(touched),
-            "blocked": int(classes.blocked[touched].sum()),
+            "blocked": int(ours.blocked[touched].sum()),
             "conflicts": int(inside.sum()),
             "assignments": found.tried,
             "legal": len(found.legal),
@@ -52,15 +51,12 @@ def check(graph: Graph, rules: str) -> tuple[Counter[str], list[str]]:
     ), wrong
 
 
-def main() -> int:
-    """Print and write a row for each kind of program; the exit status is 1 if a case is wrong."""
-    options = parser(__doc__)
-    options.add_argument("--cases", type=int, default=1000, help="random programs")
-    chosen = options.parse_args()
+@measurement(wrong=lambda data: data.get("wrong"), about={"cases": "random programs"})
+def classes(cases: int = 1000) -> dict[str, Any]:
     begin = time.perf_counter()
     counts: dict[tuple[str, str], Counter[str]] = {}
     wrong = []
-    for seed in range(chosen.cases):
+    for seed in range(cases):
         made = program(seed)
         graph = from_jax(made.function, *made.arguments, name=f"case {seed}")
         kind = "gradient" if made.gradient else "function"
@@ -69,25 +65,30 @@ def main() -> int:
             counts[kind, rules] = counts.get((kind, rules), Counter()) + found
             wrong += [f"case {seed}, {rules}: {word}: {'; '.join(made.text)}" for word in words]
         if seed % 100 == 99:
-            progress(f"{seed + 1} of {chosen.cases}, {len(wrong)} disagreements")
+            progress(f"{seed + 1} of {cases}, {len(wrong)} disagreements")
     counts = dict(sorted(counts.items()))
     counts["all", ""] = sum(counts.values(), Counter())
-    rows = [[*key, *(f"{found[c]:,}" for c in COLUMNS)] for key, found in counts.items()]
-    seconds = time.perf_counter() - begin
-    sections = [
-        f"Random JAX functions of 2 to 8 steps and gradients of such, {chosen.cases} in all, under "
+    raw = {" ".join(key).strip(): found for key, found in counts.items()}
+    return {"counts": raw, "wrong": wrong, "seconds": time.perf_counter() - begin}
+
+
+@classes.page
+def page(data: dict[str, Any], cases: int) -> list[str]:
+    rows = [
+        [*(*name.split(), "")[:2], *(f"{found.get(c, 0):,}" for c in COLUMNS)]
+        for name, found in data["counts"].items()
+    ]
+    return [
+        f"Random JAX functions of 2 to 8 steps and gradients of such, {cases} in all, under "
         "both rule sets. `assignments`: looked at by the search, of single instructions and of "
         "whole programs; `legal`: of whole programs; `pairs compared`: of dimensions that can be "
         "split, whether they can be split together and whether they always are. Left out: `too "
         "many` legal assignments for the search to hold. "
-        f"{seconds:.0f} s.",
+        f"{data['seconds']:.0f} s.",
         table(["program", "rules", *COLUMNS], rows, left=2),
-        *wrong[:20],
+        *data["wrong"][:20],
     ]
-    raw = {" ".join(key).strip(): found for key, found in counts.items()}
-    publish("classes", sections, {"counts": raw, "wrong": wrong}, chosen.out)
-    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(classes)

@@ -1,12 +1,12 @@
 """Reinforcement-learning libraries on two environments: lines of glue, and steps a second.
 
     python benchmarks/clients.py
-    python benchmarks/clients.py --only tianshou
+    python benchmarks/clients.py --only tianshou --again
 
 A client runs in a process of its own, by the Python of the virtual environment of its name in
 ``build/clients`` if there is one (``python -m venv build/clients/tianshou``), else by this one, as
 the libraries want versions of Gymnasium and others that exclude each other. One whose package is
-not there is named on the page. Rows are kept in ``clients.jsonl``; ``--only`` measures these again.
+not there is named on the page.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import parser, progress, publish, table
-from parenvs.bench.runs import append, read
+from benchmarks.framework import Case, Column, Row, columns, main, measurement
 
 HERE = Path(__file__).parent / "clients"
 VENVS = Path("build/clients")
@@ -38,60 +38,59 @@ ENVS: dict[str, dict[str, Any]] = {"PipelinePlan-v0": {"draw": 2}, "HybridPlan-v
 """Environment -> arguments."""
 
 
-def measured(client: str, env_id: str, python: str, steps: int) -> dict[str, Any]:
+def measured(client: str, env_id: str, python: str, steps: int) -> Row:
     """Run a client; its record, with what it says where it fails."""
     script = HERE / f"with_{client}.py"
     command = [python, "-W", "ignore", str(script), env_id, json.dumps(ENVS[env_id]), str(steps)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = found.stdout.strip().splitlines()
     if found.returncode == 0 and lines:
-        return {"client": client, "env": env_id, **json.loads(lines[-1]), "error": ""}
-    words = (found.stderr.strip().splitlines() or ["no output"])[-1]
-    return {"client": client, "env": env_id, "error": words[:160]}
+        return {**json.loads(lines[-1]), "error": ""}
+    return {"error": (found.stderr.strip().splitlines() or ["no output"])[-1][:160]}
 
 
-def main() -> None:
-    """Measure what is missing or asked for, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--steps", type=int, default=4096, help="environment steps of a client")
-    options.add_argument("--only", nargs="+", default=[], choices=list(CLIENTS))
-    options.add_argument("--venvs", type=Path, default=VENVS, help="folder of environments")
-    chosen = options.parse_args()
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    path = chosen.out / "clients.jsonl"
-    rows = partial(read, path, lambda record: (record["client"], record["env"]))
-    done = rows()
-    for client in chosen.only or CLIENTS:
+@measurement(
+    key="client env",
+    among={"only": CLIENTS},
+    about={"steps": "environment steps of a client", "venvs": "folder of environments"},
+)
+def clients(
+    steps: int = 4096, only: tuple[str, ...] = tuple(CLIENTS), venvs: Path = VENVS
+) -> Iterator[Case]:
+    for client in only:
+        own = venvs / client / "bin" / "python"
+        python = str(own.absolute()) if own.exists() else sys.executable
         for env_id in ENVS:
-            if chosen.only or (client, env_id) not in done:
-                own = chosen.venvs / client / "bin" / "python"
-                python = str(own.absolute()) if own.exists() else sys.executable
-                append(path, record := measured(client, env_id, python, chosen.steps))
-                progress(json.dumps(record))
-    lines, left_out = [], []
-    for key, record in rows().items():
-        name, what = CLIENTS[key[0]]
-        if record["error"]:
-            left_out.append(f"* {name} on {key[1]}: {record['error']}")
-            continue
-        lines.append([
-            name, f"{record['package']} {record['version']}", what, key[1], record["glue"],
-            "yes" if record["masks"] else "no", f"{record['steps']:,}",
-            f"{record['steps'] / record['seconds']:,.0f}",
-        ])  # fmt: skip
+            key = {"client": client, "env": env_id}
+            yield key, partial(measured, client, env_id, python, steps)
+
+
+COLUMNS: list[Column] = [
+    ("client", lambda row: CLIENTS[row["client"]][0]),
+    ("version", "{package} {version}"),
+    ("what", lambda row: CLIENTS[row["client"]][1]),
+    ("environment", "{env}"),
+    ("glue", "{glue}"),
+    ("masks", lambda row: "yes" if row["masks"] else "no"),
+    ("steps", "{steps:,}"),
+    ("steps/s", lambda row: f"{row['steps'] / row['seconds']:,.0f}"),
+]
+
+
+@clients.page
+def page(rows: list[Row]) -> list[str]:
     sections = [
         "Each client trains (Minari records) with its own defaults for networks, on problems drawn "
         "anew (`draw=2`; hybrid problems from a pool of 64). `glue`: lines that are there because "
         "the environment is of this suite, in `benchmarks/clients/`. Steps a second of processor "
         "time on one core, of a short training in which making environments, problems and networks "
         "counts; they tell what a client costs, not how well it learns.",
-        table(["client", "version", "what", "environment", "glue", "masks", "steps", "steps/s"],
-              lines, left=4),
-    ]  # fmt: skip
-    if left_out:
-        sections += ["Not measured:", "\n".join(left_out)]
-    publish("clients", sections, None, chosen.out)
+        columns([row for row in rows if not row["error"]], COLUMNS, left=4),
+    ]
+    left_out = [f"* {CLIENTS[row['client']][0]} on {row['env']}: {row['error']}"
+                for row in rows if row["error"]]  # fmt: skip
+    return [*sections, "Not measured:", "\n".join(left_out)] if left_out else sections
 
 
 if __name__ == "__main__":
-    main()
+    main(clients)

@@ -1,18 +1,17 @@
 """Predictions against the clock of this machine: cuts, stages that sleep, collectives, gradients.
 
-Needs the extra ``torch``. Every part is written to ``clock.jsonl`` as soon as it is measured, and
-the page is made of what is there; ``--only`` measures some parts anew. Numbers of runs are fixed
-beforehand, all runs are in the file, and the load is noted. Take it on idle cores.
+Needs the extra ``torch``. Numbers of runs are fixed beforehand, all runs are in the file, and the
+load is noted. Take it on idle cores; ``--only PART --again`` measures a part anew.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,17 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from benchmarks import clock_models
-from benchmarks.common import ROOT, parser, percent, progress, publish, table
+from benchmarks.framework import (
+    ROOT,
+    Case,
+    Column,
+    Row,
+    columns,
+    main,
+    measurement,
+    percent,
+    progress,
+)
 from benchmarks.synchronisation import measured as synchronised
 from benchmarks.synchronisation import section as synchronisation_section
 from jax_transformer import plans as jax_plans
@@ -34,7 +43,6 @@ from parenvs.clock.runs.prediction import torch_of_chain
 from parenvs.clock.runs.run import run
 from parenvs.clock.runs.torch import race
 from parenvs.clock.xla.calibration import calibrated as calibrated_by_jax
-from parenvs.files import replacing
 from parenvs.machine import counted
 from torch_transformer import batch, loss, make
 
@@ -56,14 +64,14 @@ def load() -> float:
     return round(os.getloadavg()[0], 2)
 
 
-def machine(settings: dict[str, Any], processes: int, **options: Any) -> Calibration:
+def machine(settings: Row, processes: int, **options: Any) -> Calibration:
     """Calibrate this machine."""
     sizes = {} if settings["sizes"] is None else {"sizes": settings["sizes"]}
     shapes = [(256, 256, 256)]
     return calibrated("cpu", processes, settings["repeats"], shapes=shapes, **sizes, **options)
 
 
-def collectives(settings: dict[str, Any]) -> list[dict[str, Any]]:
+def collectives(settings: Row) -> list[Row]:
     """All-reduces of sizes that were not calibrated, beside the calibration."""
     rows = []
     for processes in (2, 4):
@@ -84,7 +92,7 @@ def collectives(settings: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def cuts(settings: dict[str, Any]) -> list[dict[str, Any]]:
+def cuts(settings: Row) -> list[Row]:
     """Every cut of two real models in two stages, predicted by measured profiles, and run."""
     rows = []
     progress("calibrating 2 processes")
@@ -101,7 +109,7 @@ def cuts(settings: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def sleep(settings: dict[str, Any]) -> list[dict[str, Any]]:
+def sleep(settings: Row) -> list[Row]:
     """Four stages of layers that sleep for the seconds of their chain."""
     began = load()
     naps = 1e-3 * np.array(clock_models.NAPS_MS)
@@ -142,9 +150,9 @@ def _raced(
     profiles: dict[int, StageProfile],
     cluster: Cluster,
     chosen: Sequence[tuple[int, ...]],
-    settings: dict[str, Any],
+    settings: Row,
     began: float,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Predict plans by each profile, and run them by turns."""
     first, *others = profiles
     stages = len(chosen[0]) + 1
@@ -174,13 +182,13 @@ def _raced(
     ]  # fmt: skip
 
 
-def synchronisation(settings: dict[str, Any]) -> list[dict[str, Any]]:
+def synchronisation(settings: Row) -> list[Row]:
     """Data-parallel steps that synchronise in four ways, on 2 to 4 workers."""
     quick = settings["sizes"] is not None
     return synchronised(settings["repeats"], (2, 3, 4), quick)
 
 
-def runs(settings: dict[str, Any]) -> list[dict[str, Any]]:
+def runs(settings: Row) -> list[Row]:
     """Plans of the examples, each run by ``parenvs.clock.runs.run``: bytes, memory, losses."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="parenvs-") as place:
@@ -246,7 +254,7 @@ def planned(place: Path, few: bool) -> Iterator[tuple[str, Any, str, str]]:
         yield f"jax {name}", plan, file, "arguments"
 
 
-MEASURED: dict[str, Callable[[dict[str, Any]], list[dict[str, Any]]]] = {
+MEASURED: dict[str, Callable[[Row], list[Row]]] = {
     "collectives": collectives,
     "cuts": cuts,
     "sleep": sleep,
@@ -255,18 +263,18 @@ MEASURED: dict[str, Callable[[dict[str, Any]], list[dict[str, Any]]]] = {
 }
 
 
-def median(row: dict[str, Any]) -> float:
+def median(row: Row) -> float:
     """Median seconds."""
     return float(np.median(row["seconds"]))
 
 
-def quartiles(row: dict[str, Any]) -> str:
+def quartiles(row: Row) -> str:
     """Quartiles in milliseconds."""
     low, high = 1e3 * np.quantile(row["seconds"], (0.25, 0.75))
     return f"{low:.3g} to {high:.3g}"
 
 
-def ranked(rows: Sequence[dict[str, Any]], key: str = "predicted") -> dict[str, Any]:
+def ranked(rows: Sequence[Row], key: str = "predicted") -> Row:
     """How a prediction ranks plans: Spearman, errors, and the place of the predicted best."""
     told = np.array([x[key] if key != "alone" else x[key][0] for x in rows])
     taken = np.array([median(x) for x in rows])
@@ -280,43 +288,88 @@ def ranked(rows: Sequence[dict[str, Any]], key: str = "predicted") -> dict[str, 
     }
 
 
-def _plans_section(part: dict[str, Any]) -> list[str]:
+PLANS: list[Column] = [
+    ("model", "{model}"),
+    ("cut before", lambda row: ", ".join(row["before"])),
+    ("ms predicted", "{predicted:.1f*1e3}"),
+    ("simulated", "{simulated:.1f*1e3}"),
+    ("median", lambda row: f"{1e3 * median(row):.1f}"),
+    ("quartiles", quartiles),
+    ("predicted / median", lambda row: f"{row['predicted'] / median(row):.2f}"),
+    ("load", "{load:.2f}"),
+]
+RANKS: list[Column] = [
+    ("model", "{model}"),
+    ("prediction", "{prediction}"),
+    ("plans", "{plans}"),
+    ("Spearman", "{spearman:.2f}"),
+    ("place of the predicted best", "{place} of {plans}"),
+    ("behind the measured best", "{behind:.1%}"),
+    ("median error", "{error:.1%}"),
+    ("largest error", "{worst:.1%}"),
+]
+KINDS = {
+    "predicted": "closed form",
+    "simulated": "event simulation",
+    "alone": "closed form, profiled in one process",
+}
+
+
+def _plans_section(rows: Sequence[Row]) -> list[str]:
     """Tables on plans: how they are ranked, and every one of them."""
-    rows = part["rows"]
-    names = list(dict.fromkeys(x["model"] for x in rows))
-    summary = []
-    for name in names:
+    ranks = []
+    for name in dict.fromkeys(x["model"] for x in rows):
         own = [x for x in rows if x["model"] == name]
-        kinds = {"predicted": "closed form", "simulated": "event simulation"}
-        if own[0]["alone"]:
-            kinds["alone"] = "closed form, profiled in one process"
-        for key, words in kinds.items():
-            found = ranked(own, key)
-            summary.append([
-                name, words, len(own), f"{found['spearman']:.2f}",
-                f"{found['place']} of {len(own)}", percent(found["behind"], 1),
-                percent(found["error"], 1), percent(found["worst"], 1),
-            ])  # fmt: skip
-    head = ["model", "prediction", "plans", "Spearman", "place of the predicted best"]
-    head += ["behind the measured best", "median error", "largest error"]
-    cells = [
-        [
-            x["model"], ", ".join(x["before"]), f"{1e3 * x['predicted']:.1f}",
-            f"{1e3 * x['simulated']:.1f}", f"{1e3 * median(x):.1f}", quartiles(x),
-            f"{x['predicted'] / median(x):.2f}", f"{x['load']:.2f}",
-        ]
-        for x in rows
-    ]  # fmt: skip
-    header = ["model", "cut before", "ms predicted", "simulated", "median", "quartiles"]
-    return [table(head, summary), table([*header, "predicted / median", "load"], cells)]
+        for key, words in KINDS.items():
+            if own[0][key]:
+                head = {"model": name, "prediction": words, "plans": len(own)}
+                ranks.append({**head, **ranked(own, key)})
+    return [columns(ranks, RANKS), columns(rows, PLANS)]
 
 
-def _runs_section(rows: Sequence[dict[str, Any]], when: str) -> list[str]:
+COLLECTIVES: list[Column] = [
+    ("processes", "{processes}"),
+    ("bytes", "{bytes:,}"),
+    ("ms predicted", "{predicted:.3f*1e3}"),
+    ("median", lambda row: f"{1e3 * median(row):.3f}"),
+    ("quartiles", quartiles),
+    ("error", lambda row: percent(row["predicted"] / median(row) - 1, 1)),
+    ("load", "{load:.2f}"),
+]
+RUNS: list[Column] = [
+    ("plan", "{name}"),
+    ("as what", "{words}"),
+    ("loss difference", "{difference:.1e}"),
+    ("MB predicted", lambda row: f"{max(row['predicted_memory']) / 1e6:.3f}"),
+    ("MB", lambda row: f"{max(row['memory']) / 1e6:.3f}"),
+    ("ratio", lambda row: f"{max(row['predicted_memory']) / max(row['memory']):.2f}"),
+    ("ms predicted", lambda row: f"{1e3 * (row['seconds'] or np.nan):.2f}"),
+    ("median", "{step[seconds]:.2f*1e3}"),
+    ("quartiles", "{step[low]:.2f*1e3} to {step[high]:.2f*1e3}"),
+    (
+        "predicted / median",
+        lambda row: f"{(row['seconds'] or np.nan) / row['step']['seconds']:.2f}",
+    ),
+    ("load", "{load:.2f}"),
+]
+TRAFFIC: list[Column] = [
+    ("plan", "{name}"),
+    ("collective", "{kind}"),
+    ("operations", "{operations:,}"),
+    ("predicted", "{predicted:,.0f}"),
+    ("counted", "{bytes:,.0f}"),
+    ("equal", lambda row: "yes" if row["agrees"] else "no"),
+]
+
+
+def _runs_section(rows: Sequence[Row], when: str) -> list[str]:
     """Tables on what plans of the examples send, hold and take."""
     steps = len(rows[0]["losses"]) - 1
     same = sum(x["agrees"] for x in rows)
-    sent = [(x, kind, one) for x in rows for kind, one in x["traffic"].items()]
-    equal = sum(one["agrees"] for _, _, one in sent)
+    sent = [
+        {"name": x["name"], "kind": kind, **one} for x in rows for kind, one in x["traffic"].items()
+    ]
+    equal = sum(one["agrees"] for one in sent)
     words = (
         "## Plans that run\n\n`parenvs run` on plans of `examples/torch_transformer.py` (processes "
         "of gloo) and `examples/jax_transformer.py` (8 virtual devices), with "
@@ -325,37 +378,14 @@ def _runs_section(rows: Sequence[dict[str, Any]], when: str) -> list[str]:
         f"{equal} of {len(sent)}. With tp ranks, DTensor gathers the logits for a loss over words "
         f"that are split, and so it is predicted; the judge prices partial sums. {when}"
     )
-    cells = [
-        [
-            x["name"], kind, f"{one['operations']:,}", f"{one['predicted']:,.0f}",
-            f"{one['bytes']:,.0f}", "yes" if one["agrees"] else "no",
-        ]
-        for x, kind, one in sent
-    ]  # fmt: skip
-    bytes_table = table(
-        ["plan", "collective", "operations", "predicted", "counted", "equal"], cells
-    )
-    cells = [
-        [
-            x["name"], x["words"], f"{x['difference']:.1e}",
-            f"{max(x['predicted_memory']) / 1e6:.3f}", f"{max(x['memory']) / 1e6:.3f}",
-            f"{max(x['predicted_memory']) / max(x['memory']):.2f}",
-            f"{1e3 * (x['seconds'] or np.nan):.2f}", f"{1e3 * x['step']['seconds']:.2f}",
-            f"{1e3 * x['step']['low']:.2f} to {1e3 * x['step']['high']:.2f}",
-            f"{(x['seconds'] or np.nan) / x['step']['seconds']:.2f}", f"{x['load']:.2f}",
-        ]
-        for x in rows
-    ]  # fmt: skip
-    header = ["plan", "as what", "loss difference", "MB predicted", "MB", "ratio", "ms predicted"]
-    header += ["median", "quartiles", "predicted / median", "load"]
     more = (
         "Memory of the fullest device, and seconds of a step, predicted by a calibration of peak "
         "rates and bandwidths: layers of 32 features are all overhead, which no such model sees."
     )
-    return [words, bytes_table, more, table(header, cells)]
+    return [words, columns(sent, TRAFFIC), more, columns(rows, RUNS)]
 
 
-def section(name: str, part: dict[str, Any]) -> list[str]:
+def section(name: str, part: Row) -> list[str]:
     """The paragraphs and tables of a part."""
     rows, runs = part["rows"], part["runs"]
     when = f"Measured in {part['took']:.0f} s."
@@ -369,16 +399,7 @@ def section(name: str, part: dict[str, Any]) -> list[str]:
             f"{len(pairs)} sizes with 2 processes; 4 processes share {counted(os.cpu_count() or 1)}"
             f" and stand beside. {when}"
         )
-        cells = [
-            [
-                x["processes"], f"{x['bytes']:,}", f"{1e3 * x['predicted']:.3f}",
-                f"{1e3 * median(x):.3f}", quartiles(x),
-                percent(x["predicted"] / median(x) - 1, 1), f"{x['load']:.2f}",
-            ]
-            for x in rows
-        ]  # fmt: skip
-        header = ["processes", "bytes", "ms predicted", "median", "quartiles", "error", "load"]
-        return [words, table(header, cells)]
+        return [words, columns(rows, COLLECTIVES)]
     if name == "runs":
         return _runs_section(rows, when)
     if name == "synchronisation":
@@ -397,38 +418,28 @@ def section(name: str, part: dict[str, Any]) -> list[str]:
             "their chain, 1F1B: what the schedule alone takes. The predicted best of all cuts, the "
             f"worst, and others between in even ranks. {runs} steps each by turns. {when}"
         )
-    return [words, *_plans_section(part)]
+    return [words, *_plans_section(rows)]
 
 
-def main() -> None:
-    """Measure what is asked for or missing, and write the page."""
-    options = parser(__doc__)
-    options.add_argument("--only", choices=PARTS, nargs="+", help="measure these anew")
-    options.add_argument("--render-only", action="store_true", help="measure nothing")
-    options.add_argument("--quick", action="store_true", help="tiny settings, to try it")
-    chosen = options.parse_args()
-    file = chosen.out / "clock.jsonl"
-    known: dict[str, Any] = {}
-    if file.exists():
-        for line in file.read_text(encoding="utf-8").splitlines():
-            part = json.loads(line)
-            if part["quick"] == chosen.quick or chosen.render_only:
-                known[part["part"]] = part
-    settings = _QUICK if chosen.quick else _FULL
-    wanted = () if chosen.render_only else chosen.only or [x for x in PARTS if x not in known]
-    for name in wanted:
-        begin = time.perf_counter()
-        rows = MEASURED[name](settings)
-        runs = settings["rounds"] if name in ("cuts", "sleep") else settings["repeats"]
-        known[name] = {
-            "part": name, "runs": runs, "micro_batches": settings["micro_batches"],
-            "quick": chosen.quick, "took": round(time.perf_counter() - begin, 1), "rows": rows,
-        }  # fmt: skip
-        chosen.out.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as stream:
-            lines = [json.dumps(known[x]) + "\n" for x in PARTS if x in known]
-            stream.write("".join(lines).encode())
-        progress(f"{name}: {known[name]['took']:.0f} s")
+@measurement(key="part quick", among={"only": PARTS}, about={"quick": "tiny settings, to try it"})
+def clock(only: tuple[str, ...] = PARTS, quick: bool = False) -> list[Case]:
+    return [({"part": name, "quick": quick}, partial(measured, name, quick)) for name in only]
+
+
+def measured(name: str, quick: bool) -> Row:
+    settings, begin = _QUICK if quick else _FULL, time.perf_counter()
+    rows = MEASURED[name](settings)
+    return {
+        "runs": settings["rounds"] if name in ("cuts", "sleep") else settings["repeats"],
+        "micro_batches": settings["micro_batches"],
+        "took": round(time.perf_counter() - begin, 1),
+        "rows": rows,
+    }
+
+
+@clock.page
+def page(parts: list[Row], quick: bool) -> list[str]:
+    known = {part["part"]: part for part in parts}
     sections = [
         "What is predicted, beside what this machine takes; all runs are in `clock.jsonl`. On a "
         "machine that does other things, seconds are noise: the load when each part began stands "
@@ -436,12 +447,9 @@ def main() -> None:
         "processes of the lowest class, which the load behind the first part counts.",
         *(text for x in PARTS if x in known for text in section(x, known[x])),
     ]
-    if any(part["quick"] for part in known.values()):
-        sections.insert(
-            0, "**Tiny settings, to try the benchmark: no figure here means anything.**"
-        )
-    publish("clock", sections, None, chosen.out)
+    warning = "**Tiny settings, to try the benchmark: no figure here means anything.**"
+    return [warning, *sections] if quick else sections
 
 
 if __name__ == "__main__":
-    main()
+    main(clock)

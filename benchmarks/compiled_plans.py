@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
-import parenvs
 from parenvs import Graph, HybridPlan, HybridStage
+from parenvs import problem as problem_from
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.core.plan import Plan
@@ -94,9 +94,7 @@ def step_of(name: str, layers: int | None = None) -> tuple[Graph, Any]:
 def partition(graph: Graph, scope: str, reward: str) -> Plan:
     """The exact plan of a step that splits evenly."""
     cluster = choose_cluster(devices=DEVICES)
-    problem = parenvs.problem(
-        graph, cluster, "partition", scope=scope, reward=reward, uneven="forbid"
-    )
+    problem = problem_from(graph, cluster, "partition", scope=scope, reward=reward, uneven="forbid")
     return exact_partition(problem).plan
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-import parenvs  # noqa: F401 (registers the environments)
-from benchmarks.common import INSTANCES, parser, percent, progress, publish, table
+from benchmarks.framework import INSTANCES, Column, Row, columns, main, measurement, percent
 from parenvs.agents.reference import optimum
 
 ENVIRONMENTS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -41,7 +41,7 @@ def episode(env: gym.Env[Any, Any], rng: np.random.Generator) -> tuple[float, in
     return result, steps, reward < 0  # under the paper's reward only a conflict is negative
 
 
-def case(env_id: str, instance: str, kwargs: dict[str, Any], episodes: int) -> dict[str, Any]:
+def case(env_id: str, instance: str, kwargs: dict[str, Any], episodes: int) -> Row:
     """Play random episodes of one environment; returns their figures."""
     env = gym.make(env_id, instance=instance, reward="paper", **kwargs)
     space: Any = env.get_wrapper_attr("game").space
@@ -67,38 +67,40 @@ def case(env_id: str, instance: str, kwargs: dict[str, Any], episodes: int) -> d
     }
 
 
-def row(raw: dict[str, Any]) -> list[object]:
-    """The table's row of one case."""
-    arguments = ", ".join(f"{key}={value}" for key, value in raw["kwargs"].items())
-    cells: list[object] = [raw["instance"], raw["id"], arguments, raw["questions"]]
-    cells += [percent(raw["conflicts"] / raw["episodes"]), f"{raw['mean_steps']:.1f}"]
-    cells += [f"{raw['mean_return']:.2f}", f"{raw['best_return']:.2f}", f"{raw['optimum']:.1f}"]
-    return [*cells, percent(raw["optimal"] / raw["episodes"])]
+COLUMNS: list[Column] = [
+    ("instance", "{instance}"),
+    ("environment", "{id}"),
+    ("arguments", lambda row: ", ".join(f"{k}={v}" for k, v in row["kwargs"].items())),
+    ("questions", "{questions}"),
+    ("conflicts", lambda row: percent(row["conflicts"] / row["episodes"])),
+    ("mean steps", "{mean_steps:.1f}"),
+    ("mean return", "{mean_return:.2f}"),
+    ("best return", "{best_return:.2f}"),
+    ("optimum", "{optimum:.1f}"),
+    ("optimal episodes", lambda row: percent(row["optimal"] / row["episodes"])),
+]
 
 
-def main() -> None:
-    """Play, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--instances", nargs="+", default=INSTANCES, choices=INSTANCES)
-    options.add_argument("--episodes", type=int, default=2000)
-    chosen = options.parse_args()
-    cases = []
-    for instance in chosen.instances:
+@measurement(among={"instances": INSTANCES})
+def conflicts(
+    instances: tuple[str, ...] = INSTANCES, episodes: int = 2000
+) -> Iterator[tuple[str, Row]]:
+    for instance in instances:
         for env_id, kwargs in ENVIRONMENTS:
-            progress(f"{instance} {env_id} {kwargs}")
-            cases.append(case(env_id, instance, kwargs, chosen.episodes))
-    header = ["instance", "environment", "arguments", "questions", "conflicts", "mean steps"]
-    header += ["mean return", "best return", "optimum", "optimal episodes"]
-    sections = [
-        f"{chosen.episodes:,} random episodes each through `gym.make`, seed 0, the paper's reward, "
+            yield "cases", case(env_id, instance, kwargs, episodes)
+
+
+@conflicts.page
+def page(data: dict[str, list[Row]], episodes: int) -> list[str]:
+    return [
+        f"{episodes:,} random episodes each through `gym.make`, seed 0, the paper's reward, "
         "actions uniform among those that the mask allows. `conflicts`: episodes that end in one; "
         "`questions`: steps of the longest possible episode. Without a mask (`masked=False`) and "
         "without linkage, nothing forbids an action that contradicts earlier ones. `optimal "
         "episodes` reach the optimum.",
-        table(header, map(row, cases), left=3),
+        columns(data["cases"], COLUMNS, left=3),
     ]
-    publish("conflicts", sections, {"cases": cases}, chosen.out)
 
 
 if __name__ == "__main__":
-    main()
+    main(conflicts)

@@ -1,25 +1,30 @@
 """One PPO, spread in several ways: learning curves, and where which way wins.
 
-Trainings are lines of ``distribution.jsonl``; a second call goes on with those that are missing.
 Needs the extra ``ray``.
 """
 
 from __future__ import annotations
 
-import json
 import pickle
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.common import parser, percent, progress, publish, table
+from benchmarks.framework import (
+    Case,
+    Row,
+    main,
+    measurement,
+    percent,
+    table,
+)
 from parenvs.agents.learning.distributed.session import session
 from parenvs.agents.learning.distributed.update import Gloo, permutations, update
 from parenvs.agents.learning.distributed.worker import Worker
@@ -27,9 +32,8 @@ from parenvs.agents.learning.train.config import Config
 from parenvs.agents.learning.train.run import train
 from parenvs.bench.curves import Curve
 from parenvs.bench.problems import solve_problems
-from parenvs.bench.runs import append, read
 
-WORDS: dict[str, dict[str, Any]] = {
+WORDS: dict[str, Row] = {
     "single": {},
     "actors": {"word": "actors", "actors": 2},
     "learners": {"word": "learners", "learners": 2},
@@ -50,8 +54,7 @@ REDUCTIONS = 50
 """All-reduces of which the quickest counts, as others use the machine too."""
 
 
-def trained(name: str, word: str, seed: int) -> dict[str, Any]:
-    """Train once; returns the record, as JSON types."""
+def trained(name: str, word: str, seed: int) -> Row:
     config = replace(CONFIGS[name], seed=seed, distribution=WORDS[word])
     target, optimum = None, None
     if name == CUT:
@@ -61,10 +64,6 @@ def trained(name: str, word: str, seed: int) -> dict[str, Any]:
     result, model = train(config, target=target, callbacks=[curve])
     workers = getattr(model, "workers", None)
     return {
-        "name": name,
-        "word": word,
-        "seed": seed,
-        "budget": config.steps,
         "steps": result.steps,
         "target_steps": result.target_steps,
         "target_seconds": result.target_seconds,
@@ -76,7 +75,7 @@ def trained(name: str, word: str, seed: int) -> dict[str, Any]:
     }
 
 
-def parts(name: str, envs: int) -> dict[str, Any]:
+def parts(name: str, envs: int) -> Row:
     """Measure the parts of an update: processor seconds, but for the all-reduce, and bytes."""
     config = MEASURED[name]
     worker = Worker(config, 0, (envs,))
@@ -93,17 +92,16 @@ def parts(name: str, envs: int) -> dict[str, Any]:
     copied = pickle.loads(sent)
     np.concatenate([copied["observations"][k].ravel() for k in copied["observations"]])
     transfer = time.process_time() - begin
-    rows = model.n_steps * envs
+    rows, weights = model.n_steps * envs, sum(p.numel() for p in model.policy.parameters())
     return {
-        "name": name,
-        "envs": envs,
         "rows": rows,
         "environment": play.seconds["environment"],
         "inference": play.seconds["inference"],
         "learning": learning,
         "transfer": transfer,
         "bytes": len(sent),
-        "weights": sum(p.numel() for p in model.policy.parameters()),
+        "weights": weights,
+        "reduction": reduction_seconds(weights),
         "minibatches": model.n_epochs * -(-rows // model.batch_size),
     }
 
@@ -132,7 +130,7 @@ def reduction_seconds(numbers: int) -> float:
     return min(found)
 
 
-def predicted(one: dict[str, Any], processes: int) -> dict[str, float]:
+def predicted(one: Row, processes: int) -> dict[str, float]:
     """Seconds of an update by the measured parts, a core for each process.
 
     The one learner of ``actors`` takes the rows of all actors one after the other. Learners send
@@ -147,7 +145,7 @@ def predicted(one: dict[str, Any], processes: int) -> dict[str, float]:
     }
 
 
-def _rows_of_curves(records: Sequence[dict[str, Any]], name: str) -> list[list[Any]]:
+def _rows_of_curves(records: Sequence[Row], name: str) -> list[list[Any]]:
     rows = []
     for word in WORDS:
         mine = [r for r in records if (r["name"], r["word"]) == (name, word)]
@@ -166,7 +164,7 @@ def _rows_of_curves(records: Sequence[dict[str, Any]], name: str) -> list[list[A
     return rows
 
 
-def _rows_of_parts(measured: Sequence[dict[str, Any]]) -> list[list[Any]]:
+def _rows_of_parts(measured: Sequence[Row]) -> list[list[Any]]:
     rows = []
     for one in measured:
         milli = [f"{1e3 * one[k]:,.0f}" for k in ("environment", "inference", "learning")]
@@ -178,7 +176,7 @@ def _rows_of_parts(measured: Sequence[dict[str, Any]]) -> list[list[Any]]:
     return rows
 
 
-def _rows_of_winners(measured: Sequence[dict[str, Any]]) -> list[list[Any]]:
+def _rows_of_winners(measured: Sequence[Row]) -> list[list[Any]]:
     rows = []
     for one in measured:
         cells = []
@@ -192,46 +190,45 @@ def _rows_of_winners(measured: Sequence[dict[str, Any]]) -> list[list[Any]]:
     return rows
 
 
-def _key(record: dict[str, Any]) -> tuple[Any, ...]:
-    return record["name"], record["word"], record["seed"], record["budget"]
-
-
-def main() -> None:
-    """Train, measure, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--seeds", type=int, default=5)
-    options.add_argument("--words", nargs="+", choices=list(WORDS), default=list(WORDS))
-    options.add_argument("--only", nargs="+", choices=("cut", "plan"), default=("cut", "plan"))
-    options.add_argument("--render-only", action="store_true", help="train no more")
-    chosen = options.parse_args()
-    chosen.out.mkdir(parents=True, exist_ok=True)
+@measurement(
+    key=lambda row: tuple(row.get(x) for x in ("name", "word", "seed", "budget", "envs")),
+    among={"words": WORDS, "only": ("cut", "plan", "parts")},
+)
+def distribution(
+    seeds: int = 5,
+    words: tuple[str, ...] = tuple(WORDS),
+    only: tuple[str, ...] = ("cut", "plan", "parts"),
+) -> Iterator[Case]:
     torch.set_num_threads(1)
-    path, measured = chosen.out / "distribution.jsonl", _measured(chosen.out)
-    if not chosen.render_only:
-        done = read(path, _key)
-        with session(processes=4):
-            for seed in range(chosen.seeds):
-                for word in chosen.words:
-                    for short in chosen.only:
-                        name = {"cut": CUT, "plan": PLAN}[short]
-                        if (name, word, seed, CONFIGS[name].steps) not in done:
-                            append(path, record := trained(name, word, seed))
-                            record.pop("points")
-                            progress(f"{record}")
+    with session(processes=4):
+        for seed in range(seeds):
+            for word in words:
+                for short, name in (("cut", CUT), ("plan", PLAN)):
+                    key = {"name": name, "word": word, "seed": seed, "budget": CONFIGS[name].steps}
+                    if short in only:
+                        yield key, partial(trained, name, word, seed)
+    for name in MEASURED if "parts" in only else ():
+        for envs in ENVS:
+            yield {"name": name, "envs": envs}, partial(parts, name, envs)
+
+
+@distribution.page
+def page(rows: list[Row]) -> list[str]:
+    measured = [row for row in rows if row["name"] in MEASURED]
     records = [
-        record
-        for record in read(path, _key).values()
-        if record["name"] in CONFIGS and record["budget"] == CONFIGS[record["name"]].steps
+        row
+        for row in rows
+        if row["name"] in CONFIGS and row["budget"] == CONFIGS[row["name"]].steps
     ]
     heading = ("word", "seeds", "gap: median (range)", "optimal", "steps to it", "s to it",
                "processor s", "wall s")  # fmt: skip
-    sections = [
+    return [
         "Two actors, or two learners; `async` is RLlib's APPO with two actors. Processor seconds "
         "are those of all processes, without their start; wall seconds include it.",
         f"## {CUT}, {CONFIGS[CUT].steps:,} steps: gap of the best plan to the optimum",
         table(heading, _rows_of_curves(records, CUT)),
         f"## {PLAN}, {CONFIGS[PLAN].steps:,} steps: regret of the policy on plan-validation",
-        table(heading, rows) if (rows := _rows_of_curves(records, PLAN)) else "No training yet.",
+        table(heading, lines) if (lines := _rows_of_curves(records, PLAN)) else "No training yet.",
         "## Parts of an update, ms",
         "Environment, inference, learning and transfer (rows pickled, read and joined) in "
         "processor time of one process, the all-reduces of all minibatches between two threads by "
@@ -246,22 +243,7 @@ def main() -> None:
         table(("environment", "envs", *(f"{n} processes" for n in PROCESSES)),
               _rows_of_winners(measured), left=1),
     ]  # fmt: skip
-    publish("distribution", sections, {"parts": measured}, chosen.out)
-
-
-def _measured(folder: Path) -> list[dict[str, Any]]:
-    """The parts, measured anew or those of the last call."""
-    path = folder / "distribution_parts.json"
-    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    if not found:
-        found = [parts(name, envs) for name in MEASURED for envs in ENVS]
-    for one in found:
-        if "reduction" not in one:
-            one["reduction"] = reduction_seconds(one["weights"])
-            progress(f"{one}")
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return list(found)
 
 
 if __name__ == "__main__":
-    main()
+    main(distribution)

@@ -14,8 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-import parenvs  # noqa: F401  # registers the environments
-from benchmarks.common import parser, progress, publish, table
+from benchmarks.framework import Column, columns, main, measurement, progress
 from parenvs.datasets.pipeline import generators
 from parenvs.tasks.pipeline.drawn.pool import WINDOW
 from parenvs.tasks.pipeline.points import PointSpace
@@ -56,21 +55,23 @@ def drawing_milliseconds(count: int) -> tuple[float, float]:
     return (drawn - begin) / count * 1e3, (time.process_time() - drawn) / count * 1e3
 
 
-def main() -> None:
-    """Measure, print and write."""
-    arguments = parser(__doc__)
-    arguments.add_argument("--sizes", type=int, nargs="+", default=[64, 1024])
-    arguments.add_argument("--seconds", type=float, default=1.0, help="of a way in a turn")
-    arguments.add_argument("--warm", type=float, default=2.0, help="of a pool before the first")
-    arguments.add_argument("--repeats", type=int, default=5, help="turns")
-    options = arguments.parse_args()
-    rows, data = [], []
+@measurement(
+    about={
+        "seconds": "of a way in a turn",
+        "warm": "of a pool before the first",
+        "repeats": "turns",
+    }
+)
+def drawing(
+    sizes: tuple[int, ...] = (64, 1024), seconds: float = 1.0, warm: float = 2.0, repeats: int = 5
+) -> dict[str, Any]:
+    runs = []
     with tempfile.TemporaryDirectory() as folder:
         begin = time.process_time()
         gym.make_vec("PipelinePlan-v0", num_envs=1, draw=2, pool=folder).close()
         written = time.process_time() - begin
         progress(f"{WINDOW:,} problems written in {written:.0f} processor seconds")
-        for size in options.sizes:
+        for size in sizes:
             for copy in (False, True):
                 envs: dict[str, Any] = {}
                 for way, kwargs in WAYS.items():
@@ -81,35 +82,40 @@ def main() -> None:
                 rng = np.random.default_rng(0)
                 for way, (env, masks) in envs.items():
                     if "pool" in WAYS[way]:  # pages of the files are mapped when first read
-                        envs[way] = env, speed(env, masks, options.warm, rng)[1]
-                for turn in range(options.repeats):
+                        envs[way] = env, speed(env, masks, warm, rng)[1]
+                for turn in range(repeats):
                     for way, (env, masks) in envs.items():
-                        steps, masks = speed(env, masks, options.seconds, rng)
+                        steps, masks = speed(env, masks, seconds, rng)
                         envs[way] = env, masks
                         found[way].append(steps)
                     progress(f"{size} environments, copy={copy}: turn {turn + 1}")
                 for way, (env, _) in envs.items():
                     env.close()
-                    row = [way, f"{size:,}", "yes" if copy else "no"]
-                    rows.append([*row, f"{median(found[way]):,.0f}", f"{max(found[way]):,.0f}"])
-                    data.append({"way": way, "envs": size, "copy": copy, "steps": found[way]})
-    drawn, built = drawing_milliseconds(300)
-    words = (
+                    runs.append({"way": way, "envs": size, "copy": copy, "steps": found[way]})
+    return {"written": written, "milliseconds": drawing_milliseconds(300), "runs": runs}
+
+
+@drawing.page
+def page(data: dict[str, Any], warm: float, repeats: int) -> list[str]:
+    drawn, built = data["milliseconds"]
+    told: list[Column] = [
+        ("problems", "{way}"),
+        ("environments", "{envs:,}"),
+        ("copy", lambda row: "yes" if row["copy"] else "no"),
+        ("steps/s", lambda row: f"{median(row['steps']):,.0f}"),
+        ("best turn", lambda row: f"{max(row['steps']):,.0f}"),
+    ]
+    return [
         f"Every episode has a new problem (`repeat=1`). A pool holds {WINDOW:,} problems, written "
-        f"once in {written:.0f} processor seconds. A problem alone takes {drawn:.2f} ms to draw, "
-        f"{built:.2f} ms of it for its legal starts. Medians and best of {options.repeats} turns, "
-        f"in processor seconds of `step` on one core, of pools after {options.warm:g} s, in which "
+        f"once in {data['written']:.0f} processor seconds. A problem alone takes {drawn:.2f} ms to "
+        f"draw, {built:.2f} ms of it for its legal starts. Medians and best of {repeats} turns, "
+        f"in processor seconds of `step` on one core, of pools after {warm:g} s, in which "
         "their pages are mapped; refilled pools have another process that makes the next problems. "
         "Asked of a pool at 1,024 environments without copies: "
-        f"{TARGET:,} steps a second."
-    )
-    sections = [
-        words,
-        table(["problems", "environments", "copy", "steps/s", "best turn"], rows, left=1),
+        f"{TARGET:,} steps a second.",
+        columns(data["runs"], told),
     ]
-    publish("drawing", sections, {"written": written, "milliseconds": [drawn, built], "runs": data},
-            options.out)  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    main(drawing)

@@ -3,8 +3,9 @@
     python benchmarks/elastic.py                                # all but agents
     python benchmarks/elastic.py --only traces                  # of these parts
     python benchmarks/elastic.py --only agents --agents ppo rainbow --seeds 0 1 2 3 4
+    python benchmarks/elastic.py --only speed --again
 
-Rows go to ``elastic.jsonl`` as they are known; what is there already is not done again. Published
+Published
 seconds are those of Tenplex (SOSP 2024), for GPT-3 on hosts of four devices. Parcae's decisions on
 the p3 trace are replayed in our decision process: its prices of changes are others, and it knows no
 checkpoints. Agents are trained on ``elastic-train``, never on a trace or on a problem of the test
@@ -19,18 +20,28 @@ import csv
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache, partial
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
-from benchmarks.common import parser, percent, progress, publish, table
-from benchmarks.packed_order import Row, Rows
+from benchmarks.framework import (
+    Case,
+    Row,
+    Rows,
+    main,
+    measurement,
+    percent,
+    progress,
+    table,
+)
 from parenvs.agents.elastic.exact import hindsight, optimal
 from parenvs.agents.elastic.rules import RULES, Given
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
+from parenvs.bench.play import batch_play, make, rate
 from parenvs.files import replacing
 from parenvs.shipped import data_folder
 from parenvs.tasks.elastic.course import Course
@@ -43,6 +54,8 @@ from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.shipped import shapes
 
 PARTS = ("movement", "traces", "sets", "speed", "agents")
+Known = dict[tuple[str, str], list[Row]]
+"""Problem and method -> rows."""
 GPT3 = {"1.3B": (24, 2048), "2.7B": (32, 2560), "6.7B": (32, 4096)}
 """Model -> layers and width; 2,048 tokens, 51,200 words."""
 PUBLISHED = (
@@ -151,7 +164,11 @@ def replayed() -> Iterator[Given]:
         yield Given([Degrees(1, int(m[f"{key}_pp"]), int(m[f"{key}_dp"])) for m in minutes], name)
 
 
-def trace_rows(rows: Rows) -> None:
+def _key(problem: str, method: str, seed: int = 0) -> Row:
+    return {"problem": problem, "method": method, "seed": seed}
+
+
+def trace_cases() -> Iterator[Case]:
     """Rules, replays and the hindsight optimum on the traces."""
     for trace in TRACES:
         for model in MEASURED:
@@ -161,72 +178,59 @@ def trace_rows(rows: Rows) -> None:
             for seed in range(1 if not problem.is_random else SEEDS):
                 course = problem.drawn(seed)
                 for policy in policies:
-                    row = {"problem": problem.name, "method": policy.name, "seed": seed}
-                    rows.add(row, lambda p=problem, c=course, x=policy: summary(follow(p, c, x)))
-                rows.add({"problem": problem.name, "method": "hindsight", "seed": seed},
-                         lambda p=problem, c=course: summary(hindsight(p, c)))  # fmt: skip
-            progress(f"{problem.name}: done")
+                    key = _key(problem.name, policy.name, seed)
+                    yield key, lambda p=problem, c=course, x=policy: summary(follow(p, c, x))
+                yield (
+                    _key(problem.name, "hindsight", seed),
+                    lambda p=problem, c=course: summary(hindsight(p, c)),
+                )
 
 
-def mean(rows: Rows, problem: str, method: str, key: str, seed: int | None = None) -> float:
+def mean(known: Known, problem: str, method: str, key: str, seed: int | None = None) -> float:
     """Mean of a figure over seeds, or that of one seed; NaN if there is none."""
-    found = [
-        row[key]
-        for row in rows.rows.values()
-        if (row["problem"], row["method"]) == (problem, method) and seed in (None, row["seed"])
-    ]
+    found = [row[key] for row in known.get((problem, method), []) if seed in (None, row["seed"])]
     return float(np.mean(found)) if found else float("nan")
 
 
-def seeds_of(rows: Rows, agent: str) -> list[int]:
+def seeds_of(known: Known, agent: str) -> list[int]:
     """Seeds of the trainings of an agent."""
-    return sorted(row["seed"] for row in trainings(rows) if row["method"] == agent)
+    return sorted(row["seed"] for row in known.get((ELASTIC_SETS[0], agent), []))
 
 
-def trainings(rows: Rows) -> list[Row]:
-    """Rows of trained agents."""
-    return [
-        row
-        for row in rows.rows.values()
-        if row["problem"] == ELASTIC_SETS[0] and row["method"] in AGENTS
-    ]
-
-
-def spread(rows: Rows) -> Rows:
-    """Add to the rows in memory what the agents earn on each problem, for ``mean``."""
-    for row in trainings(rows):
-        for name, (value, share) in row["earned"].items():
-            key = {"problem": name, "method": row["method"], "seed": row["seed"]}
+def known_of(rows: list[Row]) -> Known:
+    """The rows, and what trained agents earn on each problem."""
+    known: Known = {}
+    for row in rows:
+        known.setdefault((row["problem"], row["method"]), []).append(row)
+        for name, (value, share) in row.get("earned", {}).items():
             ideal = (
                 load_elastic(*name.removesuffix("-measured").split("/")).ideal
                 if name.endswith("-measured")
                 else 1.0
             )
             nothing = dict.fromkeys(("changes", "stops", "state_lost", "change_seconds"), np.nan)
-            rows.rows[Rows.key(key)] = {
-                **key, "value": value, "share_of_ideal": share, "samples": value * ideal, **nothing
-            }  # fmt: skip
-    return rows
+            found = {"value": value, "share_of_ideal": share, "samples": value * ideal}
+            earned = {**_key(name, row["method"], row["seed"]), **found, **nothing}
+            known.setdefault((name, row["method"]), []).append(earned)
+    return known
 
 
-def trace_sections(rows: Rows) -> list[str]:
+def trace_sections(known: Known) -> list[str]:
     """One table for each trace and model."""
     parts = ["## Measured throughput on the traces"]
     for trace in TRACES:
         for model in MEASURED:
             name = f"{trace}/{model}-measured"
-            methods = dict.fromkeys(
-                row["method"] for row in rows.rows.values() if row["problem"] == name
-            )
-            best = mean(rows, name, "hindsight", "samples")
+            methods = [method for problem, method in known if problem == name]
+            best = mean(known, name, "hindsight", "samples")
             lines = [
-                [method, f"{mean(rows, name, method, 'samples'):,.0f}",
-                 percent(mean(rows, name, method, "share_of_ideal")),
-                 percent(mean(rows, name, method, "samples") / best),
-                 *(_whole(mean(rows, name, method, key))
+                [method, f"{mean(known, name, method, 'samples'):,.0f}",
+                 percent(mean(known, name, method, "share_of_ideal")),
+                 percent(mean(known, name, method, "samples") / best),
+                 *(_whole(mean(known, name, method, key))
                    for key in ("changes", "stops", "state_lost")),
-                 _whole(mean(rows, name, method, "change_seconds") / 60)]
-                for method in sorted(methods, key=lambda m: mean(rows, name, m, "samples"))
+                 _whole(mean(known, name, method, "change_seconds") / 60)]
+                for method in sorted(methods, key=lambda m: mean(known, name, m, "samples"))
             ]  # fmt: skip
             head = ["policy", "samples", "of the ideal", "of hindsight", "changes", "stops",
                     "state lost", "minutes of changes"]  # fmt: skip
@@ -234,33 +238,41 @@ def trace_sections(rows: Rows) -> list[str]:
     return parts
 
 
-def set_rows(rows: Rows) -> None:
+@cache
+def best_of(name: str) -> tuple[Any, float]:
+    """The optimal policy of a problem, and the processor seconds it takes."""
+    begin = time.process_time()
+    return optimal(load_elastic(name)), time.process_time() - begin
+
+
+def expected(name: str) -> Row:
+    best, seconds = best_of(name)
+    return {"value": best.value, "seconds": seconds}
+
+
+def on_courses(name: str, run: Callable[[Any, Course], Run]) -> Row:
+    """The mean figures of runs on the courses of a problem."""
+    problem = load_elastic(name)
+    return averaged([summary(run(problem, problem.drawn(seed))) for seed in range(SEEDS)])
+
+
+def set_cases() -> Iterator[Case]:
     """The optimal policy, the hindsight optimum and the rules on the test set."""
     for member in elastic_rows(ELASTIC_SETS[2]):
-        problem = load_elastic(f"{ELASTIC_SETS[2]}/{member}")
-        wanted = [*RULES, "optimal", "hindsight"]
-        if all((problem.name, method, 0) in rows.rows for method in wanted):
-            continue
-        begin = time.process_time()
-        best = optimal(problem)
-        seconds = time.process_time() - begin
-        rows.add({"problem": problem.name, "method": "expected", "seed": 0},
-                 lambda p=best, s=seconds: {"value": p.value, "seconds": s})  # fmt: skip
-        courses = [problem.drawn(seed) for seed in range(SEEDS)]
-        runs: dict[str, Callable[[Course], Run]] = {
-            name: (lambda c, p=problem, r=rule: follow(p, c, r())) for name, rule in RULES.items()
+        name = f"{ELASTIC_SETS[2]}/{member}"
+        yield _key(name, "expected"), partial(expected, name)
+        runs: dict[str, Callable[[Any, Course], Run]] = {
+            rule: (lambda p, c, make=make: follow(p, c, make())) for rule, make in RULES.items()
         }
-        runs["optimal"] = lambda c, p=problem, o=best: follow(p, c, o)
-        runs["hindsight"] = lambda c, p=problem: hindsight(p, c)
-        for name, make in runs.items():
-            row = {"problem": problem.name, "method": name, "seed": 0}
-            rows.add(row, lambda m=make, each=courses: averaged([summary(m(c)) for c in each]))
-        progress(f"{problem.name}: expected {best.value:.4f}")
+        runs["optimal"] = lambda p, c, name=name: follow(p, c, best_of(name)[0])
+        runs["hindsight"] = hindsight
+        for method, run in runs.items():
+            yield _key(name, method), partial(on_courses, name, run)
 
 
-def set_sections(rows: Rows) -> list[str]:
+def set_sections(known: Known) -> list[str]:
     """Returns by family and model, and gaps to the optimal policy on the same courses."""
-    trained = [agent for agent in AGENTS if seeds_of(rows, agent)]
+    trained = [agent for agent in AGENTS if seeds_of(known, agent)]
     methods = [*RULES, *trained, "optimal", "hindsight"]
     members = elastic_rows(ELASTIC_SETS[2])
     names = {f"{ELASTIC_SETS[2]}/{member}": member.rsplit("-", 1)[0] for member in members}
@@ -268,15 +280,15 @@ def set_sections(rows: Rows) -> list[str]:
     lines = []
     for group in groups:
         inside = [name for name, of in names.items() if of == group]
-        line = [np.mean([mean(rows, name, m, "value") for name in inside]) for m in methods]
-        told = np.mean([mean(rows, name, "expected", "value") for name in inside])
+        line = [np.mean([mean(known, name, m, "value") for name in inside]) for m in methods]
+        told = np.mean([mean(known, name, "expected", "value") for name in inside])
         lines.append([group, *(_four(x) for x in line), _four(told)])
     gaps = []
     families = np.array([group.split("-")[0] for group in names.values()])
-    best = np.array([mean(rows, name, "optimal", "value") for name in names])
+    best = np.array([mean(known, name, "optimal", "value") for name in names])
     for method in methods[:-2]:
-        seeds: list[Any] = seeds_of(rows, method) if method in AGENTS else [None]
-        values = [[mean(rows, name, method, "value", seed) for name in names] for seed in seeds]
+        seeds: list[Any] = seeds_of(known, method) if method in AGENTS else [None]
+        values = [[mean(known, name, method, "value", seed) for name in names] for seed in seeds]
         found = 1.0 - np.array(values).reshape(len(seeds), len(names)) / best
         if found.size and not np.isnan(found).any():
             low, high = bootstrap_interval(interquartile_mean, found, strata=families)
@@ -303,36 +315,26 @@ def _four(value: float) -> str:
     return "" if np.isnan(value) else f"{value:.4f}"
 
 
-def speed_rows(rows: Rows) -> None:
-    """Steps a second of the native batch, processor time; measured anew."""
+def speed_cases() -> Iterator[Case]:
+    """Steps a second of the native batch, processor time."""
     for instance in SPEED:
         for count in (64, 1024):
             for copy in (True, False):
-                row = {"problem": instance, "method": f"speed, copy={copy}", "seed": count}
-                rows.rows.pop(Rows.key(row), None)
-                rows.add(row, lambda i=instance, n=count, c=copy: {
-                    "steps_per_s": round(speed(i, n, c))})  # fmt: skip
+                key = _key(instance, f"speed, copy={copy}", count)
+                yield key, partial(speed, {"instance": instance, "copy": copy}, count)
 
 
-def speed(instance: str, count: int, copy: bool, steps: int = 480) -> float:
+def speed(kwargs: Row, count: int) -> Row:
     """Steps a second, resets among them."""
-    env: Any = gym.make_vec("ElasticPlan-v0", num_envs=count, instance=instance, copy=copy)
-    info = env.reset(seed=0)[1]
-    spent = 0.0
-    for _ in range(steps):
-        plans = (info["action_mask"] * np.arange(64)).argmax(axis=1)
-        begin = time.process_time()
-        info = env.step(plans)[4]
-        spent += time.process_time() - begin
-    return steps * count / spent
+    return {"steps_per_s": round(rate(*batch_play(make(("ElasticPlan-v0", kwargs), count)), 1.0))}
 
 
-def speed_sections(rows: Rows) -> list[str]:
+def speed_sections(rows: list[Row]) -> list[str]:
     """Steps a second of the native batch."""
     lines = [
         [row["problem"], row["seed"], "yes" if row["method"].endswith("True") else "no",
          f"{row['steps_per_s']:,}"]
-        for row in rows.rows.values()
+        for row in rows
         if row["method"].startswith("speed")
     ]  # fmt: skip
     if not lines:
@@ -345,72 +347,60 @@ def speed_sections(rows: Rows) -> list[str]:
     ]
 
 
-def learners(chains: int = TAUGHT) -> Callable[[str, int, int], tuple[Any, float]]:
-    """Return what trains an agent by name, seed and steps; it tells the processor seconds, too."""
+@cache
+def lessons() -> tuple[Any, float]:
+    """Optimal policies of training chains, solved once for all seeds, and the seconds of it."""
+    from parenvs.agents.learning.elastic.teach import Lessons
+
+    begin = time.process_time()
+    members = list(elastic_rows(ELASTIC_SETS[0]))
+    some = members[:: max(len(members) // TAUGHT, 1)]
+    found = Lessons(
+        [load_elastic(f"{ELASTIC_SETS[0]}/{x}") for x in some],
+        lambda problem: progress(f"{problem.name}: solved"),
+    )
+    return found, time.process_time() - begin
+
+
+def learner_of(agent: str, seed: int, steps: int) -> tuple[Any, float]:
+    """Train an agent; the processor seconds that it took, lessons among them."""
     from parenvs.agents.learning.elastic.learnt import Learnt
-    from parenvs.agents.learning.elastic.teach import Lessons, teach
+    from parenvs.agents.learning.elastic.teach import teach
     from parenvs.agents.learning.elastic.train import train
 
-    known: list[tuple[Lessons, float]] = []  # solved once for all seeds
-
-    def make(agent: str, seed: int, steps: int) -> tuple[Any, float]:
-        if agent == "taught" and not known:
-            begin = time.process_time()
-            members = list(elastic_rows(ELASTIC_SETS[0]))
-            some = members[:: max(len(members) // chains, 1)]
-            lessons = Lessons(
-                [load_elastic(f"{ELASTIC_SETS[0]}/{x}") for x in some],
-                lambda problem: progress(f"{problem.name}: solved"),
-            )
-            known.append((lessons, time.process_time() - begin))
-        begin = time.process_time()
-        if agent != "taught":
-            return train(agent, seed, steps), time.process_time() - begin
-        lessons, spent = known[0]
-        found = Learnt(teach(lessons, seed, steps).arrays())
-        return found, time.process_time() - begin + spent
-
-    return make
+    before = lessons()[1] if agent == "taught" else 0.0
+    begin = time.process_time()
+    if agent == "taught":
+        found: Any = Learnt(teach(lessons()[0], seed, steps).arrays())
+    else:
+        found = train(agent, seed, steps)
+    return found, time.process_time() - begin + before
 
 
-def agent_rows(rows: Rows, agents: list[str], seeds: list[int], scale: float, out: Path) -> None:
-    """Train agents for each seed, and play the test set and the traces with them."""
+def trained(rows: Rows, folder: Path, agent: str, seed: int, steps: int) -> Row:
+    """Train an agent, and play the test set and the traces with it; the best weights are kept."""
     from parenvs.agents.learning.elastic.train import all_returns, returns, weights
 
-    missing = [(seed, agent) for seed in seeds for agent in agents
-               if (ELASTIC_SETS[0], agent, seed) not in rows.rows]  # fmt: skip
-    tests = [
-        load_elastic(f"{ELASTIC_SETS[2]}/{member}") for member in elastic_rows(ELASTIC_SETS[2])
-    ]
+    tests = [load_elastic(f"{ELASTIC_SETS[2]}/{x}") for x in elastic_rows(ELASTIC_SETS[2])]
     groups = [tests, *([load_elastic(trace, model) for model in MEASURED] for trace in TRACES)]
-    make = learners()
-    for seed, agent in missing:
-        steps = max(int(AGENTS[agent] * scale), 1)
-        learner, seconds = make(agent, seed, steps)
-        valid = float(returns(learner, range(VALIDATED), instance=ELASTIC_SETS[1])["value"].mean())
-        earned = {}
-        for problems in groups:
-            courses = range(SEEDS if problems[0].is_random else 1)
-            for problem, found in zip(
-                problems, all_returns(learner, problems, courses), strict=True
-            ):
-                earned[problem.name] = [float(found[key].mean()) for key in ("value", "share")]
-        if agent in KEPT:
-            best = max((row["validation"] for row in trainings(rows) if row["method"] == agent),
-                       default=-np.inf)  # fmt: skip
-            if valid > best:
-                with replacing(out / f"elastic-{agent}.npz") as stream:
-                    np.savez(stream, **(weights(learner) if agent == "ppo" else learner.weights))
-        row = {"problem": ELASTIC_SETS[0], "method": agent, "seed": seed}
-        rows.add(row, lambda n=steps, s=seconds, v=valid, e=earned: {
-            "steps": n, "seconds": round(s, 1), "validation": v, "earned": e})  # fmt: skip
-        progress(f"{agent} seed {seed}: {steps:,} steps in {seconds:.0f} s, {valid:.4f}")
+    learner, seconds = learner_of(agent, seed, steps)
+    valid = float(returns(learner, range(VALIDATED), instance=ELASTIC_SETS[1])["value"].mean())
+    earned = {}
+    for problems in groups:
+        courses = range(SEEDS if problems[0].is_random else 1)
+        found = all_returns(learner, problems, courses)
+        for problem, figures in zip(problems, found, strict=True):
+            earned[problem.name] = [float(figures[key].mean()) for key in ("value", "share")]
+    others = rows.of(problem=ELASTIC_SETS[0], method=agent)
+    if agent in KEPT and valid > max((row["validation"] for row in others), default=-np.inf):
+        with replacing(folder / f"elastic-{agent}.npz") as stream:
+            np.savez(stream, **(weights(learner) if agent == "ppo" else learner.weights))
+    return {"steps": steps, "seconds": round(seconds, 1), "validation": valid, "earned": earned}
 
 
-def agent_sections(rows: Rows) -> list[str]:
+def agent_sections(known: Known) -> list[str]:
     """What was trained, and how far it is from rules, hindsight and the optimal policy."""
-    found = trainings(rows)
-    if not found:
+    if not any(seeds_of(known, agent) for agent in AGENTS):
         return []
     names = {
         "traces never trained on": [f"{t}/{m}-measured" for t in TRACES for m in MEASURED],
@@ -418,12 +408,12 @@ def agent_sections(rows: Rows) -> list[str]:
     }
     lines = []
     for agent in AGENTS:
-        own = [row for row in found if row["method"] == agent]
+        own = known.get((ELASTIC_SETS[0], agent), [])
         if own:
             lines.append([
                 agent, len(own), f"{own[0]['steps']:,}",
                 f"{np.mean([row['seconds'] for row in own]):.0f}",
-                ", ".join(f"{row['validation']:.4f}" for row in sorted(own, key=_seed)),
+                ", ".join(f"{x['validation']:.4f}" for x in sorted(own, key=itemgetter("seed"))),
             ])  # fmt: skip
     parts = [
         "## Agents",
@@ -434,17 +424,17 @@ def agent_sections(rows: Rows) -> list[str]:
     ]
     for where, problems in names.items():
         against = "optimal" if where == "test chains" else "hindsight"
-        best = np.array([mean(rows, name, against, "value") for name in problems])
+        best = np.array([mean(known, name, against, "value") for name in problems])
         kinds = np.array([name.removeprefix(f"{ELASTIC_SETS[2]}/").split("-")[0].split("/")[0]
                           for name in problems])  # fmt: skip
-        ahead = np.array([mean(rows, name, RIVAL, "value") for name in problems])
+        ahead = np.array([mean(known, name, RIVAL, "value") for name in problems])
         lines = []
         for method in (*RULES, *AGENTS):
-            seeds: list[Any] = seeds_of(rows, method) if method in AGENTS else [None]
+            seeds: list[Any] = seeds_of(known, method) if method in AGENTS else [None]
             if not seeds:
                 continue
             values = np.array(
-                [[mean(rows, n, method, "value", s) for n in problems] for s in seeds]
+                [[mean(known, n, method, "value", s) for n in problems] for s in seeds]
             )
             gaps, more = 1.0 - values / best, values / ahead - 1.0
             low, high = bootstrap_interval(interquartile_mean, gaps, strata=kinds)
@@ -465,31 +455,40 @@ def agent_sections(rows: Rows) -> list[str]:
     return parts
 
 
-def _seed(row: Row) -> int:
-    return int(row["seed"])
+@measurement(
+    key="problem method seed",
+    among={"only": PARTS, "agents": AGENTS},
+    about={"scale": "factor of the steps, for a try"},
+)
+def elastic(
+    rows: Rows,
+    folder: Path,
+    only: tuple[str, ...] = PARTS[:-1],
+    agents: tuple[str, ...] = tuple(AGENTS),
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4),
+    scale: float = 1.0,
+) -> Iterator[Case]:
+    parts = {"traces": trace_cases, "sets": set_cases, "speed": speed_cases}
+    for part in only:
+        yield from parts[part]() if part in parts else ()
+    for seed in seeds if "agents" in only else ():
+        for agent in agents:
+            steps = max(int(AGENTS[agent] * scale), 1)
+            key = _key(ELASTIC_SETS[0], agent, seed)
+            yield key, partial(trained, rows, folder, agent, seed, steps)
 
 
-def main() -> None:
-    """Run the parts, and write the page."""
-    options = parser(__doc__)
-    options.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS[:-1]))
-    options.add_argument("--agents", nargs="+", choices=list(AGENTS), default=list(AGENTS))
-    options.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    options.add_argument("--scale", type=float, default=1.0, help="factor of the steps, for a try")
-    chosen = options.parse_args()
-    rows = Rows(chosen.out / "elastic.jsonl")
-    if "traces" in chosen.only:
-        trace_rows(rows)
-    if "sets" in chosen.only:
-        set_rows(rows)
-    if "agents" in chosen.only:
-        agent_rows(rows, chosen.agents, chosen.seeds, chosen.scale, chosen.out)
-    spread(rows)
-    if "speed" in chosen.only:
-        speed_rows(rows)
-    sections = movement_sections() + trace_sections(rows) + set_sections(rows)
-    publish("elastic", [*sections, *agent_sections(rows), *speed_sections(rows)], None, chosen.out)
+@elastic.page
+def page(rows: list[Row]) -> list[str]:
+    known = known_of(rows)
+    return [
+        *movement_sections(),
+        *trace_sections(known),
+        *set_sections(known),
+        *agent_sections(known),
+        *speed_sections(rows),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    main(elastic)

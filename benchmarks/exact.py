@@ -2,37 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
-from benchmarks.common import (
-    CLUSTERS,
-    INSTANCES,
-    Solved,
-    numbers,
-    parser,
-    percent,
-    problem,
-    progress,
-    publish,
-    solve,
-    table,
-)
+from benchmarks.framework import INSTANCES, Column, Row, columns, main, measurement, numbers
+from benchmarks.pipelines import CLUSTERS, longer, problem, proof, solve
 from parenvs.agents.pipeline.exact import exact_full, exact_pruned
 from parenvs.tasks.pipeline.cuts import CutSpace
 
 TARGETS = "target: pruned below 1 s, full below 10 s"
-HEADER = (
-    "instance", "cluster", "stages", "candidates", "pruned (s)", "proof", "full (s)", "proof",
-    "L pruned (s)", "L full (s)", "pruned / full - 1", "simulated, pruned (s)",
-    "simulated, full (s)", "device cuts, full",
-)  # fmt: skip
+COLUMNS: list[Column] = [
+    ("instance", "{instance}"),
+    ("cluster", "{cluster}"),
+    ("stages", "{stages}"),
+    ("candidates", "{candidates} of {pivots}"),
+    ("pruned (s)", "{pruned[seconds]:.3f}"),
+    ("proof", "{pruned[status]}"),
+    ("full (s)", "{full[seconds]:.3f}"),
+    ("proof", lambda row: proof(row["full"])),
+    ("L pruned (s)", "{pruned[length_seconds]:.4f}"),
+    ("L full (s)", "{full[length_seconds]:.4f}"),
+    ("pruned / full - 1", lambda row: longer(row["pruned"], row["full"])),
+    ("simulated, pruned (s)", "{pruned[simulated_seconds]:.4f}"),
+    ("simulated, full (s)", "{full[simulated_seconds]:.4f}"),
+    ("device cuts, full", lambda row: numbers(row["full"]["device_cuts"])),
+]
 
 
-def case(instance: str, cluster: str, stages: int, limit: float | None) -> dict[str, Any]:
+@measurement(
+    about={"many": "stages of the hard cases; 0: none", "limit": "seconds for each of those"},
+    among={"instances": INSTANCES},
+)
+def exact(
+    instances: tuple[str, ...] = INSTANCES,
+    stages: tuple[int, ...] = (2, 3, 4),
+    many: int = 8,
+    limit: float = 60.0,
+) -> Iterator[tuple[str, Row]]:
+    """Solve problems over the candidates and over all pivots."""
+    case("vgg-19", "A", 2, None)  # pays for the first use of everything
+    for instance in instances:
+        for cluster in CLUSTERS:
+            for count in stages:
+                yield "few", case(instance, cluster, count, None)
+    for instance in instances if many else ():
+        yield "many", case(instance, "C", many, limit)
+
+
+def case(instance: str, cluster: str, stages: int, limit: float | None) -> Row:
     """Run both planners on one problem; ``limit`` is the time limit of the full one, seconds."""
-    pipeline = problem(instance, cluster)
-    space = CutSpace.build(pipeline.with_stages(stages))
+    pipeline = problem(instance, cluster).with_stages(stages)
+    space = CutSpace.build(pipeline)
     return {
         "instance": instance,
         "cluster": cluster,
@@ -41,80 +61,42 @@ def case(instance: str, cluster: str, stages: int, limit: float | None) -> dict[
         "candidates": len(space.pivots),
         "radius": space.radius,
         "pruned": solve(pipeline, partial(exact_pruned, space)),
-        "full": solve(pipeline, partial(exact_full, pipeline, stages, time_limit=limit)),
+        "full": solve(pipeline, partial(exact_full, pipeline, time_limit=limit)),
     }
 
 
-def row(raw: dict[str, Any]) -> list[str]:
-    """The table's row of one case."""
-    pruned, full = raw["pruned"], raw["full"]
-    cells = [raw["instance"], raw["cluster"], str(raw["stages"])]
-    cells += [f"{raw['candidates']} of {raw['pivots']}"]
-    cells += [f"{pruned.seconds:.3f}", pruned.status, f"{full.seconds:.3f}", _proof(full)]
-    cells += [_seconds(pruned.length_seconds), _seconds(full.length_seconds)]
-    cells += [percent(pruned.length / full.length - 1)]
-    cells += [_seconds(pruned.simulated_seconds), _seconds(full.simulated_seconds)]
-    return [*cells, numbers(full.device_cuts) if full.device_cuts else ""]
-
-
-def summary(cases: list[dict[str, Any]]) -> str:
+def summary(cases: list[Row]) -> str:
     """The worst times, and the problems that are left without a proof."""
     parts = []
     for kind in ("pruned", "full"):
-        worst = max(cases, key=lambda raw: raw[kind].seconds)
-        proven = sum(raw[kind].status != "feasible" for raw in cases)
+        worst = max(cases, key=lambda row: row[kind]["seconds"])
+        proven = sum(row[kind]["status"] != "feasible" for row in cases)
         where = f"{worst['instance']} {worst['cluster']}, {worst['stages']} stages"
         parts.append(
-            f"{kind}: worst {worst[kind].seconds:.3f} s ({where}), "
+            f"{kind}: worst {worst[kind]['seconds']:.3f} s ({where}), "
             f"{proven} of {len(cases)} proven optimal or infeasible"
         )
     return "; ".join(parts) + "."
 
 
-def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
-
-
-def _proof(found: Solved) -> str:
-    if found.status != "feasible":
-        return found.status
-    assert found.bound_seconds is not None
-    return f"none: within {percent(found.length / found.bound_seconds - 1)}"
-
-
-def main() -> None:
-    """Solve, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--instances", nargs="+", default=INSTANCES, choices=INSTANCES)
-    options.add_argument("--stages", nargs="+", type=int, default=(2, 3, 4))
-    options.add_argument("--many", type=int, default=8, help="stages of the hard cases; 0: none")
-    options.add_argument("--limit", type=float, default=60.0, help="seconds for each of those")
-    chosen = options.parse_args()
-    case("vgg-19", "A", 2, None)  # pays for the first use of everything
-    few, many = [], []
-    for instance in chosen.instances:
-        for cluster in CLUSTERS:
-            for stages in chosen.stages:
-                progress(f"{instance} {cluster} {stages}")
-                few.append(case(instance, cluster, stages, None))
-    for instance in chosen.instances if chosen.many else ():
-        progress(f"{instance} C {chosen.many}")
-        many.append(case(instance, "C", chosen.many, chosen.limit))
+@exact.page
+def page(data: dict[str, list[Row]], many: int, limit: float) -> list[str]:
+    """Show the cases."""
     sections = [
         "`pruned` is the space of `PipelineCut-v0`; `full` is over all pivots and all device cuts. "
         "One run each, loading not counted. Simulated lengths never rank.",
-        table(HEADER, map(row, few), left=3),
-        f"{summary(few)} ({TARGETS}.)",
+        columns(data["few"], COLUMNS, left=3),
+        f"{summary(data['few'])} ({TARGETS}.)",
     ]
-    if many:
+    if "many" in data:
         sections += [
-            f"With {chosen.many} stages, the full search stopped after {chosen.limit:g} s (no "
+            f"With {many} stages, the full search stopped after {limit:g} s (no "
             "target; `none: within` is the distance to the proven lower bound):",
-            table(HEADER, map(row, many), left=3),
-            summary(many),
+            columns(data["many"], COLUMNS, left=3),
+            summary(data["many"]),
         ]
-    publish("exact", sections, {"few": few, "many": many}, chosen.out)
+    return sections
 
 
 if __name__ == "__main__":
-    main()
+    main(exact)

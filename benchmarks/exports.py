@@ -1,21 +1,18 @@
 """Exported plans, compiled and run: collectives, memory and losses beside what is predicted.
 
-Needs the extras ``jax`` and ``torch``. Every row is written as soon as it is there; a run that was
-stopped goes on where it was.
+Needs the extras ``jax`` and ``torch``.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from benchmarks.common import ROOT, parser, progress, publish, table
 from benchmarks.compiled_plans import (
     DEVICES,
     KINDS,
@@ -24,6 +21,16 @@ from benchmarks.compiled_plans import (
     compiled,
     depths,
     predicted,
+)
+from benchmarks.framework import (
+    ROOT,
+    Case,
+    Row,
+    Rows,
+    apart,
+    main,
+    measurement,
+    table,
 )
 from parenvs.exports.liveness import BROADCAST, COPY, EARLY
 from parenvs.shipped import names
@@ -41,7 +48,7 @@ _RUNS = (
 )
 
 
-def t5_losses(layers: int = 2) -> list[dict[str, Any]]:
+def t5_losses(layers: int = 2) -> list[Row]:
     """Train T5 of the shipped code, small, under every kind of plan; in a process of its own."""
     import jax
     import numpy as np
@@ -101,15 +108,16 @@ def t5_losses(layers: int = 2) -> list[dict[str, Any]]:
     return rows
 
 
-def losses(which: str) -> list[dict[str, Any]]:
+def losses(which: str) -> list[Row]:
     """Losses of an example, or of T5, in processes of its own."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
     own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    command = [str(ROOT / "examples" / which.split()[0]), *which.split()[1:]]
     if which == "t5":
-        command, own["XLA_FLAGS"] = [__file__, "--t5", "2"], flags
+        flags = f"{os.environ.get('XLA_FLAGS', '')} "
+        flags += f"--xla_force_host_platform_device_count={DEVICES}"
+        return apart(t5_losses, seconds=TIMEOUT, XLA_FLAGS=flags, **own)
+    script, *words = which.split()
     ended = subprocess.run(
-        [sys.executable, "-W", "ignore", *command],
+        [sys.executable, "-W", "ignore", str(ROOT / "examples" / script), *words],
         env={**os.environ, **own},
         capture_output=True,
         text=True,
@@ -117,8 +125,6 @@ def losses(which: str) -> list[dict[str, Any]]:
     )
     if ended.returncode:
         return [{"run": which, "plan": "", "failed": ended.stderr.strip().splitlines()[-1]}]
-    if which == "t5":
-        return json.loads(ended.stdout)
     head, *lines = [line for line in ended.stdout.splitlines() if ": " in line]
     start = float(re.findall(r"\d+\.\d+", head)[0])
     rows = []
@@ -131,13 +137,13 @@ def losses(which: str) -> list[dict[str, Any]]:
     return rows
 
 
-def rows_of(rows: list[dict[str, Any]], name: str, kind: str) -> dict[int | None, dict[str, Any]]:
+def rows_of(rows: list[Row], name: str, kind: str) -> dict[int | None, Row]:
     """Layers -> what is known of a plan of a graph with so many; None for a graph as it is."""
     own = (x for x in rows if (x.get("graph"), x.get("kind")) == (name, kind))
     return {x["layers"]: x for x in own}
 
 
-def missing(rows: list[dict[str, Any]], name: str, kind: str) -> list[int | None]:
+def missing(rows: list[Row], name: str, kind: str) -> list[int | None]:
     """Layers with which a plan of a graph is still to be compiled, or predicted."""
     own, deep = rows_of(rows, name, kind), depths().get(name)
     if any("refused" in x for x in own.values()):
@@ -150,7 +156,7 @@ def missing(rows: list[dict[str, Any]], name: str, kind: str) -> list[int | None
     return [*shallow, *([] if deep.layers in own else [deep.layers])]
 
 
-def found(rows: list[dict[str, Any]], name: str, kind: str) -> dict[str, Any]:
+def found(rows: list[Row], name: str, kind: str) -> Row:
     """What was compiled of a plan of a graph: whole, or extrapolated from few layers by layer."""
     own = rows_of(rows, name, kind)
     if any("refused" in x for x in own.values()):
@@ -185,18 +191,18 @@ def found(rows: list[dict[str, Any]], name: str, kind: str) -> dict[str, Any]:
     }
 
 
-def in_band(row: dict[str, Any]) -> bool:
+def in_band(row: Row) -> bool:
     """Whether XLA takes about the memory that is predicted of its compiler for CPUs."""
     return BAND[0] <= row["whole"]["cpu_peak_bytes"] / row["peak_bytes"] <= BAND[1]
 
 
-def without(row: dict[str, Any], *kinds: str) -> float:
+def without(row: Row, *kinds: str) -> float:
     """The same ratio to XLA's memory without tensors of some kinds that are alive at its peak."""
     left_out = sum(row["alive"].get(kind, 0.0) for kind in kinds)
     return row["whole"]["cpu_peak_bytes"] / (row["peak_bytes"] - left_out)
 
 
-def explained(row: dict[str, Any]) -> str:
+def explained(row: Row) -> str:
     """Why XLA's memory is outside of the band; empty if it is inside, or if nothing known fits.
 
     What is named was seen in compiled modules; that it fits a row is told by the row's bytes.
@@ -223,7 +229,7 @@ def explained(row: dict[str, Any]) -> str:
     return ""
 
 
-def as_predicted(row: dict[str, Any]) -> bool:
+def as_predicted(row: Row) -> bool:
     """Whether shardings, arrays, bytes and kinds of collectives are those predicted."""
     reduced = row["collectives"].get("all-reduce", {"arrays": 0, "bytes": 0.0})
     same = abs(reduced["bytes"] - row["whole"]["cpu_bytes"]) <= 1e-6 * row["whole"]["cpu_bytes"]
@@ -232,7 +238,7 @@ def as_predicted(row: dict[str, Any]) -> bool:
     return arrays and same and not others and not row["changed"]
 
 
-def cells(name: str, kind: str, row: dict[str, Any]) -> list[str]:
+def cells(name: str, kind: str, row: Row) -> list[str]:
     """The cells of a compiled plan."""
     head = [name, kind, row.get("depth", "all")]
     if "refused" in row:
@@ -260,55 +266,38 @@ def cells(name: str, kind: str, row: dict[str, Any]) -> list[str]:
     ]
 
 
-def main() -> int:
-    """Fill in the missing rows, and write the page; the status is 1 if losses differ."""
-    options = parser(__doc__)
-    options.add_argument(
-        "--graphs", nargs="*", default=names(), choices=names(), help="shipped graphs to compile"
-    )
-    options.add_argument("--page", action="store_true", help="only write the page anew")
-    options.add_argument(
-        "--t5", type=int, metavar="LAYERS", help="only print the losses of a small T5 as JSON"
-    )
-    chosen = options.parse_args()
-    if chosen.t5:
-        print(json.dumps(t5_losses(chosen.t5)))
-        return 0
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    path: Path = chosen.out / "exports.jsonl"
-    rows = [json.loads(x) for x in path.read_text().splitlines()] if path.exists() else []
-
-    def add(row: dict[str, Any]) -> None:
-        progress(json.dumps(row)[:300])
-        rows.append(row)
-        with path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(row) + "\n")
-
+@measurement(
+    key=lambda row: tuple(row.get(x) for x in ("run", "plan", "graph", "kind", "layers")),
+    wrong=lambda rows: any(x.get("worst", 1.0) > TOLERANCE for x in rows if "run" in x),
+    among={"graphs": names()},
+    about={"graphs": "shipped graphs to compile"},
+)
+def exports(rows: Rows, graphs: tuple[str, ...] = names()) -> Iterator[Case]:
     for which in ("t5", *(" ".join(words) for words in _RUNS)):
-        if not chosen.page and not any(x.get("asked_for") == which for x in rows):
-            for row in losses(which):
-                add(row | {"asked_for": which})
-    plans = [(name, kind) for name in chosen.graphs for kind in KINDS]
-    for name, kind in () if chosen.page else plans:
-        for layers in missing(rows, name, kind):
-            own = {"graph": name, "kind": kind, "layers": layers}
-            if name in depths() and layers == depths()[name].layers:
-                content = predicted(name, kind)
-                add({**own, **(content if "refused" in content else {"predicted": content})})
-            else:
-                add({**own, **compiled(name, kind, layers)})
-    whole = [x for x in plans if not missing(rows, *x)]
-    table_rows = {plan: found(rows, *plan) for plan in whole}
-    publish(
-        "exports",
-        [*loss_sections(rows), *compiled_sections(table_rows, chosen.graphs)],
-        [],
-        chosen.out,
-    )
-    return int(any(x.get("worst", 1.0) > TOLERANCE for x in rows if "run" in x))
+        for row in [] if rows.of(asked_for=which) else losses(which):
+            yield {"run": row["run"], "plan": row["plan"]}, partial(dict, row, asked_for=which)
+    for name in graphs:
+        for kind in KINDS:
+            for layers in missing(list(rows), name, kind):
+                own = {"graph": name, "kind": kind, "layers": layers}
+                yield own, partial(compiled_or_predicted, **own)
 
 
-def loss_sections(rows: list[dict[str, Any]]) -> list[str]:
+def compiled_or_predicted(graph: str, kind: str, layers: int | None) -> Row:
+    if graph not in depths() or layers != depths()[graph].layers:
+        return compiled(graph, kind, layers)
+    content = predicted(graph, kind)
+    return content if "refused" in content else {"predicted": content}
+
+
+@exports.page
+def page(rows: list[Row], graphs: tuple[str, ...]) -> list[str]:
+    plans = [(name, kind) for name in graphs for kind in KINDS]
+    known = {plan: found(rows, *plan) for plan in plans if not missing(rows, *plan)}
+    return [*loss_sections(rows), *compiled_sections(known, graphs)]
+
+
+def loss_sections(rows: list[Row]) -> list[str]:
     """Losses of runs."""
     return [
         f"Losses of {STEPS} steps on virtual devices and local processes, beside one device: "
@@ -334,9 +323,7 @@ def loss_sections(rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def compiled_sections(
-    plans: dict[tuple[str, str], dict[str, Any]], graphs: Sequence[str]
-) -> list[str]:
+def compiled_sections(plans: dict[tuple[str, str], Row], graphs: Sequence[str]) -> list[str]:
     """Compiled plans beside what is predicted, and which are missing."""
     done = [x for x in plans.values() if "refused" not in x]
     same, near = sum(map(as_predicted, done)), sum(map(in_band, done))
@@ -384,4 +371,4 @@ def compiled_sections(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(exports)

@@ -8,8 +8,6 @@ PyTorch on local processes. The two need packages that are no extras of parenvs,
     python benchmarks/exports_models.py --only jax
     pip install 'transformers==5.23.0'
     python benchmarks/exports_models.py --only torch
-
-Every plan's row is written as soon as it is there; a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -17,12 +15,25 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, parser, progress, publish, table
+from benchmarks.framework import (
+    ROOT,
+    Case,
+    Column,
+    Row,
+    Rows,
+    apart,
+    columns,
+    main,
+    measurement,
+    progress,
+)
+from parenvs.errors import ParenvsError
 
 STEPS, TOLERANCE = 20, 1e-4
 DEVICES, TP = 8, 4
@@ -48,36 +59,23 @@ PLANS = {
 }
 
 
-def main() -> int:
-    """Run what is missing, and write the page; the status is 1 if losses differ."""
-    options = parser(__doc__)
-    options.add_argument("--only", choices=tuple(MODELS), help="one of the frameworks")
-    options.add_argument("--page", action="store_true", help="only write the page anew")
-    options.add_argument("--run", nargs=3, metavar=("FRAMEWORK", "MODEL", "PLANS"))
-    chosen = options.parse_args()
-    if chosen.run:
-        framework, name, plans = chosen.run
-        work = _jax if framework == "jax" else _torch
-        work(name, plans.split(","))
-        return 0
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    path: Path = chosen.out / "exports_models.jsonl"
-    rows = [json.loads(x) for x in path.read_text().splitlines()] if path.exists() else []
-    for framework, models in {} if chosen.page else MODELS.items():
-        for name in models if chosen.only in (None, framework) else ():
-            done = {x["plan"] for x in rows if (x["framework"], x["model"]) == (framework, name)}
+@measurement(
+    key="framework model plan",
+    wrong=lambda rows: any(row.get("worst", 0.0) > TOLERANCE for row in rows),
+    among={"only": MODELS},
+    about={"only": "of the frameworks"},
+)
+def exports_models(rows: Rows, only: tuple[str, ...] = tuple(MODELS)) -> Iterator[Case]:
+    for framework in only:
+        for name in MODELS[framework]:
+            done = {row["plan"] for row in rows.of(framework=framework, model=name)}
             left = [plan for plan in PLANS[framework] if plan not in done]
-            if left:
-                for row in _rows(framework, name, left):
-                    rows.append({"framework": framework, "model": name, **row})
-                    progress(json.dumps(rows[-1])[:300])
-                    with path.open("a", encoding="utf-8") as stream:
-                        stream.write(json.dumps(rows[-1]) + "\n")
-    publish("exports_models", _sections(rows), [], chosen.out)
-    return int(any(x.get("worst", 0.0) > TOLERANCE for x in rows))
+            for row in trained(framework, name, left) if left else ():
+                key = {"framework": framework, "model": name, "plan": row["plan"]}
+                yield key, partial(dict, row)
 
 
-def _rows(framework: str, name: str, plans: list[str]) -> list[dict[str, Any]]:
+def trained(framework: str, name: str, plans: list[str]) -> list[Row]:
     """Run a model under plans in a process of its own."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
     flags += " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
@@ -85,38 +83,32 @@ def _rows(framework: str, name: str, plans: list[str]) -> list[dict[str, Any]]:
     own["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     if framework == "jax":
         own["XLA_FLAGS"] = flags
-    command = [sys.executable, "-W", "ignore", __file__, "--run", framework, name, ",".join(plans)]
-    ended = subprocess.run(
-        command, env={**os.environ, **own}, capture_output=True, text=True, timeout=SECONDS
-    )
-    found = [json.loads(x) for x in ended.stdout.splitlines() if x.startswith('{"plan"')]
-    if ended.returncode and not found:
-        progress(ended.stderr[-3000:])
-    return found
+    try:
+        return apart(_jax if framework == "jax" else _torch, name, plans, seconds=SECONDS, **own)
+    except ParenvsError as error:
+        progress(str(error))
+        return []
 
 
-def _sections(rows: list[dict[str, Any]]) -> list[str]:
-    """What was trained, and what is missing."""
+COLUMNS: list[Column] = [
+    ("framework", "{framework}"),
+    ("model", "{model}"),
+    ("plan", "{plan}"),
+    ("as what, or what is missing", lambda row: row.get("told", row.get("missing", ""))),
+    ("first loss", "{first:.4f}"),
+    ("last", "{last:.4f}"),
+    ("difference", "{worst:.1e}"),
+]
+
+
+@exports_models.page
+def page(rows: list[Row]) -> list[str]:
     done = [x for x in rows if "worst" in x]
     order = {plan: k for plans in PLANS.values() for k, plan in enumerate(plans)}
     rows = sorted(
         rows,
         key=lambda x: (x["framework"], list(MODELS["jax"]).index(x["model"]), order[x["plan"]]),
     )
-    cells = [
-        [
-            x["framework"],
-            x["model"],
-            x["plan"],
-            x.get("told", x.get("missing", "")),
-            *(
-                (f"{x['first']:.4f}", f"{x['last']:.4f}", f"{x['worst']:.1e}")
-                if "worst" in x
-                else ("", "", "")
-            ),
-        ]
-        for x in rows
-    ]
     listed = "; ".join(
         f"{framework} {name}: {what}"
         for framework, models in MODELS.items()
@@ -136,19 +128,7 @@ def _sections(rows: list[dict[str, Any]]) -> list[str]:
         "`batch`, `tensor` a hybrid plan of 2 tp ranks, `pipeline` one of 2 stages with 2 "
         f"micro-batches). Losses within {TOLERANCE:g} of one device's: {equal} of {len(rows)} plans"
         f"; {len(rows) - len(done)} do not run, with the reason.",
-        table(
-            [
-                "framework",
-                "model",
-                "plan",
-                "as what, or what is missing",
-                "first loss",
-                "last",
-                "difference",
-            ],
-            cells,
-            left=4,
-        ),
+        columns(rows, COLUMNS, left=4),
         *([f"Not run yet: {', '.join(left)}."] if left else []),
     ]
 
@@ -247,15 +227,15 @@ def _tunix(text: dict[str, Any], entropy: Any) -> tuple[Any, Any, dict[str, Any]
     return loss, named(nnx.to_pure_dict(state)), text
 
 
-def _jax(name: str, plans: list[str]) -> None:
-    """Train a model under plans on virtual devices, and print a row for each."""
+def _jax(name: str, plans: list[str]) -> list[Row]:
+    """Train a model under plans on virtual devices."""
     import jax
     import jax.numpy as jnp
     import numpy as np
 
     from benchmarks.compiled_plans import KINDS
     from parenvs import from_jax
-    from parenvs.errors import ParenvsError, one_line
+    from parenvs.errors import one_line
     from parenvs.exports.jax import shardings
     from parenvs.exports.sharding import sharding_of
 
@@ -283,7 +263,7 @@ def _jax(name: str, plans: list[str]) -> None:
             values.append(float(value))
         return values
 
-    single = curve()
+    single, rows = curve(), []
     for kind in plans:
         try:
             plan = KINDS[kind](graph)
@@ -294,9 +274,10 @@ def _jax(name: str, plans: list[str]) -> None:
             split = sum(not x.is_fully_replicated for x in jax.tree.leaves(own[0]))
             placed = f"{split} of {len(jax.tree.leaves(params))} parameters split over "
             told = placed + " x ".join(map(str, sizes))
-            _tell(kind, single, curve(own), told)
+            rows.append(_row(kind, single, curve(own), told))
         except ParenvsError as error:
-            _tell(kind, missing=one_line(error))
+            rows.append({"plan": kind, "missing": one_line(error)})
+    return rows
 
 
 # --- PyTorch -----------------------------------------------------------------------------------
@@ -379,8 +360,8 @@ def torch_work(rank: int, processes: int, port: int, job: dict[str, Any]) -> Non
         Path(job["told"]).write_text(json.dumps(found), encoding="utf-8")
 
 
-def _torch(name: str, plans: list[str]) -> None:
-    """Train a model under plans on local processes, and print a row for each."""
+def _torch(name: str, plans: list[str]) -> list[Row]:
+    """Train a model under plans on local processes."""
     import tempfile
 
     import parenvs
@@ -395,6 +376,7 @@ def _torch(name: str, plans: list[str]) -> None:
     graph = from_torch(model, inputs, loss=loss, targets=(targets,))
     cluster = f"1x{PROCESSES}:v100"
     single, _ = torch_curve(name)
+    rows: list[Row] = []
 
     def made(kind: str) -> Any:
         if kind in ("operators", "batch"):
@@ -431,29 +413,19 @@ def _torch(name: str, plans: list[str]) -> None:
                 example.start(PROCESSES, job, torch_work)
             except Exception as error:  # of any kind: the framework's, or ours
                 named = re.findall(r"^[\w.]+(?:Error|Exception): .*", str(error), re.MULTILINE)
-                _tell(kind, missing=one_line(named[-1] if named else error)[:240])
+                words = one_line(named[-1] if named else error)[:240]
+                rows.append({"plan": kind, "missing": words})
                 continue
             values, counts = json.loads(told.read_text())
             kinds = ", ".join(f"{n} {x}" for x, n in counts.items()) or "no collective"
-            _tell(kind, single, values, f"{plan.words}; {kinds}")
+            rows.append(_row(kind, single, values, f"{plan.words}; {kinds}"))
+    return rows
 
 
-def _tell(
-    kind: str,
-    single: list[float] | None = None,
-    curve: list[float] | None = None,
-    told: str = "",
-    missing: str = "",
-) -> None:
-    """Print a row."""
-    row: dict[str, Any] = {"plan": kind}
-    if single is None or curve is None:
-        row["missing"] = missing
-    else:
-        worst = max(abs(a / b - 1) for a, b in zip(curve, single, strict=True))
-        row |= {"told": told, "first": single[0], "last": curve[-1], "worst": worst}
-    print(json.dumps(row), flush=True)
+def _row(kind: str, single: list[float], curve: list[float], told: str) -> Row:
+    worst = max(abs(a / b - 1) for a, b in zip(curve, single, strict=True))
+    return {"plan": kind, "told": told, "first": single[0], "last": curve[-1], "worst": worst}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(exports_models)

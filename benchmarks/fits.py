@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
-from benchmarks.common import parser, percent, progress, publish, table
+from benchmarks.framework import Column, Row, columns, main, measurement, percent, table
 from parenvs.agents.partition.entries import LIMITED, PartitionProblem
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import partition_all, replicate
@@ -18,8 +18,6 @@ from parenvs.tasks.partition.space import PartitionSpace
 OLD = ("operator-partition-paper", "operator-partition-step-time", "data-parallel")
 """Tasks whose plans no memory limits."""
 
-Row = list[object]
-
 
 def fits_at_all(problem: Partitioning) -> bool:
     """Whether some plan keeps to 0.9 of the memory of a device."""
@@ -30,7 +28,7 @@ def fits_at_all(problem: Partitioning) -> bool:
     return True
 
 
-def case(problem: PartitionProblem) -> dict[str, Any]:
+def case(problem: PartitionProblem) -> Row:
     """Optimum, constant action 1 and the optimum without a limit, of one problem."""
     target = problem.partitioning
     space = PartitionSpace.of(target)
@@ -52,69 +50,66 @@ def case(problem: PartitionProblem) -> dict[str, Any]:
     }
 
 
-def row_of(raw: dict[str, Any]) -> Row:
-    """A row of the table."""
-    plans = raw["plans"]
-    peak = {name: f"{plan['memory_bytes']['peak'] / 1e9:.1f}" for name, plan in plans.items()}
-    best, ones = (plans[name]["step_seconds"] for name in ("optimum", "ones"))
-    fits = plans["ones"]["fits"]
-    return [
-        raw["name"],
-        f"{raw['limit_bytes'] / 1e9:.1f}",
-        peak["replicated"],
-        f"{plans['replicated']['step_seconds']:.4g}",
-        f"{ones:.4g}",
-        peak["ones"],
-        "yes" if fits else "no",
-        f"{best:.4g}",
-        peak["optimum"],
-        f"{ones / best:.3f}" if fits else "no plan",
-        percent(best / raw["free_seconds"] - 1),
-    ]
+COLUMNS: list[Column] = [
+    ("problem", "{name}"),
+    ("limit", "{limit_bytes:.1f/1e9}"),
+    ("replicated", "{plans[replicated][memory_bytes][peak]:.1f/1e9}"),
+    ("(s)", "{plans[replicated][step_seconds]:.4g}"),
+    ("action 1 (s)", "{plans[ones][step_seconds]:.4g}"),
+    ("its peak", "{plans[ones][memory_bytes][peak]:.1f/1e9}"),
+    ("fits", lambda row: "yes" if row["plans"]["ones"]["fits"] else "no"),
+    ("optimum (s)", "{plans[optimum][step_seconds]:.4g}"),
+    ("its peak", "{plans[optimum][memory_bytes][peak]:.1f/1e9}"),
+    (
+        "action 1 / optimum",
+        lambda row: f"{ratio(row):.3f}" if row["plans"]["ones"]["fits"] else "no plan",
+    ),
+    (
+        "limit costs",
+        lambda row: percent(row["plans"]["optimum"]["step_seconds"] / row["free_seconds"] - 1),
+    ),
+]
 
 
-def main() -> None:
-    """Solve, judge, print and write."""
-    chosen = parser(__doc__).parse_args()
-    shares = []
+def ratio(row: Row) -> float:
+    """Step time of the action 1 over the optimum's."""
+    return row["plans"]["ones"]["step_seconds"] / row["plans"]["optimum"]["step_seconds"]
+
+
+@measurement()
+def fits() -> Iterator[tuple[str, Row]]:
     for task in OLD:
         problems = tasks().task(task).problems.values()
-        progress(f"{task}: which problems have a plan that fits")
         fit = sum(fits_at_all(problem.target) for problem in problems)
-        shares.append({"task": task, "problems": len(problems), "fit": fit})
-    cases = []
-    for problem in tasks().task(LIMITED).problems.values():
-        progress(problem.name)
+        yield "shares", {"task": task, "problems": len(problems), "fit": fit}
+    limited = tasks().task(LIMITED).problems.values()
+    yield "shares", {"task": LIMITED, "problems": len(limited), "fit": len(limited)}
+    for problem in limited:
         assert isinstance(problem, PartitionProblem)
-        cases.append(case(problem))
-    shares.append({"task": LIMITED, "problems": len(cases), "fit": len(cases)})
-    over = [raw for raw in cases if not raw["plans"]["ones"]["fits"]]
-    ratios = [
-        raw["plans"]["ones"]["step_seconds"] / raw["plans"]["optimum"]["step_seconds"]
-        for raw in cases
-        if raw["plans"]["ones"]["fits"]
-    ]
-    binding = sum(raw["free_peak"] > raw["limit_bytes"] for raw in cases)
-    sections = [
+        yield "cases", case(problem)
+
+
+@fits.page
+def page(data: dict[str, list[Row]]) -> list[str]:
+    cases = data["cases"]
+    ratios = [ratio(row) for row in cases if row["plans"]["ones"]["fits"]]
+    binding = sum(row["free_peak"] > row["limit_bytes"] for row in cases)
+    return [
         "Problems of the leaderboard's partition tasks of which some plan keeps to 0.9 of the "
         "memory of a device, by the exact solver.",
-        table(["task", "problems", "with a plan that fits"], [list(x.values()) for x in shares]),
-        f"Of {LIMITED}: the proven optimum within memory, and the plan of the constant action 1. "
-        f"It does not fit on {len(over)} of {len(cases)} problems; on the others it takes "
-        f"{min(ratios):.3f} to {max(ratios):.3f} times as long as the optimum. On {binding} the "
-        "shortest step without a limit does not fit; the last column says by how much the limit "
-        "makes the step longer. Memory in GB, peaks of one device.",
         table(
-            [
-                "problem", "limit", "replicated", "(s)", "action 1 (s)", "its peak", "fits",
-                "optimum (s)", "its peak", "action 1 / optimum", "limit costs",
-            ],
-            map(row_of, cases),
+            ["task", "problems", "with a plan that fits"],
+            [list(share.values()) for share in data["shares"]],
         ),
-        f"Exact plans took at most {max(raw['seconds'] for raw in cases):.1f} s.",
-    ]  # fmt: skip
-    publish("fits", sections, {"shares": shares, "cases": cases}, chosen.out)
+        f"Of {LIMITED}: the proven optimum within memory, and the plan of the constant action 1. "
+        f"It does not fit on {len(cases) - len(ratios)} of {len(cases)} problems; on the others it "
+        f"takes {min(ratios):.3f} to {max(ratios):.3f} times as long as the optimum. On {binding} "
+        "the shortest step without a limit does not fit; the last column says by how much the "
+        "limit makes the step longer. Memory in GB, peaks of one device.",
+        columns(cases, COLUMNS),
+        f"Exact plans took at most {max(row['seconds'] for row in cases):.1f} s.",
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    main(fits)

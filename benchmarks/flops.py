@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
-from benchmarks.common import INSTANCES, parser, percent, progress, publish, table
+from benchmarks.framework import (
+    INSTANCES,
+    Column,
+    Row,
+    columns,
+    main,
+    measurement,
+    percent,
+    progress,
+)
 from parenvs import Graph, load_graph
 from parenvs.graph import reader as hlo
 from parenvs.instances import KINDS
 
 
-def compare(name: str, model: Any, kind: str) -> dict[str, Any]:
+def compare(name: str, model: Any, kind: str) -> Row:
     """Both counts of one variant; for a shipped model ours is that of the shipped file."""
     import jax
 
     from parenvs.datasets.models import forward, train_step
 
+    progress(f"{name} {kind}")
     function, arguments = (forward if kind == "forward" else train_step)(model)
     lowered: Any = jax.jit(function, keep_unused=True).lower(*arguments)
     shipped = name in INSTANCES
@@ -37,50 +46,43 @@ def compare(name: str, model: Any, kind: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Lower, count, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--models", nargs="+", help="only these (default: all)")
-    chosen = options.parse_args()
-    try:
-        import jax
-    except ImportError as error:
-        sys.exit(f"flops.py needs the extra 'jax' ({error})")
+def paper_models() -> dict[str, Any]:
+    """Those of the paper in full size, and one of each other architecture."""
     from jax_models import decoder_only, resnet50
     from parenvs.datasets.models import MODELS
 
-    models = {
-        **{x: MODELS[x] for x in INSTANCES},
-        "resnet-50": resnet50(),
-        "decoder-only": decoder_only(),
-    }
-    raws = []
-    for name in chosen.models or models:
-        for kind in KINDS:
-            progress(f"{name} {kind}")
-            raws.append(compare(name, models[name], kind))
-    header = ["model", "variant", "graph", "instructions", "ours", "XLA", "ours / XLA - 1"]
-    rows = [
-        [
-            raw["model"],
-            raw["kind"],
-            "shipped file" if raw["shipped"] else "lowered here",
-            f"{raw['instructions']:,}",
-            f"{raw['ours']:.6e}",
-            f"{raw['xla']:.6e}",
-            percent(raw["difference"], 5),
-        ]
-        for raw in raws
+    shipped = {name: MODELS[name] for name in INSTANCES}
+    return {**shipped, "resnet-50": resnet50(), "decoder-only": decoder_only()}
+
+
+@measurement(about={"models": "only these (default: all)"})
+def flops(models: tuple[str, ...] = ()) -> dict[str, Any]:
+    import jax
+
+    made = paper_models()
+    rows = [compare(name, made[name], kind) for name in models or made for kind in KINDS]
+    return {"jax": jax.__version__, "models": rows}
+
+
+@flops.page
+def page(data: dict[str, Any]) -> list[str]:
+    told: list[Column] = [
+        ("model", "{model}"),
+        ("variant", "{kind}"),
+        ("graph", lambda row: "shipped file" if row["shipped"] else "lowered here"),
+        ("instructions", "{instructions:,}"),
+        ("ours", "{ours:.6e}"),
+        ("XLA", "{xla:.6e}"),
+        ("ours / XLA - 1", "{difference:.5%}"),
     ]
-    worst = max(raws, key=lambda raw: abs(raw["difference"]))
-    sections = [
-        f"FLOPs of one execution; XLA's are `lowered.cost_analysis()`, jax {jax.__version__}.",
-        table(header, rows, left=3),
+    worst = max(data["models"], key=lambda row: abs(row["difference"]))
+    return [
+        f"FLOPs of one execution; XLA's are `lowered.cost_analysis()`, jax {data['jax']}.",
+        columns(data["models"], told, left=3),
         f"Largest difference: {percent(worst['difference'], 5)} ({worst['model']}, "
         f"{worst['kind']}). (target: 0.1 %.)",
     ]
-    publish("flops", sections, {"jax": jax.__version__, "models": raws}, chosen.out)
 
 
 if __name__ == "__main__":
-    main()
+    main(flops)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -14,7 +14,7 @@ from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.utils import get_action_masks
 from stable_baselines3.common.logger import configure
 
-from benchmarks.common import parser, progress, publish, table
+from benchmarks.framework import Column, Row, columns, main, measurement
 from parenvs.agents.learning.fused.env import POINT, FusedEnv
 from parenvs.agents.learning.fused.policy import draw
 from parenvs.agents.learning.fused.pool import ProblemPool, draw_part
@@ -47,7 +47,7 @@ class Clock:
         return time.perf_counter()
 
 
-def fused(pool: ProblemPool, settings: PPOSettings, clock: Clock) -> Round:
+def on_device(pool: ProblemPool, settings: PPOSettings, clock: Clock) -> Round:
     """A round of the loop on one device: environments alone, with the policy, with updates."""
     ppo = PPO(settings, FusedEnv(pool, settings.envs, settings.seed))
     alone = FusedEnv(pool, settings.envs)
@@ -121,7 +121,7 @@ def measure(
     settings: PPOSettings, repeats: int, pool: ProblemPool, clock: Clock
 ) -> dict[str, dict[str, float]]:
     """Median figures of each agent; they take turns, after a first round that does not count."""
-    turns = {"fused": fused(pool, settings, clock)}
+    turns = {"fused": on_device(pool, settings, clock)}
     if settings.envs <= MOST:
         turns["MaskablePPO"] = stable_baselines(settings, clock)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in turns}
@@ -135,47 +135,44 @@ def measure(
     }
 
 
-def main() -> None:
-    """Take the times, write the table."""
-    arguments = parser(__doc__, repeats=3)
-    arguments.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    arguments.add_argument("--envs", type=int, nargs="*", default=(64, 256, 1024, 4096))
-    arguments.add_argument("--choices", type=int, default=4, help="pairs of choices in a rollout")
-    options = arguments.parse_args()
-    device = device_of(options.device)
-    settings = PPOSettings(choices=options.choices, iterations=10**6)
-    pool = ProblemPool(draw_part(0, 0, settings.problems), device)
-    rows: list[dict[str, Any]] = []
+@measurement(about={"device": "cpu or cuda", "choices": "pairs of choices in a rollout"})
+def fused(
+    repeats: int = 3,
+    device: str = "cpu",
+    envs: tuple[int, ...] = (64, 256, 1024, 4096),
+    choices: int = 4,
+) -> Iterator[Row]:
+    place = device_of(device)
+    settings = PPOSettings(choices=choices, iterations=10**6)
+    pool = ProblemPool(draw_part(0, 0, settings.problems), place)
     with one_thread():
-        for envs in options.envs:
-            progress(f"{envs} environments")
-            some = replace(settings, envs=envs)
-            for name, figures in measure(some, options.repeats, pool, Clock(device)).items():
-                rows.append({"envs": envs, "agent": name, **figures})
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "one thread"
+        for count in envs:
+            some = replace(settings, envs=count)
+            for name, figures in measure(some, repeats, pool, Clock(place)).items():
+                yield {"envs": count, "agent": name, **figures}
+
+
+@fused.page
+def page(rows: list[Row], repeats: int, device: str, choices: int) -> dict[str, list[str]]:
+    kind = device_of(device).type
+    name = torch.cuda.get_device_name(device) if kind == "cuda" else "one thread"
     parts = ("environments", "rollout", "loop")
     words = (
-        f"Samples (environment steps) of {ENV} a second, on {device.type} ({name}), problems "
+        f"Samples (environment steps) of {ENV} a second, on {kind} ({name}), problems "
         "generated. *Environments*: random legal choices, with observations and masks. *Rollout*: "
         "the policy chooses. *Loop*: with the updates, "
-        f"{settings.epochs} passes over rollouts of {2 * settings.choices} steps, in as many "
-        "batches. *Fused*: `parenvs.agents.learning.fused`, all of it on the device, and the network that "
-        "rates each choice by its features; making the next problems is other processes' work. "
-        f"*MaskablePPO*: sb3-contrib on `NativeVecEnv` with {REPEAT} episodes of each problem, "
-        "which it makes itself, and SB3's network of the same width on the raw observation: a "
-        "much smaller computation for each sample, and another policy. Median of "
-        f"{options.repeats} turns; {'processor' if device.type == 'cpu' else 'wall'} time."
+        f"{PPOSettings().epochs} passes over rollouts of {2 * choices} steps, in as many "
+        "batches. *Fused*: `parenvs.agents.learning.fused`, all of it on the device, and the "
+        "network that rates each choice by its features; making the next problems is other "
+        f"processes' work. *MaskablePPO*: sb3-contrib on `NativeVecEnv` with {REPEAT} episodes of "
+        "each problem, which it makes itself, and SB3's network of the same width on the raw "
+        "observation: a much smaller computation for each sample, and another policy. Median of "
+        f"{repeats} turns; {'processor' if kind == 'cpu' else 'wall'} time."
     )
-    sections = [
-        words,
-        table(
-            ("envs", "agent", *parts),
-            [(x["envs"], x["agent"], *(f"{x[key]:,.0f}" for key in parts)) for x in rows],
-            left=2,
-        ),
-    ]
-    publish("fused" if device.type == "cpu" else "fused_cuda", sections, rows, options.out, "fused")
+    told: list[Column] = [("envs", "{envs}"), ("agent", "{agent}")]
+    told += [(part, f"{{{part}:,.0f}}") for part in parts]
+    return {"fused" if kind == "cpu" else "fused_cuda": [words, columns(rows, told, left=2)]}
 
 
 if __name__ == "__main__":
-    main()
+    main(fused)

@@ -4,14 +4,12 @@
 numbers, fields, cells, elements), reads each in a process with limits, and counts what comes of it.
 It ends with status 1 if a reader gave a traceback, took more than 5 seconds, asked for more than
 1 GB, or accepted what must not be. ``python benchmarks/fuzz.py all N SEED`` divides N among all
-readers and writes ``results/fuzz.md``; a run that was stopped goes on where it was.
+readers and writes ``results/fuzz.md``.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import multiprocessing
 import os
 import random
@@ -25,13 +23,25 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads would reserve memory, and share the seconds
 from benchmarks import fuzz_readers
-from benchmarks.common import RESULTS, percent, progress, publish, table
+from benchmarks.framework import (
+    Case,
+    Column,
+    Row,
+    Rows,
+    columns,
+    main,
+    measurement,
+    parser,
+    percent,
+    table,
+)
 from benchmarks.fuzz_elastic import ELASTIC
 from benchmarks.fuzz_hybrid import HYBRID
 from benchmarks.fuzz_inputs import mutated
@@ -93,6 +103,12 @@ class Tally:
             self.reasons[form(found.text)] += 1
         self.seconds = max(self.seconds, found.seconds)
         self.megabytes = max(self.megabytes, found.megabytes)
+
+    @classmethod
+    def of(cls, row: Row) -> Tally:
+        """The tally that a row holds."""
+        counters = (Counter(row["outcomes"]), Counter(row["reasons"]))
+        return cls(*counters, row["seconds"], row["megabytes"])
 
     def merge(self, other: Tally) -> None:
         """Count what another tally has."""
@@ -222,81 +238,72 @@ class Worker:
         return found
 
 
-def fuzz(
-    name: str, count: int, seed: int | str, keep: Path | None = None, limit: int = PART
-) -> Tally:
+_worker: list[Worker] = []
+"""That of the reader whose files are read."""
+
+
+def worker_of(name: str) -> Worker:
+    """The process of a reader; that of another one ends."""
+    if not (_worker and _worker[0].name == name and _worker[0].process.is_alive()):
+        while _worker:
+            _worker.pop().stop()
+        _worker.append(Worker(name, READERS[name].seeds()))
+    return _worker[0]
+
+
+def part_of(name: str, seed: int | str, part: int, size: int, keep: Path | None = None) -> Tally:
     """Read mutated files and return what came of them.
 
     Args:
         name: a name in ``READERS``.
-        count: number of files.
         seed: of the mutations; the same files come of the same seed.
+        part: number of the part of a run.
+        size: number of files.
         keep: folder for the files that went wrong, with the tracebacks beside them.
-        limit: files after which the source of the choices is made anew.
     """
-    total = Tally()
-    for _, tally in parts(name, count, seed, keep, limit):
-        total.merge(tally)
-    return total
+    worker, reader = worker_of(name), READERS[name]
+    draw, tally = random.Random(f"{name} {seed} {part}"), Tally()
+    for number in range(part * PART, part * PART + size):
+        data = mutated(draw.choice(worker.originals), reader.suffix, draw)
+        found = worker.run(data)
+        tally.add(found)
+        if found.outcome in BAD and keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+            path = keep / f"{name}-{seed}-{number}{reader.suffix}"
+            path.write_bytes(data)
+            log = path.with_name(f"{path.name}.log")
+            log.write_text(f"{found.outcome}\n{found.text}", encoding="utf-8")
+    return tally
 
 
-def parts(
-    name: str,
-    count: int,
-    seed: int | str,
-    keep: Path | None = None,
-    limit: int = PART,
-    done: frozenset[int] = frozenset(),
-) -> Iterator[tuple[int, Tally]]:
-    """Yield the number and the tally of each part of a run that is not done."""
-    reader = READERS[name]
-    missing = [part for part in range(-(-count // limit)) if part not in done]
-    if not missing:
-        return
-    originals = reader.seeds()
-    worker = Worker(name, originals)
-    try:
-        for part in missing:
-            draw, tally = random.Random(f"{name} {seed} {part}"), Tally()
-            for number in range(part * limit, min(count, (part + 1) * limit)):
-                data = mutated(draw.choice(originals), reader.suffix, draw)
-                found = worker.run(data)
-                tally.add(found)
-                if found.outcome in BAD and keep is not None:
-                    keep.mkdir(parents=True, exist_ok=True)
-                    path = keep / f"{name}-{seed}-{number}{reader.suffix}"
-                    path.write_bytes(data)
-                    log = path.with_name(f"{path.name}.log")
-                    log.write_text(f"{found.outcome}\n{found.text}", encoding="utf-8")
-            yield part, tally
-    finally:
-        worker.stop()
+def parts(name: str, count: int, seed: int, keep: Path | None) -> Iterator[Case]:
+    for part in range(-(-count // PART)):
+        key = {"reader": name, "seed": seed, "part": part}
+        work = partial(part_of, name, seed, part, min(PART, count - part * PART), keep)
+        yield key, lambda work=work: vars(work())
 
 
-def every(count: int, seed: int, keep: Path | None, folder: Path) -> dict[str, Tally]:
-    """Divide ``count`` files among all readers; keep what is done, and go on from there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for module in LARGE:  # once, for all processes that are forked
-        importlib.import_module(module)
-    path = folder / f"fuzz-{count}-{seed}.jsonl"
-    totals: dict[str, Tally] = {name: Tally() for name in READERS}
-    done: dict[str, set[int]] = {name: set() for name in READERS}
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            raw = json.loads(line)
-            name, part = raw.pop("reader"), raw.pop("part")
-            counters = {key: Counter(raw.pop(key)) for key in ("outcomes", "reasons")}
-            totals[name].merge(Tally(**counters, **raw))
-            done[name].add(part)
-    for name, reader in READERS.items():
-        share = count * reader.weight // 100
-        for part, tally in parts(name, share, seed, keep, PART, frozenset(done[name])):
-            totals[name].merge(tally)
-            with path.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps({"reader": name, "part": part, **vars(tally)}) + "\n")
-            progress(f"{name} {totals[name].outcomes.total()}/{share} {line_of(tally)}")
-    path.unlink()
-    return totals
+def is_bad(rows: list[Row]) -> bool:
+    return any(row["outcomes"].get(kind) for row in rows for kind in BAD)
+
+
+@measurement(
+    key="reader seed part",
+    wrong=is_bad,
+    positional=("reader", "count", "seed"),
+    among={"reader": [*READERS, "all"]},
+    about={"keep": "folder for the files that went wrong"},
+)
+def fuzz_(
+    rows: Rows, reader: str, count: int, seed: int, keep: Path | None = None
+) -> Iterator[Case]:
+    if reader == "all":
+        for module in LARGE:  # once, for all processes that are forked
+            importlib.import_module(module)
+    for name in READERS if reader == "all" else (reader,):
+        if not rows.of(reader=name, seed=seed, part="all"):
+            share = count * READERS[name].weight // 100 if reader == "all" else count
+            yield from parts(name, share, seed, keep)
 
 
 def line_of(tally: Tally) -> str:
@@ -305,61 +312,55 @@ def line_of(tally: Tally) -> str:
     return f"{counts}; {tally.seconds:.2f} s, {tally.megabytes:.0f} MB at most"
 
 
-def page(totals: dict[str, Tally], folder: Path) -> None:
-    """Write the results of all readers."""
-    whole = Tally()
-    for tally in totals.values():
-        whole.merge(tally)
-    columns = ["reader", "tried", *OUTCOMES, "forms of refusal", "most s", "most MB"]
-    rows = [
-        [
-            name,
-            tally.outcomes.total(),
-            *(tally.outcomes[kind] for kind in OUTCOMES),
-            len(tally.reasons),
-            f"{tally.seconds:.2f}",
-            f"{tally.megabytes:.0f}",
-        ]
-        for name, tally in [*totals.items(), ("all", whole)]
-    ]
+COLUMNS: list[Column] = [
+    ("reader", lambda pair: pair[0]),
+    ("tried", lambda pair: pair[1].outcomes.total()),
+    *((kind, lambda pair, kind=kind: pair[1].outcomes[kind]) for kind in OUTCOMES),
+    ("forms of refusal", lambda pair: len(pair[1].reasons)),
+    ("most s", lambda pair: f"{pair[1].seconds:.2f}"),
+    ("most MB", lambda pair: f"{pair[1].megabytes:.0f}"),
+]
+
+
+@fuzz_.page
+def page(rows: list[Row], seed: int) -> list[str]:
+    totals: dict[str, Tally] = {}
+    for row in (row for row in rows if row["seed"] == seed):
+        for name in (row["reader"], "all"):
+            totals.setdefault(name, Tally()).merge(Tally.of(row))
+    everything = totals.pop("all")
     shares = [
-        [name, percent(number / tally.outcomes.total(), 1), f"`{reason}`".replace("|", "\\|")]
+        (name, percent(number / tally.outcomes.total(), 1), f"`{reason}`".replace("|", "\\|"))
         for name, tally in totals.items()
         for reason, number in tally.reasons.most_common(6)
     ]
-    sections = [
+    return [
         "Valid files with one to four changes (of bytes, words, numbers, fields of messages, "
         "values of JSON, cells, elements of arrays). Each is read in a process that may use "
         f"{SECONDS:.0f} s of processor time and {BYTES / 2**30:.0f} GiB beyond what it has, and "
         "what is read is used: graphs are saved, read back and made into a chain and a "
         "partitioning, and a plan is judged. Wrong: accepted, with a figure that is negative or "
         "not finite, an index out of range, or another fingerprint when read back.",
-        table(columns, rows),
+        columns([*totals.items(), ("all", everything)], COLUMNS),
         "The most frequent refusals of each reader, with names and numbers left out:",
         table(["reader", "share", "refusal"], shares),
     ]
-    publish("fuzz", sections, {name: vars(tally) for name, tally in totals.items()}, folder)
 
 
-def main() -> int:
-    """Run the command."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("reader", choices=[*READERS, "all"])
-    options.add_argument("count", type=int, metavar="N")
-    options.add_argument("seed", type=int)
-    options.add_argument("--keep", type=Path, help="folder for the files that went wrong")
-    options.add_argument("--out", type=Path, default=RESULTS, help="folder of the page of `all`")
-    given = options.parse_args()
-    if given.reader == "all":
-        totals = every(given.count, given.seed, given.keep, given.out)
-        page(totals, given.out)
-        return int(any(tally.outcomes[kind] for tally in totals.values() for kind in BAD))
-    tally = fuzz(given.reader, given.count, given.seed, given.keep)
-    print(given.reader, line_of(tally))
+def one(name: str, count: int, seed: int, keep: Path | None) -> int:
+    """Try one reader, print what came of it, and keep no row; returns the exit status."""
+    rows = [{**key, **work()} for key, work in parts(name, count, seed, keep)]
+    tally = Tally()
+    for row in rows:
+        tally.merge(Tally.of(row))
+    print(name, line_of(tally))
     for reason, number in tally.reasons.most_common():
         print(f"{number:7} {reason}")
-    return int(any(tally.outcomes[kind] for kind in BAD))
+    return int(is_bad(rows))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    given = parser(fuzz_).parse_args()
+    if given.reader == "all":
+        main(fuzz_)
+    raise SystemExit(one(given.reader, given.count, given.seed, given.keep))

@@ -126,10 +126,10 @@ def check_steps(steps: Steps) -> None:
 
 def _check_page(rows: list[Prediction], skipped: list[Skipped], files: list[Steps]) -> None:
     """Check the page of ``parenvs bench hybrid``, and its JSON."""
-    everything = ("command", rows, skipped, files, compared(files))
-    must("nan" not in page.markdown(*everything).split(), "a page with figures that are none")
+    data = page.to_json(rows, skipped, files, compared(files))
+    must("nan" not in " ".join(page.page(data)).split(), "a page with figures that are none")
     try:
-        json.dumps(page.to_json(*everything), allow_nan=False)
+        json.dumps(data, allow_nan=False)
     except ValueError:
         raise WrongAcceptanceError("a figure of the page is not finite") from None
 

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import parenvs
-from benchmarks import common
+from benchmarks.framework import ROOT
 from drawn_intra_op import draw
 from parenvs import (
     Graph,
@@ -27,6 +26,7 @@ from parenvs import (
     judge,
     load_plan,
 )
+from parenvs import problem as problem_from
 from parenvs.cluster import Cluster
 from parenvs.core.plan import ILLEGAL, Plan
 from parenvs.datasets.pipeline.generators import DrawnProblem
@@ -245,7 +245,7 @@ CLUSTERS = (
         "intra_bw": 1e11,
     },
 )
-SUBMISSIONS = common.ROOT / "leaderboard" / "submissions"
+SUBMISSIONS = ROOT / "leaderboard" / "submissions"
 
 
 class WrongAcceptanceError(AssertionError):
@@ -310,9 +310,9 @@ def check_graph(graph: Graph) -> None:
         must(again.fingerprint == graph.fingerprint, "another fingerprint from its own file")
         must((again.name, again.notes) == (graph.name, graph.notes), "another name or other notes")
     with refusable():
-        check_pipeline(parenvs.problem(graph, "2x2:v100", micro_batch=1))
+        check_pipeline(problem_from(graph, "2x2:v100", micro_batch=1))
     with refusable():
-        check_partitioning(parenvs.problem(graph, "1x2:v100", "partition"))
+        check_partitioning(problem_from(graph, "1x2:v100", "partition"))
 
 
 def check_pipeline(problem: Pipeline) -> None:

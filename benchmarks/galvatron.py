@@ -8,6 +8,7 @@ formulas are written down here as its cost model was read, at another commit.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import ROOT, parser, percent, publish, table
+from benchmarks.framework import ROOT, Column, columns, main, measurement, percent
 from parenvs.agents.hybrid import exact
 from parenvs.cluster import Cluster, Device
+from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid.layers import Layer, LayerSeconds, Split
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -193,44 +195,56 @@ def problem_of(profile: Profile) -> Hybrid:
     return Hybrid(model, cluster, BATCH, stack, "bf16")
 
 
-def main() -> None:
-    """Write the table."""
-    args = parser(__doc__).parse_args()
+LIMITS = {
+    "ours, any plan": Constraints(recompute=("none", "full")),
+    "ours, tp 4": Constraints(tp=4, pp=1, recompute=("none", "full")),
+    "ours, dp 8, one sample": Constraints(dp=8, pp=1, micro_batch=1, recompute=("none", "full")),
+}
+
+
+@measurement()
+def galvatron() -> Iterator[dict[str, Any]]:
     if not FOLDER.is_dir():
-        print(f"no folder {FOLDER}: nothing to compare")
-        return
+        raise ParenvsError(f"no folder {FOLDER}: nothing to compare")
     profile = Profile(FOLDER)
-    rows, data = [], []
     for name, plan in PLANS.items():
-        again = by_its_formulas(profile, plan)
-        rows.append([name, f"{plan[3]:.10f}", f"{again:.10f}", percent(again / plan[3] - 1, 6)])
-        data.append({"plan": name, "reported": plan[3], "formulas": again})
+        yield {"plan": name, "reported": plan[3], "formulas": by_its_formulas(profile, plan)}
     problem = problem_of(profile)
-    ours = []
-    for title, limits in (
-        ("ours, any plan", Constraints(recompute=("none", "full"))),
-        ("ours, tp 4", Constraints(tp=4, pp=1, recompute=("none", "full"))),
-        ("ours, dp 8, one sample", Constraints(dp=8, pp=1, micro_batch=1,
-                                               recompute=("none", "full"))),
-    ):  # fmt: skip
+    for title, limits in LIMITS.items():
         answer = exact(problem, limits)
-        stages = answer.plan.stages
-        text = "; ".join(
-            f"layers {s.layers[0][0]} to {s.layers[0][1] - 1}: tp {s.tp}, dp {s.devices // s.tp}, "
-            f"ZeRO {s.zero}, recomputed {sum(mode == 'full' for mode in s.modes)}"
-            for s in stages
-        )
-        rate = BATCH / answer.cost
-        ours.append([title, f"{rate:.4f}", f"{answer.report.held.total.max() / 2**30:.1f}", text])
-        data.append({"plan": title, "ours": rate, "file": answer.plan.to_json()})
-    sections = [
-        "Samples per second of Galvatron's two plans: reported, and by its formulas as read.",
-        table(["plan", "reported", "formulas", "difference"], rows),
-        "Our search on the same measured layers, with our collectives, states and schedule.",
-        table(["", "samples/s", "GiB", "plan"], ours, left=(0, 3)),
+        memory = answer.report.held.total.max() / 2**30
+        yield {"plan": title, "ours": BATCH / answer.cost, "memory": memory,
+               "file": answer.plan.to_json()}  # fmt: skip
+
+
+def words(row: dict[str, Any]) -> str:
+    """The stages of a plan."""
+    return "; ".join(
+        f"layers {s['layers'][0][0]} to {s['layers'][0][1] - 1}: tp {s['tp']}, "
+        f"dp {s['devices'] // s['tp']}, ZeRO {s['zero']}, recomputed "
+        f"{s.get('recompute', {}).get('full', 0)}"
+        for s in row["file"]["stages"]
+    )
+
+
+@galvatron.page
+def page(rows: list[dict[str, Any]]) -> list[str]:
+    theirs: list[Column] = [
+        ("plan", "{plan}"),
+        ("reported", "{reported:.10f}"),
+        ("formulas", "{formulas:.10f}"),
+        ("difference", lambda row: percent(row["formulas"] / row["reported"] - 1, 6)),
     ]
-    publish("galvatron", sections, data, args.out)
+    ours: list[Column] = [
+        ("", "{plan}"), ("samples/s", "{ours:.4f}"), ("GiB", "{memory:.1f}"), ("plan", words)
+    ]  # fmt: skip
+    return [
+        "Samples per second of Galvatron's two plans: reported, and by its formulas as read.",
+        columns([row for row in rows if "reported" in row], theirs),
+        "Our search on the same measured layers, with our collectives, states and schedule.",
+        columns([row for row in rows if "ours" in row], ours, left=(0, 3)),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    main(galvatron)

@@ -1,20 +1,19 @@
 """Planners of unequal servers in any order, beside certified bounds: tiers of 8 to 64 servers.
 
-Every row is written as soon as it is there; a run that was stopped goes on where it was. Problems
-of a set are taken one after the other, each in all tiers, so that a stopped run is a smaller one.
+Problems of a set are taken one after the other, each in all tiers, so that a stopped run is a
+smaller one.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import parser, percent, progress, publish, table
+from benchmarks.framework import Case, Row, main, measurement, percent, table
 from drawn_hybrids import best_of_orders, drawn_hetero
 from parenvs.agents.hybrid.servers import bottleneck
 from parenvs.agents.hybrid.servers.heuristics import random_orders, sorted_orders, swap_search
@@ -43,10 +42,10 @@ def timed(run: Callable[[], Any]) -> tuple[Any, float]:
     return run(), time.process_time() - begin
 
 
-def whole(servers: int, number: int) -> dict[str, Any]:
+def whole(servers: int, number: int) -> Row:
     """Plan a problem of a test set by every planner."""
     problem = hetero_set(f"hetero-{servers}-test")[number]
-    row: dict[str, Any] = {"servers": servers, "instance": problem.instance}
+    row: Row = {"servers": servers, "instance": problem.instance}
     orders = Orders(problem)
     row["mean"] = orders.settings[0].bound
     for name, run in (
@@ -93,14 +92,14 @@ def _setting_of(orders: Orders, plan: Any) -> Any:
     )
 
 
-def pure(layers: int, servers: int, seed: int) -> dict[str, Any]:
+def pure(layers: int, servers: int, seed: int) -> Row:
     """The bottleneck alone: weights of dense and expert blocks by turns, speeds U(0.6, 1)."""
     rng = np.random.default_rng([servers, seed])
     weights = np.where(np.arange(layers) % 2, rng.uniform(1.2, 2.0), 1.0)
     weights = weights * rng.uniform(0.9, 1.1, layers)
     speeds = rng.uniform(0.6, 1.0, servers)
     bound = bottleneck.mean_bound(weights, speeds)
-    found: dict[str, Any] = {"servers": servers, "layers": layers, "seed": seed, "mean": bound}
+    found: Row = {"servers": servers, "layers": layers, "seed": seed, "mean": bound}
     around, found["sandwich seconds"] = timed(
         lambda: bottleneck.rounded_bottleneck(weights, speeds, TYPES[servers])
     )
@@ -128,7 +127,7 @@ def pure(layers: int, servers: int, seed: int) -> dict[str, Any]:
     return found
 
 
-def integer(seed: int) -> dict[str, Any]:
+def integer(seed: int) -> Row:
     """The integer program beside the subset program, on 3 to 10 servers."""
     rng = np.random.default_rng(seed)
     servers = 3 + seed % 8
@@ -139,7 +138,7 @@ def integer(seed: int) -> dict[str, Any]:
             "milp seconds": seconds}  # fmt: skip
 
 
-def brute(seed: int) -> dict[str, Any]:
+def brute(seed: int) -> Row:
     """The subset program beside every plan of a small drawn problem."""
     problem = drawn_hetero(np.random.default_rng(seed))
     best = best_of_orders(problem)
@@ -156,32 +155,10 @@ def brute(seed: int) -> dict[str, Any]:
     }
 
 
-def rows_of(
-    path: Path, kind: str, jobs: Iterable[tuple[Any, ...]], run: Callable[..., Any]
-) -> list:
-    """Return the rows of jobs, from the file or from a run that is written there."""
-    done = {}
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            done[row["kind"], tuple(row["job"])] = row["row"]
-    found = []
-    for job in jobs:
-        if (kind, job) not in done:
-            progress(f"{kind} {job}")
-            row = run(*job)
-            line = json.dumps({"kind": kind, "job": job, "row": row})
-            with path.open("a", encoding="utf-8") as stream:
-                stream.write(line + "\n")
-            done[kind, job] = row
-        found.append(done[kind, job])
-    return found
-
-
 METHODS = ("sorted", "random 100", "random 800", "swap 100", "swap 800", "rounded down", "exact")
 
 
-def tier_lines(rows: list[dict[str, Any]], spread: bool) -> list[list[Any]]:
+def tier_lines(rows: list[Row], spread: bool) -> list[list[Any]]:
     """Mean excess of every method over the certified bound, by tier."""
     lines = []
     for servers in TIERS:
@@ -199,26 +176,49 @@ def tier_lines(rows: list[dict[str, Any]], spread: bool) -> list[list[Any]]:
     return lines
 
 
-def main() -> None:
-    """Write the tables."""
-    options = parser(__doc__)
-    options.add_argument("--problems", type=int, default=8, help="of each test set")
-    options.add_argument("--tiers", type=int, nargs="*", default=list(TIERS))
-    options.add_argument("--seeds", type=int, default=3, help="pure bottleneck problems")
-    options.add_argument("--programs", type=int, default=20, help="integer programs")
-    options.add_argument("--brute", type=int, default=24, help="problems with every plan judged")
-    args = options.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / "hetero.jsonl"
-    chains = rows_of(path, "pure", [(*size, s) for s in range(args.seeds) for size in PURE], pure)
-    jobs = [(servers, number) for number in range(args.problems) for servers in args.tiers]
-    rows_of(path, "whole", jobs, whole)
-    # Rows of other runs count, too.
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    rows = [row["row"] for row in rows if row["kind"] == "whole"]
-    rows.sort(key=lambda row: row["servers"])
-    programs = rows_of(path, "integer", [(seed,) for seed in range(args.programs)], integer)
-    small = rows_of(path, "brute", [(seed,) for seed in range(args.brute)], brute)
+KINDS: dict[str, Callable[..., Row]] = {
+    "pure": pure, "whole": whole, "integer": integer, "brute": brute
+}  # fmt: skip
+
+
+def run(kind: str, job: tuple[int, ...]) -> Row:
+    return {"row": KINDS[kind](*job)}
+
+
+@measurement(
+    key=lambda row: (row["kind"], *row["job"]),
+    about={
+        "problems": "of each test set",
+        "seeds": "pure bottleneck problems",
+        "programs": "integer programs",
+        "brute": "problems with every plan judged",
+    },
+)
+def hetero(
+    problems: int = 8,
+    tiers: tuple[int, ...] = TIERS,
+    seeds: int = 3,
+    programs: int = 20,
+    brute: int = 24,
+) -> Iterator[Case]:
+    jobs: dict[str, list[tuple[int, ...]]] = {
+        "pure": [(*size, seed) for seed in range(seeds) for size in PURE],
+        "whole": [(servers, number) for number in range(problems) for servers in tiers],
+        "integer": [(seed,) for seed in range(programs)],
+        "brute": [(seed,) for seed in range(brute)],
+    }
+    for kind, own in jobs.items():
+        for job in own:
+            yield {"kind": kind, "job": list(job)}, partial(run, kind, job)
+
+
+@hetero.page
+def page(kept: list[Row], seeds: int) -> list[str]:
+    by_kind: dict[str, list[Row]] = {
+        kind: [row["row"] for row in kept if row["kind"] == kind] for kind in KINDS
+    }
+    rows = sorted(by_kind["whole"], key=lambda row: row["servers"])
+    chains = by_kind["pure"]
     head = ["servers", "problems", "bound over work / speed", *METHODS, "best known", "worst"]
     seconds = []
     for servers in sorted({row["servers"] for row in rows}):
@@ -234,10 +234,11 @@ def main() -> None:
             known = [r[name] / r["mean"] for r in own if name in r]
             line.append(f"{np.mean(known):.3f}" if known else "")
         ratios.append([*line, f"{np.mean([r['sandwich seconds'] for r in own]):.1f}"])
-    solved = [r for r in programs if r["milp"] == r["milp"] and r["milp"] is not None]
+    integers, small = by_kind["integer"], by_kind["brute"]
+    solved = [r for r in integers if r["milp"] == r["milp"] and r["milp"] is not None]
     equal = sum(abs(r["milp"] - r["subset"]) <= 1e-6 * r["subset"] for r in solved)
     proven = [r for r in rows if r.get("proven")]
-    sections = [
+    return [
         "Seconds of a step over the certified bound, mean over the test problems. `bound over work "
         "/ speed`: the certified bound over M work / sum of s_j q^j (docs/hetero.md, bound 1). "
         "`random`, `swap`: best plan after so many judged plans. `best known`: of all methods; "
@@ -252,20 +253,19 @@ def main() -> None:
         table(["servers", "sorted", "random 800", "swap 800", "rounded down", "bound", "exact"],
               seconds),
         "The bottleneck alone, over work / speed (mean of "
-        f"{args.seeds} drawn chains; dense and expert blocks by turns, weights vary by 10 %):",
+        f"{seeds} drawn chains; dense and expert blocks by turns, weights vary by 10 %):",
         table(["layers", "servers", "lower", "exact", "feasible", "swap 100", "swap 800", "sorted",
                "random, mean of 60", "seconds of the sandwich"], ratios),
         f"Integer program (HiGHS) beside the subset program, 3 to 10 servers: {equal} of "
-        f"{len(programs)} equal, {len(programs) - len(solved)} not solved in "
-        f"{LIMIT:.0f} s; seconds {sum(r['milp seconds'] for r in programs):.1f} against "
-        f"{sum(r['seconds'] for r in programs):.1f}.",
+        f"{len(integers)} equal, {len(integers) - len(solved)} not solved in "
+        f"{LIMIT:.0f} s; seconds {sum(r['milp seconds'] for r in integers):.1f} against "
+        f"{sum(r['seconds'] for r in integers):.1f}.",
         f"Every order, cut and split of {len(small)} small problems of 2 to 4 servers: "
         f"{sum(r['equal'] for r in small)} equal the subset program, "
         f"{sum(r['inside'] for r in small)} lie inside the sandwich of 2 types, "
         f"{sum(not r['feasible'] for r in small)} have no plan that fits.",
     ]  # fmt: skip
-    publish("hetero", sections, [], args.out)
 
 
 if __name__ == "__main__":
-    main()
+    main(hetero)

@@ -1,29 +1,39 @@
 """Agents and planners on ``HybridPlan-v0``: how near they come to the best plan known.
 
-    python benchmarks/hybrid_envs.py                        # planners, agents, the page
-    python benchmarks/hybrid_envs.py --only planners        # or agents, or one agent, or page
+    python benchmarks/hybrid_envs.py                        # planners, and agents
+    python benchmarks/hybrid_envs.py --only planners        # or agents, or one agent
     python benchmarks/hybrid_envs.py --share 0.125          # an eighth of each training
 
-Every row is written to ``results/hybrid_envs.jsonl`` as soon as it is there; a run that was stopped
-goes on where it was. Trained policies and the lessons of their teachers are kept in
-``build/hybrid_envs``. Agents are trained on problems that the generator draws, never on those of a
-test set; see ``parenvs.agents.learning.hybrid.train`` for what they are.
+Trained policies and the lessons of their teachers are kept in ``build/hybrid_envs``. Agents are
+trained on problems that the generator draws, never on those of a test set; see
+``parenvs.agents.learning.hybrid.train`` for what they are.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections import defaultdict
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from benchmarks.common import parser, percent, progress, publish, table
+from benchmarks.framework import (
+    Case,
+    Row,
+    Rows,
+    main,
+    measurement,
+    percent,
+    progress,
+    spent,
+    table,
+)
+from benchmarks.trained import kept
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
 from parenvs.agents.hybrid import exact_hybrid, exact_uniform
 from parenvs.agents.hybrid.episodes import local_search, random_play
@@ -90,122 +100,81 @@ def planners(problem: Hybrid, set_name: str) -> Iterator[tuple[str, Any]]:
         )
 
 
-def longer(problem: Hybrid, set_name: str, rows: Rows) -> Iterator[tuple[str, Any]]:
-    """Yield a longer exact search of a problem of a hybrid set that a minute leaves open."""
-    if set_name.startswith("hybrid") and problem.instance in rows.open:
-        yield "exact, ten minutes, of what is open", lambda: exact_hybrid(problem, time_limit=MORE)
-
-
-class Rows:
-    """Rows of a file, by set, method, steps, seed and problem; each is written when it is added."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.rows = path, []  # type: ignore[var-annotated]
-        if path.exists():
-            self.rows = [json.loads(line) for line in path.read_text().splitlines()]
-        self.known = {self._key(row) for row in self.rows}
-
-    @staticmethod
-    def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-        return row["set"], row["method"], row["steps"], row["seed"], row["problem"]
-
-    def add(self, **row: Any) -> None:
-        """Add a row."""
-        self.rows.append(row)
-        self.known.add(self._key(row))
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as stream:
-            stream.write(json.dumps(row) + "\n")
-
-    @property
-    def open(self) -> set[str]:
-        """Problems of which a minute of exact search proves no optimum."""
-        searched = [row for row in self.rows if row["method"] == EXACT]
-        return {row["problem"] for row in searched if not row["proven"]}
-
-    def has(self, *key: Any) -> bool:
-        """Whether there is a row of a set, method, training steps, seed and problem."""
-        return key in self.known
-
-
-def run_planners(rows: Rows) -> None:
-    """Plan every problem by every planner."""
+def planner_cases(rows: Rows) -> Iterator[Case]:
+    """Plan every problem by every planner, and longer what a minute leaves open."""
     for set_name, count in SETS.items():
         for problem in problem_sets()[set_name][:count]:
-            for name, plan in chain(planners(problem, set_name), longer(problem, set_name, rows)):
-                if rows.has(set_name, name, 0, 0, problem.instance):
-                    continue
-                begin, length, proven, bound = time.process_time(), None, False, None
-                try:
-                    answer = plan()
-                    assert answer.report.legal
-                    length, proven = answer.cost, bool(answer.proven)
-                    bound = answer.bound if name.startswith("exact") else None
-                except InfeasibleError:
-                    pass
-                rows.add(set=set_name, method=name, steps=0, seed=0, problem=problem.instance,
-                         length=length, proven=proven, bound=bound,
-                         seconds=time.process_time() - begin)  # fmt: skip
-            progress(problem.instance)
+            for name, plan in planners(problem, set_name):
+                yield _key(set_name, name, problem), partial(planned, name, plan)
+            if rows.of(problem=problem.instance, method=EXACT, proven=False):
+                plan = partial(exact_hybrid, problem, time_limit=MORE)
+                name = "exact, ten minutes, of what is open"
+                yield _key(set_name, name, problem), partial(planned, name, plan)
 
 
+def _key(set_name: str, method: str, problem: Hybrid, steps: int = 0, seed: int = 0) -> Row:
+    return {"set": set_name, "method": method, "steps": steps, "seed": seed,
+            "problem": problem.instance}  # fmt: skip
+
+
+def planned(name: str, plan: Callable[[], Any]) -> Row:
+    row: Row = {"length": None, "proven": False, "bound": None}
+    with spent(row), suppress(InfeasibleError):
+        answer = plan()
+        assert answer.report.legal
+        row |= {"length": answer.cost, "proven": bool(answer.proven),
+                "bound": answer.bound if name.startswith("exact") else None}  # fmt: skip
+    return row
+
+
+@cache
 def trained(agent: str, generator: str, seed: int, steps: int) -> tuple[Any, float]:
     """Return an agent trained on a generator's problems, and the processor seconds it took."""
     from parenvs.agents.learning.hybrid.imitation import Lesson, lessons
     from parenvs.agents.learning.hybrid.train import load, save, train
 
-    name = f"{agent}-{generator}-{steps}-{seed}"
-    path, took = BUILD / f"{name}.zip", BUILD / f"{name}.json"
-    if took.exists():
-        return load(agent, generator, seed, path), json.loads(took.read_text())
-    given: list[Lesson] = []
-    if agent.startswith("imitation"):
-        source, count = LESSONS[generator]
-        given = lessons(source, count, BUILD / f"lessons-{source}.json", report=progress)
-    begin = time.process_time()
-    model = train(agent, generator, seed, steps, given)
-    seconds = time.process_time() - begin
-    save(model, path)
-    took.write_text(json.dumps(seconds))
+    def make() -> Any:
+        given: list[Lesson] = []
+        if agent.startswith("imitation"):
+            source, count = LESSONS[generator]
+            given = lessons(source, count, BUILD / f"lessons-{source}.json", report=progress)
+        return train(agent, generator, seed, steps, given)
+
+    path = BUILD / f"{agent}-{generator}-{steps}-{seed}.zip"
+    model, seconds = kept(path, make, partial(load, agent, generator, seed), save)
+    model.set_random_seed(seed)
+    if agent == "rainbow":
+        model.exploration_rate = EXPLORE
     return model, seconds
 
 
-def run_agent(rows: Rows, agent: str, seeds: int, share: float) -> None:
+def agent_cases(agent: str, seeds: int, share: float) -> Iterator[Case]:
     """Train an agent, and let it plan every problem: its best actions, and by sampling."""
     label = LABELS[agent]
-    names = {label: 1, f"{label}, best of {SAMPLES}": SAMPLES}
     for seed in range(seeds):
         for generator, sets in TRAINED_ON.items():
             steps = 0 if agent == "imitation" else int(STEPS[generator] * share)
-            open_ = [
-                (set_name, problem)
-                for set_name in sets
-                for problem in problem_sets()[set_name][: SETS[set_name]]
-                if not all(
-                    rows.has(set_name, name, steps, seed, problem.instance) for name in names
-                )
-            ]
-            if not open_:
-                continue
-            model, seconds = trained(agent, generator, seed, steps)
-            progress(f"{agent}, {generator}, seed {seed}: trained in {seconds:.0f} s")
-            model.set_random_seed(seed)
-            if agent == "rainbow":
-                model.exploration_rate = EXPLORE
-            for set_name, problem in open_:
-                for name, count in names.items():
-                    begin, length = time.process_time(), played(model, set_name, problem, count)
-                    rows.add(set=set_name, method=name, steps=steps, seed=seed,
-                             problem=problem.instance, length=length, proven=False,
-                             seconds=time.process_time() - begin, training=seconds)  # fmt: skip
+            given = (agent, generator, seed, steps)
+            for set_name in sets:
+                for problem in problem_sets()[set_name][: SETS[set_name]]:
+                    for name, count in ((label, 1), (f"{label}, best of {SAMPLES}", SAMPLES)):
+                        key = _key(set_name, name, problem, steps, seed)
+                        yield key, partial(learned, given, problem, count)
 
 
-def played(model: Any, set_name: str, problem: Hybrid, count: int) -> float | None:
+def learned(given: Any, problem: Hybrid, count: int) -> Row:
+    model, seconds = trained(*given)
+    row: Row = {"proven": False, "training": seconds}
+    with spent(row):
+        row["length"] = played(model, problem, count)
+    return row
+
+
+def played(model: Any, problem: Hybrid, count: int) -> float | None:
     """Return the seconds of a step of the best of some plans of a policy, None if none fits.
 
     Args:
         model: the policy.
-        set_name: set of the problem, which decides the rules.
         problem: the problem.
         count: number of plans; one is made of the best actions, several are sampled.
     """
@@ -227,21 +196,21 @@ def played(model: Any, set_name: str, problem: Hybrid, count: int) -> float | No
     return float(best.min()) if np.isfinite(best.min()) else None
 
 
-def bounds(rows: Rows, out: Path) -> tuple[dict[str, float], list[str]]:
+def bounds(rows: list[Row], folder: Path) -> tuple[dict[str, float], list[str]]:
     """Return what no plan is faster than, by problem, and the problems where nobody knows.
 
     It is a proven optimum or a certified bound, in seconds of a step; the fastest plan known stands
     in where there is neither.
     """
     best, proven, certified = {}, set(), {}  # type: ignore[var-annotated]
-    for row in rows.rows:
+    for row in rows:
         if row["length"] is not None:
             best[row["problem"]] = min(best.get(row["problem"], np.inf), row["length"])
         if row["proven"] and row["method"].startswith("exact"):
             proven.add(row["problem"])
         elif row.get("bound"):
             certified[row["problem"]] = max(row["bound"], certified.get(row["problem"], 0.0))
-    hetero = out / "hetero.jsonl"
+    hetero = folder / "hetero.jsonl"
     if hetero.exists():
         for line in hetero.read_text().splitlines():
             row = json.loads(line)
@@ -257,9 +226,27 @@ def bounds(rows: Rows, out: Path) -> tuple[dict[str, float], list[str]]:
     }, unknown
 
 
-def page(rows: Rows, out: Path) -> None:
-    """Write the page of all rows."""
-    bound, unknown = bounds(rows, out)
+@measurement(
+    key="set method steps seed problem",
+    among={"only": ("planners", "agents", *LABELS)},
+    about={"share": "of the steps of each training"},
+)
+def hybrid_envs(
+    rows: Rows,
+    only: tuple[str, ...] = ("planners", "agents"),
+    seeds: int = SEEDS,
+    share: float = 1.0,
+) -> Iterator[Case]:
+    if "planners" in only:
+        yield from planner_cases(rows)
+    for agent in LABELS:
+        if {"agents", agent} & set(only):
+            yield from agent_cases(agent, seeds, share)
+
+
+@hybrid_envs.page
+def page(rows: list[Row], folder: Path) -> list[str]:
+    bound, unknown = bounds(rows, folder)
     instead = f"; of {', '.join(unknown)}, the fastest plan known" if unknown else ""
     sections = [
         "Share of the speed that no plan exceeds, 0 if a plan does not fit: the bound of a problem "
@@ -278,7 +265,7 @@ def page(rows: Rows, out: Path) -> None:
     ]
     for set_name in SETS:
         found: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
-        for row in rows.rows:
+        for row in rows:
             if row["set"] == set_name:
                 found[row["method"], row["steps"]].append(row)
         lines = []
@@ -307,25 +294,8 @@ def page(rows: Rows, out: Path) -> None:
             head = ["method", "steps", "seeds", "problems", "share", "95 % interval", "mean", "gap",
                     "no plan", "proven", "seconds", "training, s"]  # fmt: skip
             sections += [f"## {set_name}", table(head, lines)]
-    publish("hybrid_envs", sections, None, out)
-
-
-def main() -> None:
-    """Run the benchmark."""
-    options = parser(__doc__)
-    parts = ["planners", "agents", *LABELS, "page"]
-    options.add_argument("--only", choices=parts, help="a part of it")
-    options.add_argument("--seeds", type=int, default=SEEDS, help="trainings of each agent")
-    options.add_argument("--share", type=float, default=1.0, help="of the steps of a training")
-    arguments = options.parse_args()
-    rows = Rows(arguments.out / "hybrid_envs.jsonl")
-    if arguments.only in (None, "planners"):
-        run_planners(rows)
-    for agent in LABELS:
-        if arguments.only in (None, "agents", agent):
-            run_agent(rows, agent, arguments.seeds, arguments.share)
-    page(rows, arguments.out)
+    return sections
 
 
 if __name__ == "__main__":
-    main()
+    main(hybrid_envs)

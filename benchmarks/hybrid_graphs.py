@@ -1,17 +1,17 @@
 """Hybrid models of graphs: layers, kernels, where the time goes, and what shapes say of the same.
 
-Writes ``benchmarks/results/hybrid_graphs.md``. Seconds are those of one micro-batch on one device
+Seconds are those of one micro-batch on one device
 unless plans are named.
 """
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import INSTANCES, parser, progress, publish, table
+from benchmarks.framework import INSTANCES, Column, cell, columns, main, measurement, spent, table
 from parenvs import Cluster, load_graph
 from parenvs.shipped import names
 from parenvs.tasks.hybrid.graph.layer import GraphLayer
@@ -60,17 +60,17 @@ def seconds(model: HybridModel, where: Machine) -> tuple[float, float]:
 def read(name: str) -> tuple[dict[str, Any], HybridModel]:
     """What is found in a graph."""
     graph = load_graph(name)
-    begin = time.process_time()
-    model = HybridModel.of_graph(graph)
-    took = time.process_time() - begin
+    row: dict[str, Any] = {}
+    with spent(row, "seconds to read"):
+        model = HybridModel.of_graph(graph)
     assert model.chain is not None
     program = model.chain.program
-    row: dict[str, Any] = {
+    row |= {
         "graph": name, "layers": len(model), "told by": program.borders.told_by,
         "kinds": len(model.kinds), "instructions": int((program.label >= 0).sum()),
         "kernels": len(model.chain.work.kernels), "parameters": model.chain.parameters,
         "tp": [tp for tp in (2, 4, 8) if model.reasons_against_tp(tp) is None],
-        "seconds to read": took, "notes": list(model.notes),
+        "notes": list(model.notes),
     }  # fmt: skip
     return row, model
 
@@ -150,87 +150,93 @@ def best_uniform(name: str, model: HybridModel, cluster: str) -> dict[str, Any]:
             "gigabytes": float(size["total"][best]) / 1e9}  # fmt: skip
 
 
-def main() -> None:
-    """Read, time, compare, print and write."""
-    options = parser(__doc__)
-    chosen = options.parse_args()
-    found, plans, times = [], [], []
+@measurement()
+def hybrid_graphs() -> Iterator[tuple[str, dict[str, Any]]]:
     for name in names():
-        progress(name)
         row, model = read(name)
-        found.append(row)
+        yield "graphs", row
         if name in INSTANCES:
-            times.append(timed(name, model))
-            plans += [best_uniform(name, model, cluster) for cluster in CLUSTERS]
-    shape = against_shape()
-    keys = ("graph", "layers", "told by", "kinds", "instructions", "kernels")
-    parts = [
-        "## Layers and kernels\n",
-        "Instructions and kernels of both passes, without the update; CPU seconds.\n",
-        table([*keys, "parameters", "tp that split", "seconds to read", "said"],
-              [[*(row[key] for key in keys), f"{row['parameters']:.4g}",
-                ", ".join(map(str, row["tp"])) or "none", f"{row['seconds to read']:.1f}",
-                "; ".join(row["notes"])] for row in found]),
-        f"\n## Where the time goes, micro-batch of {SAMPLES:.0f}\n",
+            yield "times", timed(name, model)
+            for cluster in CLUSTERS:
+                yield "plans", best_uniform(name, model, cluster)
+    for row in against_shape():
+        yield "shape", row
+
+
+def share(time_: dict[str, Any]) -> str:
+    products = "" if time_["share"] is None else f"{time_['share']:.0%}, "
+    return f"{products}{time_['tflops']:.0f}"
+
+
+def over_shape(key: str, shown: str) -> Any:
+    """A column: a figure of the graph over that of the shape."""
+
+    def told(row: dict[str, Any]) -> str:
+        of_graph, of_shape = row[key]
+        return shown.format(of_graph / of_shape - 1, 1e3 * of_graph) if of_shape else "-"
+
+    return told
+
+
+GRAPHS: list[Column] = [
+    *((key, f"{{{key}}}") for key in ("graph", "layers", "told by", "kinds", "instructions")),
+    ("kernels", "{kernels}"),
+    ("parameters", "{parameters:.4g}"),
+    ("tp that split", lambda row: ", ".join(map(str, row["tp"])) or "none"),
+    ("seconds to read", "{seconds to read:.1f}"),
+    ("said", lambda row: "; ".join(row["notes"])),
+]
+SHAPE: list[Column] = [
+    ("device", "{device}"),
+    ("tp", "{tp}"),
+    *((key.replace("_", " "), over_shape(key, "{:+.1%} ({:.3f})"))
+      for key in ("forward", "backward")),
+    *((f"exchange {way}", over_shape(f"{way}_exchange", "{:+.1%} ({:.3f})"))
+      for way in ("forward", "backward")),
+    ("kept", over_shape("kept", "{:+.1%}")),
+]  # fmt: skip
+PLANS: list[Column] = [
+    *((key, f"{{{key}}}") for key in ("graph", "cluster", "precision", "plans", "fit")),
+    *((title, lambda row, shown=shown: cell(shown, row) if "plan" in row else "-")
+      for title, shown in (
+          ("tp", "{plan[tp]}"), ("stages", "{plan[pp]}"), ("replicas", "{plan[dp]}"),
+          ("micro-batch", "{plan[micro_batch]}"),
+          ("sequence parallel", lambda row: "yes" if row["plan"]["sequence_parallel"] else "no"),
+          ("recompute", "{plan[recompute]}"), ("ZeRO", "{plan[zero]}"),
+          ("seconds", "{seconds:.4g}"), ("TFLOP/s", "{tflops:.1f}"),
+          ("MFU", lambda row: f"{row['mfu']:.0%}"), ("GB", "{gigabytes:.1f}"),
+      )),
+]  # fmt: skip
+
+
+@hybrid_graphs.page
+def page(data: dict[str, list[dict[str, Any]]]) -> list[str]:
+    times = data["times"]
+    return [
+        "## Layers and kernels",
+        "Instructions and kernels of both passes, without the update; CPU seconds.",
+        columns(data["graphs"], GRAPHS),
+        f"## Where the time goes, micro-batch of {SAMPLES:.0f}",
         "Share of matrix products and convolutions, and TFLOP/s of the whole step without its "
         "update, on one device. `instructions`: each by itself, at half the peak of a precision "
         "(`bf16 peak`: that of bf16 with bytes of fp32, as single tasks counted until precisions "
         "were told apart), the update counted as they do; `kernels`: fused, by the constants of "
-        "`megatron-2022` (fused attention: `nemo-2024`).\n",
-        table(["way", *(row["graph"] for row in times)],
-              [[way, *(_cell(row["times"][way]) for row in times)] for way in times[0]["times"]]),
-        "\n## A layer of BERT-48 by its graph and by its shape\n",
+        "`megatron-2022` (fused attention: `nemo-2024`).",
+        table(
+            ["way", *(row["graph"] for row in times)],
+            [[way, *(share(row["times"][way]) for row in times)] for way in times[0]["times"]],
+        ),
+        "## A layer of BERT-48 by its graph and by its shape",
         "Graph / shape - 1, with `megatron-2022`, 8 samples; milliseconds of the graph in "
         "brackets. The graph has the gradients of biases as kernels of their own, which the shape "
-        "leaves out; with tp 8 these and starts of kernels weigh more.\n",
-        table(["device", "tp", "forward", "backward", "exchange forward", "exchange backward",
-               "kept"], [_compared(row) for row in shape]),
-        f"\n## The best uniform plan, batch {BATCH}\n",
+        "leaves out; with tp 8 these and starts of kernels weigh more.",
+        columns(data["shape"], SHAPE),
+        f"## The best uniform plan, batch {BATCH}",
         "Of all plans with equal stages; gradients in 4 bytes, not overlapped. The precision is "
-        "that of the graphs, fp32 as TF32 where there is one; stacks are the devices' own.\n",
-        table(["graph", "cluster", "precision", "plans", "fit", "tp", "stages", "replicas",
-               "micro-batch", "sequence parallel", "recompute", "ZeRO", "seconds", "TFLOP/s",
-               "MFU", "GB"], [_planned(row) for row in plans]),
-    ]  # fmt: skip
-    sections = [part.strip("\n") for part in parts]
-    publish(
-        "hybrid_graphs",
-        sections,
-        {"graphs": found, "times": times, "shape": shape, "plans": plans},
-        chosen.out,
-    )
-
-
-def _cell(time_: dict[str, Any]) -> str:
-    share = "" if time_["share"] is None else f"{time_['share']:.0%}, "
-    return f"{share}{time_['tflops']:.0f}"
-
-
-def _compared(row: dict[str, Any]) -> list[str]:
-    cells = [row["device"], str(row["tp"])]
-    for key in ("forward", "backward", "forward_exchange", "backward_exchange", "kept"):
-        of_graph, of_shape = row[key]
-        if not of_shape:
-            cells.append("-")
-        elif key == "kept":
-            cells.append(f"{of_graph / of_shape - 1:+.1%}")
-        else:
-            cells.append(f"{of_graph / of_shape - 1:+.1%} ({1e3 * of_graph:.3f})")
-    return cells
-
-
-def _planned(row: dict[str, Any]) -> list[Any]:
-    head = [row[key] for key in ("graph", "cluster", "precision", "plans", "fit")]
-    if "plan" not in row:
-        return [*head, *["-"] * 11]
-    plan = row["plan"]
-    return [
-        *head, plan["tp"], plan["pp"], plan["dp"], plan["micro_batch"],
-        "yes" if plan["sequence_parallel"] else "no", plan["recompute"], plan["zero"],
-        f"{row['seconds']:.4g}", f"{row['tflops']:.1f}", f"{row['mfu']:.0%}",
-        f"{row['gigabytes']:.1f}",
-    ]  # fmt: skip
+        "that of the graphs, fp32 as TF32 where there is one; stacks are the devices' own.",
+        columns(data["plans"], PLANS),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    main(hybrid_graphs)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
-from benchmarks.common import parser, percent, progress, publish, table
+from benchmarks.framework import Row, main, measurement, percent, table
 from drawn_hybrids import best_of_free_stages, drawn_problem
 from parenvs.agents.hybrid import exact_hybrid
 from parenvs.errors import InfeasibleError
@@ -17,7 +17,7 @@ EVERY = 2
 """Layers and stages up to which all counts of recomputed layers are tried together."""
 
 
-def one(seed: int) -> dict[str, Any]:
+def one(seed: int) -> Row:
     """Plan and enumerate one drawn problem."""
     problem = drawn_problem(np.random.default_rng(seed))
     begin = time.process_time()
@@ -46,16 +46,14 @@ def one(seed: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Write the table."""
-    options = parser(__doc__)
-    options.add_argument("--cases", type=int, default=1000)
-    args = options.parse_args()
-    rows = []
-    for seed in range(args.cases):
-        rows.append(one(seed))
-        if seed % 50 == 49:
-            progress(f"{seed + 1} of {args.cases}")
+@measurement()
+def hybrid_labels(cases: int = 1000) -> Iterator[Row]:
+    for seed in range(cases):
+        yield one(seed)
+
+
+@hybrid_labels.page
+def page(rows: list[Row]) -> list[str]:
     gains = [row["every_count"] for row in rows if row["every_count"] is not None]
     feasible = [row for row in rows if row["feasible"]]
     lines = [
@@ -72,9 +70,8 @@ def main() -> None:
         ["seconds of the searches together", f"{sum(r['search_seconds'] for r in rows):.0f}"],
         ["seconds of the enumerations", f"{sum(r['brute_seconds'] for r in rows):.0f}"],
     ]  # fmt: skip
-    text = table(["", ""], lines)
-    publish("hybrid_labels", [text], rows, args.out)
+    return [table(["", ""], lines)]
 
 
 if __name__ == "__main__":
-    main()
+    main(hybrid_labels)

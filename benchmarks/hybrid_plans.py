@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import parenvs
-from benchmarks.common import parser, percent, progress, publish, table
+from benchmarks.framework import Column, columns, main, measurement, percent, table
+from parenvs import problem as problem_from
 from parenvs.agents.hybrid import exact, exact_uniform
 from parenvs.agents.hybrid.heuristics import PURE, megatron, pure
 from parenvs.errors import InfeasibleError
@@ -28,7 +29,7 @@ MODELS = {
 
 def problem_of(name: str, cluster: str) -> Hybrid:
     """A model of the table on a cluster."""
-    problem: Hybrid = parenvs.problem(name, cluster, task="hybrid", batch=MODELS[name])
+    problem: Hybrid = problem_from(name, cluster, task="hybrid", batch=MODELS[name])
     return problem
 
 
@@ -68,65 +69,57 @@ def row_of(kind: str, call: Any) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Write the tables."""
-    options = parser(__doc__)
-    options.add_argument("--limit", type=float, default=20.0, help="seconds for free stages")
-    args = options.parse_args()
-    data, lines, best_lines = [], [], []
+@measurement(about={"limit": "seconds for free stages"})
+def hybrid_plans(limit: float = 20.0) -> Iterator[dict[str, Any]]:
     for name in MODELS:
         for cluster in CLUSTERS:
             problem = problem_of(name, cluster)
-            progress(f"{name} on {cluster}")
             rows = [row_of(kind, partial(pure, problem, kind)) for kind in PURE]
             rows.append(row_of("megatron", partial(megatron, problem)))
             rows.append(row_of("uniform", partial(exact_uniform, problem)))
-            rows.append(row_of("hybrid", partial(exact, problem, time_limit=args.limit)))
-            data.append({"model": name, "cluster": cluster, "rows": rows})
-            lines.append([name, cluster, *(_seconds(row) for row in rows)])
-            best_lines.append(_best(name, cluster, rows))
-    header = ["model", "cluster", *PURE, "megatron", "uniform", "hybrid"]
-    best_header = ["model", "cluster", "plan", "GB", "MFU", "gain over pure", "over the rule",
-                   "over uniform", "proof"]  # fmt: skip
-    sections = [
-        "Seconds of a step; empty where no plan of the kind fits. `uniform` is the best of all "
-        "uniform plans, `hybrid` the better of it and the best plan of free stages.",
-        table(header, lines, left=2),
-        "The best hybrid plan. A gain over pure of 0 says that hybrid does not help.",
-        table(best_header, best_lines, left=3),
-        *_robust(),
-    ]
-    publish("hybrid_plans", sections, data, args.out)
+            rows.append(row_of("hybrid", partial(exact, problem, time_limit=limit)))
+            yield {"model": name, "cluster": cluster, "rows": rows}
 
 
-def _seconds(row: dict[str, Any]) -> str:
-    return "" if row["seconds"] is None else f"{row['seconds']:.4g}"
+def gain(best: dict[str, Any], others: list[dict[str, Any]]) -> str:
+    known = [row["seconds"] for row in others if row["seconds"] is not None]
+    return percent(1 - best["seconds"] / min(known), 1) if known else "only plan that fits"
 
 
-def _best(name: str, cluster: str, rows: list[dict[str, Any]]) -> list[str]:
-    """One line of the second table."""
+def best_of(model: str, cluster: str, rows: list[dict[str, Any]]) -> list[str]:
+    """A line on the best plan."""
     best = rows[-1]
     if best["seconds"] is None:
-        return [name, cluster, best["message"].split("; ", 1)[-1], *[""] * 6]
-
-    def gain(others: list[dict[str, Any]]) -> str:
-        known = [row["seconds"] for row in others if row["seconds"] is not None]
-        return percent(1 - best["seconds"] / min(known), 1) if known else "only plan that fits"
-
+        return [model, cluster, best["message"].split("; ", 1)[-1], *[""] * 6]
     proof = "proven" if best["proven"] else f"bound {best['bound']:.4g} s"
-    pure_rows, rule, uniform = rows[: len(PURE)], rows[-3:-2], rows[-2:-1]
-    gains = [gain(pure_rows), gain(rule), gain(uniform)]
+    gains = [gain(best, others) for others in (rows[: len(PURE)], rows[-3:-2], rows[-2:-1])]
     figures = [f"{best['gigabytes']:.1f}", percent(best["mfu"], 1)]
-    return [name, cluster, best["plan"], *figures, *gains, proof]
+    return [model, cluster, best["plan"], *figures, *gains, proof]
 
 
-def _robust() -> list[str]:
+@hybrid_plans.page
+def page(rows: list[dict[str, Any]]) -> list[str]:
+    kinds = (*PURE, "megatron", "uniform", "hybrid")
+    told: list[Column] = [("model", "{model}"), ("cluster", "{cluster}")]
+    told += [(kind, f"{{rows[{k}][seconds]:.4g}}") for k, kind in enumerate(kinds)]
+    best_header = ["model", "cluster", "plan", "GB", "MFU", "gain over pure", "over the rule",
+                   "over uniform", "proof"]  # fmt: skip
+    return [
+        "Seconds of a step; empty where no plan of the kind fits. `uniform` is the best of all "
+        "uniform plans, `hybrid` the better of it and the best plan of free stages.",
+        columns(rows, told, left=2),
+        "The best hybrid plan. A gain over pure of 0 says that hybrid does not help.",
+        table(best_header, [best_of(**row) for row in rows], left=3),
+        *robust(),
+    ]
+
+
+def robust() -> list[str]:
     """Near-best plans of the 70B model, and how the best one fares on other machines."""
     problem = problem_of("llama3-70b", "16x8:h100")
     space = UniformSpace.build(problem)
     listed = near_best(space, 0.1)
-    best = space.plan(listed[0].number)
-    shifts = robustness(problem, best)
+    shifts = robustness(problem, space.plan(listed[0].number))
     return [
         f"Llama-3 70B on 16x8:h100: {len(space)} uniform plans, {space.fits.sum()} fit, "
         f"{len(space.pareto())} on the front of seconds and bytes. Those within 10 % of the best:",
@@ -140,4 +133,4 @@ def _robust() -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    main(hybrid_plans)

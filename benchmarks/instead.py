@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from benchmarks.common import ROOT, parser, publish, table
+from benchmarks.framework import ROOT, main, measurement, table
 
 ROWS = (
     (
@@ -98,27 +98,29 @@ def scores(text: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def page(text: str) -> str:
-    """The table, from the leaderboard's rankings."""
-    found = scores(text)
-    lines = []
-    for task, words, *groups in ROWS:
-        cells = [
-            ", ".join(
-                f"{title} {found[task][entry]}" for entry, title in group if entry in found[task]
-            )
-            for group in groups
+@measurement(derived=True)
+def instead() -> list[list[str]]:
+    found = scores((ROOT / "leaderboard" / "results.md").read_text(encoding="utf-8"))
+    return [
+        [
+            words,
+            *(
+                ", ".join(
+                    f"{title} {found[task][entry]}"
+                    for entry, title in group
+                    if entry in found[task]
+                )
+                for group in groups
+            ),
         ]
-        lines.append([words, *cells])
-    return table(["question", "what one would take", "what is here"], lines, 3)
+        for task, words, *groups in ROWS
+    ]
 
 
-def main() -> None:
-    """Write the table."""
-    options = parser(__doc__).parse_args()
-    text = (ROOT / "leaderboard" / "results.md").read_text(encoding="utf-8")
-    publish("instead", [page(text)], None, options.out)
+@instead.page
+def page(rows: list[list[str]]) -> list[str]:
+    return [table(["question", "what one would take", "what is here"], rows, 3)]
 
 
 if __name__ == "__main__":
-    main()
+    main(instead)

@@ -3,18 +3,34 @@
 ``python benchmarks/iopddl.py FOLDER --seeds 1`` solves every ``*.json.gz`` of a folder at the
 contest's time limit, by one call that knows nothing of the problem but the file; seconds are those
 of the process, on one thread, as other work may share the machine; with ``--threads 2`` they are
-those of the clock. Rows are kept in ``results/iopddl.jsonl``; what is there is not run again.
+those of the clock. What is there is not run again.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import resource
 import time
+from collections.abc import Iterator
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
-from benchmarks.common import ROOT, parser, percent, progress, publish, table
+from benchmarks.framework import (
+    ROOT,
+    Case,
+    Column,
+    Row,
+    Rows,
+    columns,
+    forked,
+    main,
+    measurement,
+    percent,
+    progress,
+)
 from parenvs.agents.sharding import solve_iopddl
 from parenvs.agents.sharding.compiled import COMPILED
 from parenvs.tasks.sharding.files import load_iopddl
@@ -23,7 +39,41 @@ from parenvs.tasks.sharding.known import known
 FOLDER = Path(os.environ.get("PARENVS_IOPDDL", ROOT.parent / "shared" / "iopddl"))
 
 
-def row(path: Path, seed: int, share: float, threads: int) -> dict:
+def is_enough(row: Row, share: float) -> bool:
+    """Whether a row needs no longer run."""
+    return row["proven"] or row["share"] >= share
+
+
+@measurement(
+    key=lambda row: (row["name"], row.get("threads", 1), row["seed"], row["share"]),
+    positional=("problems",),
+    about={
+        "problems": "folder of the contest's files",
+        "share": "of the contest's limits",
+        "threads": "chains of moves at once",
+        "only": "letters of problems (default: all)",
+    },
+)
+def iopddl(
+    rows: Rows,
+    problems: Path = FOLDER,
+    seeds: int = 1,
+    share: float = 1.0,
+    threads: int = 1,
+    only: str = "",
+) -> Iterator[Case]:
+    paths = sorted(problems.glob("*.json.gz"), key=lambda path: path.stat().st_size)
+    for seed in range(seeds):
+        for path in paths:
+            name = path.name.removesuffix(".json.gz")
+            done = [x for x in rows.of(name=name, seed=seed) if x.get("threads", 1) == threads]
+            if any(is_enough(x, share) for x in done) or (only and name[-1] not in only):
+                continue
+            key = {"name": name, "seed": seed, "share": share, "threads": threads}
+            yield key, partial(forked, partial(solved, path, **key))  # memory of one problem
+
+
+def solved(path: Path, name: str, seed: int, share: float, threads: int) -> Row:
     """Solve a problem and judge its plan."""
     wall, begin = time.monotonic(), time.process_time()
     problem = load_iopddl(path)
@@ -32,10 +82,10 @@ def row(path: Path, seed: int, share: float, threads: int) -> dict:
     seconds = share * (limit.seconds if limit else 60)
     last = [0.0]
 
-    def tell(status):
+    def tell(status: Any) -> None:
         if status.seconds - last[0] > 20:
             last[0] = status.seconds
-            progress(f"{problem.name} seed {seed}: {status}")
+            progress(f"{name} seed {seed}: {status}")
 
     alone = threads == 1
     answer = solve_iopddl(
@@ -44,10 +94,6 @@ def row(path: Path, seed: int, share: float, threads: int) -> dict:
     report = answer.report
     assert report.legal and report.cost == answer.cost, report.reasons
     return {
-        "name": problem.name,
-        "seed": seed,
-        "share": share,
-        "threads": threads,
         "limit": seconds,
         "cost": report.cost,
         "bound": round(answer.bound),
@@ -62,91 +108,54 @@ def row(path: Path, seed: int, share: float, threads: int) -> dict:
     }
 
 
-def main() -> None:
-    arguments = parser(__doc__)
-    arguments.add_argument("folder", nargs="?", type=Path, default=FOLDER)
-    arguments.add_argument("--seeds", type=int, default=1)
-    arguments.add_argument("--share", type=float, default=1.0, help="of the contest's limits")
-    arguments.add_argument("--threads", type=int, default=1, help="chains of moves at once")
-    arguments.add_argument("--only", default="", help="letters of problems (default: all)")
-    given = arguments.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    store = given.out / "iopddl.jsonl"
-    rows = [json.loads(line) for line in store.read_text().splitlines()] if store.exists() else []
-    done = {
-        (found["name"], found["seed"])
-        for found in rows
-        if found.get("threads", 1) == given.threads
-        if found["proven"] or found["share"] >= given.share
-    }
-    paths = sorted(given.folder.glob("*.json.gz"), key=lambda path: path.stat().st_size)
-    for seed in range(given.seeds):
-        for path in paths:
-            name = path.name.removesuffix(".json.gz")
-            if (name, seed) in done or (given.only and name[-1] not in given.only):
-                continue
-            if os.fork() == 0:  # memory is that of one problem
-                with store.open("a") as stream:
-                    stream.write(json.dumps(row(path, seed, given.share, given.threads)) + "\n")
-                os._exit(0)
-            if os.wait()[1]:
-                raise SystemExit(f"{name} failed")
-    rows = [json.loads(line) for line in store.read_text().splitlines()]
-    longest = {
-        (found["name"], found.get("threads", 1), found["seed"]): found
-        for found in sorted(rows, key=_share)
-    }
+def of(row: Row, form: str) -> str:
+    """What is known of a row's problem; empty if nothing is."""
+    problem = known(row["name"])
+    return form.format(problem) if problem else ""
+
+
+def points(row: Row) -> float:
+    """Those of the contest: the best team's cost over ours."""
+    problem = known(row["name"])
+    return problem.contest / row["cost"] if problem and problem.contest else math.nan
+
+
+COLUMNS: list[Column] = [
+    ("problem", lambda row: row["name"].removeprefix("asplos-2025-iopddl-")),
+    ("seed", "{seed}"),
+    ("threads", lambda row: row.get("threads", 1)),
+    ("cost", "{cost:,}"),
+    ("bound", "{bound:,}"),
+    ("gap", lambda row: percent((row["cost"] - row["bound"]) / row["cost"], 3)),
+    ("contest's best", lambda row: of(row, "{0.contest:,}")),
+    ("best known", lambda row: of(row, "{0.best:,}")),
+    ("bound known", lambda row: of(row, "{0.bound:,}")),
+    ("points", lambda row: f"{points(row):.4f}"),
+    (
+        "limit, of the contest's (s)",
+        lambda row: f"{row['limit']:g}" + of(row, " of {0.seconds}"),
+    ),
+    ("processor (s)", "{processor:.0f}"),
+    ("wall (s)", "{wall:.0f}"),
+    ("load", "{load:.1f}"),
+    ("MB", "{megabytes:,.0f}"),
+]
+
+
+@iopddl.page
+def page(rows: list[Row]) -> list[str]:
+    by_share = sorted(rows, key=itemgetter("share"))
+    longest = {(row["name"], row.get("threads", 1), row["seed"]): row for row in by_share}
     rows = [longest[key] for key in sorted(longest)]
-    lines, points = [], 0.0
-    for found in rows:
-        of = known(found["name"])
-        best = of.contest if of else None
-        score = best / found["cost"] if best else float("nan")
-        points += score
-        gap = (found["cost"] - found["bound"]) / found["cost"]
-        lines.append(
-            [
-                found["name"].removeprefix("asplos-2025-iopddl-"),
-                found["seed"],
-                found.get("threads", 1),
-                f"{found['cost']:,}",
-                f"{found['bound']:,}",
-                percent(gap, 3),
-                f"{best:,}" if best else "",
-                f"{of.best:,}" if of else "",
-                f"{of.bound:,}" if of else "",
-                f"{score:.4f}",
-                f"{found['limit']:g} of {of.seconds}" if of else f"{found['limit']:g}",
-                f"{found['processor']:.0f}",
-                f"{found['wall']:.0f}",
-                f"{found['load']:.1f}",
-                f"{found['megabytes']:,.0f}",
-            ]
-        )
-    heads = [
-        "problem", "seed", "threads", "cost", "bound", "gap", "contest's best", "best known",
-        "bound known", "points", "limit, of the contest's (s)",
-        "processor (s)", "wall (s)", "load", "MB",
-    ]  # fmt: skip
-    publish(
-        "iopddl",
-        [
-            "One thread of search within the stated limit, in seconds of the process, reading "
-            "and reduction included; other work shared the machine (load). With two threads the "
-            "limit is by the clock. The contest's limits are for 8 cores; some rows were given "
-            "less, where more changes the bound at most. Points are the contest's: best team's "
-            f"cost / cost; sum {points:.4f} of {len(rows)}.",
-            table(heads, lines),
-        ],
-        {},
-        given.out,
-    )
-
-
-def _share(found: dict) -> float:
-    """Share of the contest's limit that a row was given."""
-    return found["share"]
+    return [
+        "One thread of search within the stated limit, in seconds of the process, reading "
+        "and reduction included; other work shared the machine (load). With two threads the "
+        "limit is by the clock. The contest's limits are for 8 cores; some rows were given "
+        "less, where more changes the bound at most. Points are the contest's: best team's "
+        f"cost / cost; sum {sum(map(points, rows)):.4f} of {len(rows)}.",
+        columns(rows, COLUMNS),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    main(iopddl)

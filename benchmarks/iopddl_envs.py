@@ -1,29 +1,39 @@
 """``IntraOpSharding-v0``: dead ends, speed, and how near agents come to the solver's bound.
 
     python benchmarks/iopddl_envs.py                    # everything; hours with five trainings
-    python benchmarks/iopddl_envs.py --only dead        # or speed, solver, rules, learned, page
+    python benchmarks/iopddl_envs.py --only dead        # or speed, solver, rules, learned
 
-Every row is written to ``results/iopddl_envs.jsonl`` as soon as it is there; a run that was stopped
-goes on where it was. Trained policies are kept in ``build/iopddl_envs``. Policies named ``drawn``
+Trained policies are kept in ``build/iopddl_envs``. Policies named ``drawn``
 are trained on problems of the pool, never on those of a test set; ``B`` and ``G`` on that problem.
 The contest's problems are left out where ``PARENVS_IOPDDL`` holds none.
 """
 
 from __future__ import annotations
 
-import json
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from benchmarks.common import parser, percent, progress, publish, table
+from benchmarks.framework import (
+    Case,
+    Column,
+    Row,
+    columns,
+    main,
+    measurement,
+    percent,
+    progress,
+    spent,
+    table,
+)
+from benchmarks.trained import kept
+from parenvs.bench.play import batch_play, make, rate, single_play
 from parenvs.datasets.sharding.drawing import SETS, set_names
-from parenvs.errors import ParenvsError
 from parenvs.tasks.sharding import store
 from parenvs.tasks.sharding.game import named, numbered
 from parenvs.tasks.sharding.turns.advice import LEVELS
@@ -39,30 +49,8 @@ STEPS = {"PPO": 2_000_000, "PPO after imitation": 1_000_000, "PPO, improving": 1
 LESSONS = 200
 """Problems of the pool whose plans by the solver are imitated."""
 BUILD = Path("build/iopddl_envs")
-
-
-class Rows:
-    """Rows of a file, by part, problem, method and seed; each is written when it is added."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.rows = path, []  # type: ignore[var-annotated]
-        if path.exists():
-            self.rows = [json.loads(line) for line in path.read_text().splitlines()]
-
-    def of(self, part: str) -> list[dict[str, Any]]:
-        """Return the rows of a part."""
-        return [row for row in self.rows if row["part"] == part]
-
-    def has(self, **key: Any) -> bool:
-        """Whether there is a row with these values."""
-        return any(key.items() <= row.items() for row in self.rows)
-
-    def add(self, **row: Any) -> None:
-        """Add a row."""
-        self.rows.append(row)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as stream:
-            stream.write(json.dumps(row) + "\n")
+SECONDS = 2.0
+"""Of a measurement of speed."""
 
 
 def contest(letters: str = "".join(CONTEST)) -> Iterator[tuple[str, Board]]:
@@ -109,91 +97,74 @@ def random_episodes(board: Board, count: int, guarded: bool, seed: int = 0) -> t
     return dead, wrong
 
 
-def run_dead(rows: Rows, episodes: int) -> None:
+def dead_cases(episodes: int) -> Iterator[Case]:
     """Count dead ends with the witness, and without it where it is what prevents them."""
-    cases: list[tuple[str, int, Callable[[], Board]]] = [
-        (letter, episodes, lambda letter=letter: named(letter)) for letter, _ in contest("BGV")
-    ]
-    cases += [(letter, 20, lambda letter=letter: named(letter)) for letter, _ in contest("PLK")]
-    cases += [
-        (f"{family}-{number}", 1000 if family == "mesh" else 100,
-         lambda family=family, number=number: numbered(family, number, "inside"))
-        for family in ("mesh", "classes") for number in range(10)
-    ]  # fmt: skip
-    for name, count, load in cases:
-        for guarded in (True, False):
-            if rows.has(part="dead", problem=name, guarded=guarded):
-                continue
-            board = load()
-            if not guarded and board.is_free:
-                continue
-            begin = time.process_time()
-            dead, wrong = random_episodes(board, count, guarded)
-            rows.add(part="dead", problem=name, guarded=guarded, episodes=count, dead=dead,
-                     wrong=wrong, free=board.is_free, nodes=len(board),
-                     seconds=time.process_time() - begin)  # fmt: skip
-            progress(f"{name}, guarded {guarded}: {dead} dead ends in {count:,}")
+    boards = {letter: (partial(named, letter), episodes) for letter, _ in contest("BGV")}
+    boards |= {letter: (partial(named, letter), 20) for letter, _ in contest("PLK")}
+    for family, count in (("mesh", 1000), ("classes", 100)):
+        for number in range(10):
+            load = partial(numbered, family, number, "inside")
+            boards[f"{family}-{number}"] = load, count
+    for name, (load, count) in boards.items():
+        yield _dead(name, True), partial(count_dead, load, count, True)
+        if not load().is_free:
+            yield _dead(name, False), partial(count_dead, load, count, False)
 
 
-def run_speed(rows: Rows) -> None:
-    """Measure steps by second of processor time, single and batched."""
-    cases = [
-        ("mesh (pool of 16)", {"pool": 16}),
-        ("classes", {"instance": "intra-op-test/classes-000"}),
-    ]
-    cases += [(letter, {"instance": letter}) for letter, _ in contest("BGV")]
+def _dead(name: str, guarded: bool) -> Row:
+    return {"part": "dead", "problem": name, "guarded": guarded}
+
+
+def count_dead(load: Callable[[], Board], count: int, guarded: bool) -> Row:
+    board, row = load(), {"episodes": count}
+    with spent(row):
+        row["dead"], row["wrong"] = random_episodes(board, count, guarded)
+    return {**row, "free": board.is_free, "nodes": len(board)}
+
+
+def speed_cases() -> Iterator[Case]:
+    """Steps by second of processor time, single and batched."""
+    instances = {
+        "mesh (pool of 16)": {"pool": 16},
+        "classes": {"instance": "intra-op-test/classes-000"},
+        **{letter: {"instance": letter} for letter, _ in contest("BGV")},
+    }
     for number in range(16):
         numbered("mesh", number, "inside")  # drawn once, whoever plays them
-    for name, kwargs in cases:
+    for name, kwargs in instances.items():
         for form in ("construct", "improve"):
-            for count in (1, 16, 64, 256):
-                if form == "improve" and count > 64:
-                    continue
+            for count in (1, 16, 64, 256) if form == "construct" else (1, 16, 64):
                 key = {"part": "speed", "problem": name, "form": form, "envs": count}
-                if rows.has(**key):
-                    continue
-                rows.add(**key, rate=speed({**kwargs, "form": form}, count))
-                progress(str(rows.rows[-1]))
+                yield key, partial(speed, {**kwargs, "form": form}, count)
 
 
-def speed(kwargs: dict[str, Any], count: int, seconds: float = 2.0) -> float:
-    """Return the steps of all environments by second of processor time, resets included."""
-    env: Any = gym.make_vec(ENV, num_envs=count, **kwargs) if count > 1 else gym.make(ENV, **kwargs)
-    inner, rng = env.unwrapped, np.random.default_rng(0)
-    env.reset(seed=0)
-
-    def step() -> None:
-        masks = inner.action_masks()
-        actions = (rng.random(masks.shape) * masks).argmax(axis=-1)
-        _, _, over, _, _ = env.step(actions)
-        if count == 1 and over:
-            env.reset()
-
-    for _ in range(64):  # tables and blocks are made
-        step()
-    steps, begin = 0, time.process_time()
-    while time.process_time() - begin < seconds:
-        step()
-        steps += count
-    return steps / (time.process_time() - begin)
+def speed(kwargs: Row, count: int) -> Row:
+    env = make((ENV, kwargs), count if count > 1 else 0)
+    return {"rate": rate(*(batch_play(env) if count > 1 else single_play(env)), SECONDS)}
 
 
 # Planners and agents
 
 
-def run_solver(rows: Rows, most: int, seconds: float) -> None:
+def solver_cases(most: int, seconds: float) -> Iterator[Case]:
     """Bound every problem by the solver."""
+    for group, name in tested(most):
+        yield _plan(group, name, "solver"), partial(bounded, name, seconds)
+
+
+def _plan(group: str, name: str, method: str, seed: int = 0, share: float = 1.0) -> Row:
+    key = {"part": "plan", "group": group, "problem": name, "method": method, "seed": seed}
+    return {**key, "share": share}
+
+
+def bounded(name: str, seconds: float) -> Row:
     from parenvs.agents.sharding import solve_iopddl
 
-    for group, name in tested(most):
-        if not rows.has(part="plan", problem=name, method="solver"):
-            answer = solve_iopddl(named(name).problem, seconds, processor=True)
-            rows.add(part="plan", group=group, problem=name, method="solver", seed=0,
-                     cost=answer.cost, bound=answer.bound, seconds=answer.seconds)  # fmt: skip
-            progress(f"{name}: {answer.cost:,}, bound {answer.bound:,.0f}")
+    answer = solve_iopddl(named(name).problem, seconds, processor=True)
+    return {"cost": answer.cost, "bound": answer.bound, "seconds": answer.seconds}
 
 
-def run_rules(rows: Rows, most: int) -> None:
+def rule_cases(most: int) -> Iterator[Case]:
     """Plan every problem by the rules that do not learn."""
     from parenvs.agents.learning.sharding.train import greedy
 
@@ -207,13 +178,14 @@ def run_rules(rows: Rows, most: int) -> None:
     methods["improving, random"] = lambda board: random_improving(board)
     for group, name in tested(most):
         for method, run in methods.items():
-            if rows.has(part="plan", problem=name, method=method):
-                continue
-            begin = time.process_time()
-            cost = run(named(name))
-            rows.add(part="plan", group=group, problem=name, method=method, seed=0, cost=cost,
-                     seconds=time.process_time() - begin)  # fmt: skip
-        progress(name)
+            yield _plan(group, name, method), partial(costed, run, name)
+
+
+def costed(run: Callable[[Board], int], name: str) -> Row:
+    row: Row = {}
+    with spent(row):
+        row["cost"] = run(named(name))
+    return row
 
 
 def random_plan(board: Board, seed: int, count: int) -> int:
@@ -238,11 +210,9 @@ def random_improving(board: Board) -> int:
     return int(info["cost"])
 
 
-def run_learned(rows: Rows, most: int, seeds: int, share: float, match: str) -> None:
+def learned_cases(most: int, seeds: int, share: float, match: str) -> Iterator[Case]:
     """Train policies, and let them plan."""
-    from parenvs.agents.learning.sharding.train import plan
-
-    agents: list[tuple[str, str, dict[str, Any]]] = [
+    agents: list[tuple[str, str, Row]] = [
         ("PPO", "drawn", {}),
         ("imitation", "drawn", {}),
         ("PPO after imitation", "drawn", {}),
@@ -254,29 +224,32 @@ def run_learned(rows: Rows, most: int, seeds: int, share: float, match: str) -> 
             label = f"{method}, {place}"
             if match not in label:
                 continue
-            mine = [(g, n) for g, n in tested(most) if place in ("drawn", n)]
             counts = {label: 1} if kwargs else {label: 1, f"{label}, best of {SAMPLES}": SAMPLES}
-            names = [
-                (g, n) for g, n in mine
-                if not all(rows.has(problem=n, method=m, seed=seed, share=share) for m in counts)
-            ]  # fmt: skip
-            if not names:
-                continue
-            agent, seconds = trained(method, place, kwargs, seed, share)
-            progress(f"{label}, seed {seed}: trained in {seconds:.0f} s")
-            for group, name in names:
-                for told, count in counts.items():
-                    begin = time.process_time()
-                    answer = plan(agent, named(name), count, seed, **kwargs)
-                    assert answer.report.legal
-                    assert answer.report.cost == answer.cost
-                    rows.add(part="plan", group=group, problem=name, method=told, seed=seed,
-                             cost=answer.cost, seconds=time.process_time() - begin,
-                             training=seconds, share=share)  # fmt: skip
+            for group, name in tested(most):
+                for told, count in counts.items() if place in ("drawn", name) else ():
+                    given = (method, place, tuple(kwargs.items()), seed, share)
+                    yield (
+                        _plan(group, name, told, seed, share),
+                        partial(planned, given, name, count),
+                    )
 
 
+def planned(given: Any, name: str, count: int) -> Row:
+    """The plan of a trained policy, the best of ``count``."""
+    from parenvs.agents.learning.sharding.train import plan
+
+    agent, seconds = trained(*given)
+    row: Row = {"training": seconds}
+    with spent(row):
+        answer = plan(agent, named(name), count, given[3], **dict(given[2]))
+        assert answer.report.legal
+        assert answer.report.cost == answer.cost
+    return {**row, "cost": answer.cost}
+
+
+@cache
 def trained(
-    method: str, place: str, kwargs: dict[str, Any], seed: int, share: float
+    method: str, place: str, kwargs: tuple[tuple[str, str], ...], seed: int, share: float
 ) -> tuple[Any, float]:
     """Return an agent, and the processor seconds that its training took."""
     from sb3_contrib import MaskablePPO
@@ -284,53 +257,101 @@ def trained(
     from parenvs.agents.learning.sharding.imitate import imitate, taught
     from parenvs.agents.learning.sharding.train import POOL, train
 
-    stem = f"{method}-{place}-{seed}-{share:g}".replace(", ", "-").replace(" ", "-")
-    path, took = BUILD / f"{stem}.zip", BUILD / f"{stem}.json"
-    if path.exists() and took.exists():
-        return MaskablePPO.load(path, device="cpu"), json.loads(took.read_text())
-    begin, before = time.process_time(), 0.0
-    if method == "imitation":
-        count = max(int(LESSONS * min(share, 1.0)), 8)
-        boards = [numbered("mesh", number, "inside") for number in range(min(count, POOL))]
-        agent = imitate(taught(boards), seed)
-    else:
+    before = 0.0
+
+    def make() -> Any:
+        nonlocal before
+        if method == "imitation":
+            count = max(int(LESSONS * min(share, 1.0)), 8)
+            boards = [numbered("mesh", number, "inside") for number in range(min(count, POOL))]
+            return imitate(taught(boards), seed)
         start = None
         if method == "PPO after imitation":
-            start, before = trained("imitation", place, {}, seed, share)
+            start, before = trained("imitation", place, (), seed, share)
         problem = {} if place == "drawn" else {"instance": place}
-        steps = max(int(STEPS[method] * share), 1)
-        agent = train({**kwargs, **problem}, seed, steps, start)
-    seconds = time.process_time() - begin + before
-    BUILD.mkdir(parents=True, exist_ok=True)
-    agent.save(path)
-    took.write_text(json.dumps(seconds))
-    return agent, seconds
+        return train({**dict(kwargs), **problem}, seed, max(int(STEPS[method] * share), 1), start)
+
+    stem = f"{method}-{place}-{seed}-{share:g}".replace(", ", "-").replace(" ", "-")
+    load = partial(MaskablePPO.load, device="cpu")
+    agent, seconds = kept(BUILD / f"{stem}.zip", make, load)
+    return agent, seconds + before
+
+
+PARTS = ("dead", "speed", "solver", "rules", "learned")
+
+
+def key_of(row: Row) -> tuple[Any, ...]:
+    names = ("part", "problem", "guarded", "form", "envs", "method", "seed")
+    return *map(row.get, names), row.get("share", 1.0)
+
+
+@measurement(
+    key=key_of,
+    among={"only": PARTS},
+    about={
+        "seeds": "trainings of each agent",
+        "share": "of the steps of a training",
+        "episodes": "to count dead ends in",
+        "problems": "most of a group",
+        "match": "train only agents whose label has this text",
+        "seconds": "of the solver for each problem",
+    },
+)
+def iopddl_envs(
+    only: tuple[str, ...] = PARTS,
+    seeds: int = SEEDS,
+    share: float = 1.0,
+    episodes: int = EPISODES,
+    problems: int = 1000,
+    match: str = "",
+    seconds: float = 10.0,
+) -> Iterator[Case]:
+    cases = {
+        "dead": lambda: dead_cases(episodes),
+        "speed": speed_cases,
+        "solver": lambda: solver_cases(problems, seconds),
+        "rules": lambda: rule_cases(problems),
+        "learned": lambda: learned_cases(problems, seeds, share, match),
+    }
+    for part in only:
+        yield from cases[part]()
 
 
 # The page
 
 
-def page(rows: Rows, out: Path) -> None:
-    """Write the page of all rows."""
+DEAD: list[Column] = [
+    ("problem", "{problem}"),
+    ("nodes", "{nodes:,}"),
+    ("free", lambda row: "yes" if row["free"] else "no"),
+    ("episodes", "{episodes:,}"),
+    ("dead ends", "{dead}"),
+    ("illegal plans", "{wrong}"),
+    ("without", "{without}"),
+]
+
+
+@iopddl_envs.page
+def page(rows: list[Row]) -> list[str]:
+    parts: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        parts[row["part"]].append(row)
+    without = {row["problem"]: f"{row['dead']:,} of {row['episodes']:,}"
+               for row in parts["dead"] if not row["guarded"]}  # fmt: skip
+    guarded = [row | {"without": without.get(row["problem"], "")}
+               for row in parts["dead"] if row["guarded"]]  # fmt: skip
     sections = ["## Dead ends", (
         "Random legal episodes. On free problems the mask is exact: a strategy is legal if and "
         "only if the plan can be completed with it. On the others a witness is kept; `without` is "
         "what would happen there with the mask of arc consistency and least usage alone."
     )]  # fmt: skip
-    lines = []
-    for row in (x for x in rows.of("dead") if x["guarded"]):
-        bare = [x for x in rows.of("dead") if x["problem"] == row["problem"] and not x["guarded"]]
-        without = f"{bare[0]['dead']:,} of {bare[0]['episodes']:,}" if bare else ""
-        lines.append([row["problem"], f"{row['nodes']:,}", "yes" if row["free"] else "no",
-                      f"{row['episodes']:,}", row["dead"], row["wrong"], without])  # fmt: skip
-    head = ["problem", "nodes", "free", "episodes", "dead ends", "illegal plans", "without"]
-    sections += [table(head, lines), "## Speed", (
+    sections += [columns(guarded, DEAD), "## Speed", (
         "Steps by second of processor time, random legal actions, masks and observations included."
     )]  # fmt: skip
     rates: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-    for row in rows.of("speed"):
+    for row in parts["speed"]:
         rates[row["problem"], row["form"]][row["envs"]] = row["rate"]
-    counts = sorted({row["envs"] for row in rows.of("speed")})
+    counts = sorted({row["envs"] for row in parts["speed"]})
     sections.append(table(
         ["problem", "form", *(f"{count} at once" if count > 1 else "single" for count in counts)],
         [[*key, *(f"{found[n]:,.0f}" if n in found else "" for n in counts)]
@@ -343,7 +364,7 @@ def page(rows: Rows, out: Path) -> None:
         "largest of the seeds' medians. `seconds`: of processor time for a problem, median. "
         "`share` is the part of the full training that was run."
     )]  # fmt: skip
-    plans = rows.of("plan")
+    plans = parts["plan"]
     bound = {x["problem"]: max(x["bound"], 1.0) for x in plans if x["method"] == "solver"}
     base = {x["problem"]: x["cost"] for x in plans if x["method"] == "greedy, advice none"}
     for group in dict.fromkeys(row["group"] for row in plans):
@@ -374,35 +395,8 @@ def page(rows: Rows, out: Path) -> None:
         head = ["method", "seeds", "problems", "gap, median", "of the seeds", "geometric mean",
                 "beats greedy", "ties", "seconds", "training, s", "share"]  # fmt: skip
         sections += [f"### {group}", table(head, lines)] if lines else []
-    publish("iopddl_envs", sections, None, out)
-
-
-def main() -> None:
-    """Run the benchmark."""
-    options = parser(__doc__, seconds=10.0)
-    options.add_argument("--only", choices=["dead", "speed", "solver", "rules", "learned", "page"])
-    options.add_argument("--seeds", type=int, default=SEEDS, help="trainings of each agent")
-    options.add_argument("--share", type=float, default=1.0, help="of the steps of a training")
-    options.add_argument("--episodes", type=int, default=EPISODES, help="to count dead ends in")
-    options.add_argument("--problems", type=int, default=1000, help="most of a group")
-    options.add_argument("--match", default="", help="train only agents whose label has this text")
-    given = options.parse_args()
-    rows = Rows(given.out / "iopddl_envs.jsonl")
-    parts: dict[str, Callable[[], None]] = {
-        "dead": lambda: run_dead(rows, given.episodes),
-        "speed": lambda: run_speed(rows),
-        "solver": lambda: run_solver(rows, given.problems, given.seconds),
-        "rules": lambda: run_rules(rows, given.problems),
-        "learned": lambda: run_learned(rows, given.problems, given.seeds, given.share, given.match),
-    }
-    for name, run in parts.items():
-        if given.only in (None, name):
-            try:
-                run()
-            except ParenvsError as error:
-                progress(f"{name}: {error}")
-    page(rows, given.out)
+    return sections
 
 
 if __name__ == "__main__":
-    main()
+    main(iopddl_envs)

@@ -7,25 +7,34 @@ it, with four fifths of the memory that copies of everything need. ``mesh``: dra
 family ``mesh`` one after another in time, half of each beside the next, joined by an edge and by
 one limit. ``mesh, 4``: the same with the first four strategies of each node, as a million nodes
 with all of them would exceed the size of file that is read. Each problem is written, read and
-solved in a process of its own. Rows are kept in ``results/iopddl_growth.jsonl``; what is there is
-not run again.
+solved in a process of its own.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import resource
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import parser, percent, progress, publish, table
+from benchmarks.framework import (
+    Case,
+    Column,
+    Row,
+    cell,
+    columns,
+    forked,
+    main,
+    measurement,
+    percent,
+    progress,
+    spent,
+)
 from parenvs import Cluster
 from parenvs.agents.sharding import solve_iopddl
 from parenvs.agents.sharding.compiled import COMPILED
@@ -130,110 +139,76 @@ def chain(nodes: int, most: int | None = None) -> Sharding:
     return limited(problem)
 
 
-def row(family: str, size: str, make: Callable[[], Sharding], seconds: float) -> dict[str, Any]:
-    """Write, read, reduce and solve a problem."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "problem.json.gz"
-        save_iopddl(make(), path)
-        megabytes = path.stat().st_size / 1e6
-        begin = time.process_time()
-        problem = load_iopddl(path)
-    reading = time.process_time() - begin
-    begin = time.process_time()
-    reduced = reduce(problem)
-    reduction = time.process_time() - begin
-    first: list[float] = []
-
-    def tell(status: Any) -> None:
-        if status.cost is not None and not first:
-            first.append(status.seconds)
-
-    cost = bound = None
-    try:
-        answer = solve_iopddl(problem, seconds, processor=True, tell=tell)
-        assert answer.report.legal and answer.report.cost == answer.cost
-        cost, bound, seconds = answer.cost, answer.bound, answer.seconds
-    except InfeasibleError as error:
-        progress(str(error))
-    return {
-        "family": family,
-        "size": size,
-        "nodes": len(problem),
-        "edges": len(problem.ends),
-        "edge_costs": len(problem.edge_costs),
-        "file": megabytes,
-        "reading": reading,
-        "reduction": reduction,
-        "left": len(reduced),
-        "first": first[0] if first else None,
-        "seconds": seconds,
-        "cost": cost,
-        "bound": bound,
-        "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
-        "compiled": COMPILED,
-    }
-
-
-def main() -> None:
-    """Run what is not there, and write the page."""
-    options = parser(__doc__, seconds=60.0)
-    options.add_argument("--largest", type=int, default=10**6, help="most nodes of a chain")
-    given = options.parse_args()
-    store = given.out / "iopddl_growth.jsonl"
-    store.parent.mkdir(parents=True, exist_ok=True)
-    rows = [json.loads(line) for line in store.read_text().splitlines()] if store.exists() else []
+@measurement(key="family size", about={"largest": "most nodes of a chain"})
+def iopddl_growth(seconds: float = 60.0, largest: int = 10**6) -> list[Case]:
     cases: list[tuple[str, str, Callable[[], Sharding]]] = [
-        ("exported", name, lambda name=name: exported(name)) for name in GRAPHS
+        ("exported", name, partial(exported, name)) for name in GRAPHS
     ]
     for family, sizes in SIZES.items():
         most = 4 if family == "mesh, 4" else None
-        cases += [
-            (family, f"{size:,}", lambda size=size, most=most: chain(size, most))
-            for size in sizes
-            if size <= given.largest
-        ]
-    for family, size, make in cases:
-        if any((x["family"], x["size"]) == (family, size) for x in rows):
-            continue
-        if os.fork() == 0:  # memory is that of one problem
-            found = row(family, size, make, given.seconds)
-            with store.open("a") as stream:
-                stream.write(json.dumps(found) + "\n")
-            progress(str(found))
-            os._exit(0)
-        if os.wait()[1]:
-            raise SystemExit(f"{family} {size} failed")
-    rows = [json.loads(line) for line in store.read_text().splitlines()]
+        some = [size for size in sizes if size <= largest]
+        cases += [(family, f"{size:,}", partial(chain, size, most)) for size in some]
+    return [
+        ({"family": family, "size": size}, partial(forked, partial(solved, make, seconds)))
+        for family, size, make in cases
+    ]
 
-    def number(value: float | None, form: str = ".1f") -> str:
-        return "none" if value is None else format(value, form)
 
-    lines = [
-        [
-            x["family"], x["size"], f"{x['nodes']:,}", f"{x['edges']:,}", f"{x['edge_costs']:,}",
-            number(x["file"]), number(x["reading"]), number(x["reduction"]), f"{x['left']:,}",
-            number(x["first"]), number(x["seconds"], ".0f"),
-            "none" if x["cost"] is None else percent(1 - x["bound"] / x["cost"], 3),
-            f"{x['megabytes']:,.0f}",
-        ]
-        for x in rows
-    ]  # fmt: skip
-    heads = [
-        "family", "size", "nodes", "edges", "edge costs", "file (MB)", "reading (s)",
-        "reduction (s)", "nodes left", "first plan (s)", "solved in (s)", "gap", "MB",
-    ]  # fmt: skip
-    publish(
-        "iopddl_growth",
-        [
-            f"Seconds of the process on one thread; the solver has {given.seconds:g} s, reduction "
-            "included and reading not. The gap is that of the best plan to the proven bound at the "
-            "end; MB is the most that the process held.",
-            table(heads, lines),
-        ],
-        {},
-        given.out,
-    )
+def solved(make: Callable[[], Sharding], limit: float) -> Row:
+    """Write, read, reduce and solve a problem."""
+    row: Row = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "problem.json.gz"
+        save_iopddl(make(), path)
+        row["file"] = path.stat().st_size / 1e6
+        with spent(row, "reading"):
+            problem = load_iopddl(path)
+    with spent(row, "reduction"):
+        reduced = reduce(problem)
+    row |= {"nodes": len(problem), "edges": len(problem.ends),
+            "edge_costs": len(problem.edge_costs), "left": len(reduced), "first": None}  # fmt: skip
+
+    def tell(status: Any) -> None:
+        if status.cost is not None and row["first"] is None:
+            row["first"] = status.seconds
+
+    row |= {"cost": None, "bound": None, "seconds": limit}
+    try:
+        answer = solve_iopddl(problem, limit, processor=True, tell=tell)
+        assert answer.report.legal and answer.report.cost == answer.cost
+        row |= {"cost": answer.cost, "bound": answer.bound, "seconds": answer.seconds}
+    except InfeasibleError as error:
+        progress(str(error))
+    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    return {**row, "megabytes": megabytes, "compiled": COMPILED}
+
+
+COLUMNS: list[Column] = [
+    ("family", "{family}"),
+    ("size", "{size}"),
+    ("nodes", "{nodes:,}"),
+    ("edges", "{edges:,}"),
+    ("edge costs", "{edge_costs:,}"),
+    ("file (MB)", "{file:.1f}"),
+    ("reading (s)", "{reading:.1f}"),
+    ("reduction (s)", "{reduction:.1f}"),
+    ("nodes left", "{left:,}"),
+    ("first plan (s)", lambda row: cell("{first:.1f}", row) or "none"),
+    ("solved in (s)", "{seconds:.0f}"),
+    ("gap", lambda row: percent(1 - row["bound"] / row["cost"], 3) if row["cost"] else "none"),
+    ("MB", "{megabytes:,.0f}"),
+]
+
+
+@iopddl_growth.page
+def page(rows: list[Row], seconds: float) -> list[str]:
+    return [
+        f"Seconds of the process on one thread; the solver has {seconds:g} s, reduction "
+        "included and reading not. The gap is that of the best plan to the proven bound at the "
+        "end; MB is the most that the process held.",
+        columns(rows, COLUMNS),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    main(iopddl_growth)

@@ -12,9 +12,8 @@ import signal
 import sys
 import tempfile
 import time
-from typing import Any
 
-from benchmarks.common import parser, progress, publish, table
+from benchmarks.framework import main, measurement, progress, table
 from kills import KINDS, check, repeat
 
 
@@ -29,28 +28,26 @@ def kill(kind: str, folder: str, seed: int) -> None:
     os.waitpid(child, 0)
 
 
-def main() -> None:
-    """Kill, look, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--kills", type=int, default=200, help="of each writer")
-    options.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    chosen = options.parse_args()
-    data: dict[str, Any] = {}
-    for kind in chosen.kinds:
+@measurement(about={"kills": "of each writer"}, among={"kinds": KINDS})
+def kills(kills: int = 200, kinds: tuple[str, ...] = KINDS) -> dict[str, dict[str, int]]:
+    data = {}
+    for kind in kinds:
         progress(kind)
         with tempfile.TemporaryDirectory() as folder:
-            left = check(kind, folder, chosen.kills, kill)
-        data[kind] = {"kills": chosen.kills, "left": left}
-    rows = [[kind, raw["kills"], raw["left"]] for kind, raw in data.items()]
-    sections = [
+            data[kind] = {"kills": kills, "left": check(kind, folder, kills, kill)}
+    return data
+
+
+@kills.page
+def page(data: dict[str, dict[str, int]]) -> list[str]:
+    return [
         "SIGKILL up to 0.1 s after a writer starts to write two contents by turns. After each kill "
         "the old or the new content is there, whole, and after the next writing nothing else; the "
         "first that is not ends the run with an error. Left: kills that left something under a "
         "temporary name, which the next start removed.",
-        table(["writer", "kills", "left"], rows),
+        table(["writer", "kills", "left"], [[kind, *raw.values()] for kind, raw in data.items()]),
     ]
-    publish("kills", sections, data, chosen.out)
 
 
 if __name__ == "__main__":
-    main()
+    main(kills)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
-from benchmarks.common import (
-    CLUSTERS,
+from benchmarks.framework import (
     INSTANCES,
-    Solved,
-    layers,
+    Column,
+    Row,
+    columns,
+    main,
+    measurement,
     numbers,
-    parser,
-    percent,
-    problem,
-    profiles,
-    progress,
-    publish,
-    solve,
-    table,
 )
-from parenvs import Pipeline
+from benchmarks.pipelines import CLUSTERS, layers, longer, problem, profiles, solve
 from parenvs.agents.pipeline.exact import exact_full, exact_pruned
 from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned
 from parenvs.tasks.pipeline.cuts import CutSpace
@@ -58,121 +52,139 @@ PAPER = {
 OTHERS = ("bert-24", "gnmt-16", "resnet-50", "vgg-16", "vgg-19")
 
 
-def differences(expected: Cuts, found: Solved, after: tuple[str, ...]) -> str:
-    """How the optimum differs from the expected one; empty if it does not."""
-    if (expected == OUT_OF_MEMORY) != (found.status == "infeasible"):
-        return "memory"
-    what = []
-    if expected[0] != found.device_cuts:
-        what.append("device cuts")
-    if expected[1] != after:
-        pairs = [f"{b}, not {a}" for a, b in zip(expected[1], after, strict=True) if a != b]
-        what.append(f"layers: {'; '.join(pairs)}")
-    return "; ".join(what)
-
-
-def excess_text(excess: float) -> str:
-    """By how many bytes the best plan misses the memory, in words."""
-    return f"infeasible by {excess:,.0f} bytes"
-
-
-def known(label: str, instance: str, cluster: str) -> tuple[list[str], dict[str, Any]]:
-    """One row of the first table, and its raw figures."""
-    pipeline = problem(instance, cluster)
-    space = CutSpace.build(pipeline)
-    found = solve(pipeline, lambda: exact_pruned(space))
-    after = layers(pipeline, found.after)
-    expected = EXPECTED.get((label, cluster))
-    excess = least_excess_pruned(space).excess_bytes if found.status == "infeasible" else None
-    paper = PAPER.get((label, cluster), "")
-    raw = {
-        "instance": label,
-        "cluster": cluster,
-        "stages": space.stages,
-        "after_layers": after,
-        "excess_bytes": excess,
-        "expected": expected,
-        "paper": paper,
-        "pruned": found,
-    }
-    row = [label, cluster, str(space.stages)]
-    if excess is not None:
-        row += [excess_text(excess), "", "", "", ""]
-    else:
-        row += [numbers(found.device_cuts), ", ".join(after), f"{found.length:.4f}"]
-        row += [f"{found.simulated_seconds:.4f}", f"{found.value:.4f}"]
-    if expected is None:
-        row += ["", paper, ""]
-    else:
-        text = f"{numbers(expected[0])}; {', '.join(expected[1])}"
-        row.append("infeasible" if expected == OUT_OF_MEMORY else text)
-        row += [paper, differences(expected, found, after)]
-    return row, raw
-
-
-def measured(label: str, path: str, cluster: str) -> tuple[list[str], dict[str, Any]]:
-    """One row of the second table, and its raw figures."""
-    pipeline = problem(path, cluster)
-    space = CutSpace.build(pipeline)
-    pruned = solve(pipeline, lambda: exact_pruned(space))
-    full = solve(pipeline, lambda: exact_full(pipeline.with_stages(space.stages)))
-    row = [label, cluster, str(space.stages)]
-    for found in (pruned, full):
-        if found.status == "infeasible":
-            row += [excess_text(_excess(pipeline, space, found is pruned)), "", "", ""]
-        else:
-            places = ", ".join(map(str, found.cuts))
-            row += [numbers(found.device_cuts), places]
-            row += [f"{found.length:.4f}", f"{found.value:.4f}"]
-    row.append(percent(pruned.length / full.length - 1))
-    raw = {"profile": label, "cluster": cluster, "stages": space.stages}
-    return row, {**raw, "pruned": pruned, "full": full}
-
-
-def _excess(pipeline: Pipeline, space: CutSpace, pruned: bool) -> float:
-    return (
-        least_excess_pruned(space).excess_bytes
-        if pruned
-        else least_excess(pipeline.with_stages(space.stages)).excess_bytes
-    )
-
-
-def main() -> None:
-    """Solve, print and write."""
-    options = parser(__doc__).parse_args()
+@measurement()
+def known_cuts() -> Iterator[tuple[str, Row]]:
+    """Solve graphs and measured profiles, one stage a server."""
     cases = [(name, name, cluster) for name in INSTANCES for cluster in CLUSTERS]
     for path in profiles("bert-48"):
         cases += [("profile bert-48", str(path), cluster) for cluster in ("A", "C")]
-    first, second = [], []
     for case in cases:
-        progress(" ".join(case[::2]))
-        first.append(known(*case))
+        yield "known", known(*case)
     for path in profiles(*OTHERS):
         for cluster in CLUSTERS:
-            progress(f"{path.stem} {cluster}")
-            second.append(measured(path.stem, str(path), cluster))
-    wrong = sum(bool(row[-1]) for row, _ in first)
-    compared = sum(raw["expected"] is not None for _, raw in first)
-    header = ["instance", "cluster", "stages", "device cuts", "after layer", "L (s)"]
-    header += ["simulated (s)", "1/L", "expected", "Table 7", "differs"]
+            yield "measured", measured(path.stem, str(path), cluster)
+
+
+def known(label: str, instance: str, cluster: str) -> Row:
+    """The optimum of an instance among the candidates."""
+    pipeline = problem(instance, cluster)
+    space = CutSpace.build(pipeline)
+    found = solve(pipeline, lambda: exact_pruned(space))
+    is_none = found["status"] == "infeasible"
+    return {
+        "instance": label,
+        "cluster": cluster,
+        "stages": space.stages,
+        "after_layers": layers(pipeline, found["after"]),
+        "excess_bytes": least_excess_pruned(space).excess_bytes if is_none else None,
+        "expected": EXPECTED.get((label, cluster)),
+        "paper": PAPER.get((label, cluster), ""),
+        "pruned": found,
+    }
+
+
+def measured(label: str, path: str, cluster: str) -> Row:
+    """The optima of a measured profile among the candidates, and over all pivots."""
+    pipeline = problem(path, cluster)
+    space = CutSpace.build(pipeline)
+    row: Row = {
+        "profile": label,
+        "cluster": cluster,
+        "stages": space.stages,
+        "pruned": solve(pipeline, lambda: exact_pruned(space)),
+        "full": solve(pipeline, lambda: exact_full(pipeline)),
+    }
+    for kind, least in (("pruned", lambda: least_excess_pruned(space)),
+                        ("full", lambda: least_excess(pipeline))):  # fmt: skip
+        if row[kind]["status"] == "infeasible":
+            row[kind]["excess_bytes"] = least().excess_bytes
+    return row
+
+
+def differences(row: Row) -> str:
+    """How the optimum differs from the expected one; empty if it does not."""
+    if row["expected"] is None:
+        return ""
+    (devices, expected), found = row["expected"], row["pruned"]
+    if (not devices) != (found["status"] == "infeasible"):
+        return "memory"
+    what = ["device cuts"] if devices != found["device_cuts"] else []
+    pairs = zip(expected, row["after_layers"], strict=True)
+    others = [f"{after}, not {other}" for other, after in pairs if other != after]
+    return "; ".join(what + [f"layers: {'; '.join(others)}"] * bool(others))
+
+
+def device_cuts(found: Row, excess: float | None) -> str:
+    """Where a plan cuts the devices, or by how many bytes the best plan misses the memory."""
+    if excess is None:
+        return numbers(found["device_cuts"])
+    return f"infeasible by {excess:,.0f} bytes"
+
+
+def expected_cuts(row: Row) -> str:
+    """The expected cuts in words."""
+    if not row["expected"]:
+        return ""
+    devices, after = row["expected"]
+    return f"{numbers(devices)}; {', '.join(after)}" if devices else "infeasible"
+
+
+KNOWN: list[Column] = [
+    ("instance", "{instance}"),
+    ("cluster", "{cluster}"),
+    ("stages", "{stages}"),
+    ("device cuts", lambda row: device_cuts(row["pruned"], row["excess_bytes"])),
+    ("after layer", lambda row: ", ".join(row["after_layers"])),
+    ("L (s)", "{pruned[length_seconds]:.4f}"),
+    ("simulated (s)", "{pruned[simulated_seconds]:.4f}"),
+    ("1/L", "{pruned[value]:.4f}"),
+    ("expected", expected_cuts),
+    ("Table 7", "{paper}"),
+    ("differs", differences),
+]
+"""Columns of the graphs."""
+
+
+def both(kind: str) -> list[Column]:
+    """Columns of one of two plans."""
+    return [
+        (f"device cuts, {kind}", lambda row: device_cuts(row[kind], row[kind].get("excess_bytes"))),
+        ("first pivots", lambda row: ", ".join(map(str, row[kind]["cuts"]))),
+        ("L (s)", f"{{{kind}[length_seconds]:.4f}}"),
+        ("1/L", f"{{{kind}[value]:.4f}}"),
+    ]
+
+
+MEASURED: list[Column] = [
+    ("profile", "{profile}"),
+    ("cluster", "{cluster}"),
+    ("stages", "{stages}"),
+    *both("pruned"),
+    *both("full"),
+    ("pruned / full - 1", lambda row: longer(row["pruned"], row["full"])),
+]
+"""Columns of the profiles."""
+
+
+@known_cuts.page
+def page(data: dict[str, list[Row]]) -> list[str]:
+    """Show optima and expectations."""
+    wrong = sum(bool(differences(row)) for row in data["known"])
+    compared = sum(row["expected"] is not None for row in data["known"])
     sections = [
         "Proven optima among the pruned candidates, one stage a server. Layers count from 0, as in "
         "the models' names; a cut falls after the layer's last pivot or inside the layer.",
-        table(header, [row for row, _ in first], left=5),
+        columns(data["known"], KNOWN, left=5),
         f"{compared} compared with the known cuts, {wrong} differ.",
     ]
-    if second:
-        header = ["profile", "cluster", "stages"]
-        for kind in ("pruned", "full"):
-            header += [f"device cuts, {kind}", "first pivots", "L (s)", "1/L"]
+    if "measured" in data:
         sections += [
             "Other measured profiles: proven optima among the pruned candidates and over all "
             "pivots and device cuts.",
-            table([*header, "pruned / full - 1"], [row for row, _ in second], left=3),
+            columns(data["measured"], MEASURED, left=3),
         ]
-    data = {"known": [raw for _, raw in first], "measured": [raw for _, raw in second]}
-    publish("known_cuts", sections, data, options.out)
+    return sections
 
 
 if __name__ == "__main__":
-    main()
+    main(known_cuts)

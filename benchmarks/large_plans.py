@@ -1,35 +1,29 @@
 """Plans where a proof takes long: 8 to 16 stages, 64 to 512 devices, by the network and by search.
 
-    python benchmarks/large_plans.py                    # all rows that are missing, then the page
-    python benchmarks/large_plans.py --page             # of the rows that are there
-    python benchmarks/large_plans.py --count 1 --limits 1 --real --out /tmp/try   # a quick try
-
-Every problem is a line of ``large_plans.jsonl``; what is there is not done again.
+python benchmarks/large_plans.py
+python benchmarks/large_plans.py --count 1 --limits 1 --real --out /tmp/try   # a quick try
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-import parenvs
-from benchmarks.common import parser, percent, progress, publish, table
+from benchmarks.framework import Case, Row, main, measurement, percent, spent, table
+from parenvs import problem as problem_from
 from parenvs.agents.learning.pretrained.planner import pretrained
 from parenvs.agents.pipeline.beam import beam
 from parenvs.agents.pipeline.heuristics import even_cut
 from parenvs.agents.pipeline.points import exact_points
-from parenvs.bench.runs import append, read
 from parenvs.core.answer import Answer
 from parenvs.datasets.pipeline.generators import INSIDE, draw
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.points import PointSpace
-from parenvs.view.page import INK, QUIET, TRACK, WIDTH, blank_figure, stage_colour, style, write
+from parenvs.view.page import INK, QUIET, TRACK, WIDTH, blank_figure, stage_colour
 
 DEVICES, STAGES = (64, 128, 256, 512), (8, 12, 16)
 PIVOTS = (96, 256)
@@ -52,11 +46,6 @@ class Problem:
     stages: int
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """What tells it from others."""
-        return self.name, self.cluster, self.devices, self.stages
-
-    @property
     def space(self) -> PointSpace:
         """Its points and units."""
         if self.name.isdecimal():
@@ -64,7 +53,7 @@ class Problem:
             rng = np.random.default_rng([self.devices, self.stages, int(self.name)])
             pipeline = draw(rng, ranges=replace(INSIDE, pivots=PIVOTS, **size)).pipeline
         else:
-            pipeline = parenvs.problem(self.name, cluster=self.cluster, stages=self.stages)
+            pipeline = problem_from(self.name, cluster=self.cluster, stages=self.stages)
         return PointSpace.build(pipeline, by_network=True)
 
 
@@ -81,29 +70,36 @@ def planners(limits: list[float]) -> dict[str, Callable[[PointSpace], Answer]]:
     }
 
 
-def measure(one: Problem, limits: list[float]) -> dict[str, Any]:
+def measure(one: Problem, limits: list[float]) -> Row:
     """Run every planner on a problem; lengths and processor seconds."""
-    record: dict[str, Any] = {**asdict(one), "status": "planned", "planners": {}}
+    record: Row = {"status": "planned", "planners": {}}
     try:
         space = one.space
     except InfeasibleError:
         return record | {"status": "infeasible"}
     for name, planner in planners(limits).items():
-        begin = time.process_time()
+        row: Row = {}
         try:
-            answer = planner(space)
+            with spent(row):
+                answer = planner(space)
         except InfeasibleError:
             continue
-        seconds = time.process_time() - begin
         if space.pipeline.excess_bytes(answer.plan.cuts, answer.plan.device_cuts) <= 0:
-            record["planners"][name] = {"length": answer.cost, "seconds": round(seconds, 4)}
+            record["planners"][name] = {
+                "length": answer.cost, "seconds": round(row["seconds"], 4)
+            }  # fmt: skip
         if name.startswith("exact"):
             record |= {"bound": answer.bound, "proven": answer.proven}
     return record
 
 
-def problems(count: int, real: list[str]) -> list[Problem]:
-    """What is planned, the generated first."""
+@measurement(
+    key="name cluster devices stages",
+    about={"count": "generated problems of each size", "real": "shipped graphs"},
+)
+def large_plans(
+    count: int = 4, real: tuple[str, ...] = REAL, limits: tuple[float, ...] = LIMITS
+) -> list[Case]:
     made = [
         Problem(str(number), "", devices, stages)
         for stages in STAGES for devices in DEVICES for number in range(count)
@@ -112,10 +108,18 @@ def problems(count: int, real: list[str]) -> list[Problem]:
         Problem(name, f"{servers}x8:a100,{network}", 8 * servers, stages)
         for stages in STAGES for servers in SERVERS for network in NETWORKS for name in real
     ]  # fmt: skip
-    return made + shipped
+    return [(asdict(one), partial(measure, one, sorted(limits))) for one in made + shipped]
 
 
-def gaps(rows: list[dict[str, Any]], planner: str) -> np.ndarray:
+def by_kind(rows: list[Row]) -> dict[str, list[Row]]:
+    planned = [row for row in rows if row["status"] == "planned"]
+    return {
+        "Generated problems": [row for row in planned if row["name"].isdecimal()],
+        "Shipped graphs": [row for row in planned if not row["name"].isdecimal()],
+    }
+
+
+def gaps(rows: list[Row], planner: str) -> np.ndarray:
     """Length over the bound less one, infinite without a plan that fits."""
     found = [row["planners"].get(planner, {"length": np.inf})["length"] for row in rows]
     return np.array(found) / np.array([row["bound"] for row in rows]) - 1
@@ -126,12 +130,12 @@ def shown(gap: float) -> str:
     return percent(float(gap)) if np.isfinite(gap) else "no plan"
 
 
-def seconds(rows: list[dict[str, Any]], planner: str) -> np.ndarray:
+def seconds(rows: list[Row], planner: str) -> np.ndarray:
     """Processor seconds of a planner, where it found a plan."""
     return np.array([r["planners"][planner]["seconds"] for r in rows if planner in r["planners"]])
 
 
-def summary(rows: list[dict[str, Any]], names: list[str]) -> str:
+def summary(rows: list[Row], names: list[str]) -> str:
     """A row for each planner."""
     last = names[-1]
     lines = []
@@ -150,7 +154,7 @@ def summary(rows: list[dict[str, Any]], names: list[str]) -> str:
          f"shorter than {last}", "s, median", "s, most"], lines, left=1)  # fmt: skip
 
 
-def by_size(rows: list[dict[str, Any]], names: list[str]) -> str:
+def by_size(rows: list[Row], names: list[str]) -> str:
     """A row for each size."""
     lines = []
     for stages in STAGES:
@@ -166,83 +170,62 @@ def by_size(rows: list[dict[str, Any]], names: list[str]) -> str:
     return table(["stages", "devices", "proven", *names], lines, left=0)
 
 
-def picture(rows: list[dict[str, Any]], names: list[str]) -> Figure:
+@large_plans.picture()
+def picture(rows: list[Row], limits: tuple[float, ...]) -> Figure:
     """Draw time and gap of each planner: median, and from the first to the third quartile."""
-    with style():
-        figure = blank_figure(4.4)
-        for k, stages in enumerate(STAGES):
-            some = [row for row in rows if row["stages"] == stages]
-            third = WIDTH / len(STAGES)
-            axes = figure.add_axes(
-                ((0.65 + k * third) / WIDTH, 0.14, (third - 0.75) / WIDTH, 0.74)
-            )  # fmt: skip
-            axes.set_facecolor(TRACK)
-            for spine in axes.spines.values():
-                spine.set_visible(False)
-            for number, name in enumerate(names):
-                gap, spent = 100 * gaps(some, name), seconds(some, name)
-                (low, middle, high), x = np.quantile(gap, (0.25, 0.5, 0.75)), np.median(spent)
-                colour = stage_colour(number)
-                axes.plot(np.quantile(spent, (0.25, 0.75)), [middle] * 2, color=colour, lw=1.5)
-                axes.plot([x, x], [low, high], color=colour, lw=1.5)
-                axes.plot(x, middle, "o", color=colour, label=name, ms=6)
-            axes.set_xscale("log")
-            axes.set_yscale("symlog", linthresh=1.0)
-            axes.set_yticks([0, 1, 2, 5, 10, 20, 50], ["0", "1", "2", "5", "10", "20", "50"])
-            axes.minorticks_off()
-            axes.set_ylim(bottom=-0.6)
-            axes.set_title(f"{stages} stages", color=INK, size=11)
-            axes.set_xlabel("processor seconds", color=QUIET)
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            axes.tick_params(color=QUIET, labelcolor=QUIET, labelsize=8.5)
-            if not k:
-                axes.set_ylabel("% above the bound", color=QUIET)
-                axes.legend(frameon=False, fontsize=8, labelcolor=INK)
-        return figure
+    names, rows = list(planners(sorted(limits))), by_kind(rows)["Generated problems"]
+    figure = blank_figure(4.4)
+    for k, stages in enumerate(STAGES):
+        some = [row for row in rows if row["stages"] == stages]
+        third = WIDTH / len(STAGES)
+        axes = figure.add_axes(
+            ((0.65 + k * third) / WIDTH, 0.14, (third - 0.75) / WIDTH, 0.74)
+        )  # fmt: skip
+        axes.set_facecolor(TRACK)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        for number, name in enumerate(names):
+            gap, spent = 100 * gaps(some, name), seconds(some, name)
+            (low, middle, high), x = np.quantile(gap, (0.25, 0.5, 0.75)), np.median(spent)
+            colour = stage_colour(number)
+            axes.plot(np.quantile(spent, (0.25, 0.75)), [middle] * 2, color=colour, lw=1.5)
+            axes.plot([x, x], [low, high], color=colour, lw=1.5)
+            axes.plot(x, middle, "o", color=colour, label=name, ms=6)
+        axes.set_xscale("log")
+        axes.set_yscale("symlog", linthresh=1.0)
+        axes.set_yticks([0, 1, 2, 5, 10, 20, 50], ["0", "1", "2", "5", "10", "20", "50"])
+        axes.minorticks_off()
+        axes.set_ylim(bottom=-0.6)
+        axes.set_title(f"{stages} stages", color=INK, size=11)
+        axes.set_xlabel("processor seconds", color=QUIET)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.tick_params(color=QUIET, labelcolor=QUIET, labelsize=8.5)
+        if not k:
+            axes.set_ylabel("% above the bound", color=QUIET)
+            axes.legend(frameon=False, fontsize=8, labelcolor=INK)
+    return figure
 
 
-def main() -> None:
-    """Plan what is missing, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--count", type=int, default=4, help="generated problems of each size")
-    options.add_argument("--real", nargs="*", default=list(REAL), help="shipped graphs")
-    options.add_argument("--limits", nargs="+", type=float, default=list(LIMITS))
-    options.add_argument("--page", action="store_true", help="run nothing; write what is there")
-    chosen = options.parse_args()
-    path = chosen.out / "large_plans.jsonl"
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    wanted, limits = problems(chosen.count, chosen.real), sorted(chosen.limits)
-    read_all = partial(read, path, lambda r: (r["name"], r["cluster"], r["devices"], r["stages"]))
-    done = read_all()
-    missing = [one for one in wanted if one.key not in done and not chosen.page]
-    for number, one in enumerate(missing, 1):
-        append(path, measure(one, limits))
-        progress(f"{number}/{len(missing)} {one.name} {one.cluster} {one.devices} {one.stages}")
-    done = read_all()
-    rows = [done[one.key] for one in wanted if one.key in done]
-    rows = [row for row in rows if row["status"] == "planned"]
-    names = list(planners(limits))
-    made = [row for row in rows if row["name"].isdecimal()]
-    shipped = [row for row in rows if not row["name"].isdecimal()]
+@large_plans.page
+def page(rows: list[Row], limits: tuple[float, ...]) -> list[str]:
+    names = list(planners(sorted(limits)))
     sections = [
         "`gap`: seconds of a step over a bound that no plan of the same points and units is below "
-        f"(proven by the exact search of {limits[-1]:g} s; the optimum where it ends in time), "
+        f"(proven by the exact search of {max(limits):g} s; the optimum where it ends in time), "
         "less one. Refined plans are cut at any pivot and device, so they may lie below. The "
         "network is the one that ships; it was trained on problems of 2 to 6 stages and 4 to 64 "
         "devices. By size: medians of gap and processor seconds.",
     ]
-    for title, some in (("Generated problems", made), ("Shipped graphs", shipped)):
+    for title, some in by_kind(rows).items():
         if some:
             sections += [
                 f"**{title}**: {len(some)} problems, "
                 f"{sum(row['proven'] for row in some)} of them proven.",
                 summary(some, names),
-                by_size(some, ["network, 32 plans", "refined", *names[-len(limits):]]),
-            ]  # fmt: skip
-    if made:
-        write(chosen.out / "large_plans.png", partial(picture, made, names))
-    publish("large_plans", sections, None, chosen.out)
+                by_size(some, ["network, 32 plans", "refined", *names[-len(limits) :]]),
+            ]
+    return sections
 
 
 if __name__ == "__main__":
-    main()
+    main(large_plans)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import parser, percent, progress, publish, table
+from benchmarks.framework import Column, columns, main, measurement, percent, progress
 from parenvs import from_jax
 from parenvs.tasks.partition.memory import Footprint
 
@@ -41,34 +41,38 @@ def measure(name: str, model: Any) -> dict[str, Any]:
     assigned = jitted.lower(*arguments).compile().memory_analysis()
     graph = from_jax(function, *arguments, name=name)
     whole = Footprint(graph, np.zeros(len(graph.dims), dtype=int), np.ones(1))
-    memory = whole.memory(np.zeros(1, dtype=bool))
+    held = whole.memory(np.zeros(1, dtype=bool))
     return {
         "model": name,
         "xla_temporary": assigned.temp_size_in_bytes,
         "xla_arguments": assigned.argument_size_in_bytes,
-        "temporary": memory.gradients + memory.activations,
-        "arguments": memory.parameters + memory.optimiser + memory.inputs,
+        "temporary": held.gradients + held.activations,
+        "arguments": held.parameters + held.optimiser + held.inputs,
     }
 
 
-def main() -> None:
-    """Compile, print and write."""
-    chosen = parser(__doc__).parse_args()
-    raws = [measure(name, make()) for name, make in models().items()]
-    keys = ("arguments", "xla_arguments", "temporary", "xla_temporary")
-    rows = []
-    for raw in raws:
-        over = percent(raw["temporary"] / raw["xla_temporary"] - 1, 0)
-        rows.append([raw["model"], *(f"{raw[key] / 1e6:.2f}" for key in keys), over])
-    header = ["model", "arguments (MB)", "XLA's", "temporary (MB)", "XLA's", "over XLA's"]
-    sections = [
+@measurement()
+def memory() -> dict[str, Any]:
+    return {"models": [measure(name, make()) for name, make in models().items()]}
+
+
+@memory.page
+def page(data: dict[str, Any]) -> list[str]:
+    told: list[Column] = [
+        ("model", "{model}"),
+        ("arguments (MB)", "{arguments:.2f/1e6}"),
+        ("XLA's", "{xla_arguments:.2f/1e6}"),
+        ("temporary (MB)", "{temporary:.2f/1e6}"),
+        ("XLA's", "{xla_temporary:.2f/1e6}"),
+        ("over XLA's", lambda row: percent(row["temporary"] / row["xla_temporary"] - 1, 0)),
+    ]
+    return [
         "Replicated training steps with Adam. `arguments`: variables, optimiser state and inputs; "
         "`temporary`: gradients and activations at the peak. XLA's are those of its CPU compiler, "
         "which fuses, orders and lays out what our model takes in trace order and unfused.",
-        table(header, rows),
+        columns(data["models"], told),
     ]
-    publish("memory", sections, {"models": raws}, chosen.out)
 
 
 if __name__ == "__main__":
-    main()
+    main(memory)

@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import parser, percent, progress, publish, table
+from benchmarks.framework import (
+    Column,
+    cell,
+    columns,
+    main,
+    measurement,
+    percent,
+    progress,
+    table,
+)
 from parenvs import Pipeline, load_profile
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.pipeline.exact import exact_full
@@ -29,7 +38,7 @@ CLUSTERS = ("C", "2x8:a100", "4x8:h100")
 """Clusters of the pipeline plans; each server is a stage."""
 MOST_SECONDS = 30.0
 """Time limit of a search for a pipeline plan."""
-LLAMA, LLAMA_SERVER = "llama3-8b", "1x8:h100"
+LLAMA, LLAMA_SERVER, PARAMETERS = "llama3-8b", "1x8:h100", 8_030_261_248
 MEASURED = 82.4 * 2**30
 """Bytes of a device as torchtitan measured them: Llama 3.1 8B, 2 x 8,192 tokens on each of 8 H100,
 weights, gradients and moments sharded, selective recomputation (docs of torchtitan, benchmarks)."""
@@ -158,27 +167,26 @@ def llama_by_hand(devices: int, rows: int, tokens: int = 8192) -> dict[str, floa
         tokens: length of a sequence.
     """
     layers, width, hidden, kv, vocab = 32, 4096, 14336, 1024, 128256
-    parameters = 8_030_261_248
     own = rows * tokens / devices
     # Of a layer: its input, q and the context, k and v, o, gate and up, all bfloat16.
     layer = 2 * (width + 2 * width + 2 * kv + width + 2 * hidden)
     head = (4 + 4 + 2 + 2) * width  # the last norm: float32 input and product, bfloat16 ones
     return {
-        "master weights": 4.0 * parameters,
-        "moments of Adam": 8.0 * parameters,
-        "bfloat16 copies": 2.0 * (parameters - vocab * width),  # the embedding's is done with
+        "master weights": 4.0 * PARAMETERS,
+        "moments of Adam": 8.0 * PARAMETERS,
+        "bfloat16 copies": 2.0 * (PARAMETERS - vocab * width),  # the embedding's is done with
         "gradients": 0.0,  # the backward pass begins
         "activations of the layers": own * layers * layer,
         "activations of head and loss": own * (3 * 4 * vocab + head),
     }
 
 
-def llama_memory() -> tuple[list[list[object]], dict[str, Any]]:
-    """Rows of the parts, and the figures."""
+def llama_memory() -> dict[str, Any]:
     problem = llama()
     chosen = problem.chosen({"tokens": 0})
     assert problem.legal(chosen)
-    memory = problem.footprint.memory(chosen)
+    footprint = problem.footprint
+    memory = footprint.memory(chosen)
     of_copies = copies(problem, memory, chosen)
     judged = {
         "master weights": memory.parameters,
@@ -189,113 +197,94 @@ def llama_memory() -> tuple[list[list[object]], dict[str, Any]]:
     }
     by_hand = llama_by_hand(8, problem.graph.batch_size)
     activations = sum(by_hand.pop(key) for key in list(by_hand) if key.startswith("activations"))
-    by_hand["activations"] = activations
-    rows: list[list[object]] = [
-        [
-            part,
-            f"{judged[part] / 1e9:.2f}",
-            f"{by_hand[part] / 1e9:.2f}",
-            percent(judged[part] / by_hand[part] - 1) if by_hand[part] else "",
-        ]
-        for part in judged
-    ]
-    total, expected = sum(judged.values()), sum(by_hand.values())
-    rows.append(
-        ["all", f"{total / 1e9:.2f}", f"{expected / 1e9:.2f}", percent(total / expected - 1)]
-    )
     last = int(np.flatnonzero(problem.graph.phase == Phase.BACKWARD)[-1])
-    footprint = problem.footprint
     alive = footprint.gradient & (footprint.first <= last) & (last <= footprint.last)
-    gradients = float((footprint.bytes * footprint.scale(chosen))[alive].sum())
-    wanted = 2.0 * 8_030_261_248  # bfloat16, all of them there until the update
-    rows.append(
-        [
-            "gradients, when the backward pass ends",
-            f"{gradients / 1e9:.2f}",
-            f"{wanted / 1e9:.2f}",
-            percent(gradients / wanted - 1),
-        ]
-    )
-    sharded = judged["activations"] + 16 * 8_030_261_248 / 8
-    where = str(problem.graph.op_names(np.array([memory.at]))[0])
-    figures = {"judged": judged, "by_hand": by_hand, "at": where, "sharded": sharded}
-    figures["gradients_at_end"] = gradients
-    return rows, figures
+    return {
+        "judged": judged,
+        "by_hand": {**by_hand, "activations": activations},
+        "at": str(problem.graph.op_names(np.array([memory.at]))[0]),
+        "sharded": judged["activations"] + 16 * PARAMETERS / 8,
+        "gradients_at_end": float((footprint.bytes * footprint.scale(chosen))[alive].sum()),
+    }
 
 
-def size_row(raw: dict[str, Any]) -> list[object]:
-    """A model against what is published."""
+def memory_rows(found: dict[str, Any]) -> list[list[str]]:
+    """Part by part, all, and the gradients when all of them are there, in bfloat16."""
+    judged, by_hand = found["judged"], found["by_hand"]
+    parts = {part: (judged[part], by_hand[part]) for part in judged}
+    parts["all"] = sum(judged.values()), sum(by_hand.values())
+    end = "gradients, when the backward pass ends"
+    parts[end] = found["gradients_at_end"], 2.0 * PARAMETERS
     return [
-        raw["model"],
-        raw["family"],
-        f"{raw['batch_size']:,}",
-        f"{raw['parameters']:,}",
-        percent(raw["parameters"] / raw["parameters_published"] - 1, 2),
-        raw["parameters_source"],
-        f"{raw['flops']:.3e}",
-        percent(raw["flops"] / raw["flops_published"] - 1, 1),
-        raw["flops_source"],
-        f"{raw['training_over_forward']:.2f}",
+        [part, f"{ours / 1e9:.2f}", f"{hand / 1e9:.2f}", percent(ours / hand - 1) if hand else ""]
+        for part, (ours, hand) in parts.items()
     ]
 
 
-def file_row(raw: dict[str, Any], plan: dict[str, Any]) -> list[object]:
-    """A model's files, chain and partition plans."""
-    fast, fits = plan["any"], plan["fits"]
-    return [
-        raw["model"],
-        f"{raw['instructions']:,}",
-        f"{raw['megabytes']:.2f}",
-        f"{raw['load_milliseconds']:.0f}",
-        f"{raw['pivots']:,}",
-        raw["variables"],
-        plan["classes"],
-        f"{plan['build_seconds']:.2f}",
-        f"{fast['seconds']:.2f}",
-        "yes" if fast["proven"] else "no",
-        f"{plan['replicated_seconds'] / fast['step_seconds']:.2f}",
-        f"{fast['memory_bytes'] / 1e9:.0f}",
-        f"{fits['memory_bytes'] / 1e9:.0f}" if "memory_bytes" in fits else "no",
-    ]
+SIZES: list[Column] = [
+    ("model", "{model}"),
+    ("family", "{family}"),
+    ("batch", "{batch_size:,}"),
+    ("parameters", "{parameters:,}"),
+    ("of published", lambda row: percent(row["parameters"] / row["parameters_published"] - 1, 2)),
+    ("source", "{parameters_source}"),
+    ("FLOPs of an example, forward", "{flops:.3e}"),
+    ("of published", lambda row: percent(row["flops"] / row["flops_published"] - 1, 1)),
+    ("source", "{flops_source}"),
+    ("training / forward", "{training_over_forward:.2f}"),
+]
+FILES: list[Column] = [
+    ("model", "{model}"),
+    ("instructions", "{instructions:,}"),
+    ("MB", "{megabytes:.2f}"),
+    ("load (ms)", "{load_milliseconds:.0f}"),
+    ("pivots", "{pivots:,}"),
+    ("variables", "{variables}"),
+    ("classes", "{classes}"),
+    ("build (s)", "{build_seconds:.2f}"),
+    ("exact (s)", "{any[seconds]:.2f}"),
+    ("proven", lambda row: "yes" if row["any"]["proven"] else "no"),
+    (
+        "faster than replicated",
+        lambda row: f"{row['replicated_seconds'] / row['any']['step_seconds']:.2f}",
+    ),
+    ("memory (GB)", "{any[memory_bytes]:.0f/1e9}"),
+    ("with a limit of 72 GB", lambda row: cell("{fits[memory_bytes]:.0f/1e9}", row) or "no"),
+]
+"""Of sizes and partitions of a model together."""
 
 
-def pipeline_row(name: str, raws: list[dict[str, Any]]) -> list[object]:
+def pipeline_row(raws: list[dict[str, Any]]) -> list[object]:
     """The pipeline plans of a model: seconds of the search, and share of busy time."""
-    row: list[object] = [name]
+    row: list[object] = [raws[0]["model"]]
     for raw in raws:
-        if "error" in raw:
-            row += [f"{raw['seconds']:.2f}", "does not fit", ""]
-        else:
-            proof = raw["status"]
-            if proof == "feasible":
-                proof = f"within {percent(raw['length_seconds'] / raw['bound_seconds'] - 1)}"
-            row += [f"{raw['seconds']:.2f}", proof, f"{raw['busy']:.2f}"]
+        proof = raw.get("status", "does not fit")
+        if proof == "feasible":
+            proof = f"within {percent(raw['length_seconds'] / raw['bound_seconds'] - 1)}"
+        row += [f"{raw['seconds']:.2f}", proof, cell("{busy:.2f}", raw)]
     return row
 
 
-def main() -> None:
-    """Load, plan, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--instances", nargs="+", default=names(), choices=names())
-    chosen = options.parse_args()
-    raws, partitions, pipelines = [], [], []
-    for name in chosen.instances:
+@measurement(among={"instances": names()})
+def models(instances: tuple[str, ...] = names()) -> dict[str, Any]:
+    data: dict[str, Any] = {"sizes": [], "partitions": [], "pipelines": []}
+    for name in instances:
         progress(name)
-        raws.append(sizes(name))
-        partitions.append(partition(name))
-        pipelines.append([pipeline(name, cluster) for cluster in CLUSTERS])
-    memory_rows, memory = llama_memory()
-    size_header = ["model", "family", "batch", "parameters", "of published", "source"]
-    size_header += ["FLOPs of an example, forward", "of published", "source", "training / forward"]
-    file_header = ["model", "instructions", "MB", "load (ms)", "pivots", "variables", "classes"]
-    file_header += ["build (s)", "exact (s)", "proven", "faster than replicated"]
-    file_header += ["memory (GB)", "with a limit of 72 GB"]
-    pipeline_header = ["model"]
+        data["sizes"].append(sizes(name))
+        data["partitions"].append(partition(name))
+        data["pipelines"].append([pipeline(name, cluster) for cluster in CLUSTERS])
+    return {**data, "llama": llama_memory()}
+
+
+@models.page
+def page(data: dict[str, Any]) -> list[str]:
+    raws, partitions, memory = data["sizes"], data["partitions"], data["llama"]
+    header = ["model"]
     for cluster in CLUSTERS:
-        pipeline_header += [f"{cluster} (s)", "proof", "busy"]
+        header += [f"{cluster} (s)", "proof", "busy"]
     worst_load = max(raws, key=lambda raw: raw["load_milliseconds"])
     slowest = max(partitions, key=lambda raw: raw["any"]["seconds"])
-    sections = [
+    return [
         f"{len({raw['family'] for raw in raws})} families, "
         f"{sum(raw['megabytes'] for raw in raws):.1f} MB in all. Largest load time, of the "
         f"processor: {worst_load['load_milliseconds']:.0f} ms ({worst_load['model']}).",
@@ -304,26 +293,23 @@ def main() -> None:
         "without elementwise instructions. Published FLOPs of convolutions count padding, ours do "
         "not. A training step takes more than three forward passes where the backward pass "
         "computes something again.",
-        table(size_header, [size_row(raw) for raw in raws], left=2),
+        columns(raws, SIZES, left=2),
         "## Files and partition plans",
         f"`MB`: training step and forward pass. Partitions of {SERVER}, step time, batch included: "
         f"the fastest plan whatever its memory, and the memory of the fastest that fits, if one "
         f"does. Slowest proof: {slowest['any']['seconds']:.2f} s ({slowest['model']}). The "
         "whole batch is there at once, instructions are unfused and optimiser state is split "
         "only with its weight, so that large models need more than one server.",
-        table(file_header, [file_row(*both) for both in zip(raws, partitions, strict=True)]),
+        columns([{**one, **other} for one, other in zip(raws, partitions, strict=True)], FILES),
         "## Pipeline plans",
         "One stage a server, micro-batches of 16 samples, 16 of them; seconds until the proof. "
         "`busy`: bubble-free time / length. A stage holds its weights and their gradients "
         "(copies = 2), float32.",
-        table(
-            pipeline_header,
-            [pipeline_row(raw["model"], rows) for raw, rows in zip(raws, pipelines, strict=True)],
-        ),
+        table(header, map(pipeline_row, data["pipelines"])),
         "## Memory of Llama 3 8B on 8 H100",
         f"Data parallelism of {LLAMA}, two sequences of 8,192 tokens on a device, GB at the "
         f"peak (`{memory['at']}`), by the judge and by a formula.",
-        table(["part", "judge", "formula", "difference"], memory_rows),
+        table(["part", "judge", "formula", "difference"], memory_rows(memory)),
         "The state does not fit: data parallelism holds 12 bytes a parameter on every device. With "
         "weights, gradients and moments sharded over 8 devices (16 bytes a parameter / 8) the "
         f"judge's activations make {memory['sharded'] / 1e9:.1f} GB. torchtitan measures "
@@ -332,9 +318,7 @@ def main() -> None:
         "float32 arrays as large as the logits that the unfused loss holds, which fused code "
         "makes one or two; theirs keeps every other product and computes the others again.",
     ]
-    data = {"sizes": raws, "partitions": partitions, "pipelines": pipelines, "llama": memory}
-    publish("models", sections, data, chosen.out)
 
 
 if __name__ == "__main__":
-    main()
+    main(models)

@@ -8,12 +8,11 @@ killed if one fails or takes far longer than without it.
 
 A process that has collected the tests forks for each mutant and puts the changed code into the
 functions that are there. What runs at import needs a fork of a process that has imported NumPy and
-pytest, but not ``parenvs``. Everything happens in a copy of the checkout. A run that was
-interrupted goes on where it was; ``--again`` runs those once more that lived. Each mutant has a
-place in an order drawn at random over all modules: ``--sample N`` runs the first N of it, a uniform
-sample, and a page about a part of the mutants says what share of all that leads to expect. The kept
-tools do not fit: mutmut changes functions alone, not tables of rules, and cosmic-ray runs one and
-the same test command for each mutant.
+pytest, but not ``parenvs``. Everything happens in a copy of the checkout. ``--again`` runs those
+once more that lived. Each mutant has a place in an order drawn at random over all modules:
+``--sample N`` runs the first N of it, a uniform sample, and a page about a part of the mutants says
+what share of all that leads to expect. The kept tools do not fit: mutmut changes functions alone,
+not tables of rules, and cosmic-ray runs one and the same test command for each mutant.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -45,7 +44,18 @@ import hypothesis
 import numpy as np
 import pytest
 
-from benchmarks.common import ROOT, parser, progress, publish, table
+from benchmarks.framework import (
+    ROOT,
+    Case,
+    Column,
+    Row,
+    Rows,
+    columns,
+    main,
+    measurement,
+    progress,
+    table,
+)
 from benchmarks.mutations import Key, Mutant, estimate, mutants, reason, summary
 
 ROOMS = {
@@ -60,15 +70,20 @@ ROOMS = {
     "parenvs/tasks/partition/memory.py": "tests/partition/test_memory.py",
 }
 """Module -> its own tests, which are to notice mistakes in what runs at import."""
-TESTS = (
-    "tests/pipeline",
-    "tests/partitioning",
-    "tests/pipeline/test_exact_points.py",
-    "tests/hybrid/test_problem.py",
-    "tests/order/test_problem.py",
-    "tests/sharding/test_problem.py",
-)
-"""Where the tests are that are to notice mistakes in functions."""
+ABOUT = {
+    "pipeline": (
+        "batch cuts exact_points formulas judge points problem profile ranges simulate "
+        "simulate_large tied"
+    ),
+    "partition": (
+        "classes explain formulas memory paper problem report rules rules_oracle space step"
+    ),
+    "hybrid": ("problem"),
+    "order": ("problem"),
+    "sharding": ("problem"),
+}
+TESTS = tuple(f"tests/{room}/test_{x}.py" for room, names in ABOUT.items() for x in names.split())
+"""The tests that are to notice mistakes in functions."""
 MEMORY = 12 << 30
 """Bytes of addresses that a mutant may take."""
 KEPT = ROOT / "build" / "mutants.json"
@@ -270,7 +285,7 @@ def recorded_anew(folder: Path, tests: str) -> Reach:
         signal.alarm(0)
         recorder = Recorder(folder)
         status = run([tests], recorder)
-        own = ("parenvs", "agents", "datasets", "leaderboard", "tests", "__main__", "common")
+        own = ("parenvs", "agents", "datasets", "leaderboard", "tests", "benchmarks", "__main__")
         names = [name for name, module in sys.modules.items() if getattr(module, "__spec__", None)]
         helpers = {path.stem for path in (folder / "tests").rglob("*.py")}
         recorder.reach.imported = [
@@ -377,7 +392,7 @@ def functions(space: Mapping[str, Any], module: str) -> Iterator[tuple[str, Func
 
 def enter(folder: Path) -> None:
     """Make the copy the place that tests run in and that this project is imported from, anew."""
-    sys.path[:0] = [str(folder), str(folder / "tests" / "helpers")]
+    sys.path[:0] = map(str, (folder, folder / "tests" / "helpers", folder / "examples"))
     os.chdir(folder)
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder.parent)
     forget(folder)
@@ -387,7 +402,7 @@ def forget(folder: Path) -> None:
     """Have this project and its tests imported anew when they are next."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) or ""
-        if name.split(".")[0] == "parenvs" or file.startswith(str(folder)):
+        if name.split(".")[0] in ("parenvs", "benchmarks") or file.startswith(str(folder)):
             del sys.modules[name]
 
 
@@ -422,68 +437,90 @@ def examine(folder: Path, new: dict[Key, Mutant], most: float, note: Note) -> No
         raise SystemExit(f"pytest ended with status {status}")
 
 
-def cell(text: str) -> str:
+def code(text: str) -> str:
     """A cell of a table that holds code."""
     return "`" + text.replace("|", "\\|") + "`"
 
 
-def main() -> None:
-    """Print and write the share killed for each module, and the survivors."""
-    options = parser(__doc__, seconds=15)
-    options.add_argument("modules", nargs="*", help="part of their paths (default: all)")
-    options.add_argument("--again", action="store_true", help="run survivors once more")
-    options.add_argument("--sample", type=int, help="mutants drawn from all modules (default: all)")
-    options.add_argument("--seed", type=int, default=0, help="of the draw")
-    chosen = options.parse_args()
-    modules = [m for m in ROOMS if not chosen.modules or any(x in m for x in chosen.modules)]
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    file = (chosen.out / "mutants.jsonl").resolve()
-    known: dict[Key, Mutant] = {}
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
-        mutant = Mutant(**json.loads(line))
-        if not (chosen.again and mutant.outcome == "lives"):
-            known[mutant.key] = mutant
-    every = [x for m in ROOMS for x, _ in mutants(m, (ROOT / m).read_text(encoding="utf-8"))]
-    order = np.random.default_rng(chosen.seed).permutation(len(every))[: chosen.sample]
-    some = [every[k] for k in sorted(order.tolist())]
-    found = {mutant.key: mutant for mutant in some if mutant.module in modules}
-    every = [mutant for mutant in every if mutant.module in modules]
-    new = {key: mutant for key, mutant in found.items() if key not in known}
-    progress(f"{len(found)} mutants, of which {len(found) - len(new)} are in {file}")
+def every_mutant() -> list[Mutant]:
+    return [x for m in ROOMS for x, _ in mutants(m, (ROOT / m).read_text(encoding="utf-8"))]
+
+
+def drawn(every: list[Mutant], sample: int | None, seed: int) -> list[Mutant]:
+    order = np.random.default_rng(seed).permutation(len(every))[:sample]
+    return [every[k] for k in sorted(order.tolist())]
+
+
+def chosen(modules: Sequence[str]) -> list[str]:
+    """The modules whose paths hold one of some texts."""
+    return [m for m in ROOMS if not modules or any(x in m for x in modules)]
+
+
+@measurement(
+    key="module number digest",
+    positional=("modules",),
+    about={
+        "modules": "part of their paths (default: all)",
+        "seconds": "of the tests of a mutant",
+        "sample": "mutants drawn from all modules (default: all)",
+        "seed": "of the draw",
+    },
+)
+def mutants_(
+    rows: Rows,
+    again: bool,
+    modules: tuple[str, ...] = (),
+    seconds: float = 15.0,
+    sample: int | None = None,
+    seed: int = 0,
+) -> Iterator[Case]:
+    some = [x for x in drawn(every_mutant(), sample, seed) if x.module in chosen(modules)]
+    lives = [row for row in rows if again and row["outcome"] == "lives"]
+    new = {x.key: x for x in some if asdict(x) not in rows or rows[asdict(x)] in lives}
+    progress(f"{len(some)} mutants, of which {len(some) - len(new)} are in {rows.path}")
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as root, file.open("a", encoding="utf-8") as stream:
 
-        def note(mutant: Mutant) -> None:
-            stream.write(json.dumps(asdict(mutant)) + "\n")
-            stream.flush()
-            words = f"{mutant.before} -> {mutant.after}: {mutant.outcome}"
-            progress(f"{mutant.module}:{mutant.line}: {words}")
+    def note(mutant: Mutant) -> None:
+        rows.add(asdict(mutant))
+        words = f"{mutant.before} -> {mutant.after}: {mutant.outcome}"
+        progress(f"{mutant.module}:{mutant.line}: {words}")
 
-        if new:
+    if new:
+        rows.path = rows.path.resolve()  # the tests run in another folder
+        with tempfile.TemporaryDirectory() as root:
             folder = Path(root).resolve() / "checkout"
             ignored = shutil.ignore_patterns(".*", "__pycache__", "runs")
             shutil.copytree(ROOT, folder, ignore=ignored)
-            examine(folder, new, chosen.seconds, note)
+            examine(folder, new, seconds, note)
             os.chdir(ROOT)
     progress(f"{len(new)} mutants in {time.perf_counter() - start:.0f} s")
-    drawn = [known.get(key, mutant) for key, mutant in found.items()]
-    met = [known.get(mutant.key, found.get(mutant.key, mutant)) for mutant in every]
-    met = [mutant for mutant in met if mutant.outcome]
-    rows = [[f"`{m}`", *summary([x for x in met if x.module == m])] for m in modules]
-    counts = table(
-        ["module", "mutants", "killed", "equivalent", "survivors", "share"],
-        [*rows, ["**all**", *summary(met)]],
-    )
-    living = [x for x in met if x.outcome == "lives"]
-    cells = [
-        [cell(f"{x.module}:{x.line}"), cell(x.before), cell(x.after), reason(x)] for x in living
+    yield from ()
+
+
+SURVIVORS: list[Column] = [
+    ("place", lambda x: code(f"{x.module}:{x.line}")),
+    ("is", lambda x: code(x.before)),
+    ("changed to", lambda x: code(x.after)),
+    ("why it is equivalent", reason),
+]
+
+
+@mutants_.page
+def page(rows: list[Row], modules: tuple[str, ...], sample: int | None, seed: int) -> list[str]:
+    names, every = chosen(modules), every_mutant()
+    known = {mutant.key: mutant for mutant in (Mutant(**row) for row in rows)}
+    some = [known.get(x.key, x) for x in drawn(every, sample, seed) if x.module in names]
+    every = [known.get(x.key, x) for x in every if x.module in names]
+    met = [mutant for mutant in every if mutant.outcome]
+    counts = [[f"`{m}`", *summary([x for x in met if x.module == m])] for m in names]
+    header = ["module", "mutants", "killed", "equivalent", "survivors", "share"]
+    return [
+        f"{len(met)} of {len(every)} mutants were tried.",
+        table(header, [*counts, ["**all**", *summary(met)]]),
+        *([estimate(some, len(every), seed)] if len(some) < len(every) else []),
+        columns([x for x in met if x.outcome == "lives"], SURVIVORS, left=4),
     ]
-    survivors = table(["place", "is", "changed to", "why it is equivalent"], cells, left=4)
-    sections = [f"{len(met)} of {len(every)} mutants were tried.", counts]
-    if len(drawn) < len(every):
-        sections.append(estimate(drawn, len(every), chosen.seed))
-    publish("mutants", [*sections, survivors], [], chosen.out)
 
 
 if __name__ == "__main__":
-    main()
+    main(mutants_)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import hypergeom
 
-from benchmarks.common import percent
+from benchmarks.framework import percent
 
 OPERATORS: dict[type, type] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
@@ -34,105 +34,93 @@ START = "stages that end at the first device have none, as those that cannot run
 FEWER = "one device fewer is tried afterwards, and so one"
 PAIR = "one class makes no pair"
 TOGETHER = "operand and result have as many elements, and so end together"
-EQUIVALENT = {
-    ("parenvs/tasks/partition/formulas.py", "graph.parent >= 0", "graph.parent >= 1"): LOOP,
-    ("parenvs/tasks/partition/formulas.py", "graph.parent[graph.parent >= 0]",
-     "graph.parent[graph.parent > 0]"): LOOP,
-    ("parenvs/tasks/partition/formulas.py", "np.maximum(size, 1)", "np.maximum(size, 2)"):
-        "the shares of dimensions of size 1 are not read, and 0 over anything is 0",
-    ("parenvs/tasks/partition/formulas.py", "replicate_seconds or 1.0", "replicate_seconds or 2.0"):
-        "where the step takes no time, nothing is saved",
-    ("parenvs/tasks/partition/memory.py", "graph.parent >= 0", "graph.parent >= 1"): LOOP,
-    ("parenvs/tasks/partition/memory.py", "~graph.free & (graph.parent >= 0)",
-     "~graph.free & (graph.parent > 0)"): LOOP,
-    ("parenvs/tasks/partition/memory.py", "updated < 0", "updated < 1"):
-        "the first instruction makes a parameter, and updates nothing",
-    ("parenvs/tasks/partition/memory.py", "np.zeros(0, dtype=np.int64)",
-     "np.zeros(1, dtype=np.int64)"):
-        "nothing is kept that a border could divide, or the first division takes its place",
-    ("parenvs/tasks/partition/memory.py", "np.append(level[1:] > level[:-1], False)",
-     "np.append(level[1:] >= level[:-1], False)"): "levels beside each other differ",
-    ("parenvs/tasks/partition/memory.py", "graph.parent[made_by] >= 0", "graph.parent[made_by] >= 1"):
-        LOOP,
-    ("parenvs/tasks/partition/memory.py", "np.flatnonzero(graph.parent >= 0)",
-     "np.flatnonzero(graph.parent > 0)"): LOOP,
-    ("parenvs/tasks/partition/memory.py", "graph.parent[graph.parent >= 0]",
-     "graph.parent[graph.parent > 0]"): LOOP,
-    ("parenvs/tasks/partition/memory.py", "np.full(count, -1)", "np.full(count, 1)"): MADE,
-    ("parenvs/tasks/partition/memory.py", "-1", "-2"): "any number below 0 means never",
-    ("parenvs/tasks/partition/memory.py", "self.last >= 0", "self.last > 0"): FIRST,
-    ("parenvs/tasks/partition/memory.py", "self.last >= 0", "self.last >= 1"): FIRST,
-    ("parenvs/tasks/partition/memory.py", "self.bytes > 0", "self.bytes >= 0"):
-        "a tensor of no bytes adds nothing",
-    ("parenvs/tasks/partition/memory.py", "np.maximum(self.first, 0)", "np.maximum(self.first, 1)"):
-        "the first instruction makes a parameter, which is never transient",
-    ("parenvs/tasks/partition/memory.py", "np.maximum(self.last, 0)", "np.maximum(self.last, 1)"):
-        FIRST,
-    ("parenvs/tasks/partition/memory.py", "chosen & (self.share < 1)", "chosen & (self.share <= 1)"):
-        "a share of 1 multiplies nothing",
-    ("parenvs/tasks/partition/memory.py", "self.share < 1", "self.share < 2"):
-        "a share of 1 multiplies nothing, and there is no greater one",
-    ("parenvs/tasks/partition/classes.py", "end - start > 1", "end - start >= 1"): PAIR,
-    ("parenvs/tasks/partition/classes.py", "end - start > 1", "end + start > 1"): PAIR,
-    ("parenvs/tasks/partition/classes.py", "False", "True"):
-        "the weak components of a directed graph are those of the undirected one",
-    ("parenvs/tasks/partition/classes.py", "self.blocked_by >= 0", "self.blocked_by >= 1"):
-        "the first instruction makes a parameter, and blocks nothing",
-    ("parenvs/tasks/partition/classes.py", "-1", "-2"):
-        "NumPy takes any number below 0 as the length that is left",
-    ("parenvs/tasks/partition/classes.py",
-     "isinstance(other, _Same) and other.graph is self.graph",
-     "isinstance(other, _Same) or other.graph is self.graph"):
-        "keys are compared where their numbers are equal, and so are of the same graph",
-    ("parenvs/tasks/partition/legality.py", "len(reasons) >= MOST_REASONS",
-     "len(reasons) > MOST_REASONS"): "the reason that it words in full is cut off afterwards",
-    ("parenvs/tasks/pipeline/points.py", "1.0 if total == 0 else total", "2.0 if total == 0 else total"):
-        "where the total is 0, so is what is divided",
-    ("parenvs/tasks/pipeline/points.py",
-     "np.minimum((shares / 3 * most).astype(np.int64), most - 1)",
-     "np.minimum((shares / 3 * most).astype(np.int64), most + 1)"):
-        "the share of the pivots is below 1, and so the sum of the three below 3",
-    ("parenvs/tasks/pipeline/points.py", "range(1, server_size + 1)", "range(2, server_size + 1)"):
-        "there are more devices than units here",
-    ("parenvs/tasks/pipeline/points.py", "server_size + 1", "server_size + 2"):
-        "whole servers suffice",
-    ("parenvs/tasks/pipeline/points.py", "most + 1.0", "most + 2.0"):
-        "any more devices than there are count as infinitely many",
-    ("parenvs/tasks/pipeline/points.py", "np.clip(np.ceil(group), 1.0, most + 1.0)",
-     "np.clip(np.ceil(group), 2.0, most + 1.0)"): FEWER,
-    ("parenvs/tasks/pipeline/points.py",
-     "np.where((spare == 0) & (activations == 0), 1.0, np.inf)",
-     "np.where((spare == 0) & (activations == 0), 2.0, np.inf)"): FEWER,
-    ("parenvs/tasks/pipeline/points.py", "m + 1", "m + 2"):
-        "no stage ends behind the last point, and a wider `latest` is killed",
-    ("parenvs/tasks/pipeline/points.py", "devices[-1] + 1", "devices[-1] + 2"):
-        "no stage starts behind the last device",
-    ("parenvs/tasks/pipeline/points.py", "last_unit[every.end] >= 0", "last_unit[every.end] >= 1"):
-        START,
-    ("parenvs/tasks/pipeline/points.py", "np.flatnonzero(last_unit[every.end] >= 0)",
-     "np.flatnonzero(last_unit[every.end] > 0)"): START,
-    ("parenvs/tasks/pipeline/points.py", "-1", "-2"): "any number below 0 means never",
-    ("parenvs/tasks/partition/rules.py", "max(map(len, slots.values()), default=0)",
-     "max(map(len, slots.values()), default=1)"): "an instruction has a result",
-    ("parenvs/tasks/partition/rules.py",
-     "batch > 0 and len({s[:batch] for s in arrays.values()}) == 1",
-     "batch >= 0 and len({s[:batch] for s in arrays.values()}) == 1"):
-        "a batch of no dimensions has none to split",
-    ("parenvs/tasks/partition/rules.py", "True", "False"):
-        "shapes that `zip` could tell apart are refused where the program is read",
-    **{
-        ("parenvs/tasks/partition/rules.py", "i < len(left) and j < len(right)", other): TOGETHER
-        for other in (
-            "i < len(left) or j < len(right)",
-            "i <= len(left) and j < len(right)",
-            "i < len(left) and j <= len(right)",
-        )
+EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
+    "parenvs/tasks/partition/formulas.py": {
+        ("graph.parent >= 0", "graph.parent >= 1"): LOOP,
+        ("graph.parent[graph.parent >= 0]", "graph.parent[graph.parent > 0]"): LOOP,
+        ("np.maximum(size, 1)", "np.maximum(size, 2)"):
+            "the shares of dimensions of size 1 are not read, and 0 over anything is 0",
+        ("replicate_seconds or 1.0", "replicate_seconds or 2.0"):
+            "where the step takes no time, nothing is saved",
     },
-    ("parenvs/tasks/partition/rules.py", "mine < other", "mine <= other"):
-        "the loop ends where they are equal",
-    ("parenvs/tasks/partition/rules.py", "3", "4"): "kinds are compared for equality alone",
+    "parenvs/tasks/partition/memory.py": {
+        ("graph.parent >= 0", "graph.parent >= 1"): LOOP,
+        ("~graph.free & (graph.parent >= 0)", "~graph.free & (graph.parent > 0)"): LOOP,
+        ("updated < 0", "updated < 1"):
+            "the first instruction makes a parameter, and updates nothing",
+        ("np.zeros(0, dtype=np.int64)", "np.zeros(1, dtype=np.int64)"):
+            "nothing is kept that a border could divide, or the first division takes its place",
+        ("np.append(level[1:] > level[:-1], False)", "np.append(level[1:] >= level[:-1], False)"):
+            "levels beside each other differ",
+        ("graph.parent[made_by] >= 0", "graph.parent[made_by] >= 1"): LOOP,
+        ("np.flatnonzero(graph.parent >= 0)", "np.flatnonzero(graph.parent > 0)"): LOOP,
+        ("graph.parent[graph.parent >= 0]", "graph.parent[graph.parent > 0]"): LOOP,
+        ("np.full(count, -1)", "np.full(count, 1)"): MADE,
+        ("-1", "-2"): "any number below 0 means never",
+        ("self.last >= 0", "self.last > 0"): FIRST,
+        ("self.last >= 0", "self.last >= 1"): FIRST,
+        ("self.bytes > 0", "self.bytes >= 0"): "a tensor of no bytes adds nothing",
+        ("np.maximum(self.first, 0)", "np.maximum(self.first, 1)"):
+            "the first instruction makes a parameter, which is never transient",
+        ("np.maximum(self.last, 0)", "np.maximum(self.last, 1)"): FIRST,
+        ("chosen & (self.share < 1)", "chosen & (self.share <= 1)"):
+            "a share of 1 multiplies nothing",
+        ("self.share < 1", "self.share < 2"):
+            "a share of 1 multiplies nothing, and there is no greater one",
+    },
+    "parenvs/tasks/partition/classes.py": {
+        ("end - start > 1", "end - start >= 1"): PAIR,
+        ("end - start > 1", "end + start > 1"): PAIR,
+        ("False", "True"):
+            "the weak components of a directed graph are those of the undirected one",
+        ("self.blocked_by >= 0", "self.blocked_by >= 1"):
+            "the first instruction makes a parameter, and blocks nothing",
+        ("-1", "-2"): "NumPy takes any number below 0 as the length that is left",
+        ("isinstance(other, _Same) and other.graph is self.graph",
+         "isinstance(other, _Same) or other.graph is self.graph"):
+            "keys are compared where their numbers are equal, and so are of the same graph",
+    },
+    "parenvs/tasks/partition/legality.py": {
+        ("len(reasons) >= MOST_REASONS", "len(reasons) > MOST_REASONS"):
+            "the reason that it words in full is cut off afterwards",
+    },
+    "parenvs/tasks/pipeline/points.py": {
+        ("1.0 if total == 0 else total", "2.0 if total == 0 else total"):
+            "where the total is 0, so is what is divided",
+        ("np.minimum((shares / 3 * most).astype(np.int64), most - 1)",
+         "np.minimum((shares / 3 * most).astype(np.int64), most + 1)"):
+            "the share of the pivots is below 1, and so the sum of the three below 3",
+        ("range(1, server_size + 1)", "range(2, server_size + 1)"):
+            "there are more devices than units here",
+        ("server_size + 1", "server_size + 2"): "whole servers suffice",
+        ("most + 1.0", "most + 2.0"): "any more devices than there are count as infinitely many",
+        ("np.clip(np.ceil(group), 1.0, most + 1.0)", "np.clip(np.ceil(group), 2.0, most + 1.0)"):
+            FEWER,
+        ("np.where((spare == 0) & (activations == 0), 1.0, np.inf)",
+         "np.where((spare == 0) & (activations == 0), 2.0, np.inf)"): FEWER,
+        ("m + 1", "m + 2"): "no stage ends behind the last point, and a wider `latest` is killed",
+        ("devices[-1] + 1", "devices[-1] + 2"): "no stage starts behind the last device",
+        ("last_unit[every.end] >= 0", "last_unit[every.end] >= 1"): START,
+        ("np.flatnonzero(last_unit[every.end] >= 0)", "np.flatnonzero(last_unit[every.end] > 0)"):
+            START,
+        ("-1", "-2"): "any number below 0 means never",
+    },
+    "parenvs/tasks/partition/rules.py": {
+        ("max(map(len, slots.values()), default=0)", "max(map(len, slots.values()), default=1)"):
+            "an instruction has a result",
+        ("batch > 0 and len({s[:batch] for s in arrays.values()}) == 1",
+         "batch >= 0 and len({s[:batch] for s in arrays.values()}) == 1"):
+            "a batch of no dimensions has none to split",
+        ("True", "False"):
+            "shapes that `zip` could tell apart are refused where the program is read",
+        ("i < len(left) and j < len(right)", "i < len(left) or j < len(right)"): TOGETHER,
+        ("i < len(left) and j < len(right)", "i <= len(left) and j < len(right)"): TOGETHER,
+        ("i < len(left) and j < len(right)", "i < len(left) and j <= len(right)"): TOGETHER,
+        ("mine < other", "mine <= other"): "the loop ends where they are equal",
+        ("3", "4"): "kinds are compared for equality alone",
+    },
 }  # fmt: skip
-"""Module, and what is changed to what: changes that no test can see -> the reason."""
+"""Module -> what is changed to what, that no test can see -> the reason."""
 
 Key = tuple[str, int, str]
 
@@ -255,7 +243,7 @@ def replace(parent: ast.AST, field: str, k: int | None, node: ast.AST) -> None:
 
 def reason(mutant: Mutant) -> str:
     """Why a survivor is none, or an empty text."""
-    return EQUIVALENT.get((mutant.module, mutant.before, mutant.after), "")
+    return EQUIVALENT.get(mutant.module, {}).get((mutant.before, mutant.after), "")
 
 
 def summary(found: list[Mutant]) -> list[Any]:

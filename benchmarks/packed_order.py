@@ -4,28 +4,28 @@
     python benchmarks/packed_order.py --only heuristics     # of these parts
     python benchmarks/packed_order.py --tiers p8-m16 --only ppo --seeds 0 1 2 --steps 400000
 
-Rows go to ``packed_order.jsonl`` as they are known; what is there already is not done again. Gaps
+Gaps
 are to the bound of ``order-references.json``, a certified lower bound, and to the best known order.
 PPO is trained on pools of the generator, never on the test set.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import parser, percent, progress, publish, table
+from benchmarks.framework import Case, Row, main, measurement, percent, table
+from benchmarks.trained import kept
 from parenvs.agents.order import exact_order
 from parenvs.agents.order.heuristics import RULES, by_rule, local_search, neh, random_order
 from parenvs.agents.order.references import order_references
+from parenvs.bench.play import batch_play, make, rate
 from parenvs.datasets.order.drawing import TIERS
-from parenvs.tasks.order.game import MicroBatchOrderVectorEnv
 from parenvs.tasks.order.load import load_ordering, ordering_steps
 from parenvs.tasks.order.problem import Order
 
@@ -41,38 +41,6 @@ LIMIT = 6.0
 """Its processor seconds for each."""
 SAMPLES = 1000
 """Bootstrap samples of the interval."""
-Row = dict[str, Any]
-
-
-class Rows:
-    """Rows of a file, by tier, problem, method and seed; each is written when it is known."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.rows = path, {}
-        if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                row = json.loads(line)
-                self.rows[self.key(row)] = row
-
-    @staticmethod
-    def key(row: Row) -> tuple[Any, ...]:
-        """What a row is of."""
-        return row["problem"], row["method"], row.get("seed", 0)
-
-    def add(self, row: Row, make: Callable[[], Row]) -> None:
-        """Compute a row unless it is there."""
-        if self.key(row) in self.rows:
-            return
-        self.rows[self.key(row)] = full = {**row, **make()}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(full) + "\n")
-
-    def of(self, tier: str, method: str) -> list[Row]:
-        """Rows of a method on a tier."""
-        return [
-            row for row in self.rows.values() if row["tier"] == tier and row["method"] == method
-        ]
 
 
 def problems(tier: str) -> Iterator[tuple[str, Order]]:
@@ -95,7 +63,12 @@ def timed(plan: Callable[[], Any]) -> Row:
     }
 
 
-def heuristics(rows: Rows, tier: str) -> None:
+def _key(tier: str, problem: str, method: str, seed: int | None = None) -> Row:
+    key = {"tier": tier, "problem": problem, "method": method}
+    return key if seed is None else {**key, "seed": seed}
+
+
+def heuristics(tier: str) -> Iterator[Case]:
     """Rules, NEH, and searches of equally many judged orders."""
     for name, problem in problems(tier):
         methods: dict[str, Callable[[], Any]] = {"neh": partial(neh, problem)}
@@ -108,101 +81,72 @@ def heuristics(rows: Rows, tier: str) -> None:
             rng = np.random.default_rng([2, budget])
             methods[f"swap-{budget}"] = partial(local_search, problem, budget, rng)
         for method, plan in methods.items():
-            rows.add({"tier": tier, "problem": name, "method": method}, partial(timed, plan))
-    progress(f"{tier}: heuristics")
+            yield _key(tier, name, method), partial(timed, plan)
 
 
-def exact(rows: Rows, tier: str) -> None:
+def exact(tier: str) -> Iterator[Case]:
     """Branch and bound within a limit of processor time."""
-    for number, (name, problem) in enumerate(problems(tier)):
-        if number < EXACT:
-            plan = partial(timed, partial(exact_order, problem, LIMIT, clock=time.process_time))
-            rows.add({"tier": tier, "problem": name, "method": "exact"}, plan)
-    progress(f"{tier}: exact")
+    for name, problem in list(problems(tier))[:EXACT]:
+        plan = partial(exact_order, problem, LIMIT, clock=time.process_time)
+        yield _key(tier, name, "exact"), partial(timed, plan)
 
 
-def ppo(rows: Rows, tier: str, seeds: list[int], steps: int, agents: Path) -> None:
-    """Train an agent for each seed, or load it from a folder, and sample orders from it."""
+@cache
+def trained(tier: str, seed: int, steps: int, agents: Path) -> tuple[Any, float]:
     from sb3_contrib import MaskablePPO
 
-    from parenvs.agents.learning.order.train import sample, sample_and_search, train
+    from parenvs.agents.learning.order.train import train
 
-    named = list(problems(tier))
+    load = partial(MaskablePPO.load, device="cpu")
+    return kept(agents / f"{tier}-{steps}-{seed}.zip", partial(train, tier, seed, steps), load)
+
+
+def ppo(tier: str, seeds: tuple[int, ...], steps: int, agents: Path) -> Iterator[Case]:
+    """Train an agent for each seed, and sample orders from it."""
+    ways = {"ppo-1": 1, "ppo-60": 60, "ppo-swap-60": 60, "ppo-600": 600, "ppo-swap-600": 600}
     for seed in seeds:
-        done = [rows.key({"problem": n, "method": "ppo-swap-600", "seed": seed}) for n, _ in named]
-        if set(done) <= set(rows.rows):
-            continue
-        place = agents / f"{tier}-{steps}-{seed}.zip"
-        cost = place.with_suffix(".json")
-        if cost.exists():
-            agent, spent = MaskablePPO.load(place, device="cpu"), json.loads(cost.read_text())
-        else:
-            begin = time.process_time()
-            agent = train(tier, seed, steps)
-            spent = time.process_time() - begin
-            agent.save(place)
-            cost.write_text(json.dumps(spent))
-            progress(f"{tier}: ppo, seed {seed}, {spent:.0f} s of processor time")
-        ways = [
-            ("ppo-1", sample, 1),
-            ("ppo-60", sample, 60),
-            ("ppo-swap-60", sample_and_search, 60),
-        ]
-        ways += [("ppo-600", sample, 600), ("ppo-swap-600", sample_and_search, 600)]
-        for method, way, judged in ways:
-            for name, problem in named:
-                row = {"tier": tier, "problem": name, "method": method, "seed": seed}
-                rng = np.random.default_rng(
-                    [seed, judged, *([1] if way is sample_and_search else [])]
+        for method, judged in ways.items():
+            for name, problem in problems(tier):
+                given = (tier, seed, steps, agents)
+                yield (
+                    _key(tier, name, method, seed),
+                    partial(sampled, given, problem, judged, "swap" in method),
                 )
-                plan = partial(timed, partial(way, agent, problem, judged, rng))
-                rows.add({**row, "steps": steps, "trained": spent}, plan)
-        progress(f"{tier}: ppo, seed {seed} judged")
 
 
-def transfer(rows: Rows, tier: str, seeds: list[int], steps: int, agents: Path) -> None:
+def sampled(given: Any, problem: Order, judged: int, searched: bool) -> Row:
+    from parenvs.agents.learning.order.train import sample, sample_and_search
+
+    agent, seconds = trained(*given)
+    rng = np.random.default_rng([given[1], judged, *([1] if searched else [])])
+    way = sample_and_search if searched else sample
+    found = timed(partial(way, agent, problem, judged, rng))
+    return {**found, "steps": given[2], "trained": seconds}
+
+
+def transfer(tier: str, seeds: tuple[int, ...], steps: int, agents: Path) -> Iterator[Case]:
     """Sample orders of the other tiers from the agents of one."""
-    from sb3_contrib import MaskablePPO
-
-    from parenvs.agents.learning.order.train import sample
-
     for seed in seeds:
-        place = agents / f"{TAUGHT}-{steps}-{seed}.zip"
-        if tier == TAUGHT or not place.exists():
-            continue
-        agent = MaskablePPO.load(place, device="cpu")
-        for name, problem in problems(tier):
-            for judged in (1, BUDGETS[0]):
-                row = {"tier": tier, "problem": name, "method": f"taught-{judged}", "seed": seed}
-                rng = np.random.default_rng([seed, judged])
-                rows.add(row, partial(timed, partial(sample, agent, problem, judged, rng)))
-        progress(f"{tier}: orders of the agent of {TAUGHT}, seed {seed}")
+        given = (TAUGHT, seed, steps, agents)
+        if tier != TAUGHT and (agents / f"{TAUGHT}-{steps}-{seed}.zip").exists():
+            for name, problem in problems(tier):
+                for judged in (1, BUDGETS[0]):
+                    key = _key(tier, name, f"taught-{judged}", seed)
+                    yield key, partial(sampled, given, problem, judged, False)
 
 
-def speed(rows: Rows, tier: str) -> None:
+def speed(tier: str) -> Iterator[Case]:
     """Steps a second of 1,024 environments on one core, problems from a pool of 64."""
     for copy in (True, False):
-        row = {"tier": tier, "problem": f"speed-{tier}", "method": "copied" if copy else "views"}
-        rows.add(row, partial(played, tier, copy))
-    progress(f"{tier}: speed")
+        method = "copied" if copy else "views"
+        yield _key(tier, f"speed-{tier}", method), partial(played, tier, copy)
 
 
 def played(tier: str, copy: bool) -> Row:
-    """Play episodes of 1,024 environments, and return the best of five rounds."""
-    env = MicroBatchOrderVectorEnv(1024, tier=tier, pool=64, copy=copy)
-    rng, length = np.random.default_rng(0), TIERS[tier].micro_batches
-    best = 0.0
-    _, infos = env.reset(seed=0)
-    for _ in range(5):
-        spent = 0.0
-        for _ in range(2 * (length + 1)):
-            ranks = rng.random(infos["action_mask"].shape) * infos["action_mask"]
-            actions = ranks.argmax(axis=1)
-            begin = time.process_time()
-            *_, infos = env.step(actions)
-            spent += time.process_time() - begin
-        best = max(best, 1024 * 2 * (length + 1) / spent)
-    return {"steps_per_second": best}
+    """The best of five rounds."""
+    kwargs = {"tier": tier, "pool": 64, "copy": copy}
+    play, steps = batch_play(make(("MicroBatchOrder-v0", kwargs), 1024))
+    return {"steps_per_second": max(rate(play, steps, 0.0) for _ in range(5))}
 
 
 def interquartile_mean(values: np.ndarray) -> float:
@@ -223,23 +167,19 @@ def interval(values: np.ndarray) -> tuple[float, float]:
     return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
 
 
-def gaps(rows: list[Row], key: str) -> np.ndarray:
+def gaps(rows: list[Row], key: str, best: dict[str, float]) -> np.ndarray:
     """Lengths of rows over the reference's bound or best length, less 1."""
     known = order_references()
-    best = best_lengths(rows) if key == "length" else {}
-    return np.array(
-        [row["length"] / best.get(row["problem"], known[row["problem"]][key]) - 1 for row in rows]
-    )
-
-
-_ALL: list[Row] = []
+    over = [best[x["problem"]] if key == "length" else known[x["problem"]][key] for x in rows]
+    return np.array([x["length"] for x in rows]) / over - 1
 
 
 def best_lengths(rows: list[Row]) -> dict[str, float]:
     """The least length of each problem that the reference or any method here has found."""
-    best = {row["problem"]: order_references()[row["problem"]]["length"] for row in rows}
-    for row in _ALL:
-        if row["problem"] in best and "length" in row:
+    best = {row["problem"]: order_references()[row["problem"]]["length"]
+            for row in rows if "length" in row}  # fmt: skip
+    for row in rows:
+        if "length" in row:
             best[row["problem"]] = min(best[row["problem"]], row["length"])
     return best
 
@@ -251,9 +191,38 @@ METHODS = (
 )  # fmt: skip
 
 
-def report(rows: Rows, tiers: list[str]) -> list[str]:
-    """The tables."""
-    _ALL[:] = [row for row in rows.rows.values() if "length" in row]
+@measurement(
+    key=lambda row: (row["problem"], row["method"], row.get("seed", 0)),
+    among={"tiers": TIERS, "only": PARTS},
+    about={"steps": "environment steps of a training", "agents": "folder of the agents"},
+)
+def packed_order(
+    tiers: tuple[str, ...] = tuple(TIERS),
+    only: tuple[str, ...] = PARTS,
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4),
+    steps: int = 400_000,
+    agents: Path = Path("runs/packed-order"),
+) -> Iterator[Case]:
+    parts: dict[str, Callable[[str], Iterator[Case]]] = {
+        "heuristics": heuristics,
+        "exact": exact,
+        "ppo": partial(ppo, seeds=seeds, steps=steps, agents=agents),
+        "transfer": partial(transfer, seeds=seeds, steps=steps, agents=agents),
+        "speed": speed,
+    }
+    for part in only:
+        for tier in tiers:
+            yield from parts[part](tier)
+
+
+@packed_order.page
+def page(rows: list[Row]) -> list[str]:
+    tiers = list(TIERS)
+    best = best_lengths(rows)
+
+    def of(tier: str, method: str) -> list[Row]:
+        return [row for row in rows if (row["tier"], row["method"]) == (tier, method)]
+
     sections = []
     for key, words in (("bound", "the certified bound"), ("length", "the best known order")):
         lines = []
@@ -261,11 +230,11 @@ def report(rows: Rows, tiers: list[str]) -> list[str]:
             cells = []
             for tier in tiers:
                 names = [name for name in ordering_steps(SET) if name.startswith(f"{tier}-")]
-                found = rows.of(tier, method)
+                found = of(tier, method)
                 if not found:
                     cells.append("")
                     continue
-                share = gaps(found, key)
+                share = gaps(found, key, best)
                 if not method.startswith(("ppo", "taught")):
                     cells.append(percent(float(share.mean())))
                     continue
@@ -303,7 +272,7 @@ def report(rows: Rows, tiers: list[str]) -> list[str]:
             ]
         )
         proven = sum(row["proven"] for row in known)
-        found = rows.of(tier, "exact")
+        found = of(tier, "exact")
         cells = [
             f"{sum(row['proven'] for row in found)} of {len(found)}",
             percent(float(np.mean([row["length"] / row["bound"] - 1 for row in found]))),
@@ -332,7 +301,7 @@ def report(rows: Rows, tiers: list[str]) -> list[str]:
     )
     trained = {
         (row["tier"], row["seed"]): (row["steps"], row["trained"])
-        for row in rows.rows.values()
+        for row in rows
         if row["method"] == "ppo-1"
     }
     for tier in tiers:
@@ -346,7 +315,7 @@ def report(rows: Rows, tiers: list[str]) -> list[str]:
     lines = [
         [tier, *(f"{row['steps_per_second']:,.0f}" for row in both)]
         for tier in tiers
-        if (both := [*rows.of(tier, "copied"), *rows.of(tier, "views")])
+        if (both := [*of(tier, "copied"), *of(tier, "views")])
     ]
     if lines:
         sections.append("Steps a second (processor time) of 1,024 environments, a pool of 64:")
@@ -354,30 +323,5 @@ def report(rows: Rows, tiers: list[str]) -> list[str]:
     return sections
 
 
-def main() -> None:
-    """Compute what is missing, and write the tables."""
-    options = parser(__doc__)
-    options.add_argument("--tiers", nargs="+", default=list(TIERS), choices=list(TIERS))
-    options.add_argument("--only", nargs="*", default=list(PARTS), choices=PARTS)
-    options.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
-    options.add_argument("--steps", type=int, default=400_000)
-    options.add_argument("--agents", type=Path, default=Path("runs/packed-order"))
-    args = options.parse_args()
-    rows = Rows(args.out / "packed_order.jsonl")
-    for part in args.only:
-        for tier in args.tiers:
-            if part == "heuristics":
-                heuristics(rows, tier)
-            elif part == "exact":
-                exact(rows, tier)
-            elif part == "ppo":
-                ppo(rows, tier, args.seeds, args.steps, args.agents)
-            elif part == "transfer":
-                transfer(rows, tier, args.seeds, args.steps, args.agents)
-            else:
-                speed(rows, tier)
-    publish("packed_order", report(rows, list(TIERS)), None, args.out)
-
-
 if __name__ == "__main__":
-    main()
+    main(packed_order)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.common import parser, progress, publish, table
-from benchmarks.partition import SIX, Row, judged, kinds, loaders
+from benchmarks.framework import Column, Row, columns, main, measurement, progress, table
+from benchmarks.partition import SIX, judged, kinds, loaders
 from parenvs import Graph
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import expert
@@ -58,33 +58,27 @@ def added(report: PartitionReport, named: Mapping[str, int]) -> dict[str, int]:
     return {path: d for path, d in report.plan.partition.items() if path not in named}
 
 
-def verdict(report: PartitionReport) -> str:
+def verdict(report: PartitionReport | Row) -> str:
     """``yes``, or the reason why a plan is refused."""
-    return "yes" if report.legal else f"no: {report.reasons[0]}"
+    found = report if isinstance(report, dict) else vars(report)
+    return "yes" if found["legal"] else f"no: {found['reasons'][0]}"
 
 
-def table_3(problems: Mapping[tuple[str, str], Partitioning]) -> tuple[list[Row], dict[str, Any]]:
+def table_3(problems: Mapping[tuple[str, str], Partitioning]) -> Row:
     """Whether each row can be partitioned by itself in every T5, under both rule sets."""
-    names = list(dict.fromkeys(name for name, _ in problems))
-    rows: list[Row] = []
-    raw: dict[str, Any] = {}
+    names = dict.fromkeys(name for name, _ in problems)
+    raw: Row = {"matching": {}}
     for entry in TABLE_3:
-        row: Row = [*entry]
-        row += [len(matching(problems[name, "shardy"].graph, [entry])) for name in names]
+        found = {key: matching(problem.graph, [entry]) for key, problem in problems.items()}
+        raw["matching"][entry[0]] = {name: len(found[name, "shardy"]) for name in names}
         for rules in RULE_SETS:
-            said = {
-                name: verdict(
-                    judged(problems[name, rules], matching(problems[name, rules].graph, [entry]))
-                )
-                for name in names
+            raw[f"{entry[0]}, {rules}"] = {
+                name: verdict(judged(problems[name, rules], found[name, rules])) for name in names
             }
-            raw[f"{entry[0]}, {rules}"] = said
-            row.append("; ".join(sorted(set(said.values()))))
-        rows.append(row)
-    return rows, raw
+    return raw
 
 
-def expert_of_t5(problem: Partitioning, best: Mapping[str, int]) -> tuple[Row, dict[str, Any]]:
+def expert_of_t5(problem: Partitioning, best: Mapping[str, int]) -> Row:
     """Compare the plan of all rows of Table 3 with the optimum."""
     named = matching(problem.graph, TABLE_3)
     report = judged(problem, named)
@@ -92,7 +86,7 @@ def expert_of_t5(problem: Partitioning, best: Mapping[str, int]) -> tuple[Row, d
     kept = sum(best.get(path) == dimension for path, dimension in named.items())
     more = {path: d for path, d in best.items() if path not in named}
     label = problem.graph.name
-    raw = {
+    return {
         "instance": label,
         "rules": problem.rules,
         "named": len(named),
@@ -107,92 +101,125 @@ def expert_of_t5(problem: Partitioning, best: Mapping[str, int]) -> tuple[Row, d
         "in_optimum": kept,
         "more_in_optimum": kinds(more),
     }
-    row: Row = [label, problem.rules, len(named), raw["paper"], verdict(report)]
-    row += [kinds(raw["added"]), len(report.plan.partition), len(best), kept]
-    return row, raw
 
 
-def table_4(problems: Mapping[str, Partitioning]) -> tuple[list[Row], dict[str, Any]]:
+TOGETHER = {
+    "fc1/*, fc2/kernel": TABLE_4[:3],
+    f"all but {DOUBTFUL}": tuple(entry for entry in TABLE_4 if entry[0] != DOUBTFUL),
+    "all": TABLE_4,
+}
+
+
+def table_4(problems: Mapping[str, Partitioning]) -> Row:
     """VGG-19's dense layers: each row by itself, and those before it."""
-    rows: list[Row] = []
-    raw: dict[str, Any] = {}
-    for entry in TABLE_4:
-        row: Row = [*entry]
-        for rules in RULE_SETS:
-            said = verdict(judged(problems[rules], dict([entry])))
-            raw[f"{entry[0]}, {rules}"] = said
-            row.append(said)
-        rows.append(row)
-    for label, entries in (
-        ("fc1/*, fc2/kernel", list(TABLE_4[:3])),
-        (f"all but {DOUBTFUL}", [e for e in TABLE_4 if e[0] != DOUBTFUL]),
-        ("all", list(TABLE_4)),
-    ):
-        row = [label, ""]
-        for rules in RULE_SETS:
-            report = judged(problems[rules], dict(entries))
+    raw: Row = {}
+    for rules, problem in problems.items():
+        for entry in TABLE_4:
+            raw[f"{entry[0]}, {rules}"] = verdict(judged(problem, dict([entry])))
+        for label, entries in TOGETHER.items():
+            report = judged(problem, dict(entries))
             raw[f"{label}, {rules}"] = {
                 "variables": report.variables,
                 "added": added(report, dict(entries)),
                 "legal": report.legal,
                 "reasons": report.reasons,
             }
-            said = f"yes, {report.variables} variables" if report.legal else verdict(report)
-            row.append(said)
-        rows.append(row)
-    return rows, raw
+    return raw
 
 
-def megatron(problem: Partitioning, best: Mapping[str, int]) -> tuple[Row, dict[str, Any]]:
+def megatron(problem: Partitioning, best: Mapping[str, int]) -> Row:
     """The share of the expert plan that the optimum contains."""
     named = problem.partition(expert(PartitionSpace.of(problem)).report.chosen)
     same = {path for path, d in named.items() if best.get(path) == d}
     more = {path: d for path, d in best.items() if path not in named}
-    row: Row = [problem.rules, kinds(more), len(named), len(same), len(best)]
-    raw = {"rules": problem.rules, "named": len(named), "same": len(same), "more": more}
-    return row, {**raw, "missing": sorted(set(named) - same), "partitions": len(best)}
+    found = {"rules": problem.rules, "named": len(named), "same": len(same), "more": more}
+    return {**found, "missing": sorted(set(named) - same), "partitions": len(best)}
 
 
-def table_6(problem: Partitioning) -> tuple[Row, dict[str, Any]]:
+def table_6(problem: Partitioning) -> Row:
     """The optimum of ``DataParallel-v0``, against the first dimension of every batch input."""
     graph = problem.graph
     answer = exact_partition(replace(problem, scope="inputs"))
     best = problem.partition(answer.report.chosen, "inputs")
     batch = {graph.paths[i]: 0 for i in problem.inputs.tolist()}
-    row: Row = [graph.name, problem.rules, len(batch), kinds(best) or "nothing"]
-    row += ["yes" if best == batch else "no"]
-    raw = {"instance": graph.name, "rules": problem.rules, "optimum": best}
-    return row, {**raw, "status": answer.status, "is_batch": best == batch}
+    return {
+        "instance": graph.name, "rules": problem.rules, "inputs": len(batch), "optimum": best,
+        "status": answer.status, "is_batch": best == batch,
+    }  # fmt: skip
 
 
-def main() -> None:
-    """Judge, print and write."""
-    chosen = parser(__doc__).parse_args()
-    problems: dict[tuple[str, str], Partitioning] = {}
-    for name, load in loaders().items():
-        for rules in RULE_SETS:
-            problems[name, rules] = Partitioning.build(load(), choose_cluster(), rules)
+@measurement()
+def paper_plans() -> dict[str, Any]:
+    problems: dict[tuple[str, str], Partitioning] = {
+        (name, rules): Partitioning.build(load(), choose_cluster(), rules)
+        for name, load in loaders().items()
+        for rules in RULE_SETS
+    }
     progress("the optima")
     best = {
         key: problem.partition(exact_partition(problem).report.chosen, "variables")
         for key, problem in problems.items()
     }
     t5 = {key: problem for key, problem in problems.items() if key[0].startswith("t5")}
-    names = list(dict.fromkeys(name for name, _ in t5))
-    experts = [expert_of_t5(problem, best[key]) for key, problem in t5.items()]
-    rows_3, raw_3 = table_3(t5)
-    rows_4, raw_4 = table_4({rules: problems["vgg-19", rules] for rules in RULE_SETS})
-    bert = [megatron(problems["bert-48", r], best["bert-48", r]) for r in RULE_SETS]
-    batches = [table_6(problem) for problem in problems.values()]
+    return {
+        "table_3": table_3(t5),
+        "table_4": table_4({rules: problems["vgg-19", rules] for rules in RULE_SETS}),
+        "expert_t5": [expert_of_t5(problem, best[key]) for key, problem in t5.items()],
+        "megatron": [megatron(problems["bert-48", r], best["bert-48", r]) for r in RULE_SETS],
+        "table_6": [table_6(problem) for problem in problems.values()],
+    }
+
+
+EXPERT: list[Column] = [
+    ("instance", "{instance}"),
+    ("rules", "{rules}"),
+    ("variables", "{named}"),
+    ("the paper's", "{paper}"),
+    ("legal", verdict),
+    ("with them", lambda row: kinds(row["added"])),
+    ("partitions", "{partitioned_dimensions}"),
+    ("optimum partitions", "{optimum_partitioned_dimensions}"),
+    ("of Table 3 in the optimum", "{in_optimum}"),
+]
+MEGATRON: list[Column] = [
+    ("rules", "{rules}"),
+    ("besides", lambda row: kinds(row["more"])),
+    ("Megatron", "{named}"),
+    ("in the optimum", "{same}"),
+    ("optimum partitions", "{partitions}"),
+]
+BATCH: list[Column] = [
+    ("instance", "{instance}"),
+    ("rules", "{rules}"),
+    ("batch inputs", "{inputs}"),
+    ("optimum", lambda row: kinds(row["optimum"]) or "nothing"),
+    ("the batch", lambda row: "yes" if row["is_batch"] else "no"),
+]
+
+
+@paper_plans.page
+def page(data: dict[str, Any]) -> list[str]:
+    raw_3, raw_4 = data["table_3"], data["table_4"]
+    names = list(raw_3[f"{TABLE_3[0][0]}, shardy"])
+    rows_3 = [
+        [
+            name, dimension,
+            *(raw_3["matching"][name][x] for x in names),
+            *("; ".join(sorted({*raw_3[f"{name}, {rules}"].values()})) for rules in RULE_SETS),
+        ]
+        for name, dimension in TABLE_3
+    ]  # fmt: skip
+    rows_4 = [
+        [*entry, *(raw_4[f"{entry[0]}, {rules}"] for rules in RULE_SETS)] for entry in TABLE_4
+    ]
+    for label in TOGETHER:
+        found = [raw_4[f"{label}, {rules}"] for rules in RULE_SETS]
+        said = [f"yes, {x['variables']} variables" if x["legal"] else verdict(x) for x in found]
+        rows_4.append([label, "", *said])
     sections = [
         "Table 3, T5: attention and feed-forward variables of every layer. "
         "The plan is made of exactly these and of what belongs to their classes (`with them`).",
-        table(
-            ["instance", "rules", "variables", "the paper's", "legal", "with them",
-             "partitions", "optimum partitions", "of Table 3 in the optimum"],
-            [row for row, _ in experts],
-            left=2,
-        ),
+        columns(data["expert_t5"], EXPERT, left=2),
         "Table 3 row by row: number of variables, and whether the row can be partitioned by "
         "itself, in all of these models.",
         table(["row", "dimension", *names, *RULE_SETS], rows_3),
@@ -202,21 +229,16 @@ def main() -> None:
         + "\n".join(f"* {reason}" for reason in raw_4["all, shardy"]["reasons"]),
         "BERT-48: variables that Megatron's plan names (`expert` in the package), those of them "
         "that the optimum partitions on the same dimension, and what else it partitions.",
-        table(["rules", "besides", "Megatron", "in the optimum", "optimum partitions"],
-              [row for row, _ in bert], left=2),
+        columns(data["megatron"], MEGATRON, left=2),
         "Table 6, data-parallel detection: the optimum of `DataParallel-v0`, and whether it is "
         "dimension 0 of every batch input and nothing else. Under `automap` a mean over the batch "
         "is a conflict, so that the batch cannot be partitioned.",
-        table(["instance", "rules", "batch inputs", "optimum", "the batch"],
-              [row for row, _ in batches], left=2),
-    ]  # fmt: skip
+        columns(data["table_6"], BATCH, left=2),
+    ]
     if SIX not in names:
         sections.append(f"{SIX} was left out: it needs the extra `jax`.")
-    plans: dict[str, Any] = {"table_3": raw_3, "table_4": raw_4}
-    plans |= {"expert_t5": [r for _, r in experts], "megatron": [r for _, r in bert]}
-    plans |= {"table_6": [r for _, r in batches]}
-    publish("paper_plans", sections, plans, chosen.out)
+    return sections
 
 
 if __name__ == "__main__":
-    main()
+    main(paper_plans)

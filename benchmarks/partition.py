@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import INSTANCES, parser, percent, progress, publish, table
+from benchmarks.framework import INSTANCES, Column, Row, columns, main, measurement, progress
 from parenvs import Graph, from_jax
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
@@ -32,8 +32,6 @@ EXPECTED = {
 }
 """Partitioned variable dimensions of the prototype's optima, by rule set (design page, 4)."""
 PAPER_HOURS = {"t5-11b": 1.45}
-
-Row = list[object]
 
 
 def loaders() -> dict[str, Callable[[], Graph]]:
@@ -54,10 +52,10 @@ def loaders() -> dict[str, Callable[[], Graph]]:
     return {**found, SIX: partial(replace, six)}
 
 
-def optimum(name: str, load: Callable[[], Graph], rules: str, repeats: int) -> dict[str, Any]:
+def optimum(name: str, load: Callable[[], Graph], rules: str, repeats: int) -> Row:
     """Find the proven optimum; returns it and the seconds of each step, repeats from scratch."""
     cluster = choose_cluster()
-    seconds: list[tuple[float, ...]] = []
+    laps: list[tuple[float, ...]] = []
     for _ in range(repeats + 1):
         clock = [time.perf_counter()]
         graph = load()
@@ -66,12 +64,12 @@ def optimum(name: str, load: Callable[[], Graph], rules: str, repeats: int) -> d
         clock.append(time.perf_counter())
         answer = exact_partition(problem)
         clock.append(time.perf_counter())
-        seconds.append(tuple(np.diff(clock)))
+        laps.append(tuple(np.diff(clock)))
     report = judged(problem, problem.partition(answer.report.chosen, "variables")).certified(answer)
     if not report.legal:
         raise AssertionError(f"{name}: {report.reasons}")
     classes = problem.decidable("variables")
-    load_s, classes_s, solve_s = zip(*seconds[1:], strict=True)  # the first one warms up
+    load_s, classes_s, solve_s = zip(*laps[1:], strict=True)  # the first one warms up
     return {
         "instance": name,
         "rules": rules,
@@ -100,9 +98,9 @@ def judged(problem: Partitioning, named: Mapping[str, int]) -> PartitionReport:
     return problem.report(replace(plan, partition={**named, **plan.partition, **named}))
 
 
-def kinds(partition: Mapping[str, int]) -> str:
+def kinds(named: Mapping[str, int]) -> str:
     """Partitioned variables grouped over layers: ``encoder/layer_*/self/q 1 (48)``."""
-    words = (re.sub(r"layer_\d+", "layer_*", f"{path} {d}") for path, d in partition.items())
+    words = (re.sub(r"layer_\d+", "layer_*", f"{path} {d}") for path, d in named.items())
     return ", ".join(f"{w} ({n})" if n > 1 else w for w, n in sorted(Counter(words).items()))
 
 
@@ -117,49 +115,58 @@ def milliseconds(values: Sequence[float] | None) -> str:
     return "" if values is None else f"{1e3 * median(values):.1f}"
 
 
-def optima_tables(optima: Sequence[dict[str, Any]], repeats: int) -> list[str]:
-    """Sections on the optima and on their times."""
-    first, second = [], []
-    for raw in optima:
-        head = [raw["instance"], raw["rules"]]
-        row = [*head, *(raw[k] for k in ("variables", "dimensions", "classes", "conflicts"))]
-        row += [raw["partitioned_dimensions"], f"{raw['value']:.1f}", raw["status"]]
-        first.append([*row, percent(raw["gap"], 4), raw["nodes"], differs(raw)])
-        steps = [raw[key] for key in ("load_s", "classes_s", "solve_s")]
-        whole = sum(median(step) for step in steps if step is not None)
-        hours = raw["paper_hours"]
-        row = [*head, *map(milliseconds, steps), f"{whole:.3f}"]
-        second.append([*row, f"{hours} h" if hours else ""])
-    wrong = sum(bool(differs(raw)) for raw in optima)
-    header = ["instance", "rules", "variables", "dimensions", "classes", "conflicts"]
-    header += ["partitioned", "return", "status", "gap", "nodes", "differs"]
-    times = ["instance", "rules", "load .npz (ms)", "classes (ms)", "MILP (ms)", "in all (s)"]
+@measurement()
+def partition(repeats: int = 5) -> Iterator[tuple[str, Row]]:
+    for name, load in loaders().items():
+        for rules in RULE_SETS:
+            yield "optima", optimum(name, load, rules, repeats)
+
+
+def seconds(row: Row) -> str:
+    """From the file to the proof."""
+    steps = (row[key] for key in ("load_s", "classes_s", "solve_s"))
+    return f"{sum(median(step) for step in steps if step is not None):.3f}"
+
+
+OPTIMA: list[Column] = [
+    ("instance", "{instance}"),
+    ("rules", "{rules}"),
+    *((key, f"{{{key}}}") for key in ("variables", "dimensions", "classes", "conflicts")),
+    ("partitioned", "{partitioned_dimensions}"),
+    ("return", "{value:.1f}"),
+    ("status", "{status}"),
+    ("gap", "{gap:.4%}"),
+    ("nodes", "{nodes}"),
+    ("differs", differs),
+]
+TIMES: list[Column] = [
+    ("instance", "{instance}"),
+    ("rules", "{rules}"),
+    ("load .npz (ms)", lambda row: milliseconds(row["load_s"])),
+    ("classes (ms)", lambda row: milliseconds(row["classes_s"])),
+    ("MILP (ms)", lambda row: milliseconds(row["solve_s"])),
+    ("in all (s)", seconds),
+    ("the paper", lambda row: f"{row['paper_hours']} h" if row["paper_hours"] else ""),
+]
+
+
+@partition.page
+def page(data: dict[str, list[Row]], repeats: int) -> list[str]:
+    optima = data["optima"]
     return [
         "Most dimensions of variables that can be partitioned together, hence the largest return "
         "of `OperatorPartition-v0` with the paper's reward. `classes`: those that hold dimensions "
         "of variables and can be partitioned; `conflicts`: pairs of them that exclude each other; "
         "`gap`: distance of the proven bound.",
-        table(header, first, left=2),
-        f"{len(optima)} compared with the known optima, {wrong} differ.",
+        columns(optima, OPTIMA, left=2),
+        f"{len(optima)} compared with the known optima, {sum(map(bool, map(differs, optima)))} "
+        "differ.",
         f"From the file to the proof, in one process, medians of {repeats} repeats after one that "
         "does not count; nothing is kept between repeats. The paper (arXiv 2007.04069) reports "
         "1.45 hours of search for T5-11B and, in its abstract, optimal solutions in two hours.",
-        table([*times, "the paper"], second, left=2),
+        columns(optima, TIMES, left=2),
     ]
 
 
-def main() -> None:
-    """Solve, judge, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=5)
-    chosen = options.parse_args()
-    optima = []
-    for name, load in loaders().items():
-        for rules in RULE_SETS:
-            progress(f"{name} {rules}")
-            optima.append(optimum(name, load, rules, chosen.repeats))
-    publish("partition", optima_tables(optima, chosen.repeats), {"optima": optima}, chosen.out)
-
-
 if __name__ == "__main__":
-    main()
+    main(partition)

@@ -4,24 +4,24 @@
     python benchmarks/partition_families.py --seeds 0 1 --steps 20000
 
 PPO is trained on ``partition-train`` alone, and plays every problem of the three sets once, by its
-best actions. Rows go to ``partition_families.jsonl`` as they are known; what is there already is
-not done again, and an agent that is in ``--agents`` is not trained again.
+best actions. An agent that is in ``--agents`` is not trained again.
 """
 
 from __future__ import annotations
 
-import json
-import time
+from collections.abc import Iterator
+from functools import cache, partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import parser, percent, progress, publish, table
+from benchmarks.framework import Case, Row, main, measurement, percent, table
+from benchmarks.trained import kept
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation, references_of
 from parenvs.core.sets import set_of
-from parenvs.files import write_text
 from parenvs.tasks.partition.episode import CHOICE, PLAN
 from parenvs.tasks.partition.sets import PARTITION_SETS, family_of
 
@@ -36,7 +36,6 @@ WORDS = {
     "ppo": "PPO, trained on `partition-train`",
 }
 """Method -> its name in the tables, in their order."""
-Row = dict[str, Any]
 
 
 def rule(seen: dict[str, np.ndarray], mask: np.ndarray) -> int:
@@ -47,70 +46,77 @@ def rule(seen: dict[str, np.ndarray], mask: np.ndarray) -> int:
     return int(seen["plan"][ADVANTAGE] >= 0)
 
 
-class Rows:
-    """Rows of a file, by method, seed and set; those of another version of a set do not count."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.rows = path, {}
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            row = json.loads(line)
-            if set(row["values"]) == set(set_of(row["set"]).problems):
-                self.rows[row["method"], row["seed"], row["set"]] = row
-
-    def add(self, method: str, seed: int, name: str, policy: Any, **more: Any) -> None:
-        """Play a set by a policy, unless that is known."""
-        if (method, seed, name) in self.rows:
-            return
-        evaluation = evaluate_set(policy, name, seed=seed)
-        values = dict(zip(evaluation.problems, evaluation.values[0].tolist(), strict=True))
-        row = {"method": method, "seed": seed, "set": name, **more, "values": values}
-        self.rows[method, seed, name] = row
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(row) + "\n")
-        progress(f"{method}, seed {seed}, {name}: regret {evaluation.regret:.4f}")
-
-    def evaluation(self, method: str, name: str, family: str | None = None) -> SetEvaluation | None:
-        """All seeds of a method on a set, or a family of it."""
-        problems = set_of(name).of(family)
-        found = [row for key, row in sorted(self.rows.items()) if key[::2] == (method, name)]
-        if not found:
-            return None
-        values = np.array([[row["values"][problem] for problem in problems] for row in found])
-        return SetEvaluation(name, problems, values, references_of(name, problems))
+def played(policy: Any, name: str, seed: int) -> Row:
+    """What a policy earns on each problem of a set."""
+    evaluation = evaluate_set(policy, name, seed=seed)
+    return {"values": dict(zip(evaluation.problems, evaluation.values[0].tolist(), strict=True))}
 
 
-def rules(rows: Rows, seeds: list[int]) -> None:
-    """Play all sets by what does not learn."""
-    for name in PARTITION_SETS:
-        rows.add("ones", 0, name, lambda seen, mask: 1)
-        rows.add("rule", 0, name, rule)
-        for planner in ("data-parallel", "greedy"):
-            rows.add(planner, 0, name, planner)
-        for seed in seeds:
-            rng = np.random.default_rng(seed)
-            rows.add("random", seed, name, lambda seen, mask, rng=rng: int(rng.integers(2)))
+def rules(seeds: tuple[int, ...]) -> Iterator[tuple[str, int, Any]]:
+    """Yield what does not learn, with its name and seed."""
+    yield "ones", 0, lambda seen, mask: 1
+    yield "rule", 0, rule
+    yield "data-parallel", 0, "data-parallel"
+    yield "greedy", 0, "greedy"
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        yield "random", seed, lambda seen, mask, rng=rng: int(rng.integers(2))
 
 
-def ppo(rows: Rows, seeds: list[int], steps: int, agents: Path) -> None:
-    """Train an agent for each seed, or load it, and play all sets."""
+@cache
+def trained(seed: int, steps: int, agents: Path) -> tuple[Any, float]:
     from parenvs.agents.learning.train.run import Config, load_model, train
 
-    for seed in seeds:
-        if all(("ppo", seed, name) in rows.rows for name in PARTITION_SETS):
-            continue
-        place = agents / f"{steps}-{seed}"
-        cost = place / "processor_seconds.json"
-        if cost.exists():
-            model = load_model(place)
-        else:
-            begin = time.process_time()
-            config = Config(ENV, {}, agent="ppo", seed=seed, steps=steps)
-            _, model = train(config, place, resume=True)
-            write_text(cost, json.dumps(time.process_time() - begin))
-        spent = json.loads(cost.read_text(encoding="utf-8"))
+    place = agents / f"{steps}-{seed}"
+    config = Config(ENV, {}, agent="ppo", seed=seed, steps=steps)
+    made = kept(
+        place / "processor_seconds.json",
+        lambda: train(config, place, resume=True)[1],
+        lambda path: load_model(path.parent),
+        lambda agent, path: None,  # the training keeps it
+    )
+    return made
+
+
+def by_ppo(seed: int, steps: int, agents: Path, name: str) -> Row:
+    model, seconds = trained(seed, steps, agents)
+    return {"steps": steps, "seconds": seconds, **played(model, name, seed)}
+
+
+@measurement(key="method seed set", among={"only": ("rules", "ppo")})
+def partition_families(
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4),
+    steps: int = 20_000,
+    agents: Path = Path("runs/partition-families"),
+    only: tuple[str, ...] = ("rules", "ppo"),
+) -> Iterator[Case]:
+    for name in PARTITION_SETS:
+        for method, seed, policy in rules(seeds) if "rules" in only else ():
+            yield _key(method, seed, name), partial(played, policy, name, seed)
+    for seed in seeds if "ppo" in only else ():
         for name in PARTITION_SETS:
-            rows.add("ppo", seed, name, model, steps=steps, seconds=spent)
+            yield _key("ppo", seed, name), partial(by_ppo, seed, steps, agents, name)
+
+
+def _key(method: str, seed: int, name: str) -> Row:
+    return {"method": method, "seed": seed, "set": name}
+
+
+def evaluation_of(
+    rows: list[Row], method: str, name: str, family: str | None = None
+) -> SetEvaluation | None:
+    """All seeds of a method on a set, or a family of it; those of another version do not count."""
+    problems = set_of(name).of(family)
+    found = [
+        row["values"]
+        for row in sorted(rows, key=itemgetter("seed"))
+        if (row["method"], row["set"]) == (method, name)
+        if set(row["values"]) == set(set_of(name).problems)
+    ]
+    if not found:
+        return None
+    values = np.array([[one[problem] for problem in problems] for one in found])
+    return SetEvaluation(name, problems, values, references_of(name, problems))
 
 
 def cells(evaluation: SetEvaluation) -> list[str]:
@@ -130,8 +136,8 @@ def cells(evaluation: SetEvaluation) -> list[str]:
     ]
 
 
-def report(rows: Rows) -> list[str]:
-    """The tables."""
+@partition_families.page
+def page(rows: list[Row]) -> list[str]:
     sections = [
         "Regret to the proven optimum: interquartile mean over runs and problems with its 95 % "
         "interval (over seeds for PPO and random actions, over problems for the others, "
@@ -143,7 +149,7 @@ def report(rows: Rows) -> list[str]:
         families = list(dict.fromkeys(map(family_of, problems)))
         lines = []
         for method, words in WORDS.items():
-            found = rows.evaluation(method, name)
+            found = evaluation_of(rows, method, name)
             if found is not None:
                 lines.append([words, len(found.values), *cells(found)])
         sections.append(f"`{name}`: {len(problems)} problems of {', '.join(families)}.")
@@ -152,12 +158,12 @@ def report(rows: Rows) -> list[str]:
     lines = []
     for name in PARTITION_SETS:
         for family in dict.fromkeys(map(family_of, set_of(name).problems)):
-            found = {method: rows.evaluation(method, name, family) for method in WORDS}
+            found = {method: evaluation_of(rows, method, name, family) for method in WORDS}
             shown = [f"{x.regrets.mean():.4f}" if x is not None else "" for x in found.values()]
             lines.append([name, family, *shown])
     sections.append("Mean regret by family:")
     sections.append(table(["set", "family", *WORDS], lines))
-    trained = [row for key, row in rows.rows.items() if key[0] == "ppo" and "seconds" in row]
+    trained = [row for row in rows if row["method"] == "ppo" and "seconds" in row]
     if trained:
         seconds = {row["seed"]: row["seconds"] for row in trained}
         sections.append(
@@ -168,21 +174,5 @@ def report(rows: Rows) -> list[str]:
     return sections
 
 
-def main() -> None:
-    """Compute what is missing, and write the tables."""
-    options = parser(__doc__)
-    options.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
-    options.add_argument("--steps", type=int, default=20_000)
-    options.add_argument("--agents", type=Path, default=Path("runs/partition-families"))
-    options.add_argument("--only", nargs="*", default=["rules", "ppo"], choices=["rules", "ppo"])
-    args = options.parse_args()
-    rows = Rows(args.out / "partition_families.jsonl")
-    if "rules" in args.only:
-        rules(rows, args.seeds)
-    if "ppo" in args.only:
-        ppo(rows, args.seeds, args.steps, args.agents)
-    publish("partition_families", report(rows), None, args.out)
-
-
 if __name__ == "__main__":
-    main()
+    main(partition_families)

@@ -1,25 +1,23 @@
-"""MaskablePPO on the partition environments, against the proven optimum and random search.
-
-Every run is one line of ``partition_ppo.jsonl``; a second invocation runs only what is missing.
-"""
+"""MaskablePPO on the partition environments, against the proven optimum and random search."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from benchmarks.common import INSTANCES, parser, percent, progress, publish, table
+from benchmarks.framework import INSTANCES, Case, Row, columns, main, measurement, percent
 from parenvs.agents.partition.heuristics import greedy, partition_all, random_search
 from parenvs.agents.reference import optimum, target
 from parenvs.bench import runs as lines
-from parenvs.bench.runs import append, read, run_all
 from parenvs.core.judge import OPTIMAL
+from parenvs.errors import InfeasibleError
 from parenvs.tasks.partition.space import PartitionSpace
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -48,18 +46,8 @@ class PartitionRun:
         """Arguments of the environment."""
         return {"instance": self.instance, **VARIANTS[self.variant][1]}
 
-    @property
-    def key(self) -> tuple[str, str, int, str]:
-        """Variant, instance, seed and a hash of everything else that decides the run."""
-        return (self.variant, self.instance, self.seed, settings(self)[0])
 
-
-def key_of(record: dict[str, Any]) -> tuple[Any, ...]:
-    """The key of the run that left a record."""
-    return tuple(record[name] for name in ("variant", "instance", "seed", "settings_hash"))
-
-
-def reached(record: dict[str, Any]) -> bool:
+def reached(record: Row) -> bool:
     """Whether the run reached its target within its steps."""
     return lines.reached(record, "steps")
 
@@ -77,8 +65,8 @@ def target_of(space: PartitionSpace) -> tuple[float, float]:
     return best, target(space.reward, best)
 
 
-def perform(run: PartitionRun) -> dict[str, Any]:
-    """Train, then search at random for as many episodes; returns the record."""
+def perform(run: PartitionRun) -> Row:
+    """Train, then search at random for as many episodes."""
     from parenvs.agents.learning.train.run import Config, train
 
     space = space_of(run)
@@ -141,75 +129,89 @@ def settings(run: PartitionRun) -> tuple[str, dict[str, Any]]:
     return hashlib.sha256(raw.encode()).hexdigest()[:16], content
 
 
-def row(records: list[dict[str, Any]]) -> list[str]:
-    """The table's row of one variant of one instance."""
-    one = records[0]
+def told(records: list[Row]) -> Row:
+    """Figures of a variant of an instance, of all its seeds."""
+    one, done = records[0], [x for x in records if reached(x)]
     digits = 4 if "step_time" in one["variant"] else 1
-    done = [x for x in records if reached(x)]
-    cells = [one["variant"], one["instance"], str(one["questions"]), f"{one['optimum']:.{digits}f}"]
-    cells.append(f"{len(done)} of {len(records)}")
-    for key, form in (("target_steps", ",.0f"), ("target_seconds", ".2f")):
-        cells.append(f"{median(x[key] for x in done):{form}}" if done else "")
-    cells.append(f"{median(x['episodes'] for x in done):,.0f}" if done else "")
-    cells.append(f"{median(x['value'] for x in records):.{digits}f}")
-    cells.append(f"{sum(x['random_value'] >= x['target'] for x in records)} of {len(records)}")
+    row: Row = {**one, "best": f"{one['optimum']:.{digits}f}"}
+    for key in ("target_steps", "target_seconds", "episodes"):
+        row[key] = median(x[key] for x in done) if done else None
+    row["reached"] = f"{len(done)} of {len(records)}"
+    row["value"] = f"{median(x['value'] for x in records):.{digits}f}"
+    lucky = sum(x["random_value"] >= x["target"] for x in records)
+    row["random"] = f"{lucky} of {len(records)}"
     for key in ("ones_value", "greedy_heuristic_value"):
-        same = one[key] >= one["target"]
-        cells.append("optimal" if same else f"{one[key]:.{digits}f}")
-    return cells
+        row[key] = "optimal" if one[key] >= one["target"] else f"{one[key]:.{digits}f}"
+    return row
 
 
-def main() -> None:
-    """Run what is missing, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--instances", nargs="+", default=INSTANCES, choices=INSTANCES)
-    options.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
-    options.add_argument("--seeds", type=int, default=5, help="seeds 0 to this less one")
-    options.add_argument("--steps", type=int, default=150_000, help="environment steps")
-    options.add_argument("--jobs", type=int, default=1, help="processes")
-    chosen = options.parse_args()
-    wanted = [
-        PartitionRun(variant, instance, seed, chosen.steps)
-        for seed in range(chosen.seeds)
-        for variant in chosen.variants
-        for instance in chosen.instances
+@measurement(
+    key="variant instance seed settings_hash",
+    among={"instances": INSTANCES, "variants": VARIANTS},
+    about={"seeds": "seeds 0 to this less one", "steps": "environment steps"},
+)
+def partition_ppo(
+    instances: tuple[str, ...] = INSTANCES,
+    variants: tuple[str, ...] = tuple(VARIANTS),
+    seeds: int = 5,
+    steps: int = 150_000,
+) -> list[Case]:
+    runs = [
+        PartitionRun(variant, instance, seed, steps)
+        for seed in range(seeds)
+        for variant in variants
+        for instance in instances
         if possible(variant, instance)
     ]
-    path = chosen.out / "partition_ppo.jsonl"
-    done = read(path, key_of)
-    missing = [run for run in wanted if run.key not in done]
-    for number, record in enumerate(run_all(perform, missing, chosen.jobs), 1):
-        append(path, {**record, "jobs": chosen.jobs})
-        names = f"{record['variant']} {record['instance']} seed {record['seed']}"
-        steps = f"{record['target_steps']} steps" if reached(record) else "not reached"
-        progress(f"{number}/{len(missing)} {names}: {steps}, {record['seconds']:.1f} s")
-    done = read(path, key_of)
-    records = [done[run.key] for run in wanted]
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    return [
+        ({**asdict(run), "settings_hash": settings(run)[0]}, partial(perform, run)) for run in runs
+    ]
+
+
+@partition_ppo.page
+def page(
+    records: list[Row],
+    instances: tuple[str, ...],
+    variants: tuple[str, ...],
+    seeds: int,
+    steps: int,
+) -> list[str]:
+    groups: dict[tuple[str, str], list[Row]] = {}
     for record in records:
         groups.setdefault((record["variant"], record["instance"]), []).append(record)
-    header = ["variant", "instance", "questions", "optimum", "seeds that reach it"]
-    header += ["steps, median", "seconds, median", "episodes, median", "best return, median"]
-    header += ["random search reaches it", "constant action 1", "greedy heuristic"]
-    order = [(v, i) for v in chosen.variants for i in chosen.instances if (v, i) in groups]
-    jobs = sorted({x["jobs"] for x in records})
-    sections = [
+    order = [(v, i) for v in variants for i in instances if (v, i) in groups]
+    jobs = sorted({x.get("jobs", 1) for x in records})
+    return [
         "One server of 8 V100. Reached: the paper's return, or the step time, of a sampled "
-        f"episode within {percent(OPTIMAL, 1)} of the proven optimum's, within {chosen.steps:,} "
-        f"environment steps; seeds 0 to {chosen.seeds - 1}; a run ends there. Steps, seconds "
+        f"episode within {percent(OPTIMAL, 1)} of the proven optimum's, within {steps:,} "
+        f"environment steps; seeds 0 to {seeds - 1}; a run ends there. Steps, seconds "
         "and episodes are those of the runs that reach it. Random search plays as many episodes as "
         "the agent did, uniform among the actions that the mask allows. Greedy heuristic: GWMIN. "
         f"{' or '.join(map(str, jobs))} run(s) at a time, each on one thread.",
-        table(header, [row(groups[pair]) for pair in order], left=2),
+        columns(
+            [told(groups[pair]) for pair in order],
+            [
+                ("variant", "{variant}"),
+                ("instance", "{instance}"),
+                ("questions", "{questions}"),
+                ("optimum", "{best}"),
+                ("seeds that reach it", "{reached}"),
+                ("steps, median", "{target_steps:,.0f}"),
+                ("seconds, median", "{target_seconds:.2f}"),
+                ("episodes, median", "{episodes:,.0f}"),
+                ("best return, median", "{value}"),
+                ("random search reaches it", "{random}"),
+                ("constant action 1", "{ones_value}"),
+                ("greedy heuristic", "{greedy_heuristic_value}"),
+            ],
+            left=2,
+        ),
         f"{sum(map(reached, records))} of {len(records)} runs reached the optimum.",
     ]
-    publish("partition_ppo", sections, {"runs": records}, chosen.out)
 
 
 def possible(variant: str, instance: str) -> bool:
     """Whether the variant's environment has anything to decide on the instance."""
-    from parenvs.errors import InfeasibleError
-
     try:
         space_of(PartitionRun(variant, instance, 0, 1))
     except InfeasibleError:
@@ -218,4 +220,4 @@ def possible(variant: str, instance: str) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    main(partition_ppo)

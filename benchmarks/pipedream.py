@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import csv
-import sys
 import time
-from typing import Any
+from collections.abc import Iterator
 
-from benchmarks.common import PROFILES, numbers, parser, publish, table
+from benchmarks.framework import Column, Row, columns, main, measurement, numbers
+from benchmarks.pipelines import PROFILES
 from parenvs import load_profile
 from parenvs.agents.pipeline.pipedream import pipedream_objective
 from parenvs.cluster import PRESETS
+from parenvs.errors import ParenvsError
 
 ANSWERS = PROFILES / "pipedream_optimizer.csv"
 DIGITS = 6
 """Digits behind the point in the published answers."""
 
 
-def compare(line: dict[str, str]) -> dict[str, Any]:
+@measurement()
+def pipedream() -> Iterator[Row]:
+    if not ANSWERS.exists():
+        raise ParenvsError(f"{ANSWERS}: not there; this needs PipeDream's published answers")
+    with ANSWERS.open(encoding="utf-8") as stream:
+        for line in csv.DictReader(line for line in stream if not line.startswith("#")):
+            yield compare(line)
+
+
+def compare(line: dict[str, str]) -> Row:
     """Our answer to one line of the file, and PipeDream's."""
     # A measured profile keeps its own times, so the device of any preset will do.
     profile = load_profile(PROFILES / f"{line['profile']}.csv", PRESETS["A"])
@@ -38,39 +48,38 @@ def compare(line: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def row(raw: dict[str, Any]) -> list[str]:
-    """The table's row of one case."""
-    cells = [raw["profile"], str(raw["devices"]), f"{raw['bandwidth'] / 1e9:g}"]
-    for suffix in ("", "_data_parallel"):
-        ours, theirs = raw[f"ours{suffix}"], raw[f"theirs{suffix}"]
-        cells += [f"{ours:.{DIGITS}f}", f"{theirs:.{DIGITS}f}", f"{ours - theirs:+.1e}"]
-    return [*cells, numbers(raw["machines"]), numbers(raw["cuts"]), f"{raw['planner_seconds']:.3f}"]
+def difference(row: Row, which: str = "") -> float:
+    return row[f"ours{which}"] - row[f"theirs{which}"]
 
 
-def main() -> None:
-    """Solve, print and write."""
-    options = parser(__doc__).parse_args()
-    if not ANSWERS.exists():
-        sys.exit(f"{ANSWERS}: not there; this benchmark needs PipeDream's published answers")
-    with ANSWERS.open(encoding="utf-8") as stream:
-        lines = csv.DictReader(line for line in stream if not line.startswith("#"))
-        raws = [compare(line) for line in lines]
-    away = [
-        abs(raw[f"ours{x}"] - raw[f"theirs{x}"]) for raw in raws for x in ("", "_data_parallel")
-    ]
+COLUMNS: list[Column] = [
+    ("profile", "{profile}"),
+    ("machines", "{devices}"),
+    ("GB/s", "{bandwidth:g/1e9}"),
+    ("ours (s)", f"{{ours:.{DIGITS}f}}"),
+    ("theirs (s)", f"{{theirs:.{DIGITS}f}}"),
+    ("difference (s)", lambda row: f"{difference(row):+.1e}"),
+    ("data parallel, ours (s)", f"{{ours_data_parallel:.{DIGITS}f}}"),
+    ("theirs (s)", f"{{theirs_data_parallel:.{DIGITS}f}}"),
+    ("difference (s)", lambda row: f"{difference(row, '_data_parallel'):+.1e}"),
+    ("machines of each stage", lambda row: numbers(row["machines"])),
+    ("first pivots", lambda row: numbers(row["cuts"])),
+    ("planner (s)", "{planner_seconds:.3f}"),
+]
+
+
+@pipedream.page
+def page(rows: list[Row]) -> list[str]:
+    away = [abs(difference(row, which)) for row in rows for which in ("", "_data_parallel")]
     equal = sum(x <= 0.5000001 * 10**-DIGITS for x in away)
-    header = ["profile", "machines", "GB/s", "ours (s)", "theirs (s)", "difference (s)"]
-    header += ["data parallel, ours (s)", "theirs (s)", "difference (s)"]
-    header += ["machines of each stage", "first pivots", "planner (s)"]
-    sections = [
+    return [
         "Seconds a minibatch of the slowest stage or link, machines all equally far apart, no "
         "memory limit.",
-        table(header, map(row, raws)),
+        columns(rows, COLUMNS),
         f"{equal} of {len(away)} values equal to the {DIGITS} published digits; "
         f"largest difference {max(away):.1e} s.",
     ]
-    publish("pipedream", sections, raws, options.out)
 
 
 if __name__ == "__main__":
-    main()
+    main(pipedream)

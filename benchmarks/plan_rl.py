@@ -1,7 +1,4 @@
-"""MaskablePPO and Rainbow on ``PipelinePlan-v0``: the paper's repeated problems, and new ones.
-
-Every run is one line of ``plan_rl.jsonl``; a second invocation runs only what is missing.
-"""
+"""MaskablePPO and Rainbow on ``PipelinePlan-v0``: the paper's repeated problems, and new ones."""
 
 from __future__ import annotations
 
@@ -9,18 +6,18 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import parser, percent, progress, publish, table
-from benchmarks.looks import FIRST, VALIDATION, Looks
+from benchmarks.framework import Case, Row, main, measurement, percent, table
+from benchmarks.trained import FIRST, VALIDATION, Looks
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.learning.chain.extractor import DILATIONS, WIDTH
 from parenvs.agents.learning.train import Config, train
 from parenvs.agents.learning.train.learners import learner_of
-from parenvs.bench.runs import append, read, run_all
 from parenvs.core.sets import set_of
 
 ENV_ID = "PipelinePlan-v0"
@@ -57,24 +54,14 @@ class Run:
         raw = re.sub(" at 0x[0-9a-f]+", "", raw)  # addresses are none of the settings
         return hashlib.sha256(raw.encode()).hexdigest()[:16]
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What tells it from others."""
-        return *asdict(self).values(), self.settings_hash
 
-
-def key_of(record: dict[str, Any]) -> tuple[Any, ...]:
-    """The key of the run that left a record."""
-    return tuple(record[name] for name in ("agent", "way", "seed", "steps", "settings_hash"))
-
-
-def perform(run: Run) -> dict[str, Any]:
-    """Train and judge on the validation set; returns the record."""
+def perform(run: Run) -> Row:
+    """Train and judge on the validation set."""
     looks, repeat = Looks(run.steps), REPEATS[run.way]
     config = Config(ENV_ID, {"repeat": repeat}, run.agent, APART * run.seed, run.steps)
     result, model = train(config, callbacks=[looks])
     return {
-        **asdict(run), "settings_hash": run.settings_hash, "done": result.steps,
+        "done": result.steps,
         "seconds": round(result.seconds - looks.spent, 1), "points": looks.points,
         "ratios": ratios(model),
     }  # fmt: skip
@@ -94,7 +81,7 @@ def cells(found: list[list[float | None]]) -> list[str]:
     return [f"{middle:.3f}", f"{late:.3f}", percent(1 - len(legal) / len(flat), 1)]
 
 
-def row(runs: list[dict[str, Any]]) -> list[str]:
+def row(runs: list[Row]) -> list[str]:
     """The table's row of the seeds of an agent and a way."""
     one, found = runs[0], [run["ratios"] for run in runs]
     return [
@@ -117,7 +104,7 @@ def yardsticks() -> dict[str, list[list[float | None]]]:
     }
 
 
-def curve(groups: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
+def curve(groups: dict[tuple[str, str], list[Row]]) -> str:
     """A table of regrets in the course of the training; of several seeds the middle one."""
     looks = len(next(iter(groups.values()))[0]["points"])
     rows = [
@@ -132,49 +119,43 @@ def curve(groups: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
     return table(["agent", "problems", *shares], rows, left=2)
 
 
-def main() -> None:
-    """Run what is missing, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--agents", nargs="+", default=list(AGENTS), choices=AGENTS)
-    options.add_argument("--ways", nargs="+", default=list(REPEATS), choices=REPEATS)
-    options.add_argument("--seeds", type=int, default=2, help="seeds 0 to this less one")
-    options.add_argument("--steps", type=int, default=STEPS, help="environment steps of a run")
-    options.add_argument("--jobs", type=int, default=1, help="processes")
-    chosen = options.parse_args()
-    wanted = [
-        Run(agent, way, seed, chosen.steps)
-        for agent in chosen.agents
-        for way in chosen.ways
-        for seed in range(chosen.seeds)
+@measurement(
+    key="agent way seed steps settings_hash",
+    among={"agents": AGENTS, "ways": REPEATS},
+    about={"seeds": "seeds 0 to this less one", "steps": "environment steps of a run"},
+)
+def plan_rl(
+    agents: tuple[str, ...] = AGENTS,
+    ways: tuple[str, ...] = tuple(REPEATS),
+    seeds: int = 2,
+    steps: int = STEPS,
+) -> list[Case]:
+    runs = [Run(agent, way, seed, steps) for agent in agents for way in ways
+            for seed in range(seeds)]  # fmt: skip
+    return [
+        ({**asdict(run), "settings_hash": run.settings_hash}, partial(perform, run)) for run in runs
     ]
-    path = chosen.out / "plan_rl.jsonl"
-    done = read(path, key_of)
-    missing = [run for run in wanted if run.key not in done]
-    for number, record in enumerate(run_all(perform, missing, chosen.jobs), 1):
-        append(path, record)
-        progress(
-            f"{number}/{len(missing)} {record['agent']} {record['way']} seed {record['seed']}: "
-            f"{cells([record['ratios']])[0]}, {record['seconds']:.0f} s"
-        )
-    done = read(path, key_of)
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for run in wanted:
-        groups.setdefault((run.agent, run.way), []).append(done[run.key])
+
+
+@plan_rl.page
+def page(records: list[Row]) -> list[str]:
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for record in records:
+        groups.setdefault((record["agent"], record["way"]), []).append(record)
     rows = [[name, *[""] * 3, *cells(found), "", ""] for name, found in yardsticks().items()]
-    sections = [
+    return [
         "L over that of the proven optimum over points, of the "
         f"{len(set_of(VALIDATION).problems)} problems of `{VALIDATION}`, none of which is trained "
         "on: median and 95th percentile of the plans of the best actions, of all seeds together, "
         "and the share of illegal plans (masks leave none; the even cut knows no memory). The "
-        "network sees the bare observation (`agents/learning/chain/extractor.py`). Processor seconds of "
-        "training alone, on one thread, median over seeds.",
+        "network sees the bare observation (`agents/learning/chain/extractor.py`). Processor "
+        "seconds of training alone, on one thread, median over seeds.",
         table(HEADER, [*rows, *map(row, groups.values())], left=2),
         f"The interquartile mean of the regrets on the first {FIRST} problems, after shares of the "
         "steps:",
         curve(groups),
     ]
-    publish("plan_rl", sections, None, chosen.out)
 
 
 if __name__ == "__main__":
-    main()
+    main(plan_rl)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
-from benchmarks.common import parser, publish, table
+from benchmarks.framework import main, measurement, table
 from brute_force import all_plans, best_of, legal_plans, random_pipeline, random_space
 from parenvs.agents.pipeline import bounds as prefixes
 from parenvs.agents.pipeline import exact
@@ -24,8 +25,7 @@ def _some_plan(
     if rng.random() < 0.5:
         return None
     i = rng.integers(len(plans[0]))
-    cuts, device_cuts = plans[0][i], plans[1][i]
-    return Answer(pipeline, cuts, device_cuts, float(pipeline.length(cuts, device_cuts)))
+    return Answer(problem=pipeline, plan=pipeline.plan(plans[0][i], plans[1][i]))
 
 
 def check(kind: str, seed: int) -> str:
@@ -60,32 +60,34 @@ def check(kind: str, seed: int) -> str:
     return "equal"
 
 
-def main() -> int:
-    """Print and write a row for each planner; the exit status is 1 if a case is wrong."""
-    options = parser(__doc__)
-    options.add_argument("--cases", type=int, default=500, help="random problems of each planner")
-    chosen = options.parse_args()
+@measurement(
+    wrong=lambda data: data.get("wrong"), about={"cases": "random problems of each planner"}
+)
+def proofs(cases: int = 500) -> dict[str, Any]:
     exact._MANY, prefixes._BLOCKS = 0, 4  # the bounds meant for large graphs, on these small ones
     rows, wrong = [], []
     for kind in ("pruned", "full"):
         begin = time.perf_counter()
-        outcomes = Counter(check(kind, seed) for seed in range(chosen.cases))
+        outcomes = Counter(check(kind, seed) for seed in range(cases))
         bad = [x for x in outcomes if x.startswith("WRONG")]
         wrong += bad
         seconds = f"{time.perf_counter() - begin:.1f}"
-        counts = [chosen.cases, outcomes["equal"], outcomes["infeasible"], len(bad)]
+        counts = [cases, outcomes["equal"], outcomes["infeasible"], len(bad)]
         rows.append([f"exact, {kind}", *map(str, counts), seconds])
+    return {"rows": rows, "wrong": wrong}
+
+
+@proofs.page
+def page(data: dict[str, Any]) -> list[str]:
     header = ["planner", "cases", "equal to brute force", "infeasible in both", "wrong", "seconds"]
-    sections = [
+    return [
         "Random small problems with memory limits, server sizes, micro-batches, copies and ways of "
         "synchronising drawn; brute force lists every legal plan. The least excess over the "
         "memory is compared as well.",
-        table(header, rows),
-        *wrong[:5],
+        table(header, data["rows"]),
+        *data["wrong"][:5],
     ]
-    publish("proofs", sections, {"rows": rows, "wrong": wrong}, chosen.out)
-    return min(len(wrong), 1)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(proofs)

@@ -2,18 +2,16 @@
 
     python benchmarks/protocol.py                              # all rows that are missing
     python benchmarks/protocol.py --agents even random ppo-100k --seeds 2
-    python benchmarks/protocol.py --page                       # of the rows that are there
     python benchmarks/protocol.py --scale 0.001 --seeds 2 --out /tmp/try    # a quick try
 
-Every run is a line of ``protocol.jsonl``; what is there is not done again. A training that is
-stopped goes on from its last checkpoint in ``build/protocol``.
+A training that is stopped goes on from its last checkpoint in ``build/protocol``.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import trim_mean
 
-from benchmarks.common import parser, percent, progress, publish, table
-from benchmarks.looks import VALIDATION, Looks
+from benchmarks.framework import Case, Row, main, measurement, percent, table
+from benchmarks.trained import VALIDATION, Looks
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import THRESHOLDS, SetEvaluation, references_of
 from parenvs.agents.learning.fused import PPOSettings, RainbowSettings
@@ -34,9 +32,8 @@ from parenvs.agents.learning.fused.run import WEIGHTS
 from parenvs.agents.learning.pretrained.policy import PlanPolicy
 from parenvs.agents.learning.train import Config, train
 from parenvs.bench.curves import spread
-from parenvs.bench.runs import append, read, run_all
 from parenvs.core.sets import set_of
-from parenvs.view.page import INK, QUIET, TRACK, WIDTH, blank_figure, stage_colour, style, write
+from parenvs.view.page import INK, QUIET, TRACK, WIDTH, blank_figure, stage_colour
 
 SET = "plan-test"
 """What rows are judged on."""
@@ -79,24 +76,14 @@ class Run:
     steps: int
     build: str
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What tells it from others."""
-        return self.agent, self.seed, self.steps
 
-
-def perform(run: Run) -> dict[str, Any]:
-    """Train and judge; return the record."""
+def perform(run: Run) -> Row:
     ways: dict[str, Callable[[Run], tuple[np.ndarray, float, list[list[float]]]]] = {
         "random": at_random, "even": planned, "pretrained": planned, "ppo": ppo, "fused": fused,
     }  # fmt: skip
     values, seconds, points = ways[run.agent.split("-")[0]](run)
-    record = asdict(run)
-    del record["build"]
-    return {
-        **record, "seconds": round(seconds, 1), "points": points,
-        "values": [float(f"{value:.6g}") for value in values],
-    }  # fmt: skip
+    rounded = [float(f"{value:.6g}") for value in values]
+    return {"seconds": round(seconds, 1), "points": points, "values": rounded}
 
 
 def at_random(run: Run) -> tuple[np.ndarray, float, list[list[float]]]:
@@ -143,33 +130,52 @@ def fused(run: Run) -> tuple[np.ndarray, float, list[list[float]]]:
     return values, seconds, points
 
 
-def wanted(chosen: Any) -> list[Run]:
-    """Return the runs that the command line asks for."""
-    runs = []
-    for agent in chosen.agents:
-        steps = max(int(TRAINED.get(agent, 0) * chosen.scale), agent in TRAINED)
-        seeds = 1 if agent in ("even", "pretrained") else chosen.seeds
-        runs += [Run(agent, seed, steps, str(chosen.build)) for seed in range(seeds)]
-    return runs
+@measurement(
+    key="agent seed steps",
+    among={"agents": AGENTS},
+    about={
+        "seeds": "seeds 0 to this less one",
+        "scale": "factor of the steps, for a try",
+        "build": "folder of the trainings",
+    },
+)
+def protocol(
+    agents: tuple[str, ...] = AGENTS, seeds: int = 10, scale: float = 1.0, build: Path = BUILD
+) -> list[Case]:
+    cases: list[Case] = []
+    for agent in agents:
+        steps = max(int(TRAINED.get(agent, 0) * scale), agent in TRAINED)
+        for seed in range(1 if agent in ("even", "pretrained") else seeds):
+            key = {"agent": agent, "seed": seed, "steps": steps}
+            cases.append((key, partial(perform, Run(**key, build=str(build)))))
+    return cases
 
 
-def report(groups: dict[str, list[dict[str, Any]]], agents: Sequence[str]) -> list[str]:
-    """Return the tables of the runs of each agent, and which of ``agents`` have none."""
+def grouped(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["agent"], []).append(row)
+    return groups
+
+
+@protocol.page
+def page(rows: list[Row], agents: Sequence[str]) -> list[str]:
+    groups = grouped(rows)
     names = set_of(SET).problems
     references = references_of(SET, names)
     found = {
-        agent: SetEvaluation(SET, names, np.array([row["values"] for row in rows]), references)
-        for agent, rows in groups.items()
+        agent: SetEvaluation(SET, names, np.array([run["values"] for run in runs]), references)
+        for agent, runs in groups.items()
     }
     lines, profiles = [], []
     for agent, one in found.items():
-        rows, (low, high) = groups[agent], one.interval
+        runs, (low, high) = groups[agent], one.interval
         lines.append([
-            agent, WORDS[agent], f"{rows[0]['steps']:,}" if rows[0]["steps"] else "", len(rows),
+            agent, WORDS[agent], f"{runs[0]['steps']:,}" if runs[0]["steps"] else "", len(runs),
             f"{one.regret:.4f}", f"{low:.4f} to {high:.4f}", one.over, f"{one.regrets.mean():.4f}",
             f"{lengths_over(one):.3f}",
             percent(one.optimal, 1), percent(one.illegal, 1),
-            f"{np.median([row['seconds'] for row in rows]) / 60:,.1f}",
+            f"{np.median([run['seconds'] for run in runs]) / 60:,.1f}",
         ])  # fmt: skip
         profiles.append([agent, *(percent(share, 1) for share in one.profile())])
     better = []
@@ -212,42 +218,43 @@ def lengths_over(one: SetEvaluation) -> float:
     return float(trim_mean(1 / shares, 0.25))
 
 
-def picture(groups: dict[str, list[dict[str, Any]]]) -> Figure:
+@protocol.picture()
+def picture(rows: list[Row]) -> Figure:
     """Draw learning curves of PPO and of the fused loop, and performance profiles."""
+    groups = grouped(rows)
     kinds = {"ppo": f"regret on {VALIDATION}", "fused": "fused loop: length, bubble-free = 1"}
     drawn = {k: {a: x for a, x in groups.items() if a.startswith(k)} for k in kinds}
     drawn = {k: x for k, x in drawn.items() if x}
     count = len(drawn) + 1
-    with style():
-        figure = blank_figure(4.8)
-        *left, right = (
-            figure.add_axes((x / WIDTH, 0.25, (WIDTH / count - 0.75) / WIDTH, 0.67))
-            for x in (0.6 + k * WIDTH / count for k in range(count))
-        )
-        for axes, (kind, own) in zip(left, drawn.items(), strict=True):
-            curves(axes, own)
-            axes.set_title(kinds[kind], color=INK, size=11)
-            axes.set_ylim(bottom=0 if kind == "ppo" else 1)
-        references = references_of(SET, set_of(SET).problems)
-        grid = np.geomspace(1e-3, 1, 60)
-        for agent, rows in groups.items():
-            values = np.array([row["values"] for row in rows])
-            one = SetEvaluation(SET, set_of(SET).problems, values, references)
-            right.plot(
-                grid, one.profile(grid.tolist()), color=colour(agent), label=agent,
-                linestyle="--" if agent == "even" else "-",
-            )  # fmt: skip
-        right.set_title(f"share of {SET} with at most this regret", color=INK, size=11)
-        framed(right, "regret")
-        right.set_ylim(0, 1.02)
-        figure.legend(
-            *right.get_legend_handles_labels(), loc="lower center", ncols=5, frameon=False,
-            fontsize=9, labelcolor=INK,
+    figure = blank_figure(4.8)
+    *left, right = (
+        figure.add_axes((x / WIDTH, 0.25, (WIDTH / count - 0.75) / WIDTH, 0.67))
+        for x in (0.6 + k * WIDTH / count for k in range(count))
+    )
+    for axes, (kind, own) in zip(left, drawn.items(), strict=True):
+        curves(axes, own)
+        axes.set_title(kinds[kind], color=INK, size=11)
+        axes.set_ylim(bottom=0 if kind == "ppo" else 1)
+    references = references_of(SET, set_of(SET).problems)
+    grid = np.geomspace(1e-3, 1, 60)
+    for agent, runs in groups.items():
+        values = np.array([run["values"] for run in runs])
+        one = SetEvaluation(SET, set_of(SET).problems, values, references)
+        right.plot(
+            grid, one.profile(grid.tolist()), color=colour(agent), label=agent,
+            linestyle="--" if agent == "even" else "-",
         )  # fmt: skip
-        return figure
+    right.set_title(f"share of {SET} with at most this regret", color=INK, size=11)
+    framed(right, "regret")
+    right.set_ylim(0, 1.02)
+    figure.legend(
+        *right.get_legend_handles_labels(), loc="lower center", ncols=5, frameon=False,
+        fontsize=9, labelcolor=INK,
+    )  # fmt: skip
+    return figure
 
 
-def curves(axes: Axes, groups: dict[str, list[dict[str, Any]]]) -> None:
+def curves(axes: Axes, groups: dict[str, list[Row]]) -> None:
     """Draw the median and the range of the curves of each agent's seeds."""
     found = {
         agent: spread([np.array(row["points"], dtype=float) for row in rows if row["points"]])
@@ -292,34 +299,5 @@ def colour(agent: str) -> str:
     return QUIET if agent in quiet else stage_colour(AGENTS.index(agent) - len(quiet))
 
 
-def main() -> None:
-    """Run what is missing, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--agents", nargs="+", default=list(AGENTS), choices=AGENTS)
-    options.add_argument("--seeds", type=int, default=10, help="seeds 0 to this less one")
-    options.add_argument("--scale", type=float, default=1.0, help="factor of the steps, for a try")
-    options.add_argument("--jobs", type=int, default=1, help="processes")
-    options.add_argument("--build", type=Path, default=BUILD, help="folder of the trainings")
-    options.add_argument("--page", action="store_true", help="run nothing; write what is there")
-    chosen = options.parse_args()
-    runs, path = wanted(chosen), chosen.out / "protocol.jsonl"
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    read_all = partial(read, path, lambda record: Run(
-        record["agent"], record["seed"], record["steps"], "").key)  # fmt: skip
-    done = read_all()
-    missing = [run for run in runs if run.key not in done and not chosen.page]
-    for number, record in enumerate(run_all(perform, missing, chosen.jobs), 1):
-        append(path, record)
-        words = f"{record['agent']} seed {record['seed']}, {record['seconds']:.0f} s"
-        progress(f"{number}/{len(missing)} {words}, mean return {np.mean(record['values']):.4f}")
-    done = read_all()
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for run in runs:
-        if run.key in done:
-            groups.setdefault(run.agent, []).append(done[run.key])
-    write(chosen.out / "protocol.png", partial(picture, groups))
-    publish("protocol", report(groups, chosen.agents), None, chosen.out)
-
-
 if __name__ == "__main__":
-    main()
+    main(protocol)

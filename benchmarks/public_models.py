@@ -10,14 +10,13 @@ packages that are no extra of parenvs; measured with
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import parser, percent, progress, publish, table
+from benchmarks.framework import main, measurement, percent, progress, table
 from parenvs import Graph, from_jax, verify
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import data_parallel, expert
@@ -121,6 +120,7 @@ def planning(model: Any, program: Any, graph: Graph) -> dict[str, Any]:
 
 def measured(model: Any) -> dict[str, Any]:
     """Everything about a model."""
+    progress(model.name)
     program, clock = model.program(), [time.perf_counter()]
     graph = from_jax(program.function, *program.args, name=model.name)
     clock.append(time.perf_counter())
@@ -189,44 +189,38 @@ def remarks(raws: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def main() -> int:
-    """Build, read, plan, verify, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--models", nargs="+", help="only these (default: all)")
-    chosen = options.parse_args()
-    try:
-        import jax
+@measurement(about={"models": "only these (default: all)"})
+def public_models(models: tuple[str, ...] = ()) -> dict[str, Any]:
+    import jax
 
-        from benchmarks.flax_models import MODELS
-    except ImportError as error:
-        print(f"public_models.py is left out: {error}; its docstring says what it needs")
-        return 0
-    raws = []
-    for name in chosen.models or MODELS:
-        progress(name)
-        raws.append(measured(MODELS[name]()))
+    from benchmarks.flax_models import MODELS
+
+    return {"jax": jax.__version__, "models": [measured(MODELS[x]()) for x in models or MODELS]}
+
+
+@public_models.page
+def page(data: dict[str, Any]) -> list[str]:
+    raws = data["models"]
     read = ["model", "parameters", "variables, found / true", "inputs with a wrong role"]
     read += ["batch size, found / true", "forward : backward", "FLOPs in a wrong phase"]
     read += ["FLOPs, ours / XLA - 1", "seconds"]
     plan = ["model", "classes", "conflicts", "exact, ms", "data-parallel / exact"]
     plan += ["expert / exact", "expert legal", "expert as by hand", "Shardy agrees", "seconds"]
-    sections = [
-        f"Training steps with AdamW, read without a hint; jax {jax.__version__}. What is true of "
+    return [
+        f"Training steps with AdamW, read without a hint; jax {data['jax']}. What is true of "
         "roles is written beside the arguments; FLOPs of phases are those of the products and "
         "convolutions in the jaxprs of loss, gradients and step. `ours / XLA - 1`: with one "
         "iteration of the loops that draw random numbers, as XLA's cost analysis counts them. "
         "`seconds`: lower and read.",
-        table(read, [reading_row(raw) for raw in raws]),
+        table(read, map(reading_row, raws)),
         f"Plans for one server of {DEVICES} V100, step times by the model. `exact`: the proven "
         "shortest step; `expert as by hand`: the expert partitions the classes that the plan of "
         "Megatron names, written by hand for each model, as far as they can be partitioned; "
         "`Shardy agrees`: of the plans there are; `seconds`: of the proof.",
-        table(plan, [planning_row(raw) for raw in raws]),
+        table(plan, map(planning_row, raws)),
         *remarks(raws),
     ]
-    publish("public_models", sections, {"jax": jax.__version__, "models": raws}, chosen.out)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(public_models)

@@ -7,11 +7,10 @@ from statistics import median
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from stable_baselines3 import DQN
 from stable_baselines3.common.logger import configure
 
-from benchmarks.common import parser, progress, publish, table
+from benchmarks.framework import Column, Row, columns, main, measurement, progress
 from parenvs.agents.learning.rainbow.algorithm import Rainbow
 from parenvs.agents.learning.vec_env import one_thread
 
@@ -52,12 +51,8 @@ def updates_per_second(models: list[DQN], updates: int, repeats: int) -> list[fl
     return [updates / median(spent) for spent in seconds]
 
 
-def main() -> None:
-    """Fill the buffers, time the updates, write the table."""
-    arguments = parser(__doc__)
-    arguments.add_argument("--updates", type=int, default=400, help="of each agent in a turn")
-    arguments.add_argument("--repeats", type=int, default=5, help="turns")
-    options = arguments.parse_args()
+@measurement(about={"updates": "of each agent in a turn", "repeats": "turns"})
+def rainbow_speed(updates: int = 400, repeats: int = 5) -> list[Row]:
     with one_thread():
         progress("filling the buffers")
         models = [filled(DQN, 2000), filled(DQN, 2000, policy_kwargs=FUSED)]
@@ -65,25 +60,26 @@ def main() -> None:
         for model in models:
             model.train(20, batch_size=SHARED["batch_size"])
         progress("updates")
-        speeds = updates_per_second(models, options.updates, options.repeats)
+        speeds = updates_per_second(models, updates, repeats)
     names = ["DQN (Stable-Baselines3)", "DQN with fused Adam", *CASES]
-    ratios = np.array(speeds) / speeds[0]
-    rows = [
-        (name, f"{speed:.0f}", f"{ratio:.2f}")
-        for name, speed, ratio in zip(names, speeds, ratios, strict=True)
+    return [{"agent": n, "updates_per_second": s} for n, s in zip(names, speeds, strict=True)]
+
+
+@rainbow_speed.page
+def page(rows: list[Row], updates: int, repeats: int) -> list[str]:
+    base = rows[0]["updates_per_second"]
+    told: list[Column] = [
+        ("agent", "{agent}"),
+        ("updates/s", "{updates_per_second:.0f}"),
+        ("over DQN", lambda row: f"{row['updates_per_second'] / base:.2f}"),
     ]
-    words = (
-        f"Median of {options.repeats} turns of {options.updates} updates of 64 transitions each, "
+    return [
+        f"Median of {repeats} turns of {updates} updates of 64 transitions each, "
         f"`CartPole-v1`, two layers of 64, one thread. The ratio with double Q-learning, dueling "
-        f"and prioritised replay has to be {TARGET} at least."
-    )
-    publish(
-        "rainbow_speed",
-        [words, table(("agent", "updates/s", "over DQN"), rows)],
-        [{"agent": n, "updates_per_second": s} for n, s in zip(names, speeds, strict=True)],
-        options.out,
-    )
+        f"and prioritised replay has to be {TARGET} at least.",
+        columns(rows, told),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    main(rainbow_speed)

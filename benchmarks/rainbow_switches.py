@@ -2,11 +2,10 @@
 
     python benchmarks/rainbow_switches.py                       # all runs that are missing
     python benchmarks/rainbow_switches.py --env Acrobot-v1      # of one game
-    python benchmarks/rainbow_switches.py --page                # of the runs that are there
 
 Acrobot-v1 pays -1 a step until the goal is reached, at most 500 times. MinAtar's Breakout pays 1
 for a brick (``pip install minatar``; Young and Tian, arXiv 1903.03176). All lines of a game train
-with the same settings; every run is a line of ``rainbow_switches.jsonl``, and is not done again.
+with the same settings.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from benchmarks.common import parser, progress, publish, table
-from parenvs.bench.runs import append, read, run_all
+from benchmarks.framework import Case, Column, Row, columns, main, measurement
 
 
 @dataclass(frozen=True)
@@ -76,14 +75,13 @@ LINES: dict[str, dict[str, Any] | None] = {
 EPISODES, LAST = 50, 20
 
 
-def perform(task: tuple[str, str, int, int]) -> dict[str, Any]:
+def perform(env_id: str, line: str, seed: int, steps: int) -> Row:
     """Train a line with a seed; greedy episodes at the end."""
     from stable_baselines3 import DQN
 
     from parenvs.agents.learning.rainbow.algorithm import Rainbow
     from parenvs.agents.learning.vec_env import one_thread
 
-    env_id, line, seed, steps = task
     switches, game = LINES[line], GAMES[env_id]
     algorithm: Any = DQN if switches is None else Rainbow
     begin = time.process_time()
@@ -97,7 +95,7 @@ def perform(task: tuple[str, str, int, int]) -> dict[str, Any]:
     )
     returns = [info["r"] for info in model.ep_info_buffer]
     return {
-        "env": env_id, "line": line, "seed": seed, "steps": steps, "support": support,
+        "support": support,
         "trained": float(np.mean(returns[-LAST:])), "greedy": greedy(model, env_id, seed),
         "warned": next((str(x.message) for x in said if "support of C51" in str(x.message)), ""),
         "seconds": time.process_time() - begin,
@@ -128,66 +126,67 @@ def greedy(model: Any, env_id: str, seed: int) -> float:
     return float(np.mean(returns))
 
 
-def key_of(record: dict[str, Any]) -> tuple[Any, ...]:
-    """What tells a run from others."""
-    return record["env"], record["line"], record["seed"], record["steps"]
-
-
-def row(line: str, records: Sequence[dict[str, Any]]) -> list[str]:
-    """The table's row of a line."""
+def told(line: str, records: Sequence[Row]) -> Row:
+    """Figures of a line."""
     found = [record["greedy"] for record in records]
-    trained = np.mean([record["trained"] for record in records])
     supports = {tuple(round(x, 1) for x in record["support"]) for record in records}
     warned = sum(bool(record["warned"]) for record in records)
-    return [
-        line,
-        f"{np.mean(found):.1f}",
-        ", ".join(f"{x:.1f}" for x in sorted(found)),
-        f"{trained:.1f}",
-        ", ".join(f"{low:g} to {high:g}" for low, high in sorted(filter(None, supports))),
-        f"{warned} of {len(records)}" if any(supports) else "",
-        f"{np.median([record['seconds'] for record in records]):.0f}",
-    ]
+    return {
+        "line": line,
+        "greedy": np.mean(found),
+        "each": ", ".join(f"{x:.1f}" for x in sorted(found)),
+        "trained": np.mean([record["trained"] for record in records]),
+        "supports": ", ".join(f"{x:g} to {y:g}" for x, y in sorted(filter(None, supports))),
+        "warned": f"{warned} of {len(records)}" if any(supports) else "",
+        "seconds": np.median([record["seconds"] for record in records]),
+    }
 
 
-def main() -> None:
-    """Run what is missing, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--env", nargs="+", default=list(GAMES), choices=GAMES)
-    options.add_argument("--steps", type=int, help="of a training, for a quick try")
-    options.add_argument("--seeds", type=int, default=3)
-    options.add_argument("--jobs", type=int, default=1, help="processes")
-    options.add_argument("--page", action="store_true", help="run nothing; write what is there")
-    chosen = options.parse_args()
-    path = chosen.out / "rainbow_switches.jsonl"
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    done = read(path, key_of)
-    tasks = [
-        (env_id, line, seed, chosen.steps or GAMES[env_id].steps)
-        for env_id in chosen.env for seed in range(chosen.seeds) for line in LINES
-    ]  # fmt: skip
-    missing = [task for task in tasks if task not in done and not chosen.page]
-    for number, record in enumerate(run_all(perform, missing, chosen.jobs), 1):
-        append(path, record)
-        progress(f"{number}/{len(missing)} {record['line']}: {record['greedy']:.1f}")
-    done = read(path, key_of)
-    header = ["switches", "greedy return", "each seed", "return at the end", "support"]
-    header += ["warned", "seconds"]
+COLUMNS: list[Column] = [
+    ("switches", "{line}"),
+    ("greedy return", "{greedy:.1f}"),
+    ("each seed", "{each}"),
+    ("return at the end", "{trained:.1f}"),
+    ("support", "{supports}"),
+    ("warned", "{warned}"),
+    ("seconds", "{seconds:.0f}"),
+]
+
+
+@measurement(
+    key="env line seed steps",
+    among={"env": GAMES},
+    about={"steps": "of a training, for a quick try"},
+)
+def rainbow_switches(
+    env: tuple[str, ...] = tuple(GAMES), steps: int | None = None, seeds: int = 3
+) -> list[Case]:
+    cases: list[Case] = []
+    for env_id in env:
+        for seed in range(seeds):
+            for line in LINES:
+                count = steps or GAMES[env_id].steps
+                key = {"env": env_id, "line": line, "seed": seed, "steps": count}
+                cases.append((key, partial(perform, env_id, line, seed, count)))
+    return cases
+
+
+@rainbow_switches.page
+def page(records: list[Row]) -> list[str]:
     sections = [
         f"Greedy return: mean over {EPISODES} episodes behind the training. Return at the end: "
         f"mean of the last {LAST} episodes of the training, exploration included. Warned: runs "
         "that said that targets lie outside of the support. Processor seconds, median.",
     ]
-    for env_id in chosen.env:
-        found = [(task, done[task]) for task in tasks if task[0] == env_id and task in done]
-        rows = [row(line, [r for task, r in found if task[1] == line]) for line in LINES
-                if any(task[1] == line for task, _ in found)]  # fmt: skip
-        if rows:
-            seeds, steps = len({task[2] for task, _ in found}), found[0][0][3]
-            title = f"**{env_id}**, {steps:,} steps, {seeds} seeds"
-            sections += [title, table(header, rows)]
-    publish("rainbow_switches", sections, None, chosen.out)
+    for env_id in dict.fromkeys(record["env"] for record in records):
+        mine = [record for record in records if record["env"] == env_id]
+        lines = [line for line in LINES if any(record["line"] == line for record in mine)]
+        rows = [told(line, [x for x in mine if x["line"] == line]) for line in lines]
+        seeds = len({record["seed"] for record in mine})
+        title = f"**{env_id}**, {mine[0]['steps']:,} steps, {seeds} seeds"
+        sections += [title, columns(rows, COLUMNS)]
+    return sections
 
 
 if __name__ == "__main__":
-    main()
+    main(rainbow_switches)

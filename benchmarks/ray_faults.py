@@ -1,7 +1,6 @@
 """Kills actors, learners and drivers of trainings on Ray at random moments, and compares the ends.
 
-Each training ends with the weights, the best plan and the steps of one that nobody disturbed. Every
-trial is a line of ``ray_faults.jsonl``; a second call goes on with those that are missing. Needs
+Each training ends with the weights, the best plan and the steps of one that nobody disturbed. Needs
 the extra ``ray``.
 """
 
@@ -16,16 +15,18 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, parser, progress, publish, table
+import numpy as np
+
+from benchmarks.framework import ROOT, Case, Column, Row, Rows, columns, main, measurement
 from parenvs.agents.learning.distributed.session import session
 from parenvs.agents.learning.train.config import Config
 from parenvs.agents.learning.train.run import load_model, train
-from parenvs.bench.runs import append, read
-from parenvs.errors import ParenvsError
 
 UPDATE = 64 * 8 * 2
 """Environment steps of an update on three stages."""
@@ -144,80 +145,63 @@ def _same(one: Any, other: Any) -> bool:
     return all(fields[0][name] == fields[1][name] for name in names)
 
 
-def main() -> None:
-    """Kill, compare, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--kills", type=int, default=10, help="of each kind")
-    options.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
-    options.add_argument("--render-only", action="store_true", help="kill no more")
-    chosen = options.parse_args()
-    path = chosen.out / "ray_faults.jsonl"
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    whole: dict[str, Any] = {}
+@cache
+def undisturbed(kind: str) -> Any:
+    return train(_config(kind))
 
-    def undisturbed(kind: str) -> Any:
-        if kind not in whole:
-            whole[kind] = train(_config(kind))
-        return whole[kind]
 
-    def trial(kind: str, seed: int, kills: int) -> dict[str, Any]:
-        begin = time.perf_counter()
-        with tempfile.TemporaryDirectory() as place:
-            if kind == "driver":
-                result, model, at = _driver(seed, Path(place) / "run")
-            else:
-                result, model, at = _with_kills(kind, seed, kills)
-            reference, wanted = undisturbed(kind)
-        return {
-            "kind": kind,
-            "seed": seed,
-            "kills": len(at),
-            "at": at,
-            "restarts": 0 if kind == "driver" else model.workers.failures,
-            "distance": _distance(model, wanted),
-            "same": _same(result, reference),
-            "seconds": round(time.perf_counter() - begin, 1),
-        }
+def trial(kind: str, seed: int, kills: int) -> Row:
+    """A training with kills beside the undisturbed one."""
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as place:
+        if kind == "driver":
+            result, model, at = _driver(seed, Path(place) / "run")
+        else:
+            result, model, at = _with_kills(kind, seed, kills)
+        reference, wanted = undisturbed(kind)
+    return {
+        "kills": len(at),
+        "at": at,
+        "restarts": 0 if kind == "driver" else model.workers.failures,
+        "distance": _distance(model, wanted),
+        "same": _same(result, reference),
+        "seconds": round(time.perf_counter() - begin, 1),
+    }
 
-    try:
-        for kind in () if chosen.render_only else chosen.kinds:
-            with session(processes=4):
-                while True:
-                    done = [r for r in read(path, _key).values() if r["kind"] == kind]
-                    left = chosen.kills - sum(record["kills"] for record in done)
-                    if left <= 0:
-                        break
-                    seed = 1 + max((record["seed"] for record in done), default=-1)
-                    append(path, record := trial(kind, seed, min(left, KILLS_A_RUN)))
-                    progress(f"{kind} {seed}: {record}")
-    except KeyboardInterrupt:
-        raise SystemExit(f"interrupted; the same command continues {path}") from None
-    except ParenvsError as error:
-        raise SystemExit(str(error)) from None
-    records = list(read(path, _key).values())
-    rows = []
-    for kind in KINDS:
-        mine = [record for record in records if record["kind"] == kind]
-        if mine:
-            rows.append([
-                kind, KINDS[kind], len(mine), sum(r["kills"] for r in mine),
-                sum(r["same"] for r in mine), f"{max(r['distance'] for r in mine):.1e}",
-                f"{sum(r['seconds'] for r in mine) / len(mine):.0f}",
-            ])  # fmt: skip
-    sections = [
+
+@measurement(key="kind seed", among={"kinds": KINDS}, about={"kills": "of each kind"})
+def ray_faults(
+    rows: Rows, kills: int = 10, kinds: tuple[str, ...] = tuple(KINDS)
+) -> Iterator[Case]:
+    for kind in kinds:
+        with session(processes=4):
+            while (left := kills - sum(row["kills"] for row in rows.of(kind=kind))) > 0:
+                seed = 1 + max((row["seed"] for row in rows.of(kind=kind)), default=-1)
+                key = {"kind": kind, "seed": seed}
+                yield key, partial(trial, kind, seed, min(left, KILLS_A_RUN))
+
+
+@ray_faults.page
+def page(rows: list[Row]) -> list[str]:
+    mine = {kind: [row for row in rows if row["kind"] == kind] for kind in KINDS}
+    told: list[Column] = [
+        ("killed", str),
+        ("distribution", lambda kind: KINDS[kind]),
+        ("trainings", lambda kind: len(mine[kind])),
+        ("kills", lambda kind: sum(r["kills"] for r in mine[kind])),
+        ("same", lambda kind: sum(r["same"] for r in mine[kind])),
+        ("weights", lambda kind: f"{max(r['distance'] for r in mine[kind]):.1e}"),
+        ("s each", lambda kind: f"{np.mean([r['seconds'] for r in mine[kind]]):.0f}"),
+    ]
+    return [
         f"VGG-19 on B, {UPDATES['actor']} updates (drivers: {UPDATES['driver']}), two actors or "
         "two learners. SIGKILL at a "
         "random moment to an actor, to a learner, or to the driver, which is then started again "
         "with `--resume`. Same: trainings that ended with the best plan, step and episodes of the "
         "undisturbed one; weights: the greatest difference from its weights.",
-        table(["killed", "distribution", "trainings", "kills", "same", "weights", "s each"], rows),
+        columns([kind for kind in KINDS if mine[kind]], told),
     ]
-    publish("ray_faults", sections, records, chosen.out)
-
-
-def _key(record: dict[str, Any]) -> tuple[Any, ...]:
-    return record["kind"], record["seed"]
 
 
 if __name__ == "__main__":
-    main()
+    main(ray_faults)

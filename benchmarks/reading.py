@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.common import INSTANCES, ROOT, parser, progress, publish, table
+from benchmarks.framework import INSTANCES, ROOT, Row, main, measurement, progress, table
 from parenvs import from_hlo
 
 IMPORT = "import time; begin = time.process_time(); import {}; print(time.process_time() - begin)"
@@ -71,22 +71,24 @@ def reading_seconds(name: str, repeats: int) -> tuple[list[float], float] | None
         return call_seconds(partial(from_hlo, path), repeats), lowering
 
 
-def main() -> None:
-    """Measure, print and write."""
-    options = parser(__doc__, repeats=5)
-    options.add_argument("--graph", default="t5-11b", choices=INSTANCES)
-    chosen = options.parse_args()
-    repeats, name = chosen.repeats, chosen.graph
+@measurement(about={"repeats": "runs of everything"}, among={"graph": INSTANCES})
+def reading(repeats: int = 5, graph: str = "t5-11b") -> Row:
     progress("imports")
-    timings = {
+    timings: Row = {
         "`import parenvs`": import_seconds("parenvs", repeats),
         "`import gymnasium` alone": import_seconds("gymnasium", repeats),
     }
-    progress(f"reading {name}")
-    reading = reading_seconds(name, repeats)
-    if reading is not None:
-        timings[f"read the HLO proto of {name}, train"] = reading[0]
-        timings["lower it with JAX, first time"] = [reading[1]]
+    progress(f"reading {graph}")
+    found = reading_seconds(graph, repeats)
+    if found is not None:
+        timings[f"read the HLO proto of {graph}, train"] = found[0]
+        timings["lower it with JAX, first time"] = [found[1]]
+    return {"repeats": repeats, "graph": graph, **timings}
+
+
+@reading.page
+def page(data: Row, repeats: int) -> list[str]:
+    timings = {what: runs for what, runs in data.items() if isinstance(runs, list)}
     sections = [
         f"Milliseconds of processor time, {repeats} runs.",
         table(
@@ -97,10 +99,10 @@ def main() -> None:
             ],
         ),
     ]
-    if reading is None:
+    if len(timings) == 2:
         sections.append("Reading the HLO proto was left out: it needs the extra `jax`.")
-    publish("reading", sections, {"repeats": repeats, "graph": name, **timings}, chosen.out)
+    return sections
 
 
 if __name__ == "__main__":
-    main()
+    main(reading)

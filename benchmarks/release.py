@@ -21,7 +21,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, parser, progress, publish, table
+from benchmarks.framework import ROOT, Column, columns, main, measurement, progress, table
 
 DIST = ROOT / "dist"
 NEWEST = 20
@@ -57,7 +57,7 @@ def pythons() -> dict[str, Path]:
     return {version: found[version] for version in newest.values()}
 
 
-def built() -> tuple[Path, Path]:
+def build() -> tuple[Path, Path]:
     """Build both files from a clean copy of what git tracks, and return them."""
     shutil.rmtree(DIST, ignore_errors=True)
     with tempfile.TemporaryDirectory() as name:
@@ -125,51 +125,51 @@ def _import_seconds(python: Path) -> float:
     return times["import parenvs"] - times[""]
 
 
-def main() -> None:
-    """Build, check, try, and publish the table."""
-    arguments = parser(__doc__)
-    arguments.add_argument("--extras", nargs="*", default=[], help="tried besides, where they fit")
-    arguments.add_argument("--only", nargs="*", default=[], help="versions, such as 3.12")
-    arguments.add_argument("--built", action="store_true", help="take what lies in dist")
-    options = arguments.parse_args()
-    source, wheel = _files() if options.built else built()
+@measurement(
+    about={
+        "extras": "tried besides, where they fit",
+        "only": "versions, such as 3.12",
+        "built": "take what lies in dist",
+    }
+)
+def release(
+    extras: tuple[str, ...] = (), only: tuple[str, ...] = (), built: bool = False
+) -> dict[str, Any]:
+    source, wheel = _files() if built else build()
     rows: list[dict[str, Any]] = []
-    sizes = {path.name: path.stat().st_size for path in (source, wheel)}
     with tempfile.TemporaryDirectory() as name:
         checked(source, wheel, Path(name))
         for version, python in pythons().items():
-            if options.only and version.rpartition(".")[0] not in options.only:
+            if only and version.rpartition(".")[0] not in only:
                 continue
             # The extra jax is empty on Python 3.10.
-            with_extras = bool(options.extras) and not version.startswith("3.10.")
-            for extras in [[], options.extras] if with_extras else [[]]:
-                progress(f"Python {version} {' '.join(extras)}")
-                folder = Path(name) / re.sub(r"\W", "-", f"{version} {' '.join(extras)}")
-                rows.append({"python": version, **tried(python, wheel, extras, folder)})
+            with_extras = bool(extras) and not version.startswith("3.10.")
+            for some in [[], list(extras)] if with_extras else [[]]:
+                progress(f"Python {version} {' '.join(some)}")
+                folder = Path(name) / re.sub(r"\W", "-", f"{version} {' '.join(some)}")
+                rows.append({"python": version, **tried(python, wheel, some, folder)})
                 shutil.rmtree(folder)
-                publish(
-                    "release", _sections(sizes, rows), {"files": sizes, "rows": rows}, options.out
-                )
+    return {"files": {path.name: path.stat().st_size for path in (source, wheel)}, "rows": rows}
 
 
-def _sections(sizes: dict[str, int], rows: list[dict[str, Any]]) -> list[str]:
-    files = table(["file", "MB"], [[key, f"{size / 1e6:.2f}"] for key, size in sizes.items()])
-    titles = ["Python", "extras", "NumPy", "import (s)", "parenvs (MB)", "with all it needs (MB)"]
-    lines = [
-        [
-            row["python"], " ".join(row["extras"]) or "none", row["numpy"],
-            f"{row['import_seconds']:.2f}", f"{row['own_bytes'] / 1e6:.1f}",
-            f"{row['all_bytes'] / 1e6:.0f}",
-        ]
-        for row in rows
-    ]  # fmt: skip
-    words = (
+@release.page
+def page(data: dict[str, Any]) -> list[str]:
+    told: list[Column] = [
+        ("Python", "{python}"),
+        ("extras", lambda row: " ".join(row["extras"]) or "none"),
+        ("NumPy", "{numpy}"),
+        ("import (s)", "{import_seconds:.2f}"),
+        ("parenvs (MB)", "{own_bytes:.1f/1e6}"),
+        ("with all it needs (MB)", "{all_bytes:.0f/1e6}"),
+    ]
+    return [
+        table(["file", "MB"], [[key, f"{size / 1e6:.2f}"] for key, size in data["files"].items()]),
         "The wheel in fresh environments: every environment plays an episode, a problem is solved, "
         "its plan is judged, `parenvs doctor` finds nothing broken, each extra is used. Import: "
-        "processor seconds of `import parenvs`, median of five."
-    )
-    return [files, words, table(titles, lines, 3)]
+        "processor seconds of `import parenvs`, median of five.",
+        columns(data["rows"], told, 3),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    main(release)

@@ -5,7 +5,6 @@ Needs the extra ``torch``. Every plan of 4 processes goes to every plan of 2.
     python benchmarks/reshard.py
     python benchmarks/reshard.py --old "T2 P2" "P2 D2" --kills 4    # of these plans
 
-Every move is a line of ``reshard.jsonl``, and so are the kills; what is there is not done again.
 Trainings that are done stay in ``build/reshard``, from which a run that was stopped goes on.
 """
 
@@ -20,13 +19,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, parser, progress, publish, table
-from parenvs.bench import runs
+from benchmarks.framework import (
+    ROOT,
+    Case,
+    Column,
+    Row,
+    Rows,
+    columns,
+    main,
+    measurement,
+    progress,
+)
+from parenvs.exports.checkpoint import reshard as resharding
 from parenvs.exports.checkpoint.folder import Checkpoint
-from parenvs.exports.checkpoint.reshard import reshard
 from parenvs.files import write_text
 from resharding import FOUR, STEPS, TWO, example, job, plan_of, train
 from resharding import alone as alone_losses
@@ -36,7 +45,7 @@ KILLS = 6
 BUILD = Path("build/reshard")
 
 
-def kills(folder: Path, plan: Path, number: int) -> dict[str, int]:
+def kill(folder: Path, plan: Path, number: int) -> dict[str, int]:
     """Kill the command at times spread over its run; the checkpoint is as it was or new, whole."""
     command = [sys.executable, "-m", "parenvs", "reshard", "state", "--to", str(plan)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -64,7 +73,7 @@ def kills(folder: Path, plan: Path, number: int) -> dict[str, int]:
     return found
 
 
-def moved(folder: Path, olds: list[str], done: set[tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
+def moved(folder: Path, olds: tuple[str, ...], rows: Rows) -> Iterator[Case]:
     """Train, reshard and train on, for every pair of plans that is missing."""
     graph = example.read()
     graph.save(folder / "net.npz")
@@ -73,7 +82,7 @@ def moved(folder: Path, olds: list[str], done: set[tuple[Any, ...]]) -> Iterator
         {key: plan_of(graph, name, n, *x) for key, x in some.items()}
         for n, some in ((4, FOUR), (2, TWO))
     ]
-    pairs = [(old, new) for old in olds for new in plans[1] if (old, new) not in done]
+    pairs = [(old, new) for old in olds for new in plans[1] if not rows.of(old=old, new=new)]
     trained(folder, 4, {
         old: {"plan": plans[0][old], "save": folder / old} for old, _ in pairs
     })  # fmt: skip
@@ -81,7 +90,7 @@ def moved(folder: Path, olds: list[str], done: set[tuple[Any, ...]]) -> Iterator
     for old, new in pairs:
         out = folder / f"{old} {new}"
         shutil.rmtree(out, ignore_errors=True)
-        found[old, new] = reshard(folder / old, plans[1][new], plans[0][old], out, graph)
+        found[old, new] = resharding.reshard(folder / old, plans[1][new], plans[0][old], out, graph)
         # of the old plan's files, and of the new one's
         for kind, source in (("direct", folder / old), ("after", out)):
             jobs[f"{old} {new} {kind}"] = {"plan": plans[1][new], "load": source}
@@ -90,7 +99,7 @@ def moved(folder: Path, olds: list[str], done: set[tuple[Any, ...]]) -> Iterator
     for old, new in pairs:
         told = {kind: read(folder / f"{old} {new} {kind}.told") for kind in ("direct", "after")}
         curve = read(folder / f"{old}.told")["losses"] + told["after"]["losses"]
-        row = {**found[old, new].to_json(), "old": old, "new": new}
+        row = found[old, new].to_json()
         row["worst"] = max(abs(a / b - 1) for a, b in zip(curve, single, strict=True))
         row["same"] = told["after"]["losses"] == told["direct"]["losses"]
         row["read_by_process"] = [sum(n for _, n in x) for x in told["direct"]["read"]]
@@ -99,7 +108,7 @@ def moved(folder: Path, olds: list[str], done: set[tuple[Any, ...]]) -> Iterator
             for a, b in zip(row["read_by_process"], row["rank_predicted_bytes"], strict=True)
         )
         row["last"] = curve[-1]
-        yield row
+        yield {"old": old, "new": new}, partial(dict, row)
 
 
 def trained(folder: Path, processes: int, jobs: dict[str, dict[str, Any]]) -> None:
@@ -127,71 +136,67 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def key(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What tells a row from others."""
-    return (row["old"], row["new"]) if "old" in row else ("kills",)
+@measurement(
+    key=lambda row: (row.get("old", "kills"), row.get("new")),
+    wrong=lambda rows: [row for row in rows if "old" in row and not is_good(row)],
+    among={"old": FOUR},
+    about={"old": "plans of 4 processes", "build": "folder of the trainings"},
+)
+def reshard(
+    rows: Rows, old: tuple[str, ...] = tuple(FOUR), kills: int = KILLS, build: Path = BUILD
+) -> Iterator[Case]:
+    folder = build.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    yield from moved(folder, old, rows)
+    if kills:
+        yield {"kills": kills}, partial(killed, folder, old[0], kills)
 
 
-def main() -> int:
-    """Train, count and write; the status is 1 if losses or bytes differ."""
-    options = parser(__doc__)
-    options.add_argument("--old", nargs="+", choices=list(FOUR), metavar="PLAN",
-                         default=list(FOUR), help="plans of 4 processes")  # fmt: skip
-    options.add_argument("--kills", type=int, default=KILLS)
-    options.add_argument("--build", type=Path, default=BUILD, help="folder of the trainings")
-    chosen = options.parse_args()
-    folder, path = chosen.build.absolute(), chosen.out / "reshard.jsonl"
-    for each in (folder, chosen.out):
-        each.mkdir(parents=True, exist_ok=True)
-    done = runs.read(path, key)
-    for row in moved(folder, chosen.old, set(done)):
-        runs.append(path, row)
-    if ("kills",) not in done and chosen.kills:
-        progress("killing")
-        with tempfile.TemporaryDirectory() as name:
-            place = Path(name)
-            shutil.copytree(folder / chosen.old[0], place / "state")
-            plan = folder / f"{chosen.old[0]} D2" / "plan.json"
-            runs.append(path, {"kills": kills(place, plan, chosen.kills)})
-    done = runs.read(path, key)
-    killed = done.pop(("kills",), {}).get("kills")
-    rows = [row for row in done.values() if row["old"] in chosen.old]
-    good = [x for x in rows if x["agrees"] and x["same"] and x["worst"] < TOLERANCE]
+def killed(folder: Path, old: str, number: int) -> Row:
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        shutil.copytree(folder / old, place / "state")
+        return {"kills": kill(place, folder / f"{old} D2" / "plan.json", number)}
+
+
+def is_good(row: Row) -> bool:
+    return row["agrees"] and row["same"] and row["worst"] < TOLERANCE
+
+
+COLUMNS: list[Column] = [
+    ("4 processes", "{old}"),
+    ("2 processes", "{new}"),
+    ("bytes read", lambda row: ", ".join(f"{n:,}" for n in row["read_by_process"])),
+    ("predicted", lambda row: ", ".join(f"{n:,.0f}" for n in row["rank_predicted_bytes"])),
+    ("last loss", "{last:.4f}"),
+    ("difference", "{worst:.1e}"),
+]
+
+
+@reshard.page
+def page(rows: list[Row], old: tuple[str, ...]) -> list[str]:
+    moves = [row for row in rows if row.get("old") in old]
     sections = [
         f"The transformer of `examples/torch_transformer.py`, float32 with Adam: "
         f"{STEPS} steps on 4 processes, then {STEPS} on 2 that read the "
         "state under another plan. Bytes: what each process of the new plan reads of the old "
-        "plan's files, counted where it reads, and predicted by `parenvs/tasks/elastic/movement.py`. "
+        "plan's files, counted where it reads, and predicted by "
+        "`parenvs/tasks/elastic/movement.py`. "
         "Difference: largest relative one to the losses of 40 steps on one device without a "
         "break. The losses after `parenvs reshard` and after reading the old plan's files "
         f"directly are the same numbers. As predicted, the same and within {TOLERANCE:g}: "
-        f"{len(good)} of {len(rows)}.",
-        table(
-            ["4 processes", "2 processes", "bytes read", "predicted", "last loss", "difference"],
-            [
-                [
-                    x["old"],
-                    x["new"],
-                    ", ".join(f"{n:,}" for n in x["read_by_process"]),
-                    ", ".join(f"{n:,.0f}" for n in x["rank_predicted_bytes"]),
-                    f"{x['last']:.4f}",
-                    f"{x['worst']:.1e}",
-                ]
-                for x in rows
-            ],
-            left=2,
-        ),
+        f"{sum(map(is_good, moves))} of {len(moves)}.",
+        columns(moves, COLUMNS, left=2),
     ]
-    if killed:
-        sections.append(
-            f"`parenvs reshard` ended by SIGKILL {killed['old'] + killed['new']} times, spread "
+    for found in [row["kills"] for row in rows if "kills" in row]:
+        sections += [
+            f"`parenvs reshard` ended by SIGKILL {found['old'] + found['new']} times, spread "
             "over the second half of its run: the checkpoint was the old one, whole, "
-            f"{killed['old']} times and the new one, whole, {killed['new']} times; "
-            f"{killed['left']} left something under a temporary name."
-        )
-    publish("reshard", sections, None, chosen.out)
-    return int(len(good) < len(rows))
+            f"{found['old']} times and the new one, whole, {found['new']} times; "
+            f"{found['left']} left something under a temporary name."
+        ]
+    return sections
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(reshard)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import INSTANCES, parser, progress, publish, table
+from benchmarks.framework import INSTANCES, main, measurement, progress, table
 from parenvs import from_jax
 from parenvs.graph.graph import Role
 from parenvs.shardy.oracle import ShardyOracle
@@ -135,8 +135,8 @@ def small_models() -> dict[str, Callable[[], Any]]:
     }
 
 
-def sweep_models(full: int, pairs: int) -> tuple[list[str], Any]:
-    """Sections and figures of the training steps."""
+def sweep_models(full: int, pairs: int) -> dict[str, Any]:
+    """Figures of the training steps."""
     from parenvs.datasets.models import MODELS, train_step
 
     rng = np.random.default_rng(0)
@@ -164,24 +164,11 @@ def sweep_models(full: int, pairs: int) -> tuple[list[str], Any]:
             rows.append(row(name, "pair", 0, counts, begin))
         odd += case.odd
         progress(f"{rows[-1]}")
-    header = ["model", "decisions", "of", "inputs compared", "legal in both", "conflict in both"]
-    header += ["ours stricter", "disagree", "seconds"]
-    stricter = Counter(x.rsplit(": ", 1)[1] for x in odd)
-    sections = [
-        f"Training steps on a mesh of {DEVICES}. `legal`: no reshard, and every input is "
-        "partitioned as its class says; `conflict`: Shardy reshards where a class is blocked or "
-        "two conflict; "
-        "`stricter`: we block what Shardy does without a reshard.",
-        table(header, rows, left=2),
-        "Stricter or in disagreement, by the instruction that blocks: "
-        + (", ".join(f"{k} {v}" for k, v in sorted(stricter.items())) or "none")
-        + ".",
-    ]
-    return sections, {"rows": rows, "odd": odd}
+    return {"rows": rows, "odd": odd}
 
 
-def sweep_ops() -> tuple[list[str], Any]:
-    """Sections and figures of the functions of one instruction."""
+def sweep_ops() -> dict[str, Any]:
+    """Figures of the functions of one instruction."""
     from benchmarks.single_ops import OPS
 
     rows, odd = [], []
@@ -200,40 +187,48 @@ def sweep_ops() -> tuple[list[str], Any]:
         rows.append([opcode, len(functions), *cells(counts["single"]), *cells(counts["pair"])])
     functions = sum(map(len, OPS.values()))
     rows.append(["all", functions, *cells(total["single"]), *cells(total["pair"])])
+    return {"rows": rows, "stricter": reasons, "odd": odd}
+
+
+@measurement(about={"full": "decisions on each full graph", "pairs": "random pairs in all"})
+def shardy(full: int = 50, pairs: int = 300) -> dict[str, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a loop's trip count and of unknown custom calls
+        ops = sweep_ops()
+    return {**sweep_models(full, pairs), "ops": ops}
+
+
+@shardy.page
+def page(data: dict[str, Any]) -> list[str]:
+    header = ["model", "decisions", "of", "inputs compared", "legal in both", "conflict in both"]
+    header += ["ours stricter", "disagree", "seconds"]
+    stricter = Counter(x.rsplit(": ", 1)[1] for x in data["odd"])
     names = ["legal", "conflict", "stricter", "disagree"]
-    header = ["instruction", "functions", "single", *names, "pairs", *names]
+    ops = data["ops"]
+    reasons = ops["stricter"]
     why = [
-        [
-            opcode,
-            STRICTER.get(opcode, "not documented"),
-            *(str(reasons[k][opcode]) for k in reasons),
-        ]
+        [opcode, STRICTER.get(opcode, "not documented"),
+         *(str(reasons[kind].get(opcode, 0)) for kind in reasons)]
         for opcode in sorted({*reasons["single"], *reasons["pair"]})
-    ]
-    wrong = [x for x in odd if x.endswith(("not blocked", "other inputs", "other all-reduces"))]
-    sections = [
+    ]  # fmt: skip
+    ends = ("not blocked", "other inputs", "other all-reduces")
+    wrong = [x for x in ops["odd"] if x.endswith(ends)]
+    return [
+        f"Training steps on a mesh of {DEVICES}. `legal`: no reshard, and every input is "
+        "partitioned as its class says; `conflict`: Shardy reshards where a class is blocked or "
+        "two conflict; "
+        "`stricter`: we block what Shardy does without a reshard.",
+        table(header, data["rows"], left=2),
+        "Stricter or in disagreement, by the instruction that blocks: "
+        + (", ".join(f"{k} {v}" for k, v in sorted(stricter.items())) or "none")
+        + ".",
         "Functions of one instruction, or a few: every decision on one dimension, and every pair "
         "on two inputs.",
-        table(header, rows),
+        table(["instruction", "functions", "single", *names, "pairs", *names], ops["rows"]),
         "Stricter, by the instruction that blocks, and what we leave alone there.",
         table(["instruction", "what is left alone", "single", "pairs"], why, left=2),
         "In disagreement: " + (", ".join(wrong) or "none") + ".",
     ]
-    return sections, {"rows": rows, "stricter": reasons, "odd": odd}
-
-
-def main() -> None:
-    """Print and write a row for each model and for each instruction."""
-    options = parser(__doc__)
-    options.add_argument("--full", type=int, default=50, help="decisions on each full graph")
-    options.add_argument("--pairs", type=int, default=300, help="random pairs in all")
-    chosen = options.parse_args()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a loop's trip count and of unknown custom calls
-        singles, figures = sweep_ops()
-    progress(singles[1])
-    sections, data = sweep_models(chosen.full, chosen.pairs)
-    publish("shardy", [*sections, *singles], {**data, "ops": figures}, chosen.out)
 
 
 def cells(counts: Counter[str]) -> list[str]:
@@ -242,11 +237,10 @@ def cells(counts: Counter[str]) -> list[str]:
 
 
 def row(name: str, kind: str, compared: int, counts: Counter[str], begin: float) -> list[str]:
-    """One row of the table."""
     total, *outcomes = cells(counts)
     seconds = f"{time.perf_counter() - begin:.1f}"
     return [name, kind, total, f"{compared:,}" if compared else "", *outcomes, seconds]
 
 
 if __name__ == "__main__":
-    main()
+    main(shardy)

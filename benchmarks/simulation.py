@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import INSTANCES, parser, percent, problem, progress, publish, table
+from benchmarks.framework import INSTANCES, Column, Row, columns, main, measurement
+from benchmarks.pipelines import problem
 from parenvs import Pipeline
 from parenvs.agents.pipeline.heuristics import random_episodes
 from parenvs.tasks.pipeline.cuts import CutSpace
@@ -41,7 +43,7 @@ def episodes(
     return space.plan(random_episodes(space, count, rng))
 
 
-def compare(instance: str, draw: Any, count: int, seed: int) -> dict[str, Any]:
+def compare(instance: str, draw: Any, count: int, seed: int) -> Row:
     """Both lengths of ``count`` plans of an instance on cluster C; they need not fit the memory."""
     pipeline, rng = problem(instance, "C"), np.random.default_rng(seed)
     m = pipeline.micro_batches
@@ -64,49 +66,46 @@ def compare(instance: str, draw: Any, count: int, seed: int) -> dict[str, Any]:
     }
 
 
-def rows(raws: list[dict[str, Any]]) -> list[list[str]]:
-    """The table's rows."""
-    return [
-        [
-            raw["instance"],
-            f"{raw['plans']:,}",
-            *(percent(raw["quantiles"][key]) for key in QUANTILES),
-            f"{raw['simulated_below_closed']:,}",
-            percent(raw["without_all_reduce"]["quantiles"]["max"]),
-            f"{raw['without_all_reduce']['closed_above_simulated']:,}",
-        ]
-        for raw in raws
-    ]
+COLUMNS: list[Column] = [
+    ("instance", "{instance}"),
+    ("plans", "{plans:,}"),
+    *((key, f"{{quantiles[{key}]:.2%}}") for key in QUANTILES),
+    ("simulated < closed", "{simulated_below_closed:,}"),
+    ("max, no all-reduce", "{without_all_reduce[quantiles][max]:.2%}"),
+    (
+        "closed > simulated, no all-reduce",
+        "{without_all_reduce[closed_above_simulated]:,}",
+    ),
+]
+KINDS: dict[str, tuple[str, Any]] = {
+    "free": ("Random pivots and device cuts that give every stage a variable", random_plans),
+    "episodes": ("Random episodes of `PipelineCut-v0` (devices follow the pivots)", episodes),
+}
 
 
-def main() -> None:
-    """Draw, compare, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--plans", type=int, default=1000, help="of each instance")
-    options.add_argument("--seed", type=int, default=0)
-    chosen = options.parse_args()
-    header = ["instance", "plans", *QUANTILES, "simulated < closed"]
-    header += ["max, no all-reduce", "closed > simulated, no all-reduce"]
+@measurement(about={"plans": "of each instance"})
+def simulation(plans: int = 1000, seed: int = 0) -> Iterator[tuple[str, Row]]:
+    for kind, (_, draw) in KINDS.items():
+        for instance in INSTANCES:
+            yield kind, compare(instance, draw, plans, seed)
+
+
+@simulation.page
+def page(data: dict[str, list[Row]]) -> list[str]:
     sections = [
         "simulated / closed - 1 on cluster C, 2 to 4 stages, whether the plan fits the memory or "
         "not. Without all-reduce the closed form is a lower bound: the last column must be 0.",
     ]
-    data: dict[str, Any] = {}
-    for kind, what, draw in (
-        ("free", "Random pivots and device cuts that give every stage a variable", random_plans),
-        ("episodes", "Random episodes of `PipelineCut-v0` (devices follow the pivots)", episodes),
-    ):
-        progress(what)
-        raws = data[kind] = [compare(x, draw, chosen.plans, chosen.seed) for x in INSTANCES]
-        broken = sum(raw["without_all_reduce"]["closed_above_simulated"] for raw in raws)
+    for kind, (what, _) in KINDS.items():
+        broken = sum(x["without_all_reduce"]["closed_above_simulated"] for x in data[kind])
         sections += [
             f"{what}:",
-            table(header, rows(raws)),
-            f"{sum(raw['plans'] for raw in raws):,} plans, closed form above the simulation "
+            columns(data[kind], COLUMNS),
+            f"{sum(x['plans'] for x in data[kind]):,} plans, closed form above the simulation "
             f"without all-reduce: {broken}.",
         ]
-    publish("simulation", sections, data, chosen.out)
+    return sections
 
 
 if __name__ == "__main__":
-    main()
+    main(simulation)

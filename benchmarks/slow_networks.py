@@ -6,14 +6,13 @@ python benchmarks/slow_networks.py --graphs mixer-l16 --limit 5 --out /tmp/try  
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-import parenvs
-from benchmarks.common import parser, progress, publish, table
+from benchmarks.framework import Column, Row, columns, main, measurement, spent, table
+from parenvs import problem as problem_from
 from parenvs.agents.learning.pretrained.planner import pretrained
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.agents.pipeline.points import exact_points
@@ -27,9 +26,9 @@ COLUMNS = ("chain", "network")
 """What the points are chosen by."""
 
 
-def measure(graph: str, cluster: str, stages: int, limit: float) -> dict[str, Any] | None:
+def measure(graph: str, cluster: str, stages: int, limit: float) -> Row | None:
     """Plan over both choices of points, and over all pivots and devices; None if nothing fits."""
-    pipeline = parenvs.problem(graph, cluster=cluster, stages=stages)
+    pipeline = problem_from(graph, cluster=cluster, stages=stages)
     try:
         spaces = {
             name: PointSpace.build(pipeline, by_network=name == "network") for name in COLUMNS
@@ -39,41 +38,28 @@ def measure(graph: str, cluster: str, stages: int, limit: float) -> dict[str, An
     exact = {name: exact_points(space, time_limit=limit) for name, space in spaces.items()}
     best = min(exact.values(), key=lambda answer: answer.cost)
     full = exact_full(pipeline, best, limit)
-    row: dict[str, Any] = {
+    row: Row = {
         "graph": graph, "cluster": cluster, "stages": stages, "bound": full.bound,
         "proven": full.proven, "full": full.cost,
     }  # fmt: skip
     for name, space in spaces.items():
-        begin = time.process_time()
-        refined = pretrained(space, refine=True)
-        row[name] = {
-            "exact": exact[name].cost, "refined": refined.cost,
-            "seconds": time.process_time() - begin,
-        }  # fmt: skip
+        row[name] = {"exact": exact[name].length}
+        with spent(row[name]):
+            row[name]["refined"] = pretrained(space, refine=True).cost
     return row
 
 
-def main() -> None:
-    """Plan, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--graphs", nargs="+", default=list(GRAPHS))
-    options.add_argument("--limit", type=float, default=10.0, help="seconds of an exact search")
-    chosen = options.parse_args()
-    rows = []
-    for graph in chosen.graphs:
-        progress(graph)
+@measurement(about={"limit": "seconds of an exact search"})
+def slow_networks(graphs: tuple[str, ...] = GRAPHS, limit: float = 10.0) -> Iterator[Row]:
+    for graph in graphs:
         for cluster in CLUSTERS:
-            found = map(partial(measure, graph, cluster, limit=chosen.limit), STAGES)
-            rows += [row for row in found if row is not None]
-    lines, worst = [], []
-    for row in rows:
-        cells = [
-            f"{row[name][what] / row['full']:.4f}" for what in ("exact", "refined")
-            for name in COLUMNS
-        ]  # fmt: skip
-        seconds = [f"{row[name]['seconds']:.2f}" for name in COLUMNS]
-        proven = "yes" if row["proven"] else ""
-        lines.append([row["graph"], row["cluster"], row["stages"], proven, *cells, *seconds])
+            found = map(partial(measure, graph, cluster, limit=limit), STAGES)
+            yield from (row for row in found if row is not None)
+
+
+@slow_networks.page
+def page(rows: list[Row]) -> list[str]:
+    worst = []
     for what in ("exact", "refined"):
         for name in COLUMNS:
             over = np.array([row[name][what] / row["full"] for row in rows])
@@ -81,25 +67,26 @@ def main() -> None:
                 what, name, f"{np.median(over):.4f}", f"{np.quantile(over, 0.95):.4f}",
                 f"{over.max():.4f}", int((over > 1.02).sum()), len(over),
             ])  # fmt: skip
-    header = ("graph", "cluster", "stages", "proven")
-    both = [f"{what}, by {name}" for what in ("exact", "refined") for name in COLUMNS]
-    publish(
-        "slow_networks",
-        [
-            "Length of a step over that of the shortest plan known of all pivots and devices, "
-            "which is the optimum where it is `proven`. Points of a chain are spread by the chain "
-            "alone (as in `PipelinePlan-v0`), or the more of them are cheap to cut the slower the "
-            "network is (as planners do). `exact`: the optimum of these points; `refined`: of the "
-            "network that ships, with its processor seconds.",
-            table(
-                ["plans", "points by", "median", "95 %", "worst", "over 1.02", "of"], worst, left=2
-            ),
-            table([*header, *both, "s, by chain", "s, by network"], lines, left=2),
-        ],
-        rows,
-        chosen.out,
-    )
+    told: list[Column] = [
+        ("graph", "{graph}"),
+        ("cluster", "{cluster}"),
+        ("stages", "{stages}"),
+        ("proven", lambda row: "yes" if row["proven"] else ""),
+        *((f"{what}, by {name}",
+           lambda row, what=what, name=name: f"{row[name][what] / row['full']:.4f}")
+          for what in ("exact", "refined") for name in COLUMNS),
+        *((f"s, by {name}", f"{{{name}[seconds]:.2f}}") for name in COLUMNS),
+    ]  # fmt: skip
+    return [
+        "Length of a step over that of the shortest plan known of all pivots and devices, "
+        "which is the optimum where it is `proven`. Points of a chain are spread by the chain "
+        "alone (as in `PipelinePlan-v0`), or the more of them are cheap to cut the slower the "
+        "network is (as planners do). `exact`: the optimum of these points; `refined`: of the "
+        "network that ships, with its processor seconds.",
+        table(["plans", "points by", "median", "95 %", "worst", "over 1.02", "of"], worst, left=2),
+        columns(rows, told, left=2),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    main(slow_networks)

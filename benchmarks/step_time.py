@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks.common import CLUSTERS, INSTANCES, parser, percent, progress, publish, table
+from benchmarks.framework import INSTANCES, Column, columns, main, measurement, percent, table
+from benchmarks.pipelines import CLUSTERS
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import data_parallel, expert, greedy, replicate
 from parenvs.core.answer import Answer
@@ -116,20 +117,27 @@ def summary_row(raw: dict[str, Any]) -> Row:
     return [*row, ", ".join(raw["same_as_exact"])]
 
 
-def plan_rows(raw: dict[str, Any]) -> list[Row]:
-    """One row for every plan of a problem."""
+def plans_of(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A row for every plan of a problem."""
     plans = dict(raw["plans"])
     if raw["within_memory"] not in (None, plans["exact"]):
         plans["exact within memory"] = raw["within_memory"]
-    rows: list[Row] = []
     for name, plan in plans.items():
-        row: Row = [raw["cluster"], name, f"{plan['step_seconds']:.4f}"]
-        row += [f"{plan['communication_seconds']:.4f}", over(raw, plan)]
-        row += [percent(plan["utilisation"], 1)]
-        row += [plan["partitioned_variables"], plan["partitioned_inputs"]]
-        row += [f"{plan['memory_bytes']['peak'] / 1e9:.2f}", "yes" if plan["fits"] else "no"]
-        rows.append(row)
-    return rows
+        yield {"cluster": raw["cluster"], "plan": name, "over": over(raw, plan), **plan}
+
+
+PLAN: list[Column] = [
+    ("cluster", "{cluster}"),
+    ("plan", "{plan}"),
+    ("step (s)", "{step_seconds:.4f}"),
+    ("communication (s)", "{communication_seconds:.4f}"),
+    ("over exact", "{over}"),
+    ("utilisation", "{utilisation:.1%}"),
+    ("variables", "{partitioned_variables}"),
+    ("inputs", "{partitioned_inputs}"),
+    ("peak (GB)", "{memory_bytes[peak]:.2f/1e9}"),
+    ("fits", lambda row: "yes" if row["fits"] else "no"),
+]
 
 
 def limits(instance: str, cluster: str, scope: str) -> list[dict[str, Any]]:
@@ -179,34 +187,30 @@ def limit_rows(raws: list[dict[str, Any]]) -> list[Row]:
 
 def plan_sections(instances: Sequence[str], cases: Sequence[dict[str, Any]]) -> list[str]:
     """A section for every plan, in full."""
-    header = ["cluster", "plan", "step (s)", "communication (s)", "over exact", "utilisation"]
-    header += ["variables", "inputs", "peak (GB)", "fits"]
     sections = [
         "`variables` and `inputs` are those partitioned, `peak` is of one device, `fits` says "
         "whether it is within 0.9 of the device's memory."
     ]
     for instance in instances:
-        rows = [row for raw in cases if raw["instance"] == instance for row in plan_rows(raw)]
-        sections += [f"## {instance}", table(header, rows, left=2)]
+        rows = [row for raw in cases if raw["instance"] == instance for row in plans_of(raw)]
+        sections += [f"## {instance}", columns(rows, PLAN, left=2)]
     return sections
 
 
-def main() -> None:
-    """Plan, judge, print and write."""
-    options = parser(__doc__)
-    options.add_argument("--instances", nargs="+", default=INSTANCES, choices=INSTANCES)
-    chosen = options.parse_args()
+@measurement(among={"instances": INSTANCES})
+def step_time(instances: tuple[str, ...] = INSTANCES) -> Iterator[tuple[str, Any]]:
     case("vgg-19", SERVER)  # pays for the first use of everything
-    cases = []
-    for instance in chosen.instances:
+    for instance in instances:
         for cluster in WHERE:
-            progress(f"{instance} {cluster}")
-            cases.append(case(instance, cluster))
-    restricted = []
+            yield "cases", case(instance, cluster)
     for instance, cluster, scope in LIMITED:
-        if instance in chosen.instances:
-            progress(f"{instance} {cluster} {scope}: memory limits")
-            restricted.append(limits(instance, cluster, scope))
+        if instance in instances:
+            yield "limits", limits(instance, cluster, scope)
+
+
+@step_time.page
+def page(data: dict[str, list[Any]], instances: tuple[str, ...]) -> dict[str, list[str]]:
+    cases = data["cases"]
     names = ["variables only", *OTHERS]
     sections = [
         "`exact`: the proven shortest step over all dimension classes, the batch among them; "
@@ -220,10 +224,10 @@ def main() -> None:
             left=2,
         ),
         f"`equal`: planners that find the very same plan. Exact plans took at most "
-        f"{1e3 * max(raw['seconds'] for raw in cases):.0f} ms. `expert` is Megatron's plan, or the "
+        f"{1e3 * max(row['seconds'] for row in cases):.0f} ms. `expert` is Megatron's plan, or the "
         "dense layers of VGG-19.",
     ]
-    if restricted:
+    if "limits" in data:
         header = ["instance", "cluster", "decided", "limit", "step (s)", "over no limit"]
         header += ["communication (s)", "variables", "inputs", "peak (GB)"]
         sections += [
@@ -231,13 +235,10 @@ def main() -> None:
             f"memory, from the peak of the unrestricted optimum down by {percent(STEP, 0)} of it; "
             "limits that change nothing are left out. The row before `none` is the least memory "
             "that was found; `none` is the first of these limits that no plan keeps.",
-            table(header, [row for raws in restricted for row in limit_rows(raws)], left=3),
+            table(header, [row for raws in data["limits"] for row in limit_rows(raws)], left=3),
         ]
-    publish("step_time", sections, {"cases": cases, "limits": restricted}, chosen.out)
-    publish(
-        "step_time_plans", plan_sections(chosen.instances, cases), None, chosen.out, "step_time"
-    )
+    return {"step_time": sections, "step_time_plans": plan_sections(instances, cases)}
 
 
 if __name__ == "__main__":
-    main()
+    main(step_time)

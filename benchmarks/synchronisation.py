@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.common import parser, percent, progress, publish, table
+from benchmarks.framework import Column, columns, main, measurement, percent, progress
 from parenvs.clock.calibration import SIZES, calibrated
 from parenvs.clock.synchronisation import (
     predicted_arrays,
@@ -62,33 +62,42 @@ def measured(repeats: int, workers: Sequence[int], quick: bool = False) -> list[
     return rows
 
 
+def ratio(row: dict[str, Any]) -> str:
+    return f"{(row['predicted'] + row['update']) / row['exchange']['seconds']:.2f}"
+
+
+def arrays(row: dict[str, Any]) -> str:
+    found, told = row["arrays"], row["predicted_arrays"]
+    if found == told:
+        return "as predicted"
+    return f"{sum(found.values()):,} / {sum(told.values()):,.0f}"
+
+
+def more(row: dict[str, Any]) -> str:
+    return "" if row["moved"] is None else percent(row["moved"] / row["predicted_bytes"] - 1)
+
+
+COLUMNS: list[Column] = [
+    ("synchronisation", "{method}"),
+    ("workers", "{workers}"),
+    ("weights MB", "{bytes:.3f/1e6}"),
+    ("bytes of arrays", arrays),
+    ("MB sent, predicted", "{predicted_bytes:.3f/1e6}"),
+    ("on the loopback", "{moved:.3f/1e6}"),
+    ("more", more),
+    ("ms predicted", lambda row: f"{1e3 * (row['predicted'] + row['update']):.3f}"),
+    ("of it update", "{update:.3f*1e3}"),
+    ("median", "{exchange[seconds]:.3f*1e3}"),
+    ("quartiles", "{exchange[low]:.3f*1e3} to {exchange[high]:.3f*1e3}"),
+    ("predicted / median", ratio),
+    ("step ms", "{whole[seconds]:.3f*1e3}"),
+    ("load", "{load:.1f}"),
+]
+
+
 def section(rows: Sequence[dict[str, Any]], repeats: int, when: str) -> list[str]:
     """A paragraph and the table."""
-    header = ["synchronisation", "workers", "weights MB", "bytes of arrays", "MB sent, predicted"]
-    header += ["on the loopback", "more", "ms predicted", "of it update", "median", "quartiles"]
-    header += ["predicted / median", "step ms", "load"]
     equal = sum(x["arrays"] == x["predicted_arrays"] for x in rows)
-    cells = [
-        [
-            x["method"],
-            x["workers"],
-            f"{x['bytes'] / 1e6:.3f}",
-            "as predicted"
-            if x["arrays"] == x["predicted_arrays"]
-            else f"{sum(x['arrays'].values()):,} / {sum(x['predicted_arrays'].values()):,.0f}",
-            f"{x['predicted_bytes'] / 1e6:.3f}",
-            "" if x["moved"] is None else f"{x['moved'] / 1e6:.3f}",
-            "" if x["moved"] is None else percent(x["moved"] / x["predicted_bytes"] - 1),
-            f"{1e3 * (x['predicted'] + x['update']):.3f}",
-            f"{1e3 * x['update']:.3f}",
-            f"{1e3 * x['exchange']['seconds']:.3f}",
-            f"{1e3 * x['exchange']['low']:.3f} to {1e3 * x['exchange']['high']:.3f}",
-            f"{(x['predicted'] + x['update']) / x['exchange']['seconds']:.2f}",
-            f"{1e3 * x['whole']['seconds']:.3f}",
-            f"{x['load']:.1f}",
-        ]
-        for x in rows
-    ]
     words = (
         f"{repeats} data-parallel steps each, processes of gloo with one thread; the central "
         f"server is a process more, and {counted(os.cpu_count() or 1)} serve them all. Predicted "
@@ -100,19 +109,21 @@ def section(rows: Sequence[dict[str, Any]], repeats: int, when: str) -> list[str
         "on gloo sends as much as an all-reduce, so the sharded optimiser sends half as much "
         f"again. All four ways give the same weights. {when}"
     )
-    return [words, table(header, cells)]
+    return [words, columns(rows, COLUMNS)]
 
 
-def main() -> None:
-    """Calibrate, run, and write the page."""
-    options = parser(__doc__, repeats=20)
-    options.add_argument("--workers", type=int, nargs="+", default=WORKERS, help="numbers of them")
-    options.add_argument("--quick", action="store_true", help="the smallest model alone, to try it")
-    chosen = options.parse_args()
-    rows = measured(chosen.repeats, tuple(chosen.workers), chosen.quick)
+@measurement(about={"workers": "numbers of them", "quick": "the smallest model alone, to try it"})
+def synchronisation(
+    repeats: int = 20, workers: tuple[int, ...] = WORKERS, quick: bool = False
+) -> dict[str, Any]:
+    return {"rows": measured(repeats, tuple(workers), quick)}
+
+
+@synchronisation.page
+def page(data: dict[str, Any], repeats: int) -> list[str]:
     when = "On a machine that does other things, seconds are noise."
-    publish("synchronisation", section(rows, chosen.repeats, when), {"rows": rows}, chosen.out)
+    return section(data["rows"], repeats, when)
 
 
 if __name__ == "__main__":
-    main()
+    main(synchronisation)

@@ -5,9 +5,11 @@ Needs the extra ``jax``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.common import INSTANCES, parser, publish, table
+from benchmarks.flops import paper_models
+from benchmarks.framework import main, measurement, table
 from parenvs import Graph
 from parenvs.graph import reader as hlo
 from parenvs.graph.chain import chain_bytes
@@ -46,26 +48,21 @@ def compare(name: str, model: Any) -> list[str]:
     return [name, f"{count:,}", *cells]
 
 
-def main() -> None:
-    """Print and write a row for each model."""
-    from jax_models import decoder_only, resnet50
-    from parenvs.datasets.models import MODELS
+@measurement()
+def text_order() -> Iterator[tuple[str, list[str]]]:
+    for name, model in paper_models().items():
+        yield "rows", compare(name, model)
 
-    chosen = parser(__doc__).parse_args()
-    models = {
-        **{x: MODELS[x] for x in INSTANCES},
-        "resnet-50": resnet50(),
-        "decoder-only": decoder_only(),
-    }
-    rows = [compare(name, model) for name, model in models.items()]
+
+@text_order.page
+def page(data: dict[str, list[list[str]]]) -> list[str]:
     header = ["forward pass", "pivots", "places with another kind of instruction"]
     header += ["cuts with other bytes", "equal FLOPs"]
-    sections = [
+    return [
         "Text without metadata, as JAX prints it, against the HLO proto of the same module.",
-        table(header, rows),
+        table(header, data["rows"]),
     ]
-    publish("text_order", sections, {"rows": rows}, chosen.out)
 
 
 if __name__ == "__main__":
-    main()
+    main(text_order)

@@ -7,17 +7,25 @@ process of its own: at full size on the meta device, and small with random weigh
 from __future__ import annotations
 
 import json
+import math
 import resource
-import subprocess
-import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from benchmarks import common
+from benchmarks.framework import (
+    Column,
+    Row,
+    apart,
+    columns,
+    main,
+    measurement,
+    progress,
+)
 
 DEVICES = 8
 SEQUENCE = 2048
@@ -319,15 +327,17 @@ def measured(name: str) -> dict[str, Any]:
         "parameters": parameters,
         "variables": int(graph.variables.size),
         "elements": float(sum(
-            _size(graph.shape(graph.parameter_tensor[i])) for i in graph.variables)),
+            math.prod(graph.shape(graph.parameter_tensor[i])) for i in graph.variables)),
         "notes": graph.notes,
+        "versions": ", ".join(
+            f"{x} {version(x)}" for x in ("torch", "torchvision", "transformers", "jax")),
     }  # fmt: skip
-    common.progress(f"{name}: read")
+    progress(f"{name}: read")
     raw["flops"], raw["flops_torch"] = ours(graph), counted(case)
     if model.read_only:
         return raw
     raw |= plans(graph, lowered, model)
-    common.progress(f"{name}: planned")
+    progress(f"{name}: planned")
     from torch_agreement import agreement
 
     torch.manual_seed(0)
@@ -339,13 +349,6 @@ def measured(name: str) -> dict[str, Any]:
         "gradient_error": found.gradient_error,
         "gradients": found.gradients,
     }
-
-
-def _size(shape: Sequence[int]) -> int:
-    total = 1
-    for n in shape:
-        total *= n
-    return total
 
 
 def plans(graph: Any, lowered: Any, model: TorchModel) -> dict[str, Any]:
@@ -379,107 +382,83 @@ def plans(graph: Any, lowered: Any, model: TorchModel) -> dict[str, Any]:
     return raw
 
 
-def _import_row(raw: Mapping[str, Any]) -> list[object]:
-    return [
-        raw["model"],
-        raw["source"],
-        f"{raw['parameters'] / 1e6:,.0f}",
-        f"{raw['instructions']:,}",
-        f"{raw['cpu_seconds']:.0f}",
-        f"{raw['peak_bytes'] / 1e9:.2f}",
-        f"{raw['before_bytes'] / 1e9:.2f}",
-        f"{raw['flops_torch']:.4e}",
-        f"{raw['flops'] / raw['flops_torch']:.6f}" if raw["flops_torch"] else "",
-    ]
+IMPORT: list[Column] = [
+    ("model", "{model}"),
+    ("what", "{source}"),
+    ("M parameters", "{parameters:,.0f/1e6}"),
+    ("instructions", "{instructions:,}"),
+    ("s", "{cpu_seconds:.0f}"),
+    ("GB", "{peak_bytes:.2f/1e9}"),
+    ("before", "{before_bytes:.2f/1e9}"),
+    ("FLOPs (PyTorch)", "{flops_torch:.4e}"),
+    (
+        "ours",
+        lambda row: f"{row['flops'] / row['flops_torch']:.6f}" if row["flops_torch"] else "",
+    ),
+]
 
 
-def _plan_row(raw: Mapping[str, Any]) -> list[object]:
-    row: list[object] = [
-        raw["model"],
-        f"{raw['loss_error']:.0e}",
-        f"{raw['gradient_error']:.0e} of {raw['gradients']}",
-        raw["precision"],
-    ]
-    for name in ("megatron", "fastest"):
-        plan = raw["plans"].get(name)
-        if plan is None:
-            row += ["", "", ""]
-            continue
-        found, expected = plan["all_reduces"]
-        agrees = "agrees" if plan["agrees"] else f"{plan['disagreements']} differ"
-        row += [
-            "yes" if plan["legal"] else "no",
-            f"{plan['attention']} of {plan['split']}",
-            f"{agrees}, {found:,} / {expected:,}",
-        ]
-    return row
+def of_plan(name: str, tell: Callable[[Row], str]) -> Callable[[Row], str]:
+    """A column on a plan; empty where there is none."""
+    return lambda row: tell(row["plans"][name]) if name in row["plans"] else ""
 
 
-def main() -> None:
-    """Measure the models, each in its own process."""
-    parser = common.parser(__doc__)
-    parser.add_argument("--model", choices=MODELS, help="measure one, and print it as JSON")
-    parser.add_argument("--only", nargs="*", default=list(MODELS), help="models to measure")
-    options = parser.parse_args()
-    if options.model:
-        print("\n" + json.dumps(measured(options.model), default=str))
-        return
-    rows = _known(options)
-    failed: list[str] = []
-    for name in options.only:
-        done = subprocess.run(
-            [sys.executable, __file__, "--model", name], stdout=subprocess.PIPE, text=True
+def verdict(plan: Row) -> str:
+    """What Shardy says of a plan."""
+    found, expected = plan["all_reduces"]
+    agrees = "agrees" if plan["agrees"] else f"{plan['disagreements']} differ"
+    return f"{agrees}, {found:,} / {expected:,}"
+
+
+PLAN: list[Column] = [
+    ("model", "{model}"),
+    ("loss", "{loss_error:.0e}"),
+    ("gradients", "{gradient_error:.0e} of {gradients}"),
+    ("precision", "{precision}"),
+    *(
+        column
+        for name in ("megatron", "fastest")
+        for column in (
+            (
+                {"megatron": "Megatron legal", "fastest": "fastest legal"}[name],
+                of_plan(name, lambda plan: "yes" if plan["legal"] else "no"),
+            ),
+            ("attention", of_plan(name, "{attention} of {split}".format_map)),
+            ("Shardy", of_plan(name, verdict)),
         )
-        if done.returncode:
-            failed.append(name)
-        else:
-            rows.append(json.loads(done.stdout.splitlines()[-1]))
-        page(rows, failed, options.out)
+    ),
+]
 
 
-def _known(options: Any) -> list[dict[str, Any]]:
-    """Return the rows of an earlier run for models that are not measured again."""
-    path = options.out / "torch_models.json"
-    if not path.exists():
-        return []
-    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["data"]
-    return [raw for raw in rows if raw["model"] not in options.only]
+@measurement(key="model", among={"only": MODELS}, about={"only": "models to measure"})
+def torch_models(only: tuple[str, ...] = tuple(MODELS)) -> Iterator[tuple[Row, Any]]:
+    for name in only:
+        yield {"model": name}, partial(apart, measured, name)
 
 
-def page(rows: Sequence[Mapping[str, Any]], failed: Sequence[str], out: Any) -> None:
-    """Write the page of the models measured so far."""
-    versions = ", ".join(
-        f"{name} {version(name)}" for name in ("torch", "torchvision", "transformers", "jax")
-    )
-    planned = [raw for raw in rows if "plans" in raw]
-    notes = [f"* {raw['model']}: {note}" for raw in rows for note in raw["notes"]]
-    sections = [
-        f"{versions}. Every model is on the meta device when it is imported; the seconds "
-        "are of one core, from the module to the graph of its training step with Adam. GB: the "
-        "most memory of the process, and what it held before the import. FLOPs: of the forward "
+@torch_models.page
+def page(rows: list[Row]) -> list[str]:
+    notes = [f"* {row['model']}: {note}" for row in rows for note in row["notes"]]
+    versions = dict.fromkeys(row["versions"] for row in rows)
+    return [
+        f"{' or '.join(versions)}. Every model is on the meta device when it is imported; the "
+        "seconds are of one core, from the module to the graph of its training step with Adam. GB: "
+        "the most memory of the process, and what it held before the import. FLOPs: of the forward "
         "pass by "
         "`torch.utils.flop_counter` with MATH attention, and ours as a share of it (products and "
         "convolutions; taps in the padding counted, as it does). Rows of models that the command "
         "does not name are of earlier runs.",
-        common.table(
-            ["model", "what", "M parameters", "instructions", "s", "GB", "before",
-             "FLOPs (PyTorch)", "ours"], [_import_row(raw) for raw in rows],
-        ),
+        columns(rows, IMPORT),
         f"Errors: at small width with random weights, relative to the largest element. Plans on "
         f"{DEVICES} devices: Megatron's, by hand, and the fastest that the search proves. "
         "Attention: variables of attention among all that are split. Shardy: whether every "
         "input that it compares is split alike without a reshard; its all-reduces and those "
         "predicted. The small mixtures of experts gather each token's matrices (`batched_mm`), the "
         "exact form; the full ones take their experts as equally loaded.",
-        common.table(
-            ["model", "loss", "gradients", "precision", "Megatron legal", "attention", "Shardy",
-             "fastest legal", "attention", "Shardy"], [_plan_row(raw) for raw in planned],
-        ),
+        columns([row for row in rows if "plans" in row], PLAN),
         *(["Notes of the reader:\n\n" + "\n".join(notes)] if notes else []),
-        *([f"Failed: {', '.join(failed)}"] if failed else []),
-    ]  # fmt: skip
-    common.publish("torch_models", sections, rows, out)
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    main(torch_models)

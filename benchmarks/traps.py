@@ -10,12 +10,14 @@ than the other one does with the best play: the nearer to 1, the longer the opti
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import gymnasium as gym
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, brentq, milp
 from scipy.sparse import coo_array
 
-from benchmarks.common import INSTANCES, parser, percent, publish, table
+from benchmarks.framework import INSTANCES, main, measurement, percent, table
 from parenvs.bench.problems import TASKS, BenchProblem, solve_problems
 from parenvs.tasks.partition.space import PartitionSpace
 
@@ -92,19 +94,22 @@ def row(problem: BenchProblem) -> list[str]:
     ]  # fmt: skip
 
 
-def main() -> None:
-    """Solve, print and write."""
-    chosen = parser(__doc__).parse_args()
-    problems, _ = solve_problems(["operator-partition"], INSTANCES, [])
+@measurement()
+def traps() -> Iterator[list[str]]:
+    for problem in solve_problems(["operator-partition"], INSTANCES, [])[0]:
+        yield row(problem)
+
+
+@traps.page
+def page(rows: list[list[str]]) -> list[str]:
     header = ["variant", "instance", "decisions", "the first pays", "best first action",
               "partition: gap; at random", "do not: gap; at random", "right decisions"]  # fmt: skip
     words = (
         f"{__doc__.split(chr(10) * 2)[2].strip()} Gap: of the best plan behind the action to the "
         f"optimum, as in `agents.md`. At random: mean return of {EPISODES:,} episodes behind it."
     )
-    publish("traps", [words.replace("\n", " "), table(header, [row(x) for x in problems], left=2)],
-            None, chosen.out)  # fmt: skip
+    return [words.replace("\n", " "), table(header, rows, left=2)]
 
 
 if __name__ == "__main__":
-    main()
+    main(traps)

@@ -13,7 +13,7 @@ import numpy as np
 from sb3_contrib.common.maskable.utils import get_action_masks
 from stable_baselines3.common.vec_env import VecEnv
 
-from benchmarks.common import parser, progress, publish, table
+from benchmarks.framework import Column, columns, main, measurement, progress
 from parenvs.agents.learning.train import run as trainer
 from parenvs.agents.learning.train.learners import learner_of
 from parenvs.agents.learning.train.run import Config, train
@@ -102,59 +102,54 @@ def optimum_rows(seeds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    """Take the times, write the tables."""
-    arguments = parser(__doc__)
-    arguments.add_argument("--steps", type=int, default=6144, help="environment steps of a turn")
-    arguments.add_argument("--repeats", type=int, default=5, help="turns of each")
-    arguments.add_argument("--seeds", type=int, default=3, help="runs to the optimum")
-    options = arguments.parse_args()
+@measurement(
+    about={
+        "steps": "environment steps of a turn",
+        "repeats": "turns of each",
+        "seeds": "runs to the optimum",
+    }
+)
+def vector_training(steps: int = 6144, repeats: int = 5, seeds: int = 3) -> dict[str, Any]:
     with one_thread():
-        speeds = speed_rows(options.steps, options.repeats)
-    runs = optimum_rows(options.seeds)
-    words = (
+        speeds = speed_rows(steps, repeats)
+    return {"speeds": speeds, "runs": optimum_rows(seeds)}
+
+
+SPEEDS: list[Column] = [
+    ("environment", "{env_id}"),
+    ("agent", "{agent}"),
+    ("envs", "{envs}"),
+    ("steps/s of", "{what}"),
+    ("single", "{single:,.0f}"),
+    ("batch", "{batch:,.0f}"),
+    ("ratio", "{ratio:.2f}"),
+]
+RUNS: list[Column] = [
+    ("seed", "{seed}"),
+    ("steps", lambda row: "not found" if row["target_steps"] is None else
+     f"{row['target_steps']:,}"),
+    ("single, s", "{single:.2f}"),
+    ("batch, s", "{batch:.2f}"),
+    ("ratio", lambda row: f"{row['single'] / row['batch']:.2f}"),
+]  # fmt: skip
+
+
+@vector_training.page
+def page(data: dict[str, Any], steps: int, repeats: int) -> list[str]:
+    return [
         "Environment steps a second as agents take them, with masks: of the environments alone "
         "(random legal actions) and in training, updates included. *Single*: environments one by "
         "one, each in its `Monitor`, in SB3's `DummyVecEnv`. *Batch*: all at once in "
-        f"`NativeVecEnv`, the default. Median of {options.repeats} turns of {options.steps} steps "
+        f"`NativeVecEnv`, the default. Median of {repeats} turns of {steps} steps "
         "or the whole updates that hold them, and of the ratios of neighbouring turns; processor "
-        "time, one thread. Both give the same weights, bit for bit."
-    )
-    found = (
-        "Wall seconds of `parenvs.agents.learning.train.run`, MaskablePPO on T5-3B, configuration C, to a "
-        "cut within 0.1 % of the optimum. Both kinds take the same steps to the same plan, which "
-        "the script checks."
-    )
-    sections = [
-        words,
-        table(
-            ("environment", "agent", "envs", "steps/s of", "single", "batch", "ratio"),
-            [
-                (
-                    row["env_id"], row["agent"], row["envs"], row["what"],
-                    f"{row['single']:,.0f}", f"{row['batch']:,.0f}",
-                    f"{row['ratio']:.2f}",
-                )
-                for row in speeds
-            ],
-            left=2,
-        ),
-        found,
-        table(
-            ("seed", "steps", "single, s", "batch, s", "ratio"),
-            [
-                (
-                    row["seed"],
-                    "not found" if row["target_steps"] is None else f"{row['target_steps']:,}",
-                    f"{row['single']:.2f}", f"{row['batch']:.2f}",
-                    f"{row['single'] / row['batch']:.2f}",
-                )
-                for row in runs
-            ],
-        ),
-    ]  # fmt: skip
-    publish("vector_training", sections, {"speeds": speeds, "runs": runs}, options.out)
+        "time, one thread. Both give the same weights, bit for bit.",
+        columns(data["speeds"], SPEEDS, left=2),
+        "Wall seconds of `parenvs.agents.learning.train.run`, MaskablePPO on T5-3B, configuration "
+        "C, to a cut within 0.1 % of the optimum. Both kinds take the same steps to the same plan, "
+        "which the script checks.",
+        columns(data["runs"], RUNS),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    main(vector_training)

@@ -5,15 +5,13 @@ Needs the extra ``jax``.
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import INSTANCES, parser, progress, publish, table
+from benchmarks.framework import INSTANCES, Column, Row, columns, main, measurement, spent
 from benchmarks.shardy import small_models
 from parenvs import from_jax, verify
 from parenvs.agents.partition.exact import exact_partition
@@ -34,54 +32,26 @@ KEPT = 0.8
 """Share of the classes that a random plan tries to partition."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """Plans of one kind, with Shardy's verdicts on them."""
-
-    instance: str
-    rules: str
-    kind: str
-    found: Sequence[Verification]
-    seconds: float
-
-    @property
-    def agreed(self) -> int:
-        """Number of plans with which Shardy agrees."""
-        return sum(x.agrees for x in self.found)
-
-    def cells(self) -> list[str]:
-        """The cells of the table's row."""
-        found = self.found
-        meshes = sorted({x.mesh for x in found})
-        predicted, all_reduces = (
-            sum(getattr(x, key) for x in found) for key in ("predicted_all_reduces", "all_reduces")
-        )
-        legal = [self.instance, self.rules, self.kind, ", ".join(map(str, meshes))]
-        numbers = [
-            sum(x.decided for x in found),
-            sum(x.compared for x in found),
-            sum(len(x.disagreements) for x in found),
-            sum(len(x.not_compared) for x in found),
-            sum(len(x.reshards) for x in found),
-            f"{self.agreed} of {len(found)}",
-            f"{predicted:,} / {all_reduces:,}" if found[0].legal else "",
-            f"{self.seconds / len(found):.2f}",
-        ]
-        return [*legal, *(f"{x:,}" if isinstance(x, int) else x for x in numbers)]
+@measurement(wrong=lambda data: data.get("odd"), about={"plans": "random plans of each kind"})
+def verify_(plans: int = 20) -> Iterator[tuple[str, Row | str]]:
+    for instance in INSTANCES:
+        for rules in RULE_SETS:
+            yield from exact_rows(instance, rules)
+    for name, make in small_models().items():
+        for rules in RULE_SETS:
+            yield from random_rows(name, make(), rules, plans)
 
 
-def exact_rows(instance: str, rules: str) -> list[Row]:
-    """A row for each exact plan of a shipped graph."""
-    rows = []
+def exact_rows(instance: str, rules: str) -> Iterator[tuple[str, Row | str]]:
+    """Exact plans of a shipped graph."""
     for kind, (scope, reward) in KINDS.items():
         cluster = choose_cluster(devices=DEVICES)
         problem = load_partitioning(instance, cluster, rules, scope=scope, reward=reward)
         plan = exact_partition(problem).plan
-        rows.append(verified(problem, kind, [plan], None))
-    return rows
+        yield from verified(problem, kind, [plan], None)
 
 
-def random_rows(name: str, model: Any, rules: str, count: int) -> list[Row]:
+def random_rows(name: str, model: Any, rules: str, count: int) -> Iterator[tuple[str, Row | str]]:
     """Random plans of a small model: legal ones, and the same with a class that conflicts."""
     import jax
 
@@ -91,12 +61,10 @@ def random_rows(name: str, model: Any, rules: str, count: int) -> list[Row]:
     lowered = jax.jit(function, keep_unused=True).lower(*args)
     graph = from_jax(function, *args, name=name)
     problem = Partitioning.build(graph, choose_cluster(devices=DEVICES), rules, reward="step_time")
-    rows = []
     for kind, conflict in (("random, legal", False), ("random, a conflict added", True)):
         plans = random_plans(problem, count, conflict)
         if plans:
-            rows.append(verified(problem, kind, plans, lowered))
-    return rows
+            yield from verified(problem, kind, plans, lowered)
 
 
 def random_plans(problem: Partitioning, count: int, conflict: bool) -> list[PartitionPlan]:
@@ -125,13 +93,17 @@ def independent(problem: Partitioning, rng: np.random.Generator) -> np.ndarray:
     return chosen
 
 
-def verified(problem: Partitioning, kind: str, plans: Sequence[PartitionPlan], source: Any) -> Row:
-    """Verify plans by Shardy; returns the verdicts."""
-    begin = time.perf_counter()
-    found = [verify(problem.graph, plan, source) for plan in plans]
-    row = Row(problem.graph.name, problem.rules, kind, found, time.perf_counter() - begin)
-    progress(f"{row.cells()}")
-    return row
+def verified(
+    problem: Partitioning, kind: str, plans: Sequence[PartitionPlan], source: Any
+) -> Iterator[tuple[str, Row | str]]:
+    """Verify plans by Shardy, and say what is not as expected."""
+    row: Row = {"graph": problem.graph.name, "rules": problem.rules, "plan": kind}
+    with spent(row, clock=time.perf_counter):
+        found = [verify(problem.graph, plan, source) for plan in plans]
+    yield "rows", {**row, "plans": [counted(one) for one in found]}
+    for one in found:
+        if unexpected(one):
+            yield "odd", one.text()
 
 
 def unexpected(found: Verification) -> bool:
@@ -139,51 +111,59 @@ def unexpected(found: Verification) -> bool:
     return not found.agrees if found.legal else found.agrees and not found.not_compared
 
 
-def counted(found: Verification) -> dict[str, Any]:
+def counted(found: Verification) -> Row:
     """A verification as JSON types, with numbers in place of long lists."""
     numbers = {key: len(getattr(found, key)) for key in ("disagreements", "reshards")}
     return found.to_json() | numbers
 
 
-def main() -> int:
-    """Print and write a row for each kind of plan; the exit status is 1 if one is unexpected."""
-    options = parser(__doc__)
-    options.add_argument("--plans", type=int, default=20, help="random plans of each kind")
-    chosen = options.parse_args()
-    rows = [row for x in INSTANCES for rules in RULE_SETS for row in exact_rows(x, rules)]
-    small = {name: make() for name, make in small_models().items()}
-    for name, model in small.items():
-        for rules in RULE_SETS:
-            rows += random_rows(name, model, rules, chosen.plans)
-    odd = [x.text() for row in rows for x in row.found if unexpected(x)]
-    legal = [x for row in rows for x in row.found if x.legal]
-    same = sum(x.all_reduces == x.predicted_all_reduces for x in legal)
-    header = ["graph", "rules", "plan", "mesh", "told", "inputs compared", "differ"]
-    header += ["classes left out", "reshards", "agrees", "all-reduces, predicted / Shardy's"]
-    header += ["seconds a plan"]
-    sections = [
+def total(key: str) -> Any:
+    """A column: the sum of a figure over a row's plans."""
+    return lambda row: f"{sum(plan[key] for plan in row['plans']):,}"
+
+
+def all_reduces(row: Row) -> str:
+    pair = (total("predicted_all_reduces")(row), total("all_reduces")(row))
+    return " / ".join(pair) if row["plans"][0]["legal"] else ""
+
+
+COLUMNS: list[Column] = [
+    ("graph", "{graph}"),
+    ("rules", "{rules}"),
+    ("plan", "{plan}"),
+    ("mesh", lambda row: ", ".join(map(str, sorted({plan["mesh"] for plan in row["plans"]})))),
+    ("told", total("decided")),
+    ("inputs compared", total("compared")),
+    ("differ", total("disagreements")),
+    ("classes left out", lambda row: f"{sum(len(x['not_compared']) for x in row['plans']):,}"),
+    ("reshards", total("reshards")),
+    ("agrees", lambda row: f"{sum(x['agrees'] for x in row['plans'])} of {len(row['plans'])}"),
+    ("all-reduces, predicted / Shardy's", all_reduces),
+    ("seconds a plan", lambda row: f"{row['seconds'] / len(row['plans']):.2f}"),
+]
+
+
+@verify_.page
+def page(data: dict[str, Any]) -> list[str]:
+    odd = data.get("odd", [])
+    legal = [plan for row in data["rows"] for plan in row["plans"] if plan["legal"]]
+    same = sum(x["all_reduces"] == x["predicted_all_reduces"] for x in legal)
+    return [
         f"Training steps; plans for {DEVICES} devices. Shardy is told one dimension of each "
         "partitioned class (`told`) and propagates it; every input with a dimension larger than 1 "
         "is compared. `mesh`: size of the mesh axis, which has to divide the dimensions; "
         "`classes left out`: those that it does not divide. A legal plan should agree, a plan with "
         "a conflict should not, unless one of the classes is left out. Numbers of rows with "
         "several plans are sums.",
-        table(header, [row.cells() for row in rows], left=3),
+        columns(data["rows"], COLUMNS, left=3),
         f"Legal plans with as many all-reduces as predicted: {same:,} of {len(legal):,}. "
         "Inputs compared, that the plan and Shardy partition alike, in legal plans: "
-        f"{sum(x.compared - len(x.disagreements) for x in legal):,} of "
-        f"{sum(x.compared for x in legal):,}. Not as expected: "
+        f"{sum(x['compared'] - x['disagreements'] for x in legal):,} of "
+        f"{sum(x['compared'] for x in legal):,}. Not as expected: "
         + ("none." if not odd else f"{len(odd)}."),
         *odd[:5],
     ]
-    data = [
-        {"graph": x.instance, "rules": x.rules, "plan": x.kind, "seconds": x.seconds}
-        | {"plans": [counted(one) for one in x.found]}
-        for x in rows
-    ]
-    publish("verify", sections, {"rows": data, "odd": odd}, chosen.out)
-    return 1 if odd else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(verify_)

@@ -1,4 +1,4 @@
-"""MaskablePPO of sb3-contrib on the native batch, which ``parenvs.agents.learning.vec_env`` adapts."""
+"""MaskablePPO of sb3-contrib on the native batch."""
 
 from __future__ import annotations
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
+from parenvs.bench.measurement import Case
+from parenvs.bench.page import Row
 from parenvs.bench.problems import TASKS, BenchProblem, random_value
 from parenvs.core.judge import OPTIMAL
 from parenvs.core.plan import ILLEGAL
@@ -64,7 +67,12 @@ class TrainingRun:
         return (self.agent, self.problem.name, self.seed, digest)
 
 
-def perform(run: TrainingRun) -> dict[str, Any]:
+def case(run: TrainingRun, perform: Callable[[TrainingRun], Row]) -> Case:
+    """The run as a case of a measurement, performed by ``perform``."""
+    return dict(zip(_KEY, run.key, strict=True)), partial(perform, run)
+
+
+def perform(run: TrainingRun) -> Row:
     """Train, then search at random for as many episodes; returns the record, as JSON types."""
     from parenvs.agents.learning.train.run import Config, train
     from parenvs.bench.curves import Curve

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.bench import agents as bench
+from parenvs.bench.measurement import Case, measurement
 from parenvs.bench.problems import PIPELINES, BenchProblem
 from parenvs.bench.runs import reached
 from parenvs.markdown import table
@@ -16,23 +18,37 @@ Record = Mapping[str, Any]
 """What ``perform`` returned for a run, with the number of ``jobs`` beside it."""
 
 
-def markdown(
+def _line(record: Record) -> str:
+    """One line on a run that is done."""
+    end = "optimum not reached"
+    if reached(record):
+        end = f"optimum after {record['target_steps']:,} steps"
+    names = f"{record['problem']} {record['agent']} seed {record['seed']}"
+    return f"{names}: {end}, {record['seconds']:.1f} s"
+
+
+@measurement(key=bench.key_of, title="Agents", line=_line)
+def agents(runs: Sequence[bench.TrainingRun]) -> list[Case]:
+    """Perform runs."""
+    return [bench.case(run, bench.perform) for run in runs]
+
+
+@agents.page
+def page(
+    records: Sequence[Record],
     problems: Sequence[BenchProblem],
     skipped: Mapping[str, str],
-    records: Sequence[Record],
     agents: Sequence[str],
-    command: str,
-) -> str:
-    """The results as a page of Markdown.
+) -> dict[str, list[str]]:
+    """The results, and the totals alone.
 
     Args:
+        records: the records of the runs.
         problems: the problems that agents were trained on.
         skipped: names of the problems without a legal plan, and why there is none.
-        records: the records of the runs.
         agents: names of the agents, in the order of the columns.
-        command: the command that makes the runs.
     """
-    sections = ["# Agents", f"`{command}`", _preface(records)]
+    sections = [_preface(records)]
     for task in dict.fromkeys(p.task for p in problems):
         head = ["cluster" if task == PIPELINES else "variant", "instance", "optimum", *agents]
         head += [f"random as long as {agent}" for agent in agents] + ["heuristic"]
@@ -46,17 +62,9 @@ def markdown(
         if none:
             words = ", ".join(name.removeprefix(f"{task} ") for name in none)
             sections.append(f"No plan is legal, so nothing is run: {words}.")
-    sections += ["## In all", table(TOTALS, totals(problems, records, agents), left=2)]
-    sections += ["## Where nothing has to be learned", *_plainly(problems, records, agents)]
-    return "\n\n".join(sections) + "\n"
-
-
-def summary(
-    problems: Sequence[BenchProblem], records: Sequence[Record], agents: Sequence[str], command: str
-) -> str:
-    """The totals alone, as a page of their own; the arguments are those of ``markdown``."""
-    rows = table(TOTALS, totals(problems, records, agents), left=2)
+    everything = table(TOTALS, totals(problems, records, agents), left=2)
     plainly = _plainly(problems, records, agents)
+    sections += ["## In all", everything, "## Where nothing has to be learned", *plainly]
     seeds = len({r["seed"] for r in records})
     preface = (
         f"{len(problems)} problems, {seeds} seeds each, within a budget of environment steps "
@@ -64,7 +72,17 @@ def summary(
         "optimum's. Random search: as many episodes as that agent played, run by run. Processor "
         "seconds, of all runs together."
     )
-    return "\n\n".join(["# Agents", f"`{command}`", preface, rows, *plainly]) + "\n"
+    return {"agents": sections, "agents_totals": [preface, everything, *plainly]}
+
+
+@agents.picture("curves")
+def curves(
+    records: Sequence[Record], problems: Sequence[BenchProblem], skipped: Mapping[str, str]
+) -> Any:
+    """The learning curves."""
+    from parenvs.bench.curves import draw
+
+    return draw(problems, skipped, records)
 
 
 def row(problem: BenchProblem, records: Sequence[Record], agents: Sequence[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -12,17 +11,7 @@ import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 
 from parenvs.agents.names import TRAINED
-from parenvs.view.page import (
-    INK,
-    LINK,
-    QUIET,
-    TRACK,
-    WIDTH,
-    blank_figure,
-    stage_colour,
-    style,
-    write,
-)
+from parenvs.view.page import INK, LINK, QUIET, TRACK, WIDTH, blank_figure, stage_colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,7 +100,7 @@ def spread(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     return steps, np.nanmedian(values, 0), np.nanmin(values, 0), np.nanmax(values, 0)
 
 
-def figure(
+def draw(
     problems: Sequence[BenchProblem],
     skipped: Mapping[str, str],
     records: Sequence[Mapping[str, Any]],
@@ -123,35 +112,6 @@ def figure(
         skipped: names of the problems without a legal plan, and why there is none.
         records: the records of the runs, see ``agents.perform``.
     """
-    with style():
-        return _draw(problems, skipped, records)
-
-
-def save(
-    path: str | os.PathLike[str],
-    problems: Sequence[BenchProblem],
-    skipped: Mapping[str, str],
-    records: Sequence[Mapping[str, Any]],
-) -> None:
-    """Write the picture of ``figure``; equal records give equal bytes.
-
-    Args:
-        path: the file, ``.png``, ``.svg`` or ``.pdf``.
-        problems: as in ``figure``.
-        skipped: as in ``figure``.
-        records: as in ``figure``.
-
-    Raises:
-        ParenvsError: ``path`` has another ending.
-    """
-    write(path, lambda: _draw(problems, skipped, records))
-
-
-def _draw(
-    problems: Sequence[BenchProblem],
-    skipped: Mapping[str, str],
-    records: Sequence[Mapping[str, Any]],
-) -> Figure:
     rows = list(dict.fromkeys((p.task, p.setting) for p in problems))
     there = [[p.instance for p in problems if (p.task, p.setting) == row] for row in rows]
     columns = list(dict.fromkeys(x for row in sorted(there, key=len, reverse=True) for x in row))

@@ -149,7 +149,7 @@ def _problem(task: str, setting: str, kwargs: dict[str, Any]) -> BenchProblem:
         source, reward = space.pipeline.profile.fingerprint, "1/L"
         cluster, steps = space.pipeline.cluster, space.stages - 1
         even = heuristics.even_cut(space.pipeline)
-        references = {"even": float(space.pipeline.values(even.cuts, even.device_cuts))}
+        references = {"even": even.value}
     name, where = kwargs["instance"], asdict(cluster)
     return BenchProblem(task, setting, name, kwargs, steps, source, where, reward, best, references)
 

@@ -14,15 +14,53 @@ from parenvs.agents.learning.distributed.tasks import LOCAL, RAY, on_ray
 from parenvs.errors import ParenvsError
 from parenvs.files import locked, write_text
 
+KeyOf = Callable[[dict[str, Any]], tuple[Any, ...]]
+"""Gives what tells a row from others."""
 WAIT = 60.0
 """Seconds that a record waits for another process that writes to its file."""
 Run = TypeVar("Run")
 """Whatever describes a run; it can be pickled."""
 
 
-def read(
-    path: Path, key_of: Callable[[dict[str, Any]], tuple[Any, ...]]
-) -> dict[tuple[Any, ...], dict[str, Any]]:
+class Rows:
+    """The rows of a file by key; each is in the file as soon as it is added.
+
+    Args:
+        path: the file.
+        key_of: gives what tells a row from others.
+    """
+
+    def __init__(self, path: Path, key_of: KeyOf) -> None:
+        self.path, self.key_of = path, key_of
+        self.by_key = read(path, key_of)
+
+    def __contains__(self, row: dict[str, Any]) -> bool:
+        """Whether there is a row with the key of this one."""
+        return self.key_of(row) in self.by_key
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows in the order of the file."""
+        return iter(self.by_key.values())
+
+    def __getitem__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return the row with the key of this one."""
+        return self.by_key[self.key_of(row)]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.by_key)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Add a row, in place of one with its key."""
+        append(self.path, row)
+        self.by_key[self.key_of(row)] = row
+
+    def of(self, **fields: Any) -> list[dict[str, Any]]:
+        """The rows that have these values."""
+        return [row for row in self if fields.items() <= row.items()]
+
+
+def read(path: Path, key_of: KeyOf) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Read the records of a file, leaving out a last line that was cut off.
 
     Args:

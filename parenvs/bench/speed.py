@@ -9,11 +9,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from parenvs.bench import speed_table
+from parenvs.bench.measurement import measurement
 from parenvs.bench.play import BASELINE, DRAWN, VIEWS, Case, speeds
 from parenvs.bench.scaling import LAYERS, PIVOTS, chain, classes, memory, pivots
 from parenvs.bench.solvers import parts, time_part
 from parenvs.errors import ParenvsError, need_extra
-from parenvs.machine import cores, processor, versions
 
 CUT, PLAN = "PipelineCut-v0", "PipelinePlan-v0"
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
@@ -135,7 +136,8 @@ def cases(folder: Path) -> dict[str, Case]:
     }
 
 
-def measure(
+@measurement(title="Speed")
+def bench_speed(
     effort: Effort = FULL, say: Callable[[str], object] = lambda text: None
 ) -> dict[str, Any]:
     """Measure everything on one thread, in processor time.
@@ -145,7 +147,7 @@ def measure(
         say: is called with a line on what is being measured.
 
     Returns:
-        JSON types: ``machine``, ``effort``, ``environments`` (see ``play.speeds``), ``targets``,
+        JSON types: ``effort``, ``environments`` (see ``play.speeds``), ``targets``,
         ``growth`` and ``memory`` (see ``scaling``), ``parts`` (see ``solvers``), ``training``, and
         ``training_missing``: why there is no training, or None.
     """
@@ -174,7 +176,6 @@ def measure(
             row["kwargs"] = {**row["kwargs"], "instance": Path(row["kwargs"]["instance"]).name}
     training, missing = _training(effort, say)
     return {
-        "machine": {"processor": processor(), "cores": cores(), "versions": versions()},
         "effort": asdict(effort),
         "environments": rows,
         "targets": reached(rows),
@@ -207,3 +208,6 @@ def _training(
     except ParenvsError as error:
         return [], str(error)
     return training_rates(effort.train_steps, effort.repeats, say), None
+
+
+bench_speed.page(speed_table.page)

@@ -1,16 +1,13 @@
-"""Tables of what ``parenvs bench speed`` measured, in Markdown."""
+"""The pages of ``parenvs bench speed``: all tables, and a short one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from parenvs.machine import counted
-from parenvs.markdown import table
+from parenvs.bench.page import Column, Row, columns, percent
 
-Row = dict[str, Any]
-"""The figures of a row of a table, as ``speed.measure`` returns them."""
 NAMES = {
     "steps_per_second": "steps/s",
     "over_single": "steps/s over the single one's",
@@ -18,225 +15,88 @@ NAMES = {
 }
 
 
-def markdown(data: Mapping[str, Any], command: str) -> str:
-    """The results of ``speed.measure`` as a page.
+def page(data: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The tables of ``bench_speed``, and one of steps per second alone.
 
     Args:
-        data: the results.
-        command: the command that made them.
+        data: the results of ``speed.bench_speed``.
     """
-    effort = data["effort"]
+    effort, rows = data["effort"], data["environments"]
+    preface = (
+        "Random legal steps on one thread, resets included, observations and masks written; steps "
+        f"a second of processor time, median of {effort['repeats']} runs of {effort['seconds']:g} "
+        's, all environments in turns. `envs`: at once, by `gym.make_vec`; "single" by '
+        "`gym.make`. `/ single`: over the single environment; `/ CartPole`: over gymnasium's "
+        "`CartPole-v1` with as many envs, median and worst, both of the same round. `of copying`: "
+        "the time that `np.copyto` takes for the bytes of the observation, over that of a step; "
+        "more than 100 % where what all share is written from one row. With `copy=False` it is a "
+        "view. `reset`: of all."
+    )
+    order = list(dict.fromkeys(row["what"] for row in rows))
+    targets = ["What is asked of them:", columns(data["targets"], TARGETS)]
+    targets = targets if data["targets"] else []
     sections = [
-        "# Speed",
-        f"`{command}`",
-        _machine(data["machine"]),
-        preface(effort["seconds"], effort["repeats"]),
-        environments(data["environments"]),
-        *asked(data["targets"]),
+        preface,
+        columns(sorted(rows, key=lambda row: order.index(row["what"])), ENVIRONMENTS),
+        *targets,
         "## Growth",
         "Steps a second against the number of environments are above.",
-        *pivots(data["growth"]["pivots"]),
-        *classes(data["growth"]["classes"]),
-        *memory(data["memory"]),
+        f"Growth with the number of pivots, `PipelineCut-v0`, {_envs(data['growth']['pivots'])} "
+        "envs, 4 stages on cluster C. `stages by`: where tables of stages would be too large, they "
+        "are computed in every step.",
+        columns(data["growth"]["pivots"], PIVOTS),
+        "Growth with the number of classes, `OperatorPartition-v0`: chains of dense layers, "
+        f"{_envs(data['growth']['classes'])} envs. Where whole rows would take a table of more "
+        "than 32 MiB, lists of changes take its place.",
+        columns(data["growth"]["classes"], CLASSES),
+        "Memory that each environment of a batch adds, in bytes, tables that all share left out: "
+        "the arrays of its state; all that the batch keeps; of that, the bounds that gymnasium "
+        "keeps of a batched observation space; what a step allocates at most, results included:",
+        columns(data["memory"], MEMORY),
         "## Reading, solving, judging",
         "Processor time of a call.",
-        parts(data["parts"]),
+        columns(data["parts"], PARTS, left=2),
         "## Training",
-        *training(data, effort),
     ]
-    return "\n\n".join(sections) + "\n"
+    if data["training_missing"]:
+        sections.append(f"Left out: {data['training_missing']}.")
+    else:
+        sections += [
+            "Environment steps a second in training, updates included, on native batches; median "
+            f"of {effort['repeats']} turns of {effort['train_steps']:,} steps or the whole updates "
+            "that hold them.",
+            columns(data["training"], TRAINING, left=2),
+        ]
+    return {
+        "bench_speed": sections,
+        "bench_speed_summary": [*_summary(rows, effort["repeats"]), *targets],
+    }
 
 
-def summary(data: Mapping[str, Any], command: str) -> str:
-    """Steps per second alone, as a page of its own: a row for each environment.
-
-    Args:
-        data: the results of ``speed.measure``.
-        command: the command that made them.
-    """
-    rows, effort = data["environments"], data["effort"]
+def _summary(rows: Sequence[Row], repeats: int) -> list[str]:
+    """Steps per second alone: a row for each environment, a column for each size."""
     counts = sorted({row["envs"] for row in rows})
-    by_case = {(row["what"], row["envs"]): row for row in rows}
-    cells = []
-    for what in dict.fromkeys(row["what"] for row in rows):
-        by_count = [by_case.get((what, count)) for count in counts]
-        cells.append([what, *("" if row is None else _short(row) for row in by_count)])
+    lines: dict[str, Row] = {}
+    for row in rows:
+        lines.setdefault(row["what"], {"what": row["what"]})[f"by_{row['envs']}"] = _short(row)
+    told: list[Column] = [("environment", "{what}")]
+    told += [(f"{count:,}" if count else "single", f"{{by_{count}}}") for count in counts]
     words = (
         "Random legal steps a second on one thread, resets included, observations and masks "
-        f"written; processor time, median of {effort['repeats']} runs. `single`: by `gym.make`; "
+        f"written; processor time, median of {repeats} runs. `single`: by `gym.make`; "
         "numbers: as many at once by `gym.make_vec`. In brackets: over gymnasium's `CartPole-v1` "
         "with as many envs in the same round."
     )
-    header = ["environment", *("single" if count == 0 else f"{count:,}" for count in counts)]
-    sections = ["# Speed", f"`{command}`", _machine(data["machine"]), words, table(header, cells)]
-    return "\n\n".join([*sections, *asked(data["targets"])]) + "\n"
+    return [words, columns(lines.values(), told)]
 
 
-def preface(seconds: float, repeats: int) -> str:
-    """The paragraph that says what is measured, and how.
-
-    Args:
-        seconds: processor seconds of a run.
-        repeats: number of runs.
-    """
-    return (
-        "Random legal steps on one thread, resets included, observations and masks written; steps "
-        f"a second of processor time, median of {repeats} runs of {seconds:g} s, all environments "
-        'in turns. `envs`: at once, by `gym.make_vec`; "single" by `gym.make`. `/ single`: over '
-        "the single environment; `/ CartPole`: over gymnasium's `CartPole-v1` with as many envs, "
-        "median and worst, both of the same round. `of copying`: the time that `np.copyto` takes "
-        "for the bytes of the observation, over that of a step; more than 100 % where what all "
-        "share is written from one row. With `copy=False` it is a view. `reset`: of all."
-    )
+def _middle(key: str, form: str, factor: float = 1.0) -> Any:
+    """A column: the median of a row's runs."""
+    return lambda row: format(factor * median(row[key]), form)
 
 
-def environments(rows: Sequence[Row]) -> str:
-    """Table of the environments; the sizes of a batch are below each other."""
-    order = list(dict.fromkeys(row["what"] for row in rows))
-    header = ["environment", "actions", "envs", "steps/s", "/ single", "/ CartPole", "worst"]
-    header += ["observation, bytes an env", "of copying", "reset, µs"]
-    return table(
-        header,
-        [
-            [
-                row["what"],
-                row["actions"],
-                row["envs"] or "single",
-                f"{median(row['steps_per_second']):,.0f}",
-                f"{median(row['over_single']):.1f}",
-                f"{median(row['over_cartpole']):.2f}",
-                f"{min(row['over_cartpole']):.2f}",
-                f"{row['observation_bytes']:,.0f}",
-                _percent(row["of_copying"]),
-                f"{1e6 * median(row['reset_seconds']):,.1f}",
-            ]
-            for row in sorted(rows, key=lambda row: order.index(row["what"]))
-        ],
-    )
-
-
-def asked(rows: Sequence[Row]) -> list[str]:
-    """Table of the speeds that are asked, and those that are reached."""
-    if not rows:
-        return []
-    cells = [
-        [
-            row["what"],
-            f"{row['envs']:,}" if row["envs"] else "single",
-            NAMES[row["of"]],
-            f"{row['asked']:,g}" if row["asked"] < 1000 else f"{row['asked']:,.0f}",
-            f"{row['reached']:,.2f}" if row["asked"] < 1000 else f"{row['reached']:,.0f}",
-            f"{row['ratio']:.2f}",
-        ]
-        for row in rows
-    ]
-    header = ["environment", "envs", "of", "asked, at least", "reached", "reached / asked"]
-    return ["What is asked of them:", table(header, cells)]
-
-
-def pivots(rows: Sequence[Row]) -> list[str]:
-    """Table of the growth with the number of pivots, after a paragraph."""
-    words = (
-        f"Growth with the number of pivots, `PipelineCut-v0`, {_envs(rows)} envs, 4 stages on "
-        "cluster C. `stages by`: where tables of stages would be too large, they are computed in "
-        "every step."
-    )
-    header = ["pivots", "candidates", "stages by", "tables, MB", "making, s", "steps/s"]
-    cells = [
-        [
-            f"{row['pivots']:,}",
-            f"{row['actions']:,}",
-            "table" if row["tabulated"] else "computing",
-            f"{row['table_bytes'] / 1e6:,.1f}",
-            f"{row['making_s']:.2f}",
-            f"{median(row['steps_per_second']):,.0f}",
-            f"{median(row['steps_per_second']) * row['actions']:,.0f}",
-            _percent(row["of_copying"]),
-        ]
-        for row in rows
-    ]
-    return [words, table([*header, "candidates/s", "of copying"], cells)]
-
-
-def classes(rows: Sequence[Row]) -> list[str]:
-    """Table of the growth with the number of classes, after a paragraph."""
-    words = (
-        "Growth with the number of classes, `OperatorPartition-v0`: chains of dense layers, "
-        f"{_envs(rows)} envs. Where whole rows would take a table of more than 32 MiB, lists of "
-        "changes take its place."
-    )
-    header = ["layers", "classes", "dimensions", "by", "making, s", "steps/s", "of copying"]
-    cells = [
-        [
-            row["layers"],
-            row["classes"],
-            row["dimensions"],
-            "table" if row["tables"] else "lists",
-            f"{row['making_s']:.2f}",
-            f"{median(row['steps_per_second']):,.0f}",
-            _percent(row["of_copying"]),
-        ]
-        for row in rows
-    ]
-    return [words, table(header, cells)]
-
-
-def memory(rows: Sequence[Row]) -> list[str]:
-    """Table of the memory per environment, after a paragraph."""
-    words = (
-        "Memory that each environment of a batch adds, in bytes, tables that all share left out: "
-        "the arrays of its state; all that the batch keeps; of that, the bounds that gymnasium "
-        "keeps of a batched observation space; what a step allocates at most, results included:"
-    )
-    keys = ("state", "held", "bounds", "in_a_step")
-    cells = [
-        [row["what"], f"{row['envs']:,}", *(f"{row[key]:,.0f}" for key in keys)] for row in rows
-    ]
-    header = ["environment", "envs", "state", "held", "bounds", "in a step"]
-    return [words, table(header, cells)]
-
-
-def parts(rows: Iterable[Row]) -> str:
-    """Table of the reader, solver and judge timings."""
-    cells = [
-        [
-            row["what"],
-            row["instance"],
-            f"{1e3 * median(row['seconds']):,.2f}",
-            f"{1e3 * min(row['seconds']):,.2f}",
-            f"{1e3 * max(row['seconds']):,.2f}",
-            f"{row['plans'] / median(row['seconds']):,.0f}" if row["plans"] > 1 else "",
-        ]
-        for row in rows
-    ]
-    return table(["what", "instance", "ms", "best", "worst", "plans/s"], cells, left=2)
-
-
-def training(data: Mapping[str, Any], effort: Mapping[str, Any]) -> list[str]:
-    """Table of the training speeds after a paragraph, or why there is none."""
-    if data["training_missing"]:
-        return [f"Left out: {data['training_missing']}."]
-    words = (
-        "Environment steps a second in training, updates included, on native batches; median of "
-        f"{effort['repeats']} turns of {effort['train_steps']:,} steps or the whole updates that "
-        "hold them."
-    )
-    cells = [
-        [
-            row["agent"],
-            f"{row['id']}, {row['kwargs']['instance']}",
-            row["envs"],
-            f"{median(row['steps_per_second']):,.0f}",
-        ]
-        for row in data["training"]
-    ]
-    return [words, table(["agent", "environment", "envs", "samples/s"], cells, left=2)]
-
-
-def _machine(machine: Mapping[str, Any]) -> str:
-    """Processor, cores and versions, in words."""
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    return f"{machine['processor']}, {counted(machine['cores'])}; {versions}"
+def _copying(row: Row) -> str:
+    return percent(median(row["of_copying"]), 0)
 
 
 def _short(row: Row) -> str:
@@ -251,6 +111,73 @@ def _envs(rows: Sequence[Row]) -> str:
     return " or ".join(dict.fromkeys(f"{row['envs']:,}" for row in rows))
 
 
-def _percent(shares: Sequence[float]) -> str:
-    """The median of shares as per cent."""
-    return f"{100 * median(shares):.0f} %"
+def _asked(row: Row, key: str) -> str:
+    """A figure that is asked, or reached: whole if it is large."""
+    small = {"asked": ",g", "reached": ",.2f"}[key]
+    return format(row[key], small if row["asked"] < 1000 else ",.0f")
+
+
+ENVIRONMENTS: list[Column] = [
+    ("environment", "{what}"),
+    ("actions", "{actions}"),
+    ("envs", lambda row: row["envs"] or "single"),
+    ("steps/s", _middle("steps_per_second", ",.0f")),
+    ("/ single", _middle("over_single", ".1f")),
+    ("/ CartPole", _middle("over_cartpole", ".2f")),
+    ("worst", lambda row: f"{min(row['over_cartpole']):.2f}"),
+    ("observation, bytes an env", "{observation_bytes:,.0f}"),
+    ("of copying", _copying),
+    ("reset, µs", _middle("reset_seconds", ",.1f", 1e6)),
+]
+TARGETS: list[Column] = [
+    ("environment", "{what}"),
+    ("envs", lambda row: f"{row['envs']:,}" if row["envs"] else "single"),
+    ("of", lambda row: NAMES[row["of"]]),
+    ("asked, at least", lambda row: _asked(row, "asked")),
+    ("reached", lambda row: _asked(row, "reached")),
+    ("reached / asked", "{ratio:.2f}"),
+]
+PIVOTS: list[Column] = [
+    ("pivots", "{pivots:,}"),
+    ("candidates", "{actions:,}"),
+    ("stages by", lambda row: "table" if row["tabulated"] else "computing"),
+    ("tables, MB", "{table_bytes:,.1f/1e6}"),
+    ("making, s", "{making_s:.2f}"),
+    ("steps/s", _middle("steps_per_second", ",.0f")),
+    ("candidates/s", lambda row: f"{median(row['steps_per_second']) * row['actions']:,.0f}"),
+    ("of copying", _copying),
+]
+CLASSES: list[Column] = [
+    ("layers", "{layers}"),
+    ("classes", "{classes}"),
+    ("dimensions", "{dimensions}"),
+    ("by", lambda row: "table" if row["tables"] else "lists"),
+    ("making, s", "{making_s:.2f}"),
+    ("steps/s", _middle("steps_per_second", ",.0f")),
+    ("of copying", _copying),
+]
+MEMORY: list[Column] = [
+    ("environment", "{what}"),
+    ("envs", "{envs:,}"),
+    ("state", "{state:,.0f}"),
+    ("held", "{held:,.0f}"),
+    ("bounds", "{bounds:,.0f}"),
+    ("in a step", "{in_a_step:,.0f}"),
+]
+PARTS: list[Column] = [
+    ("what", "{what}"),
+    ("instance", "{instance}"),
+    ("ms", _middle("seconds", ",.2f", 1e3)),
+    ("best", lambda row: f"{1e3 * min(row['seconds']):,.2f}"),
+    ("worst", lambda row: f"{1e3 * max(row['seconds']):,.2f}"),
+    (
+        "plans/s",
+        lambda row: f"{row['plans'] / median(row['seconds']):,.0f}" if row["plans"] > 1 else "",
+    ),
+]
+TRAINING: list[Column] = [
+    ("agent", "{agent}"),
+    ("environment", "{id}, {kwargs[instance]}"),
+    ("envs", "{envs}"),
+    ("samples/s", _middle("steps_per_second", ",.0f")),
+]

@@ -23,7 +23,6 @@ from parenvs.cli.options import (
 )
 from parenvs.cli.report import Step, note, out, say, say_json, say_progress, say_text
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra, shown
-from parenvs.files import locked, write_text
 
 _Kind = Annotated[str, typer.Option(help="Kind of the device: cpu or cuda.")]
 _Repeats = Annotated[int, typer.Option(help="Runs of everything that count.")]
@@ -96,11 +95,10 @@ def agents(
     check_engine_options(engine, address)
     with need_extra("agents", "training"):
         from parenvs.agents.learning.train.learners import LEARNERS, find_plugin
-        from parenvs.bench import agents as bench
-        from parenvs.bench import curves
+        from parenvs.bench.agents import TrainingRun
         from parenvs.bench.problems import CLUSTERS, solve_problems
-        from parenvs.bench.runs import append, reached, read, run_all
-    from parenvs.bench.agents_table import markdown, summary, totals
+    from parenvs.bench.agents_table import agents as measured
+    from parenvs.bench.agents_table import totals
     from parenvs.shipped import PAPER, names
 
     if quick:
@@ -117,37 +115,20 @@ def agents(
     if not problems:
         raise InfeasibleError("; ".join(skipped.values()))
     runs = [
-        bench.TrainingRun(problem, agent, seed, steps or LEARNERS[agent].budget, full)
+        TrainingRun(problem, agent, seed, steps or LEARNERS[agent].budget, full)
         for seed in range(seeds)
         for problem in problems
         for agent in chosen
     ]
-    path = folder / "agents.jsonl"
     command = (
         f"parenvs bench agents --agents {','.join(chosen)} --tasks {','.join(wanted)} --instances "
         f"{','.join(graphs)} --clusters {','.join(presets)} --seeds {seeds}"
         f"{f' --steps {steps}' if steps else ''}{' --full' if full else ''}"
     )
-    with locked(path, beside=True):
-        done = read(path, bench.key_of)
-        missing = [run for run in runs if run.key not in done]
-        say_progress(f"{len(runs)} runs, of which {len(runs) - len(missing)} are in {path}")
-        if not render_only:
-            try:
-                for number, record in enumerate(
-                    run_all(bench.perform, missing, jobs, engine, address), 1
-                ):
-                    append(path, {**record, "jobs": jobs})
-                    say_progress(f"{number}/{len(missing)} {_line(record, reached(record))}")
-            except KeyboardInterrupt:
-                raise ParenvsError(f"interrupted; the same command continues {path}") from None
-            done = read(path, bench.key_of)
-        records = [done[run.key] for run in runs if run.key in done]
-        if not records:
-            raise ParenvsError(f"{path}: no such run yet; leave out --render-only")
-        write_text(folder / "agents.md", markdown(problems, skipped, records, chosen, command))
-        write_text(folder / "agents_totals.md", summary(problems, records, chosen, command))
-        curves.save(folder / "curves.png", problems, skipped, records)
+    options = {"problems": problems, "skipped": skipped, "runs": runs, "agents": chosen}
+    processes: Any = {"jobs": jobs, "engine": engine, "address": address}
+    records = measured.run(folder, options, render_only, say=say_progress, **processes)
+    measured.publish(records, folder, options, command, "")
     out.print(tables.bench_totals(totals(problems, records, chosen)))
     files = "agents.jsonl, agents.md, agents_totals.md, curves.png"
     say(f"written to {folder}: {files}")
@@ -174,10 +155,9 @@ def speed(
 
     Writes all runs, their medians as tables, and a short table. Nothing else should run meanwhile.
     """
-    from parenvs.bench import speed as bench_speed
-    from parenvs.bench.speed_table import markdown, summary
+    from parenvs.bench.speed import FULL, QUICK, bench_speed
 
-    effort = bench_speed.QUICK if quick else bench_speed.FULL
+    effort = QUICK if quick else FULL
     if repeats is not None:
         check_range("--repeats", repeats, 1)
         effort = replace(effort, repeats=repeats)
@@ -185,19 +165,12 @@ def speed(
         if not 0 < seconds <= 3600:
             raise ParenvsError(f"--seconds must be over 0 and at most 3600, not {seconds:g}")
         effort = replace(effort, seconds=seconds)
-    data = bench_speed.measure(effort, say_progress)
-    options = {"--quick": quick, f"--repeats {repeats}": repeats, f"--seconds {seconds}": seconds}
-    command = " ".join(
-        ["parenvs bench speed", *(option for option, given in options.items() if given)]
-    )
-    short = summary(data, command)
-    raw = json.dumps({"command": command, **data}, indent=1)
-    path = folder / "bench_speed.json"
-    with locked(path, beside=True, wait=60):  # the three belong together
-        write_text(path, raw + "\n")
-        write_text(folder / "bench_speed.md", markdown(data, command))
-        write_text(folder / "bench_speed_summary.md", short)
-    say_text(short)
+    words = {"--quick": quick, f"--repeats {repeats}": repeats, f"--seconds {seconds}": seconds}
+    command = " ".join(["parenvs bench speed", *(word for word, given in words.items() if given)])
+    options = {"effort": effort}
+    data = bench_speed.run(folder, options, say=say_progress)
+    bench_speed.publish(data, folder, options, command)
+    say_text((folder / "bench_speed_summary.md").read_text(encoding="utf-8"))
     files = "bench_speed.json, bench_speed.md, bench_speed_summary.md"
     say(f"written to {folder}: {files}")
 
@@ -235,31 +208,19 @@ def hybrid(
     One line a table: number of figures, mean absolute error, worst, rank correlation, and what
     other tools are recorded to predict for the same rows.
     """
-    from parenvs.bench.hybrid import page
-    from parenvs.bench.hybrid.predict import predictions
-    from parenvs.bench.hybrid.rows import read_rows
-    from parenvs.bench.hybrid.steps import SHIPPED, compared, read_steps
+    from parenvs.bench.hybrid.page import hybrid as measured
 
     if only not in (None, "rows", "steps"):
         raise ParenvsError(f"--only must be rows or steps, not {only!r}")
-    found, skipped = ([], []) if only == "steps" else predictions(read_rows(rows))
-    if only == "rows" or (only is None and rows is not None and not steps):
-        files = []
+    options = {"rows": rows, "steps": steps or [], "only": only}
+    words = [f"--rows {rows}"] * (rows is not None) + [f"--steps {x}" for x in steps or ()]
+    command = " ".join(["parenvs bench hybrid", *words, *[f"--only {only}"] * (only is not None)])
+    data = measured.run(Path(), options)
+    if folder is None:
+        text = measured.shown(data, Path(), options, command, "")["hybrid"]
     else:
-        files = [read_steps(path) for path in steps or ()]
-        given = {one.model for one in files}
-        files += [one for one in map(read_steps, SHIPPED) if one.model not in given]
-    verdicts = compared(files)
-    options = [f"--rows {rows}"] * (rows is not None) + [f"--steps {x}" for x in steps or ()]
-    options += [f"--only {only}"] * (only is not None)
-    command = " ".join(["parenvs bench hybrid", *options])
-    everything = (command, found, skipped, files, verdicts)
-    text = page.markdown(*everything)
-    content = json.dumps(page.to_json(*everything), indent=1) + "\n"
-    if folder is not None:
-        write_text(folder / "hybrid.md", text)
-        write_text(folder / "hybrid.json", content)
-    say_text(content if as_json else text)
+        text = measured.publish(data, folder, options, command, "")
+    say_text(json.dumps(measured.content(data, command, ""), indent=1) if as_json else text)
     if folder is not None and not as_json:
         say(f"written to {folder}: hybrid.md, hybrid.json")
 
@@ -279,13 +240,6 @@ def _several(option: str, text: str, known: Sequence[str]) -> list[str]:
     if not names:
         raise ParenvsError(f"{option}: name at least one of {', '.join(known)}")
     return names
-
-
-def _line(record: dict[str, Any], reached: bool) -> str:
-    """One line on a run that is done."""
-    end = f"optimum after {record['target_steps']:,} steps" if reached else "optimum not reached"
-    names = f"{record['problem']} {record['agent']} seed {record['seed']}"
-    return f"{names}: {end}, {record['seconds']:.1f} s"
 
 
 def calibrate(

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from jax_versions import jax_that_verifies
 
-from parenvs import HybridPlan, HybridStage, ParenvsError, from_jax
+from benchmarks.exports import t5_losses
+from benchmarks.framework import apart
+from parenvs import Graph, HybridPlan, HybridStage, ParenvsError
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import InfeasibleError
 from parenvs.exports.compilation import collectives_of, compile_plan
@@ -270,19 +272,8 @@ def test_example__losses_are_those_of_one_device():
 def test_t5__losses_are_those_of_one_device():
     """The shipped T5, small: twenty steps under operator, data and hybrid plans on 8 devices."""
     quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    ended = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "exports.py"), "--t5", "1"],
-        env={
-            **os.environ,
-            "XLA_FLAGS": f"{quick} --xla_force_host_platform_device_count=8",
-            "JAX_PLATFORMS": "cpu",
-        },
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    rows = json.loads(ended.stdout)
+    flags = f"{quick} --xla_force_host_platform_device_count=8"
+    rows = apart(t5_losses, 1, XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
     assert [row["plan"] for row in rows] == ["operators", "batch", "2 x 4"]
     assert max(row["worst"] for row in rows) < 1e-4
     assert all(row["last"] < row["first"] for row in rows)

@@ -1,24 +1,47 @@
-"""The table of errors and what stands around it, in Markdown and as JSON types."""
+"""``parenvs bench hybrid``: what is measured, the table of errors and what stands around it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from parenvs.bench.hybrid.constants import CONSTANTS
-from parenvs.bench.hybrid.errors import Group, fitted_on, groups
-from parenvs.bench.hybrid.predict import Prediction, Skipped
-from parenvs.bench.hybrid.steps import Steps, Verdict
-from parenvs.markdown import escaped, table
+from parenvs.bench.hybrid.errors import fitted_on, groups
+from parenvs.bench.hybrid.predict import Prediction, Skipped, predictions
+from parenvs.bench.hybrid.rows import read_rows
+from parenvs.bench.hybrid.steps import SHIPPED, Steps, Verdict, compared, read_steps
+from parenvs.bench.measurement import measurement
+from parenvs.bench.page import Column, Row, columns
+from parenvs.markdown import escaped
 
 TOOLS = ("calculon", "llm_analysis")
 """Tools whose recorded outputs stand beside ours."""
 
 
+@measurement(title="Costs against what others measured")
+def hybrid(
+    rows: Path | None = None, steps: Sequence[Path] = (), only: str | None = None
+) -> dict[str, Any]:
+    """Hold costs against published rows and measured steps.
+
+    Args:
+        rows: file of published rows (default: the shipped ones).
+        steps: files of measured steps, judged beside the shipped ones of other models.
+        only: ``"rows"`` or ``"steps"`` leaves out the other half.
+    """
+    found, skipped = ([], []) if only == "steps" else predictions(read_rows(rows))
+    files = []
+    if only == "steps" or (only is None and (rows is None or steps)):
+        files = [read_steps(path) for path in steps]
+        given = {one.model for one in files}
+        files += [one for one in map(read_steps, SHIPPED) if one.model not in given]
+    return to_json(found, skipped, files, compared(files))
+
+
 def to_json(
-    command: str,
     found: Sequence[Prediction],
     skipped: Sequence[Skipped],
     files: Sequence[Steps],
@@ -28,7 +51,6 @@ def to_json(
     parts = groups(found)
     used = {item for part in parts for item in part.constants}
     return {
-        "command": command,
         "tables": [part.to_json() for part in parts],
         "rows": [
             {**one.to_json(), "fitted": [item.words for item in fitted_on(one)]} for one in found
@@ -40,7 +62,13 @@ def to_json(
             if item in used
         ],
         "steps": [
-            {"file": one.path, "model": one.model, "assumed": list(one.assumed)} for one in files
+            {
+                "file": one.path,
+                "model": one.model,
+                "assumed": list(one.assumed),
+                "count": len(one.seconds),
+            }
+            for one in files
         ],
         "steps_judged": [
             {**asdict(one), "best": list(one.best), "far": [list(plan) for plan in one.far]}
@@ -49,110 +77,113 @@ def to_json(
     }
 
 
-def markdown(
-    command: str,
-    found: Sequence[Prediction],
-    skipped: Sequence[Skipped],
-    files: Sequence[Steps],
-    verdicts: Sequence[Verdict],
-) -> str:
-    """Return a page: tables of errors, steps, constants, assumptions, rows left out."""
-    parts = groups(found)
-    sections = ["# Costs against what others measured", f"`{command}`"]
-    if found:
+@hybrid.page
+def page(data: dict[str, Any]) -> list[str]:
+    """Tables of errors, steps, constants, assumptions, rows left out."""
+    rows, sections = data["rows"], []
+    if rows:
         sections += [
-            f"{len(found)} figures of {len({one.row for one in found})} published rows. An error "
+            f"{len(rows)} figures of {len({row['row'] for row in rows})} published rows. An error "
             "is the predicted figure over the published one, less 1: the mean of its absolute "
             "values, and the worst. A table on which a constant was fitted names it; none was "
             "fitted on a single row. Other tools' outputs are recorded, not run.",
-            _errors(parts),
+            columns(data["tables"], ERRORS, left=4),
         ]
-    if verdicts:
-        sections += ["## Measured steps of pipelines", *_steps(files, verdicts)]
-    used = [item for part in parts for item in part.constants]
-    if used:
-        sections += ["## Fitted constants", _constants(used)]
-    if found:
-        sections += ["## Assumed", *_assumed(found)]
-    if skipped:
-        reasons = Counter((one.source, one.table, one.reason) for one in skipped)
+    if data["steps_judged"]:
+        said = [
+            f"* {escaped(one['model'])}: {one['count']} steps of {escaped(one['file'])}"
+            f"{'; assumed: ' if one['assumed'] else ''}{'; '.join(one['assumed'])}."
+            for one in data["steps"]
+        ]
+        sections += [
+            "## Measured steps of pipelines",
+            "Data-parallel and pipeline degrees on one cluster, at fp16 (a V100's peak is then 125 "
+            "TFLOP/s, of its tensor cores), stack deepspeed-2022. Two constants are fitted on all "
+            "steps of one model, and judged on another's. `Far off` are steps measured 30 % and "
+            "more over the predicted; `its place` is that of the plan called best among the "
+            "measured. With measured layers the matmul share is their speed relative to the "
+            "profile.",
+            "\n".join(said),
+            columns(data["steps_judged"], STEPS, left=2),
+        ]
+    if data["constants"]:
+        told = [{"constant": words, **_fit(words, data)} for words in _fitted(data["tables"])]
+        sections += ["## Fitted constants", columns(told, FITS, left=(0, 2))]
+    if rows:
+        sections += ["## Assumed", *_assumed(rows)]
+    if data["not_predicted"]:
+        reasons = Counter((x["source"], x["table"], x["reason"]) for x in data["not_predicted"])
         lines = [
             f"* {escaped(' '.join(filter(None, [source, where])))}, {count} "
             f"{'row' if count == 1 else 'rows'}: {escaped(reason)}."
             for (source, where, reason), count in reasons.items()
         ]
         sections += ["## Rows that nothing is predicted for", "\n".join(lines)]
-    return "\n\n".join(sections) + "\n"
+    return sections
 
 
-def _errors(parts: Sequence[Group]) -> str:
-    header = ["source", "table", "stack", "fitted here", "n", "mean", "worst", "rank corr."]
-    rows = []
-    for part in parts:
-        fitted = ", ".join(dict.fromkeys(item.name for item in part.constants))
-        others = []
-        for tool in TOOLS:
-            figure = part.of_tool(tool)
-            count = f" ({figure[0]})" if figure and figure[0] < len(part.predictions) else ""
-            others.append(f"{100 * figure[1]:.1f} %{count}" if figure else "")
-        rank = "" if part.rank is None else f"{part.rank:.2f}"
-        rows.append(
-            [escaped(part.source), escaped(part.table), part.stack, fitted, len(part.predictions),
-             f"{100 * part.mean:.1f} %", f"{100 * part.worst:+.1f} %", rank, *others]
-        )  # fmt: skip
-    return table([*header, "calculon", "llm-analysis"], rows, left=4)
+def _of_tool(tool: str) -> Any:
+    """A column: the mean error of a tool, and of how many rows if not of all."""
+
+    def told(part: Row) -> str:
+        count, mean = part["tools"].get(tool) or (0, 0.0)
+        few = f" ({count})" if count < part["n"] else ""
+        return f"{100 * mean:.1f} %{few}" if count else ""
+
+    return told
 
 
-def _steps(files: Sequence[Steps], verdicts: Sequence[Verdict]) -> list[str]:
-    header = [
-        "steps of", "constants fitted on", "matmul share", "network share", "mean", "worst",
-        "rank corr.", "far off", "rank corr. without", "called best", "its place", "over the best",
-    ]  # fmt: skip
-    rows = [
-        [
-            escaped(one.model), escaped(one.fitted_on), f"{one.share:.3f}", f"{one.network:.3f}",
-            f"{100 * one.mean:.1f} %", f"{100 * one.worst:+.1f} %", _figure(one.rank),
-            len(one.far), _figure(one.rank_without), f"{one.best[0]} x {one.best[1]}", one.place,
-            f"{100 * one.over_best:.1f} %",
-        ]
-        for one in verdicts
-    ]  # fmt: skip
-    said = [
-        f"* {escaped(one.model)}: {len(one.seconds)} steps of {escaped(one.path)}"
-        f"{'; assumed: ' if one.assumed else ''}{'; '.join(one.assumed)}."
-        for one in files
-    ]
-    words = (
-        "Data-parallel and pipeline degrees on one cluster, at fp16 (a V100's peak is then 125 "
-        "TFLOP/s, of its tensor cores), stack deepspeed-2022. Two constants are fitted on all "
-        "steps of one model, and judged on another's. `Far off` are steps measured 30 % and more "
-        "over the predicted; `its place` is that of the plan called best among the measured. With "
-        "measured layers the matmul share is their speed relative to the profile."
-    )
-    return [words, "\n".join(said), table(header, rows, left=2)]
+ERRORS: list[Column] = [
+    ("source", lambda part: escaped(part["source"])),
+    ("table", lambda part: escaped(part["table"])),
+    ("stack", "{stack}"),
+    (
+        "fitted here",
+        lambda part: ", ".join(dict.fromkeys(words.split()[1] for words in part["fitted"])),
+    ),
+    ("n", "{n}"),
+    ("mean", "{mean_absolute:.1%}"),
+    ("worst", lambda part: f"{100 * part['worst']:+.1f} %"),
+    ("rank corr.", "{rank_correlation:.2f}"),
+    *((tool.replace("_", "-"), _of_tool(tool)) for tool in TOOLS),
+]
+STEPS: list[Column] = [
+    ("steps of", lambda one: escaped(one["model"])),
+    ("constants fitted on", lambda one: escaped(one["fitted_on"])),
+    ("matmul share", "{share:.3f}"),
+    ("network share", "{network:.3f}"),
+    ("mean", "{mean:.1%}"),
+    ("worst", lambda one: f"{100 * one['worst']:+.1f} %"),
+    ("rank corr.", "{rank:.3f}"),
+    ("far off", lambda one: len(one["far"])),
+    ("rank corr. without", "{rank_without:.3f}"),
+    ("called best", "{best[0]} x {best[1]}"),
+    ("its place", "{place}"),
+    ("over the best", "{over_best:.1%}"),
+]
+FITS: list[Column] = [
+    ("constant", "{constant}"),
+    ("value", "{value:g}"),
+    ("fitted on", lambda one: escaped("; ".join(one["rows"]))),
+]
 
 
-def _figure(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
+def _fitted(tables: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(words for part in tables for words in part["fitted"]))
 
 
-def _constants(used: Sequence[Any]) -> str:
-    on: dict[str, list[str]] = {}
-    values = {}
-    for item in used:
-        rows = on.setdefault(item.words, [])
-        values[item.words] = item.value
-        if item.rows not in rows:
-            rows.append(item.rows)
-    cells = [[words, f"{values[words]:g}", escaped("; ".join(rows))] for words, rows in on.items()]
-    return table(["constant", "value", "fitted on"], cells, left=(0, 2))
+def _fit(words: str, data: dict[str, Any]) -> Row:
+    """The value of a constant, and the rows that it was fitted on."""
+    own = [item for item in data["constants"] if item["constant"] == words]
+    rows = dict.fromkeys(item["fitted_on"] for item in own)
+    return {"value": own[-1]["value"], "rows": list(rows)}
 
 
-def _assumed(found: Sequence[Prediction]) -> list[str]:
+def _assumed(rows: Sequence[Row]) -> list[str]:
     """One line for each source: what its rows leave out."""
     by_source: dict[str, Counter[str]] = {}
-    for one in found:
-        by_source.setdefault(one.source, Counter()).update(one.assumed)
+    for row in rows:
+        by_source.setdefault(row["source"], Counter()).update(row["assumed"])
     lines = [
         f"* {escaped(source)}: " + "; ".join(
             f"{escaped(words)}{'' if count == 1 else f' ({count})'}"

@@ -1,10 +1,12 @@
-"""A learning curve of regrets: an agent plays problems for validation while it is trained."""
+"""Agents that are trained once: their files, the seconds of their trainings, their curves."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 
@@ -15,6 +17,32 @@ VALIDATION, FIRST = "plan-validation", 80
 """What curves are judged on, its first problems."""
 LOOKS = 8
 """Points of a learning curve after the start."""
+
+
+def kept(
+    path: Path,
+    train: Callable[[], Any],
+    load: Callable[[Path], Any],
+    save: Callable[[Any, Path], object] = lambda agent, path: agent.save(path),
+) -> tuple[Any, float]:
+    """The agent of a file, trained if it is not there, and the processor seconds it took.
+
+    Args:
+        path: the file; the seconds are beside it.
+        train: makes the agent.
+        load: reads it.
+        save: writes it.
+    """
+    took = path.with_suffix(".json")
+    if took.exists():
+        return load(path), json.loads(took.read_text())
+    begin = time.process_time()
+    agent = train()
+    seconds = time.process_time() - begin
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save(agent, path)
+    write_text(took, json.dumps(seconds))
+    return agent, seconds
 
 
 class Looks(BaseCallback):
