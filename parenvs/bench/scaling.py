@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.bench.play import Case, batch_play, copies, draw_actions, make, observed_bytes, rate
+from parenvs.tasks.partition.transitions import transitions_of
 from parenvs.tasks.pipeline.profile import StageProfile
 
 PIVOTS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -92,7 +93,7 @@ def classes(layers: int, count: int, folder: Path, seconds: float, repeats: int)
         "layers": layers,
         "classes": len(space.classes),
         "dimensions": len(space.dimensions),
-        "tables": envs.transitions.decisions.table is not None,
+        "tables": transitions_of(space).decisions.table is not None,
         **row,
     }
 
@@ -113,11 +114,8 @@ def memory(what: str, case: Case, count: int, steps: int = 1) -> dict[str, Any]:
         allocated at most during a step, results included. ``in_a_step``: the part of it that the
         step adds.
     """
-    first_batch, traced_bytes, peak = (
-        make(case, 1),
-        [],
-        0,
-    )  # makes the tables that all batches share
+    first_batch = make(case, 1)  # makes the tables that all batches share
+    traced_bytes, peak = [], 0
     for size in (1, count):
         tracemalloc.start()
         envs = make(case, size)
@@ -131,7 +129,10 @@ def memory(what: str, case: Case, count: int, steps: int = 1) -> dict[str, Any]:
     first_batch.close()
     boxes = [space for space in envs.observation_space.values() if hasattr(space, "low")]
     parts = ("low", "high", "bounded_below", "bounded_above")
-    arrays = [value for value in vars(envs).values() if isinstance(value, np.ndarray)]
+    game = getattr(envs, "game", None)
+    holders = [envs, game, getattr(getattr(game, "groups", None), "home", None)]
+    kept = [value for holder in holders if holder for value in vars(holder).values()]
+    arrays = [value for value in kept if isinstance(value, np.ndarray)]
     return {
         "what": what,
         "envs": count,
