@@ -40,9 +40,9 @@ from parenvs.agents.hybrid.episodes import local_search, random_play
 from parenvs.agents.hybrid.heuristics import megatron
 from parenvs.agents.hybrid.servers.heuristics import sorted_orders, swap_search
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.hybrid.game.single import rules_of
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shipped import problem_sets
+from parenvs.tasks.hybrid.turns.rules import rules_of
 
 SETS = {"hybrid-test": 30, "hybrid-outside": 15, "hetero-8-test": 16, "hetero-32-test": 16}
 """Set -> its first problems, on which everything is measured."""
@@ -70,7 +70,7 @@ BUILD = Path("build/hybrid_envs")
 
 def planners(problem: Hybrid, set_name: str) -> Iterator[tuple[str, Any]]:
     """Yield planners of a problem by name; those of the hetero sets keep to their rules."""
-    rules = rules_of(set_name, None, None, None, None)
+    rules = rules_of(set_name)
     for name, plays, mask in (
         ("random", 1, "legal"),
         ("random, completable", 1, "completable"),

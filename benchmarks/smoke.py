@@ -66,7 +66,7 @@ def with_extras(folder: Path, extras: list[str]) -> None:
         options = {"n_steps": 1, "batch_size": 64}
         train(Config("PipelineCut-v0", {"instance": "vgg-19"}, steps=64, overrides=options))
     if "envs" in extras:
-        from parenvs.tasks.hybrid.game import hybrid_v0
+        from parenvs.envs import hybrid_v0
 
         hybrid_v0.env("hybrid/7").reset(seed=0)
 

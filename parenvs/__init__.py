@@ -105,7 +105,7 @@ def __dir__() -> list[str]:
 _GAMES = {
     "DataParallel-v0": "partition.game:DataParallelEnv partition.game",
     "ElasticPlan-v0": "elastic.game:ElasticPlanEnv elastic.game",
-    "HybridPlan-v0": "hybrid.game.single:HybridPlanEnv hybrid.game.batch",
+    "HybridPlan-v0": "hybrid.game:HybridPlanEnv hybrid.game",
     "IntraOpSharding-v0": "sharding.game:IntraOpShardingEnv sharding.game",
     "MicroBatchOrder-v0": "order.game:MicroBatchOrderEnv order.game",
     "OperatorPartition-v0": "partition.game:OperatorPartitionEnv partition.game",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parenvs.tasks.hybrid.game.problems import HETERO
-from parenvs.tasks.hybrid.turns.rules import ORDERS
+from parenvs.tasks.hybrid.turns.rules import HETERO, ORDERS
 
 RULES = (
     "mask", "server_order", "stage_devices", "most_chunks",  # of ``HybridPlan-v0``

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +11,9 @@ import numpy as np
 from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.turns.actions import STAGE_LAYERS, TO_THE_END
-from parenvs.tasks.hybrid.turns.game import MASKS, Game, Setting
+from parenvs.tasks.hybrid.turns.actions import OFFSETS, STAGE_LAYERS, TO_THE_END, TURN_OF
+from parenvs.tasks.hybrid.turns.episodes import MASKS, Episodes
+from parenvs.tasks.hybrid.turns.problems import Setting
 from parenvs.tasks.hybrid.turns.rules import Rules
 
 EVALUATIONS = 600
@@ -20,16 +22,85 @@ _PATIENCE = 150  # judged plans without a better one, after which the search sta
 
 
 class _Played(NamedTuple):
-    """A complete episode: seconds of a step, bytes over the limit, and the game."""
+    """A complete plan: seconds of a step, bytes over the limit, and the actions that make it."""
 
     length: float
     excess: float
-    game: Game
+    actions: list[int]
 
     @property
     def rank(self) -> tuple[float, float]:
         """Plans that fit come first, the fastest of them before; the others by what they lack."""
         return (0.0, self.length) if self.excess <= 0 else (self.excess, self.length)
+
+
+class _Node:
+    """The beginning of plans: its legal actions, and what those that were taken led to."""
+
+    def __init__(self, episode: Episodes) -> None:
+        self.after: dict[int, _Node] = {}
+        self.state = episode.state(0)
+        self.is_over, self.turn = bool(episode.over[0]), int(episode.turn[0])
+        self.length, self.excess = float(episode.length[0]), float(episode.excess[0])
+        self.legal = np.flatnonzero(episode.legal[0])
+
+
+class _Tree:
+    """The plans of a problem that were played; no beginning is played twice."""
+
+    def __init__(self, problem: Hybrid, rules: Rules | None, mask: str = MASKS[0]) -> None:
+        self.problem = problem
+        self.episode = Episodes.of(Setting(problem, rules or Rules()), mask)
+        self.root = _Node(self.episode)
+
+    def take(self, node: _Node, action: int) -> _Node:
+        """Return what an action leads to."""
+        if action not in node.after:
+            self.episode.resume(0, node.state)
+            self.episode.act(action)
+            node.after[action] = _Node(self.episode)
+        return node.after[action]
+
+    def play(self, rng: np.random.Generator) -> _Played:
+        """Play random legal actions to the end."""
+        node = self.root
+        taken: list[int] = []
+        while not node.is_over:
+            if not node.legal.size:  # mask "completable", at the opening
+                raise InfeasibleError(
+                    f"{self.problem.instance}: no plan that an episode can build fits the memory"
+                )
+            taken.append(int(rng.choice(node.legal)))
+            node = self.take(node, taken[-1])
+        return _Played(node.length, node.excess, taken)
+
+    def change(self, actions: list[int], rng: np.random.Generator) -> _Played:
+        """Play the actions of a plan again, one of them changed."""
+        where = int(rng.integers(len(actions)))
+        old, taken, node = actions[where], actions[:where], self.root
+        # The old actions behind the changed one are offered to the turn that they were made in.
+        kept = deque(actions[where:])
+        for action in taken:
+            node = self.take(node, action)
+        others = node.legal[node.legal != old]
+        if others.size:
+            if node.turn == STAGE_LAYERS and rng.random() < 0.5:
+                # A neighbouring border is more often better than a distant one.
+                others = others[np.argsort(np.abs(others - old), kind="stable")[:4]]
+            taken.append(int(rng.choice(others)))
+            node = self.take(node, taken[-1])
+            kept.popleft()
+        while not node.is_over:
+            while kept and TURN_OF[kept[0]] != node.turn:
+                kept.popleft()
+            action = kept.popleft() if kept else -1
+            if action not in node.legal:
+                action = OFFSETS[STAGE_LAYERS] + TO_THE_END
+                if action not in node.legal or rng.random() >= 0.5:
+                    action = int(rng.choice(node.legal))
+            taken.append(action)
+            node = self.take(node, action)
+        return _Played(node.length, node.excess, taken)
 
 
 def random_play(
@@ -51,9 +122,9 @@ def random_play(
     Raises:
         InfeasibleError: no plan that was played fits.
     """
-    begin, setting = time.perf_counter(), Setting(problem, rules or Rules())
-    best = min((_play(setting, rng, mask) for _ in range(evaluations)), key=lambda x: x.rank)
-    return _answer(problem, best, "random-play", evaluations, begin)
+    begin, tree = time.perf_counter(), _Tree(problem, rules, mask)
+    best = min((tree.play(rng) for _ in range(evaluations)), key=lambda x: x.rank)
+    return _answer(tree, best, "random-play", evaluations, begin)
 
 
 def local_search(
@@ -61,7 +132,6 @@ def local_search(
     rng: np.random.Generator,
     evaluations: int = EVALUATIONS,
     rules: Rules | None = None,
-    start: Game | None = None,
 ) -> Answer:
     """Return the best plan that a local search over the choices of an episode finds.
 
@@ -74,92 +144,44 @@ def local_search(
         rng: source of the choices.
         evaluations: number of plans that are judged.
         rules: what the plans have in common.
-        start: a complete episode to start from (default: a random one).
 
     Raises:
         InfeasibleError: no plan that was judged fits.
     """
-    begin, setting = time.perf_counter(), Setting(problem, rules or Rules())
+    begin, tree = time.perf_counter(), _Tree(problem, rules)
     best: _Played | None = None
-    current = _play(setting, rng) if start is None else _of(start)
+    current = tree.play(rng)
     judged, since = 1, 0
     while judged < evaluations:
-        other = _changed(setting, current.game, rng)
+        other = tree.change(current.actions, rng)
         judged, since = judged + 1, since + 1
         if other.rank < current.rank:
             current, since = other, 0
         elif since > _PATIENCE and judged < evaluations:
             best = current if best is None or current.rank < best.rank else best
-            current, since, judged = _play(setting, rng), 0, judged + 1
+            current, since, judged = tree.play(rng), 0, judged + 1
     best = current if best is None or current.rank < best.rank else best
-    return _answer(problem, best, "local-search", evaluations, begin)
+    return _answer(tree, best, "local-search", evaluations, begin)
 
 
-def _play(setting: Setting, rng: np.random.Generator, mask: str = MASKS[0]) -> _Played:
-    """Play random legal choices to the end."""
-    game = Game(setting, mask)
-    while not game.is_over:
-        choices = np.flatnonzero(game.legal)
-        if not len(choices):  # mask "completable", at the opening
-            raise InfeasibleError(
-                f"{setting.problem.instance}: no plan that an episode can build fits the memory"
-            )
-        game.act(int(rng.choice(choices)))
-    return _of(game)
-
-
-def _changed(setting: Setting, game: Game, rng: np.random.Generator) -> _Played:
-    """Play the choices of a game again, one of them changed."""
-    where = int(rng.integers(len(game.taken)))
-    # The old choices behind the changed one are offered to the turn that they were made in.
-    kept = list(zip(game.turns[where:], game.taken[where:], strict=True))
-    other = Game(setting)
-    for choice in game.taken[:where]:
-        other.act(choice)
-    legal = np.flatnonzero(other.legal)
-    others = legal[legal != game.taken[where]]
-    if others.size:
-        if other.episode.turn == STAGE_LAYERS and rng.random() < 0.5:
-            # A neighbouring border is more often better than a distant one.
-            near = np.argsort(np.abs(others - game.taken[where]), kind="stable")[:4]
-            others = others[near]
-        other.act(int(rng.choice(others)))
-        kept = kept[1:]
-    while not other.is_over:
-        turn = other.episode.turn
-        while kept and kept[0][0] != turn:
-            kept.pop(0)
-        wanted = kept.pop(0)[1] if kept else -1
-        if wanted >= 0 and other.legal[wanted]:
-            other.act(wanted)
-        elif turn == STAGE_LAYERS and other.legal[TO_THE_END] and rng.random() < 0.5:
-            other.act(TO_THE_END)
-        else:
-            other.act(int(rng.choice(np.flatnonzero(other.legal))))
-    return _of(other)
-
-
-def _of(game: Game) -> _Played:
-    assert game.result is not None
-    return _Played(float(game.result.length[0]), float(game.result.excess[0]), game)
-
-
-def _answer(problem: Hybrid, best: _Played, method: str, evaluations: int, begin: float) -> Answer:
+def _answer(tree: _Tree, best: _Played, method: str, evaluations: int, begin: float) -> Answer:
     """Return a played plan as an answer that proves nothing.
 
     Raises:
         InfeasibleError: it does not fit.
     """
+    problem, node = tree.problem, tree.root
     if best.excess > 0:
         raise InfeasibleError(
             f"{problem.instance}: none of {evaluations} plans that were played fits; the smallest "
             f"one lacks {best.excess:,.0f} bytes"
         )
-    plan = best.game.plan()
-    assert plan is not None
+    for action in best.actions:
+        node = tree.take(node, action)
+    tree.episode.resume(0, node.state)
     return Answer(
         problem=problem,
-        plan=plan,
+        plan=tree.episode.plan(0),
         cost=best.length,
         method=method,
         evaluations=evaluations,

@@ -1,9 +1,10 @@
 """The label search over hybrid plans: stages of any length, devices, tp, ZeRO and recomputation.
 
-It is the search of ``parenvs.agents.pipeline.label_search`` on other stages. A plan is built from its
-last stage to its first. A suffix is the last k stages, from layer i and device e on, and the send
-in front of it, which depends on the devices of the stage in front: those are part of the state. Its
-label is (core, tail, update): what the suffix contributes to the length of a step, in seconds.
+It is the search of ``parenvs.agents.pipeline.label_search`` on other stages. A plan is built from
+its last stage to its first. A suffix is the last k stages, from layer i and device e on, and the
+send in front of it, which depends on the devices of the stage in front: those are part of the
+state. Its label is (core, tail, update): what the suffix contributes to the length of a step, in
+seconds.
 
 1. ``prepend_core`` and ``prepend_tail`` of the pipeline's formulas put a stage in front of a label;
    the longest update is a maximum. All three grow with the old ones, so of the labels of a state

@@ -2,8 +2,8 @@
 
 A stage is a run of layers on a group of devices, split in one way. Its costs are looked up by its
 *configuration* (devices, tp, ZeRO, speed) and the *class* of its run: runs with the same kinds of
-layers in the same order cost the same. The figures are those of ``parenvs.tasks.hybrid.formulas``, asked
-for stages in the first, an inner and the last place of a pipeline.
+layers in the same order cost the same. The figures are those of ``parenvs.tasks.hybrid.formulas``,
+asked for stages in the first, an inner and the last place of a pipeline.
 
 Layers are recomputed as a plan file counts them: the first ``full`` layers of the stage in full,
 the next ``selective`` ones selectively. A stage recomputes what takes it the fewest seconds among

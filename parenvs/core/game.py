@@ -42,6 +42,8 @@ class Game(ABC):
         local: arguments that no file of settings may have: objects, and places of one machine.
         exact: ``"module:function"``, ``(game, row) -> Answer``: proves the best plan that an
             episode can build; empty if it is what the planner ``exact`` of the task proves.
+        agents: name of each agent that can take some of the turns -> number of its actions, which
+            follow one another; only those of the agent on turn are legal.
         render_fps: frames a second of the environment's pictures.
         after_end: the reward of an action after an episode's end.
         source: where the problems of episodes come from.
@@ -51,6 +53,7 @@ class Game(ABC):
     options: ClassVar[tuple[str, ...]] = ()
     local: ClassVar[tuple[str, ...]] = ("problem",)
     exact: ClassVar[str] = ""
+    agents: ClassVar[Mapping[str, int]] = {}
     render_fps: ClassVar[int] = 1
     after_end: ClassVar[float] = ILLEGAL
     source: Source

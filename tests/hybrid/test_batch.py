@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from batches import assert_same, drawn, modes
+from batches import assert_same, drawn, forks, modes
 from batches import both as both_of
 
-from parenvs.tasks.hybrid.game.batch import HybridPlanVectorEnv
+from parenvs.tasks.hybrid.game import HybridPlanVectorEnv
+from parenvs.tasks.hybrid.turns import episodes
 
 CASES = {
     "drawn": {"pool": 7},
@@ -72,3 +73,32 @@ def test_batch__views_hold_until_the_next_call():
     copied = {key: value.copy() for key, value in observation.items()}
     other = HybridPlanVectorEnv(4, pool=3)
     assert_same(copied, other.reset(seed=0)[0])
+
+
+@forks
+def test_batch__copies_go_on_alike(fork):
+    batched, rng = HybridPlanVectorEnv(4, instance="hetero-8", pool=3), np.random.default_rng(0)
+    batched.reset(seed=0)
+    for turn in range(40):
+        if turn == 7:
+            other = fork(batched)
+        actions = drawn(batched.action_masks(), rng, 0.02)
+        if turn >= 7:
+            assert_same(other.action_masks(), batched.action_masks())
+            assert_same(other.step(actions), batched.step(actions))
+            assert other.plan(1) == batched.plan(1)
+        else:
+            batched.step(actions)
+
+
+def test_batch__forgets_problems_that_are_played_no_more(monkeypatch):
+    monkeypatch.setattr(episodes, "KEPT", 2)
+    small, all_kept = (HybridPlanVectorEnv(3, pool=9, instance=x) for x in ("hybrid", None))
+    monkeypatch.setattr(all_kept.game.episodes, "_forget", lambda: None)
+    rng = np.random.default_rng(0)
+    assert_same(small.reset(seed=3), all_kept.reset(seed=3))
+    for _ in range(120):
+        actions = drawn(small.action_masks(), rng, 0.05)
+        assert_same(small.step(actions), all_kept.step(actions))
+    counts = [len(env.game.episodes.slots.settings) for env in (small, all_kept)]
+    assert counts[0] <= 5 < counts[1]

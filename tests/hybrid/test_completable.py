@@ -2,19 +2,19 @@
 
 import numpy as np
 import pytest
-from hybrid_turns import every, stacked, toy
+from hybrid_turns import every, toy
 
 from parenvs.tasks.hybrid.turns.actions import (
     DATA,
     GLOBAL,
     GLOBAL_CHUNKS,
     GLOBAL_MICRO_BATCH,
+    OFFSETS,
+    TURN_OF,
     data_choice,
 )
-from parenvs.tasks.hybrid.turns.columns import Columns
-from parenvs.tasks.hybrid.turns.completable import Completable
-from parenvs.tasks.hybrid.turns.episode import Episode
-from parenvs.tasks.hybrid.turns.outcome import outcome
+from parenvs.tasks.hybrid.turns.episodes import EPISODE, Episodes
+from parenvs.tasks.hybrid.turns.problems import Setting
 from parenvs.tasks.hybrid.turns.rules import Rules
 
 TRIED = {data_choice(0, "none"), data_choice(1, "selective"), data_choice(1, "fewest"),
@@ -22,11 +22,13 @@ TRIED = {data_choice(0, "none"), data_choice(1, "selective"), data_choice(1, "fe
 """Choices of the data turn that are tried; with the last two whatever can fit does."""
 
 
-def kept(episode, choice):
-    """Whether a choice is tried."""
-    if episode.turn == GLOBAL:
+def kept(action):
+    """Whether an action is tried."""
+    turn = TURN_OF[action]
+    choice = action - OFFSETS[turn]
+    if turn == GLOBAL:
         return GLOBAL_MICRO_BATCH[choice] in (1, 4) and GLOBAL_CHUNKS[choice] < 4
-    return episode.turn != DATA or choice in TRIED
+    return turn != DATA or choice in TRIED
 
 
 CASES = {
@@ -43,26 +45,22 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_completable__leaves_the_beginnings_of_plans_that_fit_and_no_others(name):
     gigabytes, shape, rules, *cluster = CASES[name]
-    columns = Columns([toy(gigabytes, *cluster, **shape)], rules)
-    asked = Completable(columns)
-    leaves = list(every(Episode(columns.limits[0]), kept))
-    fits = outcome(columns, stacked([episode for _, episode in leaves])).excess <= 0
-    assert 0 < fits.sum() < len(fits)
-    beginnings = {
-        taken[:k]
-        for (taken, _), ok in zip(leaves, fits.tolist(), strict=True)
-        if ok
-        for k in range(len(taken) + 1)
-    }
-    states = sorted({taken[:k] for taken, _ in leaves for k in range(len(taken))} & beginnings)
+    setting = Setting(toy(gigabytes, *cluster, **shape), rules)
+    leaves = every(setting, kept)
+    fits = [taken for taken, excess in leaves.items() if excess <= 0]
+    assert 0 < len(fits) < len(leaves)
+    beginnings = {taken[:k] for taken in fits for k in range(len(taken) + 1)}
+    states = sorted({taken[:k] for taken in leaves for k in range(len(taken))} & beginnings)
+    episode = Episodes.of(setting)
+    exact = Episodes(1, episode.slots, "completable")
     for index in np.random.default_rng(0).permutation(len(states))[:250].tolist():
         taken = states[index]
-        episode = Episode(columns.limits[0])
-        for choice in taken:
-            episode.act(choice)
-        left = np.flatnonzero(episode.legal() & asked.choices(episode)).tolist()
-        tried = {choice for choice in left if kept(episode, choice)}
-        assert tried == {
-            choice for choice in tried | set(np.flatnonzero(episode.legal()).tolist())
-            if (*taken, choice) in beginnings
-        }  # fmt: skip
+        episode.start(EPISODE)
+        for action in taken:
+            episode.act(action)
+        exact.resume(0, episode.state(0))
+        left = set(np.flatnonzero(exact.legal[0]).tolist())
+        legal = set(np.flatnonzero(episode.legal[0]).tolist())
+        assert left <= legal
+        tried = {action for action in left if kept(action)}
+        assert tried == {action for action in legal if (*taken, action) in beginnings}

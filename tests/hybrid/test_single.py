@@ -9,8 +9,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import parenvs
+from parenvs.core.game import EVERY
 from parenvs.errors import ParenvsError
-from parenvs.tasks.hybrid.game.batch import HybridPlanVectorEnv
+from parenvs.tasks.hybrid.game import HybridPlanVectorEnv
 from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.turns.actions import ACTIONS, OFFSETS, SIZES, TURNS
 
@@ -106,7 +107,7 @@ def test_observation__tells_the_plan_so_far():
     env, rng = gym.make("HybridPlan-v0", **SMALL), np.random.default_rng(3)
     steps = played(env, rng)
     plan, problem = env.unwrapped.plan(), env.unwrapped.problem
-    last = env.unwrapped.game.board.observation()
+    last = {key: part[0] for key, part in env.unwrapped.game.observation(EVERY).items()}
     size = len(problem.model) // plan.chunks
     ends = [stage.layers[0][1] / size for stage in plan.stages]
     assert last["stages"][: len(ends), 0] == pytest.approx(ends)
@@ -195,8 +196,8 @@ def test_arguments__order_of_servers():
     """``order="free"`` alone is short for ``server_order``, as nothing else can be meant."""
     for given in ({"order": "free"}, {"server_order": "free"}):
         env = gym.make("HybridPlan-v0", cluster="hetero", **given).unwrapped
-        assert (env.rules.order, env.problems.sequential) == ("free", False)
-        assert env.problems.source == "hetero-32"
+        assert (env.game.rules.order, env.game.source.sequential) == ("free", False)
+        assert env.instance.startswith("hetero-32/")
 
 
 def test_problem__of_ones_own_and_pickled():

@@ -10,7 +10,7 @@ pytest.importorskip("pettingzoo")
 from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
 
 import parenvs
-from parenvs.tasks.hybrid.game import hybrid_v0
+from parenvs.envs import hybrid_v0
 
 CASES = [
     {"instance": "hybrid/7"},

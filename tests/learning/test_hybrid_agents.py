@@ -19,15 +19,15 @@ from parenvs.agents.learning.hybrid.policy import agents_of
 from parenvs.agents.learning.hybrid.rollouts import AgentRollouts
 from parenvs.agents.learning.hybrid.train import fresh, load, play_together, save
 from parenvs.agents.learning.vec_env import one_thread
+from parenvs.envs import hybrid_v0
 from parenvs.errors import ParenvsError
-from parenvs.tasks.hybrid.game import hybrid_v0
-from parenvs.tasks.hybrid.game.problems import setting_of
-from parenvs.tasks.hybrid.game.single import rules_of
-from parenvs.tasks.hybrid.turns.actions import AGENTS
-from parenvs.tasks.hybrid.turns.game import Game
-from parenvs.tasks.hybrid.turns.replay import replayed
+from parenvs.tasks.hybrid.turns.actions import AGENTS, OFFSETS
+from parenvs.tasks.hybrid.turns.episodes import Episodes
+from parenvs.tasks.hybrid.turns.problems import setting_of
+from parenvs.tasks.hybrid.turns.replay import Replay, replayed
+from parenvs.tasks.hybrid.turns.rules import rules_of
 
-RULES = rules_of("hybrid", None, None, None, None)
+RULES = rules_of("hybrid")
 
 
 @pytest.fixture(autouse=True)
@@ -39,39 +39,48 @@ def small(monkeypatch):
         yield
 
 
-def random_games(name, count, seed=0):
+def random_replays(name, count, seed=0):
     rng = np.random.default_rng(seed)
     for _ in range(count):
-        game = Game(setting_of(name, RULES))
-        while not game.is_over:
-            game.act(int(rng.choice(np.flatnonzero(game.legal))))
-        yield game
+        replay = Replay([], Episodes.of(setting_of(name, RULES)))
+        while not replay.episode.over[0]:
+            action = int(rng.choice(np.flatnonzero(replay.episode.legal[0])))
+            replay.choices.append(action - OFFSETS[replay.episode.turn[0]])
+            replay.episode.act(action)
+        yield replay
 
 
 def test_replayed__makes_the_same_plan():
-    found = 0
-    for game in random_games("hybrid/1", 30):
-        again = replayed(game.setting, game.plan())
+    found, setting = 0, setting_of("hybrid/1", RULES)
+    for replay in random_replays("hybrid/1", 30):
+        again = replayed(setting, replay.episode.plan(0))
         if again is not None:
-            assert again.plan().stages == game.plan().stages
-            assert again.result.length == game.result.length
+            assert again.episode.plan(0).stages == replay.episode.plan(0).stages
+            assert again.episode.length == replay.episode.length
+            assert again.value == replay.value
             found += 1
     assert found > 20
 
 
 def test_replayed__refuses_what_turns_cannot_make():
-    game = next(random_games("hybrid/1", 1))
-    plan = game.plan()
+    setting, plan = (
+        setting_of("hybrid/1", RULES),
+        next(random_replays("hybrid/1", 1)).episode.plan(0),
+    )
+    assert replayed(setting, plan) is not None
+    parts = {"micro_batch": plan.micro_batch, "chunks": plan.chunks, "schedule": plan.schedule}
     for changed in ({"micro_batch": 3}, {"context": 2}):
-        other = game.setting.problem.plan(plan.stages, **{"micro_batch": 1, **changed})
-        assert replayed(game.setting, other) is None
+        other = setting.problem.plan(plan.stages, **{**parts, **changed})
+        assert replayed(setting, other) is None
+    half = setting.problem.plan(plan.stages[:1], **parts)
+    assert replayed(setting, half) is None
 
 
 def test_taught__is_no_worse_than_random_plans():
     setting = setting_of("hybrid/5", RULES)
-    game = taught(setting, 5.0)
-    assert game.value >= max(other.value for other in random_games("hybrid/5", 30))
-    hetero = setting_of("hetero-8/0", rules_of("hetero-8", None, None, None, None))
+    replay = taught(setting, 5.0)
+    assert replay.value >= max(other.value for other in random_replays("hybrid/5", 30))
+    hetero = setting_of("hetero-8/0", rules_of("hetero-8"))
     assert taught(hetero, 1.0).value > 0
 
 
@@ -187,12 +196,14 @@ def test_rainbow__learns_on_hybrid_plans(monkeypatch):
 
 def test_imitation__learns_what_is_taught(tmp_path, monkeypatch):
     file = tmp_path / "lessons.json"
-    known = {f"hybrid/{k}": next(random_games(f"hybrid/{k}", 1)).taken for k in range(3)}
+    known = {f"hybrid/{k}": next(random_replays(f"hybrid/{k}", 1)).choices for k in range(3)}
     file.write_text(json.dumps(known))
     given = lessons("hybrid", 3, file)
     turns = examples("hybrid", given)
     assert isinstance(turns, Examples)
     assert turns.masks[np.arange(len(turns.actions)), turns.actions].all()
+    with pytest.raises(ParenvsError, match="hybrid/0: illegal choice 999 in its lesson"):
+        examples("hybrid", [imitation.Lesson("hybrid/0", (999,))])
     assert len(turns.actions) == sum(map(len, known.values()))
     monkeypatch.setattr(imitation, "HELD_OUT", 0.0)
     model = fresh("imitation", "hybrid", 0)

@@ -1,8 +1,9 @@
 """Orders of unequal servers by rule and by search; each order is one judged plan.
 
-An order is completed by ``parenvs.agents.hybrid.servers.order``: the cuts, tp, ZeRO and recomputation
-of least core. A first order is judged in every setting (micro-batch, sequence parallelism) that may
-hold the best plan, and each of these counts as a judged plan; later ones in the best setting alone.
+An order is completed by ``parenvs.agents.hybrid.servers.order``: the cuts, tp, ZeRO and
+recomputation of least core. A first order is judged in every setting (micro-batch, sequence
+parallelism) that may hold the best plan, and each of these counts as a judged plan; later ones in
+the best setting alone.
 """
 
 from __future__ import annotations

@@ -22,12 +22,13 @@ from parenvs.agents.hybrid.servers.solve import subset_search
 from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.files import replacing
-from parenvs.tasks.hybrid.game.problems import setting_of
-from parenvs.tasks.hybrid.game.single import rules_of
 from parenvs.tasks.hybrid.space import Constraints
-from parenvs.tasks.hybrid.turns.actions import MICRO_BATCHES, OFFSETS
-from parenvs.tasks.hybrid.turns.game import Game, Setting
-from parenvs.tasks.hybrid.turns.replay import replayed
+from parenvs.tasks.hybrid.turns.actions import ACTIONS, MICRO_BATCHES, OFFSETS
+from parenvs.tasks.hybrid.turns.board import Board
+from parenvs.tasks.hybrid.turns.episodes import EPISODE, Episodes
+from parenvs.tasks.hybrid.turns.problems import Setting, setting_of
+from parenvs.tasks.hybrid.turns.replay import Replay, replayed
+from parenvs.tasks.hybrid.turns.rules import rules_of
 
 LIMIT = 10.0
 """Seconds of a teacher's search for one problem."""
@@ -63,7 +64,7 @@ class Examples(NamedTuple):
     lesson: np.ndarray
 
 
-def taught(setting: Setting, seconds: float = LIMIT) -> Game | None:
+def taught(setting: Setting, seconds: float = LIMIT) -> Replay | None:
     """Return a teacher's episode, or None if nothing that it found can be played by turns.
 
     Args:
@@ -77,14 +78,14 @@ def taught(setting: Setting, seconds: float = LIMIT) -> Game | None:
     ]
     if setting.rules.stage_devices == 0:
         planners = [lambda: subset_search(setting.problem, time_limit=seconds)]
-    best: Game | None = None
+    best: Replay | None = None
     for planner in planners:
         try:
-            game = replayed(setting, planner().plan)
+            replay = replayed(setting, planner().plan)
         except InfeasibleError:
             continue
-        if game is not None and game.value > (0.0 if best is None else best.value):
-            best = game
+        if replay is not None and replay.value > (0.0 if best is None else best.value):
+            best = replay
     return best
 
 
@@ -108,17 +109,17 @@ def lessons(
         ParenvsError: the file holds anything else.
     """
     known = _read(file)
-    rules = rules_of(generator, None, None, None, None)
+    rules = rules_of(generator)
     for number in range(count):
         name = f"{generator}/{number}"
         if name in known:
             continue
-        game = taught(setting_of(name, rules), seconds)
-        known[name] = [] if game is None else game.taken
+        replay = taught(setting_of(name, rules), seconds)
+        known[name] = [] if replay is None else replay.choices
         file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(file) as new:
             new.write(json.dumps(known).encode())
-        report(f"{name}: " + ("no lesson" if game is None else f"{game.value:.3f}"))
+        report(f"{name}: " + ("no lesson" if replay is None else f"{replay.value:.3f}"))
     names = (f"{generator}/{number}" for number in range(count))
     return [Lesson(name, tuple(known[name])) for name in names]
 
@@ -142,18 +143,21 @@ def examples(generator: str, given: Sequence[Lesson]) -> Examples:
     Raises:
         ParenvsError: there is none, or a choice of one is illegal.
     """
-    rules = rules_of(generator, None, None, None, None)
+    rules = rules_of(generator)
     seen: list[dict[str, np.ndarray]] = []
     masks, actions, numbers = [], [], []
     for number, lesson in enumerate(given):
-        game = Game(setting_of(lesson.problem, rules))
+        episode = Episodes.of(setting_of(lesson.problem, rules))
+        board = Board(episode)
         for choice in lesson.choices:
-            seen.append(game.board.observation())
-            masks.append(game.action_mask())
-            actions.append(OFFSETS[game.episode.turn] + choice)
-            numbers.append(number)
-            if not game.act(choice):
+            action = OFFSETS[episode.turn[0]] + choice
+            if episode.over[0] or not 0 <= action < ACTIONS or not episode.legal[0, action]:
                 raise ParenvsError(f"{lesson.problem}: illegal choice {choice} in its lesson")
+            seen.append({key: x[0] for key, x in board.observation(EPISODE).items()})
+            masks.append(episode.legal[0].copy())
+            actions.append(action)
+            numbers.append(number)
+            episode.act(action)
     if not seen:
         raise ParenvsError(f"{generator}: no lesson to learn from; ask for more problems")
     observations = {key: np.stack([one[key] for one in seen]) for key in seen[0]}

@@ -10,8 +10,9 @@ through; arrays have the stage axis first, further axes are plans.
     tail     max(0, max_s [ exposed_s - sum_{a<s} B_a ])  what is left of gradients' collectives
     L        core + tail + collective of tied weights + optimiser
 
-With one chunk ``core`` is that of ``parenvs.tasks.pipeline.formulas``, whose functions are called here.
-With v chunks of equal length it is Megatron's ``(M + (S-1)/v) X`` (arXiv 2104.04473, section 2.2).
+With one chunk ``core`` is that of ``parenvs.tasks.pipeline.formulas``, whose functions are called
+here. With v chunks of equal length it is Megatron's ``(M + (S-1)/v) X`` (arXiv 2104.04473,
+section 2.2).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A hybrid problem: a chain of layers on a cluster, and what plans of it cost.
 
-The formulas are those of ``parenvs.tasks.hybrid.formulas``; this module looks up their arguments for a
-plan.
+The formulas are those of ``parenvs.tasks.hybrid.formulas``; this module looks up their arguments
+for a plan.
 """
 
 from __future__ import annotations

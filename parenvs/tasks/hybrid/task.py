@@ -47,6 +47,7 @@ TASK = Task(
         "sets": "parenvs.datasets.hybrid.named:set_kind",
         "leaderboard": "parenvs.agents.hybrid.entries:TASKS",
         "names": "parenvs.tasks.hybrid.shipped:shapes",
+        "pettingzoo": "parenvs.tasks.hybrid.three_agents:hybrid_v0",
     },
 )
 """The task."""

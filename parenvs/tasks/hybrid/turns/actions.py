@@ -21,13 +21,13 @@ MICRO_BATCHES = (1, 2, 4, 8, 16)
 CHUNKS = (1, 2, 4, 8)
 """Pieces of the chain on each stage."""
 LAYERS = 128
-"""Most layers of a chain, or of each of its pieces; the last number says "to the end"."""
+"""Maximum number of layers of a chain, or a piece of it; the last choice is "to the end"."""
 TO_THE_END = LAYERS - 1
 DEVICES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Devices of a stage; one more choice is all that are left."""
 ALL_LEFT = len(DEVICES)
 SERVERS = 64
-"""Most servers of a cluster, and most stages of a plan."""
+"""Maximum number of servers of a cluster, and of stages of a plan."""
 TPS = (1, 2, 4, 8)
 """Ranks that share every matrix."""
 ZEROS = (0, 1, 2, 3)
@@ -73,6 +73,8 @@ OFFSETS, OWN_OFFSETS, AGENT_SIZES = _offsets()
 """First action of each turn when one agent takes all; when each agent has its own; their sizes."""
 ACTIONS = sum(AGENT_SIZES)
 """Actions of one agent that takes all turns."""
+TURN_OF = tuple(turn for turns in AGENT_TURNS for turn in turns for _ in range(SIZES[turn]))
+"""Turn of each action of one agent that takes all turns."""
 
 _B, _V, _SP = np.unravel_index(np.arange(SIZES[GLOBAL]), (len(MICRO_BATCHES), len(CHUNKS), 2))
 GLOBAL_MICRO_BATCH = np.array(MICRO_BATCHES)[_B]

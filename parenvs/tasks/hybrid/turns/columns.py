@@ -7,6 +7,7 @@ arrays, whose last axis is plans.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +24,7 @@ from parenvs.tasks.hybrid.turns.actions import CHUNKS, LAYERS, SERVERS, TPS
 from parenvs.tasks.hybrid.turns.rules import Rules, TurnLimits
 
 DOUBLINGS = 12
-"""Samples of a replica's micro-batch are powers of two below 2 to this: 16 x 128 at most."""
+"""Samples of a replica's micro-batch are powers of two below 2 to this: at most 16 x 128."""
 _SECONDS = len(LayerSeconds._fields)
 _FIGURES = _SECONDS + len(RECOMPUTE_MODES) + 1
 _SAMPLES, _RANKS, _SHARED = np.meshgrid(
@@ -31,6 +32,9 @@ _SAMPLES, _RANKS, _SHARED = np.meshgrid(
 )
 _SHAPE = _SAMPLES.shape
 _RATES = ("flops", "attention_flops", "memory_bw", "launch", "multiprocessors")
+_OF_PROBLEMS = (
+    "layers", "batch", "crossing", "crossing_all", "speeds", "tied", "memory_limit", "bound"
+)  # fmt: skip
 _LINKS = ("intra_bw", "nic_bw", "hop_in", "hop_out", "share", "send_share")
 
 
@@ -154,7 +158,7 @@ class Columns:
         self._make(len(problems), kinds)
         self.differ = False
         for problem in problems:
-            self.put(len(self.problems), problem)
+            self._put(problem)
 
     def _make(self, count: int, kinds: int) -> None:
         """Make arrays for a number of problems."""
@@ -168,28 +172,47 @@ class Columns:
         self.tied, self.memory_limit, self.bound = np.zeros((3, count))
         self._rates = np.zeros((len(_RATES) + len(_LINKS), count))
 
-    def add(self, problem: Hybrid) -> int:
-        """Add a problem, and return its row; arrays are made twice as large when they are full."""
-        row, kinds = len(self.problems), len(problem.model.kinds)
-        if row == len(self.layers) or kinds > self.kinds_before.shape[-1]:
-            old = [*self.problems]
-            self._make(max(2 * row, 16), max(kinds, self.kinds_before.shape[-1]))
-            self.problems, self.limits = [], []
-            for other in old:
-                self.put(len(self.problems), other)
-        self.put(row, problem)
+    def add(self, other: Columns) -> int:
+        """Add the problem of other columns, and return its row.
+
+        Where arrays are full, larger ones are made, and the old ones stay as they are.
+        """
+        row, kinds = len(self.problems), self.kinds_before.shape[-1]
+        if row == len(self.layers) or other.kinds_before.shape[-1] > kinds:
+            old, self.problems, self.limits = copy.copy(self), [], []
+            self._make(max(2 * row, 16), max(kinds, other.kinds_before.shape[-1]))
+            self._take(old)
+        self._take(other)
         return row
 
-    def put(self, row: int, problem: Hybrid) -> None:
-        """Put a problem in a row, in place of the one that is there or behind the last."""
-        first = self.problems[0] if self.problems else problem
+    def _take(self, other: Columns) -> None:
+        """Copy the problems of other columns behind those that are there."""
+        row, count, kinds = len(self.problems), len(other.problems), other.kinds_before.shape[-1]
+        self.problems += other.problems
+        self.limits += other.limits
+        self.differ = self.differ or other.differ
+        rows = slice(row, row + count)
+        for name in _OF_PROBLEMS:
+            getattr(self, name)[rows] = getattr(other, name)[:count]
+        self.kinds_before[rows, :, :kinds] = other.kinds_before[:count]
+        self._rates[:, rows] = other._rates[:, :count]
+        for own, others in ((self.figures, other.figures), (self.held, other.held)):
+            size = others.shape[-1] // len(other.layers)
+            part = others[..., : count * size]
+            place = own[..., row * size : (row + count) * size]
+            place[:kinds], place[-2:] = part[:-2], part[-2:]
+
+    def _put(self, problem: Hybrid) -> None:
+        """Look up the next problem."""
+        row, first = len(self.problems), self.problems[0] if self.problems else problem
         if kind_of(problem) != self.kind:
             raise ParenvsError(
                 f"{problem.instance} and {first.instance} differ in stack, precision or devices of "
                 "a server; problems of one batch must not"
             )
         limits = TurnLimits.of(problem, self.rules)
-        self.problems[row : row + 1], self.limits[row : row + 1] = [problem], [limits]
+        self.problems.append(problem)
+        self.limits.append(limits)
         model, n = problem.model, len(problem.model)
         kinds = self.kinds_before.shape[-1]
         own = [*model.kinds, *[None] * (kinds - len(model.kinds)), model.embedding, model.head]
@@ -200,15 +223,12 @@ class Columns:
         before = model.kinds_before
         self.kinds_before[row, : n + 1, : before.shape[1]] = before
         self.kinds_before[row, n + 1 :] = self.kinds_before[row, n]
-        self.crossing[row] = 0.0
         self.crossing[row, : n + 1] = model.crossing_after
-        self.crossing_all[row] = 0.0
         for number, chunks in enumerate(CHUNKS):
             if n % chunks == 0:
                 at = np.arange(chunks)[:, None] * (n // chunks) + np.arange(n // chunks + 1)
                 self.crossing_all[row, number, : at.shape[1]] = self.crossing[row, at].sum(axis=0)
         speeds = problem.cluster.speeds
-        self.speeds[row] = 1.0
         self.speeds[row, : len(speeds)] = speeds
         self.differ = self.differ or bool(speeds)
         self.layers[row], self.batch[row] = n, problem.batch

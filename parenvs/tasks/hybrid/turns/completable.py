@@ -9,9 +9,10 @@ number of stages behind it fits those layers, this stage, and all stages in fron
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from parenvs.tasks.hybrid.turns.actions import (
     DATA,
     DEVICES,
     GLOBAL,
+    GLOBAL_CHUNKS,
+    GLOBAL_MICRO_BATCH,
+    GLOBAL_SHARED,
     MODES,
     SERVER,
     SIZES,
@@ -33,13 +37,45 @@ from parenvs.tasks.hybrid.turns.actions import (
     ZEROS,
 )
 from parenvs.tasks.hybrid.turns.columns import Chains, Columns
-from parenvs.tasks.hybrid.turns.episode import Episode
 from parenvs.tasks.hybrid.turns.outcome import Choices, outcome
 
 FIRST, INNER, LAST = range(3)
 _WIDER = (256, 512)  # devices of a last stage that takes all that are left
 _CUT = 1.0 - 1e-12  # of a stage's micro-batches in flight, against rounding
 _PLAIN = MODES[:3]
+
+
+class Begun(NamedTuple):
+    """The beginning of a plan.
+
+    Attributes:
+        turn: whose choice is next, see ``TURNS``.
+        micro_batch: samples of a micro-batch in a replica of the first stage.
+        chunks: pieces of the chain on each stage.
+        shared: whether sequence parallelism was chosen.
+        samples: of a micro-batch over all replicas; 0 before the first stage's tp is known.
+        first: first device of the stage that is being made.
+        stages: number of stages in front of it.
+        ends: last layer plus one of each stage in the first piece of the chain. Here and below, the
+            last entry is of the stage that is being made, and means nothing before it is chosen.
+        devices: of each stage.
+        tp: of each stage.
+        zero: of each stage.
+        mode: number of each stage's mode in ``MODES``.
+    """
+
+    turn: int
+    micro_batch: int
+    chunks: int
+    shared: bool
+    samples: int = 0
+    first: int = 0
+    stages: int = 0
+    ends: Sequence[int] = (0,)
+    devices: Sequence[int] = (0,)
+    tp: Sequence[int] = (0,)
+    zero: Sequence[int] = (0,)
+    mode: Sequence[int] = (0,)
 
 
 @dataclass(frozen=True)
@@ -71,71 +107,89 @@ class Completable:
         """Whether some plan of the turns fits the memory."""
         return any(self._opens(choice) for choice in np.flatnonzero(self.limits.opening).tolist())
 
-    def choices(self, episode: Episode) -> np.ndarray:
-        """Return which choices of this turn some plan that fits begins with, if they are legal."""
-        turn = episode.turn
+    def choices(self, begun: Begun, legal: np.ndarray) -> np.ndarray:
+        """Return which choices of a turn some plan that fits begins with.
+
+        Args:
+            begun: the choices so far.
+            legal: bool, the choices of its turn that are legal; others are of no meaning.
+        """
+        turn = begun.turn
         if turn == GLOBAL:
             return np.array([self._opens(choice) for choice in range(SIZES[GLOBAL])])
         if turn == SERVER:
             return np.ones(SIZES[SERVER], dtype=bool)
         if turn == STAGE_LAYERS:
-            return self._ends(episode)
+            return self._ends(begun, legal)
         left = np.zeros(SIZES[turn], dtype=bool)
-        end = np.array(episode.ends[-1:])
+        end = np.array(begun.ends[-1:])
         if turn == STAGE_DEVICES:
-            remaining = self.limits.devices - episode.first
+            remaining = self.limits.devices - begun.first
             for number, devices in enumerate((*DEVICES, remaining)):
-                if devices <= remaining and (number < ALL_LEFT or episode.is_last):
-                    left[number] = self._any_tp(episode, end, devices)[0]
+                if devices <= remaining and (number < ALL_LEFT or end[0] == self._per(begun)):
+                    left[number] = self._any_tp(begun, end, devices)[0]
             return left
-        devices = episode.devices[-1]
+        devices = begun.devices[-1]
         if turn == TP:
             for number, tp in enumerate(TPS):
-                left[number] = self._fits(episode, end, devices, tp, None)[0]
+                left[number] = self._fits(begun, end, devices, tp, None)[0]
             return left
         for choice in range(SIZES[DATA]):
             pair = divmod(choice, len(MODES))
-            left[choice] = self._fits(episode, end, devices, episode.tp[-1], pair)[0]
+            left[choice] = self._fits(begun, end, devices, begun.tp[-1], pair)[0]
         return left
 
-    def _ends(self, episode: Episode) -> np.ndarray:
-        """(128,) bool, which ends of the next stage some plan that fits has."""
-        left, legal = np.zeros(SIZES[STAGE_LAYERS], dtype=bool), episode.legal()
-        remaining = self.limits.devices - episode.first
+    def _per(self, begun: Begun) -> int:
+        """Layers of a piece of the chain."""
+        return self.limits.layers // begun.chunks
+
+    def _ends(self, begun: Begun, legal: np.ndarray) -> np.ndarray:
+        """(128,) bool, which legal ends of the next stage some plan that fits has."""
+        left = np.zeros(SIZES[STAGE_LAYERS], dtype=bool)
+        remaining = self.limits.devices - begun.first
         choices = np.flatnonzero(legal[:TO_THE_END])
         options = (self.limits.unit,) if self.limits.unit else DEVICES
         for devices in options:
             if devices <= remaining and len(choices):
-                left[choices] |= self._any_tp(episode, choices + 1, devices)
+                left[choices] |= self._any_tp(begun, choices + 1, devices)
         if legal[TO_THE_END]:
             sizes = options if self.limits.unit else {*options, remaining}
-            end = np.array([episode.per_chunk])
+            end = np.array([self._per(begun)])
             left[TO_THE_END] = any(
-                self._any_tp(episode, end, size)[0] for size in sizes if size <= remaining
+                self._any_tp(begun, end, size)[0] for size in sizes if size <= remaining
             )
         return left
 
     def _opens(self, choice: int) -> bool:
         """Whether some plan that fits begins with a choice of the global turn."""
         if choice not in self._opening:
-            found = False
+            fits = False
             if self.limits.opening[choice]:
-                probe = Episode(self.limits)
-                probe.act(choice)
-                found = bool(self._ends(probe).any())
-            self._opening[choice] = found
+                settings = (
+                    GLOBAL_MICRO_BATCH[choice],
+                    GLOBAL_CHUNKS[choice],
+                    GLOBAL_SHARED[choice],
+                )
+                micro_batch, chunks, shared = (x.item() for x in settings)
+                legal = np.arange(SIZES[STAGE_LAYERS]) < self.limits.longest_first(
+                    micro_batch, chunks, shared
+                )
+                legal[TO_THE_END] = chunks == 1
+                begun = Begun(STAGE_LAYERS, micro_batch, chunks, shared)
+                fits = bool(self._ends(begun, legal).any())
+            self._opening[choice] = fits
         return self._opening[choice]
 
-    def _any_tp(self, episode: Episode, ends: np.ndarray, devices: int) -> np.ndarray:
+    def _any_tp(self, begun: Begun, ends: np.ndarray, devices: int) -> np.ndarray:
         """Return for which ends a stage on a number of devices has some tp that fits, bool."""
         found = np.zeros(len(ends), dtype=bool)
         for tp in TPS:
-            found |= self._fits(episode, ends, devices, tp, None)
+            found |= self._fits(begun, ends, devices, tp, None)
         return found
 
     def _fits(
         self,
-        episode: Episode,
+        begun: Begun,
         ends: np.ndarray,
         devices: int,
         tp: int,
@@ -144,43 +198,43 @@ class Completable:
         """Return for which ends of the stage that is being made some plan that fits has it, bool.
 
         Args:
-            episode: the stages in front.
+            begun: the choices so far.
             ends: last layer plus one of the stage, in the first piece of the chain.
             devices: its devices.
             tp: its tp.
             data: numbers of its ZeRO level and mode; None for any.
         """
-        limits, count = self.limits, len(episode.zero)
+        limits, count = self.limits, begun.stages
         none = np.zeros(len(ends), dtype=bool)
-        possible = limits.shared if episode.shared else limits.tp
-        first, inside = episode.first, limits.inside
+        possible = limits.shared if begun.shared else limits.tp
+        first, inside = begun.first, limits.inside
         torn = first % tp and first // inside != (first + devices - 1) // inside
         if not possible[TPS.index(tp)] or devices % tp or torn:
             return none
         replicas = devices // tp
-        samples = episode.samples if count else episode.micro_batch * replicas
+        samples = begun.samples if count else begun.micro_batch * replicas
         if samples % replicas or limits.batch % samples:
             return none
-        single = (ends == episode.per_chunk) & (count == 0)
+        single = (ends == self._per(begun)) & (count == 0)
         if single.any():
-            none[single] = episode.chunks == 1 and self._alone(episode, devices, tp, data)
+            none[single] = begun.chunks == 1 and self._alone(begun, devices, tp, data)
         if single.all() or (data is not None and data[0] > 1):
             return none
-        room = self._room(Shared(samples, episode.chunks, episode.shared))
-        begin = episode.ends[count - 1] if count else 0
+        room = self._room(Shared(samples, begun.chunks, begun.shared))
+        begin = begun.ends[count - 1] if count else 0
         own = room.flights(FIRST if count == 0 else INNER, begin, ends, devices, tp, data)
-        last = ends == episode.per_chunk
+        last = ends == self._per(begun)
         if last.any():
             own = np.where(last, room.flights(LAST, begin, ends, devices, tp, data), own)
         in_front = [
             float(
                 room.flights(
                     FIRST if k == 0 else INNER,
-                    episode.ends[k - 1] if k else 0,
-                    np.array(episode.ends[k : k + 1]),
-                    episode.devices[k],
-                    episode.tp[k],
-                    (ZEROS.index(episode.zero[k]), episode.mode[k]),
+                    begun.ends[k - 1] if k else 0,
+                    np.array(begun.ends[k : k + 1]),
+                    begun.devices[k],
+                    begun.tp[k],
+                    (ZEROS.index(begun.zero[k]), begun.mode[k]),
                 )[0]
             )
             for k in range(count)
@@ -188,7 +242,7 @@ class Completable:
         completes = room.completes(in_front, own, ends, first + devices)
         return np.where(single, none, completes)
 
-    def _alone(self, episode: Episode, devices: int, tp: int, data: tuple[int, int] | None) -> bool:
+    def _alone(self, begun: Begun, devices: int, tp: int, data: tuple[int, int] | None) -> bool:
         """Whether a plan of this one stage fits."""
         modes = range(len(_PLAIN))
         if data is None:
@@ -199,9 +253,9 @@ class Completable:
         choices = Choices(
             rows=np.zeros(len(pairs), dtype=np.int64),
             stages=one[0],
-            micro_batch=one[0] * episode.micro_batch,
+            micro_batch=one[0] * begun.micro_batch,
             chunks=one[0],
-            shared=one[0] * int(episode.shared) > 0,
+            shared=one[0] * int(begun.shared) > 0,
             ends=one * self.limits.layers,
             devices=one * devices,
             tp=one * tp,
@@ -313,8 +367,8 @@ class Room:
         # No stage has a thousand billion in flight.
         return np.where(left >= 0, left / np.maximum(grows, 1e-12 * np.abs(left) + 1e-300), -1.0)
 
-    def _most(self, place: int, counts: np.ndarray, configs: np.ndarray) -> np.ndarray:
-        """The most that any ZeRO level and mode leave memory for, see ``_of_mode``."""
+    def _max_flights(self, place: int, counts: np.ndarray, configs: np.ndarray) -> np.ndarray:
+        """The maximum that any ZeRO level and mode leave memory for, see ``_of_mode``."""
         every = [
             self._of_mode(place, counts, zero, mode, configs)
             for zero in (0, 1)
@@ -335,7 +389,7 @@ class Room:
         configs = np.array([self.number[devices, tp]])
         counts = (self._before[:, ends] - self._before[:, begin, None]).sum(axis=0)
         if data is None:
-            return self._most(place, counts, configs)[0]
+            return self._max_flights(place, counts, configs)[0]
         zero, mode = data
         modes = (mode,) if mode < len(_PLAIN) else range(len(_PLAIN))
         every = [self._of_mode(place, counts, zero, m, configs)[0] for m in modes]
@@ -370,7 +424,7 @@ class Room:
             own_fits = (flights <= own * _CUT) & (last | (behind > 0))
             return np.asarray(own_fits & (made + behind <= most))
         found = np.zeros(len(ends), dtype=bool)
-        for stages in range(made, self.limits.most_stages + 1):
+        for stages in range(made, self.limits.max_stages + 1):
             if self.micro_batches % stages or stages < 2:
                 continue
             pairs = enumerate(in_front)
@@ -406,7 +460,7 @@ class Room:
         before, configs = self._before, np.arange(len(self.configs))
         first = before[:, :, None] if before.shape[-1] > 1 else before[:, :1, None]
         runs = (before[:, None, :] - first).sum(axis=0)
-        return {place: self._most(place, runs, configs) for place in (INNER, LAST)}
+        return {place: self._max_flights(place, runs, configs) for place in (INNER, LAST)}
 
     def _farthest(self, place: int, flight: float) -> np.ndarray:
         """(C, n + 1) farthest layer up to which a stage from each layer on has room, or less."""
@@ -429,7 +483,7 @@ class Room:
         none = np.zeros((layers + 1, devices + 1), dtype=bool)
         none[layers] = True
         tables = [none]
-        most = stages - 1 if stages else self.limits.most_stages - 1
+        most = stages - 1 if stages else self.limits.max_stages - 1
         at, inside = np.arange(devices + 1), self.limits.inside
         for k in range(1, most + 1):
             flight = self.in_flight(k, stages or k)

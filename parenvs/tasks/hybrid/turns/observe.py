@@ -26,7 +26,7 @@ NUMBERS = (
     "saved selective", "saved full", "head seconds", "end parameters", "all-reduce", "exchange",
     "send", "launch",
 )  # fmt: skip
-"""Names of the columns; ``HybridPlanEnv`` says what they mean."""
+"""Names of the columns; ``parenvs.tasks.hybrid.game.HybridPlan`` says what they mean."""
 SHAPES = {
     "chain": (LAYERS, len(CHAIN)),
     "cluster": (SERVERS, len(CLUSTER)),
@@ -42,7 +42,7 @@ NETWORK = 50e9
 """Bytes/s of a device's share of the network that are shown as 1/2."""
 LOG2 = np.log2(np.maximum(np.arange(16 * 128 * SERVERS + 1), 1))
 """Logarithms of whole numbers; looked up, so that they are the same everywhere."""
-MOST_DOUBLINGS = 13.0
+MAX_DOUBLINGS = 13.0
 """Logarithm of a batch or of micro-batches that is shown as 1."""
 
 
@@ -122,7 +122,7 @@ def _numbers(
         limits.layers / LAYERS,
         LOG2[limits.devices] / 9.0,
         LOG2[limits.servers] / 6.0,
-        LOG2[min(problem.batch, len(LOG2) - 1)] / MOST_DOUBLINGS,
+        LOG2[min(problem.batch, len(LOG2) - 1)] / MAX_DOUBLINGS,
         *(float(ok) for ok in limits.tp[1:]),
         float(any(limits.shared[1:])),
         _squashed((6 + 12.0) * parameters / (limits.devices * limit)),

@@ -8,9 +8,8 @@ import numpy as np
 
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.stages import Stages
-from parenvs.tasks.hybrid.turns.actions import FEWEST, MODES, SERVERS
+from parenvs.tasks.hybrid.turns.actions import FEWEST, MODES
 from parenvs.tasks.hybrid.turns.columns import Chains, Columns, exponent
-from parenvs.tasks.hybrid.turns.episode import Episode
 
 _FEWEST, _SELECTIVE, _FULL = (MODES.index(name) for name in (FEWEST, "selective", "full"))
 _FITS = 1.0 - 1e-13  # of the limit: sums of the same terms in another order fit, too
@@ -45,32 +44,6 @@ class Choices(NamedTuple):
     zero: np.ndarray
     mode: np.ndarray
     servers: np.ndarray | None = None
-
-    @classmethod
-    def of(cls, episode: Episode, row: int = 0) -> Choices:
-        """Return those of one complete episode."""
-        servers = None
-        if episode.servers:
-            servers = np.zeros((1, SERVERS), dtype=np.int64)
-            servers[0, : len(episode.servers)] = episode.servers
-        columns = (episode.ends, episode.devices, episode.tp, episode.zero, episode.mode)
-        ends, devices, tp, zero, mode = np.array(columns)[:, :, None]
-        row_of, stages, micro_batch, chunks = np.array(
-            [[row], [len(episode.ends)], [episode.micro_batch], [episode.chunks]]
-        )
-        return cls(
-            rows=row_of,
-            stages=stages,
-            micro_batch=micro_batch,
-            chunks=chunks,
-            shared=np.array([episode.shared]),
-            ends=ends,
-            devices=devices,
-            tp=tp,
-            zero=zero,
-            mode=mode,
-            servers=servers,
-        )
 
 
 class Outcome(NamedTuple):
@@ -116,19 +89,19 @@ class _Layout:
         self.begin = np.concatenate([np.zeros_like(self.end[:1]), self.end[:-1]])
         self.width = self.end - self.begin
         self.plan = np.arange(len(rows))
-        self.most = int(chunks.max())
+        self.max_chunks = int(chunks.max())
 
     def first(self, number: Any) -> np.ndarray:
         """(K, S, k) kinds of the first layers of every stage, ``number`` (S, k) of them."""
         if self.before is None:
             return number[None].astype(np.float64)
-        parts = [self.of_chunk(number, chunk) for chunk in range(self.most)]
+        parts = [self.of_chunk(number, chunk) for chunk in range(self.max_chunks)]
         return np.sum(parts, axis=0) if len(parts) > 1 else parts[0]
 
     def of_chunk(self, number: np.ndarray, chunk: int) -> np.ndarray:
         """(K, S, k) those of them in one chunk."""
         within = np.minimum(np.maximum(number - chunk * self.width, 0), self.width)
-        if self.most > 1:
+        if self.max_chunks > 1:
             within = np.where(chunk < self.chunks, within, 0)
         if self.before is None:
             return within[None].astype(np.float64)
@@ -229,15 +202,15 @@ def _fewest(
     return full, np.where(enough, selective, size - full)
 
 
-def _whole(need: np.ndarray, each: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """Fewest layers, from 1 to ``most``, that leave ``need`` bytes if each leaves ``each``."""
+def _whole(need: np.ndarray, each: np.ndarray, maximum: np.ndarray) -> np.ndarray:
+    """Fewest layers, from 1 to ``maximum``, that leave ``need`` bytes if each leaves ``each``."""
     number = np.ceil(need / np.maximum(each, 1e-9 * np.abs(need)))
-    return np.minimum(np.maximum(number, 1), most).astype(np.int64)
+    return np.minimum(np.maximum(number, 1), maximum).astype(np.int64)
 
 
-def _smallest(fits: Any, most: np.ndarray) -> np.ndarray:
-    """Smallest number from 1 to ``most`` that fits, ``most`` if none does; by halving."""
-    low, high = np.minimum(1, most), most.copy()
+def _smallest(fits: Any, maximum: np.ndarray) -> np.ndarray:
+    """Smallest number from 1 to ``maximum`` that fits, ``maximum`` if none does; by halving."""
+    low, high = np.minimum(1, maximum), maximum.copy()
     while np.any(low < high):
         middle = (low + high) // 2
         enough = fits(middle)
@@ -258,7 +231,7 @@ def _stages(columns: Columns, choices: Choices, layout: _Layout) -> Stages:
     first = choices.devices.cumsum(axis=0) - choices.devices
     size = layout.width * chunks
     layers = layout.first(size)
-    of_first = layers if layout.most == 1 else layout.of_chunk(size, 0)
+    of_first = layers if layout.max_chunks == 1 else layout.of_chunk(size, 0)
     rows, kind = choices.rows, exponent(chunks)
     on = columns.crossing_all[rows, kind, layout.end]
     back = columns.crossing_all[rows, kind, layout.begin]
@@ -278,7 +251,7 @@ def _stages(columns: Columns, choices: Choices, layout: _Layout) -> Stages:
         on=on,
         back=back,
         first=of_first.sum(axis=0) / np.maximum(size, 1)
-        if layout.most > 1
+        if layout.max_chunks > 1
         else np.ones(size.shape),
         links=links,
         tp=choices.tp,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,8 @@ ORDERS = ("fixed", "free")
 
 LARGEST = 2**31 - 1
 """More stages than any plan has."""
+HETERO = "hetero"
+"""Value of an environment's ``cluster``, and first word of names, for servers that differ."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Rules:
     Attributes:
         order: one of ``ORDERS``.
         stage_devices: devices of every stage; None leaves them open, 0 means a whole server.
-        most_chunks: most pieces of the chain on a stage.
+        most_chunks: maximum number of pieces of the chain on a stage.
     """
 
     order: str = ORDERS[0]
@@ -58,6 +61,32 @@ class Rules:
             raise ParenvsError(
                 f"stage_devices must be None, 0 or a power of two, not {shown(given)}"
             )
+
+
+def rules_of(
+    instance: Any,
+    cluster: Any = None,
+    server_order: str | None = None,
+    stage_devices: int | None = None,
+    most_chunks: int | None = None,
+) -> Rules:
+    """Return the rules of an environment: what is given, else what its problems are made for.
+
+    Args:
+        instance: its argument, as are the others.
+        cluster: ``"hetero"`` means servers that differ, as do instances whose names say so.
+        server_order: see ``Rules.order``.
+        stage_devices: see ``Rules``.
+        most_chunks: see ``Rules``.
+    """
+    hetero = cluster == HETERO or str(instance).startswith(f"{HETERO}-")
+    if hetero and stage_devices is None:
+        stage_devices = 0
+    return Rules(
+        order=server_order or ORDERS[int(hetero)],
+        stage_devices=stage_devices,
+        most_chunks=most_chunks or (CHUNKS[0] if hetero else CHUNKS[-1]),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,8 +165,8 @@ class TurnLimits:
         return self.unit or 1
 
     @property
-    def most_stages(self) -> int:
-        """Most stages of a plan."""
+    def max_stages(self) -> int:
+        """Maximum number of stages of a plan."""
         return min(self.layers, self.devices // self.least, SERVERS)
 
     @cached_property
@@ -191,7 +220,7 @@ def behind(micro_batches: int, count: int, left: int) -> int:
     Args:
         micro_batches: M.
         count: stages in front of the one.
-        left: most stages that there are devices for behind it.
+        left: maximum number of stages that there are devices for behind it.
 
     Returns:
         The fewest; ``LARGEST`` where there is no such number.

@@ -1,31 +1,31 @@
-"""Problems of a batch, looked up once: what their episodes ask for again and again."""
+"""Problems of many episodes, looked up once: what episodes ask for again and again."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 
 from parenvs.core.sets import proven_optimum
 from parenvs.tasks.hybrid.turns.actions import MICRO_BATCHES, SERVERS, TPS
-from parenvs.tasks.hybrid.turns.columns import Columns, kind_of
-from parenvs.tasks.hybrid.turns.game import Setting
+from parenvs.tasks.hybrid.turns.columns import Columns
+from parenvs.tasks.hybrid.turns.problems import Setting
 from parenvs.tasks.hybrid.turns.rules import Rules, TurnLimits, next_divisors
 
 DOUBLINGS = 32
 """Batches and samples are below 2 to this."""
 NEVER = 255
 """Stands for more stages than any plan has."""
-
-
 CONSTANTS = 10
-"""Whole numbers of a problem: see the attributes of ``HybridEpisodes``."""
+"""Whole numbers of a problem: see the attributes of ``Episodes``."""
 
 
 class Slots:
-    """What is looked up of the problems of a batch, a row for each problem.
+    """What is looked up of problems, a row for each problem.
 
     Attributes:
+        rules: what plans have in common.
         settings: the problems.
         groups: the problems as arrays; those of one group are judged together.
         arrays: name -> array, one row for each problem.
@@ -33,46 +33,50 @@ class Slots:
 
     def __init__(self, rules: Rules) -> None:
         """Start without problems."""
-        self.rules, self.groups = rules, []  # type: tuple[Rules, list[Columns]]
+        self.rules = rules
+        self.groups: list[Columns] = []
         self.settings: list[Setting] = []
         self.arrays: dict[str, np.ndarray] = {}
-        self._of: dict[int, int] = {}
+        self._slot: dict[Setting, int] = {}
+
+    @property
+    def differ(self) -> bool:
+        """Whether servers of a problem differ in speed."""
+        return any(group.differ for group in self.groups)
 
     def find(self, setting: Setting) -> int:
         """Return the row of a problem, which is looked up if it is new."""
-        key = id(setting)
-        if key not in self._of:
-            self._of[key] = len(self.settings)
-            self.settings.append(setting)  # which also keeps its id from being used again
+        if setting not in self._slot:
+            self._slot[setting] = len(self.settings)
+            self.settings.append(setting)
             self._add(setting)
-        return self._of[key]
+        return self._slot[setting]
 
     def _add(self, setting: Setting) -> None:
         """Fill the next row of every array."""
-        kind, problem = kind_of(setting.problem), setting.problem
-        number = next((k for k, group in enumerate(self.groups) if group.kind == kind), None)
+        columns, problem = setting.columns, setting.problem
+        number = next((k for k, x in enumerate(self.groups) if x.kind == columns.kind), None)
         if number is None:
             number, row = len(self.groups), 0
-            self.groups.append(Columns([problem], self.rules))
+            self.groups.append(copy.copy(columns))  # what is added makes arrays of its own
         else:
-            row = self.groups[number].add(problem)
-        limits, shown = setting.columns.limits[0], setting.shown
+            row = self.groups[number].add(columns)
+        limits, shown = setting.limits, setting.shown
         constants = (number, row, limits.layers, limits.devices, limits.servers, limits.inside,
                      limits.batch, limits.unit, limits.least, _halvings(limits.batch))  # fmt: skip
         values: dict[str, Any] = {
-            "constants": np.array(constants), "name": problem.instance,
+            "constants": np.array(constants),
             "possible": bits_of([limits.tp, limits.shared]), "alone": _alone(limits),
             "rounds": _rounds(limits.batch), "opening": limits.opening,
             "longest": setting.longest, "work": shown.work, "speeds": shown.speeds,
-            "optimum": proven_optimum(problem.instance) or np.nan, "bound": problem.bound_seconds,
+            "optimum": proven_optimum(problem.instance) or np.nan,
             "chain": shown.chain, "cluster": shown.cluster, "numbers": shown.numbers,
         }  # fmt: skip
         count = len(self.settings)
         for name, value in values.items():
             array = self.arrays.get(name)
             if array is None or len(array) < count:
-                dtype = object if isinstance(value, str) else np.asarray(value).dtype
-                wider = np.zeros((max(2 * count, 16), *np.shape(value)), dtype)
+                wider = np.zeros((2 * count, *np.shape(value)), np.asarray(value).dtype)
                 if array is not None:
                     wider[: len(array)] = array
                 self.arrays[name] = array = wider

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
 
+from parenvs.core.game import Game, Rows, with_regret
 from parenvs.core.plan import ILLEGAL
-from parenvs.core.sets import proven_optimum
-from parenvs.envs.base import (
-    PLAYED,
-    PlanEnv,
-    check_options,
-    outcome_of,
-    warn_infeasible,
-    whole_number,
-)
+from parenvs.core.source import ORDERS, Fixed, Source
+from parenvs.envs.env import GameEnv
+from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.tasks.hybrid.game.problems import POOL, HybridProblems
-from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.plan import HybridPlan as Plan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import HybridReport
-from parenvs.tasks.hybrid.turns.actions import ACTIONS, CHUNKS, OFFSETS, SERVERS, TURNS
-from parenvs.tasks.hybrid.turns.game import MASKS, Game, Setting
+from parenvs.tasks.hybrid.turns import rules
+from parenvs.tasks.hybrid.turns.actions import (
+    ACTIONS,
+    AGENT_SIZES,
+    AGENTS,
+    GLOBAL,
+    SERVERS,
+    STAGE_LAYERS,
+    TURNS,
+)
+from parenvs.tasks.hybrid.turns.board import Board
+from parenvs.tasks.hybrid.turns.episodes import MASKS, Episodes
 from parenvs.tasks.hybrid.turns.observe import SHAPES
-from parenvs.tasks.hybrid.turns.rules import ORDERS, Rules
-
-OPTIONS = ("instance", "cluster", "batch", "stack", "precision")
-"""Keys of ``reset(options=...)``."""
+from parenvs.tasks.hybrid.turns.problems import POOL, Setting, named, source_of
+from parenvs.tasks.hybrid.turns.slots import Slots
 
 
-class HybridPlanEnv(PlanEnv):
+class HybridPlan(Game):
     """Plan the training of a transformer along all axes together.
 
     ## Description
@@ -41,9 +44,11 @@ class HybridPlanEnv(PlanEnv):
     ranks that share its matrices (tp; the replicas follow), and what its replicas share (ZeRO) and
     its backward pass recomputes. With ``server_order="free"`` a stage also says which server comes
     next, for each one that it begins. When a stage reaches the end of the chain, the judge computes
-    the seconds of a training step and the bytes on every device (``parenvs.tasks.hybrid.formulas``).
+    the seconds of a training step and the bytes on every device
+    (``parenvs.tasks.hybrid.formulas``).
 
-    The same episode for three agents that take turns is ``parenvs.tasks.hybrid.game.hybrid_v0``.
+    ``parenvs.envs.hybrid_v0`` is the same for three agents that take turns
+    (``parenvs.tasks.hybrid.three_agents``).
 
     ## Action Space
     ``Discrete(261)``; each turn has a range of its own. ``info["action_mask"]`` (int8) and
@@ -123,18 +128,23 @@ class HybridPlanEnv(PlanEnv):
     the return falls short of (1 for illegal actions).
 
     ## Many at Once
-    ``gym.make_vec("HybridPlan-v0", num_envs=64)``, see ``HybridPlanVectorEnv``.
+    ``gym.make_vec("HybridPlan-v0", num_envs=64)``, see ``parenvs.envs.vector.GameVectorEnv``. A
+    problem that is drawn for the first time is looked up first, which takes as long as thousands of
+    steps; of a generator's ``pool`` all are known after a while. With ``mask="completable"`` masks
+    are made episode by episode.
 
     ## Version History
     * v0: first version.
     """
 
-    OPTIONS = OPTIONS
-    problem: Hybrid
+    options = ("instance", "cluster", "batch", "stack", "precision")
+    agents: ClassVar[dict[str, int]] = dict(zip(AGENTS, AGENT_SIZES, strict=True))
 
     def __init__(
         self,
-        instance: str | None = None,
+        count: int = 1,
+        *,
+        instance: Any = None,
         cluster: Any = None,
         batch: int | None = None,
         stack: Any = None,
@@ -145,140 +155,106 @@ class HybridPlanEnv(PlanEnv):
         most_chunks: int | None = None,
         pool: int = POOL,
         family: str | None = None,
-        order: str = PLAYED[0],
+        order: str = ORDERS[0],
         problem: Hybrid | None = None,
-        render_mode: str | None = None,
     ) -> None:
-        """Load the fixed problem, or draw a first one; see the class for the arguments."""
-        super().__init__(render_mode)
+        """Find the source of problems; see the class for the arguments."""
+        super().__init__(count)
         if mask not in MASKS:
             raise ParenvsError(
                 f"mask must be one of {', '.join(MASKS)}, not {shown(mask)}"
                 f"{did_you_mean(str(mask), MASKS)}"
             )
-        self.mask = mask
-        order, server_order = orders_of(order, server_order)
-        self.rules = rules_of(instance, cluster, server_order, stage_devices, most_chunks)
-        self._settings = {"batch": batch, "stack": stack, "precision": precision}
-        given = {key: value for key, value in self._settings.items() if value is not None}
-        self.problems = HybridProblems(
-            self.rules,
-            instance,
-            cluster,
-            pool=pool,
-            order=order,
-            family=family,
-            problem=problem,
-            **given,
+        order, server_order = _orders_of(order, server_order)
+        self.rules = rules.rules_of(instance, cluster, server_order, stage_devices, most_chunks)
+        settings = {"batch": batch, "stack": stack, "precision": precision}
+        self._settings = {key: value for key, value in settings.items() if value is not None}
+        self.source = source_of(
+            self.rules, instance, cluster, pool, order, family, problem, **self._settings
         )
-        fixed = self.problems.fixed
-        if fixed is not None and not fixed.completable.has_plan:
-            warn_infeasible(f"{fixed.problem.instance} on {fixed.problem.cluster}")
-        self._enter(self.problems.draw(np.random.default_rng(0), 0))
-        self._start()
+        only: Setting | None = self.source.only
+        if only is not None and not only.completable.has_plan:
+            name = f"{only.problem.instance} on {only.problem.cluster}"
+            warnings.warn(f"no plan fits the memory: {name}", stacklevel=2)
         self.action_space = spaces.Discrete(ACTIONS)
         self.observation_space = spaces.Dict(
             {key: spaces.Box(0.0, 1.0, shape, np.float32) for key, shape in SHAPES.items()}
         )
+        self.episodes = Episodes(count, Slots(self.rules), mask)
+        self.board = Board(self.episodes)
+        self.over = self.episodes.over
 
-    def step(
-        self, action: int | np.int64
-    ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Take a turn."""
-        game = self.game
-        choice, reward = whole_number(action) - OFFSETS[game.episode.turn], 0.0
-        if not game.act(choice):
-            reward, self._outcome = ILLEGAL, outcome_of(ILLEGAL, proven_optimum(self.instance))
-        elif game.result is not None:
-            reward = game.value
-            self._outcome = {
-                "length_seconds": float(game.result.length[0]),
-                "excess_bytes": float(game.result.excess[0]),
-                **outcome_of(reward, proven_optimum(self.instance)),
-            }
-        self._over = game.is_over
-        return self._observation(), reward, self._over, False, self._info()
+    @property
+    def legal(self) -> np.ndarray:
+        """See ``Game.legal``."""
+        return self.episodes.legal
 
-    def action_masks(self) -> np.ndarray:
-        """Return the legal actions, (261,) bool; all are true once the episode is over."""
-        return self.game.action_mask()
+    def put(self, rows: Rows, problem: Setting) -> None:
+        """See ``Game.put``."""
+        self.episodes.put(self._rows[rows], problem)
 
-    def plan(self) -> HybridPlan:
-        """Return the plan built so far; what is open is filled in, see ``Game.finished``."""
-        plan = self.game.finished().plan()
-        assert plan is not None
-        return plan
+    def start(self, rows: Rows) -> None:
+        """See ``Game.start``: nothing is chosen."""
+        self.episodes.start(self._rows[rows])
 
-    def _viewable(self) -> HybridReport | Hybrid:
-        if not self.game.episode.ends:
-            return self.problem
-        return self.problem.report(self.plan())
+    def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
+        """See ``Game.play``: take a turn in each episode."""
+        return self.episodes.play(self._rows[rows], self.columns(actions))
+
+    def observation(self, rows: Rows) -> dict[str, np.ndarray]:
+        """See ``Game.observation``."""
+        return self.board.observation(rows)
+
+    def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
+        """See ``Game.outcome``: ``length_seconds`` and ``excess_bytes`` of complete plans."""
+        episodes = self.episodes
+        values = np.where(episodes.complete[rows], episodes.value[rows], ILLEGAL)
+        figures = {"length_seconds": episodes.length[rows], "excess_bytes": episodes.excess[rows]}
+        optimum = episodes.slots.arrays["optimum"][episodes.slot[rows]]
+        return with_regret(figures, values, optimum)
+
+    def plan(self, row: int) -> Plan:
+        """See ``Game.plan``; what is open is filled in, see ``Episodes.plan``."""
+        return self.episodes.plan(row)
+
+    def problem(self, row: int) -> Hybrid:
+        """See ``Game.problem``."""
+        return self.episodes.setting(row).problem
+
+    def view(self, row: int) -> HybridReport | Hybrid:
+        """See ``Game.view``: the problem, until the end of a first stage is chosen."""
+        begun = self.episodes.made[row] or self.episodes.turn[row] not in (GLOBAL, STAGE_LAYERS)
+        return self.problem(row).report(self.plan(row)) if begun else self.problem(row)
 
     @property
     def episode_steps(self) -> int:
         """Largest number of steps of an episode."""
         return 1 + (len(TURNS) - 1) * SERVERS
 
-    @property
-    def largest_return(self) -> float:
-        """An upper bound of the return; learners scale returns by it."""
-        return 1.0
-
-    @property
-    def draws(self) -> bool:
-        """Whether problems are drawn, from a generator or a set."""
-        return self.problems.fixed is None
-
-    def _elsewhere(self, options: dict[str, Any]) -> Setting:
-        """Return the problem that the options of a reset name."""
-        check_options(options, self.OPTIONS)
+    def elsewhere(self, options: dict[str, Any]) -> Source:
+        """See ``Game.elsewhere``."""
         if "instance" not in options:
             raise ParenvsError("options: give 'instance' with its settings")
-        given = {**self._settings, **options}
-        return self.problems.named(
-            given.pop("instance"), **{key: x for key, x in given.items() if x is not None}
-        )
-
-    def _enter(self, other: Setting | None) -> None:
-        if other is None:
-            other = self.problems.draw(self.np_random, self._next)
-            self._next += 1
-        self._setting, self.problem = other, other.problem
-
-    def _start(self) -> None:
-        self.game = Game(self._setting, self.mask)
-        self._over, self._outcome = False, {}
-
-    def _observation(self) -> dict[str, Any]:
-        return self.game.board.observation()
+        settings = {**self._settings, **options}
+        return Fixed(named(self.rules, **{key: x for key, x in settings.items() if x is not None}))
 
 
-def orders_of(order: str, server_order: str | None) -> tuple[str, str | None]:
+class HybridPlanEnv(GameEnv, game=HybridPlan):
+    """A single environment of ``HybridPlan``."""
+
+
+class HybridPlanVectorEnv(GameVectorEnv, single=HybridPlanEnv):
+    """A native batch of ``HybridPlan``."""
+
+
+def _orders_of(order: str, server_order: str | None) -> tuple[str, str | None]:
     """Return who plays when, and who orders servers, of arguments of which the first may say both.
 
     Raises:
         ParenvsError: the two contradict each other.
     """
-    if order not in ORDERS:
+    if order not in rules.ORDERS:
         return order, server_order
     if server_order not in (None, order):
         raise ParenvsError(f"order {order!r} means server_order, which is {shown(server_order)}")
-    return PLAYED[0], order
-
-
-def rules_of(
-    instance: Any,
-    cluster: Any,
-    order: str | None,
-    stage_devices: int | None,
-    most_chunks: int | None,
-) -> Rules:
-    """Return what plans have in common: what is given, else what the problems are made for."""
-    hetero = cluster == "hetero" or str(instance).startswith("hetero-")
-    if hetero and stage_devices is None:
-        stage_devices = 0
-    return Rules(
-        order=order or ORDERS[int(hetero)],
-        stage_devices=stage_devices,
-        most_chunks=most_chunks or (CHUNKS[0] if hetero else CHUNKS[-1]),
-    )
+    return ORDERS[0], order

@@ -1,0 +1,249 @@
+"""Games whose agents take turns, by PettingZoo's interfaces; needs the extra ``envs``.
+
+A game that names its agents (``Game.agents``) can be played by them in two forms: they take turns
+(``env``), or all act in every step and the action of the one on turn counts (``parallel_env``).
+``parenvs.envs`` offers the agents of tasks under names like ``TASK_v0``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+try:
+    from pettingzoo import AECEnv, ParallelEnv
+    from pettingzoo.utils import wrappers
+except ImportError as error:  # pragma: no cover
+    raise ImportError("agents need PettingZoo: pip install 'parenvs[envs]'") from error
+
+from parenvs.core.game import EVERY
+from parenvs.envs.env import RENDER_MODES, GameEnv, owned
+from parenvs.errors import shown
+
+
+@dataclass(frozen=True)
+class Agents:
+    """The agents of an environment, with the functions of a module of PettingZoo's environments.
+
+    Attributes:
+        name: of the environment of several agents.
+        single: the environment of one agent that takes all turns.
+    """
+
+    name: str
+    single: type[GameEnv]
+
+    def env(self, instance: Any = None, **arguments: Any) -> AECEnv:
+        """Return the environment whose agents take turns, with PettingZoo's checks of its use.
+
+        Args:
+            instance: argument of the environment of one agent; None leaves it out.
+            **arguments: the other ones.
+        """
+        return wrappers.OrderEnforcingWrapper(self.raw_env(instance, **arguments))
+
+    def raw_env(self, instance: Any = None, **arguments: Any) -> TurnsEnv:
+        """Return the environment whose agents take turns; arguments as of ``env``."""
+        return TurnsEnv(self.name, self._make(instance, arguments))
+
+    def parallel_env(self, instance: Any = None, **arguments: Any) -> AllAtOnceEnv:
+        """Return the environment whose agents all act at once; arguments as of ``env``."""
+        return AllAtOnceEnv(self.name, self._make(instance, arguments))
+
+    def _make(self, instance: Any, arguments: dict[str, Any]) -> GameEnv:
+        return self.single(**arguments if instance is None else {"instance": instance, **arguments})
+
+
+class _Agents:
+    """What both forms have in common: spaces, masks and observations of the agents.
+
+    An agent's observation is that of the environment of one agent with ``action_mask``, (a,) int8,
+    where a is the number of its actions. While another agent has its turn only action 0 is legal,
+    and ignored.
+
+    Attributes:
+        plays: the environment of one agent.
+    """
+
+    possible_agents: list[str]
+
+    def _set_up(self, name: str, plays: GameEnv) -> None:
+        self.plays, self.render_mode = plays, plays.render_mode
+        fps = plays.game.render_fps
+        self.metadata = {"name": name, "render_modes": RENDER_MODES, "render_fps": fps}
+        sizes = plays.game.agents
+        self.possible_agents, self.agents = list(sizes), []  # type: ignore[var-annotated]
+        ends = accumulate(sizes.values())
+        self._actions_of = {
+            agent: slice(end - size, end)
+            for end, (agent, size) in zip(ends, sizes.items(), strict=True)
+        }
+        self._spaces = {
+            agent: spaces.Dict(
+                {
+                    **plays.game.observation_space.spaces,
+                    "action_mask": spaces.Box(0, 1, (size,), np.int8),
+                }
+            )
+            for agent, size in sizes.items()
+        }
+        self._actions = {agent: spaces.Discrete(size) for agent, size in sizes.items()}
+
+    def observation_space(self, agent: str) -> gym.Space[Any]:
+        """Return the observation space of an agent, always the same object."""
+        return self._spaces[agent]
+
+    def action_space(self, agent: str) -> gym.Space[Any]:
+        """Return the action space of an agent, always the same object."""
+        return self._actions[agent]
+
+    def plan(self) -> Any:
+        """Return the plan built so far."""
+        return self.plays.plan()
+
+    def render(self) -> Any:
+        """Render the plan built so far."""
+        return self.plays.render()
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+    def state(self) -> np.ndarray:
+        """Return all parts of the observation as one array, (k,) float32."""
+        return np.concatenate([part.ravel() for part in self._seen().values()])
+
+    @property
+    def turn(self) -> str:
+        """The agent whose turn it is: the one with legal actions."""
+        legal = self.plays.game.legal[0]
+        own = (agent for agent, actions in self._actions_of.items() if legal[actions].any())
+        return next(own, self.possible_agents[0])
+
+    def mask(self, agent: str) -> np.ndarray:
+        """Return an agent's legal actions, int8."""
+        own = self._actions_of[agent]
+        if self.plays.game.over[0] or agent == self.turn:
+            return self.plays.action_masks()[own].astype(np.int8)
+        return (np.arange(own.stop - own.start) == 0).astype(np.int8)
+
+    def _play(self, action: Any) -> tuple[float, bool, dict[str, Any]]:
+        """Take the turn by an action of the agent that has it; return reward, end and info."""
+        own, number = self._actions_of[self.turn], int(action)
+        within = 0 <= number < own.stop - own.start
+        _, reward, over, _, info = self.plays.step(own.start + number if within else -1)
+        del info["action_mask"]
+        return reward, over, info
+
+    def _restart(self, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
+        """Reset the episode and return its info; options that are not known warn only.
+
+        PettingZoo's ``api_test`` resets every environment with an option of its own.
+        """
+        known = self.plays.game.options
+        for key in options or {}:
+            if key not in known:
+                gym.logger.warn(f"reset: unknown option {shown(key)}; known: {', '.join(known)}")
+        given = {key: value for key, value in (options or {}).items() if key in known}
+        info = self.plays.reset(seed=seed, options=given or None)[1]
+        self.agents = list(self.possible_agents)
+        return {"instance": info["instance"]}
+
+    def _seen(self) -> dict[str, np.ndarray]:
+        """Return what all agents see."""
+        return {key: owned(part)[0] for key, part in self.plays.game.observation(EVERY).items()}
+
+    def _observed(self, agent: str) -> dict[str, np.ndarray]:
+        return {**self._seen(), "action_mask": self.mask(agent)}
+
+    def _infos(self, info: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        return {agent: {**info, "action_mask": self.mask(agent)} for agent in self.possible_agents}
+
+
+class TurnsEnv(_Agents, AECEnv):
+    """Agents take turns; all get the same reward.
+
+    An illegal action ends the episode for all.
+
+    Args:
+        name: of the environment.
+        plays: the environment of one agent that takes all turns.
+    """
+
+    def __init__(self, name: str, plays: GameEnv) -> None:
+        """Make the spaces of the agents."""
+        super().__init__()
+        self._set_up(name, plays)
+        self.metadata["is_parallelizable"] = False
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Start anew, as ``GameEnv.reset`` does."""
+        info = self._restart(seed, options)
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
+        self.terminations = dict.fromkeys(self.agents, False)
+        self.truncations = dict.fromkeys(self.agents, False)
+        self.infos = self._infos(info)
+        self.agent_selection = self.turn
+
+    def step(self, action: Any) -> None:
+        """Take the turn of ``agent_selection``."""
+        agent = self.agent_selection
+        if self.terminations[agent]:
+            self._was_dead_step(action)
+            return
+        self._cumulative_rewards[agent] = 0.0
+        reward, over, info = self._play(action)
+        self.rewards = dict.fromkeys(self.agents, reward)
+        self._accumulate_rewards()
+        self.terminations = dict.fromkeys(self.agents, over)
+        self.agent_selection = self.agents[0] if over else self.turn
+        self.infos = self._infos(info)
+
+    def observe(self, agent: str) -> dict[str, np.ndarray]:
+        """Return what an agent sees."""
+        return self._observed(agent)
+
+
+class AllAtOnceEnv(_Agents, ParallelEnv):
+    """The same episode where all agents act in every step, and only the turn's action counts.
+
+    The same actions of the agents on turn give the same plan as with ``TurnsEnv``; arguments as of
+    that class.
+    """
+
+    def __init__(self, name: str, plays: GameEnv) -> None:
+        """Make the spaces of the agents."""
+        super().__init__()
+        self._set_up(name, plays)
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, dict[str, Any]]]:
+        """Start anew, as ``GameEnv.reset`` does."""
+        info = self._restart(seed, options)
+        return {agent: self._observed(agent) for agent in self.agents}, self._infos(info)
+
+    def step(
+        self, actions: dict[str, Any]
+    ) -> tuple[
+        dict[str, dict[str, np.ndarray]],
+        dict[str, float],
+        dict[str, bool],
+        dict[str, bool],
+        dict[str, dict[str, Any]],
+    ]:
+        """Play one turn; the actions of agents that are not on turn are ignored."""
+        reward, over, info = self._play(actions[self.turn])
+        agents, self.agents = self.agents, [] if over else self.agents
+        return (
+            {agent: self._observed(agent) for agent in agents},
+            dict.fromkeys(agents, reward),
+            dict.fromkeys(agents, over),
+            dict.fromkeys(agents, False),
+            self._infos(info),
+        )
