@@ -201,7 +201,7 @@ class Cluster:
             return read(_Form, text, "cluster", ClusterError).cluster("cluster")
         if isinstance(text, os.PathLike):
             path = os.fspath(text)
-            return read(_Form, read_json(path, ClusterError), path, ClusterError).cluster(path)
+            return _read(path).cluster(path)
         if not isinstance(text, str):
             raise ClusterError(
                 f"cluster: expected a name, a short form or an object, not {shown(text)}"
@@ -256,7 +256,7 @@ def load_measured(
         ClusterError: it is no file of a cluster, or nothing was measured on that.
     """
     where = os.fspath(path)
-    form = read(_Form, read_json(where, ClusterError), where, ClusterError)
+    form = _read(where)
     if not form.measured:
         raise ClusterError(f"{where}: nothing was measured on it; parenvs calibrate writes such")
     return form.cluster(where), form.measured, form.provenance
@@ -298,6 +298,13 @@ class _Form:
             where, self.servers, self.devices_per_server, device, self.intra_bw, self.inter_bw,
             self.name, self.nic_bw, self.speeds,
         )  # fmt: skip
+
+
+def _read(path: str) -> _Form:
+    """Read a cluster's file."""
+    if not os.path.exists(path):  # noqa: PTH110  # Path.exists raises errors for long names
+        raise ClusterError(f"cluster: no file {shown(path)}")
+    return read(_Form, read_json(path, ClusterError), path, ClusterError)
 
 
 def _new_cluster(where: str, *args: Any, **figures: Any) -> Cluster:

@@ -467,7 +467,7 @@ def test_cli__evaluate_refuses(refused, tmp_path, run):
         config.write_text(text)
         refused("evaluate", tmp_path, words="not the folder of a training run")
     config.write_text('{"parenvs": "0", "env_kwargs": {"instance": "vgg-19"}, "seed": "x"}')
-    refused("evaluate", tmp_path, words="field 'seed': expected a whole number")
+    refused("evaluate", tmp_path, words="field 'seed' must be a whole number")
     config.write_text('{"parenvs": "0", "env_kwargs": {"instance": "vgg-19"}}')
     refused("evaluate", tmp_path, words="finish the run")
     (tmp_path / "model.zip").write_bytes(b"PK broken")

@@ -43,7 +43,7 @@ def test_iopddl__bad_input_is_one_line_and_status_2(run, tmp_path):
     (tmp_path / "list.json").write_text("[1, 0, 0]")
     for arguments, words in {
         ("solve", "nothing"): "is neither a file nor an added IOPDDL problem",
-        ("add", broken): "broken.json: problem has no field 'nodes'",
+        ("add", broken): "broken.json: field 'problem.nodes' is missing",
         ("solve", file, "--seconds", "0"): "--seconds must be a number above 0",
         ("solve", file, "--steps", "0"): "--steps must be a whole number from 1",
         ("solve", file, "--out", "plan.txt"): "--out must be a .json file",
