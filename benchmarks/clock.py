@@ -35,6 +35,7 @@ from benchmarks.synchronisation import section as synchronisation_section
 from jax_transformer import plans as jax_plans
 from parenvs import Cluster, Graph, HybridPlan, HybridStage, Pipeline, StageProfile, from_torch
 from parenvs.cli.model import Model
+from parenvs.core.registry import TASKS
 from parenvs.clock.calibration import SIZES, Calibration, calibrated
 from parenvs.clock.collectives import reduced
 from parenvs.clock.layers import profiled
@@ -244,7 +245,7 @@ def planned(place: Path, few: bool) -> Iterator[tuple[str, Any, str, str]]:
         yield name, plan, f"{source}:make", "batch"
     source = str(ROOT / "examples" / "jax_transformer.py")
     file = f"{source}:step"
-    Model(file, {"arguments": "arguments"}).save(place / "jax.json")
+    Model(TASKS["partition"], file, options={"arguments": "arguments"}).save(place / "jax.json")
     graph = Graph.load(place / "jax.npz")
     for name, plan in jax_plans(graph).items():
         if few and name != "hybrid":

@@ -17,27 +17,20 @@ from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 from parenvs.tasks.hybrid.space.objectives import Objective
+from parenvs.tasks.hybrid.task import HybridSearch
 
 
 @dataclass(frozen=True)
-class HybridRequest(Request):
+class HybridRequest(HybridSearch, Request):
     """A model to be planned along all axes.
 
     Attributes:
         problem: the model on its cluster.
         constraints: that plans must keep to; an object of them is taken, too.
-        objective: what planners that prove something minimise, one of
-            ``parenvs.tasks.hybrid.space.objectives.OBJECTIVES``.
-        price: of a device-hour, for the objective ``"money"``.
-        time_limit: seconds of the search over free stages (None: ``SECONDS`` for ``exact``, no
-            limit for ``exact-hybrid``).
     """
 
     problem: Hybrid
     constraints: Constraints = field(default_factory=Constraints)
-    objective: str = "seconds"
-    price: float = 1.0
-    time_limit: float | None = None
 
     def __post_init__(self) -> None:
         """Raise errors for unknown constraints and objectives."""

@@ -14,19 +14,18 @@ from parenvs.core.answer import Answer
 from parenvs.core.request import SECONDS, Request
 from parenvs.errors import ParenvsError
 from parenvs.tasks.order.problem import Order
+from parenvs.tasks.order.task import OrderSearch
 
 
 @dataclass(frozen=True)
-class OrderRequest(Request):
+class OrderRequest(OrderSearch, Request):
     """Micro-batches to be ordered; planners that draw orders judge one for each M ``steps``.
 
     Attributes:
         problem: the micro-batches.
-        time_limit: seconds of the exact search (None: ``SECONDS``).
     """
 
     problem: Order
-    time_limit: float | None = None
 
     @property
     def env_id(self) -> str:

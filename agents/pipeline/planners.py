@@ -25,21 +25,20 @@ from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.pipeline.cuts import RADIUS, CutSpace, check_candidates
 from parenvs.tasks.pipeline.points import PointSpace
 from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.task import PipelineSearch
 
 ANY_STAGES = ("exact", "exact-full")
 """Planners of pipelines that can plan one stage; all others cut at least once."""
 
 
 @dataclass(frozen=True)
-class PipelineRequest(Request):
+class PipelineRequest(PipelineSearch, Request):
     """A pipeline to be planned.
 
     Attributes:
         problem: the pipeline.
         radius, candidates: the candidates of the environment, see ``CutSpace.build``; planners of
             other search spaces ignore them.
-        time_limit: seconds for each search of the exact planners (None: ``SECONDS`` for ``exact``,
-            no limit for the others).
         clusters: parts of the cluster from which ``settled`` chooses one, and the number of stages
             with it (empty: both are those of the problem).
     """
@@ -47,7 +46,6 @@ class PipelineRequest(Request):
     problem: Pipeline
     radius: int = RADIUS
     candidates: str = "minima"
-    time_limit: float | None = None
     clusters: tuple[Cluster, ...] = ()
 
     def __post_init__(self) -> None:

@@ -33,6 +33,7 @@ from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.cuts import Cuts
 from parenvs.tasks.pipeline.points import PointSpace, coarse_pivots, distinct_pivots
 from parenvs.tasks.pipeline.problem import Pipeline, check_stages
+from parenvs.view.words import plural
 
 _FEW = 24  # pivots of the first searches
 _COARSE_SECONDS = 1.0  # of each search over few pivots
@@ -111,6 +112,18 @@ class Choice:
     tried: tuple[Tried, ...]
     fewest: int
     devices: int
+
+    @property
+    def assumed(self) -> str:
+        """What planners that cut at least once take as given, in words; empty if all can plan."""
+        if self.fewest <= 1:
+            return ""
+        shape = self.answer.problem
+        return (
+            "stages and devices are those of the shortest plan of two stages or more: "
+            f"{shape.stages} on {plural(shape.cluster.devices, 'device')} "
+            "(--stages, --devices-used)"
+        )
 
 
 def exact_shape(

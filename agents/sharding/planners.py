@@ -14,24 +14,18 @@ from parenvs.core.answer import Answer
 from parenvs.core.request import Request
 from parenvs.errors import ParenvsError
 from parenvs.tasks.sharding.problem import Sharding
+from parenvs.tasks.sharding.task import ShardingSearch
 
 
 @dataclass(frozen=True)
-class ShardingRequest(Request):
+class ShardingRequest(ShardingSearch, Request):
     """A program whose nodes need strategies; ``random`` plays one episode for each n ``steps``.
 
     Attributes:
         problem: the program, n nodes.
-        time_limit: seconds of the exact search (None: ``SECONDS``, or no limit with ``rounds``).
-        rounds: limit of rounds of the exact search; without seconds it gives the same plan every
-            time.
-        threads: chains of moves of the exact search that run at once.
     """
 
     problem: Sharding
-    time_limit: float | None = None
-    rounds: int | None = None
-    threads: int = 1
 
     @property
     def env_id(self) -> str:

@@ -29,7 +29,7 @@ print(f"{steps} steps, then the reward: {reward:.3f} of a step without bubbles")
 
 # %% Train
 # `train` takes care of native batches, masks and the network. The same from the command line:
-# `parenvs train --task pipeline-plan --seed 0 --steps 20000 --out runs/ppo-0`.
+# `parenvs train --task pipeline --seed 0 --steps 20000 --out runs/ppo-0`.
 
 result, agent = train(Config("PipelinePlan-v0", {"draw": 2}, seed=0, steps=STEPS))
 

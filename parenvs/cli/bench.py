@@ -10,19 +10,25 @@ from typing import Annotated, Any
 
 import typer
 
+from parenvs.agents.learning.distributed.tasks import check_engine
 from parenvs.agents.names import TRAINED
 from parenvs.cli import tables
-from parenvs.cli.options import (
+from parenvs.cli.options import FunctionArguments
+from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra, shown
+from parenvs.view.terminal import (
     Address,
     Engine,
-    FunctionArguments,
     Json,
     PlanFile,
-    check_engine_options,
+    Step,
     check_range,
+    note,
+    out,
+    say,
+    say_json,
+    say_progress,
+    say_text,
 )
-from parenvs.cli.report import Step, note, out, say, say_json, say_progress, say_text
-from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra, shown
 
 _Kind = Annotated[str, typer.Option(help="Kind of the device: cpu or cuda.")]
 _Repeats = Annotated[int, typer.Option(help="Runs of everything that count.")]
@@ -92,7 +98,7 @@ def agents(
     for option, value in (("--seeds", seeds), ("--steps", steps), ("--jobs", jobs)):
         if value is not None:
             check_range(option, value, 1)
-    check_engine_options(engine, address)
+    check_engine(engine, address)
     with need_extra("agents", "training"):
         from parenvs.agents.learning.train.learners import LEARNERS, find_plugin
         from parenvs.bench.agents import TrainingRun

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parenvs.cli import tables
-from parenvs.cli.options import Json, Seed, check_range
-from parenvs.cli.report import out, say, say_json, say_progress
 from parenvs.errors import ParenvsError
 from parenvs.files import locked, write_text
+from parenvs.view.terminal import Json, Seed, check_range, out, say, say_json, say_progress
 
 if TYPE_CHECKING:
     from parenvs.leaderboard.check import CheckedEntry

@@ -1,79 +1,90 @@
-"""The model that a command is about: how it is read, what is told of it, what is kept of it."""
+"""The problem that a command is about: how it is read, what is told of it, what is kept of it."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from parenvs.cli.report import Step, note
+from parenvs.cli.options import Given
+from parenvs.core.problem import problem
+from parenvs.core.registry import DEFAULT, TASKS, task_of_name
+from parenvs.core.task import Task
 from parenvs.errors import ParenvsError
 from parenvs.files import replacing
 from parenvs.graph import python_source
 from parenvs.graph.graph import Graph
 from parenvs.instances import GRAPH_SUFFIXES, READING, load_graph, reads_anew
 from parenvs.shipped import names
-from parenvs.tasks.hybrid.plan import HybridPlan
-from parenvs.tasks.hybrid.shipped import load_shape
-from parenvs.tasks.order.plan import OrderPlan
-from parenvs.tasks.partition.plan import PartitionPlan
-from parenvs.tasks.pipeline.plan import MICRO_BATCH, MICRO_BATCHES, PipelinePlan
+from parenvs.view.terminal import Step, note
+
+if TYPE_CHECKING:
+    from parenvs.core.request import Request
 
 _SLOW = 2.0  # seconds from which reading a file is told
 
 
-def reading(
-    variables: list[str] | None, batch: list[str] | None, frozen: list[str] | None
-) -> dict[str, Any]:
-    """Return the options of reading that a command line gives, as ``load_graph`` takes them.
+def task_named(word: str | None, instance: str | None) -> Task:
+    """Return the task of a word; without one that of the instance's name, else the default.
 
-    Each is a list of globs; a single whole number is the index of an argument.
+    Raises:
+        ParenvsError: there is no task of this name.
     """
-    given = dict(zip(READING, (variables, batch, frozen), strict=True))
-    return {
-        name: int(globs[0]) if len(globs) == 1 and globs[0].isdecimal() else tuple(globs)
-        for name, globs in given.items()
-        if globs
-    }
+    if word is not None:
+        return TASKS.named(word)
+    return task_of_name(instance) or TASKS[DEFAULT]
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model as the command line names it.
+    """An instance of a task as the command line names it.
 
     Attributes:
-        instance: shipped name, path of a graph or profile, or a JAX function.
-        options: ``arguments`` of a function and options of reading, where given.
-        task: what is planned; pipelines are made of the forward pass of a shipped instance.
+        task: what is planned.
+        instance: shipped name, ``SET/NAME``, path, or a JAX function.
+        cluster: name, short form or path, or None.
+        options: of the problem, by name, where they are given.
+        search: of planners, by name, where they are given.
     """
 
+    task: Task
     instance: str
-    options: dict[str, Any] = field(default_factory=dict)
-    task: str = PartitionPlan.task
+    cluster: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    search: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def is_profile(self) -> bool:
-        """Whether it is a chain of measurements, without a graph."""
-        return self.instance.endswith(".csv")
+    @classmethod
+    def of(cls, given: Given, instance: str, task: str | None, cluster: str | None) -> Model:
+        """Read what a command line gives.
 
-    @property
-    def is_shape(self) -> bool:
-        """Whether it is the shape of a transformer, without a graph."""
-        return self.task == HybridPlan.task and load_shape(self.instance) is not None
+        Raises:
+            ParenvsError: the task is unknown, or does not have an option.
+        """
+        chosen = task_named(task, instance)
+        return cls(chosen, instance, cluster, **given.of(chosen))
+
+    @cached_property
+    def how(self) -> dict[str, Any] | None:
+        """Arguments of ``load_graph`` for the graph; None if the problem is made of none."""
+        if "reading" not in self.task.hooks or self.task.names(self.instance):
+            return None
+        how: dict[str, Any] | None = self.task.hook("reading")(self.instance, self.options)
+        return how
 
     @property
     def kept(self) -> bool:
         """Whether its graph is written beside a plan, as its name alone would not give it."""
-        if self.is_shape or self.task == OrderPlan.task:
+        if self.how is None:
             return False
-        given = {key: value for key, value in self.options.items() if key in READING}
-        return reads_anew(self.instance, **given)
+        return reads_anew(self.instance, **{k: v for k, v in self.how.items() if k in READING})
 
     def graph(self) -> Graph:
         """Load the graph."""
-        kind = "forward" if self.task == PipelinePlan.task else "train"
-        return load_graph(self.instance, kind, **self.options)
+        assert self.how is not None
+        return load_graph(self.instance, **self.how)
 
     def read(self) -> Graph:
         """Load the graph; tell what takes long, and what the reader assumed."""
@@ -87,17 +98,42 @@ class Model:
             note(words)
         return graph
 
-    def tell(self, micro_batch: int | None = None) -> None:
-        """Load the graph, if there is one, and note what a pipeline assumes of its batch."""
-        if self.is_profile or self.is_shape:
+    def tell(self) -> None:
+        """Load the graph, if there is one, and note what the task assumes of it."""
+        if self.how is None:
             return
         graph = self.read()
-        small = self.task == PipelinePlan.task and graph.batch_size < MICRO_BATCH
-        if small and micro_batch is None:
-            note(
-                f"the graph's batch is {graph.batch_size}; a step is taken as {MICRO_BATCHES} "
-                f"micro-batches of {MICRO_BATCH}, scaled from it (--micro-batches, --micro-batch)"
+        if "assumed" in self.task.hooks:
+            for words in self.task.hook("assumed")(graph, self.options):
+                note(words)
+
+    def problem(self) -> Any:
+        """Make the problem."""
+        return problem(self.instance, self.cluster, self.task.name, **self.options)
+
+    def request(self, seed: int, steps: int, choosing: bool = True, **own: Any) -> Request:
+        """Make what planners answer.
+
+        Args:
+            seed: seed of everything random.
+            steps: environment steps.
+            choosing: whether what is not given is left open where the task can choose it;
+                otherwise it is as in the environments.
+            **own: further options of requests.
+
+        Raises:
+            ParenvsError: no plan can solve the problem, or the task has no planners.
+        """
+        from parenvs.agents.planners import request_of
+
+        self.tell()
+        if choosing and "open" in self.task.hooks and not self.task.names(self.instance):
+            made, search = self.task.hook("open")(
+                self.instance, self.cluster, self.options, self.search
             )
+        else:
+            made, search = self.problem(), self.search
+        return request_of(made, seed=seed, steps=steps, **search, **own)
 
     def check_out(self, path: Path | None) -> None:
         """Raise an error if the graph kept beside a plan would overwrite what it was read from.

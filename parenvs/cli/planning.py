@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import shlex
 import sys
@@ -12,12 +11,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parenvs.cli import hybrid, tables
-from parenvs.cli.hybrid import Map, print_alternatives, write_map
+from parenvs.cli import tables
 from parenvs.cli.model import Model
-from parenvs.cli.options import Json, PlanOut, Plot, with_request
-from parenvs.cli.report import (
+from parenvs.cli.options import (
+    ClusterText,
+    Given,
+    Instance,
+    Steps,
+    TaskName,
+    not_an_option,
+    tasks_with,
+    with_flags,
+)
+from parenvs.core.request import STEPS
+from parenvs.core.task import Task
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.view.terminal import (
+    Json,
+    PlanOut,
+    Plot,
+    Seed,
     Step,
+    check_range,
     note,
     out,
     print_report,
@@ -27,101 +42,104 @@ from parenvs.cli.report import (
     say_json,
     write,
 )
-from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.hybrid.plan import HybridPlan
-from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.report import HybridReport
-from parenvs.tasks.partition.plan import PartitionPlan
-from parenvs.view.words import duration, plural
 
 if TYPE_CHECKING:
-    from parenvs.agents.pipeline.shapes import Choice
     from parenvs.core.request import Request
 
 _SLOW = 2.0  # seconds from which a search is told
+_REFINED = "-refined"
+"""What the name of a planner ends with that searches around the answer of another."""
 
 
 def add_planning(app: typer.Typer) -> None:
     """Add the commands that plan."""
-    app.command()(with_request(plan))
-    app.command()(with_request(compare))
+    app.command()(with_flags("options", "search")(plan))
+    app.command()(with_flags("options", "search")(compare))
 
 
 def plan(
-    request: Request,
-    model: Model,
+    given: Given,
+    instance: Instance,
+    task: TaskName = None,
+    cluster: ClusterText = None,
     agent: Annotated[
         str, typer.Option(help="exact, random, ppo, ... (parenvs list shows all).")
     ] = "exact",
     refine: Annotated[
         bool, typer.Option("--refine", help="Search around the answer of agent pretrained.")
     ] = False,
+    seed: Seed = 0,
+    steps: Steps = STEPS,
     out_: PlanOut = None,
     plot: Plot = None,
-    map_: Map = None,
+    map_: Annotated[
+        Path | None,
+        typer.Option("--map", help="Draw all plans, with this one marked (.png, ...)."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Plan a model with one agent, judge the plan, and write or draw it.
+    """Plan an instance with one agent, judge the plan, and write or draw it.
 
-    The number of pipeline stages and of devices is chosen unless it is given.
+    What is not given is chosen where the task can choose it, such as stages and devices.
     """
+    model = _model(given, instance, task, cluster, seed, steps)
+    if map_ is not None and "map" not in model.task.hooks:
+        raise not_an_option("map", model.task, tasks_with("map"))
+    request = model.request(seed, steps)
     if refine:
-        agent = _refined(agent)
+        agent = _refined(request, agent)
     model.check_out(out_)
-    if map_ is not None and not isinstance(request.problem, Hybrid):
-        raise ParenvsError(f"--map is an option of --task {HybridPlan.task}")
     request, choice = _settled(request, [agent])
     answer = _answer(request, agent, choice)
     report = model.named(answer.report, out_)
-    gaps = _gaps(request, answer)
+    remarks = None
+    if "remarks" in model.task.hooks:
+        remarks = model.task.hook("remarks")(request, answer, choice)
     if as_json:
         content = {"plan": report.plan.to_json(), "report": report.to_json()}
-        if gaps:
-            content["gaps"] = [dataclasses.asdict(gap) for gap in gaps]
         if answer.notes:
             content["notes"] = list(answer.notes)
-        if choice is not None:
-            content["tried"] = [tried.to_json() for tried in choice.tried]
-        say_json(content)
+        say_json(content if remarks is None else {**content, **remarks.to_json()})
     else:
         print_report(report)
         say(proof(answer))
         for words in answer.notes:
             say(words)
-        for gap in gaps:
-            say(gap.text())
-        if choice is not None:
-            _print_choice(choice)
-        if isinstance(report, HybridReport):
-            print_alternatives(request, report)
+        for line in () if remarks is None else remarks.lines():
+            say(line) if isinstance(line, str) else out.print(line)
     refuse_illegal(report, f"the plan of {agent!r} is illegal")
     model.save(out_)
     write(report, out_, plot, quiet=as_json)
-    if isinstance(report, HybridReport):
-        write_map(request, report, map_, quiet=as_json)
+    if map_ is not None:
+        _write_map(model.task, request, report, map_, quiet=as_json)
     if not as_json:
-        say(f"next: {_next(report, out_, plot)}")
+        say(f"next: {_next(model.task, report, out_, plot)}")
 
 
 def compare(
-    request: Request,
-    model: Model,
+    given: Given,
+    instance: Instance,
+    task: TaskName = None,
+    cluster: ClusterText = None,
     agent: Annotated[
         list[str] | None,
         typer.Option(help="Agents to compare, again for each; --out and --plot take the first's."),
     ] = None,
+    seed: Seed = 0,
+    steps: Steps = STEPS,
     out_: PlanOut = None,
     plot: Plot = None,
 ) -> None:
-    """Plan a model with several agents and print them side by side.
+    """Plan an instance with several agents and print them side by side.
 
-    All plan the same number of pipeline stages on the same devices, chosen unless given.
+    What is not given is chosen once for all, where the task can choose it.
     """
-    request = dataclasses.replace(request, progress=True)
+    model = _model(given, instance, task, cluster, seed, steps)
+    request = model.request(seed, steps, progress=True)
     model.check_out(out_)
     agents = agent or request.compared
     request, choice = _settled(request, agents)
-    rows: list[tuple[Any, Any]] = []
+    answers = []
     for name in agents:
         try:
             answer = _answer(request, name, choice)
@@ -130,88 +148,79 @@ def compare(
                 raise
             say(f"{name}: {error}")
             continue
-        rows.append((answer, answer.report))
-    if not rows:
+        answers.append(answer)
+    if not answers:
         raise InfeasibleError("no agent found a plan")
-    is_hybrid = isinstance(rows[0][1], HybridReport)
-    out.print(hybrid.comparison(rows) if is_hybrid else tables.comparison(rows))
-    if choice is not None:
-        _print_choice(choice)
-    first = model.named(rows[0][1], out_)
-    refuse_illegal(first, f"the plan of {rows[0][0].method!r} is illegal")
+    hooks = model.task.hooks
+    side_by_side = model.task.hook("compare") if "compare" in hooks else tables.comparison
+    out.print(side_by_side(answers))
+    if choice is not None and "remarks" in hooks:
+        for line in model.task.hook("remarks")(request, choice.answer, choice).lines():
+            say(line) if isinstance(line, str) else out.print(line)
+    first = model.named(answers[0].report, out_)
+    refuse_illegal(first, f"the plan of {answers[0].method!r} is illegal")
     model.save(out_)
     write(first, out_, plot)
 
 
-def _settled(request: Request, agents: Sequence[str]) -> tuple[Request, Choice | None]:
-    """Return the request with its shape chosen; what is assumed for other planners is told."""
+def _model(
+    given: Given, instance: str, task: str | None, cluster: str | None, seed: int, steps: int
+) -> Model:
+    """Read what both commands take."""
+    check_range("--steps", steps, 1)
+    check_range("--seed", seed, 0)
+    return Model.of(given, instance, task, cluster)
+
+
+def _settled(request: Request, agents: Sequence[str]) -> tuple[Request, Any]:
+    """Return the request with what was open chosen; what is assumed for other planners is told."""
     for agent in agents:
         request.check(agent)
     with Step("searching stages and devices", least=_SLOW):
         settled, choice = request.settled(agents)
-    if choice is not None and choice.fewest > 1:
-        shape = choice.answer.problem
-        note(
-            f"stages and devices are those of the shortest plan of two stages or more: "
-            f"{shape.stages} on {plural(shape.cluster.devices, 'device')} "
-            "(--stages, --devices-used)"
-        )
+    if choice is not None and choice.assumed:
+        note(choice.assumed)
     return settled, choice
 
 
-def _answer(request: Request, agent: str, choice: Choice | None) -> Any:
-    """Return a planner's answer; that of the exact one came with the choice of the shape."""
+def _answer(request: Request, agent: str, choice: Any) -> Any:
+    """Return a planner's answer; that of the one that chose what was open came with the choice."""
     if choice is not None and agent == choice.answer.method:
         return choice.answer
     with Step(f"planning with {agent}", least=_SLOW):
         return request.run(agent)
 
 
-def _print_choice(choice: Choice) -> None:
-    """Print the shapes that were tried, and that the best one leaves devices idle if it does."""
-    used, most = choice.answer.problem.cluster.devices, choice.tried[0]
-    if used < choice.devices:
-        words = f"uses {used} of {choice.devices} devices"
-        if most.devices == choice.devices and most.stages is not None:
-            slower = f"{duration(most.length)} on {most.devices}"
-            words += f": more are slower ({slower})" if choice.answer.proven else f" ({slower})"
-        say(words)
-    if len(choice.tried) > 1:
-        out.print(tables.shapes(choice))
+def _refined(request: Request, agent: str) -> str:
+    """Return the planner that searches around the answer of planner ``agent``."""
+    refined = [name for name in request.planners if name.endswith(_REFINED)]
+    if agent + _REFINED not in refined:
+        known = ", ".join(name.removesuffix(_REFINED) for name in refined) or "another task"
+        raise ParenvsError(f"--refine is an option of --agent {known}, not of {agent!r}")
+    return agent + _REFINED
 
 
-def _next(report: Any, path: Path | None, plot: Path | None) -> str:
-    """Return a command that is worth running after ``parenvs plan``."""
+def _write_map(task: Task, request: Request, report: Any, path: Path, quiet: bool) -> None:
+    """Draw the map of all plans, with the plan of ``report`` marked."""
+    from parenvs.view import page
+
+    page.write(path, lambda: task.hook("map")(request, report))
+    if not quiet:
+        say(f"map written to {path}")
+
+
+def _next(task: Task, report: Any, path: Path | None, plot: Path | None) -> str:
+    """Return commands that are worth running after ``parenvs plan``."""
     if path is None:
         return f"parenvs {shlex.join([*sys.argv[1:], '--out', 'plan.json'])}"
     name = shlex.quote(str(path))
-    if isinstance(report.plan, HybridPlan):
-        return f"parenvs explain {name}"
-    if isinstance(report.plan, PartitionPlan):
+    if "explain" not in task.hooks:
+        picture = "" if plot else f" --plot {shlex.quote(str(path.with_suffix('.png')))}"
+        return f"parenvs judge {name}{picture}"
+    commands = [f"parenvs explain {name}"]
+    if "verify" in task.hooks and importlib.util.find_spec("jax"):
         from parenvs.shardy.module import has_module
 
-        commands = [f"parenvs explain {name}"]
-        if importlib.util.find_spec("jax") and has_module(report.plan.instance):
+        if has_module(report.plan.instance):
             commands.append(f"parenvs verify {name}")
-        return "; ".join(commands)
-    picture = "" if plot else f" --plot {shlex.quote(str(path.with_suffix('.png')))}"
-    return f"parenvs judge {name}{picture}"
-
-
-def _refined(agent: str) -> str:
-    """Return the planner that searches around the answer of planner ``agent``."""
-    from parenvs.agents.names import GENERAL, REFINED
-
-    if agent not in GENERAL:
-        raise ParenvsError(f"--refine is an option of --agent {GENERAL[0]}, not of {agent!r}")
-    return REFINED
-
-
-def _gaps(request: Any, answer: Any) -> list[Any]:
-    """Return the gaps to the optimum of an answer whose planner was trained on other problems."""
-    from parenvs.agents.learning.pretrained.planner import gaps
-    from parenvs.agents.names import GENERAL
-
-    if answer.method not in GENERAL:
-        return []
-    return gaps(request.points, answer)
+    return "; ".join(commands)

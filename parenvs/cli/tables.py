@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.table import Table
-from rich.text import Text
 
 from parenvs.cluster import PRESETS, Measurement
-from parenvs.errors import InfeasibleError, printable
+from parenvs.errors import printable
 from parenvs.graph import roles
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.shipped import manifest
-from parenvs.tasks.order.problem import OrderReport
-from parenvs.tasks.partition.plan import RULE_SETS
-from parenvs.tasks.partition.problem import Partitioning, PartitionReport
-from parenvs.tasks.partition.view.grid import kind_of, merged
-from parenvs.tasks.pipeline.cuts import CutSpace
-from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.view.layers import kind_of, merged
+from parenvs.view.tables import empty
 from parenvs.view.words import duration, size
 
 if TYPE_CHECKING:
     from parenvs.agents.evaluation.evaluate import Evaluation
     from parenvs.agents.evaluation.set_evaluation import SetEvaluation
     from parenvs.agents.learning.train.run import TrainResult
-    from parenvs.agents.pipeline.shapes import Choice
     from parenvs.clock.measured import Layers
     from parenvs.core.answer import Answer
     from parenvs.leaderboard.check import CheckedEntry
@@ -44,7 +37,7 @@ _ROLES = {
 """Name of a role -> words for the parameters that have it."""
 
 
-_MOST_ROWS = 8
+_MAX_ROWS = 8
 """Rows for the entry parameters of one argument that are taken for the same, or for devices."""
 
 
@@ -102,32 +95,6 @@ def graph(graph: Graph) -> Table:
     return table
 
 
-def chain(pipeline: Pipeline) -> Table:
-    """A chain of pivots on a cluster, and how much of it ``PipelineCut-v0`` leaves to search."""
-    try:
-        space = CutSpace.build(pipeline)
-        candidates = f"{len(space.pivots)} (radius {space.radius})"
-    except InfeasibleError:
-        candidates = "none: they allow no plan of so many stages"
-    profile = pipeline.profile
-    table = empty(f"chain of {profile.name} on {pipeline.cluster}", "what", "value")
-    rows = (
-        ("pivots", f"{len(profile)}"),
-        ("pivots with variables", f"{int(pipeline.variable_sum[-1])}"),
-        ("forward, one device", f"{profile.forward.sum():.4f} s a micro-batch"),
-        ("backward, one device", f"{profile.backward.sum():.4f} s a micro-batch"),
-        ("parameters", f"{pipeline.parameter_sum[-1] / 1e9:.3f} GB"),
-        ("largest cut", f"{profile.cut_bytes[:-1].max() / 1e6:.2f} MB"),
-        ("smallest cut", f"{profile.cut_bytes[:-1].min() / 1e6:.2f} MB"),
-        ("bubble-free step", f"{pipeline.bubble_free:.4f} s"),
-        ("stages", f"{pipeline.stages}"),
-        ("candidates of PipelineCut-v0", candidates),
-    )
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
 def parameters(graph: Graph) -> Table:
     """What the entry parameters are taken for, and why: a row for each group of equal ones."""
     reasons = roles.reasons(graph)
@@ -155,7 +122,7 @@ def _collapsed(paths: Sequence[str]) -> list[tuple[str, list[int]]]:
         The common name of each row, and its positions in ``paths``.
     """
     rows = merged(paths, [None] * len(paths))
-    if len(rows) <= _MOST_ROWS:
+    if len(rows) <= _MAX_ROWS:
         return rows
     by_part: dict[str, list[int]] = {}
     for place, path in enumerate(paths):
@@ -164,148 +131,23 @@ def _collapsed(paths: Sequence[str]) -> list[tuple[str, list[int]]]:
         (paths[places[0]] if len(places) == 1 else f"{part}/*", places)
         for part, places in by_part.items()
     ]
-    return rows if len(rows) <= _MOST_ROWS else [("*", list(range(len(paths))))]
+    return rows if len(rows) <= _MAX_ROWS else [("*", list(range(len(paths))))]
 
 
-def shapes(choice: Choice) -> Table:
-    """The numbers of devices among which a pipeline's shape was chosen: the best ones, and all."""
-    table = empty(
-        "devices and stages tried", "devices", "stages", "shortest found", "none is shorter than"
-    )
-    chosen = choice.answer.problem.cluster.devices
-    nearest = sorted(choice.tried, key=lambda tried: tried.length)[:_MOST_ROWS]
-    for tried in choice.tried:
-        if tried not in nearest and tried.devices not in (chosen, choice.devices):
-            continue
-        table.add_row(
-            f"{tried.devices}{' *' if tried.devices == chosen else ''}",
-            "-" if tried.stages is None else str(tried.stages),
-            "-" if tried.stages is None else duration(tried.length),
-            duration(tried.bound) if np.isfinite(tried.bound) else "none fits",
-        )
-    hidden = len(choice.tried) - table.row_count
-    table.caption = "*: chosen" + (f"; {hidden} more, found slower" if hidden else "")
-    table.caption_justify = "left"
-    return table
-
-
-def classes(problem: Partitioning) -> Table:
-    """The dimension classes of a graph, for both rule sets."""
-    table = empty(f"dimension classes on {problem.cluster}", "what", *RULE_SETS)
-    both = [
-        problem
-        if rules == problem.rules
-        else Partitioning.build(problem.graph, problem.cluster, rules, problem.uneven)
-        for rules in RULE_SETS
-    ]
-    rows = (
-        ("variable dimensions", lambda p: len(p.dimensions("variables"))),
-        ("classes that hold some and can be partitioned", lambda p: len(p.decidable("variables"))),
-        ("variable dimensions in them", lambda p: p.counts("variables")[p.decidable("all")].sum()),
-        ("pairs of classes that conflict", lambda p: len(p.classes.conflicts)),
-        ("dimensions of batch inputs", lambda p: len(p.dimensions("inputs"))),
-        ("of them can be partitioned", lambda p: p.counts("inputs")[p.decidable("all")].sum()),
-    )
-    for name, count in rows:
-        table.add_row(name, *(str(count(p)) for p in both))
-    table.add_row("replicated step", *(f"{p.replicate_seconds:.4f} s" for p in both))
-    return table
-
-
-def comparison(rows: Sequence[tuple[Any, Any]]) -> Table:
-    """Several plans of one problem side by side."""
-    if isinstance(rows[0][1], PartitionReport):
-        return _partitions(rows)
-    if isinstance(rows[0][1], OrderReport):
-        return _orders(rows)
-    pipeline = rows[0][1].pipeline
-    cluster = pipeline.cluster
-    table = empty(
-        f"{pipeline.profile.name} on {cluster}",
-        "agent",
-        "step (s)",
-        "simulated (s)",
-        "1/L",
-        "over best",
-        "device cuts",
-        "proof",
-        "found in (s)",
-    )
-    legal = [report.length_seconds for _, report in rows if report.legal]
-    best = min(legal, default=np.nan)
-    for answer, report in rows:
+def comparison(answers: Sequence[Answer]) -> Table:
+    """Several plans of one problem of any task side by side."""
+    report = answers[0].report
+    cost = f"cost{report.bound_words[1] and f' ({report.bound_words[1].strip()})'}"
+    table = empty(report.plan.instance, "agent", cost, "over best", "proof", "found (s)")
+    costs = [answer.report.cost for answer in answers if answer.report.legal]
+    best = min(costs, default=0)
+    for answer in answers:
+        report = answer.report
+        over = "illegal"
         if report.legal:
-            value = f"{report.value:.4f}"
-            over = f"{100 * (report.length_seconds / best - 1):.2f} %"
-        else:
-            value, over = "-1", "illegal"
-        table.add_row(
-            answer.method,
-            f"{report.length_seconds:.4f}",
-            f"{report.simulated_seconds:.4f}",
-            value,
-            over,
-            " ".join(map(str, report.plan.device_cuts)),
-            answer.claim,
-            f"{answer.seconds:.2f}",
-        )
-    return table
-
-
-def _orders(rows: Sequence[tuple[Any, OrderReport]]) -> Table:
-    problem = rows[0][1].problem
-    table = empty(
-        f"{problem.instance}: {problem.micro_batches} micro-batches on {problem.stages} stages",
-        "agent", "step (s)", "value", "over best", "over bound", "proof", "judged", "found in (s)",
-    )  # fmt: skip
-    best = min(report.length_seconds for _, report in rows)
-    bound = max(answer.bound for answer, _ in rows)
-    for answer, report in rows:
-        table.add_row(
-            answer.method,
-            f"{report.length_seconds:.4f}",
-            f"{report.value:.4f}",
-            f"{report.length_seconds / best - 1:.2%}",
-            f"{report.length_seconds / bound - 1:.2%}",
-            answer.claim,
-            f"{answer.evaluations:,}",
-            f"{answer.seconds:.2f}",
-        )
-    return table
-
-
-def _partitions(rows: Sequence[tuple[Answer, PartitionReport]]) -> Table:
-    problem, reward = rows[0][1].problem, rows[0][1].problem.reward
-    table = empty(
-        f"{problem.graph.name} on {problem.cluster}, {problem.rules} rules, reward {reward}",
-        "agent",
-        "return",
-        "vars",
-        "dims",
-        "step (s)",
-        "sent (s)",
-        "GB each",
-        "used",
-        "proof",
-        "found (s)",
-    )
-    for answer, report in rows:
-        table.add_row(
-            answer.method,
-            f"{report.value_of(reward):.{4 if reward == 'step_time' else 1}f}",
-            str(report.variables),
-            f"{report.partitioned_dimensions}/{report.dimensions}",
-            f"{report.step_seconds:.4g}",
-            f"{report.communication_seconds:.3g}",
-            f"{report.memory.peak / 1e9:.3g}" + ("" if report.fits else " !"),
-            f"{100 * report.utilisation:.1f} %",
-            answer.claim,
-            f"{answer.seconds:.2f}",
-        )
-    table.caption = (
-        "vars, dims: partitioned; sent: all-reduces, part of the step; !: more than a device holds"
-    )
-    table.caption_justify = "left"
+            over = f"{report.cost / best - 1:.2%}" if best > 0 else ""
+        shown = "" if report.cost is None else f"{report.cost:,.6g}"
+        table.add_row(answer.method, shown, over, answer.claim, f"{answer.seconds:.2f}")
     return table
 
 
@@ -438,14 +280,6 @@ def verdicts(entry: CheckedEntry) -> Table:
     return table
 
 
-class _PrintableTable(Table):
-    """A table whose cells and title stand as they are: no markup, no control characters."""
-
-    def add_row(self, *cells: Any, **options: Any) -> None:
-        """Add a row of texts."""
-        super().add_row(*(Text(printable(cell)) for cell in cells), **options)
-
-
 def calibration(rows: Sequence[Measurement]) -> Table:
     """What was measured on a machine, with rates: of products FLOP/s, else bytes/s."""
     table = empty("", "what", "size", "processes", "median", "quartiles", "rate", names=2)
@@ -480,16 +314,4 @@ def layers(found: Layers) -> Table:
         table.add_row(printable(name), *times, size(weights), size(border))
     whole = [duration(x.seconds) for x in found.whole]
     table.add_row("whole step", whole[0], "", whole[1], "", "", "")
-    return table
-
-
-def empty(title: str, *columns: str, names: int = 1) -> Table:
-    """An empty table; its first ``names`` columns are left-justified and the others right."""
-    table = _PrintableTable(
-        title=Text(printable(title), style="bold") if title else None,
-        title_justify="left",
-        header_style="bold",
-    )
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index < names else "right")
     return table

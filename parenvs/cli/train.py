@@ -13,53 +13,57 @@ import typer
 from parenvs.agents.learning.distributed.distribution import FUSED, SINGLE, Distribution
 from parenvs.agents.learning.distributed.session import check_ray
 from parenvs.cli import tables
-from parenvs.cli.hybrid import samples_of
+from parenvs.cli.listing import environments
 from parenvs.cli.model import Model
 from parenvs.cli.options import (
     Actors,
-    Address,
-    Engine,
+    ClusterText,
+    Given,
     Learners,
-    Seed,
+    TaskName,
     Word,
-    check_engine_options,
-    check_range,
-    with_request,
+    flags_of,
+    tasks_with,
+    with_flags,
 )
-from parenvs.cli.report import out, say
-from parenvs.datasets.order.drawing import TIERS
+from parenvs.core.registry import TASKS
+from parenvs.core.request import STEPS
 from parenvs.errors import ParenvsError, need_extra
 from parenvs.files import locked
 from parenvs.instances import load_graph
+from parenvs.view.terminal import Address, Seed, check_range, out, say
 
 if TYPE_CHECKING:
     from parenvs.core.request import Request
 
-
 DRAWN_STEPS = 100_000
 """Default environment steps of a training on drawn problems."""
-PLAYED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
-    "pipeline-plan": ("PipelinePlan-v0", {"draw": 2}, ()),
-    "hybrid": ("HybridPlan-v0", {}, ("cluster", "batch", "stack", "precision")),
-    "hetero": ("HybridPlan-v0", {"instance": "hetero-32"}, ()),
-    "partition-plan": ("PartitionPlan-v0", {}, ()),
-    "order": ("MicroBatchOrder-v0", {"tier": None, "pool": 1024}, ()),
-    "sharding": ("IntraOpSharding-v0", {"pool": 256}, ()),
-}
-"""Task of ``train`` on drawn problems -> environment, its arguments, options of one problem."""
 
 
 def add_training(app: typer.Typer) -> None:
     """Add the commands that train and evaluate agents."""
-    app.command()(with_request(train, choosing=False, drawn=train_drawn))
+    app.command()(with_flags("options", "search")(train))
     app.command()(evaluate)
-    app.command()(pretrain)
 
 
 def train(
-    request: Request,
-    model: Model,
+    given: Given,
+    instance: Annotated[
+        str | None,
+        typer.Argument(
+            help="What plan takes, or a set, a tier (default: problems are drawn; give --task)."
+        ),
+    ] = None,
+    task: TaskName = None,
+    cluster: ClusterText = None,
     agent: Annotated[str, typer.Option(help="ppo, rainbow or rainbow-paper.")] = "ppo",
+    seed: Seed = 0,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Environment steps (default: {STEPS:,}, {DRAWN_STEPS:,} on drawn problems)."
+        ),
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder of the run (default: runs/...).")
     ] = None,
@@ -72,107 +76,131 @@ def train(
     learners: Learners = None,
     address: Address = None,
 ) -> None:
-    """Train an agent on one instance: checkpoints, logs, the model and its best plan."""
-    spread = _spread(distribution, actors, learners, address)
-    if spread.word == FUSED:
+    """Train an agent on an instance or on drawn problems: checkpoints, logs, model, best plan."""
+    if steps is not None:
+        check_range("--steps", steps, 1)
+    check_range("--seed", seed, 0)
+    if instance is None and task is None:
         raise ParenvsError(
-            f"--distribution {FUSED} plays drawn problems: --task pipeline-plan without a model"
+            f"a model is needed, or --task, which draws problems: one of {', '.join(TASKS)}"
+        )
+    spread = _spread(distribution, actors, learners, address)
+    if task is None:
+        task = next((name for name, each in TASKS.items() if instance in each.sets), None)
+    model = Model.of(given, instance or "", task, cluster)
+    if spread.word == FUSED and ("fused" not in model.task.hooks or instance is not None):
+        able = ", ".join(each.name for each in tasks_with("fused"))
+        raise ParenvsError(
+            f"--distribution {FUSED} plays drawn problems: --task {able} without a model"
         )
     trainer = _trainer()
-    best = request.optimum()
-    name = Path(request.problem.instance).stem
-    place = folder or Path("runs") / f"{name}-{request.label}-{agent}-{request.seed}"
-    with locked(place):
-        trainer.check_free(place, resume)
-        if model.kept:  # what evaluates the run later has nothing but its folder
-            graph = place / "graph.npz"
-            if not graph.exists() or not trainer.claimed(place):
-                model.graph().save(graph)
-            elif load_graph(str(graph)).fingerprint != model.graph().fingerprint:
-                raise ParenvsError(f"{place}: holds a run on another graph than {model.instance}")
-            request = replace(request, problem=replace(request.problem, instance=str(graph)))
-        config = trainer.Config(
-            request.env_id, request.env_kwargs, agent=agent, seed=request.seed,
-            steps=request.steps, distribution=spread.to_json(),
-        )  # fmt: skip
-        try:
-            result, _ = trainer.train(
-                config,
-                place,
-                resume=resume,
-                target=request.target(best),
+    stem = Path(instance or "drawn").stem
+    drawn = _drawn(model, instance)
+    if drawn is None:
+        request = model.request(seed, steps or STEPS, choosing=False)
+        place = folder or Path("runs") / f"{stem}-{request.label}-{agent}-{seed}"
+        best = request.optimum()
+        with locked(place):
+            trainer.check_free(place, resume)
+            request = _kept(model, request, place, trainer)
+            config = trainer.Config(
+                request.env_id, request.env_kwargs, agent=agent, seed=seed, steps=request.steps,
+                distribution=spread.to_json(),
+            )  # fmt: skip
+            target = request.target(best)
+            result = _run(
+                trainer, config, place, model.kept, resume=resume, address=address, target=target,
                 stop_at_target=until_optimal,
-                progress=True,
-                address=address,
-            )
-        except KeyboardInterrupt:
-            if model.kept and not trainer.claimed(place):
-                (place / "graph.npz").unlink()
-            raise _interrupted(trainer, place) from None
-    out.print(tables.training(result, best, place))
+            )  # fmt: skip
+        out.print(tables.training(result, best, place))
+        return
+    place = folder or Path("runs") / f"{stem}-{model.task.name}-{agent}-{seed}"
+    steps = steps or DRAWN_STEPS
+    if until_optimal:
+        raise ParenvsError(
+            f"--until-optimal is for one model, not for drawn problems of task {model.task.name}"
+        )
+    if spread.word == FUSED:
+        model.task.hook("fused")(agent, seed, steps, place, say, resume)
+        return
+    env_id, arguments = drawn
+    config = trainer.Config(
+        env_id, arguments, agent=agent, seed=seed, steps=steps, distribution=spread.to_json()
+    )
+    result = _run(trainer, config, place, resume=resume, address=address)
+    out.print(tables.training(result, None, place))
 
 
-def train_drawn(
-    task: str,
-    instance: str | None = None,
-    agent: str = "ppo",
-    seed: int = 0,
-    steps: int = DRAWN_STEPS,
-    folder: Path | None = None,
-    resume: bool = False,
-    distribution: str = "single",
-    actors: int | None = None,
-    learners: int | None = None,
-    address: str | None = None,
-    **others: Any,
-) -> None:
-    """Train an agent on drawn problems, on a set, or on one problem.
-
-    Args:
-        task: a key of ``PLAYED``.
-        instance: what the environment takes, or a tier of orders; None: problems are drawn.
-        agent: name of the agent.
-        seed: seed of everything random.
-        steps: environment steps.
-        folder: folder of the run (default: ``runs/...``).
-        resume: whether to continue the run in the folder.
-        distribution: how the training is spread, see ``Distribution``.
-        actors: processes that play.
-        learners: processes that learn.
-        address: of the cluster of Ray that is used.
-        **others: further options of the command line.
+def _drawn(model: Model, instance: str | None) -> tuple[str, dict[str, Any]] | None:
+    """Return the environment of a training and its arguments; None: that of the request.
 
     Raises:
-        ParenvsError: an option is one of other tasks, or training fails.
+        ParenvsError: the task has no environment, or an option is not one of the environment.
     """
-    env_id, drawing, settings = PLAYED[task]
-    for name in others:
-        if name not in settings or instance is None:
-            where = f"train --task {task}" + (" without an instance" * (name in settings))
-            raise ParenvsError(f"--{name.replace('_', '-')} is not an option of {where}")
-    check_range("--steps", steps, 1)
-    check_range("--seed", seed, 0)
-    spread = _spread(distribution, actors, learners, address)
-    trainer = _trainer()
-    place = folder or Path("runs") / f"{Path(instance or 'drawn').stem}-{task}-{agent}-{seed}"
-    if spread.word == FUSED:
-        _train_fused(task, instance, agent, seed, steps, place, resume)
-        return
-    kwargs = dict(drawing)
-    if task == "order" and instance in TIERS:
-        kwargs["tier"] = instance
-    elif instance is not None:
-        kwargs = {"instance": instance, **others}
-    if "batch" in others:
-        kwargs["batch"] = samples_of(others["batch"])
-    config = trainer.Config(
-        env_id, kwargs, agent=agent, seed=seed, steps=steps, distribution=spread.to_json()
-    )
+    task = model.task
+    if "train" in task.hooks:
+        found = task.hook("train")(instance)
+        if found is None:
+            return None
+        env_id, arguments, taken = found
+    else:
+        env_id = next(iter(environments(task)), "")
+        if not env_id:
+            raise ParenvsError(f"task {task.name} has no environment to train in")
+        arguments = {} if instance is None else {"instance": instance}
+        taken = () if instance is None else ("cluster", *task.option_names)
+    given = {**({} if model.cluster is None else {"cluster": model.cluster}), **model.options}
+    for name in (*given, *model.search):
+        if name not in taken:
+            flag = next((x for x in flags_of(task).values() if name in x.place), None)
+            where = "drawn problems" if instance is None else instance
+            raise ParenvsError(
+                f"--{flag.name if flag else name} is not an option of training on {where}"
+            )
+    return env_id, {**arguments, **given}
+
+
+def _kept(model: Model, request: Request, place: Path, trainer: Any) -> Request:
+    """Write the graph of a model beside its run, if its name alone would not give it.
+
+    What evaluates the run later has nothing but its folder.
+
+    Raises:
+        ParenvsError: the folder holds a run on another graph.
+    """
+    if not model.kept:
+        return request
+    graph = place / "graph.npz"
+    if not graph.exists() or not trainer.claimed(place):
+        model.graph().save(graph)
+    elif load_graph(str(graph)).fingerprint != model.graph().fingerprint:
+        raise ParenvsError(f"{place}: holds a run on another graph than {model.instance}")
+    return replace(request, problem=replace(request.problem, instance=str(graph)))
+
+
+def _run(trainer: Any, config: Any, place: Path, kept: bool = False, **options: Any) -> Any:
+    """Train; an interrupted training says how to go on.
+
+    Args:
+        trainer: the module that trains.
+        config: what is trained.
+        place: folder of the run.
+        kept: whether the graph in it is the run's own.
+        **options: of the trainer.
+
+    Raises:
+        ParenvsError: it was interrupted.
+    """
     try:
-        result, _ = trainer.train(config, place, resume=resume, progress=True, address=address)
+        return trainer.train(config, place, progress=True, **options)[0]
     except KeyboardInterrupt:
-        raise _interrupted(trainer, place) from None
-    out.print(tables.training(result, None, place))
+        if trainer.claimed(place):
+            raise ParenvsError(f"interrupted; continue with --resume --out {place}") from None
+        if kept:
+            (place / "graph.npz").unlink()
+        with contextlib.suppress(OSError):  # something else is in it
+            place.rmdir()
+        raise ParenvsError("interrupted before the first checkpoint; nothing is kept") from None
 
 
 def _spread(
@@ -185,50 +213,6 @@ def _spread(
     elif address is not None:
         raise ParenvsError(f"--address is not an option of --distribution {word}")
     return found
-
-
-def _train_fused(
-    task: str,
-    instance: str | None,
-    agent: str,
-    seed: int,
-    steps: int,
-    place: Path,
-    resume: bool,
-) -> None:
-    """Train by the loop whose environments and updates are tensors on one device."""
-    if task != "pipeline-plan" or instance is not None:
-        raise ParenvsError(
-            f"--distribution {FUSED} plays drawn problems: --task pipeline-plan without a model"
-        )
-    from parenvs.agents.learning.fused.checkpoint import CHECKPOINT
-    from parenvs.agents.learning.fused.learner import AGENTS
-    from parenvs.agents.learning.fused.run import LOG, WEIGHTS, train
-
-    if agent not in AGENTS:
-        raise ParenvsError(f"--agent {agent} is not an option of --distribution {FUSED}")
-
-    if (place / LOG).exists():
-        raise ParenvsError(f"{place}: holds a run already; choose another folder")
-    kind = AGENTS[agent]
-    settings = kind(seed=seed, iterations=-(-steps // kind().samples))
-    with locked(place):
-        try:
-            log = train(settings, place, say=say, resume=resume)
-        except KeyboardInterrupt:
-            kept = (place / CHECKPOINT).exists()
-            ending = f"continue with --resume --out {place}" if kept else "nothing is kept"
-            raise ParenvsError(f"interrupted; {ending}") from None
-    say(f"{log['samples']:,} samples in {log['seconds']} s; {place / WEIGHTS}")
-
-
-def _interrupted(trainer: Any, place: Path) -> ParenvsError:
-    """Return the error of an interrupted training; a run that left nothing leaves no folder."""
-    if trainer.claimed(place):
-        return ParenvsError(f"interrupted; continue with --resume --out {place}")
-    with contextlib.suppress(OSError):  # something else is in it
-        place.rmdir()
-    return ParenvsError("interrupted before the first checkpoint; nothing is kept")
 
 
 def evaluate(
@@ -290,12 +274,6 @@ def evaluate(
                 f"{folder[0]}: trained on drawn problems, of which no single one can be judged; "
                 f"add --set {near.replace('validation', 'test')}"
             )
-        if not hasattr(getattr(env.unwrapped, "game", env.unwrapped), "space"):
-            is_judged = plain(config.env_id) != "ElasticPlan-v0"
-            raise ParenvsError(
-                f"{folder[0]}: {config.env_id} has no exact optimum at hand to evaluate against; "
-                f"the best plan is {folder[0] / 'plan.json'}" + ": parenvs judge" * is_judged
-            )
         out.print(tables.evaluation(play(model, env, 100 if episodes is None else episodes, seed)))
 
 
@@ -349,34 +327,6 @@ def _evaluate_set(
     if scores is not None:
         ours.save(scores)
         say(f"written: {scores}")
-
-
-def pretrain(
-    folder: Annotated[Path, typer.Option("--out", help="Folder of the network and its log.")],
-    workers: Annotated[int, typer.Option(help="Processes that solve problems.")] = 2,
-    seed: Seed = 0,
-    parts: Annotated[int, typer.Option(help="Parts of 128 generated problems.")] = 600,
-    passes: Annotated[int, typer.Option(help="Times that each part is used.")] = 20,
-    engine: Engine = "local",
-    address: Address = None,
-) -> None:
-    """Train the network of the agent 'pretrained' from scratch, or go on with it."""
-    for option, value, least in (
-        ("--workers", workers, 1), ("--seed", seed, 0), ("--parts", parts, 1),
-        ("--passes", passes, 1),
-    ):  # fmt: skip
-        check_range(option, value, least)
-    check_engine_options(engine, address)
-    _trainer()
-    from parenvs.agents.learning.pretrained.imitate import Recipe
-    from parenvs.agents.learning.pretrained.pretrain import CURVE, LOG, draw, pretrain
-
-    with locked(folder):
-        try:
-            pretrain(Recipe(seed, parts, passes=passes), folder, workers, say, engine, address)
-        except KeyboardInterrupt:
-            raise ParenvsError("interrupted; the same command goes on from here") from None
-        draw(folder / LOG, folder / CURVE)
 
 
 def _trainer() -> Any:

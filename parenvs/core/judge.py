@@ -22,8 +22,8 @@ def judge(plan: Any, problem: Any = None, cluster: Any = None) -> Any:
 
     Args:
         plan: the plan, or the path of its file.
-        problem: the problem to judge it on, or what such problems are made of: a graph, a chain, a
-            shape. By default it is loaded by the plan's ``instance``, a name or a path.
+        problem: the problem to judge it on, or what such problems are made of: a name, a path, a
+            graph, a chain, a shape (default: the plan's ``instance``, a name or a path).
         cluster: the cluster that the plan must be for (default: the plan's own).
 
     Returns:

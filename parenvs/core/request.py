@@ -83,7 +83,9 @@ class Request:
             agents: the planners that will take it.
 
         Returns:
-            The request, and how the shape of a pipeline was chosen, or None if nothing was open.
+            The request, and how the rest was chosen, or None if nothing was open: an object with
+            ``answer``, that of the planner that chose, and ``assumed``, what other planners then
+            take as given, in words.
         """
         return self, None
 

@@ -22,19 +22,34 @@ def late(place: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def option(default: Any, words: str) -> Any:
-    """Return a field of a dataclass of options.
+def option(
+    default: Any,
+    words: str,
+    flag: str = "",
+    kind: type | None = None,
+    read: Callable[[Any], Any] | None = None,
+    parts: str = "",
+) -> Any:
+    """Return a field of a dataclass of options, which commands take too.
 
     Args:
         default: its value where it is not given; None where the default depends on other things.
         words: what it is, and its default, in a line of a command's help.
+        flag: its name on the command line (default: that of the field, with dashes).
+        kind: what commands take: ``int``, ``float``, ``str``, ``bool``, or ``list`` of texts that
+            are given one by one (default: by the annotation).
+        read: makes its value of what a command takes; it raises a ParenvsError for what it cannot
+            read (default: that is the value).
+        parts: class of options, named by a text; commands take each of them, and the value is an
+            object of those that are given.
     """
-    return field(default=default, metadata={"help": words})
+    about = {"help": words, "flag": flag, "kind": kind, "read": read, "parts": parts}
+    return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoOptions:
-    """Options of a task whose problems are named, and have settings of their own."""
+    """Options of problems that are named and have settings of their own, and of planners."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +60,7 @@ class Task:
         name: its name, one word.
         words: what is planned, in a sentence.
         options: frozen dataclass of the options of ``parenvs.problem``, made with ``option``.
+        search: the same of the options of its planners, which its requests have, too.
         load: function ``(source, cluster or None, options) -> problem``. ``source`` is a name, a
             path, an object that problems are made of, or a problem whose settings the options
             change (default: problems are found by name alone).
@@ -67,6 +83,7 @@ class Task:
     name: str
     words: str
     options: type = NoOptions
+    search: type = NoOptions
     load: str = "parenvs.core.problem:load_found"
     judge: str = "parenvs.core.judge:judge_found"
     plan: str = ""

@@ -13,20 +13,20 @@ def run(monkeypatch, capfd, tmp_path):
 def test_list__names_sets_and_the_environment(run):
     _, out, _ = run("list")
     assert "PartitionPlan-v0" in out
-    assert "sets of partitions: partition-train, partition-validation, partition-test" in out
+    assert "sets: partition-train, partition-validation, partition-test (partition-test/" in out
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--cluster", "A"), "--cluster is not an option of train --task"),
+        (("--cluster", "A"), "--cluster is not an option of training on drawn problems"),
         (("--steps", "0"), "--steps"),
-        (("partition-trial",), "unknown problem 'partition-trial'"),
+        (("partition-trial",), "unknown instance 'partition-trial'"),
         (("nothing.json",), "'nothing.json': no such file"),
     ],
 )
 def test_train__bad_input_is_one_line(run, words, says):
-    status, _, err = run("train", *words, "--task", "partition-plan")
+    status, _, err = run("train", *words, "--task", "partition")
     assert status == 2
     (line,) = err.strip().splitlines()
     assert says in line

@@ -21,9 +21,8 @@ from parenvs.tasks.partition.view.grid import (
     Cell,
     cells,
     grid,
-    layers,
-    merged,
 )
+from parenvs.view.layers import layers, merged
 from parenvs.view.page import STAGE_COLOURS, Page, style
 from parenvs.view.words import duration, size
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from parenvs.agents.learning.distributed.session import session
+from parenvs.agents.learning.distributed.session import check_ray, session
 from parenvs.errors import ParenvsError, did_you_mean, shown
 
 LOCAL, RAY = "local", "ray"
@@ -17,17 +17,25 @@ Item = TypeVar("Item")
 Found = TypeVar("Found")
 
 
-def check_engine(name: str) -> None:
-    """Check the name of an engine.
+def check_engine(name: str, address: str | None = None) -> None:
+    """Check the name of an engine, and what goes with it.
+
+    Args:
+        name: one of ``ENGINES``.
+        address: of the cluster of Ray, or None.
 
     Raises:
-        ParenvsError: it is unknown.
+        ParenvsError: it is unknown, Ray is wanted and not there, or ``address`` is not for it.
     """
     if name not in ENGINES:
         raise ParenvsError(
             f"--engine: no engine {shown(name)}{did_you_mean(name, ENGINES)}; known: "
             f"{', '.join(ENGINES)}"
         )
+    if name == RAY:
+        check_ray(address)
+    elif address is not None:
+        raise ParenvsError(f"--address is an option of --engine {RAY}")
 
 
 def on_ray(

@@ -22,14 +22,14 @@ import torch
 
 from parenvs.agents.learning.fused.checkpoint import CHECKPOINT, load, save
 from parenvs.agents.learning.fused.env import FusedEnv
-from parenvs.agents.learning.fused.learner import Learner, learner_of
+from parenvs.agents.learning.fused.learner import AGENTS, Learner, learner_of
 from parenvs.agents.learning.fused.policy import greedy_lengths
 from parenvs.agents.learning.fused.pool import ProblemPool, concatenated, draw_part, draw_parts
 from parenvs.agents.learning.fused.rainbow import RainbowSettings
 from parenvs.agents.learning.fused.settings import OBJECTIVES, Settings
 from parenvs.agents.learning.vec_env import one_thread
 from parenvs.errors import ParenvsError
-from parenvs.files import replacing, write_text
+from parenvs.files import locked, replacing, write_text
 from parenvs.machine import host, processor
 
 WEIGHTS, LOG = "fused-policy.npz", "fused-policy.json"
@@ -43,6 +43,30 @@ KEPT_EVERY = 60.0
 
 Say = Callable[[str], object]
 """Takes a line on how the training goes."""
+
+
+def train_named(
+    agent: str, seed: int, steps: int, place: Path, say: Say, resume: bool = False
+) -> None:
+    """Train an agent by its name for so many steps; see ``train``.
+
+    Raises:
+        ParenvsError: the loop has no such agent, the folder holds a run, or it is interrupted.
+    """
+    if agent not in AGENTS:
+        raise ParenvsError(f"--agent {agent} is not an option of --distribution fused")
+    if (place / LOG).exists():
+        raise ParenvsError(f"{place}: holds a run already; choose another folder")
+    kind = AGENTS[agent]
+    settings = kind(seed=seed, iterations=-(-steps // kind().samples))
+    with locked(place):
+        try:
+            log = train(settings, place, say=say, resume=resume)
+        except KeyboardInterrupt:
+            kept = (place / CHECKPOINT).exists()
+            ending = f"continue with --resume --out {place}" if kept else "nothing is kept"
+            raise ParenvsError(f"interrupted; {ending}") from None
+    say(f"{log['samples']:,} samples in {log['seconds']} s; {place / WEIGHTS}")
 
 
 def train(

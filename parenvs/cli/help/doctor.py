@@ -21,9 +21,9 @@ from typing import Annotated, Any
 import typer
 
 from parenvs import __version__
-from parenvs.cli.report import say, say_json
 from parenvs.machine import cores, counted, processor
 from parenvs.shipped import data_folder, manifest
+from parenvs.view.terminal import say, say_json
 
 PURPOSES = {
     "agents": "training and evaluating agents",

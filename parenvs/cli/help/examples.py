@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from parenvs.view.terminal import example
+
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "list": ("parenvs list",),
     "show": (
@@ -25,17 +27,15 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "compare": ("parenvs compare t5-base --cluster C --stages 4 --agent even --agent exact",),
     "train": (
-        "parenvs train --task pipeline-plan --seed 0 --steps 100000 --out runs/ppo-0",
+        "parenvs train --task pipeline --seed 0 --steps 100000 --out runs/ppo-0",
         "parenvs train t5-3b --cluster C --distribution actors --actors 4 --out runs/ppo-1",
     ),
     "evaluate": ("parenvs evaluate runs/ppo-0 runs/ppo-1 --set plan-test",),
-    "pretrain": ("parenvs pretrain --out runs/network",),
     "calibrate": ("parenvs calibrate --out machine.json",),
     "profile": ("parenvs profile my_model.py:make --args batch --out chain.csv",),
     "run": (
         "parenvs run plan.json my_model.py:make --args batch --steps 20 --calibration machine.json",
     ),
-    "elastic": ("parenvs elastic p3 --model gpt-1.5b --policy hysteresis --plot run.png",),
     "reshard": ("parenvs reshard checkpoint --from old.json --to new.json --out moved",),
     "bench agents": ("parenvs bench agents --steps 1000 --seeds 1 --out results",),
     "bench speed": ("parenvs bench speed --quick --out results",),
@@ -47,12 +47,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "leaderboard table": ("parenvs leaderboard table --folder submissions",),
     "leaderboard site": ("parenvs leaderboard site --folder submissions --out site",),
     "leaderboard update": ("parenvs leaderboard update submissions/hybrid/mine.json",),
-    "iopddl add": ("parenvs iopddl add asplos-2025-iopddl-A.json.gz",),
-    "iopddl list": ("parenvs iopddl list",),
-    "iopddl show": ("parenvs iopddl show problem.json",),
-    "iopddl solve": ("parenvs iopddl solve problem.json --seconds 60 --out plan.json",),
-    "iopddl judge": ("parenvs iopddl judge plan.json",),
-    "iopddl export": ("parenvs iopddl export t5-base --cluster 1x8:v100 --out problem.json",),
 }
 """Command without ``parenvs`` -> lines that can be typed, names of files aside."""
 
@@ -64,8 +58,7 @@ def add_examples(app: typer.Typer) -> None:
             name = command.name or getattr(command.callback, "__name__", "").replace("_", "-")
             lines = EXAMPLES.get(f"{group} {name}".strip(), ())
             if lines and not command.epilog:
-                # An empty line between two keeps rich from joining them; [ would be its markup.
-                command.epilog = "\n\n".join(["Example:", *(f"$ {line}" for line in lines)])
+                command.epilog = example(*(line.removeprefix("parenvs ") for line in lines))
 
 
 def _commands(app: typer.Typer) -> list[tuple[str, list[typer.models.CommandInfo]]]:

@@ -52,18 +52,26 @@ def load(source: Any, cluster: Any, options: ElasticOptions) -> Elastic:
 
 
 def judge(plan: ElasticPlan, target: Any = None, cluster: Any = None) -> Run:
-    """Judge a plan; see ``parenvs.judge``. The target is a problem."""
+    """Judge a plan; see ``parenvs.judge``. The target is a problem, or its name or path."""
     if cluster is not None:
         raise ParenvsError(f"a plan of task {plan.task} has the nodes of its problem")
-    if target is None:
-        target = TASKS["elastic"].found(plan.instance) or load(
-            plan.instance, None, ElasticOptions()
-        )
+    target = plan.instance if target is None else target
+    if isinstance(target, (str, os.PathLike)):
+        target = TASKS["elastic"].found(target) or load(target, None, ElasticOptions())
     if not isinstance(target, Elastic):
         raise ParenvsError(
             f"a plan of task {plan.task} is judged on an Elastic, not on {shown(target)}"
         )
     return judged(target, plan)
+
+
+def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+    """Return the environment of a training, its arguments, and options that may be added."""
+    if instance is None:
+        return "ElasticPlan-v0", {}, ()
+    is_trace = instance.partition("/")[0] not in TASK.sets
+    settings = ("model", "interval", "cluster", "batch") if is_trace else ()
+    return "ElasticPlan-v0", {"instance": instance}, settings
 
 
 def load_trace(name: str | os.PathLike[str]) -> Trace:

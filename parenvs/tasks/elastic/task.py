@@ -31,6 +31,8 @@ TASK = Task(
     figure="parenvs.tasks.elastic.view.figure:draw",
     hooks={
         "sets": "parenvs.datasets.elastic.sets:set_kind",
+        "train": "parenvs.tasks.elastic.load:training",
+        "commands": "parenvs.agents.elastic.commands:add",
         "leaderboard": "parenvs.agents.elastic.entries:TASKS",
     },
 )

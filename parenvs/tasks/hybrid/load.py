@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -67,28 +68,40 @@ def _changed(problem: Hybrid, cluster: Any, settings: dict[str, Any]) -> Hybrid:
 
 
 def judge(plan: HybridPlan, target: Any = None, cluster: Any = None) -> HybridReport:
-    """Judge a plan; see ``parenvs.judge``. The target is a shape, a model or a problem."""
+    """Judge a plan; see ``parenvs.judge``. The target is a name, a shape, a model or a problem."""
     if isinstance(target, Hybrid):
         return target.report(plan)
     judged_cluster = plan.cluster if cluster is None else Cluster.parse(cluster)
-    if target is None:
-        target = load_model(plan.instance)
-    elif isinstance(target, TransformerShape):
-        target = HybridModel.of_shape(target)
-    if not isinstance(target, HybridModel):
+    target = plan.instance if target is None else target
+    if not isinstance(target, (str, os.PathLike, Graph, TransformerShape, HybridModel)):
         raise ParenvsError(
-            "a hybrid plan is judged on a Hybrid, a HybridModel or a TransformerShape, not on "
-            f"{shown(target)}"
+            "a hybrid plan is judged on a Hybrid, a HybridModel, a Graph or a TransformerShape, "
+            f"not on {shown(target)}"
         )
+    model = load_model(target)
     try:
         stack = Stack.parse(plan.stack)
     except PlanError as error:
         raise PlanError(f"field 'stack': {error}") from None
     try:
-        problem = Hybrid(target, judged_cluster, plan.batch, stack, plan.precision, plan.instance)
+        problem = Hybrid(model, judged_cluster, plan.batch, stack, plan.precision, plan.instance)
     except ClusterError as error:
         raise PlanError(f"field 'precision': {error}") from None
     return problem.report(plan)
+
+
+def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+    """Return the environment of a training, its arguments, and options that may be added."""
+    if instance is None:
+        return "HybridPlan-v0", {}, ()
+    return "HybridPlan-v0", {"instance": instance}, ("cluster", "batch", "stack", "precision")
+
+
+def reading(instance: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments of ``load_graph`` for an instance; None if it is a shape."""
+    if load_shape(instance) is not None:
+        return None
+    return {key: options[key] for key in ("variables", "frozen", "arguments") if key in options}
 
 
 def load_model(

@@ -6,23 +6,39 @@ from dataclasses import dataclass
 from typing import Any
 
 from parenvs.core.task import Task, option
+from parenvs.graph.options import GraphOptions
 
 _TIERS = ("hetero-8", "hetero-16", "hetero-32", "hetero-64")
 
 
 @dataclass(frozen=True, kw_only=True)
-class HybridOptions:
+class HybridOptions(GraphOptions):
     """Options of ``parenvs.problem``; the help of each field says what it is."""
 
     batch: int | None = option(None, "Samples of a step; it has no default.")
-    stack: Any = option(None, "The training software, a name or an object (default: the device's).")
+    stack: Any = option(
+        None,
+        "Training software: megatron-2022, ..., or an object (default: the device's).",
+        kind=str,
+    )
     precision: str | None = option(
         None, "Of matrix products (default: the fastest of 16 bits, else of 32)."
     )
-    variables: Any = option(None, "Globs over paths, or an argument's index: trained variables.")
-    frozen: Any = option(None, "The same: weights that are not trained.")
-    arguments: str | None = option(
-        None, "What gives a function's arguments: NAME in its file, or FILE.py:NAME."
+
+
+@dataclass(frozen=True, kw_only=True)
+class HybridSearch:
+    """Options of planners; the help of each field says what it is."""
+
+    constraints: Any = option(
+        None,
+        "What plans must keep to.",
+        parts="parenvs.tasks.hybrid.space.constraints:Constraints",
+    )
+    objective: str = option("seconds", "What is minimised: seconds (default), tokens or money.")
+    price: float = option(1.0, "Of a device-hour, for the objective money (default: 1).")
+    time_limit: float | None = option(
+        None, "Seconds of the search over free stages (exact: 20, exact-hybrid: no limit)."
     )
 
 
@@ -30,6 +46,7 @@ TASK = Task(
     name="hybrid",
     words="Plan a model along all axes together: pipeline, tensor, data, context and experts.",
     options=HybridOptions,
+    search=HybridSearch,
     load="parenvs.tasks.hybrid.load:load",
     judge="parenvs.tasks.hybrid.load:judge",
     plan="parenvs.tasks.hybrid.plan:HybridPlan",
@@ -45,7 +62,13 @@ TASK = Task(
     figure="parenvs.tasks.hybrid.view.figure:draw",
     hooks={
         "sets": "parenvs.datasets.hybrid.named:set_kind",
+        "train": "parenvs.tasks.hybrid.load:training",
         "leaderboard": "parenvs.agents.hybrid.entries:TASKS",
+        "reading": "parenvs.tasks.hybrid.load:reading",
+        "compare": "parenvs.tasks.hybrid.view.tables:comparison",
+        "explain": "parenvs.tasks.hybrid.view.explanation:of_plan",
+        "remarks": "parenvs.tasks.hybrid.view.tables:Remarks",
+        "map": "parenvs.tasks.hybrid.view.plans_map:of_request",
         "names": "parenvs.tasks.hybrid.shipped:shapes",
         "pettingzoo": "parenvs.tasks.hybrid.three_agents:hybrid_v0",
     },

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.core.task import refuse_settings
+from parenvs.datasets.order.drawing import TIERS
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.instances import text_of
 from parenvs.shipped import data_folder
@@ -36,15 +37,24 @@ def load(source: Any, cluster: Any, options: OrderOptions) -> Order:
 
 
 def judge(plan: OrderPlan, target: Any = None, cluster: Any = None) -> OrderReport:
-    """Judge a plan; see ``parenvs.judge``. The target is a problem."""
+    """Judge a plan; see ``parenvs.judge``. The target is a problem, or its name or path."""
     if cluster is not None:
         raise ParenvsError(f"a plan of task {plan.task} has the cluster of its problem")
-    problem = load_ordering(plan.instance) if target is None else target
+    problem = plan.instance if target is None else target
+    if isinstance(problem, (str, os.PathLike)):
+        problem = load_ordering(problem)
     if not isinstance(problem, Order):
         raise ParenvsError(
             f"a plan of task {plan.task} is judged on an Order, not on {shown(target)}"
         )
     return problem.report(plan)
+
+
+def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+    """Return the environment of a training, its arguments, and options that may be added."""
+    if instance is None or instance in TIERS:
+        return "MicroBatchOrder-v0", {"tier": instance, "pool": 1024}, ()
+    return "MicroBatchOrder-v0", {"instance": instance}, ()
 
 
 def load_ordering(instance: str | os.PathLike[str]) -> Order:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parenvs.core.task import Task
+from parenvs.core.task import Task, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,10 +12,18 @@ class OrderOptions:
     """There are none: the instance says all."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class OrderSearch:
+    """Options of planners; the help of each field says what it is."""
+
+    time_limit: float | None = option(None, "Seconds of the exact search (default: 20).")
+
+
 TASK = Task(
     name="order",
     words="Order micro-batches that differ, so that a 1F1B step is as short as possible.",
     options=OrderOptions,
+    search=OrderSearch,
     load="parenvs.tasks.order.load:load",
     judge="parenvs.tasks.order.load:judge",
     plan="parenvs.tasks.order.plan:OrderPlan",
@@ -26,6 +34,8 @@ TASK = Task(
     figure="parenvs.tasks.order.view.figure:draw",
     hooks={
         "sets": "parenvs.datasets.order.sets:set_kind",
+        "train": "parenvs.tasks.order.load:training",
+        "compare": "parenvs.tasks.order.view.tables:comparison",
         "leaderboard": "parenvs.agents.order.entries:TASKS",
     },
 )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 from parenvs.cluster import PRESETS, Cluster, choose_cluster
+from parenvs.core.problem import problem
 from parenvs.core.registry import TASKS
 from parenvs.core.task import given, refuse_settings
 from parenvs.errors import ParenvsError, shown
 from parenvs.graph.graph import Graph
-from parenvs.instances import Key, load_graph, reading_key, stamp, text_of
+from parenvs.instances import READING, Key, load_graph, reading_key, stamp, text_of
 from parenvs.tasks.partition.plan import SCOPES, PartitionPlan
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 from parenvs.tasks.partition.step import Step
@@ -41,22 +43,52 @@ def load(source: Any, cluster: Any, options: PartitionOptions) -> Partitioning:
 
 
 def judge(plan: PartitionPlan, target: Any = None, cluster: Any = None) -> PartitionReport:
-    """Judge a plan; see ``parenvs.judge``. The target is a graph or a problem."""
-    if target is None:
-        target = TASKS["partition"].found(plan.instance)
+    """Judge a plan; see ``parenvs.judge``. The target is a name, a graph or a problem."""
+    target = plan.instance if target is None else target
+    known = TASKS["partition"].found(target)
+    target = target if known is None else known
     if isinstance(target, Partitioning):
         return target.report(plan)
     judged_cluster = plan.cluster if cluster is None else Cluster.parse(cluster)
-    if target is None:
-        target = load_graph(plan.instance)
+    if isinstance(target, (str, os.PathLike)):
+        target = load_graph(target)
     if not isinstance(target, Graph):
         raise ParenvsError(
             f"a plan of task {plan.task} is judged on a Graph or a Partitioning, not on "
             f"{shown(target)}"
         )
     own = {"scope": plan.scope, "instance": plan.instance, **plan.step}
-    problem = Partitioning.build(target, judged_cluster, plan.rules, plan.uneven, **own)
-    return problem.report(plan)
+    partitioning = Partitioning.build(target, judged_cluster, plan.rules, plan.uneven, **own)
+    return partitioning.report(plan)
+
+
+def reading(instance: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``load_graph`` for an instance."""
+    return {key: options[key] for key in (*READING, "arguments") if key in options}
+
+
+def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]] | None:
+    """Return the environment of a training, its arguments, and options that may be added.
+
+    None: agents train on the problem of the instance, in the environment of its request.
+    """
+    task = TASKS["partition"]
+    if instance is None:
+        return "PartitionPlan-v0", {}, ()
+    is_drawn = instance in task.sets or task.names(instance) or instance.endswith(".json")
+    return ("PartitionPlan-v0", {"instance": instance}, ()) if is_drawn else None
+
+
+def for_step_time(
+    instance: str, cluster: Any, options: Mapping[str, Any], search: Mapping[str, Any]
+) -> tuple[Partitioning, dict[str, Any]]:
+    """Make the problem of a command whose plans are for the step time, unless they are not to be.
+
+    Returns:
+        The problem, and the options of its planners.
+    """
+    settings = {"reward": "step_time", **options}
+    return problem(instance, cluster, "partition", **settings), dict(search)
 
 
 def load_partitioning(

@@ -2,35 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from parenvs.core.task import Task, option
+from parenvs.errors import ParenvsError
+from parenvs.graph.options import GraphOptions
+
+
+def bytes_of(text: str) -> float | str:
+    """Return as bytes what a text gives in GB, and ``device`` as it is.
+
+    Raises:
+        ParenvsError: it is neither.
+    """
+    if text == "device":
+        return text
+    try:
+        gigabytes = float(text)
+    except ValueError:
+        gigabytes = math.nan
+    if not 0 < gigabytes < math.inf:
+        raise ParenvsError(f"--memory-limit must be 'device' or a positive number, not {text!r}")
+    return gigabytes * 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionOptions:
+class PartitionOptions(GraphOptions):
     """Options of ``parenvs.problem``; the help of each field says what it is."""
 
     devices: int | None = option(None, "One server of this many V100, instead of a cluster.")
     scope: str | None = option(None, "What plans decide: variables (default) or inputs.")
     rules: str | None = option(None, "shardy (default) or automap.")
     uneven: str | None = option(None, "Dimensions that are no multiple: pad (default) or forbid.")
-    reward: str | None = option(None, "paper (default) or step_time.")
+    reward: str | None = option(None, "paper (default) or step_time (default of plan and compare).")
     micro_batch: int | None = option(None, "Samples in a micro-batch (default: the graph's batch).")
     micro_batches: int | None = option(None, "Micro-batches in a step (default: 1).")
     recompute: str | None = option(None, "Activations recomputed: none (default) or full.")
     memory_limit: Any = option(
-        None, "Bytes a device, or 'device' for 0.9 of its own memory (default: no limit)."
+        None,
+        "Bytes a device (in commands: GB), or 'device' for 0.9 of its own memory (default: none).",
+        kind=str,
+        read=bytes_of,
     )
     precision: str | None = option(
         None, "Of products: fp32, tf32, ... (default: the elements'; fp32 as TF32)."
-    )
-    variables: Any = option(None, "Globs over paths, or an argument's index: trained variables.")
-    batch: Any = option(None, "The same: inputs whose first dimension is the batch.")
-    frozen: Any = option(None, "The same: weights that are not trained.")
-    arguments: str | None = option(
-        None, "What gives a function's arguments: NAME in its file, or FILE.py:NAME."
     )
 
 
@@ -48,6 +65,14 @@ TASK = Task(
     figure="parenvs.tasks.partition.view.figure:draw",
     hooks={
         "sets": "parenvs.datasets.partition.sets:set_kind",
+        "train": "parenvs.tasks.partition.load:training",
+        "reading": "parenvs.tasks.partition.load:reading",
+        "open": "parenvs.tasks.partition.load:for_step_time",
+        "tables": "parenvs.tasks.partition.view.tables:of_instance",
+        "compare": "parenvs.tasks.partition.view.tables:comparison",
+        "explain": "parenvs.tasks.partition.view.explanation:of_plan",
+        "explain_problem": "parenvs.tasks.partition.view.explanation:problem_text",
+        "verify": "parenvs.shardy.verify:verify_plan",
         "leaderboard": "parenvs.agents.partition.entries:TASKS",
         "reference": "parenvs.agents.partition.planners:reference",
         "diff": "parenvs.tasks.partition.diff:difference",

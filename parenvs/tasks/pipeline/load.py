@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from parenvs.cluster import Cluster, Device
+from parenvs.core.problem import problem
 from parenvs.core.registry import TASKS
 from parenvs.core.task import given, refuse_settings
 from parenvs.errors import ParenvsError, shown
@@ -20,7 +22,7 @@ from parenvs.instances import (
     unknown,
 )
 from parenvs.shipped import PAPER, manifest
-from parenvs.tasks.pipeline.plan import MICRO_BATCH, TIED, PipelinePlan
+from parenvs.tasks.pipeline.plan import MICRO_BATCH, MICRO_BATCHES, TIED, PipelinePlan
 from parenvs.tasks.pipeline.problem import Pipeline, Report, check_stages, stages_on
 from parenvs.tasks.pipeline.profile import StageProfile
 from parenvs.tasks.pipeline.task import PipelineOptions
@@ -46,6 +48,8 @@ def load(source: Any, cluster: Any, options: PipelineOptions) -> Pipeline:
     parsed = Cluster.parse("C" if cluster is None else cluster)
     if precision is not None:
         parsed = parsed.at(precision)
+    if "devices_used" in settings:
+        parsed = parsed.part(settings.pop("devices_used"))
     reading = {key: settings.pop(key) for key in (*READING, "arguments") if key in settings}
     micro_batch, stages = settings.pop("micro_batch", MICRO_BATCH), settings.pop("stages", None)
     profile = load_profile(source, parsed, micro_batch, **reading)
@@ -58,14 +62,15 @@ def load(source: Any, cluster: Any, options: PipelineOptions) -> Pipeline:
 
 
 def judge(plan: PipelinePlan, target: Any = None, cluster: Any = None) -> Report:
-    """Judge a plan; see ``parenvs.judge``. The target is a graph, a chain or a problem."""
-    if target is None:
-        target = TASKS["pipeline"].found(plan.instance)
+    """Judge a plan; see ``parenvs.judge``. The target is a name, a graph, a chain or a problem."""
+    target = plan.instance if target is None else target
+    known = TASKS["pipeline"].found(target)
+    target = target if known is None else known
     if isinstance(target, Pipeline):
         return target.report(plan)
     judged_cluster = plan.cluster if cluster is None else Cluster.parse(cluster)
-    if target is None:
-        target = load_profile(plan.instance, judged_cluster, plan.micro_batch)
+    if isinstance(target, (str, os.PathLike)):
+        target = load_profile(target, judged_cluster, plan.micro_batch)
     elif isinstance(target, Graph):
         # A plan made for this very graph is judged on it. Otherwise a shipped training step is
         # replaced by its forward pass, as where pipelines are made.
@@ -76,7 +81,7 @@ def judge(plan: PipelinePlan, target: Any = None, cluster: Any = None) -> Report
             "a pipeline plan is judged on a Graph, a StageProfile or a Pipeline, not on "
             f"{shown(target)}"
         )
-    problem = Pipeline(
+    pipeline = Pipeline(
         target,
         judged_cluster,
         micro_batches=plan.micro_batches,
@@ -86,7 +91,52 @@ def judge(plan: PipelinePlan, target: Any = None, cluster: Any = None) -> Report
         tied=plan.tied,
         instance=plan.instance,
     )
-    return problem.report(plan, any_stages=True)
+    return pipeline.report(plan, any_stages=True)
+
+
+def reading(instance: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments of ``load_graph`` for an instance; None if it is a profile."""
+    if instance.endswith(".csv"):
+        return None
+    given_options = {key: options[key] for key in (*READING, "arguments") if key in options}
+    return {"kind": "forward", **given_options}
+
+
+def assumed(graph: Graph, options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a pipeline of a graph takes as given, a sentence each."""
+    if graph.batch_size < MICRO_BATCH and "micro_batch" not in options:
+        yield (
+            f"the graph's batch is {graph.batch_size}; a step is taken as {MICRO_BATCHES} "
+            f"micro-batches of {MICRO_BATCH}, scaled from it (--micro-batches, --micro-batch)"
+        )
+
+
+def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]] | None:
+    """Return the environment of a training, its arguments, and options that may be added.
+
+    None: agents train on the problem of the instance, in the environment of its request.
+    """
+    task = TASKS["pipeline"]
+    if instance is None:
+        return "PipelinePlan-v0", {"draw": 2}, ()
+    is_drawn = instance in task.sets or task.names(instance)
+    return ("PipelinePlan-v0", {"instance": instance}, ()) if is_drawn else None
+
+
+def open_shape(
+    instance: str, cluster: Any, options: Mapping[str, Any], search: Mapping[str, Any]
+) -> tuple[Pipeline, dict[str, Any]]:
+    """Make the pipeline of a command that chooses its stages and devices, unless they are given.
+
+    Returns:
+        The pipeline, and the options of its planners: ``search`` and the parts of the cluster.
+    """
+    if "stages" in options:
+        return problem(instance, cluster, "pipeline", **options), dict(search)
+    pipeline = problem(instance, cluster, "pipeline", stages=1, **options)  # any chain can have it
+    is_given = "devices_used" in options
+    clusters = [pipeline.cluster] if is_given else pipeline.cluster.parts()
+    return pipeline, {**search, "clusters": tuple(clusters)}
 
 
 def load_profile(

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from parenvs.core.task import Task, option
+from parenvs.graph.options import GraphOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class PipelineOptions:
+class PipelineOptions(GraphOptions):
     """Options of ``parenvs.problem``; the help of each field says what it is."""
 
-    stages: int | None = option(None, "Pipeline stages (default: one a server, at least two).")
+    stages: int | None = option(
+        None, "Stages (default: one a server, at least two; plan and compare choose)."
+    )
+    devices_used: int | None = option(
+        None, "Devices that it uses (default: all; plan and compare choose with the stages)."
+    )
     micro_batch: int | None = option(None, "Samples in a micro-batch (default: 16).")
     micro_batches: int | None = option(None, "Micro-batches in a step (default: 16).")
     copies: float | None = option(None, "Copies of the parameters on a device (default: 2).")
@@ -26,11 +31,18 @@ class PipelineOptions:
     precision: str | None = option(
         None, "Of products: fp32, tf32, ... (default: the elements'; fp32 as TF32)."
     )
-    variables: Any = option(None, "Globs over paths, or an argument's index: trained variables.")
-    batch: Any = option(None, "The same: inputs whose first dimension is the batch.")
-    frozen: Any = option(None, "The same: weights that are not trained.")
-    arguments: str | None = option(
-        None, "What gives a function's arguments: NAME in its file, or FILE.py:NAME."
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineSearch:
+    """Options of planners; the help of each field says what it is."""
+
+    radius: int | None = option(
+        None, "Distance of device cuts from the centre solution (default: 3)."
+    )
+    candidates: str | None = option(None, "Pivots that may be cut: minima (default) or all.")
+    time_limit: float | None = option(
+        None, "Seconds of each search of exact agents (exact: 20, others: no limit)."
     )
 
 
@@ -38,6 +50,7 @@ TASK = Task(
     name="pipeline",
     words="Cut a model into pipeline stages, and give each stage devices.",
     options=PipelineOptions,
+    search=PipelineSearch,
     load="parenvs.tasks.pipeline.load:load",
     judge="parenvs.tasks.pipeline.load:judge",
     plan="parenvs.tasks.pipeline.plan:PipelinePlan",
@@ -48,6 +61,15 @@ TASK = Task(
     figure="parenvs.tasks.pipeline.view.figure:draw",
     hooks={
         "sets": "parenvs.datasets.pipeline.optima:set_kind",
+        "train": "parenvs.tasks.pipeline.load:training",
+        "reading": "parenvs.tasks.pipeline.load:reading",
+        "assumed": "parenvs.tasks.pipeline.load:assumed",
+        "open": "parenvs.tasks.pipeline.load:open_shape",
+        "tables": "parenvs.tasks.pipeline.view.tables:of_instance",
+        "compare": "parenvs.tasks.pipeline.view.tables:comparison",
+        "fused": "parenvs.agents.learning.fused.run:train_named",
+        "commands": "parenvs.agents.pipeline.commands:add",
+        "remarks": "parenvs.agents.pipeline.remarks:Remarks",
         "leaderboard": "parenvs.agents.pipeline.entries:TASKS",
         "reference": "parenvs.agents.pipeline.planners:reference",
         "diff": "parenvs.tasks.pipeline.diff:difference",

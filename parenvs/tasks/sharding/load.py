@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from parenvs.core.registry import TASKS
@@ -28,14 +29,22 @@ def load(source: Any, cluster: Any, options: ShardingOptions) -> Sharding:
 
 
 def judge(plan: ShardingPlan, target: Any = None, cluster: Any = None) -> ShardingReport:
-    """Judge a plan; see ``parenvs.judge``. The target is a problem."""
+    """Judge a plan; see ``parenvs.judge``. The target is a problem, or its name or path."""
     if cluster is not None:
         raise ParenvsError(f"a plan of task {plan.task} is for no cluster")
-    if target is None:
-        target = TASKS["sharding"].found(plan.instance) or find(plan.instance)
+    target = plan.instance if target is None else target
+    if isinstance(target, (str, os.PathLike)):
+        target = TASKS["sharding"].found(target) or find(os.fspath(target))
     if not isinstance(target, Sharding):
         raise ParenvsError(
             f"a plan of task {plan.task} is judged on a Sharding, not on {shown(target)}; read one "
             'with parenvs.problem(path, task="sharding")'
         )
     return target.report(plan)
+
+
+def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+    """Return the environment of a training, its arguments, and options that may be added."""
+    if instance is None:
+        return "IntraOpSharding-v0", {"pool": 256}, ()
+    return "IntraOpSharding-v0", {"instance": instance}, ()

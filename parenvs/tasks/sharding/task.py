@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parenvs.core.task import Task
+from parenvs.core.task import Task, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,10 +12,24 @@ class ShardingOptions:
     """There are none: the problem's file says all."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShardingSearch:
+    """Options of planners; the help of each field says what it is."""
+
+    time_limit: float | None = option(
+        None, "Seconds of the exact search (default: 60; with --rounds: no limit)."
+    )
+    rounds: int | None = option(
+        None, "Rounds of the exact search; without seconds the same plan every time."
+    )
+    threads: int = option(1, "Chains of moves of the exact search that run at once (default: 1).")
+
+
 TASK = Task(
     name="sharding",
     words="Choose a strategy for every node of a program within a memory limit (IOPDDL).",
     options=ShardingOptions,
+    search=ShardingSearch,
     load="parenvs.tasks.sharding.load:load",
     judge="parenvs.tasks.sharding.load:judge",
     plan="parenvs.tasks.sharding.plan:ShardingPlan",
@@ -26,6 +40,8 @@ TASK = Task(
     figure="parenvs.tasks.sharding.view.figure:draw",
     hooks={
         "sets": "parenvs.datasets.sharding.drawing:set_kind",
+        "train": "parenvs.tasks.sharding.load:training",
+        "commands": "parenvs.agents.sharding.commands:add",
         "leaderboard": "parenvs.agents.sharding.entries:TASKS",
     },
 )

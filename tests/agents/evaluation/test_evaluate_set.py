@@ -128,8 +128,8 @@ def test_evaluate_set__command(run, capsys, tmp_path):
         (("evaluate", folder), "add --set plan-test"),
         (("evaluate", folder, folder), "options of --set"),
         (("evaluate", folder, "--set", "plan-test", "--episodes", 3), "plays each problem once"),
-        (("train",), "a model is needed, or --task pipeline-plan"),
-        (("train", "--task", "pipeline-plan", "--cluster", "B"), "--cluster is not an option"),
+        (("train",), "a model is needed, or --task, which draws problems"),
+        (("train", "--task", "pipeline", "--cluster", "B"), "--cluster is not an option"),
     ):
         with pytest.raises(ParenvsError, match=words):
             call(*arguments)
@@ -145,7 +145,7 @@ def test_evaluate_set__train_command(monkeypatch, tmp_path):
 
     monkeypatch.setattr("parenvs.agents.learning.train.run.train", stop)
     for arguments in ([], ["plan-validation"]):
-        command = ["train", *arguments, "--task", "pipeline-plan", "--seed", "3", "--steps", "70"]
+        command = ["train", *arguments, "--task", "pipeline", "--seed", "3", "--steps", "70"]
         with pytest.raises(ParenvsError, match="interrupted before the first checkpoint; nothing"):
             app([*command, "--out", str(tmp_path / "run")], standalone_mode=False)
     configs = [config for config, _ in asked]
@@ -302,15 +302,19 @@ def test_evaluate_set__references(monkeypatch):
     ("task", "instance", "env_id", "kwargs", "judged_on"),
     [
         ("hybrid", None, "HybridPlan-v0", {}, ("hybrid-validation", None)),
-        ("hetero", None, "HybridPlan-v0", {"instance": "hetero-32"},
+        ("hybrid", "hetero-32", "HybridPlan-v0", {"instance": "hetero-32"},
          ("hetero-32-validation", None)),
-        ("hetero", "hetero-8", "HybridPlan-v0", {"instance": "hetero-8"},
+        (None, "hetero-8", "HybridPlan-v0", {"instance": "hetero-8"},
          ("hetero-8-validation", None)),
         ("order", None, "MicroBatchOrder-v0", {"tier": None, "pool": 1024},
          ("order-validation", None)),
         ("order", "p4-m8", "MicroBatchOrder-v0", {"tier": "p4-m8", "pool": 1024},
          ("order-validation", "p4-m8")),
         ("sharding", None, "IntraOpSharding-v0", {"pool": 256}, ("intra-op-validation", "mesh")),
+        ("partition", None, "PartitionPlan-v0", {}, ("partition-validation", None)),
+        (None, "partition-train", "PartitionPlan-v0", {"instance": "partition-train"},
+         ("partition-validation", None)),
+        ("elastic", None, "ElasticPlan-v0", {}, ("elastic-validation", None)),
     ],
 )  # fmt: skip
 def test_evaluate_set__tasks_of_train(monkeypatch, task, instance, env_id, kwargs, judged_on):
@@ -322,8 +326,9 @@ def test_evaluate_set__tasks_of_train(monkeypatch, task, instance, env_id, kwarg
 
     monkeypatch.setattr("parenvs.agents.learning.train.run.train", stop)
     given = [] if instance is None else [instance]
+    given += [] if task is None else ["--task", task]
     with pytest.raises(ParenvsError, match="interrupted"):
-        app(["train", *given, "--task", task], standalone_mode=False)
+        app(["train", *given], standalone_mode=False)
     assert (asked[0].env_id, asked[0].env_kwargs) == (env_id, kwargs)
     assert validation_set(env_id, kwargs) == judged_on
 

@@ -26,7 +26,12 @@ def data(tmp_path, monkeypatch):
     shutil.copy(data_folder() / "plan-validation.npz", folder)
     (folder / "manifest.json").write_text(json.dumps({"instances": {"vgg-19": entry}}))
     shutil.copy(
-        Path(data_folder()).parents[1] / "agents" / "learning" / "pretrained" / "data" / "plan-policy.npz",
+        Path(data_folder()).parents[1]
+        / "agents"
+        / "learning"
+        / "pretrained"
+        / "data"
+        / "plan-policy.npz",
         weights,
     )
     monkeypatch.setattr(doctor, "data_folder", lambda: folder)

@@ -36,12 +36,12 @@ def refused(monkeypatch, capfd, tmp_path):
         ((*TRAIN, "--distribution", "actors", "--learners", "2"), "--learners is not an option"),
         ((*TRAIN, "--actors", "2"), "--actors is not an option of --distribution single"),
         ((*TRAIN, "--address", "auto"), "--address is not an option of --distribution single"),
-        ((*TRAIN, "--distribution", "fused"), "--task pipeline-plan without a model"),
+        ((*TRAIN, "--distribution", "fused"), "--task pipeline without a model"),
         (
             (
                 "train",
                 "--task",
-                "pipeline-plan",
+                "pipeline",
                 "--distribution",
                 "fused",
                 "--agent",
@@ -50,10 +50,10 @@ def refused(monkeypatch, capfd, tmp_path):
             "--agent rainbow-paper is not an option of --distribution fused",
         ),
         (
-            ("train", "--task", "pipeline-plan", "--distribution", "fused", "--resume"),
+            ("train", "--task", "pipeline", "--distribution", "fused", "--resume"),
             "no training to continue",
         ),
-        (("train", "--task", "hybrid", "--distribution", "fused"), "--task pipeline-plan"),
+        (("train", "--task", "hybrid", "--distribution", "fused"), "--task pipeline"),
         (("bench", "agents", "--engine", "ray"), MISSING),
         (("bench", "agents", "--engine", "rya"), "no engine 'rya'"),
         (("bench", "agents", "--address", "auto"), "--address is an option of --engine ray"),
@@ -85,7 +85,7 @@ def test_commands__fused_trains(monkeypatch, capfd, tmp_path):
 
     monkeypatch.setattr(fused, "train", train)
     run = caller(monkeypatch, capfd, tmp_path)
-    command = ("train", "--task", "pipeline-plan", "--distribution", "fused", "--steps", "5000")
+    command = ("train", "--task", "pipeline", "--distribution", "fused", "--steps", "5000")
     command = (*command, "--seed", "3", "--out", "net")
     status, out, err = run(*command)
     assert status == 0 and "8,192 samples" in out, err

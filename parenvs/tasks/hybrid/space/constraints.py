@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from parenvs.core.task import option
 from parenvs.errors import ParenvsError, shown
 from parenvs.fields import LARGEST_NUMBER
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
@@ -47,6 +49,32 @@ SOFTWARE = {
 """Stack -> how it sends and sums; gradients of the first are kept in half precision."""
 
 
+def _words(text: str) -> tuple[str, ...]:
+    """Return the texts of a list with commas."""
+    return tuple(each.strip() for each in text.split(","))
+
+
+def _levels(text: str) -> tuple[int, ...]:
+    """Return the ZeRO levels of a list with commas."""
+    levels = _words(text)
+    if not set(levels) <= {"0", "1", "2", "3"}:
+        raise ParenvsError(f"--zero must be some of 0,1,2,3, not {text!r}")
+    return tuple(map(int, levels))
+
+
+def _pinned(texts: Sequence[str]) -> tuple[tuple[int, int, int | None], ...]:
+    """Return first layer, end and devices of each ``FIRST-LAST[:DEVICES]``."""
+    found = []
+    for text in texts:
+        layers, colon, devices = text.partition(":")
+        first, dash, last = layers.partition("-")
+        numbers = [first, last] + ([devices] if colon else [])
+        if not dash or not all(number.isdecimal() for number in numbers) or int(last) < int(first):
+            raise ParenvsError(f"--pin {text!r} does not parse; write it like 0-9 or 0-9:8")
+        found.append((int(first), int(last) + 1, int(devices) if colon else None))
+    return tuple(found)
+
+
 @dataclass(frozen=True)
 class Constraints:
     """What a plan must keep to; None leaves a choice open. Tensor parallelism stays in a server.
@@ -71,22 +99,28 @@ class Constraints:
             plans that are not uniform keep to it.
     """
 
-    tp: int | None = None
-    pp: int | None = None
-    dp: int | None = None
-    micro_batch: int | None = None
-    chunks: int | None = None
-    context: int | None = None
-    expert: int | None = None
+    tp: int | None = option(None, "Ranks that share every matrix.")
+    pp: int | None = option(None, "Stages.", flag="stages")
+    dp: int | None = option(None, "Replicas.")
+    micro_batch: int | None = option(None, "Samples of a micro-batch in a replica.")
+    chunks: int | None = option(None, "Chunks a stage (interleaving).")
+    context: int | None = option(None, "Ranks that share a sample's tokens.")
+    expert: int | None = option(None, "Replicas that share experts.")
     sequence_parallel: bool | None = None
-    recompute: tuple[str, ...] = RECOMPUTE_MODES
-    zero: tuple[int, ...] = (0, 1, 2, 3)
-    most_micro_batch: int = 16
-    devices: int | None = None
-    idle: bool = False
+    recompute: tuple[str, ...] = option(
+        RECOMPUTE_MODES, "Recomputation allowed: none,selective,full.", kind=str, read=_words
+    )
+    zero: tuple[int, ...] = option(
+        (0, 1, 2, 3), "ZeRO levels allowed: 0,1,2,3.", kind=str, read=_levels
+    )
+    most_micro_batch: int = option(16, "Most samples of a micro-batch (default: 16).")
+    devices: int | None = option(None, "Devices in use (default: all).", flag="devices-used")
+    idle: bool = option(False, "Plans may leave devices free.")
     uneven: bool = False
     stage_devices: int | None = None
-    pinned: tuple[tuple[int, int, int | None], ...] = ()
+    pinned: tuple[tuple[int, int, int | None], ...] = option(
+        (), "FIRST-LAST[:DEVICES]: layers that are a stage; again.", "pin", kind=list, read=_pinned
+    )
 
     def __post_init__(self) -> None:
         """Raise errors for values that no plan can have."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid.view.text import MEMORY_PARTS, PARTS, WIDTH, title, verdict
 from parenvs.view.words import SEPARATOR, clip, duration, size
 
@@ -18,6 +19,24 @@ _NAMES = {
     "sequence_parallel": "sequence parallel", "zero": "ZeRO level", "recompute": "recomputation",
 }  # fmt: skip
 _MOST_PARTS = 2
+
+
+def of_plan(report: HybridReport, pattern: str | None = None) -> str:
+    """Tell what other values on each axis of a plan would cost.
+
+    Args:
+        report: what the judge says of the plan.
+        pattern: must be None: a hybrid plan decides nothing by variable.
+
+    Raises:
+        ParenvsError: it is not.
+    """
+    from parenvs.tasks.hybrid.space.explain import alternatives, space_of
+
+    if pattern is not None:
+        raise ParenvsError("--variable is an option for plans of partitions")
+    found = alternatives(report, space_of(report)) if report.stages else []
+    return explanation_text(report, found)
 
 
 def explanation_text(report: HybridReport, found: Sequence[Alternative]) -> str:

@@ -8,7 +8,6 @@ from parenvs.errors import printable
 from parenvs.tasks.partition.diff import ClassChange, PartitionDiff
 from parenvs.tasks.partition.problem import PartitionReport
 from parenvs.tasks.partition.view import text as partition_text
-from parenvs.tasks.partition.view.grid import kind_of, merged
 from parenvs.view.diff_text import (
     MAX_ROWS,
     WIDTH,
@@ -17,6 +16,7 @@ from parenvs.view.diff_text import (
     plans_lines,
     verdict_line,
 )
+from parenvs.view.layers import kind_of, merged
 from parenvs.view.words import clip, clip_start, duration, plural, size
 
 

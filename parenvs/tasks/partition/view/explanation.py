@@ -14,7 +14,7 @@ from parenvs.errors import ParenvsError, did_you_mean, printable, shown
 from parenvs.graph.graph import Role
 from parenvs.tasks.partition.explain import Explainer, shape_text
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
-from parenvs.tasks.partition.view.grid import merged
+from parenvs.view.layers import merged
 from parenvs.view.words import duration, plural
 
 WIDTH = 110
@@ -96,6 +96,11 @@ def explain(report: PartitionReport, pattern: str | None = None) -> list[Explana
         ParenvsError: nothing matches the pattern.
     """
     return _explained(_Reasons(report), pattern)
+
+
+def of_plan(report: PartitionReport, pattern: str | None = None) -> str:
+    """Tell in text why the dimensions of variables are partitioned or not; see ``explain``."""
+    return explanation_text(explain(report, pattern))
 
 
 def explain_problem(problem: Partitioning, pattern: str | None = None) -> list[Explanation]:

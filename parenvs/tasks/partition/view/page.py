@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from parenvs.tasks.partition.problem import PartitionReport
 from parenvs.tasks.partition.view import grid
 from parenvs.tasks.partition.view.text import MEMORY_PARTS
+from parenvs.view.layers import merged
 from parenvs.view.web import Cell, Chip, Figure, Picture, PlanPage, Row, Shape, Table, label, shape
 from parenvs.view.words import duration, size
 
@@ -172,7 +173,7 @@ def _rows(cells: Sequence[grid.Cell], note: str = "") -> list[Row]:
     split = [cell for cell in cells if cell.state >= 0]
     keys = [(cell.state, cell.shape, cell.fault) for cell in split]
     rows: list[Row] = []
-    for path, places in grid.merged([cell.path for cell in split], keys):
+    for path, places in merged([cell.path for cell in split], keys):
         equal = [split[place] for place in places]
         state, fault = equal[0].state, equal[0].fault
         total, on_each = (sum(getattr(x, key) for x in equal) for key in ("bytes", "device_bytes"))

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable
 from parenvs.core.judge import ROUNDING
 from parenvs.errors import printable
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
-from parenvs.tasks.partition.view.grid import STATE_NAMES, UNDECIDED, Cell, cells, merged
+from parenvs.tasks.partition.view.grid import STATE_NAMES, UNDECIDED, Cell, cells
+from parenvs.view.layers import merged
 from parenvs.view.words import (
     SEPARATOR,
     clip,

@@ -1,4 +1,4 @@
-"""What commands print, draw and write, whatever the task."""
+"""What commands take, print, draw and write, whatever the task."""
 
 from __future__ import annotations
 
@@ -9,19 +9,65 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
 
-from parenvs.errors import InfeasibleError, printable
-from parenvs.view import save, text
+from parenvs.errors import InfeasibleError, ParenvsError, printable
+from parenvs.view import ending, save, text
 from parenvs.view.words import printable_text
 
 if TYPE_CHECKING:
     from parenvs.core.answer import Answer
 
 out = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
-"""Standard output, for the tables of ``parenvs.cli.tables``; sentences go through ``say``."""
+"""Standard output, for tables; sentences go through ``say``."""
+
+
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+PlanFile = Annotated[Path, typer.Argument(help="A plan file.")]
+OtherInstance = Annotated[
+    str | None, typer.Option("--instance", help="Judge on this instance instead of the plan's own.")
+]
+PlanOut = Annotated[Path | None, typer.Option("--out", help="Write the plan to this .json file.")]
+Plot = Annotated[
+    Path | None,
+    typer.Option(callback=lambda path: _picture(path), help="Draw the plan (.png, .svg, .pdf)."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+Address = Annotated[
+    str | None,
+    typer.Option(help="HOST:PORT of a cluster of Ray, or auto (default: Ray on this machine)."),
+]
+Engine = Annotated[
+    str, typer.Option(help="Where independent runs are performed: local, or ray, as its tasks.")
+]
+
+
+def example(*lines: str) -> str:
+    """Return the end of a command's help: lines that can be typed, without ``parenvs``.
+
+    An empty line between two keeps rich from joining them.
+    """
+    return "\n\n".join(["Example:", *(f"$ parenvs {line}" for line in lines)])
+
+
+def check_range(option: str, value: int, least: int) -> None:
+    """Raise a ParenvsError unless ``value`` is from ``least`` to the largest 32-bit integer.
+
+    Gymnasium, NumPy and torch fail on other numbers, with errors that do not name the option.
+    """
+    if not least <= value < 2**31:
+        raise ParenvsError(f"{option} must be from {least} to {2**31 - 1}, not {value}")
+
+
+def _picture(path: Path | None) -> Path | None:
+    """Refuse a wrong ending of the picture's file before the work, not after it."""
+    if path is not None:
+        ending(path)
+    return path
 
 
 def say(words: str) -> None:

@@ -1,16 +1,25 @@
-"""The commands ``parenvs elastic``, of nodes that come and go, and ``parenvs reshard``."""
+"""The command ``parenvs elastic``: policies on nodes that come and go, side by side."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parenvs.cli.options import Json, OtherInstance, Plot, Seed
-from parenvs.cli.report import Step, note, out, print_report, say, say_json, say_text
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.view import save
+from parenvs.view.tables import empty
+from parenvs.view.terminal import (
+    Json,
+    Plot,
+    Seed,
+    Step,
+    example,
+    out,
+    print_report,
+    say,
+    say_json,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,10 +28,10 @@ if TYPE_CHECKING:
     from parenvs.tasks.elastic.run import Policy, Run
 
 
-def add_elastic(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(elastic)
-    app.command()(reshard)
+def add(app: typer.Typer) -> None:
+    """Add the command."""
+    line = "elastic p3 --model gpt-1.5b --policy hysteresis --plot run.png"
+    app.command(epilog=example(line))(elastic)
 
 
 def elastic(
@@ -77,46 +86,6 @@ def elastic(
             say(f"picture written to {plot}")
 
 
-def reshard(
-    checkpoint: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINT", help="Folder with index.json and its parts.")
-    ],
-    new: Annotated[Path, typer.Option("--to", help="A hybrid plan's file: what it is read under.")],
-    old: Annotated[
-        Path | None, typer.Option("--from", help="The plan that it has to be of (default: any).")
-    ] = None,
-    path: Annotated[
-        Path | None, typer.Option("--out", help="Folder to write (default: it is replaced).")
-    ] = None,
-    instance: OtherInstance = None,
-    as_json: Json = False,
-) -> None:
-    """Write a PyTorch checkpoint anew for a plan with other degrees and another number of ranks.
-
-    Prints the bytes that each rank reads beside those predicted. A kill leaves the old checkpoint
-    whole.
-    """
-    from parenvs.core.plan import load_plan
-    from parenvs.exports.checkpoint import reshard as resharding
-    from parenvs.instances import load_graph
-
-    plans = [None if file is None else load_plan(file) for file in (old, new)]
-    assert plans[1] is not None
-    graph = None if instance is None else load_graph(instance)
-    with Step(f"writing {path or checkpoint} for {new}", 1.0):
-        found = resharding.reshard(checkpoint, plans[1], plans[0], path, graph)
-    if as_json:
-        say_json(found.to_json())
-    else:
-        say_text(found.text())
-        say(f"written to {path or checkpoint}")
-    if not found.agrees:
-        note(
-            "the bytes read are not those predicted: some weights have no optimiser state, or "
-            "replicas cannot share rows evenly"
-        )
-
-
 def _policies(problem: Elastic, names: list[str]) -> list[Policy]:
     """Return the policies of some names, those of ``all`` for it.
 
@@ -153,8 +122,6 @@ def _hindsight(problem: Elastic, seed: int) -> Run:
 
 def _table(runs: list[Run]) -> Table:
     """Return what policies earned, the hindsight optimum last."""
-    from parenvs.cli.tables import empty
-
     table = empty(runs[0].problem.name, "policy", "samples", "of the ideal", "of hindsight",
                   "changes", "stops", "state lost", "change time")  # fmt: skip
     best = runs[-1].total

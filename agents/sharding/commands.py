@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parenvs.cli.options import Json
-from parenvs.cli.report import (
+from parenvs.errors import ParenvsError
+from parenvs.view.tables import empty
+from parenvs.view.terminal import (
+    Json,
     Step,
+    example,
     note,
     out,
     refuse_illegal,
@@ -18,7 +21,6 @@ from parenvs.cli.report import (
     say_progress,
     say_text,
 )
-from parenvs.errors import ParenvsError
 
 if TYPE_CHECKING:
     from parenvs.agents.sharding.search import Status
@@ -28,22 +30,25 @@ Problem = Annotated[
 ]
 
 
-def add_iopddl(app: typer.Typer) -> None:
+def add(app: typer.Typer) -> None:
     """Add the commands on problems of the contest's format."""
     group = typer.Typer(
         no_args_is_help=True,
         help="Intra-operator parallelism: problems in the format of the ASPLOS 2025 contest.",
     )
-    group.command()(add)
-    group.command("list")(list_)
-    group.command()(show)
-    group.command()(solve)
-    group.command()(judge)
-    group.command()(export)
+    for command, name, line in (
+        (add_files, "add", "add asplos-2025-iopddl-A.json.gz"),
+        (list_, "list", "list"),
+        (show, "show", "show problem.json"),
+        (solve, "solve", "solve problem.json --seconds 60 --out plan.json"),
+        (judge, "judge", "judge plan.json"),
+        (export, "export", "export t5-base --cluster 1x8:v100 --out problem.json"),
+    ):
+        group.command(name, epilog=example(f"iopddl {line}"))(command)
     app.add_typer(group, name="iopddl")
 
 
-def add(files: Annotated[list[Path], typer.Argument(metavar="FILE...")]) -> None:
+def add_files(files: Annotated[list[Path], typer.Argument(metavar="FILE...")]) -> None:
     """Check files of problems and keep copies, so that their names are enough."""
     from parenvs.tasks.sharding import store
 
@@ -57,7 +62,6 @@ def add(files: Annotated[list[Path], typer.Argument(metavar="FILE...")]) -> None
 
 def list_() -> None:
     """List the added problems, with what is known of the contest's."""
-    from parenvs.cli.tables import empty
     from parenvs.tasks.sharding import known, store
 
     table = empty("added IOPDDL problems", "name", "model", "limit (s)", "best of the contest",

@@ -1,0 +1,282 @@
+"""The commands on plan files: judge, diff, explain, verify, export, reshard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from parenvs.cli.model import Model
+from parenvs.cli.options import (
+    ClusterText,
+    Given,
+    TaskName,
+    flags_in,
+    not_for_task,
+    tasks_with,
+    with_flags,
+)
+from parenvs.core.registry import task_of, task_of_name
+from parenvs.errors import InfeasibleError, ParenvsError, PlanError, UnknownInstanceError
+from parenvs.graph.options import GraphOptions
+from parenvs.view.terminal import (
+    Json,
+    OtherInstance,
+    PlanFile,
+    Plot,
+    Step,
+    note,
+    print_report,
+    refuse_illegal,
+    say,
+    say_json,
+    say_text,
+    write,
+)
+
+if TYPE_CHECKING:
+    from parenvs.core.plan import Plan
+
+
+def add_plans(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(with_flags(GraphOptions)(judge))
+    app.command()(with_flags(GraphOptions)(diff))
+    app.command()(with_flags("options")(explain))
+    for command in (verify, export, reshard):
+        app.command()(command)
+
+
+def judge(
+    given: Given,
+    file: PlanFile,
+    instance: OtherInstance = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Judge a plan file: legality, cost, memory. Exit status 2 if it is illegal."""
+    report = _judged(file, instance, given.within(GraphOptions))
+    if as_json:
+        say_json(report.to_json())
+    else:
+        print_report(report)
+    write(report, plot=plot, quiet=as_json)
+    refuse_illegal(report, f"{file}: illegal")
+
+
+def diff(
+    given: Given,
+    old: Annotated[Path, typer.Argument(metavar="A", help="A plan file.")],
+    new: Annotated[
+        Path, typer.Argument(metavar="B", help="Another plan file of the same problem.")
+    ],
+    instance: OtherInstance = None,
+    as_json: Json = False,
+) -> None:
+    """Tell what two plans of one problem decide differently, and what that costs, part by part.
+
+    Differences are B less A. Illegal plans are compared, too.
+    """
+    from parenvs.core.plan import load_plan
+    from parenvs.diff import difference, require_same_problem
+    from parenvs.view.diff_text import text
+
+    names = (str(old), str(new))
+    require_same_problem(load_plan(old), load_plan(new), names)
+    found = difference(
+        *(_judged(file, instance, given.within(GraphOptions)) for file in (old, new))
+    )
+    if as_json:
+        say_json(found.to_json())
+    else:
+        say_text(text(found, names))
+
+
+def explain(
+    given: Given,
+    target: Annotated[
+        str,
+        typer.Argument(metavar="PLAN|INSTANCE", help="A plan file (.json), a name or a graph."),
+    ],
+    variable: Annotated[
+        str | None, typer.Option(help="Glob over paths (default: all, equal layers together).")
+    ] = None,
+    instance: OtherInstance = None,
+    task: TaskName = None,
+    cluster: ClusterText = None,
+) -> None:
+    """Tell why a plan is as it is; of an instance, what plans may do.
+
+    Of a partition plan: why each variable is partitioned or not; of a hybrid plan: what other
+    values on each axis would cost. Of an instance: what is tied together, what blocks what, and
+    what excludes what.
+    """
+    if not target.endswith(".json"):
+        if instance is not None:
+            raise ParenvsError("--instance is an option for plan files; give the instance alone")
+        able = [each.name for each in tasks_with("explain_problem")]
+        named = task is not None or task_of_name(target) is not None
+        model = Model.of(given, target, task if named else able[0], cluster)
+        if model.task.name not in able:
+            raise not_for_task(f"{target}: explain", model.task, "explain_problem")
+        say_text(model.task.hook("explain_problem")(model.problem(), variable))
+        return
+    reading = [flag.name for flag in flags_in(GraphOptions)]
+    for name in (*(["cluster"] if cluster is not None else []), *given):
+        if name not in reading:
+            raise ParenvsError(
+                f"--{name} is an option for instances; {target} is a plan with its own"
+            )
+    report = _judged(Path(target), instance, given.within(GraphOptions))
+    chosen = task_of(report)
+    if "explain" not in chosen.hooks:
+        raise not_for_task(f"{target}: explain", chosen, "explain")
+    say_text(chosen.hook("explain")(report, variable))
+    refuse_illegal(report, f"{target}: illegal")
+
+
+def verify(
+    file: PlanFile,
+    module: Annotated[
+        str | None,
+        typer.Option(help="HLO of the graph (.pb, .txt), if the plan's instance is no such file."),
+    ] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Compile the step on virtual devices, and count.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Check a partition plan against XLA's own partitioner (extra jax). Status 2 if they differ.
+
+    With --compile, XLA compiles the step ahead of time, of hybrid plans of one stage too: shardings
+    kept, collectives and memory beside the judge's.
+    """
+    from parenvs.core.plan import load_plan
+
+    plan = load_plan(file)
+    if compiled:
+        _verify_compiled(plan, file, module, as_json)
+        return
+    task = task_of(plan)
+    if "verify" not in task.hooks:
+        raise not_for_task(f"{file}: verify", task, "verify")
+    verification = task.hook("verify")(plan, module)
+    if as_json:
+        say_json(verification.to_json())
+    else:
+        say(verification.text())
+    if not verification.agrees:
+        raise ParenvsError(f"{file}: XLA's partitioner disagrees or has to reshard")
+    if not verification.legal:
+        raise InfeasibleError(f"{file}: illegal; parenvs judge gives the reasons")
+
+
+def _verify_compiled(plan: Plan, file: Path, module: str | None, as_json: bool) -> None:
+    """Compile a plan's step on virtual devices, and print what XLA makes of it.
+
+    Raises:
+        ParenvsError: XLA shards it otherwise, or communicates more than the judge predicts.
+    """
+    from parenvs.exports.compilation import compile_plan
+
+    compilation = compile_plan(plan, module)
+    if as_json:
+        say_json(compilation.to_json())
+    else:
+        say(compilation.text())
+    if not compilation.agrees:
+        raise ParenvsError(f"{file}: XLA shards it otherwise, or communicates other than predicted")
+
+
+def export(
+    file: PlanFile,
+    to: Annotated[str, typer.Option(help="jax, torch, megatron, torchtitan or deepspeed.")],
+    path: Annotated[
+        Path | None, typer.Option("--out", help="Write to this file instead of standard output.")
+    ] = None,
+) -> None:
+    """Write a plan in the words of a framework that runs it."""
+    from parenvs.core.plan import load_plan
+    from parenvs.exports.formats import exported
+    from parenvs.files import write_text
+
+    result = exported(load_plan(file), to)
+    for words in result.notes:
+        note(words)
+    if path is None:
+        say_text(result.text.rstrip("\n"))
+        return
+    write_text(path, result.text)
+    say(f"written to {path}")
+
+
+def reshard(
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="Folder with index.json and its parts.")
+    ],
+    new: Annotated[Path, typer.Option("--to", help="A hybrid plan's file: what it is read under.")],
+    old: Annotated[
+        Path | None, typer.Option("--from", help="The plan that it has to be of (default: any).")
+    ] = None,
+    path: Annotated[
+        Path | None, typer.Option("--out", help="Folder to write (default: it is replaced).")
+    ] = None,
+    instance: OtherInstance = None,
+    as_json: Json = False,
+) -> None:
+    """Write a PyTorch checkpoint anew for a plan with other degrees and another number of ranks.
+
+    Prints the bytes that each rank reads beside those predicted. A kill leaves the old checkpoint
+    whole.
+    """
+    from parenvs.core.plan import load_plan
+    from parenvs.exports.checkpoint import reshard as resharding
+    from parenvs.instances import load_graph
+
+    plans = [None if file is None else load_plan(file) for file in (old, new)]
+    assert plans[1] is not None
+    graph = None if instance is None else load_graph(instance)
+    with Step(f"writing {path or checkpoint} for {new}", 1.0):
+        found = resharding.reshard(checkpoint, plans[1], plans[0], path, graph)
+    if as_json:
+        say_json(found.to_json())
+    else:
+        say_text(found.text())
+        say(f"written to {path or checkpoint}")
+    if not found.agrees:
+        note(
+            "the bytes read are not those predicted: some weights have no optimiser state, or "
+            "replicas cannot share rows evenly"
+        )
+
+
+def _judged(file: Path, instance: str | None, reading: Mapping[str, Any]) -> Any:
+    """Judge a plan file, on its own instance unless another one is given.
+
+    Args:
+        file: the file.
+        instance: name or path of what it is judged on, or None.
+        reading: how a graph's parameters are read, see ``GraphOptions``.
+    """
+    from parenvs.core.judge import judge
+    from parenvs.core.plan import load_plan
+    from parenvs.instances import load_graph
+
+    plan = load_plan(file)
+    if not (instance or reading):
+        try:
+            return judge(plan)
+        except UnknownInstanceError as error:
+            raise UnknownInstanceError(f"{file}: field 'instance': {error}") from None
+        except PlanError as error:
+            raise PlanError(f"{file}: {error}") from None
+    target = instance or plan.instance
+    if not reading:
+        return judge(plan, target)
+    how = Model(task_of(plan), target).how
+    if how is None:
+        name = next(flag.name for flag in flags_in(GraphOptions) if flag.place[0] in reading)
+        raise ParenvsError(f"{target}: no graph that plans are made of; leave out --{name}")
+    return judge(plan, load_graph(target, **{**how, **reading}))
