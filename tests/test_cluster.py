@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,7 +95,7 @@ def test_cluster__unknown_sync_method():
         PRESETS["A"].sync_seconds(np.ones(1), np.array([0]), np.array([4]), "gossip")
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "message"),
     [
         ("", "does not parse: give a preset"),
@@ -163,7 +164,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), BAD)
+@each(("change", "message"), BAD)
 def test_cluster__bad_object(change, message, tmp_path):
     path = tmp_path / "my.json"
     path.write_text(json.dumps({**GOOD, **change}))

@@ -11,6 +11,7 @@ import partition_toys
 import pytest
 import second_writing
 import toys
+from cases import each
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -202,7 +203,7 @@ def test_pipeline__json():
 # partitions
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_partition__classes_add_up(seed):
     problem, rng = partition_toys.random_problem(seed), np.random.default_rng(seed)
     a, b = (partition_report(problem, partition_toys.random_choice(problem, rng)) for _ in range(2))

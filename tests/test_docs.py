@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import each
 
 import parenvs
 from benchmarks import instead
@@ -179,7 +180,7 @@ QUESTIONS = {
 }
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
+@each("question", QUESTIONS)
 def test_readme__answers(question):
     page, words = QUESTIONS[question]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

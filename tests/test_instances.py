@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 import toys
+from cases import each
 
 from parenvs import instances, problem, shipped, solve
 from parenvs.cluster import DEVICES, PRESETS
@@ -37,7 +38,7 @@ def test_instances__names():
         load_graph("llama-8b")
 
 
-@pytest.mark.parametrize(("name", "kind"), GRAPHS)
+@each(("name", "kind"), GRAPHS)
 def test_instances__manifest(name, kind):
     """Checksums, sizes and fingerprints are those of the files."""
     entry = manifest()["instances"][name]["graphs"][kind]
@@ -117,8 +118,8 @@ def test_instances__profile_of_a_csv(tmp_path):
         assert profile.forward.tolist() == [1] * 6  # measured times are as they are
 
 
-@pytest.mark.parametrize("load", [load_graph, lambda name: load_profile(name, PRESETS["A"])])
-@pytest.mark.parametrize(
+@each("load", [load_graph, lambda name: load_profile(name, PRESETS["A"])])
+@each(
     ("name", "near"),
     [
         ("t5-3bb", "t5-3b"),
@@ -158,7 +159,7 @@ def test_instances__problems_of_sets_have_no_model(name, words):
         load_graph(name)
 
 
-@pytest.mark.parametrize("name", set_names())
+@each("name", set_names())
 def test_instances__every_set_is_told_from_a_path(name):
     with pytest.raises(UnknownInstanceError, match="is a set of problems"):
         load_graph(name)

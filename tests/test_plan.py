@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import toys
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,7 +112,7 @@ def test_plan__cut_after_may_be_absent(path):
     assert load_plan(path).cut_after == ()
 
 
-@pytest.mark.parametrize("key", [key for key in PLAN.to_json() if key != "cut_after"])
+@each("key", [key for key in PLAN.to_json() if key != "cut_after"])
 def test_plan__missing_key(path, key):
     content = PLAN.to_json()
     del content[key]
@@ -119,7 +120,7 @@ def test_plan__missing_key(path, key):
     assert f"field {key!r} is " in words
 
 
-@pytest.mark.parametrize("key", PLAN.to_json())
+@each("key", PLAN.to_json())
 def test_plan__duplicate_key(path, key):
     text = json.dumps(PLAN.to_json())
     twice = text[:-1] + f", {json.dumps(key)}: {json.dumps(PLAN.to_json()[key])}}}"
@@ -157,9 +158,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [(key, value) for key, values in WRONG.items() for value in values]
-)
+@each(("key", "value"), [(key, value) for key, values in WRONG.items() for value in values])
 def test_plan__wrong_type(path, key, value):
     assert f": field '{key}" in refusal(path, {**PLAN.to_json(), key: value})
 
@@ -190,7 +189,7 @@ def test_plan__integer_of_many_digits(path):
     assert refusal(path, text)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     ["", " ", "{", "plan", "[1, 2", "{'schema': 1}", '{"schema": 1,}', "\0", '{"schema": 1} x'],
 )
@@ -384,17 +383,15 @@ def test_plan__tasks_are_not_mixed_up(path):
     assert "field 'devices' is missing" in words
 
 
-@pytest.mark.parametrize("plan", [SPLIT, BATCH], ids=["split", "batch"])
-@pytest.mark.parametrize(
-    "key", ["schema", "task", "instance", "fingerprint", "devices", "partition"]
-)
+@each("plan", [SPLIT, BATCH])
+@each("key", ["schema", "task", "instance", "fingerprint", "devices", "partition"])
 def test_plan__missing_key_of_a_partition(path, plan, key):
     content = plan.to_json()
     del content[key]
     assert f"field {key!r} is " in refusal(path, content)
 
 
-@pytest.mark.parametrize("key", [*SPLIT.to_json(), "cluster"])
+@each("key", [*SPLIT.to_json(), "cluster"])
 def test_plan__duplicate_key_of_a_partition(path, key):
     content = {**SPLIT.to_json(), "cluster": SPLIT.cluster.to_json()}
     twice = json.dumps(content)[:-1] + f", {json.dumps(key)}: {json.dumps(content[key])}}}"
@@ -430,9 +427,7 @@ WRONG_SPLIT = {
 }
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [(key, value) for key, values in WRONG_SPLIT.items() for value in values]
-)
+@each(("key", "value"), [(key, value) for key, values in WRONG_SPLIT.items() for value in values])
 def test_plan__wrong_type_in_a_partition(path, key, value):
     for plan in (SPLIT, BATCH):
         assert f": field '{key}" in refusal(path, {**plan.to_json(), key: value})

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from cases import each
 
 from benchmarks.readme import body, pages
 
@@ -86,7 +87,7 @@ def test_readme__tables_are_those_of_the_benchmarks():
     assert len(included) > 25
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each("page", PAGES)
 def test_readme__links_lead_somewhere(page):
     text = page.read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)#]+)\)", text):

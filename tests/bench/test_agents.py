@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cases import each
 
 pytest.importorskip("sb3_contrib")
 
@@ -422,7 +423,7 @@ def test_save__equal_bytes_whatever_the_user_has_set(tmp_path):
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "words"),
     [
         (["--agents", "ppo,rainbwo"], "--agents: unknown 'rainbwo' (did you mean 'rainbow'?)"),

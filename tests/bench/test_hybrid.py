@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import each
 from commands import caller
 
 from parenvs.bench.hybrid import steps as measured
@@ -43,7 +44,7 @@ def write(folder, content):
     return path
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "words"),
     [
         ({"hidden": None}, "field 'hidden' is missing"),
@@ -310,7 +311,7 @@ STEPS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "words"),
     [
         ({"model": None}, "field 'model' is missing"),

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from cases import each
 from commands import caller
 
 from parenvs.clock.calibration import SIZES, Calibration, assembled
@@ -96,7 +97,7 @@ def test_calibration__file_is_a_cluster_and_reads_back(tmp_path):
         Calibration.load(tmp_path / "bare.json")
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "words"),
     [
         ({"measured": {}}, "field 'measured' must be a list"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from importlib.metadata import EntryPoint
 
 import pytest
+from cases import each
 
 from parenvs.core import registry
 from parenvs.core.registry import TASKS, Tasks, register, task_of, task_of_name
@@ -93,7 +94,7 @@ def test_task_of__refuses_what_has_none():
             task_of(wrong, "expected a plan")
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "task"),
     [
         ("plan-test/cnn-003", "pipeline"),

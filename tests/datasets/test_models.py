@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from cases import each
 from published_models import PUBLISHED, published
 
 from parenvs import Pipeline, judge, load_graph, load_profile, problem
@@ -28,7 +29,7 @@ def entry(name):
     return manifest()["instances"][name]
 
 
-@pytest.mark.parametrize("name", names())
+@each("name", names())
 def test_models__published_sizes(name):
     """Parameters and FLOPs of the files against those of papers and model cards."""
     known, graphs = published(name), entry(name)["graphs"]
@@ -71,7 +72,7 @@ def test_models__files_are_small_and_load_fast():
     assert seconds(largest) < 3 * max(bytes_ratio, 1) * seconds("t5-11b")
 
 
-@pytest.mark.parametrize("name", MODERN)
+@each("name", MODERN)
 def test_models__roles_and_phases(name):
     """Every input is what it stands for, and float32 where it is kept from step to step."""
     graph = load_graph(name)
@@ -105,7 +106,7 @@ def test_models__roles_and_phases(name):
     assert forward.flops[dots][kind != "bf16"].sum() <= 0.001 * forward.total_flops
 
 
-@pytest.mark.parametrize("name", MODERN)
+@each("name", MODERN)
 def test_models__casts_cross_no_cut(name):
     """The bfloat16 copies that are made at the start are not sent from stage to stage.
 

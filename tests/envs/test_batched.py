@@ -6,7 +6,8 @@ import warnings
 import gymnasium as gym
 import numpy as np
 import pytest
-from batches import MODES, assert_same, both, deface, drawn, forks, modes, named
+from batches import MODES, assert_same, both, deface, drawn, forks, modes
+from cases import each
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
@@ -38,21 +39,13 @@ IDS = {
     OperatorPartitionVectorEnv: "OperatorPartition-v0",
     DataParallelVectorEnv: "DataParallel-v0",
 }
-cases = pytest.mark.parametrize(
-    ("kind", "kwargs"),
-    [
-        pytest.param(kind, kwargs, id=f"{IDS[kind][:-3]}-{named(kwargs)}")
-        for kind, several in CASES.items()
-        for kwargs in several
-    ],
+cases = each(
+    "kind, kwargs", [(kind, kwargs) for kind, several in CASES.items() for kwargs in several]
 )
-kinds = pytest.mark.parametrize(
-    ("kind", "kwargs"),
-    [pytest.param(kind, several[0], id=IDS[kind][:-3]) for kind, several in CASES.items()],
-)
+kinds = each("kind, kwargs", [(kind, several[0]) for kind, several in CASES.items()])
 
 
-@pytest.mark.parametrize("illegal", [0.0, 0.1])
+@each("illegal", [0.0, 0.1])
 @cases
 def test_batched__kinds_of_actions(kind, kwargs, illegal):
     rng = np.random.default_rng(0)
@@ -65,7 +58,7 @@ def test_batched__kinds_of_actions(kind, kwargs, illegal):
             assert_same(batched.step(given), single.step(actions))
 
 
-@pytest.mark.parametrize("type_", [np.uint8, np.bool_])
+@each("type_", [np.uint8, np.bool_])
 @kinds
 def test_batched__actions_without_a_sign(kind, kwargs, type_):
     batched, single = both(kind, kwargs, 3)
@@ -75,7 +68,7 @@ def test_batched__actions_without_a_sign(kind, kwargs, type_):
         assert_same(batched.step(np.array(actions, dtype=type_)), single.step(np.array(actions)))
 
 
-@pytest.mark.parametrize("action", [2**70, 2**64 - 1, 2**63, -(2**63), -(2**70), 10**6, -1])
+@each("action", [2**70, 2**64 - 1, 2**63, -(2**63), -(2**70), 10**6, -1])
 @kinds
 def test_batched__actions_far_off(kind, kwargs, action):
     """An illegal action of any size ends its episode with -1, and the other episodes go on."""
@@ -132,7 +125,7 @@ def test_batched__partial_resets(kind, kwargs, mode):
         over = outcome[2]
 
 
-@pytest.mark.parametrize(
+@each(
     ("mask", "error"),
     [
         (None, TypeError),
@@ -203,7 +196,7 @@ def test_batched__fork(kind, kwargs, fork, mode):
         assert_same(env.step(action), outcome)
 
 
-@pytest.mark.parametrize("mode", MODES[:2])
+@each("mode", MODES[:2])
 @cases
 def test_batched__nothing_is_shared(kind, kwargs, mode):
     """A caller may write into returned arrays, and they do not change in later steps."""
@@ -225,7 +218,7 @@ def test_batched__nothing_is_shared(kind, kwargs, mode):
     deface(outcome)
 
 
-@pytest.mark.parametrize("way", [None, "vector_entry_point", "sync"])
+@each("way", [None, "vector_entry_point", "sync"])
 @kinds
 def test_batched__make_vec(kind, kwargs, way):
     """``make_vec`` gives the native batch unless told otherwise, without a warning."""
@@ -248,7 +241,7 @@ def test_batched__make_vec(kind, kwargs, way):
     assert envs.closed
 
 
-@pytest.mark.parametrize("mode", [*MODES, *AutoresetMode])
+@each("mode", [*MODES, *AutoresetMode])
 @kinds
 def test_batched__mode_in_the_metadata(kind, kwargs, mode):
     before = dict(kind.single.metadata)

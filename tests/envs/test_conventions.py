@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import toys
 from batches import assert_same, both, drawn, modes
+from cases import each
 from sb3_contrib import MaskablePPO
 
 import parenvs
@@ -28,8 +29,8 @@ KINDS = [
     DataParallelVectorEnv,
 ]
 IDS = ["PipelineCut-v0", "PipelinePlan-v0", "OperatorPartition-v0", "DataParallel-v0"]
-kinds = pytest.mark.parametrize("kind", KINDS, ids=IDS)
-ids = pytest.mark.parametrize("env_id", IDS)
+kinds = each("kind", KINDS)
+ids = each("env_id", IDS)
 OPTIONS = {
     PipelineCutVectorEnv: {"micro_batches": 7},
     PipelinePlanVectorEnv: {"instance": "plan-test/cnn-003"},
@@ -53,7 +54,7 @@ def finish(env, info):
     return total, info
 
 
-@pytest.mark.parametrize("illegal", [0.0, 0.1])
+@each("illegal", [0.0, 0.1])
 @modes
 @kinds
 def test_conventions__options_in_a_batch(kind, mode, illegal):
@@ -266,7 +267,7 @@ def test_conventions__make_vec(env_id):
     assert several.step(info["action_mask"].argmax(axis=1))[3].any() or several.step([0, 0])
 
 
-@pytest.mark.parametrize("env_id", ["HybridPlan-v0", "MicroBatchOrder-v0"])
+@each("env_id", ["HybridPlan-v0", "MicroBatchOrder-v0"])
 def test_conventions__make_vec_of_drawn_problems(env_id):
     """Gymnasium refuses wrappers of native batches; single environments take them."""
     with pytest.raises(gym.error.Error, match="with the wrappers argument"):
@@ -282,7 +283,7 @@ def test_conventions__make_vec_of_drawn_problems(env_id):
         gym.make_vec(env_id, num_envs=2, max_episode_steps=1)
 
 
-@pytest.mark.parametrize("env_id", ["HybridPlan-v0", "MicroBatchOrder-v0", "PipelinePlan-v0"])
+@each("env_id", ["HybridPlan-v0", "MicroBatchOrder-v0", "PipelinePlan-v0"])
 def test_conventions__policies_of_stable_baselines(env_id):
     """The policy for ``Dict`` observations takes all parts, whatever their names."""
     env = gym.make(env_id)
@@ -307,7 +308,7 @@ def test_conventions__instances_that_are_objects(env_id):
             gym.make(env_id, instance=wrong)
 
 
-@pytest.mark.parametrize("env_id", IDS[:2])
+@each("env_id", IDS[:2])
 def test_conventions__profiles(env_id):
     profile = toys.balanced().profile
     env = gym.make(env_id, instance=profile, cluster="A")

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
+from cases import each
 
 jax = pytest.importorskip("jax")
 
@@ -31,14 +34,19 @@ def both(function, *args):
     return cost.get("flops", 0.0), cost.get("bytes accessed", 0.0), from_jax(function, *args)
 
 
+@cache
+def primitive(name):
+    function, args = CASES[name]
+    return both(function, *args)
+
+
 def bytes_accessed(graph):
     return graph.bytes_accessed[graph.parent < 0].sum()
 
 
-@pytest.mark.parametrize("name", CASES)
+@each("name", CASES)
 def test_flops__primitive(name):
-    function, args = CASES[name]
-    flops, moved, graph = both(function, *args)
+    flops, moved, graph = primitive(name)
     if name in CUSTOM_CALLS:
         assert graph.total_flops == flops + 1  # XLA's figure for a custom call is -1, ours 0
     elif name in LOOPS:
@@ -53,7 +61,7 @@ def test_flops__primitive(name):
 
 def test_flops__opcodes_are_met():
     """The table of functions reaches the opcodes that it is there for."""
-    met = {name for function, args in CASES.values() for name in opcodes(function, *args)}
+    met = {opcode for name in CASES for opcode in primitive(name)[2].opcodes}
     assert met <= {*OPCODES, "return"}
     wanted = (
         "atan2 broadcast clamp concatenate conditional convolution count-leading-zeros "
@@ -62,10 +70,6 @@ def test_flops__opcodes_are_met():
         "rng-bit-generator scatter select-and-scatter sort tan topk while"
     ).split()
     assert set(wanted) <= met
-
-
-def opcodes(function, *args):
-    return from_jax(function, *args).opcodes
 
 
 @pytest.mark.parametrize("steps", [1, 3, 7])

@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from cases import each
 
 from parenvs import from_jax
 from parenvs.graph.formats.text import parse
@@ -16,7 +17,7 @@ from parenvs.graph.reader import read_module
 pytest.importorskip("jax")
 from programs import PROGRAMS, SAMPLES, phase_flops
 
-programs = pytest.mark.parametrize("name", PROGRAMS)
+programs = each("name", PROGRAMS)
 
 
 @cache
@@ -74,7 +75,7 @@ def test_programs__flops_of_phases(name):
     assert phase_flops(graph(name, "proto")) == program(name).flops
 
 
-@pytest.mark.parametrize("kind", ["text", "few scopes"])
+@each("kind", ["text", "few scopes"])
 @programs
 def test_programs__flops_of_phases_from_text(name, kind):
     assert phase_flops(graph(name, kind)) == program(name).flops

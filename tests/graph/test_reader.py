@@ -8,6 +8,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -194,7 +195,7 @@ def test_reader__partitioned_module(opcode):
         read(small_module(opcode=opcode))
 
 
-@pytest.mark.parametrize(
+@each(
     "content",
     [
         b"",
@@ -206,7 +207,7 @@ def test_reader__partitioned_module(opcode):
         b"\n\x03abc",  # a module that has nothing but a name
     ],
 )
-@pytest.mark.parametrize("suffix", ["pb", "png", "bin"])
+@each("suffix", ["pb", "png", "bin"])
 def test_reader__not_a_module(content, suffix, tmp_path):
     path = tmp_path / f"mine.{suffix}"
     path.write_bytes(content)

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -255,7 +256,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("text", "message"), BAD)
+@each(("text", "message"), BAD)
 def test_text__bad(text, message, tmp_path):
     path = tmp_path / "mine.txt"
     path.write_text(text)

@@ -3,6 +3,7 @@
 import warnings
 
 import pytest
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,8 +78,8 @@ def test_trips__as_run(start, step, end, direction):
     assert read(start=start, step=step, end=end, direction=direction) == wanted
 
 
-@pytest.mark.parametrize("end", [2_047, 2_048, 2_049, 4_096, 1_000_000, 2**31 - 1])
-@pytest.mark.parametrize(("direction", "more"), [("LT", 0), ("LE", 1)])
+@each("end", [2_047, 2_048, 2_049, 4_096, 1_000_000, 2**31 - 1])
+@each(("direction", "more"), [("LT", 0), ("LE", 1)])
 def test_trips__long_loops_follow_from_the_step(end, direction, more):
     wanted = -(-(end + more - 1) // 3)
     assert read(start=3, step=3, end=end, direction=direction) == wanted

@@ -5,14 +5,12 @@ import pickle
 from functools import partial
 
 import numpy as np
-import pytest
+from cases import each
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 MODES = ("NextStep", "SameStep", "Disabled")
-modes = pytest.mark.parametrize("mode", MODES)
-forks = pytest.mark.parametrize(
-    "fork", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))], ids=["copy", "pickle"]
-)
+modes = each("mode", MODES)
+forks = each("fork", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
 
 
 def named(kwargs):

@@ -11,6 +11,7 @@ import zipfile
 
 import gymnasium as gym
 import pytest
+from cases import each
 
 pytest.importorskip("sb3_contrib")
 
@@ -187,7 +188,7 @@ def text_of(**changes):
     return {"parenvs": "0", "env_id": "PipelineCut-v0", "env_kwargs": KWARGS, **changes}
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "words"),
     [
         ({"odd": 1}, "unknown field 'odd'"),

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import toys
+from cases import each
 
 pytest.importorskip("sb3_contrib")
 
@@ -287,12 +288,11 @@ def test_train__broken_checkpoint(stopped, damage):
         train(config_of(3 * UPDATE), stopped, resume=True)
 
 
-@pytest.mark.parametrize(
-    "member", ["policy.pth", "policy.optimizer.pth", "agent.json", "state.json"]
-)
-@pytest.mark.parametrize("data", [None, b"", b"{}", b"broken"])
+@each("member", ["policy.pth", "policy.optimizer.pth", "agent.json", "state.json"])
+@each("data", [None, b"", b"{}", b"broken"])
 def test_train__broken_part_of_a_checkpoint(stopped, member, data):
     path = stopped / "checkpoint.zip"
+    whole = path.read_bytes()
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
     assert parts.keys() == {"policy.pth", "policy.optimizer.pth", "agent.json", "state.json"}
@@ -302,6 +302,7 @@ def test_train__broken_part_of_a_checkpoint(stopped, member, data):
                 archive.writestr(name, content)
     with pytest.raises(ParenvsError, match=r"checkpoint\.zip: not a checkpoint"):
         train(config_of(3 * UPDATE), stopped, resume=True)
+    path.write_bytes(whole)
 
 
 def test_train__checkpoint_of_another_kind_of_problem(stopped):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import each
 
 from parenvs.errors import HloError
 from parenvs.graph.checks.nesting import Inside, wrong_nesting
@@ -19,7 +20,7 @@ def test_nesting__what_fits():
     assert wrong_nesting("conditional", *BRANCH) == ""
 
 
-@pytest.mark.parametrize(
+@each(
     ("opcode", "operands", "results", "inside", "words"),
     [
         ("while", *LOOP[:2], LOOP[2][:1], "has 1 computations"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
+from cases import each
 
 from parenvs.errors import HloError
 from parenvs.graph.formats.text import parse
@@ -113,7 +114,7 @@ def read(line):
         return read_module(parse(MODULE.format(line=line), "mine.txt"), "mine.txt")
 
 
-@pytest.mark.parametrize("line", GOOD_AND_BAD)
+@each("line", GOOD_AND_BAD)
 def test_shapes__good_and_bad(line):
     read(line)
     for old, new, words in GOOD_AND_BAD[line]:

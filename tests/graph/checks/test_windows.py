@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from cases import each
 
 from parenvs import from_jax
 from parenvs.errors import HloError
@@ -59,7 +60,7 @@ def test_windows__every_opcode_is_checked_or_listed():
     assert not set(CHECKS) & NOT_CHECKED
 
 
-@pytest.mark.parametrize("start", STARTS)
+@each("start", STARTS)
 def test_windows__results_of_jax(start):
     names = [name for name in CASES if name.startswith(start)]
     graphs = [from_jax(CASES[name][0], *CASES[name][1]) for name in names[:6]]

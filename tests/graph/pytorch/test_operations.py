@@ -4,6 +4,7 @@ from functools import cache, reduce
 
 import numpy as np
 import pytest
+from cases import each
 
 torch = pytest.importorskip("torch", "2.9", reason="extra torch")
 jax = pytest.importorskip("jax", reason="extra jax")
@@ -323,19 +324,17 @@ def group_in_jax(group):
         return jax.tree.map(np.asarray, made)
 
 
-@pytest.mark.parametrize(
-    "number", range(len(CASES)), ids=[f"{k}-{name}" for k, (name, _) in enumerate(CASES)]
-)
-def test_operation__values_and_gradients_are_pytorchs(number):
+@each("number, name", [(number, name) for number, (name, _) in enumerate(CASES)])
+def test_operation__values_and_gradients_are_pytorchs(number, name):
     ours, gradients = group_in_jax(number // GROUP)[number % GROUP]
     theirs, wanted_gradients = in_pytorch(number)
     for mine, wanted in zip(ours, theirs, strict=False):
         if mine is not None and wanted.numel():
             wanted = wanted.detach().numpy()
-            np.testing.assert_allclose(mine.astype(wanted.dtype), wanted, 1e-9, 1e-9)
+            np.testing.assert_allclose(mine.astype(wanted.dtype), wanted, 1e-9, 1e-9, err_msg=name)
     for mine, wanted in zip(gradients, wanted_gradients, strict=False):
         wanted = np.zeros(mine.shape) if wanted is None else wanted.numpy()
-        np.testing.assert_allclose(mine, wanted, 1e-8, 1e-8)
+        np.testing.assert_allclose(mine, wanted, 1e-8, 1e-8, err_msg=name)
 
 
 def test_random__is_drawn_as_asked():

@@ -4,6 +4,7 @@ import socket
 import sys
 
 import pytest
+from cases import each
 
 pytest.importorskip("sb3_contrib")
 
@@ -27,7 +28,7 @@ def refused(monkeypatch, capfd, tmp_path):
     return call
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "words"),
     [
         ((*TRAIN, "--distribution", "actor"), "did you mean 'actors'?"),

@@ -1,0 +1,38 @@
+"""Many cases in one test: what fails names its case."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any
+
+import pytest
+
+
+def each(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Callable], Callable]:
+    """``pytest.mark.parametrize`` for cases that take no time: all of them are one test.
+
+    Fixtures are made once for all cases. The first case that fails ends the test, and stands in its
+    failure.
+    """
+    names = tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else names
+    rows = [dict(zip(names, [row] if len(names) == 1 else row, strict=True)) for row in cases]
+    assert rows
+
+    def decorate(test: Callable) -> Callable:
+        @wraps(test)
+        def through(**fixtures: Any) -> None:
+            for row in rows:
+                try:
+                    test(**row, **fixtures)
+                except (Exception, pytest.fail.Exception) as error:
+                    told = ", ".join(f"{name}={value!r}" for name, value in row.items())
+                    raise AssertionError(f"case {told}: {error}") from error
+
+        signature = inspect.signature(test)
+        kept = [p for name, p in signature.parameters.items() if name not in names]
+        through.__signature__ = signature.replace(parameters=kept)
+        return through
+
+    return decorate
