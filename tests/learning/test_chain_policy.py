@@ -273,6 +273,7 @@ def lengths(env, model, episodes):
     return np.array([one[:episodes] for one in found]).T
 
 
+@pytest.mark.slow
 def test_ppo__improves_on_sixteen_problems():
     """The plans that it draws get shorter; at first all legal ones are alike."""
     with one_thread():

@@ -51,6 +51,7 @@ def test_teach__what_is_worth_most_is_optimal(problem, lessons):
     assert ends[0].mean() == pytest.approx(ends[1].mean(), abs=2e-3)
 
 
+@pytest.mark.slow
 def test_teach__pupils_learn(problem, lessons):
     value = {
         samples: returns(Learnt(teach(lessons, 0, samples).arrays()), range(200), problem=problem)[

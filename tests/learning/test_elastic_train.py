@@ -105,7 +105,7 @@ def test_train__plays_the_courses_of_its_seeds(problem, name):
 
 def test_train__seeds_decide(problem):
     first, same, other = (
-        weights(train("ppo", seed, 300, envs=4, problem=problem)) for seed in (0, 0, 1)
+        weights(train("ppo", seed, 100, envs=4, problem=problem)) for seed in (0, 0, 1)
     )
     assert all((first[key] == same[key]).all() for key in first)
     assert (first["hidden"] != other["hidden"]).any()

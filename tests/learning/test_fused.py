@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 pytest.importorskip("sb3_contrib")
 
 import torch
+from cases import each
 from commands import caller
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -77,7 +78,7 @@ def keep_problems(env, monkeypatch):
 @pytest.mark.parametrize("check", [False, True], ids=["legal", "any"])
 def test_env__the_same_as_the_native_batch(device, ranges, check, monkeypatch):
     """Step by step: what is seen, masks, rewards and ends; with ``any``, also illegal actions."""
-    n, rng = 32, np.random.default_rng(1)
+    n, rng = 16, np.random.default_rng(1)
     batch = gym.make_vec(
         "PipelinePlan-v0", num_envs=n, vectorization_mode="vector_entry_point", ranges=ranges,
         autoreset_mode=AutoresetMode.SAME_STEP, repeat=10**6,
@@ -89,7 +90,7 @@ def test_env__the_same_as_the_native_batch(device, ranges, check, monkeypatch):
     env = FusedEnv(ProblemPool(Episodes.of(spaces), device), n)
     keep_problems(env, monkeypatch)
     ended = 0
-    for _ in range(200):
+    for _ in range(100):
         found = host(env.observation())
         assert found.keys() == seen.keys()
         for key, value in seen.items():
@@ -107,7 +108,7 @@ def test_env__the_same_as_the_native_batch(device, ranges, check, monkeypatch):
         np.testing.assert_allclose(reward.cpu().numpy(), rewards, rtol=1e-12)
         assert check or (rewards >= 0).all()
         ended += over.sum()
-    assert ended > 600
+    assert ended > 150
     assert (env.turn is None) == check
 
 
@@ -288,6 +289,7 @@ def test_waits__none_in_the_environment_and_few_in_a_rollout(episodes, device):
     assert waits.count == 4 * steps + 2  # and two for the first choices of the next rollout
 
 
+@pytest.mark.slow
 def test_ppo__finds_shorter_plans(episodes, device):
     settings = PPOSettings(envs=64, iterations=6, choices=5, problems=40, part=40, rate=3e-3)
     ppo = PPO(settings, FusedEnv(ProblemPool(episodes, device), settings.envs))
@@ -456,6 +458,7 @@ def test_rainbow__forgets_replaced_problems(episodes, device):
     assert (agent.env.choices_made == 0).all()
 
 
+@pytest.mark.slow
 def test_rainbow__finds_shorter_plans(episodes, device):
     agent = rainbow(episodes, device, envs=64, iterations=12, choices=5, updates=10, batch=64)
     judge = FusedEnv(agent.env.pool, len(agent.env.pool))
@@ -488,6 +491,7 @@ def trained(folder, settings=QUICK, **options):
         return log, dict(weights), lines
 
 
+@pytest.mark.slow
 def test_train__the_same_again_with_any_number_of_workers(tmp_path, device, monkeypatch):
     monkeypatch.setattr(fused, "HELD_OUT", 16)
     runs = [trained(tmp_path / str(k), device=device.type, workers=k) for k in (0, 1)]
@@ -537,9 +541,9 @@ def interrupted(folder, settings, monkeypatch, iteration):
 def test_train__goes_on_as_if_it_had_not_been_interrupted(tmp_path, monkeypatch, quick):
     """Behind refills that have gone around the pool, and in the middle of episodes."""
     monkeypatch.setattr(fused, "HELD_OUT", 4)
-    settings = replace(quick, envs=8, iterations=6, problems=8, part=4, refill=1, family="cnn")
+    settings = replace(quick, envs=8, iterations=4, problems=4, part=2, refill=1, family="cnn")
     whole, weights, _ = trained(tmp_path / "whole", settings, workers=0)
-    interrupted(tmp_path / "parts", settings, monkeypatch, 4)
+    interrupted(tmp_path / "parts", settings, monkeypatch, 3)
     assert [x.name for x in (tmp_path / "parts").iterdir()] == [CHECKPOINT]
     with pytest.raises(ParenvsError, match="interrupted; continue with --resume"):
         fused.train(settings, tmp_path / "parts")
@@ -554,14 +558,28 @@ def test_train__goes_on_as_if_it_had_not_been_interrupted(tmp_path, monkeypatch,
     assert not (tmp_path / "parts" / CHECKPOINT).exists()
 
 
-@pytest.mark.parametrize("name", ["env/cuts", "env/problem", "random/choices", "adam/0/exp_avg"])
-def test_checkpoint__wrong_arrays_are_named(tmp_path, monkeypatch, name):
+FEW = {"envs": 4, "problems": 4, "part": 4, "family": "cnn"}
+STOPPED = {"ppo": replace(QUICK, **FEW), "rainbow": replace(QUICK_RAINBOW, **FEW, kept=2)}
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    """The arrays that each agent of ``STOPPED`` keeps behind its first iteration."""
+    kept = {}
+    with pytest.MonkeyPatch.context() as patch, one_thread():
+        patch.setattr(fused, "HELD_OUT", 4)
+        for agent, settings in STOPPED.items():
+            folder = tmp_path_factory.mktemp(agent)
+            interrupted(folder, settings, patch, 1)
+            with np.load(folder / CHECKPOINT) as stored:
+                kept[agent] = dict(stored)
+    return kept
+
+
+@each("name", ["env/cuts", "env/problem", "random/choices", "adam/0/exp_avg"])
+def test_checkpoint__wrong_arrays_are_named(checkpoints, tmp_path, monkeypatch, name):
     monkeypatch.setattr(fused, "HELD_OUT", 4)
-    settings = replace(QUICK, envs=4, iterations=3, problems=4, part=4, family="cnn")
-    interrupted(tmp_path, settings, monkeypatch, 1)
-    path = tmp_path / CHECKPOINT
-    with np.load(path) as stored:
-        arrays = dict(stored)
+    settings, arrays, path = STOPPED["ppo"], checkpoints["ppo"], tmp_path / CHECKPOINT
     np.savez(path, **{**arrays, name: arrays[name].astype(np.float16)})
     with pytest.raises(ParenvsError, match=f"array '{name}'"):
         fused.train(settings, tmp_path, workers=0, resume=True)
@@ -574,7 +592,7 @@ def test_checkpoint__wrong_arrays_are_named(tmp_path, monkeypatch, name):
         fused.train(settings, tmp_path, workers=0, resume=True)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value", "words"),
     [
         ("state", 999, "must hold numbers from 0 to"),
@@ -582,17 +600,15 @@ def test_checkpoint__wrong_arrays_are_named(tmp_path, monkeypatch, name):
         ("rank", 127, "has a choice too many"),
     ],
 )
-def test_checkpoint__what_a_memory_cannot_hold(tmp_path, monkeypatch, name, value, words):
+def test_checkpoint__what_a_memory_cannot_hold(
+    checkpoints, tmp_path, monkeypatch, name, value, words
+):
     monkeypatch.setattr(fused, "HELD_OUT", 4)
-    settings = replace(QUICK_RAINBOW, envs=4, problems=4, part=4, family="cnn", kept=2)
-    interrupted(tmp_path, settings, monkeypatch, 1)
-    path = tmp_path / CHECKPOINT
-    with np.load(path) as stored:
-        arrays = dict(stored)
-    arrays[f"memory/units/{name}"][:] = value
-    np.savez(path, **arrays)
-    with pytest.raises(ParenvsError, match=f"array 'memory/units/{name}' {words}"):
-        fused.train(settings, tmp_path, workers=0, resume=True)
+    member, arrays = f"memory/units/{name}", checkpoints["rainbow"]
+    wrong = {**arrays, member: np.full_like(arrays[member], value)}
+    np.savez(tmp_path / CHECKPOINT, **wrong)
+    with pytest.raises(ParenvsError, match=f"array '{member}' {words}"):
+        fused.train(STOPPED["rainbow"], tmp_path, workers=0, resume=True)
 
 
 def test_draw_parts__are_what_is_drawn():
@@ -632,6 +648,7 @@ def test_main__settings_without_sense(tmp_path, capsys, options, word):
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_command__runs_as_a_module_and_its_parts_are_importable(tmp_path):
     from parenvs.agents.learning.fused import PPOSettings as Lazy
     from parenvs.agents.learning.fused import train
@@ -669,7 +686,9 @@ def test_choices__of_turns_that_differ_are_refused(episodes):
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fused")
-    fused.train(replace(QUICK, envs=4, iterations=1, problems=4, part=4, family="cnn"), folder)
+    with pytest.MonkeyPatch.context() as patch, one_thread():
+        patch.setattr(fused, "HELD_OUT", 4)
+        fused.train(replace(QUICK, **FEW, iterations=1), folder, workers=0)
     return folder
 
 

@@ -15,7 +15,7 @@ from parenvs.agents.learning.pretrained.policy import PlanPolicy
 from parenvs.agents.learning.vec_env import one_thread
 from parenvs.errors import ParenvsError
 
-QUICK = Recipe(parts=3, part=4, passes=4)
+QUICK = Recipe(parts=3, part=2, passes=4)
 
 
 def geometric_mean(policy, episodes):
@@ -24,7 +24,7 @@ def geometric_mean(policy, episodes):
 
 @pytest.fixture(scope="module")
 def part():
-    return draw_optimal_plans(7, 0, 20)
+    return draw_optimal_plans(7, 0, 12)
 
 
 def test_optimal_plans__are_shortest(part):
@@ -37,9 +37,9 @@ def test_optimal_plans__are_shortest(part):
 
     for _ in range(30):
         assert (batch.lengths(*episodes.play(choose)) >= part.lengths * (1 - 1e-9)).all()
-    again = draw_optimal_plans(7, 0, 20)
+    again = draw_optimal_plans(7, 0, 12)
     assert np.array_equal(again.cuts, part.cuts)
-    assert not np.array_equal(draw_optimal_plans(7, 1, 20).cuts, part.cuts)
+    assert not np.array_equal(draw_optimal_plans(7, 1, 12).cuts, part.cuts)
 
 
 def test_optimal_plans__are_kept(tmp_path):
@@ -147,6 +147,7 @@ def whole(part, tmp_path_factory):
         return train(QUICK, folder)[0], folder
 
 
+@pytest.mark.slow
 def test_pretrain__the_same_with_any_number_of_workers(part, whole, short, tmp_path, monkeypatch):
     log, folder = whole
     monkeypatch.setattr(pretrain, "ProcessPoolExecutor", ProcessPoolExecutor)
@@ -166,7 +167,7 @@ def test_pretrain__the_same_with_any_number_of_workers(part, whole, short, tmp_p
     assert (found <= greedy + 1e-12).all()
 
 
-@pytest.mark.parametrize("stop", ["solving", "training"])
+@pytest.mark.parametrize("stop", [pytest.param("solving", marks=pytest.mark.slow), "training"])
 def test_pretrain__goes_on_after_an_interruption(whole, short, tmp_path, stop):
     log, folder = whole
 

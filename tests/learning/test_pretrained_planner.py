@@ -121,6 +121,7 @@ def test_pretrained__all_weight_in_one_pivot():
     assert pretrained(space).cost <= 1.2 * best.cost
 
 
+@pytest.mark.slow
 def test_pretrained__memory(some):
     """Plans fit, tight or not; where nothing can, the end is clear."""
     tight = 0
@@ -164,7 +165,10 @@ def test_gaps__one_where_points_are_pivots(some):
     assert len(gaps(space, pretrained(space))) == 1
 
 
-@pytest.mark.parametrize(("cluster", "stages"), [("4x8:v100", 12), ("16x8:v100", 16)])
+@pytest.mark.parametrize(
+    ("cluster", "stages"),
+    [("4x8:v100", 12), pytest.param("16x8:v100", 16, marks=pytest.mark.slow)],
+)
 def test_pretrained__more_stages_than_the_environment(cluster, stages):
     """Twelve stages on fewer servers, sixteen on servers that are units."""
     space = real("t5-base", cluster, stages)

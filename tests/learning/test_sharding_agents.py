@@ -52,6 +52,7 @@ def test_policy__untrained_it_plays_the_greedy_rule():
     assert plan(agent, board).cost == greedy(board).cost == board.reference
 
 
+@pytest.mark.slow
 def test_train__learns_what_greedy_does_not_see():
     problem = draw(124, edges=8, most=4)
     board, kwargs = board_of(problem, reduction=False), {"reduction": False}
@@ -92,6 +93,7 @@ def test_learners__know_the_environment():
     assert learner.policies["IntraOpSharding-v0"]().__name__ == "ShardingPolicy"
 
 
+@pytest.mark.slow
 def test_references__are_of_the_shipped_problems():
     known = references(INTRA_OP)
     assert sorted(known) == sorted(name for one in SETS for name in set_names(one))

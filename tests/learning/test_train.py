@@ -75,6 +75,7 @@ def whole(tmp_path_factory):
     return folder, *train(config_of(4 * UPDATE), folder, checkpoint_every=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [[UPDATE // 2], [int(2.5 * UPDATE)], [UPDATE + 64, 3 * UPDATE]])
 def test_train__resume_is_bit_identical(whole, tmp_path, stops):
     """Interrupted before the first checkpoint, after two updates, and twice."""
@@ -183,6 +184,7 @@ def test_train__leaves_torch_its_threads():
         torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_train__reaches_the_optimum_of_the_toy(tmp_path):
     """Not the best sample only: the trained policy itself plays the optimum."""
     toy = toys.balanced(3, 8)

@@ -30,6 +30,7 @@ def environment(config):
     return gym.make(config.env_id, **config.env_kwargs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kwargs", [{}, {"linkage": False, "reward": "paper"}])
 def test_train__resume_in_the_middle_of_episodes(tmp_path, kwargs):
     """A checkpoint falls into running episodes; the resumed run ends as the whole one."""
@@ -46,7 +47,7 @@ def test_train__resume_in_the_middle_of_episodes(tmp_path, kwargs):
     assert all(torch.equal(one[key], other[key]) for key in one)
 
 
-@pytest.mark.parametrize("reward", ["paper", "step_time"])
+@pytest.mark.parametrize("reward", ["step_time", pytest.param("paper", marks=pytest.mark.slow)])
 def test_train__returns_are_those_of_the_judge(reward):
     """Rewards are scaled for the networks only."""
     config = config_of(2 * UPDATE, reward=reward)
@@ -78,6 +79,7 @@ def test_train__finds_the_batch_dimension():
     assert replay(config, result.actions).partition == {"images": 0, "labels": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("agent", "env_id"),
     [

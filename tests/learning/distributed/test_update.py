@@ -73,10 +73,14 @@ def flat(model):
 
 
 @pytest.mark.parametrize(
-    "overrides",
-    [{}, {"normalize_advantage": False}, {"target_kl": 1e-4}, {"vf_coef": 0.2, "ent_coef": 0.1}],
+    ("shares", "overrides"),
+    [
+        ((7,), {}),
+        ((4, 3), {"target_kl": 1e-4}),
+        ((5, 1, 1), {"normalize_advantage": False}),
+        ((5, 1, 1), {"vf_coef": 0.2, "ent_coef": 0.1}),
+    ],
 )
-@pytest.mark.parametrize("shares", [(7,), (4, 3), (5, 1, 1)])
 def test_update__is_that_of_one_learner(shares, overrides):
     """Minibatches of 50 of 56 rows, so that the last has 6 and some learners have none of it."""
     whole = agent(7, **overrides)

@@ -1,5 +1,6 @@
 import csv
 from copy import deepcopy
+from itertools import product
 
 import gymnasium as gym
 import numpy as np
@@ -310,7 +311,14 @@ ALL_SWITCHES = [
 ]
 
 
-@pytest.mark.parametrize("switches", ALL_SWITCHES, ids=lambda x: ",".join(x) or "none")
+@pytest.mark.parametrize(
+    "switches",
+    [
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ALL_SWITCHES[:-1]),
+        ALL_SWITCHES[-1],
+    ],
+    ids=lambda x: ",".join(x) or "none",
+)
 def test_learn__finds_the_values_of_the_process(switches):
     """Illegal actions start with the highest value and are never tried: they must not matter."""
     model = agent(
@@ -336,8 +344,7 @@ def test_learn__finds_the_values_of_the_process(switches):
 # Exploration.
 
 
-@pytest.mark.parametrize("noisy", [False, True])
-@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize(("count", "noisy"), [(1, False), (5, True)])
 def test_explore__never_leaves_the_mask(count, noisy):
     """The environments raise at an illegal action; the networks would choose nothing else."""
     model = agent(several(count), noisy=noisy, learning_starts=60, exploration_final_eps=0.3)
@@ -491,13 +498,12 @@ def test_predict__shapes():
             model.predict(one, action_masks=mask)
 
 
-@pytest.mark.parametrize("name", list(PRESETS))
 @pytest.mark.parametrize(
-    ("env_id", "kwargs"),
+    ("name", "env_id", "kwargs"),
     [
-        ("PipelineCut-v0", {"instance": "vgg-19", "cluster": "B"}),
-        ("OperatorPartition-v0", {"instance": "vgg-19"}),
-        ("DataParallel-v0", {"instance": "vgg-19"}),
+        ("tuned", "PipelineCut-v0", {"instance": "vgg-19", "cluster": "B"}),
+        ("paper", "OperatorPartition-v0", {"instance": "vgg-19"}),
+        ("tuned", "DataParallel-v0", {"instance": "vgg-19"}),
     ],
 )
 def test_suite__learns_and_is_evaluated(env_id, kwargs, name):
@@ -511,7 +517,9 @@ def test_suite__learns_and_is_evaluated(env_id, kwargs, name):
     assert mean > -1
 
 
-@pytest.mark.parametrize("switches", [OFF, ON, PRESETS["tuned"]])
+@pytest.mark.parametrize(
+    "switches", [OFF, *(pytest.param(x, marks=pytest.mark.slow) for x in (ON, PRESETS["tuned"]))]
+)
 def test_cartpole__without_masks(switches):
     model = Rainbow("MlpPolicy", "CartPole-v1", **{**switches, "learning_starts": 50, "seed": 0})
     model.learn(250)
@@ -592,8 +600,16 @@ class Save(BaseCallback):
         return True
 
 
-@pytest.mark.parametrize("at", [30, 246])
-@pytest.mark.parametrize("switches", [OFF, ON, PRESETS["paper"]], ids=["off", "on", "paper"])
+@pytest.mark.parametrize(
+    ("switches", "at"),
+    [
+        (OFF, 246),
+        *(
+            pytest.param(switches, at, marks=pytest.mark.slow)
+            for switches, at in ((OFF, 30), *product((ON, PRESETS["paper"]), (30, 246)))
+        ),
+    ],
+)
 def test_save__training_goes_on_as_if_not_interrupted(tmp_path, switches, at):
     tracker = BestPlan()
     whole = Rainbow("MultiInputPolicy", make_env(*PIPELINE, 0, envs=3), **{**switches, **SAVED})
@@ -642,6 +658,7 @@ def test_save__policy_alone(tmp_path):
     assert np.array_equal(all_q(model.q_net), all_q(again.q_net))
 
 
+@pytest.mark.slow
 def test_seed__decides():
     def run(seed, disturbed):
         np.random.seed(disturbed)
