@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import each
 from commands import caller
 
 from parenvs import ParenvsError
@@ -102,41 +104,51 @@ def content(folder):
     return {p.name: p.read_bytes() for p in folder.iterdir()}
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, plans, graph, model):
+    """A folder with a checkpoint of 2 tp ranks in 2 stages, and the graph."""
+    folder = tmp_path_factory.mktemp("saved")
+    graph.save(folder / "net.npz")
+    write(folder / "state", plans["T2 P2"], graph, model)
+    return folder
+
+
 @pytest.fixture
-def written(tmp_path, plans, graph, model):
-    """A checkpoint of 2 tp ranks in 2 stages, and the graph."""
-    graph.save(tmp_path / "net.npz")
-    return tmp_path / "state", write(tmp_path / "state", plans["T2 P2"], graph, model)
+def folder(saved, tmp_path):
+    """The folder of the checkpoint, one for each test; the graph lies beside it."""
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "state"
 
 
-def test_reshard__changes(tmp_path, plans, graph, model):
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [CHANGES[0], *(pytest.param(*change, marks=pytest.mark.slow) for change in CHANGES[1:])],
+)
+def test_reshard__changes(tmp_path, plans, graph, model, name, other):
     """From plan to plan: every number in place, bytes as predicted, and back to the same files."""
-    state = State.of(model, BYTES)
-    for name, other in CHANGES:
-        old, new, out = plans[name], plans[other], tmp_path / "out"
-        whole = write(tmp_path / name, old, graph, model)
-        found = reshard(tmp_path / name, new, old, out, graph)
-        assert found.agrees, (name, other)
-        read, predicted = found.by_rank
-        assert read == pytest.approx(predicted)
-        both = Files.of(old), Files.of(new)
-        if both[0].writing == both[1].writing == 1:
-            inside = within(old, 3), within(new, 3)
-            bytes_ = slices(state, both[0].degrees, both[1].degrees, inside)
-            assert found.read == pytest.approx(bytes_)
-        checkpoint = Checkpoint(out)
-        assert checkpoint.head == Checkpoint(tmp_path / name).head
-        for (tensor, kind), values in whole.items():
-            box = tuple((0, size) for size in values.shape)
-            got = checkpoint.box(tensor, kind, box, Place(0, 0, 0), 1)
-            assert np.array_equal(got, values), (name, other, tensor)
+    old, new, out = plans[name], plans[other], tmp_path / "out"
+    whole = write(tmp_path / name, old, graph, model)
+    found = reshard(tmp_path / name, new, old, out, graph)
+    assert found.agrees
+    read, predicted = found.by_rank
+    assert read == pytest.approx(predicted)
+    both = Files.of(old), Files.of(new)
+    if both[0].writing == both[1].writing == 1:
+        inside = within(old, 3), within(new, 3)
+        bytes_ = slices(State.of(model, BYTES), both[0].degrees, both[1].degrees, inside)
+        assert found.read == pytest.approx(bytes_)
+    checkpoint = Checkpoint(out)
+    assert checkpoint.head == Checkpoint(tmp_path / name).head
+    for (tensor, kind), values in whole.items():
+        box = tuple((0, size) for size in values.shape)
+        got = checkpoint.box(tensor, kind, box, Place(0, 0, 0), 1)
+        assert np.array_equal(got, values), tensor
     reshard(out, old, new, None, graph)
     assert content(out) == content(tmp_path / name)
 
 
-def test_reshard__reads_what_tenplex_fetches(written, plans, graph, model):
+def test_reshard__reads_what_tenplex_fetches(folder, plans, graph, model):
     """Without stages, whose bounds the formula of even ones cannot know."""
-    folder, _ = written
     reshard(folder, plans["T4"], None, None, graph)
     found = reshard(folder, plans["D2"], plans["T4"], None, graph)
     degrees = [Files.of(plans[x]).degrees for x in ("T4", "D2")]
@@ -144,7 +156,7 @@ def test_reshard__reads_what_tenplex_fetches(written, plans, graph, model):
     assert found.tenplex_bytes == move(State.of(model, BYTES), *degrees, "tenplex").bytes
 
 
-def test_reshard__bytes_are_those_of_the_system(written, plans, graph):
+def test_reshard__bytes_are_those_of_the_system(folder, plans, graph):
     """The kernel counts as many as we do, beside the index, the sums and the graph."""
     if not Path("/proc/self/io").exists():
         pytest.skip("the system does not count what a process reads")
@@ -152,7 +164,7 @@ def test_reshard__bytes_are_those_of_the_system(written, plans, graph):
     def counted():
         return int(Path("/proc/self/io").read_text().split()[1])
 
-    checkpoint = Checkpoint(written[0])
+    checkpoint = Checkpoint(folder)
     before, nothing = counted(), counted()
     own = nothing - before
     before = counted()
@@ -160,8 +172,7 @@ def test_reshard__bytes_are_those_of_the_system(written, plans, graph):
     assert counted() - before - own == sum(checkpoint.read.values()) == 128 * 4 * 2
 
 
-def test_reshard__command(written, plans, tmp_path, monkeypatch, capfd):
-    folder, _ = written
+def test_reshard__command(folder, plans, tmp_path, monkeypatch, capfd):
     run = caller(monkeypatch, capfd, tmp_path)
     for name, file in (("T2 P2", "a.json"), ("D2", "b.json")):
         plans[name].save(tmp_path / file)
@@ -176,9 +187,8 @@ def test_reshard__command(written, plans, tmp_path, monkeypatch, capfd):
     assert content(tmp_path / "new") == old
 
 
-def test_reshard__killed_in_the_middle(written, plans, tmp_path):
+def test_reshard__killed_in_the_middle(folder, plans, tmp_path):
     """The process ends itself while the second file is written; the next run cleans up."""
-    folder, _ = written
     old = content(folder)
     plans["T2 D2"].save(tmp_path / "b.json")
     code = (
@@ -219,7 +229,7 @@ def swap_bytes(folder):
     path.write_bytes(path.read_bytes()[::-1])
 
 
-@pytest.mark.parametrize(
+@each(
     ("harm", "words"),
     [
         (lambda f: (f / "index.json").unlink(), "state: no checkpoint, as it has no index.json"),
@@ -248,10 +258,11 @@ def swap_bytes(folder):
     ],
 )
 def test_reshard__refuses_what_is_not_whole(
-    written, plans, tmp_path, monkeypatch, capfd, harm, words
+    saved, folder, plans, tmp_path, monkeypatch, capfd, harm, words
 ):
-    folder, _ = written
     plans["D2"].save(tmp_path / "b.json")
+    shutil.rmtree(folder)
+    shutil.copytree(saved / "state", folder)
     harm(folder)
     run = caller(monkeypatch, capfd, tmp_path)
     status, out, err = run("reshard", "state", "--to", "b.json")
@@ -259,8 +270,7 @@ def test_reshard__refuses_what_is_not_whole(
     assert {p.name for p in tmp_path.iterdir()} == {"net.npz", "b.json", "state"}
 
 
-def test_reshard__refuses_other_plans(written, plans, graph, tmp_path):
-    folder, _ = written
+def test_reshard__refuses_other_plans(folder, plans, graph, tmp_path):
     with pytest.raises(ParenvsError, match="state: not of the plan given, as field"):
         reshard(folder, plans["D2"], plans["P2 D2"], None, graph)
     other = replace(plans["D2"], fingerprint=f"sha256:{1:064}")
@@ -276,6 +286,7 @@ def test_reshard__refuses_other_plans(written, plans, graph, tmp_path):
         reshard(folder, plans["D2"], None, tmp_path, graph)
 
 
+@pytest.mark.slow
 def test_training__goes_on_under_another_plan(moving, graph, plans, tmp_path):
     """Tensor, pipeline and data degrees change at once; processes read their slices themselves."""
     old, new = plans["T2 P2"], plans["D2"]

@@ -33,6 +33,7 @@ STAGES = {
 """Plans of four processes: layers of each stage, and its tp."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STAGES)
 def test_parallel__others_end_when_one_is_killed(example, tmp_path, name):
     """Three processes wait for sums with one that is gone, or for what its stage gives."""

@@ -248,6 +248,7 @@ def test_compile__as_predicted(graph):
     assert json.loads(json.dumps(found.to_json()))["agrees"] is True
 
 
+@pytest.mark.slow
 def test_example__losses_are_those_of_one_device():
     """Twenty steps under operator, data and hybrid plans on 8 virtual devices."""
     quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
@@ -269,6 +270,7 @@ def test_example__losses_are_those_of_one_device():
     assert "5 parameters split over 8," in lines[1] and "5 parameters split over 2x4" in lines[3]
 
 
+@pytest.mark.slow
 def test_t5__losses_are_those_of_one_device():
     """The shipped T5, small: twenty steps under operator, data and hybrid plans on 8 devices."""
     quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"

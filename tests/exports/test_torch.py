@@ -218,6 +218,7 @@ def test_parallel__refuses_weights_of_several_stages(example):
         refuse_tied(model, stages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "names"), [(2, ("operator", "data", "pipeline")), (4, ("pipeline x tensor",))]
 )
