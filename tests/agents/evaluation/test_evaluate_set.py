@@ -79,9 +79,10 @@ def test_evaluate_set__errors(arguments, words):
 def run(tmp_path_factory):
     """A run on drawn problems, interrupted and resumed: (folder, result, model)."""
     folder = tmp_path_factory.mktemp("runs") / "drawn"
-    config = Config("parenvs/PipelinePlan-v0", {"family": "cnn"}, steps=4096)
+    few = {"n_steps": 8, "batch_size": 256, "n_epochs": 1}
+    config = Config("parenvs/PipelinePlan-v0", {"family": "cnn"}, steps=1024, overrides=few)
     with pytest.raises(KeyboardInterrupt):
-        train(config, folder, callbacks=[Interrupt(3000)])
+        train(config, folder, callbacks=[Interrupt(800)])
     return folder, *train(config, folder, resume=True)
 
 
@@ -92,7 +93,7 @@ def test_evaluate_set__training_on_drawn_problems(run):
         "config.json", "log", "checkpoint.zip", "model.zip", "result.json", "scores.json",
     }  # fmt: skip
     scores = SetEvaluation.load(folder / "scores.json")
-    assert (result.actions, result.steps) == ([], 4096)
+    assert (result.actions, result.steps) == ([], 1024)
     assert (result.value, result.regret) == (scores.values.mean(), scores.regret)
     assert result.interval == scores.interval
     assert {name.split("-")[-2] for name in scores.problems} == {"validation/cnn"}
@@ -242,10 +243,13 @@ def test_evaluate_set__of_other_environments(name, family, kinds):
 
 @pytest.mark.parametrize(
     ("name", "family", "kwargs"),
-    [("intra-op-validation", "mesh", {}), ("intra-op-validation", "classes", {"reward": "ratio"}),
-     ("intra-op-validation", "mesh", {"form": "improve", "moves": 4}),
-     ("elastic-validation", "bulk-gpt-1.5b", {})],
-)  # fmt: skip
+    [
+        ("intra-op-validation", "mesh", {"form": "improve", "moves": 4}),
+        ("elastic-validation", "bulk-gpt-1.5b", {}),
+        pytest.param("intra-op-validation", "mesh", {}, marks=pytest.mark.slow),
+        pytest.param("intra-op-validation", "classes", {"reward": "ratio"}, marks=pytest.mark.slow),
+    ],
+)
 def test_evaluate_set__worth_that_is_not_the_return(name, family, kwargs):
     """Costs of the greedy plan and of the plan, shares of the very course: what infos tell."""
     played, found = set_of(name), evaluate_set(last, name, family, first=3, settings=kwargs)
@@ -352,8 +356,13 @@ def test_evaluate_set__a_run_on_orders(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("env_id", "kwargs", "name", "family"),
-    [("IntraOpSharding-v0", {"pool": 4, "family": "classes"}, "intra-op-validation", "classes"),
-     ("ElasticPlan-v0", {}, "elastic-validation", None)],
+    [
+        pytest.param(
+            "IntraOpSharding-v0", {"pool": 4, "family": "classes"}, "intra-op-validation",
+            "classes", marks=pytest.mark.slow,
+        ),
+        ("ElasticPlan-v0", {}, "elastic-validation", None),
+    ],
 )  # fmt: skip
 def test_evaluate_set__a_run_without_planners(tmp_path, capsys, env_id, kwargs, name, family):
     config = Config(env_id, kwargs, steps=64, overrides={"n_steps": 8, "n_epochs": 1})
