@@ -82,7 +82,7 @@ def run(tmp_path_factory):
     few = {"n_steps": 8, "batch_size": 256, "n_epochs": 1}
     config = Config("parenvs/PipelinePlan-v0", {"family": "cnn"}, steps=1024, overrides=few)
     with pytest.raises(KeyboardInterrupt):
-        train(config, folder, callbacks=[Interrupt(800)])
+        train(config, folder, callbacks=[Interrupt(800)], checkpoint_every=1)
     return folder, *train(config, folder, resume=True)
 
 
