@@ -131,6 +131,7 @@ def test_cluster__refuses_what_was_not_measured_so(change, words, tmp_path):
     assert str(raised.value).startswith(str(tmp_path / "m.json"))
 
 
+@pytest.mark.slow
 def test_calibrate__this_machine_at_the_smallest_size(monkeypatch, capfd, tmp_path):
     pytest.importorskip("torch")
     import parenvs.clock.calibration as module

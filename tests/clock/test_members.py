@@ -11,6 +11,7 @@ from parenvs.errors import ParenvsError
 member_work = pytest.importorskip("member_work")
 
 
+@pytest.mark.slow
 def test_run_members__a_killed_one_is_named_and_ends_all(tmp_path):
     begin = time.perf_counter()
     with pytest.raises(ParenvsError, match=r"^process 1 of 2 was ended by SIGKILL$"):

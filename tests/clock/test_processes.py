@@ -27,6 +27,7 @@ def test_together__answers_by_rank():
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_together__a_failure_is_one_line_and_ends_all():
     begin = time.perf_counter()
     with pytest.raises(ParenvsError, match=r"^process 1 of 2: no luck$"):
@@ -63,6 +64,7 @@ def test_address__refuses(text):
         address(text)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_together__killed_leaves_no_process(tmp_path):
     code = (

@@ -190,6 +190,7 @@ def test_meter__bytes_by_hand():
     assert (meter.peak_bytes, meter.traffic) == (320, {})
 
 
+@pytest.mark.slow
 def test_run__command_compares(monkeypatch, capfd, folder):
     pytest.importorskip("torch", "2.13", reason=OLDER)
     run = caller(monkeypatch, capfd, folder, "run")
@@ -244,13 +245,10 @@ ENDINGS = {"SIGINT": (130,), "SIGTERM": (-15, 143), "SIGKILL": (-9,)}
 """Signal to the command -> its exit status, as the shell or the system tells it."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked for in /proc")
 @pytest.mark.parametrize(
-    ("name", "whole"),
-    [
-        ("SIGKILL", False),
-        *(pytest.param(name, True, marks=pytest.mark.slow) for name in ENDINGS),
-    ],
+    ("name", "whole"), [("SIGKILL", False), *((name, True) for name in ENDINGS)]
 )
 def test_run__a_signal_ends_all(folder, tmp_path_factory, name, whole):
     """To one process, which the line then names, or to the command: all end within seconds."""

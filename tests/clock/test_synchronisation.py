@@ -45,6 +45,7 @@ def test_predicted__by_hand(calibration):
         predicted_bytes("alreduce", 1.0, 2)
 
 
+@pytest.mark.slow
 def test_run__all_train_the_same_weights_and_send_what_is_predicted():
     pytest.importorskip("torch")
     hidden = 1024

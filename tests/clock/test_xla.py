@@ -109,6 +109,7 @@ def test_profile__command_writes_a_chain(monkeypatch, capfd, tmp_path):
         assert (status, out) == (2, "") and words in err and len(err.splitlines()) == 1, err
 
 
+@pytest.mark.slow
 def test_run__on_virtual_devices(monkeypatch, capfd, tmp_path):
     (tmp_path / "own_step.py").write_text(STEP)
     run = caller(monkeypatch, capfd, tmp_path)
@@ -135,6 +136,7 @@ def test_run__on_virtual_devices(monkeypatch, capfd, tmp_path):
         assert (status, out) == (2, "") and words in err and len(err.splitlines()) == 1, err
 
 
+@pytest.mark.slow
 def test_calibrated__virtual_devices_at_the_smallest_size(tmp_path):
     made = calibrated("cpu", 2, 2, [4096, 2**22], [(8, 8, 8)])
     made.save(tmp_path / "m.json")

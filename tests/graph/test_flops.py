@@ -119,8 +119,15 @@ def test_flops__relabelling_transpose_moves_nothing():
     assert bytes_accessed(graph) == 0
 
 
-@pytest.mark.parametrize("kind", ["forward", "train"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "forward") for name in NAMES if name != "resnet50"),
+        ("bert", "train"),
+        pytest.param("resnet50", "forward", marks=pytest.mark.slow),
+        *(pytest.param(name, "train", marks=pytest.mark.slow) for name in NAMES if name != "bert"),
+    ],
+)
 def test_flops__model(name, kind):
     cost = lowered(name, kind).cost_analysis()
     read = graph(name, kind)

@@ -295,6 +295,7 @@ def test_graph__stored_uncompressed_reads(saved):
     assert Graph.load(path).fingerprint == graph.fingerprint
 
 
+@pytest.mark.slow
 def test_graph__loads_fast(tmp_path):
     """The largest of 50 ms from ``.npz``, and 1 s for its 26,390 instructions from ``.pb``.
 

@@ -361,6 +361,7 @@ def test_reader__every_tensor_is_used():
         assert set(graph.opcode.tolist()) == set(range(len(graph.opcodes))), name
 
 
+@pytest.mark.slow
 def test_reader__operands_are_made_before():
     pytest.importorskip("jax")
     from jax_graphs import graph
@@ -373,7 +374,13 @@ def test_reader__operands_are_made_before():
             producer[g.results[g.result_offset[i] : g.result_offset[i + 1]]] = i
 
 
-@pytest.mark.parametrize("name", ["vgg", "t5", "bert", "decoder", "resnet50"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("vgg", "t5", "decoder"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("bert", "resnet50")),
+    ],
+)
 def test_reader__train_step_has_three_phases_in_turn(name):
     pytest.importorskip("jax")
     from jax_graphs import graph

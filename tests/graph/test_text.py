@@ -336,12 +336,12 @@ def crossing(graph):
     ("name", "elsewhere"),  # share of the pivots at another place than in the trace, rounded up
     [
         ("vgg-19", 0.13),
-        ("t5-base", 0.02),
-        ("t5-3b", 0.01),
-        ("t5-11b", 0.01),
-        ("bert-48", 0.02),
         ("resnet50", 0.30),
         ("decoder", 0.10),
+        pytest.param("t5-base", 0.02, marks=pytest.mark.slow),
+        pytest.param("t5-3b", 0.01, marks=pytest.mark.slow),
+        pytest.param("t5-11b", 0.01, marks=pytest.mark.slow),
+        pytest.param("bert-48", 0.02, marks=pytest.mark.slow),
     ],
 )
 def test_text__model(name, elsewhere):
@@ -416,6 +416,7 @@ def test_text__argument_paths(name, path):
     assert _argument_path(name) == path
 
 
+@pytest.mark.slow
 def test_text__long_names_take_linear_time():
     start = time.perf_counter()
     for name in ("a" + "__b__" * 20_000 + "c", "a__" + "b____" * 20_000, "a" + "_1" * 20_000):
@@ -425,6 +426,10 @@ def test_text__long_names_take_linear_time():
 
 def test_text__comments():
     assert _without_comments("a/*b*/c/*/d*/e/*f") == "ace/*f"
+
+
+@pytest.mark.slow
+def test_text__open_comments_take_linear_time():
     start = time.perf_counter()
     _without_comments("/*" * 500_000)
     assert time.perf_counter() - start < 2

@@ -85,10 +85,14 @@ def plain(function):
     return function
 
 
-CASES = [*((name, step) for name in PAIRS), ("scan", plain), ("cast before", plain)]
+QUICK = ("scan", "groups", "cast before", "joined", "recurrent")
+CASES = [(name, step) for name in QUICK] + [("scan", plain)]
+MORE = [(name, step) for name in PAIRS if name not in QUICK] + [("cast before", plain)]
 
 
-@pytest.mark.parametrize(("name", "wrap"), CASES)
+@pytest.mark.parametrize(
+    ("name", "wrap"), [*CASES, *(pytest.param(*one, marks=pytest.mark.slow) for one in MORE)]
+)
 def test_unroll__as_if_written_out(name, wrap):
     graph, result, other = pair(name, wrap)
     assert result.total_flops == pytest.approx(graph.total_flops, rel=1e-12)
@@ -113,7 +117,13 @@ def told(graph, name):
     return [column[kept].tolist() for column in columns]
 
 
-@pytest.mark.parametrize("name", ["scan", "reverse", "groups", "fori_loop", "rematerialised"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("scan", "groups", "fori_loop", "rematerialised"),
+        pytest.param("reverse", marks=pytest.mark.slow),
+    ],
+)
 def test_unroll__the_same_chain_and_plan(name):
     _, result, other = pair(name)
     ours, theirs = told(result, name), told(other, name)
@@ -276,7 +286,7 @@ def test_unroll__too_many_instructions(monkeypatch):
 
 
 def test_unroll__without_loops_nothing_changes():
-    graph = load_graph("t5-base", "forward")
+    graph = load_graph("vgg-19", "forward")
     assert unrolled(graph) is graph
 
 

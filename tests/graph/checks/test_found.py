@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 
 import numpy as np
@@ -62,10 +61,8 @@ def read(text):
 def test_found__loop_over_very_many_layers(trips):
     """It stays rolled, and that is known before its iterations are written."""
     graph = read(LAYERS.replace("TRIPS", str(trips)))
-    begin = time.process_time()
     with pytest.warns(UserWarning, match="its loops stay rolled"):
         problem(graph, "1x2:v100", micro_batch=1)
-    assert time.process_time() - begin < 1
     few = read(LAYERS.replace("TRIPS", "3"))
     assert len(problem(few, "1x2:v100", micro_batch=1).profile) > 3
 

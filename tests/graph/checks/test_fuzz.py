@@ -13,6 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:os.fork")
 fuzz = pytest.importorskip("benchmarks.fuzz", reason="needs the limits of a POSIX system")
 
 
+@pytest.mark.slow
 def test_fuzz__short_run(tmp_path):
     """It is a process of its own, as it forks, and JAX has threads."""
     pytest.importorskip("jax")

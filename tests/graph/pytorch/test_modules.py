@@ -17,7 +17,10 @@ from parenvs.graph.graph import Phase, Role  # noqa: E402
 from parenvs.graph.pytorch.read import lower_module  # noqa: E402
 
 
-@pytest.mark.parametrize("name", list(MODULES))
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "experts" else pytest.param(name, marks=pytest.mark.slow) for name in MODULES],
+)
 def test_module__computes_as_pytorch_does(name):
     torch.manual_seed(0)
     module, inputs = MODULES[name]()
@@ -44,6 +47,7 @@ def megatron(graph, split):
     return report.plan
 
 
+@pytest.mark.slow
 def test_gpt__splits_as_megatron_does_and_costs_what_pytorch_counts():
     with torch.device("meta"):
         module, ids = Gpt(dropout=0.1), torch.zeros(4, 16, dtype=torch.long)
@@ -64,6 +68,7 @@ def test_gpt__splits_as_megatron_does_and_costs_what_pytorch_counts():
     assert graph.flops[dots].sum() == counter.get_total_flops()
 
 
+@pytest.mark.slow
 def test_encoder__heads_that_pytorch_merges_with_the_batch_can_be_split():
     with torch.device("meta"):
         module = Encoder()
