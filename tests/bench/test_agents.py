@@ -84,6 +84,7 @@ def record_of(problem, seed=0, agent="ppo", **changes):
 MISSED = {"target_steps": None, "target_seconds": None}
 
 
+@pytest.mark.slow
 def test_bench__runs_what_is_missing_only(run, tmp_path, monkeypatch):
     status, out, err = run(*ALL)
     assert status == 0, err
@@ -118,6 +119,7 @@ def test_bench__runs_what_is_missing_only(run, tmp_path, monkeypatch):
     assert lines.read_bytes().startswith(whole[: whole[:-1].rfind(b"\n") + 1])
 
 
+@pytest.mark.slow
 def test_bench__interrupted(run, tmp_path, monkeypatch):
     done, real = [], bench.perform
 
@@ -168,6 +170,7 @@ def test_run_all__every_run_once(jobs):
     assert {r["problem"]["fingerprint"] for r in records} == {"sha256:0"}
 
 
+@pytest.mark.slow
 def test_run_all__an_error_ends_the_processes():
     before = set(active_children())
     with pytest.raises(TypeError):
@@ -481,6 +484,7 @@ for number in range(100):
 """
 
 
+@pytest.mark.slow
 def test_append__two_writers_at_once(tmp_path):
     """Each record is there once and whole, also where a line that was cut off is replaced."""
     path = tmp_path / "agents.jsonl"

@@ -67,6 +67,7 @@ def check(data):
         assert positive(row["steps_per_second"], repeats)
 
 
+@pytest.mark.slow
 def test_bench_speed__quick(run, tmp_path):
     status, out, err = run("--quick", "--repeats", "1", "--out", "results")
     assert status == 0, err
@@ -114,6 +115,7 @@ def test_bench_speed__targets_name_what_is_measured(tmp_path):
         assert target.envs in (0, *bench_speed.FULL.sizes)
 
 
+@pytest.mark.slow
 def test_play__plays_are_legal(tmp_path):
     """Replayed actions mean what they meant when they were drawn: nobody ends by -1."""
     for what, case in bench_speed.cases(tmp_path).items():
@@ -169,6 +171,7 @@ def speeds(tmp_path_factory):
     return {(row["what"], row["envs"]): row for row in rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "envs", "of", "least"), LEAST)
 def test_speed__is_kept(speeds, what, envs, of, least):
     row = speeds[what, envs]

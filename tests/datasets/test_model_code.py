@@ -27,7 +27,9 @@ RUN = {"lstm": {"layers": 1}, "resnet": {"stages": ((8, 1),)}, "dlrm": {}}
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
-@pytest.mark.parametrize("family", RUN)
+@pytest.mark.parametrize(
+    "family", ["dlrm", *(pytest.param(x, marks=pytest.mark.slow) for x in RUN if x != "dlrm")]
+)
 def test_models__a_step_updates_every_weight(family):
     """The loss is finite, each variable has a gradient, and weights stay float32."""
     model = small(family, **RUN[family])
@@ -44,6 +46,7 @@ def test_models__a_step_updates_every_weight(family):
         assert (new != old).any(), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["mixtral"])
 def test_models__scanned_and_unrolled_give_one_loss(family):
     """With the same weights."""
@@ -74,6 +77,7 @@ def test_models__scanned_and_unrolled_have_one_chain(family):
     )
 
 
+@pytest.mark.slow
 def test_models__chunks_attend_as_all_queries_at_once():
     from parenvs.datasets.models.blocks import attend, attend_in_chunks
 
@@ -98,6 +102,7 @@ def test_mixtral__two_experts():
     np.testing.assert_allclose(combine.sum((1, 2)), [1, 1, 0.2 / 0.9], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_mixtral__a_mixture_is_the_sum_of_its_experts():
     """With room for all, each token gets its two experts' results by their weights."""
     rng = np.random.default_rng(1)
@@ -129,7 +134,10 @@ def test_mixtral__experts_can_be_split():
     assert not any("attention" in path for path in split)
 
 
-@pytest.mark.parametrize("family", ["mixtral", "lstm", "resnet", "dlrm"])
+@pytest.mark.parametrize(
+    "family",
+    ["lstm", "dlrm", *(pytest.param(x, marks=pytest.mark.slow) for x in ("mixtral", "resnet"))],
+)
 def test_models__roles_of_both_variants(family):
     """The reader takes each input for what it is, also at sizes that coincide."""
     model = small(family)
