@@ -44,7 +44,7 @@ SMALLER = {
     "elastic_policy": (("STEPS = 50_000", "STEPS = 4096"),),
 }
 """Tutorial -> what is made smaller here."""
-SLOW = ("own_torch_model", "train_ppo", "elastic_policy")
+SLOW = ("write_a_solver", "own_torch_model", "train_ppo", "elastic_policy")
 NEEDS = {"own_jax_model": "jax", "own_torch_model": "jax", "train_ppo": "sb3_contrib"}
 NEEDS["elastic_policy"] = "sb3_contrib"
 SAYS = {
@@ -110,7 +110,14 @@ def test_faq__quotes_commands():
     assert len(QUOTED) == FAQ.count("```console") >= 10
 
 
-@pytest.mark.parametrize(("line", "said"), QUOTED, ids=[line for line, _ in QUOTED])
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        pytest.param(*one, marks=pytest.mark.slow) if "llama3-70b" in one[0] else one
+        for one in QUOTED
+    ],
+    ids=[line for line, _ in QUOTED],
+)
 def test_faq__errors_are_those_of_the_command(line, said, desk, monkeypatch, capfd):
     if "m.py" in line:
         pytest.importorskip("jax")

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -14,6 +16,7 @@ def smaller(name, *changes):
     return text
 
 
+@pytest.mark.slow
 def test_examples__report(capsys):
     """Two seeds, an update each; the interval is over runs."""
     text = smaller(

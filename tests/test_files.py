@@ -24,11 +24,15 @@ def left_by(pid, name, kind="new", host=None):
     return f".{name}.parenvs-{host or files._HOST}-{pid}-0123abcd.{kind}"
 
 
-@pytest.mark.parametrize("kind", ["plan", "graph", "site", "swap"])
+@pytest.mark.parametrize(
+    "kind",
+    ["plan", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("graph", "site", "swap"))],
+)
 def test_files__kills(kind, tmp_path):
     kills.check(kind, tmp_path, 3)
 
 
+@pytest.mark.slow
 def test_files__kills_of_checkpoints(tmp_path):
     pytest.importorskip("sb3_contrib")
     kills.check("checkpoint", tmp_path, 1)

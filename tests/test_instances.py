@@ -211,6 +211,7 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_instances__build(tiny, tmp_path, monkeypatch):
     from parenvs.datasets import build
 
@@ -264,6 +265,7 @@ def test_instances__build_some(tiny, tmp_path):
     assert new["tiny-2"] == old["tiny-2"]
 
 
+@pytest.mark.slow
 def test_instances__build_interrupted(tiny, tmp_path, monkeypatch):
     """The manifest is the old one, and no half-written file is left."""
     from parenvs.datasets import build

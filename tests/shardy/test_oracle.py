@@ -27,7 +27,10 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(
+    scope="module",
+    params=["vgg", *(pytest.param(name, marks=pytest.mark.slow) for name in ("t5", "bert"))],
+)
 def case(request):
     function, args = train_step(MODELS[request.param]())
     oracle = ShardyOracle(jax.jit(function, keep_unused=True).lower(*args))
@@ -168,6 +171,7 @@ for function in (fused, by_head):
 """
 
 
+@pytest.mark.slow
 def test_oracle__slices_pass_a_sharding_on_but_xla_moves_data():
     """Why a slice blocks what it cuts: queries, keys and values of one kernel, thirds of it.
 
