@@ -36,3 +36,9 @@ def each(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Callab
         return through
 
     return decorate
+
+
+def slow(*values: Any) -> list[Any]:
+    """Values of a parametrisation that are left to ``make slow``."""
+    rows = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [pytest.param(*row, marks=pytest.mark.slow) for row in rows]

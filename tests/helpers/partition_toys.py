@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
+from cases import slow
 
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import InfeasibleError
@@ -23,6 +24,8 @@ from parenvs.tasks.partition.rules import Instruction, Kind, factors_of
 from parenvs.tasks.partition.space import PartitionSpace
 
 INSTANCES = ("vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48")
+SHIPPED = [*INSTANCES[:2], *slow(*INSTANCES[2:])]
+"""For parametrisations: plans of the larger ones take seconds."""
 DEVICE = {"name": "toy", "peak_flops": 2e9, "memory_bw": 1e9, "memory_bytes": 1e6}
 
 MLP = """\

@@ -5,6 +5,7 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import partition_toys as toys
 import pytest
+from cases import slow
 from exhaustive import disagreements, search
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
@@ -38,12 +39,15 @@ def most(classes):
     return round(-found.fun)
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize(
+    "name", ["vgg-19", "t5-base", *slow(*sorted({*KNOWN} - {"vgg-19", "t5-base"}))]
+)
 def test_dimensions__known_optima(name):
     graph = load_graph(name)
     assert tuple(most(dimension_classes(graph, r)) for r in ("shardy", "automap")) == KNOWN[name]
 
 
+@pytest.mark.slow
 def test_dimensions__six_layers():
     pytest.importorskip("jax")
     from parenvs.datasets.models import t5, train_step

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import partition_toys as toys
 import pytest
+from cases import each, slow
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 from partition_play import by_mask, equal, iter_of, mask_of
@@ -50,7 +51,7 @@ def play(env, choose, check=lambda *_: None):
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"masked": False}, {"reward": "step_time"}])
-@pytest.mark.parametrize("name", toys.INSTANCES)
+@pytest.mark.parametrize("name", toys.SHIPPED)
 def test_data_parallel__check_env(name, kwargs):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -187,9 +188,9 @@ def by_what(env, chosen):
     return iter_of([int(names[k] in chosen) for k in env.game.space.questions.tolist()])
 
 
-@pytest.mark.parametrize("masked", [True, False])
-@pytest.mark.parametrize("first", [0, 2])
-@pytest.mark.parametrize("action", [2, -1, 10**6, np.int64(2), np.int64(-1), 2**63])
+@each("masked", [True, False])
+@each("first", [0, 2])
+@each("action", [2, -1, 10**6, np.int64(2), np.int64(-1), 2**63])
 def test_data_parallel__illegal_actions(action, first, masked):
     env = make(instance="vgg-19", masked=masked)
     observation, _ = env.reset()
@@ -298,13 +299,14 @@ def test_data_parallel__vector_and_mask_in_observation():
     assert envs.observation_space.contains(observation)
 
 
+@pytest.mark.slow
 def test_data_parallel__maskable_ppo():
     ppo = pytest.importorskip("sb3_contrib").MaskablePPO
     env = gym.make(ID, instance="vgg-19")
     ppo("MultiInputPolicy", env, n_steps=32, batch_size=16, n_epochs=1, seed=0).learn(64)
 
 
-@pytest.mark.parametrize("mode", ["ansi", "rgb_array"])
+@pytest.mark.parametrize("mode", ["ansi", *slow("rgb_array")])
 def test_data_parallel__render(mlp, mode):
     env = make(**mlp, render_mode=mode)
     env.reset()

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import partition_toys as toys
 import pytest
+from cases import each, slow
 
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.reference import optimum
@@ -51,7 +52,7 @@ def check(problem, answer, scope=None):
 
 
 @pytest.mark.parametrize("index", [0, 1])
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", toys.SHIPPED)
 def test_partition_exact__known_optima(name, index):
     problem = toys.shipped(name, ("shardy", "automap")[index])
     answer = exact_partition(problem)
@@ -61,7 +62,7 @@ def test_partition_exact__known_optima(name, index):
     assert answer.value == pytest.approx(0.1 * dims + 0.3 * KNOWN[name][index])
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", [*range(12), *slow(*range(12, 50))])
 def test_partition_exact__equals_brute_force_on_random_programs(seed):
     graph = toys.random_problem(seed, steps=16)
     for scope, reward, decided in SETTINGS:
@@ -103,7 +104,7 @@ def against(problem, table, peaks, limit, scope=None):
 
 
 # The others up to 30 are of the same kind, and three of them take 7 seconds each.
-@pytest.mark.parametrize("seed", [*range(11), *range(18, 30)])
+@pytest.mark.parametrize("seed", [*range(8), *slow(8, 9, 10, *range(18, 30))])
 def test_partition_exact__memory_limits_on_random_programs(seed):
     """Limits between the least and the largest peak, and some beyond."""
     problem, rng = toys.random_problem(seed, steps=13), np.random.default_rng(seed)
@@ -131,7 +132,7 @@ def test_partition_exact__memory_limits_on_vgg(vgg, scope, reward):
     assert found[-2:] == [False, True]
 
 
-@pytest.mark.parametrize("share", [1e-5, 1e-7, 1e-9])
+@each("share", [1e-5, 1e-7, 1e-9])
 @pytest.mark.parametrize(("scope", "reward"), OWN)
 def test_partition_exact__memory_limits_just_below_a_better_choice(vgg, scope, reward, share):
     """A solver takes a limit as met within a tolerance; the answer may not."""
@@ -203,7 +204,7 @@ def test_partition_exact__what_costs_time_is_left_alone():
     assert answer.value >= 0
 
 
-@pytest.mark.parametrize("name", ["t5-base", "t5-3b", "bert-48"])
+@pytest.mark.parametrize("name", ["t5-base", *slow("t5-3b", "bert-48")])
 def test_partition_exact__tight_memory_on_transformers(name):
     """Of the choices that fit, none drawn at random is better."""
     problem, rng = toys.shipped(name), np.random.default_rng(0)

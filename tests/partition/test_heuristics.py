@@ -3,6 +3,7 @@
 import numpy as np
 import partition_toys as toys
 import pytest
+from cases import each, slow
 from expert_names import expert_by_names, expert_dimensions
 
 from parenvs.agents.partition.exact import exact_partition
@@ -42,7 +43,7 @@ def spaces(name, rules="shardy"):
 
 
 @pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize("name", ["vgg-19", "t5-base", "bert-48"])
+@pytest.mark.parametrize("name", ["vgg-19", "t5-base", *slow("bert-48")])
 def test_partition_heuristics__none_beats_the_optimum(name, rules):
     """Legal, worth what they say, and at most the optimum."""
     for space in spaces(name, rules):
@@ -98,7 +99,7 @@ def test_partition_heuristics__data_parallel_impossible():
 
 
 @pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize("name", toys.INSTANCES)
+@pytest.mark.parametrize("name", toys.SHIPPED)
 def test_partition_heuristics__expert(name, rules):
     space = toys.space_of(toys.shipped(name, rules))
     answer = expert(space)
@@ -140,7 +141,7 @@ def test_partition_heuristics__expert_of_dense_layers():
 
 
 @pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize("name", ["vgg-19", "t5-base", "bert-48"])
+@pytest.mark.parametrize("name", ["vgg-19", "t5-base", *slow("bert-48")])
 def test_partition_heuristics__greedy(name, rules):
     """It takes the best class per class that it costs, and keeps GWMIN's promise."""
     for space in spaces(name, rules):
@@ -161,7 +162,7 @@ def test_partition_heuristics__greedy(name, rules):
             assert rivals[c] & chosen
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_partition_heuristics__greedy_step_by_step(seed):
     drawn = toys.random_problem(seed, steps=24, least=7, most=40)
     space = toys.space_of(drawn, reward=("paper", "step_time")[seed % 2])

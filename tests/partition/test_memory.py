@@ -5,6 +5,7 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import partition_toys as toys
 import pytest
+from cases import each
 
 from parenvs.tasks.partition import memory
 from parenvs.tasks.partition.memory import Footprint
@@ -110,7 +111,7 @@ def agree(problem, chosen, simulation):
     assert memory.peak == pytest.approx(sum(getattr(memory, part) for part in PARTS))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each("seed", range(60))
 def test_footprint__equals_simulation_on_random_programs(seed):
     problem, rng = toys.random_problem(seed, steps=12), np.random.default_rng(seed)
     simulation = toys.Simulation(problem)
@@ -143,7 +144,7 @@ def test_footprint__saved_at_is_what_splitting_saves(name):
         assert saved.shape == (len(problem.classes),)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_footprint__saved_at_any_instruction(seed):
     problem, rng = toys.random_problem(seed), np.random.default_rng(seed)
     simulation = toys.Simulation(problem)

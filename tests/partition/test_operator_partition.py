@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import partition_toys as toys
 import pytest
+from cases import each, slow
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 from partition_play import by_mask, equal, iter_of, mask_of, play
@@ -64,7 +65,7 @@ def test_operator_partition__check_env_with_rendering(mlp):
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("name", toys.INSTANCES)
+@pytest.mark.parametrize("name", toys.SHIPPED)
 def test_operator_partition__random_episodes(name, setting):
     """Observations in their space; a conflict only without mask; the return is the judge's."""
     env, rng = make(instance=name, **setting), np.random.default_rng(0)
@@ -203,7 +204,7 @@ def test_operator_partition__first_contradiction(name, reward):
     assert len(set(lengths)) > 3
 
 
-@pytest.mark.parametrize("name", ["vgg-19", "bert-48"])
+@pytest.mark.parametrize("name", ["vgg-19", *slow("bert-48")])
 def test_operator_partition__mask_is_the_closure(name):
     """With a mask and without linkage: it allows what contradicts nothing."""
     env = make(instance=name, linkage=False, masked=True)
@@ -274,7 +275,7 @@ ONES = {  # instance, rules: constant action 1 under the paper's reward
 }
 
 
-@pytest.mark.parametrize(("name", "rules"), ONES)
+@pytest.mark.parametrize(("name", "rules"), [*([*ONES][:4]), *slow(*([*ONES][4:]))])
 def test_operator_partition__constant_action_one(name, rules):
     """It is optimal under the paper's reward on these."""
     env = make(instance=name, rules=rules)
@@ -300,8 +301,8 @@ ILLEGAL = [2, -1, 3, 10**6, np.int64(2), np.int64(-1), np.int32(7), 2**63, np.in
 
 
 @pytest.mark.parametrize("setting", SETTINGS[:5])
-@pytest.mark.parametrize("first", [0, 3])
-@pytest.mark.parametrize("action", ILLEGAL)
+@each("first", [0, 3])
+@each("action", ILLEGAL)
 def test_operator_partition__illegal_actions(action, first, setting):
     """They end the episode with -1 and never raise; nothing is decided by them."""
     env = make(instance="vgg-19", **setting)
@@ -320,7 +321,7 @@ def test_operator_partition__illegal_actions(action, first, setting):
 
 
 @pytest.mark.parametrize("setting", SETTINGS[:5])
-@pytest.mark.parametrize("action", [0, 1, 2, -1])
+@each("action", [0, 1, 2, -1])
 def test_operator_partition__steps_after_the_end(action, setting):
     env = make(instance="vgg-19", **{**setting, "masked": True})
     play(env, by_mask(np.random.default_rng(0)))
@@ -514,7 +515,7 @@ def test_operator_partition__maskable_ppo(linkage):
     assert action in (0, 1)
 
 
-@pytest.mark.parametrize("mode", ["ansi", "rgb_array"])
+@pytest.mark.parametrize("mode", ["ansi", *slow("rgb_array")])
 @pytest.mark.parametrize("linkage", [True, False])
 def test_operator_partition__render(mode, linkage):
     """At the start, on the way, at the end and after a conflict; no two alike."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from cases import slow
 from expert_names import expert_dimensions
 
 from parenvs import Graph, from_jax, load_graph
@@ -94,7 +95,7 @@ def table_3(problem):
 
 
 @pytest.mark.parametrize("rules", RULE_SETS)
-@pytest.mark.parametrize("name", OPTIMA)
+@pytest.mark.parametrize("name", ["vgg-19", "t5-base", *slow("t5-3b", "t5-11b", "bert-48", SIX)])
 def test_optimum__partitioned_dimensions(name, rules):
     answer, dims = best(name, rules), len(problem(name, rules).dimensions("variables"))
     split = OPTIMA[name][RULE_SETS.index(rules)]
@@ -225,6 +226,7 @@ def test_table_6__automap_has_no_batch_dimension(name):
         PartitionSpace.of(replace(problem(name, "automap"), scope="inputs"), False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t5-11b", "bert-48"])
 def test_optimum__takes_seconds_not_hours(name):
     """Classes in 1 s and the optimum in 0.1 s, against 1.45 hours of search for T5-11B."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import partition_toys as toys
 import pytest
+from cases import each, slow
 
 from parenvs import (
     ParenvsError,
@@ -101,14 +102,14 @@ def agree(problem, chosen):
     assert problem.all_reduce_seconds[chosen].sum() == pytest.approx(communication, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_partitioning__step_seconds_one_by_one_on_random_programs(seed):
     problem, rng = toys.random_problem(seed, steps=12), np.random.default_rng(seed)
     for _ in range(5):
         agree(problem, toys.random_choice(problem, rng))
 
 
-@pytest.mark.parametrize(("name", "rules"), [("vgg-19", "shardy"), ("t5-base", "automap")])
+@pytest.mark.parametrize(("name", "rules"), [("vgg-19", "shardy"), *slow(("t5-base", "automap"))])
 def test_partitioning__step_seconds_one_by_one_on_shipped_graphs(name, rules):
     problem, rng = toys.shipped(name, rules), np.random.default_rng(0)
     for _ in range(2):
@@ -185,8 +186,8 @@ def test_partitioning__many_plans_at_once(name):
         assert values.ravel() == pytest.approx([float(asked.value(row)) for row in table])
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("seed", range(8))
+@each("scope", SCOPES)
+@each("seed", range(8))
 def test_partitioning__returns_one_by_one(seed, scope):
     """0.1 for each dimension, 0.3 more if it is partitioned; the share of the step saved."""
     problem, rng = toys.random_problem(seed), np.random.default_rng(seed)
@@ -248,7 +249,7 @@ def test_partitioning__legal(mlp):
     assert not vgg.legal(blocked)
 
 
-@pytest.mark.parametrize("name", toys.INSTANCES)
+@pytest.mark.parametrize("name", toys.SHIPPED)
 @pytest.mark.parametrize("scope", SCOPES)
 def test_partitioning__partition_and_back(name, scope):
     """Paths and dimensions say which of the classes of a scope are partitioned."""

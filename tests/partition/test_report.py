@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import partition_toys as toys
 import pytest
+from cases import each, slow
 
 from parenvs import ParenvsError, PartitionPlan, judge, load_graph
 from parenvs.agents.partition.exact import exact_partition
@@ -360,7 +361,7 @@ def figures(report):
     assert report.value_of("step_time") == pytest.approx(value, abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_report__figures_on_random_programs(seed):
     problem, rng = toys.random_problem(seed, steps=12), np.random.default_rng(seed)
     simulation = toys.Simulation(problem)
@@ -384,7 +385,7 @@ def test_report__figures_on_random_programs(seed):
             assert report.value_of("paper") == pytest.approx(0.1 * len(split) + 0.3 * sum(split))
 
 
-@pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
+@pytest.mark.parametrize("name", ["vgg-19", *slow("t5-base")])
 def test_report__figures_on_shipped_graphs(name):
     problem = toys.shipped(name, reward="step_time")
     answer = exact_partition(problem)
@@ -487,9 +488,9 @@ def test_report__gap_is_of_the_problems_own_reward(mlp):
     assert report.certified(answer).to_json()["reward"] == "step_time"
 
 
-@pytest.mark.parametrize("scope", ["variables", "inputs"])
-@pytest.mark.parametrize("reward", ["paper", "step_time"])
-@pytest.mark.parametrize("seed", range(6))
+@each("scope", ["variables", "inputs"])
+@each("reward", ["paper", "step_time"])
+@each("seed", range(6))
 def test_report__value_is_the_problems(scope, reward, seed):
     """Of every choice that a plan can say: the judge's value is ``Partitioning.value``."""
     problem = toys.asked(toys.random_problem(seed, steps=12), scope, reward)

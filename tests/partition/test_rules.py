@@ -6,6 +6,7 @@ from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
+from cases import each
 
 from parenvs.errors import HloError
 from parenvs.tasks.partition.rules import RULES, Instruction, Kind, factors_of
@@ -291,7 +292,7 @@ def read(text):
     return frozenset((slots.get(slot) or int(slot), int(d)) for slot, d in pairs)
 
 
-@pytest.mark.parametrize("name", CASES)
+@each("name", CASES)
 def test_rules__factors(name):
     opcode, attribute, operands, results, wanted = CASES[name]
     found = factors_of(Instruction(opcode, attribute, operands, results))

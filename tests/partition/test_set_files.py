@@ -2,6 +2,7 @@ import json
 
 import partition_sets
 import pytest
+from cases import each
 
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.drawn.files import SetRow, read_set, save_set
@@ -18,7 +19,7 @@ def test_files__what_is_written_is_read(tmp_path):
     assert read_set(tmp_path / "again.json") == rows
 
 
-@pytest.mark.parametrize(
+@each(
     ("row", "says"),
     [
         ({**ROW, "clusters": "A"}, r"problems\[0\]: unknown field 'clusters' .*'cluster'"),

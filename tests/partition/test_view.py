@@ -8,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from cases import slow
 
 from parenvs import judge
 from parenvs import view as viewer
@@ -209,7 +210,7 @@ def test_grid__condenses_what_is_too_large():
     assert held + sum(len(g.cells) for g in groups) == 60
 
 
-@pytest.mark.parametrize("count", [1, 40, 1000, 10_000, 100_000])
+@pytest.mark.parametrize("count", [1, 40, 1000, *slow(10_000, 100_000)])
 def test_lists__show_every_variable_of_a_flat_graph(count):
     from matplotlib.figure import Figure
 
@@ -448,7 +449,7 @@ def test_figure__undecided_cells(t5):
     assert f"{len(rest)} undecided  ·  {len(keep)} variables" in "\n".join(words(picture))
 
 
-@pytest.mark.parametrize("name", ["vgg-19", "t5-base", "bert-48"])
+@pytest.mark.parametrize("name", ["vgg-19", *slow("t5-base", "bert-48")])
 def test_figure__no_two_labels_overlap_or_leave_the_page(name):
     from matplotlib.text import Text
 
@@ -487,6 +488,7 @@ def test_figure__long_and_odd_names_stay_on_the_page(t5):
 # rgb_array
 
 
+@pytest.mark.slow
 def test_rgb_array__is_fresh_and_depends_on_the_plan(report, illegal):
     first = viewer.rgb_array(report)
     assert first.shape == (800, 1280, 3) and first.dtype == np.uint8
@@ -527,7 +529,8 @@ assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
 
 
 @pytest.mark.parametrize(
-    ("suffix", "begin"), [(".png", b"\x89PNG\r\n\x1a\n"), (".svg", b"<?xml"), (".pdf", b"%PDF-")]
+    ("suffix", "begin"),
+    [(".png", b"\x89PNG\r\n\x1a\n"), (".svg", b"<?xml"), *slow((".pdf", b"%PDF-"))],
 )
 def test_save__is_deterministic(tmp_path, monkeypatch, report, suffix, begin):
     one, two = tmp_path / f"one{suffix}", tmp_path / "new" / f"two{suffix}"

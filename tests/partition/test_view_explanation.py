@@ -6,6 +6,7 @@ import re
 import numpy as np
 import partition_toys as toys
 import pytest
+from cases import slow
 
 from parenvs import ParenvsError, from_jax
 from parenvs.agents.partition.exact import exact_partition
@@ -249,7 +250,7 @@ def test_explain_problem__equal_layers_are_named_once():
 
 
 @pytest.mark.parametrize("rules", ["shardy", "automap"])
-@pytest.mark.parametrize("name", ["vgg-19", "bert-48"])
+@pytest.mark.parametrize("name", ["vgg-19", *slow("bert-48")])
 def test_explain_problem__states_follow_from_the_classes(name, rules):
     problem = load_partitioning(name, choose_cluster(devices=8), rules, "forbid")
     graph, classes = problem.graph, problem.classes
@@ -320,6 +321,7 @@ def test_problem_text__says_what_blocks_where_everything_is_blocked():
     assert "what blocks (rules=shardy, uneven=pad): 0 of 4 classes" in problem_text(mlp())
 
 
+@pytest.mark.slow
 def test_explain__is_fast():
     import time
 
