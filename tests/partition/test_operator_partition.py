@@ -116,7 +116,7 @@ def test_operator_partition__random_programs(tmp_path, seed):
                            env.game.space.problem.graph)  # fmt: skip
             assert report.legal
             if rewards[-1] != -1:
-                value = report.value(kwargs["reward"])
+                value = report.value_of(kwargs["reward"])
                 assert sum(rewards) == pytest.approx(value, abs=1e-9)
 
 
