@@ -4,6 +4,7 @@ from dataclasses import replace
 import brute_force as bf
 import numpy as np
 import pytest
+from cases import each
 
 from parenvs.agents.pipeline.beam import beam
 from parenvs.agents.pipeline.points import exact_points
@@ -25,7 +26,7 @@ def small(count):
     return found
 
 
-@pytest.mark.parametrize("space", small(60), ids=lambda space: str(space.pipeline.cluster))
+@each("space", small(60))
 def test_beam__without_end_finds_the_optimum(space):
     answer, exact = beam(space, 10**6), exact_points(space)
     assert answer.cost == pytest.approx(exact.cost, rel=1e-9)

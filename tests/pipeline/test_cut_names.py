@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import each
 
 from parenvs import StageProfile
 from parenvs.tasks.pipeline.view.cut_names import cut_labels
@@ -73,7 +74,7 @@ ROBERTA = layers(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each(
     ("names", "cut", "expected"),
     [
         (GPT2, 1, "after embed_tokens"),

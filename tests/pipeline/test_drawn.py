@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from batches import assert_same, both, drawn, modes
+from cases import each
 from scipy.stats import ks_2samp
 
 from parenvs.datasets.pipeline import generators
@@ -90,7 +91,7 @@ def test_drawn__kth_problem_of_a_seed():
 
 
 @modes
-@pytest.mark.parametrize("copy", [True, False])
+@each("copy", [True, False])
 def test_drawn__as_single_environments(small, monkeypatch, mode, copy):
     """With conflicts for slots, illegal actions, named problems of one episode, and repeats."""
     for module in ("pool", "pooled"):

@@ -4,6 +4,7 @@ from pathlib import Path
 import brute_force as bf
 import numpy as np
 import pytest
+from cases import slow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,7 +68,9 @@ def test_exact_pruned__equals_brute_force(seed):
 
 
 @pytest.mark.parametrize("coarse", [None, (4, 6, 8)])
-@pytest.mark.parametrize("seed", range(0, CASES, 10))
+@pytest.mark.parametrize(
+    "seed", [0, 40, 80, 120, *slow(*range(10, CASES, 20), *range(20, CASES, 40))]
+)
 def test_exact_full__equals_brute_force(seed, coarse, monkeypatch):
     if coarse:  # incumbents from coarse chains, as on large graphs
         monkeypatch.setattr(exact, "_COARSE", coarse)
@@ -114,7 +117,7 @@ def test_distinct_pivots__hold_an_optimum(seed):
     assert merged.length == pytest.approx(best.length, rel=1e-12)
 
 
-@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("stages", [2, 3, *slow(4)])
 def test_exact_full__is_no_worse_than_pruned_and_local_search(stages):
     pipeline = Pipeline(chain(), Cluster.parse("C"))
     pruned = exact_pruned(CutSpace.build(pipeline.with_stages(stages)))

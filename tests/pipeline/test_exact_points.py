@@ -4,6 +4,7 @@ from dataclasses import replace
 import brute_force as bf
 import numpy as np
 import pytest
+from cases import slow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import chain
@@ -89,7 +90,9 @@ def check(answer, space, best):
     assert answer.cost == pytest.approx(best, rel=1e-9)
 
 
-@pytest.mark.parametrize("effort", EFFORTS)
+@pytest.mark.parametrize(
+    "effort", ["as shipped", "weak bounds", *slow("few points", "strong bounds", "rounded labels")]
+)
 def test_exact_points__equals_full_enumeration(effort, monkeypatch):
     monkeypatch.setattr(module, "_STEPS", EFFORTS[effort])
     monkeypatch.setattr(suffixes, "_BLOCK", 30)

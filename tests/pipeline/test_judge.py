@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import toys
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from second_writing import slow_length, slow_memory, slow_times
@@ -208,7 +209,7 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize(("cuts", "device_cuts", "words"), MALFORMED)
+@each(("cuts", "device_cuts", "words"), MALFORMED)
 def test_judge__malformed_plans_have_no_cost(cuts, device_cuts, words):
     report = judge(plan_of(DENSE, cuts, device_cuts), DENSE.pipeline)
     assert len(report.reasons) == len(words)

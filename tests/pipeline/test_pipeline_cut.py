@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import toys
+from cases import each, slow
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 from second_writing import slow_features
@@ -28,11 +29,7 @@ PROFILES = sorted(
     if path.stem != "pipedream_optimizer"
 )
 INSTANCES = [*PAPER, *map(str, PROFILES)]
-PROBLEMS = [
-    pytest.param({"instance": name, "cluster": cluster}, id=f"{Path(name).stem}-{cluster}")
-    for name in INSTANCES
-    for cluster in "ABC"
-]
+PROBLEMS = [{"instance": name, "cluster": cluster} for name in INSTANCES for cluster in "ABC"]
 
 
 def make(**kwargs):
@@ -89,7 +86,7 @@ def play(env, rng, check=lambda *_: None):
     return total
 
 
-@pytest.mark.parametrize("kwargs", PROBLEMS)
+@each("kwargs", PROBLEMS)
 def test_pipeline_cut__check_env(kwargs):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -104,7 +101,7 @@ def test_pipeline_cut__check_env_with_rendering(tmp_path):
             check_env(make(**toys.balanced().kwargs(tmp_path), render_mode=mode))
 
 
-@pytest.mark.parametrize("kwargs", PROBLEMS)
+@each("kwargs", PROBLEMS)
 def test_pipeline_cut__return_is_the_judges_value(kwargs):
     """Random episodes, through ``plan()`` and ``judge()``, on the same instance loaded anew."""
     env, rng = make(**kwargs), np.random.default_rng(0)
@@ -195,8 +192,8 @@ def test_pipeline_cut__memory_is_judged_at_the_last_cut(tmp_path):
         assert env.plan().cuts == cuts
 
 
-@pytest.mark.parametrize("first", [[], [3]])
-@pytest.mark.parametrize(
+@each("first", [[], [3]])
+@each(
     "action",
     [0, np.int64(0), np.int32(0), -1, -2, 11, np.int64(11), 10**6, 2**63, np.int64(-(2**63))],
 )
@@ -384,7 +381,7 @@ def test_pipeline_cut__module_prefix():
     assert gym.make(f"parenvs:{ID}", instance="vgg-19", cluster="A").reset()
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", *slow("async")])
 def test_pipeline_cut__vector(mode):
     """A masked vector environment: masks arrive batched, rewards are the judge's."""
     kwargs = {"instance": "vgg-19", "cluster": "B"}
@@ -429,7 +426,7 @@ def test_pipeline_cut__vector_of_masked_observations():
     assert envs.observation_space.contains(observation)
 
 
-@pytest.mark.parametrize("mode", ["ansi", "rgb_array"])
+@pytest.mark.parametrize("mode", ["ansi", *slow("rgb_array")])
 def test_pipeline_cut__render(tmp_path, mode):
     env = make(**toys.balanced().kwargs(tmp_path), candidates="all", render_mode=mode)
     env.reset()

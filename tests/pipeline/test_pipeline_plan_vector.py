@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import toys
 from batches import assert_same, drawn, modes, named
+from cases import each, slow
 from gymnasium.vector import AutoresetMode
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -57,7 +58,7 @@ def compare(batched, single, rng, steps, illegal=0.0, resets=0.0, options=None):
     return ended
 
 
-@pytest.mark.parametrize("kwargs", FIXED, ids=named)
+@pytest.mark.parametrize("kwargs", [FIXED[0], FIXED[3], *slow(FIXED[1], FIXED[2])], ids=named)
 @modes
 def test_vector__equals_single_ones(kwargs, mode):
     """Hundreds of episodes each, in step with each other and not."""
@@ -69,7 +70,7 @@ def test_vector__equals_single_ones(kwargs, mode):
     assert ended > 200
 
 
-@pytest.mark.parametrize("kwargs", DRAWN, ids=named)
+@each("kwargs", DRAWN)
 @modes
 def test_vector__draws_what_single_ones_draw(kwargs, mode):
     batched, single = both(kwargs, 5, mode)
@@ -83,7 +84,7 @@ def test_vector__draws_what_single_ones_draw(kwargs, mode):
     )
 
 
-@pytest.mark.parametrize("kwargs", [FIXED[0], DRAWN[0]], ids=named)
+@pytest.mark.parametrize("kwargs", [FIXED[0], *slow(DRAWN[0])], ids=named)
 @modes
 def test_vector__options(kwargs, mode):
     """One problem for an episode of some, or of all; then the own ones again."""
@@ -176,7 +177,7 @@ def check_dynamics(space, rng):
 
 
 @given(toys.pipelines(least=3), st.integers(2, 6), st.integers(0, 2**32))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_dynamics__equal_space_and_judge(pipeline, stages, seed):
     """On any pipeline; many press against the memory."""
     pipeline = replace(pipeline, recompute="full", sync="allreduce")

@@ -7,6 +7,7 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import pytest
 import toys
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -142,7 +143,7 @@ def slow_coarse(pipeline, pivots, most):
     return sorted(bins.values())
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each("seed", range(30))
 def test_coarse_pivots__the_smallest_cut_of_each_bin(seed):
     rng = np.random.default_rng(seed)
     n, most = int(rng.integers(6, 60)), int(rng.integers(1, 12))
@@ -172,7 +173,7 @@ def test_points__as_many_as_are_asked_for():
         assert len(points(pipeline, most)) - 1 <= most
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_network_pivots__legal_cuts_and_the_cheapest_of_them(seed):
     """Pivots with a variable on both sides alone; the slower the network, the more cheap ones."""
     rng = np.random.default_rng(seed)
@@ -211,7 +212,7 @@ def test_network_pivots__keep_the_best_cuts_of_a_head(cluster, stages):
     assert by_network == pytest.approx(best, rel=1e-4)
 
 
-@pytest.mark.parametrize(
+@each(
     ("cluster", "most", "expected"),
     [
         ("8x8:v100", 64, range(65)),

@@ -17,7 +17,7 @@ from parenvs.tasks.pipeline.problem import Pipeline
 
 
 @given(st.data())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_pipeline__closed_form_against_the_design(data):
     pipeline = data.draw(toys.pipelines())
     cuts, device_cuts = data.draw(toys.plans(pipeline))
@@ -32,7 +32,7 @@ def test_pipeline__closed_form_against_the_design(data):
 
 
 @given(st.data())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_pipeline__memory_against_the_design(data):
     pipeline = data.draw(toys.pipelines())
     plan = data.draw(toys.plans(pipeline))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,7 +77,7 @@ def test_profile__duplicate_column(tmp_path, column):
         read(tmp_path, text)
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         "-1",
@@ -94,7 +95,7 @@ def test_profile__duplicate_column(tmp_path, column):
         "1e999999999",
     ],
 )
-@pytest.mark.parametrize("column", [*HEADER.split(",")[1:], "resident_bytes"])
+@each("column", [*HEADER.split(",")[1:], "resident_bytes"])
 def test_profile__bad_value(tmp_path, column, value):
     header = f"{HEADER},resident_bytes"
     row = ",".join(f'"{value}"' if x == column else "7" for x in header.split(","))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import each, slow
 from drawn_problems import figures, memory_binds, within
 
 from parenvs.cluster import Cluster
@@ -18,7 +19,9 @@ from parenvs.errors import ParenvsError, ProfileError, UnknownInstanceError
 from parenvs.tasks.pipeline.points import PointSpace
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(
+    "name", [*(name for name in SETS if name != "plan-test"), *slow("plan-test")]
+)
 def test_instance_sets__are_valid_and_feasible(name):
     count, ranges = SETS[name]
     problems = load_set(name)
@@ -130,7 +133,7 @@ def broken(tmp_path: Path, **changes) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "change", "message"),
     [
         ("stages", None, "field 'stages' is missing or unknown"),

@@ -4,7 +4,7 @@ import itertools
 
 import brute_force as bf
 import numpy as np
-import pytest
+from cases import each
 
 from parenvs.tasks.pipeline.simulate import BACKWARD, FORWARD, StageTimes, simulate
 
@@ -88,7 +88,7 @@ def test_simulate__even_stages_meet_the_closed_form():
         assert simulate(times, 8).length == times.length(8) == 3 * (8 + stages - 1)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_simulate__timetable(seed):
     times, m = random_times(seed)
     table = simulate(times, m)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import pytest
 
 from parenvs.tasks.pipeline.simulate import StageTimes, simulate
 
 
+@pytest.mark.slow
 def test_simulate__large_plan_is_fast():
     """299 stages and 2,000 micro-batches of equal passes: the closed form of a full pipeline."""
     resources, micro_batches = 2 * 299 - 1, 2_000

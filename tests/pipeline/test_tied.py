@@ -8,6 +8,7 @@ import brute_force
 import numpy as np
 import pytest
 import toys
+from cases import each
 
 from parenvs import from_jax, problem
 from parenvs.cluster import Cluster
@@ -16,7 +17,7 @@ from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.tied import TiedWeights
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_tied__tables_by_definition(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(2, 12))

@@ -8,6 +8,7 @@ import sys
 import gymnasium as gym
 import numpy as np
 import pytest
+from cases import slow
 
 import parenvs
 from parenvs import view as viewer
@@ -207,6 +208,7 @@ def test_figure__says_what_the_report_holds(pipeline, report):
         assert label in shown
 
 
+@pytest.mark.slow
 def test_figure__no_two_labels_overlap_or_leave_the_page(pipeline, report, too_large):
     close = report_of(pipeline, (2, 3, 4, 5, 6, 38, 39), (1, 2, 3, 4, 5, 6, 7))
     names = [f"{'scope' * 8}_{i}/{'part' * 8}" for i in range(40)]
@@ -282,6 +284,7 @@ def test_figure__dollar_signs_are_no_formula():
 # rgb_array
 
 
+@pytest.mark.slow
 def test_rgb_array__is_fresh_and_depends_on_the_plan(pipeline, report, malformed):
     first = viewer.rgb_array(report)
     assert first.shape == (800, 1280, 3) and first.dtype == np.uint8
@@ -296,6 +299,7 @@ def test_rgb_array__is_fresh_and_depends_on_the_plan(pipeline, report, malformed
         assert picture.shape == second.shape and (picture != second).any()
 
 
+@pytest.mark.slow
 def test_rgb_array__does_not_depend_on_the_users_style_or_change_it(pipeline, report):
     import matplotlib
 
@@ -322,7 +326,8 @@ assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
 
 
 @pytest.mark.parametrize(
-    ("suffix", "begin"), [(".png", b"\x89PNG\r\n\x1a\n"), (".svg", b"<?xml"), (".pdf", b"%PDF-")]
+    ("suffix", "begin"),
+    [(".svg", b"<?xml"), *slow((".png", b"\x89PNG\r\n\x1a\n"), (".pdf", b"%PDF-"))],
 )
 def test_save__is_deterministic(tmp_path, monkeypatch, pipeline, report, suffix, begin):
     one, two = tmp_path / f"one{suffix}", tmp_path / "new" / f"two{suffix}"
@@ -359,7 +364,7 @@ def test_save__refuses_other_endings(tmp_path, pipeline, report):
 # the environment
 
 
-@pytest.mark.parametrize("mode", ["ansi", "rgb_array"])
+@pytest.mark.parametrize("mode", ["ansi", *slow("rgb_array")])
 def test_env__renders_every_step(mode):
     env = gym.make("PipelineCut-v0", instance="vgg-19", cluster="B", render_mode=mode)
     _, info = env.reset(seed=0)
@@ -378,6 +383,7 @@ def test_env__renders_every_step(mode):
         assert (pictures[0] != pictures[1]).any() and (pictures[1] != pictures[2]).any()
 
 
+@pytest.mark.slow
 def test_figure__is_drawn_in_time():
     import time
 
