@@ -2,11 +2,11 @@
 
 import json
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import slow
 
 from parenvs.agents.elastic.play import play
 from parenvs.cli import app as cli
@@ -20,16 +20,12 @@ from parenvs.leaderboard.tasks import read_tasks
 BOARD = Path(__file__).parents[2] / "leaderboard"
 
 
-def pytest_collection_modifyitems(items):
-    """One process judges the entries for all tests of them."""
-    for item in items:
-        if "board" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("board"))
+QUICK = ("pipeline-cut", "pipeline-plan", "packed-order", "hetero", "hybrid", "iopddl")
+"""Tasks whose entries are judged in less than two seconds together."""
 
 
-@pytest.fixture(scope="session")
-def board():
-    """Every committed entry, judged: (entries, processor seconds).
+def judged(paths):
+    """File of an entry -> the entry, judged.
 
     Policies play in this process: the way through the sandbox has tests of its own.
     """
@@ -38,13 +34,23 @@ def board():
         assert function.endswith("play:play")
         return Outcome(json.loads(json.dumps(play(argument))), "", 0.0)
 
-    sandbox, begin = judging.run, time.process_time()
-    judging.run = run
-    try:
-        entries = [check_file(path) for path in entry_files(BOARD / "submissions")]
-    finally:
-        judging.run = sandbox
-    return entries, time.process_time() - begin
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judging, "run", run)
+        return {path: check_file(path) for path in paths}
+
+
+@pytest.fixture(scope="session")
+def whole_board():
+    """Every committed entry."""
+    return judged(entry_files(BOARD / "submissions"))
+
+
+@pytest.fixture(scope="session", params=["quick tasks", *slow("all tasks")])
+def board(request):
+    """All committed entries of some tasks."""
+    if request.param == "all tasks":
+        return request.getfixturevalue("whole_board")
+    return judged(p for p in entry_files(BOARD / "submissions") if p.parent.name in QUICK)
 
 
 @pytest.fixture

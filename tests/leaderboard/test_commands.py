@@ -7,6 +7,7 @@ from pathlib import Path
 
 import kills
 import pytest
+from cases import each
 
 from parenvs.errors import ParenvsError
 from parenvs.leaderboard import check as judging
@@ -163,7 +164,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@each("name", HOSTILE)
 def test_commands__a_bad_file_does_not_stop_the_others(run, tmp_path, name):
     (tmp_path / f"{name}.json").write_bytes(HOSTILE[name])
     status, out, err = run(
@@ -216,6 +217,7 @@ def test_commands__errors(run, tmp_path, arguments, words):
 README = (BOARD / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_readme__as_a_newcomer_enters(run, tmp_path):
     """The script and the commands of the page run one after the other in an empty folder."""
     (script,) = re.findall(r"```python\n(.*?)```", README, re.S)

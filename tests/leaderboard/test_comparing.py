@@ -77,8 +77,9 @@ def test_compare__plans_of_other_problems_are_not_the_same(checked):
     assert marks["aaa"].simulated is None
 
 
-def test_compare__other_tasks_are_not_simulated(board):
-    standings = ranking(tasks().task("data-parallel"), board[0])
+@pytest.mark.slow
+def test_compare__other_tasks_are_not_simulated(whole_board):
+    standings = ranking(tasks().task("data-parallel"), list(whole_board.values()))
     marks = compare(standings)
     assert all(mark.simulated is None and mark.equal == () for mark in marks.values())
     assert turned(standings) == {}

@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from cases import each
 
 from parenvs.agents.sharding.entries import MEAN, POINTS
 from parenvs.core.leaderboard import kind_of
@@ -55,7 +56,7 @@ def test_kinds__sound_plans_are_legal(plans, task):
     assert problem.trivial == pytest.approx(problem.trivial_cost(), rel=1e-9)
 
 
-@pytest.mark.parametrize(
+@each(
     ("task", "changes", "words"),
     [
         ("hybrid", {"batch": 8}, "field 'batch' must be"),

@@ -63,6 +63,7 @@ def test_scripts__plan_what_is_drawn(path):
     assert (path.parent.name, path.stem) == (entry.task, entry.entry)
 
 
+@pytest.mark.slow
 def test_method_verdicts__a_method_runs_in_the_sandbox():
     """One sound run, whole: drawn, planned in its process, judged here against a proven optimum."""
     task = drawn_task("order-drawn", 3, 1)

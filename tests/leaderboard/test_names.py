@@ -1,12 +1,13 @@
 """Names that a file system, a table or a reader would take for others are refused."""
 
 import pytest
+from cases import each
 
 from parenvs.leaderboard.entry import Entry, EntryError
 from parenvs.leaderboard.names import author_fault, entry_fault, is_seen
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "words"),
     [
         *((name, "a device of Windows") for name in ("con", "nul", "aux", "prn", "com1", "lpt9")),

@@ -9,6 +9,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+from cases import each
 
 from parenvs.agents.elastic.entries import AGENTS, policy
 from parenvs.agents.elastic.formats import OWN, PolicyError, read_policy
@@ -220,7 +221,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(WRONG)))
+@each("number", range(len(WRONG)))
 def test_read_policy__mutants_are_refused(number):
     content, words = WRONG[number]
     with pytest.raises(PolicyError) as error:

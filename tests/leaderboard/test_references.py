@@ -9,6 +9,7 @@ from parenvs.core.leaderboard import Reference
 from parenvs.leaderboard import references
 
 
+@pytest.mark.slow
 def test_references__anew(capsys):
     """The problems of one graph are solved again; the slow test below solves all."""
     assert references.main(["--check", "--instances", "vgg-19"]) == 0, capsys.readouterr().err

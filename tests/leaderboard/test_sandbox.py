@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cases import slow
 
 from parenvs.errors import ParenvsError
 from parenvs.leaderboard.sandbox import namespaces, runner
@@ -35,9 +36,11 @@ HOSTILE = {
     "large": ("\nfor i in range(9): open('f', 'ab').write(bytes(2**20))", "File too large"),
 }  # fmt: skip
 
+LONG = ("loop", "sleep", "prints", "exits")
+
 
 @LINUX
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", [*(name for name in HOSTILE if name not in LONG), *slow(*LONG)])
 def test_run__names_what_hostile_code_did(name):
     """Each is stopped with one printable line; the folder is gone."""
     code, words = HOSTILE[name]

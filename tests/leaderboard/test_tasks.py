@@ -68,7 +68,7 @@ def test_tasks__another_graph_is_noticed():
 
 
 def test_tasks__trivial_plans_do_without_parallelism(board):
-    for checked in board[0]:
+    for checked in board.values():
         for verdict in checked.verdicts:
             problem = verdict.problem
             if checked.entry.entry == "replicate":
