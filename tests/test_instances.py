@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 import toys
-from cases import each
+from cases import each, slow
 
 from parenvs import instances, problem, shipped, solve
 from parenvs.cluster import DEVICES, PRESETS
@@ -310,7 +310,7 @@ def test_problem__prints_in_a_line(task):
     ("pipeline", {"stages": 3}),
     ("partition", {"reward": "step_time", "micro_batches": 2}),
     ("partition", {"scope": "inputs", "rules": "automap"}),
-    ("hybrid", {"batch": 256}),
+    *slow(("hybrid", {"batch": 256})),
 ])  # fmt: skip
 def test_problem__of_a_graph_is_that_of_its_name(task, options):
     """A pipeline takes the forward pass of a shipped training step."""

@@ -58,6 +58,7 @@ def test_package__wheel_holds_only_parenvs(wheel):
     assert not [name for name in code if "test" in name.lower() or "benchmark" in name]
 
 
+@pytest.mark.slow
 def test_package__installed_wheel_runs_without_the_checkout(wheel, tmp_path):
     site = tmp_path / "site"
     command = [sys.executable, "-m", "pip", "install", "--no-deps", "-q", "--target", str(site)]

@@ -25,6 +25,12 @@ SHORT = {
 }
 """What trains in an example, and how long it trains here."""
 EXAMPLES = [(page.name, code) for page in PAGES for code in blocks(page, "python")]
+LONG = ("elastic.md", "hetero.md", "packed-order.md", "partition.md", "start.md")
+"""Pages whose examples take seconds."""
+
+
+def marks(name):
+    return pytest.mark.slow if name in LONG else ()
 
 
 def test_readme__examples_are_shortened():
@@ -33,7 +39,11 @@ def test_readme__examples_are_shortened():
 
 
 @pytest.mark.parametrize(
-    ("page", "code"), EXAMPLES, ids=[f"{page}-code{k}" for k, (page, _) in enumerate(EXAMPLES)]
+    ("page", "code"),
+    [
+        pytest.param(page, code, marks=marks(page), id=f"{page}-code{k}")
+        for k, (page, code) in enumerate(EXAMPLES)
+    ],
 )
 def test_readme__python_examples_run(page, code, tmp_path, monkeypatch):
     if "jax" in code:
@@ -46,7 +56,9 @@ def test_readme__python_examples_run(page, code, tmp_path, monkeypatch):
     exec(compile(code, page, "exec"), {"__name__": "__main__"})
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=marks(page.name), id=page.name) for page in PAGES]
+)
 def test_readme__commands_run(page, tmp_path, monkeypatch, capsys):
     from parenvs.cli import app as cli
 

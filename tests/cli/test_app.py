@@ -8,6 +8,7 @@ from pathlib import Path
 import kills
 import pytest
 import toys
+from cases import each, slow
 from commands import caller
 
 from parenvs import judge, load_plan, load_profile
@@ -82,7 +83,7 @@ def test_cli__show(run, toy):
     assert any("pivots with variables" in line and "6" in line for line in out.splitlines())
 
 
-@pytest.mark.parametrize("agent", ["exact", "exact-full", "even", "pipedream", "random"])
+@pytest.mark.parametrize("agent", ["exact-full", "random", *slow("exact", "even", "pipedream")])
 def test_cli__plan(run, agent):
     out = good(run("plan", "vgg-19", "--cluster", "B", "--agent", agent, "--out", "plan.json"))
     assert f"{agent}: " in out
@@ -146,6 +147,7 @@ def test_cli__seed_counts(run):
     assert load_plan("a.json") != load_plan("b.json")
 
 
+@pytest.mark.slow
 def test_cli__plan_with_ppo(run):
     pytest.importorskip("sb3_contrib")
     out = good(run("plan", "vgg-19", "--cluster", "B", "--agent", "ppo", "--steps", "1024",
@@ -154,7 +156,7 @@ def test_cli__plan_with_ppo(run):
     assert judge(load_plan("p.json"), load_profile("vgg-19", PRESETS["B"])).value > 0.1
 
 
-@pytest.mark.parametrize("ending", [".png", ".svg", ".pdf"])
+@pytest.mark.parametrize("ending", [".svg", *slow(".png", ".pdf")])
 def test_cli__plot(run, toy, ending):
     good(run("plan", *toy, "--plot", f"plan{ending}"))
     assert Path(f"plan{ending}").stat().st_size > 5000
@@ -242,7 +244,7 @@ HEADER = "name,forward_ms,backward_ms,cut_bytes,parameter_bytes\n"
 ROWS = "a,1,2,3,4\nb,1,2,3,4\nc,1,2,3,4\nd,1,2,3,4\n"
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "data", "words"),
     [
         ("bad.pb", b"\x0a\xff\xff", "bad.pb"),
@@ -266,7 +268,7 @@ ROWS = "a,1,2,3,4\nb,1,2,3,4\nc,1,2,3,4\nd,1,2,3,4\n"
         ("bad.onnx", b"x", "weights and saved programs are not read"),
     ],
 )
-@pytest.mark.parametrize("command", ["plan", "show"])
+@each("command", ["plan", "show"])
 def test_cli__bad_instances(refused, tmp_path, command, name, data, words):
     path = tmp_path / name
     path.write_bytes(data)
@@ -300,7 +302,7 @@ def test_cli__truncated_module(refused, run, tmp_path):
         refused("plan", path, "--cluster", "A", "--out", tmp_path / "p.json", words="module.pb")
 
 
-@pytest.mark.parametrize("command", ["plan", "show", "compare", "train"])
+@pytest.mark.parametrize("command", ["plan", "train", *slow("show", "compare")])
 def test_cli__bad_problems(refused, tmp_path, command):
     if command == "train":
         pytest.importorskip("sb3_contrib")
@@ -317,8 +319,8 @@ def test_cli__bad_problems(refused, tmp_path, command):
     refused(command, "vgg-19", "--micro-batch", 0, *out, words="micro")
 
 
-@pytest.mark.parametrize("command", ["plan", "compare", "train"])
-@pytest.mark.parametrize(
+@each("command", ["plan", "compare", "train"])
+@each(
     ("options", "words"),
     [
         (["--task", "hybrids"], "unknown task 'hybrids' (did you mean 'hybrid'?)"),
@@ -344,7 +346,7 @@ def test_cli__unknown_agent(refused, tmp_path):
     refused("train", "vgg-19", "--agent", "exact", *out, words="unknown agent 'exact'")
 
 
-@pytest.mark.parametrize("agent", ["exact", "exact-full", "even", "random", "ppo"])
+@pytest.mark.parametrize("agent", ["exact-full", "even", *slow("exact", "random", "ppo")])
 def test_cli__no_plan_fits(refused, tmp_path, agent):
     """T5-11B on two servers: said by how many bytes the best plan misses."""
     if agent == "ppo":
@@ -425,6 +427,7 @@ def test_cli__train_until_optimal(run, toy, tmp_path):
     assert "0.000 %" in out
 
 
+@pytest.mark.slow
 def test_cli__second_writers_are_refused(refused, toy, tmp_path, run):
     """A run's folder, a folder of entries and a site that another process writes."""
     pytest.importorskip("sb3_contrib")
@@ -505,6 +508,7 @@ def program(*arguments, **options):
     )
 
 
+@pytest.mark.slow
 def test_cli__as_a_program(tmp_path):
     path = tmp_path / "plan.json"
     made = program("plan", "vgg-19", "--cluster", "B", "--out", path)

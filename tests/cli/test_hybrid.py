@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from cases import slow
 from commands import caller
 
 from parenvs import judge, load_plan
@@ -97,7 +98,7 @@ def test_compare__pure_plans_beside_the_optimum(run):
         (("vgg-19", "--tp", "2"), "--tp is not an option of --task pipeline, but of hybrid"),
         (("vgg-19", "--map", "m.png"), "--map is not an option of --task pipeline, but of hybrid"),
         (("absent.json", *TASK), "absent.json"),
-        (("llama3-70b", *TASK), "no plan fits the memory"),
+        *slow((("llama3-70b", *TASK), "no plan fits the memory")),
     ],
 )
 def test_plan__bad_input_is_one_line(run, arguments, words):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import toys
+from cases import slow
 from commands import caller
 
 from parenvs import Graph, instances, judge, load_graph, load_plan
@@ -75,6 +76,7 @@ def program(folder, *arguments):
     return done
 
 
+@pytest.mark.slow
 def test_planning__a_function_as_a_program(tmp_path):
     """The first command of a new user, and the next ones that it prints."""
     pytest.importorskip("jax")
@@ -187,7 +189,7 @@ def assigned(monkeypatch):
     return calls
 
 
-@pytest.mark.parametrize("task", ["pipeline", "partition"])
+@pytest.mark.parametrize("task", ["partition", *slow("pipeline")])
 def test_planning__a_shipped_model_read_anew(run, assigned, task):
     how = ["--frozen", "block1*", "--frozen", "block2*"]
     good(run("plan", "vgg-19", "--task", task, *how, "--out", "plan.json"))

@@ -8,6 +8,7 @@ import numpy as np
 import partition_toys
 import pytest
 import toys
+from cases import slow
 from commands import caller
 
 from parenvs.graph.graph import pack_texts
@@ -95,7 +96,7 @@ def test_terminal__graph(run, graph, tmp_path):
     assert err.count("\n") == 1 and "[red]" in err
 
 
-@pytest.mark.parametrize("ending", [".npz", ".pb", ".txt", ".csv", ".json", ".mlir", ""])
+@pytest.mark.parametrize("ending", [".npz", ".csv", *slow(".pb", ".txt", ".json", ".mlir", "")])
 def test_terminal__errors(run, tmp_path, ending):
     path = tmp_path / f"{HOSTILE}{ending}".replace("/", "")
     for _ in ("missing", "damaged"):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from batches import assert_same, drawn, forks, modes
 from batches import both as both_of
+from cases import slow
 
 from parenvs.tasks.hybrid.game import HybridPlanVectorEnv
 from parenvs.tasks.hybrid.turns import episodes
@@ -22,7 +23,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*(x for x in CASES if x != "named"), *slow("named")])
 @modes
 def test_batch__equals_single_environments(case, mode):
     batched, single = both_of(HybridPlanVectorEnv, CASES[case], 5, mode)
@@ -46,6 +47,7 @@ def test_batch__equals_single_environments(case, mode):
     assert batched.observation_space.contains(outcome[0])
 
 
+@pytest.mark.slow
 def test_batch__completable():
     options = {"instance": "llama2-7b", "cluster": "2x8:a100", "batch": 32, "mask": "completable"}
     batched, single = both_of(HybridPlanVectorEnv, options, 3, "NextStep")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import slow
 from hybrid_turns import every, toy
 
 from parenvs.tasks.hybrid.turns.actions import (
@@ -41,8 +42,10 @@ CASES = {
     "stages of two": (0.5, {}, Rules(stage_devices=2)),
 }
 
+LONG = ("looser", "experts")
 
-@pytest.mark.parametrize("name", CASES)
+
+@pytest.mark.parametrize("name", [*(x for x in CASES if x not in LONG), *slow(*LONG)])
 def test_completable__leaves_the_beginnings_of_plans_that_fit_and_no_others(name):
     gigabytes, shape, rules, *cluster = CASES[name]
     setting = Setting(toy(gigabytes, *cluster, **shape), rules)

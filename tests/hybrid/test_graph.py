@@ -4,6 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from cases import slow
 
 import parenvs
 from parenvs.cluster import Cluster
@@ -40,7 +41,7 @@ def number(figure):
     return float(np.squeeze(figure))
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", ["vgg-19", "t5-base", *slow("t5-3b", "t5-11b", "bert-48")])
 def test_graph__layers_of_shipped_graphs(name):
     program = Program.of(load_graph(name))
     assert program.layers == LAYERS[name] and not program.twice and not program.notes
@@ -60,7 +61,7 @@ def test_graph__every_product_of_the_step_has_a_layer_and_its_flops_count_once(n
     assert 0.9 * forward < again < forward  # the head is not recomputed
 
 
-@pytest.mark.parametrize("name", ["t5-base", "bert-48"])
+@pytest.mark.parametrize("name", ["t5-base", *slow("bert-48")])
 def test_graph__backward_layers_follow_from_the_flow_of_data_as_from_names(name):
     program = load_model(name).chain.program
     backward = np.flatnonzero((program.graph.phase == Phase.BACKWARD) & (program.label >= 0))
@@ -73,6 +74,7 @@ def test_graph__backward_layers_follow_from_the_flow_of_data_as_from_names(name)
     assert same[products].all() and same.mean() > 0.97
 
 
+@pytest.mark.slow
 def test_graph__phases_of_a_layer_are_numbers_of_the_transformer_that_it_is():
     """BERT-48 by its graph and by its shape: what both count agrees."""
     of_graph, of_shape = load_model("bert-48"), HybridModel.of_shape(BERT)
@@ -160,8 +162,18 @@ def test_graph__names_and_costs_that_do_not_exist(tmp_path):
         load_model(str(path))
 
 
-@pytest.mark.parametrize("options", [{}, {"scan": True}, {"remat": True}])
-@pytest.mark.parametrize("layer", ["separate", "fused", "experts"])
+@pytest.mark.parametrize(
+    ("layer", "options"),
+    [
+        ("separate", {}),
+        ("fused", {"scan": True}),
+        ("experts", {"remat": True}),
+        *slow(*(("separate", {way: True}) for way in ("scan", "remat"))),
+        *slow(
+            ("fused", {}), ("fused", {"remat": True}), ("experts", {}), ("experts", {"scan": True})
+        ),
+    ],
+)
 def test_graph__users_graphs_without_names(layer, options):
     pytest.importorskip("jax")
     import unnamed_layers

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import slow
 
 from parenvs.cluster import Cluster
 from parenvs.instances import load_graph
@@ -44,7 +45,7 @@ def drawn_groups(rng, cluster, count):
             return cuts
 
 
-@pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
+@pytest.mark.parametrize("name", ["vgg-19", *slow("t5-base")])
 @pytest.mark.parametrize(("shape", "precision"), [("C", "fp32"), ("a100-2", "tf32"),
                                                   ("1x8:h100-fp32", "fp32")])  # fmt: skip
 def test_special_cases__a_pipeline(name, shape, precision):
@@ -72,7 +73,8 @@ def test_special_cases__a_pipeline(name, shape, precision):
 
 
 @pytest.mark.parametrize(("name", "shape", "precision"), [
-    ("vgg-19", "1x8:v100", "fp32"), ("vgg-19", "1x4:a100", "tf32"), ("t5-base", "2x8:v100", "fp32")
+    ("vgg-19", "1x8:v100", "fp32"), ("vgg-19", "1x4:a100", "tf32"),
+    *slow(("t5-base", "2x8:v100", "fp32")),
 ])  # fmt: skip
 def test_special_cases__a_partition(name, shape, precision):
     """One stage, tp over all devices: what the partition task says of the same classes."""

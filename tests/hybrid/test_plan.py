@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import toys
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -174,7 +175,7 @@ WRONG_STAGE = {
 }
 
 
-@pytest.mark.parametrize("key", WRONG)
+@each("key", WRONG)
 def test_plan__wrong_field(path, key):
     for value in WRONG[key]:
         assert f": field '{key}" in refusal(path, {**PLAN.to_json(), key: value})

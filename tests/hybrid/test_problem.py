@@ -8,6 +8,7 @@ from dataclasses import replace
 import hybrid_toys
 import numpy as np
 import pytest
+from cases import each
 from hybrid_toys import EXACT, toy
 
 import parenvs
@@ -209,7 +210,7 @@ ILLEGAL = {  # stages, settings, beginning of the reason, a part of it
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ILLEGAL)
+@each("name", ILLEGAL)
 def test_problem__illegal(name):
     """Each rule is broken alone, and named by its field; nothing is computed."""
     problem = toy("2x8:a100", 32)
@@ -314,7 +315,7 @@ def test_problem__settings():
             toy("1x8:v100", batch)
 
 
-@pytest.mark.parametrize(
+@each(
     ("constants", "words"),
     [
         ({"link_shar": 1}, "unknown field 'link_shar' (did you mean 'link_share'?)"),

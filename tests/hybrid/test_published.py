@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from cases import each
 
 from parenvs.bench.hybrid.errors import groups
 from parenvs.bench.hybrid.predict import predictions
@@ -48,7 +49,7 @@ def test_table_1__every_row_within_three_and_a_half_per_cent():
     assert part.mean < 0.018
 
 
-@pytest.mark.parametrize(
+@each(
     ("source", "name", "mean", "worst"),
     [
         ("megatron-sc21", "Table 2", 0.018, 0.03),

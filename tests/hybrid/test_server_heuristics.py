@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import slow
 
 import parenvs
 from parenvs.agents.hybrid.planners import HYBRID_PLANNERS
@@ -22,7 +23,7 @@ def test_sorted_orders__one_of_both(problem):
     assert (np.diff(speeds) >= 0).all() or (np.diff(speeds) <= 0).all()
 
 
-@pytest.mark.parametrize("search", [random_orders, swap_search])
+@pytest.mark.parametrize("search", [random_orders, *slow(swap_search)])
 def test_searches__count_judged_plans_and_are_seeded(problem, search):
     few = search(problem, np.random.default_rng(0), evaluations=60)
     assert few.evaluations == 60 and few.report.legal

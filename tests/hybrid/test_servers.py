@@ -5,6 +5,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
+from cases import each, slow
 from drawn_hybrids import best_of_orders, drawn_hetero
 
 import parenvs
@@ -24,7 +25,7 @@ def problem():
     return parenvs.problem("hetero-8-test/spread-000", task="hybrid")
 
 
-@pytest.mark.parametrize("seed", range(CASES))
+@pytest.mark.parametrize("seed", [*range(2, CASES), *slow(0, 1)])
 def test_subset_search__is_the_best_of_all_orders(seed):
     """Every order, cut and split of small problems; and the bounds by few types lie below.
 
@@ -80,6 +81,7 @@ def test_subset_search__equals_the_labels_of_its_own_order(problem):
     assert fixed.cost == pytest.approx(answer.cost, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_sandwich__contains_the_optimum_of_sixteen_servers():
     problem = parenvs.problem("hetero-16-test/generations-000", task="hybrid")
     best = subset_search(problem)
@@ -151,7 +153,7 @@ def drawn_chain(rng, servers, layers):
     return rng.uniform(0.5, 2.0, layers), rng.uniform(0.5, 1.0, servers)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_bottleneck__subsets_equal_the_integer_program_and_every_order(seed):
     """Up to 10 servers; every order of up to 5."""
     rng = np.random.default_rng(seed)

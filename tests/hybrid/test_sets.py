@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from parenvs import problem as load
 from parenvs.datasets.hybrid.drawing import drawn
 from parenvs.datasets.hybrid.sets import FILE, SETS, main
@@ -15,6 +17,7 @@ def identity(problem):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_sets__as_the_command_makes_them(tmp_path):
     """The shipped file is that of its seed, byte for byte, on this machine."""
     assert main(["--out", str(tmp_path)]) == 0

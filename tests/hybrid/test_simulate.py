@@ -6,6 +6,7 @@ import time
 import hybrid_toys
 import numpy as np
 import pytest
+from cases import each
 
 import parenvs
 from parenvs.tasks.hybrid.plan import HybridStage
@@ -54,9 +55,9 @@ def test_simulate__order_is_megatrons():
     assert "".join("FB"[kind] for kind, _, _ in order(0, 3, 5, 1)) == "FF" + "FB" * 3 + "BB"
 
 
-@pytest.mark.parametrize("stages", [2, 4, 8])
-@pytest.mark.parametrize("chunks", [1, 2, 4])
-@pytest.mark.parametrize("times", [1, 2, 4])
+@each("stages", [2, 4, 8])
+@each("chunks", [1, 2, 4])
+@each("times", [1, 2, 4])
 def test_simulate__balanced_chunks_have_megatrons_bubble(stages, chunks, times):
     """arXiv 2104.04473, section 2.2: (M + (S-1)/v) (F + B)."""
     ones, micro_batches = np.ones((stages, chunks)), times * stages
@@ -163,6 +164,7 @@ def test_simulate__plans():
         assert report.simulated_seconds <= report.length_seconds * 1.6
 
 
+@pytest.mark.slow
 def test_simulate__is_quick():
     ones = np.ones((16, 4))
     begin = time.process_time()

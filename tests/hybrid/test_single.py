@@ -6,6 +6,7 @@ import warnings
 import gymnasium as gym
 import numpy as np
 import pytest
+from cases import each
 from gymnasium.utils.env_checker import check_env
 
 import parenvs
@@ -48,6 +49,7 @@ def test_env__passes_gymnasiums_check(options):
         check_env(gym.make("HybridPlan-v0", **options).unwrapped, skip_render_check=True)
 
 
+@pytest.mark.slow
 def test_env__passes_stable_baselines_check():
     checker = pytest.importorskip("stable_baselines3.common.env_checker")
     checker.check_env(gym.make("HybridPlan-v0", **SMALL).unwrapped)
@@ -168,7 +170,7 @@ def test_options__play_one_episode_of_another_problem():
         env.reset(options={"batch": 8})
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "message"),
     [
         ({"mask": "all"}, "mask must be one of legal, completable, not 'all'"),

@@ -44,6 +44,7 @@ def test_uniform_plans__specification_counts(big):
     assert space.length[space.fits].max() / space.length[best] > 1.9
 
 
+@pytest.mark.slow
 def test_uniform_space__is_quick(big):
     UniformSpace.build(big)
     begin = time.process_time()

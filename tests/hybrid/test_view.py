@@ -108,6 +108,7 @@ def test_figure__long_schedules_show_their_beginning(problem):
     assert any("are drawn" in t.get_text() for axes in drawn.axes for t in axes.texts)
 
 
+@pytest.mark.slow
 def test_figure__equal_plans_give_equal_bytes(problem, tmp_path):
     first, second = tmp_path / "a.png", tmp_path / "b.png"
     viewer.save(first, report_of(problem))

@@ -4,6 +4,7 @@ import itertools
 import re
 
 import pytest
+from cases import slow
 
 pytest.importorskip("jax")
 import jax
@@ -45,7 +46,7 @@ def by_layer(plan, count=2, scan=False):
     return {f"1/{k}/{weight}": dim for k in range(count) for weight, dim in plan.items()}
 
 
-@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("rules", ["shardy", *slow("automap")])
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name__)
 def test_expert__is_megatron_by_hand(layer, rules):
     """Nothing but the blocks: neither the tied head, nor the pooler and classifier."""
@@ -57,7 +58,7 @@ def test_expert__is_megatron_by_hand(layer, rules):
 @pytest.mark.parametrize(
     "layer", [layers.separate, layers.experts], ids=lambda layer: layer.__name__
 )
-@pytest.mark.parametrize("way", ["scan", "remat"])
+@pytest.mark.parametrize("way", ["scan", *slow("remat")])
 def test_expert__layers_in_a_loop_or_computed_again(layer, way):
     answer = answer_of(*training_step(layer, **{way: True}))
     assert plan_of(answer) == by_layer(PLANS[layer], scan=way == "scan")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import slow
 
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.sharding import solve_iopddl
@@ -31,7 +32,7 @@ def test_exchange__any_legal_partition_costs_and_uses_the_same(vgg):
         assert (exchange.chosen(report.plan) == chosen).all()
 
 
-@pytest.mark.parametrize("share", [1.0, 0.98])
+@pytest.mark.parametrize("share", [1.0, *slow(0.98)])
 def test_exchange__optimum_is_that_of_exact_partition(vgg, share):
     """Less memory than the fastest partition takes makes the step four times as long."""
     limit = share * exact_partition(vgg).report.memory.peak + 1e4  # bytes are rounded up

@@ -5,6 +5,7 @@ import gzip
 
 import numpy as np
 import pytest
+from cases import each
 from drawn_intra_op import draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,7 +92,7 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("message", BROKEN)
+@each("message", BROKEN)
 def test_load__refuses_in_one_line_that_names_file_and_field(tmp_path, message):
     path = written(tmp_path, changed(BROKEN[message]))
     with pytest.raises(ParenvsError, match=message) as error:

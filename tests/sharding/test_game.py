@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from batches import assert_same, drawn, forks, modes
+from cases import each
 from drawn_intra_op import draw, optimum, second_cost
 from gymnasium.utils.env_checker import check_env
 from intra_op_files import FOLDER, needs_files
@@ -274,7 +275,7 @@ def test_env__reset_draws_under_the_seed_and_options_name_a_problem():
         assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
+@each(
     "kwargs",
     [
         {"form": "both"}, {"family": "p9"}, {"ranges": "in"}, {"pool": 0}, {"pool": 1.5},
@@ -282,7 +283,6 @@ def test_env__reset_draws_under_the_seed_and_options_name_a_problem():
         {"instance": "intra-op-best"}, {"instance": "intra-op-test/mesh-999"},
         {"family": None}, {"order": "sequential"}, {"order": "last", "instance": "intra-op-test"},
     ],
-    ids=batches.named,
 )  # fmt: skip
 def test_env__bad_arguments(kwargs):
     with pytest.raises(ParenvsError) as error:

@@ -2,8 +2,8 @@
 
 import shlex
 
-import pytest
 import typer
+from cases import each
 
 from parenvs.cli.app import app
 from parenvs.cli.help.examples import EXAMPLES
@@ -25,7 +25,7 @@ def test_examples__of_commands_that_exist():
     assert set(EXAMPLES) <= set(COMMANDS)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each("name", COMMANDS)
 def test_examples__every_command_has_one_that_parses(name):
     command = COMMANDS[name]
     shown = [line[2:] for line in (command.epilog or "").splitlines() if line.startswith("$ ")]
