@@ -1,7 +1,8 @@
 # make demo   plan T5-3B on four servers with PPO, beside even cut, PipeDream and the optimum
-# make test   the tests
-# Both set up .venv first; PYTHON chooses the interpreter.
-# make slow   the second job: tutorials that train or start processes, and tests/slow.txt
+# make fast   what an edit needs: all tests that take no time, in less than a minute
+# make test   those, and the ones marked thorough
+# All set up .venv first; PYTHON chooses the interpreter.
+# make slow   the second job: tests marked slow, which take seconds and have cheaper ones of a kind
 # make docs   the site, in build/docs: warnings are errors, links inside are checked, no network
 # make release  sdist and wheel in dist, checked, and installed with every Python that is there
 # make lowest the tests with the lowest versions that setup.cfg allows: all that need no JAX in
@@ -23,7 +24,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RAY := .venv-ray
 
-.PHONY: demo test slow docs release lowest ray-test lint check bench clean
+# The processes that tests start would else compile the package anew, each for itself.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo fast test slow docs release lowest ray-test lint check bench clean
 
 $(STAMP): setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -40,11 +44,17 @@ demo: $(VENV)/.demo
 	$(BIN)/parenvs compare t5-3b --cluster C --stages 4 --out demo/plan.json --plot demo/gantt.png
 	$(BIN)/parenvs judge demo/plan.json
 
+# A file's tests run in one worker, which makes what they share once.
+TESTS := python -m pytest -n 2 --dist loadfile
+
+fast: $(STAMP)
+	$(BIN)/$(TESTS) -m 'not slow and not thorough'
+
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/$(TESTS)
 
 slow: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
+	$(BIN)/$(TESTS) -m slow
 
 $(VENV)/.docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
@@ -70,8 +80,8 @@ $(LOWEST_JAX)/.installed: setup.cfg pyproject.toml constraints-lowest-jax.txt
 	touch $@
 
 lowest: $(LOWEST)/.installed $(LOWEST_JAX)/.installed
-	$(LOWEST)/bin/python -m pytest -n 2 --dist loadgroup
-	$(LOWEST_JAX)/bin/python -m pytest -n 2 $(LOWEST_JAX_TESTS)
+	$(LOWEST)/bin/$(TESTS)
+	$(LOWEST_JAX)/bin/$(TESTS) $(LOWEST_JAX_TESTS)
 
 $(RAY)/.installed: setup.cfg pyproject.toml constraints-ray.txt
 	$(PYTHON) -m venv $(RAY)
