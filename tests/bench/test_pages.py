@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from cases import slow
 
 from benchmarks.framework import parser
 from parenvs.bench.measurement import MEASUREMENTS
@@ -25,7 +26,10 @@ PAGES = [path.stem for path in sorted(RESULTS.glob("*.md")) if head(path)[0].sta
 PAGES = [name for name in PAGES if name not in EARLIER]
 
 
-@pytest.mark.parametrize("name", PAGES)
+LONG = ("ablation", "partition_ppo", "plan_rl", "protocol")
+
+
+@pytest.mark.parametrize("name", [*(x for x in PAGES if x not in LONG), *slow(*LONG)])
 def test_pages__are_made_of_the_rows(name):
     command, machine = head(RESULTS / f"{name}.md")
     _, script, *words = shlex.split(command)
