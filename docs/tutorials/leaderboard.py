@@ -27,7 +27,7 @@ def plan(problem):
 
 # %% The entry
 # The fields say who made it, how, and what it was trained on. A problem on which the planner raises
-# `InfeasibleError` is left out, and scores as the trivial plan.
+# `InfeasibleError` or `TimeLimitError` is left out, and scores as the trivial plan.
 
 entry = submission(
     TASK,
