@@ -14,7 +14,6 @@ from parenvs.view.words import duration
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from parenvs.agents.hybrid.planners import HybridRequest
     from parenvs.core.answer import Answer
     from parenvs.tasks.hybrid.space.objectives import NearBest, Shift
 
@@ -76,7 +75,7 @@ class Remarks:
         choice: None, as nothing is open.
     """
 
-    def __init__(self, request: HybridRequest, answer: Answer, choice: object = None) -> None:
+    def __init__(self, request: Any, answer: Answer, choice: object = None) -> None:
         self.request, self.answer = request, answer
 
     def to_json(self) -> dict[str, Any]:

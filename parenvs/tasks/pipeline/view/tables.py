@@ -18,7 +18,6 @@ from parenvs.view.words import duration
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from parenvs.agents.pipeline.shapes import Choice
     from parenvs.core.answer import Answer
 
 _MAX_ROWS = 8
@@ -96,7 +95,7 @@ def comparison(answers: Sequence[Answer]) -> Table:
     return table
 
 
-def shapes(choice: Choice) -> Table:
+def shapes(choice: Any) -> Table:
     """The numbers of devices among which a pipeline's shape was chosen: the best ones, and all."""
     table = empty(
         "devices and stages tried", "devices", "stages", "shortest found", "none is shorter than"
