@@ -58,6 +58,7 @@ TASK = Task(
     ),
     drawn=("hybrid", *_TIERS),
     find="parenvs.datasets.hybrid.named:find_hybrid",
+    envs={"HybridPlan-v0": "parenvs.tasks.hybrid.game:HybridPlan"},
     text="parenvs.tasks.hybrid.view.text:text",
     figure="parenvs.tasks.hybrid.view.figure:draw",
     hooks={
