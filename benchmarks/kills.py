@@ -14,7 +14,7 @@ import tempfile
 import time
 
 from benchmarks.framework import main, measurement, progress, table
-from kills import KINDS, check, repeat
+from killed_writers import KINDS, check, repeat
 
 
 def kill(kind: str, folder: str, seed: int) -> None:

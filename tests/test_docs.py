@@ -201,7 +201,9 @@ def test_readme__two_screens():
 
 def test_readme__table_is_the_leaderboards():
     shown = (ROOT / "benchmarks" / "results" / "instead.md").read_text(encoding="utf-8")
-    assert instead.page(instead.instead.measure())[0] in shown, "run benchmarks/instead.py, then benchmarks/readme.py"
+    assert instead.page(instead.instead.measure())[0] in shown, (
+        "run benchmarks/instead.py, then benchmarks/readme.py"
+    )
 
 
 # The site

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-import kills
+import killed_writers
 import pytest
 
 from parenvs import files
@@ -29,13 +29,13 @@ def left_by(pid, name, kind="new", host=None):
     ["plan", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("graph", "site", "swap"))],
 )
 def test_files__kills(kind, tmp_path):
-    kills.check(kind, tmp_path, 3)
+    killed_writers.check(kind, tmp_path, 3)
 
 
 @pytest.mark.slow
 def test_files__kills_of_checkpoints(tmp_path):
     pytest.importorskip("sb3_contrib")
-    kills.check("checkpoint", tmp_path, 1)
+    killed_writers.check("checkpoint", tmp_path, 1)
 
 
 def test_files__leftovers_of_the_dead_only(tmp_path):
@@ -117,7 +117,7 @@ def test_files__long_names(tmp_path):
 
 def test_files__lock_of_another_process(tmp_path):
     """The second writer is told who the first is; once that is killed, the lock is free."""
-    with kills.holding(tmp_path / "run") as pid:
+    with killed_writers.holding(tmp_path / "run") as pid:
         words = rf"run: process {pid} on {files._HOST} is writing to it; wait"
         for _ in range(2):  # a refusal does not harm the lock
             with pytest.raises(ParenvsError, match=words), files.locked(tmp_path / "run"):
@@ -308,7 +308,7 @@ def test_files__sync_of_what_nobody_may_write(tmp_path, monkeypatch):
 
 def test_files__lock_can_be_waited_for(tmp_path):
     started = time.monotonic()
-    with kills.holding(tmp_path / "run"):
+    with killed_writers.holding(tmp_path / "run"):
         with pytest.raises(ParenvsError), files.locked(tmp_path / "run", wait=0.3):
             pass
         assert time.monotonic() - started >= 0.3

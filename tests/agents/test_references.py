@@ -54,7 +54,7 @@ def test_references__faults_are_found():
     assert "its plan takes" in hybrid_fault(problem, {**row, "length": 0.9 * row["length"]})
     assert "its bound" in hybrid_fault(problem, {**row, "bound": 0.9 * row["bound"]})
     assert "its bound" in hybrid_fault(problem, {**row, "bound": 1.1 * row["length"]})
-    with pytest.raises(UnknownInstanceError, match="unknown set .llama3-70b"):
+    with pytest.raises(UnknownInstanceError, match="unknown set 'llama3-70b"):
         find_hybrid("llama3-70b")
 
 

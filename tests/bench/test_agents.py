@@ -13,7 +13,7 @@ from cases import each
 
 pytest.importorskip("sb3_contrib")
 
-import kills
+import killed_writers
 from commands import caller
 
 from parenvs.agents.learning.train import learners
@@ -503,7 +503,7 @@ def test_append__waits_for_another_writer_only_so_long(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "WAIT", 0.1)
     path = tmp_path / "agents.jsonl"
     with (
-        kills.holding(path, beside=True) as pid,
+        killed_writers.holding(path, beside=True) as pid,
         pytest.raises(ParenvsError, match=rf"agents\.jsonl: process {pid} on "),
     ):
         append(path, record_of(problem_of()))
@@ -511,7 +511,7 @@ def test_append__waits_for_another_writer_only_so_long(tmp_path, monkeypatch):
 
 
 def test_bench__second_writers_are_refused(run, tmp_path):
-    with kills.holding(tmp_path / "results" / "agents.jsonl", beside=True) as pid:
+    with killed_writers.holding(tmp_path / "results" / "agents.jsonl", beside=True) as pid:
         status, _, err = run(*ALL)
     assert status == 2
     assert f"agents.jsonl: process {pid} on " in err.splitlines()[-1]

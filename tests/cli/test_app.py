@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import kills
+import killed_writers
 import pytest
 import toys
 from cases import each, slow
@@ -432,13 +432,13 @@ def test_cli__second_writers_are_refused(refused, toy, tmp_path, run):
     """A run's folder, a folder of entries and a site that another process writes."""
     pytest.importorskip("sb3_contrib")
     folder, entries, site = tmp_path / "run", tmp_path / "entries", tmp_path / "site"
-    with kills.holding(folder) as pid:
+    with killed_writers.holding(folder) as pid:
         words = (f"{folder}: process {pid} on ", "is writing to it")
         refused("train", *toy, "--out", folder, words=words)
-    with kills.holding(entries / "data-parallel") as pid:
+    with killed_writers.holding(entries / "data-parallel") as pid:
         options = ["--task", "data-parallel", "--agent", "ones", "--folder", entries]
         refused("leaderboard", "submit", *options, words=f"data-parallel: process {pid} on ")
-    with kills.holding(site, beside=True) as pid:
+    with killed_writers.holding(site, beside=True) as pid:
         source = ROOT / "leaderboard" / "submissions" / "data-parallel"
         (tmp_path / "one" / "data-parallel").mkdir(parents=True)
         shutil.copy(source / "ones.json", tmp_path / "one" / "data-parallel")

@@ -114,7 +114,10 @@ def test_calibration__file_is_a_cluster_and_reads_back(tmp_path):
         ({"kind": "matmul", "shape": [1, 2]}, "shape must be 3 whole numbers"),
         ({"kind": "matmul", "shape": [1, 2, 3], "precision": "fp4"}, "precision must be one of"),
         ({"provenance": []}, "field 'provenance' must be an object"),
-        ({"provenance": {"a": {}}}, "field 'provenance.a' must be a text or a number or a list of texts"),
+        (
+            {"provenance": {"a": {}}},
+            "field 'provenance.a' must be a text or a number or a list of texts",
+        ),
     ],
 )
 def test_cluster__refuses_what_was_not_measured_so(change, words, tmp_path):

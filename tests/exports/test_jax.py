@@ -15,7 +15,7 @@ from jax_versions import jax_that_verifies
 
 from benchmarks.exports import t5_losses
 from benchmarks.framework import apart
-from parenvs import Graph, HybridPlan, HybridStage, ParenvsError
+from parenvs import HybridPlan, HybridStage, ParenvsError, from_jax
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import InfeasibleError
 from parenvs.exports.compilation import collectives_of, compile_plan

@@ -5,7 +5,7 @@ import re
 import shlex
 from pathlib import Path
 
-import kills
+import killed_writers
 import pytest
 from cases import each
 
@@ -54,7 +54,7 @@ def test_commands__second_update_is_refused(own_tasks, run):
     path = own_tasks("pipeline-plan", "t5-base-v100-8x8-8", method="nobody")
     before = path.read_bytes()
     file = BOARD / "submissions" / "pipeline-plan" / "even.json"
-    with kills.holding(path, beside=True) as pid:
+    with killed_writers.holding(path, beside=True) as pid:
         status, _, err = run("update", file)
         assert status == 2
         assert f"tasks.json: process {pid} on " in err

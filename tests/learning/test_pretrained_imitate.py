@@ -2,7 +2,7 @@ import dataclasses
 import json
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
-import kills
+import killed_writers
 import numpy as np
 import pytest
 
@@ -190,7 +190,7 @@ def test_pretrain__goes_on_after_an_interruption(whole, short, tmp_path, stop):
 def test_pretrain__second_writers_are_refused(part, tmp_path, monkeypatch):
     monkeypatch.setattr(pretrain, "validation", lambda: part)
     folder = tmp_path / "network"
-    with kills.holding(folder) as pid:
+    with killed_writers.holding(folder) as pid:
         with pytest.raises(ParenvsError, match=rf"network: process {pid} on .* is writing to it"):
             train(QUICK, folder)
         assert [path.name for path in folder.iterdir()] == [".lock"]

@@ -1,6 +1,7 @@
 """Writers in processes of their own that are killed at random times, and what they leave.
 
-``python tests/helpers/kills.py KIND FOLDER`` writes two contents by turns until it is killed.
+``python tests/helpers/killed_writers.py KIND FOLDER`` writes two contents by turns until it is
+killed.
 """
 
 import os
