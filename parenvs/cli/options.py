@@ -96,18 +96,21 @@ def flags_of(task: Task, places: tuple[str, ...] = PLACES) -> dict[str, Flag]:
     }
 
 
-def flags_in(kind: type, place: tuple[str, ...] = ()) -> Iterator[Flag]:
-    """Yield the options of a class whose fields are made with ``parenvs.core.task.option``."""
+@functools.cache
+def flags_in(kind: type, place: tuple[str, ...] = ()) -> tuple[Flag, ...]:
+    """Return the options of a class whose fields are made with ``parenvs.core.task.option``."""
     hints = get_type_hints(kind)
+    made: list[Flag] = []
     for each in fields(kind):
         about, inner = each.metadata, (*place, each.name)
         if about.get("parts"):
-            yield from flags_in(late(about["parts"]), inner)
+            made += flags_in(late(about["parts"]), inner)
         elif about:
             taken = (*get_args(hints[each.name]), hints[each.name])
             known = next((x for x in taken if x in (int, float, str, bool)), str)
             name = about["flag"] or each.name.replace("_", "-")
-            yield Flag(name, about["help"], about["kind"] or known, about["read"], inner)
+            made.append(Flag(name, about["help"], about["kind"] or known, about["read"], inner))
+    return tuple(made)
 
 
 class Given(Mapping[str, Any]):

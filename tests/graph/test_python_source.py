@@ -137,8 +137,8 @@ def test_python_source__the_code_runs_once(script, capfd):
     assert sys.modules["my_model"].CALLS == [1]  # and for its shapes only
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "to standard error\n")
-    script.write_text(SCRIPT.replace("(8, 8)", "(9, 9)").replace("(4, 8)", "(4, 9)"))
-    assert shapes(graph_of("my_model.py:loss", "ready")) == [(9, 9)] * 2 + [(4, 9)]
+    script.write_text(SCRIPT.replace("(8, 8)", "(16, 16)").replace("(4, 8)", "(4, 16)"))
+    assert shapes(graph_of("my_model.py:loss", "ready")) == [(16, 16)] * 2 + [(4, 16)]
 
 
 def test_python_source__by_the_name_of_its_module(script, monkeypatch):
