@@ -111,7 +111,7 @@ _GAMES = {
     "OperatorPartition-v0": "partition.game:OperatorPartitionEnv partition.game",
     "PartitionPlan-v0": "partition.drawn_game:PartitionPlanEnv partition.drawn_game",
     "PipelineCut-v0": "pipeline.game.cut:PipelineCutEnv pipeline.game.cut",
-    "PipelinePlan-v0": "pipeline.game.plan:PipelinePlanEnv pipeline.game.plan_batch",
+    "PipelinePlan-v0": "pipeline.game.plan:PipelinePlanEnv pipeline.game.plan",
 }
 for _id, _where in _GAMES.items():
     _single, _module = _where.split()

@@ -25,9 +25,6 @@ from stable_baselines3.common.vec_env.base_vec_env import (
     VecEnvStepReturn,
 )
 
-OWN = ("instance", "problem", "space")
-"""Attributes that belong to an environment's problem, which may differ within a batch."""
-
 
 def make_env(
     env_id: str, env_kwargs: dict[str, Any], seed: int, envs: int, native: bool = True
@@ -234,12 +231,8 @@ class NativeVecEnv(VecEnv):
             return [partial(self._call, attr_name, row) for row in rows]
         if attr_name == "spec":  # the batch's single environment has none: gym.make has not made it
             return [self.batch.spec] * len(rows)
-        if attr_name in OWN and hasattr(self.batch, "problems"):
-            return [getattr(self.batch.problems.of[row], attr_name) for row in rows]
-        value = None if attr_name.startswith("_") else self.batch.get_attr(attr_name)[0]
-        if attr_name.startswith("_") or callable(value):
-            raise AttributeError(f"environments of a batch have no {attr_name!r} of their own")
-        return [value] * len(rows)
+        values = self.batch.get_attr(attr_name)
+        return [values[row] for row in rows]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Refuse: environments of a batch share their attributes.

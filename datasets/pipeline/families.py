@@ -1,9 +1,9 @@
 """Families of generated chains: the paper's random ones, and shapes of real models.
 
 A family is a function of a random generator and a number of pivots n. It returns the arrays of a
-chain in relative units, which ``draw`` in ``parenvs.datasets.pipeline.generators`` scales. The model-like
-families are built from operations (rows of FLOPs, parameters and cut, relative to their layer),
-which are merged into a few pivots per layer, like the operations of a graph made coarser.
+chain in relative units, which ``draw`` in ``parenvs.datasets.pipeline.generators`` scales. The
+model-like families are built from operations (rows of FLOPs, parameters and cut, relative to their
+layer), which are merged into a few pivots per layer, like the operations of a graph made coarser.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Draws problems of pipeline planning: a chain on a cluster, stages and micro-batches.
 
-    python -m parenvs.datasets.pipeline.generators                         # ratios of the shipped graphs
-    python -m parenvs.datasets.pipeline.generators mine.csv --cluster C    # ratios of a profile
+    python -m parenvs.datasets.pipeline.generators                    # ratios of shipped graphs
+    python -m parenvs.datasets.pipeline.generators mine.csv --cluster C   # ratios of a profile
 
 Which plan is best depends on ratios only: of transfer, all-reduce and compute seconds, and of
 weights, activations and device memory. They are drawn from the ranges that real models have, with a

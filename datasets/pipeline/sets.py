@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
+from parenvs.datasets.pipeline import sequence
 from parenvs.datasets.pipeline.families import FAMILIES, ChainArrays
 from parenvs.datasets.pipeline.generators import (
     BITS,
@@ -89,13 +90,18 @@ def load_set(name: str | os.PathLike[str]) -> list[DrawnProblem]:
 
 
 def find(name: str) -> DrawnProblem:
-    """Return the problem of a shipped set with a name like ``"plan-test/transformer-017"``.
+    """Return the problem of a shipped set, or a numbered one, by its name.
+
+    Args:
+        name: like ``"plan-test/transformer-017"``, or what ``sequence.name_of`` gives.
 
     Raises:
         UnknownInstanceError: there is no such set, or no such problem in it.
     """
     set_name = name.partition("/")[0]
-    known = {problem.name: problem for problem in load_set(set_name)}
+    if set_name == sequence.FIRST:
+        return sequence.named(name)
+    known = _by_name(set_name)
     if name in known:
         return known[name]
     raise UnknownInstanceError(
@@ -144,7 +150,8 @@ def save_set(path: str | os.PathLike[str], problems: Sequence[DrawnProblem]) -> 
         if not _equal(problem, restored):
             raise ParenvsError(
                 f"{path}: {problem.name} cannot be stored exactly; a set holds problems of "
-                f"parenvs.datasets.pipeline.generators.draw only ({BITS} significant bits, default settings)"
+                f"parenvs.datasets.pipeline.generators.draw only ({BITS} significant bits, default "
+                "settings)"
             )
     with replacing(path) as stream:
         np.savez_compressed(stream, **typed)
@@ -161,6 +168,12 @@ def make_set(name: str, seed: int) -> list[DrawnProblem]:
         draw(np.random.default_rng([seed, place, i]), families[i % len(families)], ranges)
         for i in every
     ]
+
+
+@lru_cache(maxsize=len(SETS))
+def _by_name(set_name: str) -> dict[str, DrawnProblem]:
+    """Return the problems of a set by their names."""
+    return {problem.name: problem for problem in load_set(set_name)}
 
 
 @lru_cache(maxsize=len(SETS))

@@ -10,7 +10,7 @@ from gymnasium.utils.seeding import np_random
 
 from parenvs.core.plan import ILLEGAL
 from parenvs.envs.batched import BatchedEnv
-from parenvs.tasks.pipeline.game.plan_problems import seeds_of
+from parenvs.envs.vector import seeds_of
 
 
 class SeededBatch(BatchedEnv):

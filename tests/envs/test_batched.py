@@ -14,7 +14,7 @@ from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
 from parenvs.tasks.pipeline.game.cut import PipelineCutVectorEnv
-from parenvs.tasks.pipeline.game.plan_batch import PipelinePlanVectorEnv
+from parenvs.tasks.pipeline.game.plan import PipelinePlanVectorEnv
 
 VGG = {"instance": "vgg-19"}
 CASES = {

@@ -18,7 +18,7 @@ from parenvs.datasets.pipeline.optima import optimum_of
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
 from parenvs.tasks.pipeline.game.cut import PipelineCutVectorEnv
-from parenvs.tasks.pipeline.game.plan_batch import PipelinePlanVectorEnv
+from parenvs.tasks.pipeline.game.plan import PipelinePlanVectorEnv
 from parenvs.wrappers import MaskInObservation
 
 VGG = {"instance": "vgg-19"}

@@ -85,8 +85,8 @@ def test_env__the_same_as_the_native_batch(device, ranges, check, monkeypatch):
     )  # fmt: skip
     seen, infos = batch.reset(seed=5)
     stages = np.rint(seen["numbers"][:, 0] * 8).astype(int).tolist()
-    problems = zip(batch.problems.of, stages, strict=True)
-    spaces = [PointSpace.build(placed.problem.with_stages(s)) for placed, s in problems]
+    problems = zip(batch.get_attr("problem"), stages, strict=True)
+    spaces = [PointSpace.build(problem.with_stages(s)) for problem, s in problems]
     env = FusedEnv(ProblemPool(Episodes.of(spaces), device), n)
     keep_problems(env, monkeypatch)
     ended = 0

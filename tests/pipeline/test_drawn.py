@@ -9,14 +9,12 @@ from batches import assert_same, both, drawn, modes
 from cases import each
 from scipy.stats import ks_2samp
 
-from parenvs.datasets.pipeline import generators
+from parenvs.datasets.pipeline import generators, sequence
 from parenvs.datasets.pipeline.generators import ratios
+from parenvs.datasets.pipeline.sequence import number_of, problem_of
 from parenvs.errors import ParenvsError
-from parenvs.tasks.pipeline.drawn import pool as pools
-from parenvs.tasks.pipeline.drawn import sequence
-from parenvs.tasks.pipeline.drawn.sequence import number_of, problem_of
-from parenvs.tasks.pipeline.game.plan import PipelinePlanEnv
-from parenvs.tasks.pipeline.game.plan_batch import PipelinePlanVectorEnv
+from parenvs.tasks.pipeline.game import pool as pools
+from parenvs.tasks.pipeline.game.plan import PipelinePlanEnv, PipelinePlanVectorEnv
 
 FIXED = [7055, 2495, 4141, 4158, 2032, 2032]
 PROBLEM = ("uniform", 2, 95, 0.03423735499382019)
@@ -27,9 +25,7 @@ def small(monkeypatch):
     """A window of few problems, which moves fast, in a ring that is hardly larger."""
     monkeypatch.setattr(sequence, "WINDOW", 12)
     monkeypatch.setattr(sequence, "PACE", 1)
-    monkeypatch.setattr(pools, "WINDOW", 12)
-    for module in ("pool", "pooled"):
-        monkeypatch.setattr(f"parenvs.tasks.pipeline.drawn.{module}.CAPACITY", 15)
+    monkeypatch.setattr(pools, "CAPACITY", 15)
 
 
 def test_drawn__numbers_are_fixed():
@@ -94,14 +90,13 @@ def test_drawn__kth_problem_of_a_seed():
 @each("copy", [True, False])
 def test_drawn__as_single_environments(small, monkeypatch, mode, copy):
     """With conflicts for slots, illegal actions, named problems of one episode, and repeats."""
-    for module in ("pool", "pooled"):
-        monkeypatch.setattr(f"parenvs.tasks.pipeline.drawn.{module}.CAPACITY", 7)
+    monkeypatch.setattr(pools, "CAPACITY", 7)
     kwargs = {"draw": 2, "repeat": 1 if copy else 2}
     batched, single = both(PipelinePlanVectorEnv, kwargs, 6, mode, copy=copy)
     rng, conflicts = np.random.default_rng(0), 0
     assert_same(batched.reset(seed=3), single.reset(seed=3))
     for turn in range(60):
-        conflicts += (batched.problems.pool.number[7:] >= 0).sum()
+        conflicts += (batched.game.pool.number[7:] >= 0).sum()
         outcome = batched.step(actions := drawn(batched.action_masks(), rng, 0.05))
         assert_same(outcome, single.step(actions))
         over = outcome[2]
@@ -111,7 +106,7 @@ def test_drawn__as_single_environments(small, monkeypatch, mode, copy):
             options = {"instance": "plan-outside/cnn-003", "reset_mask": rng.random(6) < 0.4}
             options["reset_mask"][0] = True
             assert_same(*(e.reset(options=dict(options)) for e in (batched, single)))
-    assert batched.problems.pool.used.sum() == 6
+    assert batched.game.pool.used.sum() == 6
     assert conflicts > 0  # some had slots of their own
 
 
@@ -121,8 +116,8 @@ def test_drawn__files_are_written_once(small, tmp_path, monkeypatch):
     mapped = PipelinePlanVectorEnv(4, pool=tmp_path, **kwargs)
     (place,) = [path for path in tmp_path.iterdir() if path.is_dir()]
     before = {path.name: path.read_bytes() for path in place.iterdir() if path.name == "number.npy"}
-    assert mapped.problems.pool.made == 0
-    assert type(mapped.problems.pool.reach) is np.ndarray  # a memmap's rows are slow to take
+    assert mapped.game.pool.made == 0
+    assert type(mapped.game.pool.reach) is np.ndarray  # a memmap's rows are slow to take
     monkeypatch.setattr(pools, "_fill", None)  # they are not written again
     batches = [mapped, PipelinePlanVectorEnv(4, pool=tmp_path, **kwargs)]
     batches.append(PipelinePlanVectorEnv(4, **kwargs))
@@ -134,7 +129,7 @@ def test_drawn__files_are_written_once(small, tmp_path, monkeypatch):
         outcomes = [batch.step(actions) for batch in batches]
         assert_same(outcomes[0], outcomes[1])
         assert_same(outcomes[0], outcomes[2])
-    assert mapped.problems.pool.made > 0  # the window has moved
+    assert mapped.game.pool.made > 0  # the window has moved
     assert {name: (place / name).read_bytes() for name in before} == before
     (place / "reach.npy").write_bytes(b"")
     with pytest.raises(ParenvsError, match=r"not a pool of problems .*; remove it"):
@@ -143,7 +138,7 @@ def test_drawn__files_are_written_once(small, tmp_path, monkeypatch):
 
 def test_drawn__refilled_by_another_process(small, monkeypatch):
     """The problems are the same, and the process makes those that come next."""
-    monkeypatch.setattr("parenvs.tasks.pipeline.drawn.pooled.PART", 4)
+    monkeypatch.setattr(pools, "PART", 4)
     refilled, plain = (
         PipelinePlanVectorEnv(3, "SameStep", draw=2, family="uniform", refill=refill)
         for refill in (True, False)
@@ -151,9 +146,9 @@ def test_drawn__refilled_by_another_process(small, monkeypatch):
     rng = np.random.default_rng(0)
     assert_same(refilled.reset(seed=1), plain.reset(seed=1))
     taken = []
-    put_rows = refilled.problems.pool.put_rows
+    put_rows = refilled.game.pool.put_rows
     monkeypatch.setattr(
-        refilled.problems.pool,
+        refilled.game.pool,
         "put_rows",
         lambda numbers, rows: (taken.append(numbers[0]), put_rows(numbers, rows)),
     )

@@ -64,7 +64,7 @@ def test_episodes__end_with_what_the_judge_says(kwargs):
     env, rng = make(**kwargs), np.random.default_rng(0)
     for episode in range(12):
         rewards = play(env, rng, **({"seed": 5} if episode == 0 else {}))
-        assert len(rewards) == 2 * (env.space.stages - 1) <= env.episode_steps
+        assert len(rewards) == 2 * (env.game.space.stages - 1) <= env.episode_steps
         assert rewards[:-1] == [0.0] * (len(rewards) - 1)
         report = judge(env.plan(), env.problem)
         assert report.legal, report.reasons  # memory is masked
@@ -100,7 +100,7 @@ def test_options__for_one_episode():
     env.reset(seed=0)
     observation, _ = env.reset(options={"instance": "bert-48", "cluster": "B", "stages": 2})
     assert env.problem.profile.name == "bert-48"
-    assert env.space.stages == 2
+    assert env.game.space.stages == 2
     assert env.problem.instance == "bert-48"
     assert play(env, np.random.default_rng(0), options={"instance": "t5-base"})
     assert env.problem.cluster == Cluster.parse("C")
@@ -123,7 +123,7 @@ def test_sets():
     named = make(instance=problem.name)
     named.reset()
     assert named.problem.profile.fingerprint == problem.pipeline.profile.fingerprint
-    assert named.space.stages == problem.stages
+    assert named.game.space.stages == problem.stages
 
 
 def test_observation__of_a_known_chain(toy):
@@ -186,7 +186,7 @@ def test_illegal_actions__end_the_episode(toy, action):
 
 def test_chains_of_few_pivots__are_not_stretched(toy):
     env = make(**toy)
-    assert env.space.pivots.tolist() == list(range(len(env.problem.profile) + 1))
+    assert env.game.space.pivots.tolist() == list(range(len(env.problem.profile) + 1))
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_chains_of_few_pivots__are_not_stretched(toy):
 )
 def test_units(cluster, expected):
     env = make(instance="t5-base", cluster=cluster, stages=2)
-    assert env.space.devices.tolist() == list(expected)
+    assert env.game.space.devices.tolist() == list(expected)
     assert env.observation_space.contains(env.reset()[0])
 
 
@@ -269,7 +269,7 @@ def test_forks_and_specs(toy):
         assert np.array_equal(other.action_masks(), env.action_masks())
     spec = gym.make(ID, instance="t5-base", stages=3).spec
     again = gym.make(EnvSpec.from_json(spec.to_json()))
-    assert again.unwrapped.space.stages == 3
+    assert again.unwrapped.game.space.stages == 3
     assert json.loads(spec.to_json())["kwargs"] == {"instance": "t5-base", "stages": 3}
 
 
@@ -291,4 +291,4 @@ def test_points__cost_little():
     cluster = Cluster.parse("C")
     pipeline = Pipeline(load_profile("t5-3b", cluster), cluster)
     assert judge(env.plan(), pipeline).value == judge(env.plan(), env.problem).value
-    assert len(env.space.pivots) <= POINTS + 1
+    assert len(env.game.space.pivots) <= POINTS + 1

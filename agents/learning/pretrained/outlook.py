@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from parenvs.tasks.pipeline.game.plan import OCTAVES
+from parenvs.tasks.pipeline.game.tables import OCTAVES
 from parenvs.tasks.pipeline.points import POINTS, STAGES, UNITS
 
 LEVELS = np.array(

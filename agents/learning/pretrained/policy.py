@@ -26,7 +26,7 @@ from parenvs.core.plan import ILLEGAL
 from parenvs.errors import ParenvsError, one_line
 from parenvs.graph.checks.npz import UNREADABLE, read_arrays
 from parenvs.tasks.pipeline.batch import PointBatch
-from parenvs.tasks.pipeline.game.plan import observe
+from parenvs.tasks.pipeline.game.tables import observe
 from parenvs.tasks.pipeline.points import POINTS, UNITS, PointSpace
 from parenvs.tasks.pipeline.problem import Pipeline
 

@@ -12,7 +12,7 @@ from array_api_compat import array_namespace, device
 
 from parenvs.cluster import sync_bytes
 from parenvs.tasks.pipeline import formulas
-from parenvs.tasks.pipeline.game.plan import MOST_MICRO_BATCHES, OCTAVES
+from parenvs.tasks.pipeline.game.tables import MICRO_BATCHES, OCTAVES
 from parenvs.tasks.pipeline.points import POINTS, STAGES, UNITS
 
 CONTEXT = 14
@@ -73,7 +73,7 @@ class Situation:
         work, crossing, weight = at_boundary[:, 0], at_boundary[:, 1], at_boundary[:, 2]
         numbers = numbers[:, :, None]
         self.stages = xp.round(numbers[:, 0] * STAGES)
-        self.micro = numbers[:, 1] * MOST_MICRO_BATCHES
+        self.micro = numbers[:, 1] * MICRO_BATCHES
         self.units = xp.round(numbers[:, 2] * UNITS)
         self.per_unit = 2.0 ** (numbers[:, 3] * OCTAVES)
         self.memory = numbers[:, 4] / xp.maximum(1.0 - numbers[:, 4], numbers[:, 4] * 0.0 + TINY)

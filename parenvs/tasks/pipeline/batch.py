@@ -1,7 +1,4 @@
-"""Dynamics of ``PipelinePlan-v0`` for many episodes at once, as pure functions of arrays.
-
-``PointBatch`` holds many problems and computes; ``PointTables`` holds one and looks results up.
-"""
+"""Dynamics of ``PipelinePlan-v0`` for many problems at once, as pure functions of arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +21,8 @@ from parenvs.arrays import (
 from parenvs.cluster import group_bandwidth, server_of
 from parenvs.errors import ParenvsError
 from parenvs.tasks.pipeline import formulas
-from parenvs.tasks.pipeline.points import POINTS, STAGES, UNITS, PointSpace, least_devices
+from parenvs.tasks.pipeline.points import POINTS, STAGES, UNITS, PointSpace
+from parenvs.tasks.pipeline.problem import Pipeline
 
 BOUNDARIES, CUTS = POINTS + 1, UNITS + 1
 """Number of entries of arrays over the boundaries of points, and of units."""
@@ -35,10 +33,10 @@ class PointBatch:
     """b problems, padded to 128 points, 64 units and as many stages (8, or more if one has more).
 
     The arrays are NumPy arrays, or torch tensors on any device (``map`` converts them). All methods
-    work on both, by the formulas of ``parenvs.tasks.pipeline.formulas`` in float64. Masks and lengths
-    equal those of ``PointSpace`` and ``Pipeline`` to the last bit; in torch, lengths may differ in
-    the last bits, as a device chooses the order in which it sums at most 15 numbers. With tensors,
-    no method waits for the device or copies a number from it.
+    work on both, by the formulas of ``parenvs.tasks.pipeline.formulas`` in float64. Masks and
+    lengths equal those of ``PointSpace`` and ``Pipeline`` to the last bit; in torch, lengths may
+    differ in the last bits, as a device chooses the order in which it sums at most 15 numbers. With
+    tensors, no method waits for the device or copies a number from it.
 
     Arrays over points have 129 entries, one for each boundary; entries beyond the end of the chain
     repeat the last one. Arrays over units have 65 entries. Methods take ``rows``, (k,) int64, the
@@ -92,10 +90,14 @@ class PointBatch:
         Raises:
             ParenvsError: a problem has another cost model than recomputation and all-reduce.
         """
-        stages = max(STAGES, *(space.stages for space in spaces))
-        problems = [_arrays_of(space, stages) for space in spaces]
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: np.array([arrays[name] for arrays in problems]) for name in names})
+        for space in spaces:
+            if not computes(space.pipeline):
+                raise ParenvsError(
+                    f"{space.pipeline.profile.name}: problems side by side need recompute='full' "
+                    "and sync='allreduce', and no frozen or tied weights (tied='once' counts tied "
+                    "ones once)"
+                )
+        return cls(**stacked(spaces))
 
     def __len__(self) -> int:
         """Number of problems."""
@@ -320,27 +322,30 @@ def _boundaries(inner: Array, last: Array) -> Array:
     return result
 
 
+def computes(pipeline: Pipeline) -> bool:
+    """Return whether ``PointBatch`` computes the costs of a problem."""
+    is_plain = pipeline.recompute == "full" and pipeline.sync == "allreduce"
+    return is_plain and pipeline.tied_weights is None and not pipeline.frozen_sum[-1]
+
+
+def stacked(spaces: Sequence[PointSpace]) -> dict[str, np.ndarray]:
+    """Return the arrays of problems, (b, ...), by the names of the attributes of ``PointBatch``.
+
+    Problems of any costs have them; ``starts`` are right for all.
+    """
+    stages = max(STAGES, *(space.stages for space in spaces))
+    problems = [_arrays_of(space, stages) for space in spaces]
+    return {name: np.array([arrays[name] for arrays in problems]) for name in problems[0]}
+
+
 def _arrays_of(space: PointSpace, stages: int) -> dict[str, np.ndarray | float]:
     """Return the arrays of one problem, by the names of the attributes of ``PointBatch``.
 
     Args:
         space: the problem.
         stages: number of stages that it is padded to.
-
-    Raises:
-        ParenvsError: the problem has another cost model than recomputation and all-reduce.
     """
     pipeline, cluster = space.pipeline, space.pipeline.cluster
-    if pipeline.recompute != "full" or pipeline.sync != "allreduce":
-        raise ParenvsError(
-            f"{pipeline.profile.name}: problems side by side need recompute='full' and "
-            "sync='allreduce'"
-        )
-    if pipeline.tied_weights is not None or pipeline.frozen_sum[-1]:
-        raise ParenvsError(
-            f"{pipeline.profile.name}: problems side by side have no frozen and no tied weights "
-            "(tied='once' counts these once)"
-        )
     pivots, devices = space.pivots, space.devices
     inside = np.append(pipeline.largest_cut(pivots[:-1], pivots[1:]), 0.0)
     starts = np.full((stages + 1, BOUNDARIES), -1, dtype=np.int16)
@@ -371,83 +376,3 @@ def _arrays_of(space: PointSpace, stages: int) -> dict[str, np.ndarray | float]:
 def _padded(values: np.ndarray, length: int) -> np.ndarray:
     """Return the values, then the last of them repeated, up to ``length`` entries."""
     return values.take(np.arange(length), mode="clip")
-
-
-_first, _end, _unit = np.ogrid[:CUTS, :CUTS, :UNITS]
-SPANS = ((_first <= _unit) & (_unit < _end)).reshape(-1, UNITS)
-"""(65 * 65, 64) bool; row ``65 * first + end`` is true for the units ``[first, end)``."""
-
-
-class PointTables:
-    """The same methods as ``PointBatch`` for k episodes of one problem, by look-up in tables.
-
-    All arrays are NumPy arrays; ``rows`` is ignored, as there is one problem. The tables are filled
-    from ``PointSpace.latest`` and ``least_devices``.
-
-    Args:
-        space: the problem.
-
-    Raises:
-        ParenvsError: see ``PointBatch.stack``.
-    """
-
-    def __init__(self, space: PointSpace) -> None:
-        self.stages, self.boundaries = space.stages, len(space.pivots)
-        self.batch = PointBatch.stack([space])
-        shape = (space.stages + 1, self.boundaries)
-        latest = np.full((*shape, POINTS), -1, dtype=np.int8)
-        latest[:, :, : self.boundaries - 1] = space.latest[:, :, :-1]
-        self._latest = latest.reshape(-1, POINTS)
-        # More devices never hurt, so the units before which a stage may end are a span: it begins
-        # after the fewest units on which the stage fits, and ends where the later stages must start
-        # at the latest. Unit sizes are equal, but for a shorter last unit.
-        unit_size = space.devices[1] - space.devices[0]
-        spans = np.zeros((*shape, self.boundaries), dtype=np.int64)
-        for left in range(1, space.stages + 1):
-            fewest_units = np.ceil(least_devices(space.pipeline, space.pivots, left) / unit_size)
-            span_end = space.latest[left - 1].max(axis=1) + 1
-            spans[left] = np.minimum(fewest_units, UNITS).astype(np.int64) * CUTS + span_end
-        self._spans = spans.ravel()
-
-    def legal_points(
-        self,
-        stage: int | np.ndarray,
-        point: np.ndarray,
-        unit: np.ndarray,
-        rows: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """Return before which points stages may end; see ``PointBatch.legal_points``."""
-        index = point + (self.stages - stage) * self.boundaries
-        # The indices are in range; "clip" is the fastest mode.
-        return self._latest.take(index, axis=0, mode="clip") >= unit.astype(np.int8)[:, None]
-
-    def legal_units(
-        self,
-        stage: int | np.ndarray,
-        point: np.ndarray,
-        unit: np.ndarray,
-        end: np.ndarray,
-        rows: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """Return before which units stages may end; see ``PointBatch.legal_units``."""
-        index = point + (self.stages - stage) * self.boundaries
-        spans = self._spans.take(index * self.boundaries + end)
-        return SPANS.take(spans + unit * CUTS, axis=0, mode="clip")
-
-    def values(
-        self, cuts: np.ndarray, units: np.ndarray, rows: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Return 1/L of plans that fit the memory; see ``PointBatch.values``."""
-        return self.figures(cuts, units)[2]
-
-    def figures(
-        self, cuts: np.ndarray, units: np.ndarray, rows: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return seconds, excess bytes and 1/L of plans; see ``PointBatch.figures``."""
-        batch, cut_count = self.batch, self.stages - 1
-        points, unit_ends = np.zeros((2, self.stages + 1, len(cuts)), dtype=np.int64)
-        points[1:-1], points[-1] = cuts.T[:cut_count], batch.points[0]
-        unit_ends[1:-1], unit_ends[-1] = units.T[:cut_count], batch.units[0]
-        seconds = step_seconds(batch, points, unit_ends, 0)
-        excess = excess_bytes(batch, points, unit_ends, 0)
-        return seconds, excess, np.asarray(formulas.value(seconds, batch.bubble_free[0]))

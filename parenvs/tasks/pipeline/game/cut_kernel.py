@@ -1,8 +1,8 @@
 """What a step of ``PipelineCut-v0`` shows and pays, for one environment and for many at once.
 
 A step is made of figures of single stages, and a stage is a pair of neighbouring cuts: few enough
-to tabulate. ``parenvs.tasks.pipeline.formulas`` fills the tables and puts the stages of a plan together;
-nothing is computed by another rule. Lengths are bit for bit those of ``Pipeline.length``.
+to tabulate. ``parenvs.tasks.pipeline.formulas`` fills the tables and puts the stages of a plan
+together; nothing is computed by another rule. Lengths are bit for bit those of ``Pipeline.length``.
 
 Features are maxima, minima, division by a positive scale and rounding to float32. These keep the
 order of numbers and so may be exchanged: the maximum of rounded figures is the rounded maximum.

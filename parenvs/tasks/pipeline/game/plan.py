@@ -1,36 +1,37 @@
-"""``PipelinePlan-v0``: cut any chain, and the devices under it, into pipeline stages.
-
-``observe`` computes the part of the observation that describes a problem; networks that plan
-without an environment get their input from it, too.
-"""
+"""``PipelinePlan-v0``: cut any chain, and the devices under it, into pipeline stages."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from parenvs.cluster import SYNC_METHODS, Cluster
-from parenvs.core.plan import ILLEGAL
+from parenvs.core.game import EVERY, Game, Rows, with_regret
+from parenvs.core.plan import ILLEGAL, Plan
 from parenvs.core.problem import problem as load_problem
-from parenvs.datasets.pipeline import generators
+from parenvs.core.source import ORDERS, Drawn, Fixed, Members, Source, Stream, is_sequential
+from parenvs.datasets.pipeline import generators, sequence
 from parenvs.datasets.pipeline import sets as instance_sets
-from parenvs.datasets.pipeline.optima import optimum_of
-from parenvs.envs.base import (
-    PLAYED,
-    PlanEnv,
-    check_options,
-    is_sequential,
-    outcome_of,
-    pipeline_so_far,
-    whole_number,
-)
-from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
+from parenvs.datasets.pipeline.sequence import RANGES
+from parenvs.envs.env import GameEnv
+from parenvs.envs.vector import GameVectorEnv
+from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.graph.graph import Graph
-from parenvs.tasks.pipeline import formulas
-from parenvs.tasks.pipeline.drawn import sequence
-from parenvs.tasks.pipeline.drawn.sequence import RANGES
+from parenvs.tasks.pipeline.batch import computes
+from parenvs.tasks.pipeline.game.pool import ProblemPool
+from parenvs.tasks.pipeline.game.tables import (
+    NUMBERS,
+    PlanProblem,
+    PlanTables,
+    Slots,
+    playable,
+    reserved,
+)
 from parenvs.tasks.pipeline.load import PIPELINE_OPTIONS
 from parenvs.tasks.pipeline.plan import (
     COPIES,
@@ -38,22 +39,13 @@ from parenvs.tasks.pipeline.plan import (
     MICRO_BATCHES,
     RECOMPUTE,
     TIED,
-    PipelinePlan,
 )
 from parenvs.tasks.pipeline.points import POINTS, STAGES, UNITS, PointSpace
 from parenvs.tasks.pipeline.problem import Pipeline, Report, stages_on
 from parenvs.tasks.pipeline.profile import StageProfile
 
-MOST_MICRO_BATCHES = 64
-"""Largest number of micro-batches that the observation tells apart."""
-OCTAVES = 16
-"""Largest logarithm to base 2 in the observation, which divides logarithms by it."""
-NUMBERS = (
-    "stages", "micro_batches", "units", "devices", "memory", "backward", "link", "recompute",
-)  # fmt: skip
-"""Names of the observation's ``numbers``."""
-OPTIONS = ("instance", "cluster", *PIPELINE_OPTIONS)
-"""Keys of ``reset(options=...)``."""
+ACTIONS = POINTS + UNITS
+"""Number of actions; points come first."""
 DEFAULTS: dict[str, Any] = {
     "cluster": "C", "stages": None, "micro_batch": MICRO_BATCH, "micro_batches": MICRO_BATCHES,
     "copies": COPIES, "recompute": RECOMPUTE[0], "sync": SYNC_METHODS[0], "tied": TIED[0],
@@ -63,67 +55,7 @@ DRAWS = (1, sequence.VERSION)
 """Values of the argument ``draw``."""
 
 
-def observe(space: PointSpace) -> dict[str, np.ndarray]:
-    """Compute the constant part of an episode's observation.
-
-    Returns:
-        ``chain``, ``topology`` and ``numbers``, float32; ``PipelinePlanEnv`` specifies them.
-    """
-    pipeline, cluster = space.pipeline, space.pipeline.cluster
-    ends, point_count = space.pivots[1:], len(space.pivots) - 1
-    seconds = np.stack(
-        [
-            pipeline.seconds_sum[ends],
-            formulas.transfer_seconds(pipeline.cut_before[ends], cluster.inter_bw),
-            2.0 * pipeline.parameter_sum[ends] / cluster.inter_bw,
-        ]
-    )
-    longest_seconds = seconds.max()
-    chain = np.zeros((4, POINTS), dtype=np.float32)
-    chain[:3, :point_count], chain[3, :point_count] = seconds / longest_seconds, 1.0
-    unit_count = len(space.devices) - 1
-    first_device, end_device = space.devices[:-1], space.devices[1:]
-    # The bandwidth between two units, or inside one, is that of the group that spans both.
-    group_first = np.minimum.outer(first_device, first_device)
-    group_end = np.maximum.outer(end_device, end_device)
-    topology = np.zeros((UNITS, UNITS), dtype=np.float32)
-    fastest = max(cluster.intra_bw, cluster.inter_bw)
-    topology[:unit_count, :unit_count] = cluster.bandwidth(group_first, group_end) / fastest
-    bandwidth_ratio = max(cluster.intra_bw / cluster.inter_bw, 1.0)
-    memory_seconds = 2.0 * pipeline.memory_limit / cluster.inter_bw
-    numbers = [
-        space.stages / STAGES,
-        pipeline.micro_batches / MOST_MICRO_BATCHES,
-        unit_count / UNITS,
-        np.log2(end_device[0]) / OCTAVES,
-        memory_seconds / (memory_seconds + longest_seconds * pipeline.copies),
-        pipeline.backward_sum[-1] / pipeline.seconds_sum[-1],
-        np.log2(bandwidth_ratio) / OCTAVES,
-        float(pipeline.recompute == "full"),
-    ]
-    return {
-        "chain": chain,
-        "topology": topology,
-        # A planner may have more stages than the environment.
-        "numbers": np.append(numbers[:1], np.minimum(numbers[1:], 1.0)).astype(np.float32),
-    }
-
-
-def playable(pipeline: Pipeline) -> PointSpace:
-    """Build the search space of a problem that the environment has room for.
-
-    Raises:
-        InfeasibleError: it has more than ``STAGES`` stages, or no plan.
-    """
-    if pipeline.stages > STAGES:
-        raise InfeasibleError(
-            f"{pipeline.profile.name} on {pipeline.cluster}: {pipeline.stages} stages asked for; "
-            f"PipelinePlan-v0 has at most {STAGES} (planners take more)"
-        )
-    return PointSpace.build(pipeline)
-
-
-class PipelinePlanEnv(PlanEnv):
+class PipelinePlan(Game):
     """Plan pipelines of many models, so that a trained policy can plan a model it has not seen.
 
     ## Description
@@ -131,9 +63,9 @@ class PipelinePlanEnv(PlanEnv):
     of devices if there are more than 64. Steps take turns: the first step chooses the first point
     of the next stage, the second the unit on which that stage starts. After S-1 choices of each
     kind the judge computes the length of a training step of the whole chain (arXiv 2007.04069,
-    sections 3.5 and 4.5; the formula is in ``parenvs.tasks.pipeline.formulas``). A chain of more than 128
-    pivots can be cut at points only (``parenvs.tasks.pipeline.points`` chooses them); the plan is a plan
-    of the pivots.
+    sections 3.5 and 4.5; the formula is in ``parenvs.tasks.pipeline.formulas``). A chain of more
+    than 128 pivots can be cut at points only (``parenvs.tasks.pipeline.points`` chooses them); the
+    plan is a plan of the pivots.
 
     ## Action Space
     ``Discrete(192)``: 0 to 127 cut before that point, 128 + d starts the next stage on unit d. The
@@ -169,11 +101,12 @@ class PipelinePlanEnv(PlanEnv):
     After 2 (S-1) choices or an illegal action. No truncation.
 
     ## Arguments
-    * ``instance``: None draws from the generators (``parenvs.datasets.pipeline.generators``); the name of a
-      set (``"plan-validation"``, ``"plan-test"``, ``"plan-outside"``) draws from it; the name of a
-      problem of a set (``"plan-test/cnn-003"``), a shipped name, or the path of a ``.csv`` profile
-      or of a graph gives that problem at every reset. ``reset(options={"instance": ...})`` sets
-      the instance of one episode.
+    * ``instance``: None draws from the generators (``parenvs.datasets.pipeline.generators``); the
+      name of a set (``"plan-validation"``, ``"plan-test"``, ``"plan-outside"``) draws from it; the
+      name of a problem of a set (``"plan-test/cnn-003"``) or of a numbered one
+      (``"generated-2/inside/any/17"``), a shipped name, or the path of a ``.csv`` profile or of a
+      graph gives that problem at every reset. ``reset(options={"instance": ...})`` sets the
+      instance of one episode.
     * ``cluster``, ``stages``, ``micro_batch``, ``micro_batches``, ``copies``, ``recompute``,
       ``sync``, ``tied``: settings of named instances and files, as in ``PipelineCut-v0``; they are
       also keys of ``options``. Drawn problems and sets have settings of their own, for which these
@@ -185,9 +118,13 @@ class PipelinePlanEnv(PlanEnv):
     * ``ranges``: ``"inside"``, what agents train on, or ``"outside"``, larger problems.
     * ``repeat``: episodes of each drawn problem before the next is drawn (50 in the paper).
     * ``draw``: how problems are generated: 1 draws each from the environment's generator; 2 takes
-      the numbered problems of ``parenvs.tasks.pipeline.drawn.sequence``, of the same distribution. The k-th
-      problem of a seed is always the same, and a native batch keeps problems in a pool, so that a
-      reset is a look-up.
+      the numbered problems of ``parenvs.datasets.pipeline.sequence``, of the same distribution. The
+      k-th problem of a seed is always the same, and a native batch keeps problems in a pool, so
+      that a reset is a look-up.
+    * ``pool``: with ``draw=2`` a folder in which the first problems lie, 1 GB that is mapped into
+      memory; they are written once, which takes a minute. None keeps all in memory.
+    * ``refill``: with ``draw=2`` whether another process makes the problems that come next; they
+      are the same with and without.
 
     ## Infos
     ``action_mask``; at a reset and at the end ``instance``; at the end of a plan ``length_seconds``
@@ -196,16 +133,23 @@ class PipelinePlanEnv(PlanEnv):
     return, and ``regret``, the share of it that the return falls short of (1 for illegal actions).
 
     ## Many at Once
-    ``gym.make_vec("PipelinePlan-v0", num_envs=64)``, see ``PipelinePlanVectorEnv``.
+    ``gym.make_vec("PipelinePlan-v0", num_envs=64)``, see ``PipelinePlanVectorEnv``. With a fixed
+    instance all environments share look-up tables. Drawing a problem takes as long as hundreds of
+    steps, so the speed with drawn problems depends most on ``repeat``, or on a ``pool``: see
+    ``benchmarks/results/drawing.md``.
 
     ## Version History
     * v0: first version.
     """
 
-    OPTIONS = OPTIONS
+    options = ("instance", "cluster", *PIPELINE_OPTIONS)
+    local = ("problem", "pool", "refill")
+    exact = "parenvs.agents.pipeline.planners:best_of_game"
 
     def __init__(
         self,
+        count: int = 1,
+        *,
         instance: str | Graph | StageProfile | None = None,
         cluster: str | dict[str, Any] = "C",
         stages: int | None = None,
@@ -218,13 +162,25 @@ class PipelinePlanEnv(PlanEnv):
         family: str | None = None,
         ranges: str = "inside",
         repeat: int = 1,
-        order: str = "random",
-        draw: int = 1,
+        order: str = ORDERS[0],
+        draw: int = DRAWS[0],
+        pool: str | os.PathLike[str] | None = None,
+        refill: bool = False,
         problem: Pipeline | None = None,
-        render_mode: str | None = None,
     ) -> None:
-        """Load the fixed problem, or draw a first one; see the class for the arguments."""
-        super().__init__(render_mode)
+        """Say where problems come from; see the class for the arguments."""
+        super().__init__(count)
+        self._settings: dict[str, Any] = {
+            "instance": instance,
+            "cluster": cluster,
+            "stages": stages,
+            "micro_batch": micro_batch,
+            "micro_batches": micro_batches,
+            "copies": copies,
+            "recompute": recompute,
+            "sync": sync,
+            "tied": tied,
+        }
         if family is not None and family not in generators.FAMILIES:
             raise ParenvsError(
                 f"unknown family {family!r}{did_you_mean(family, generators.FAMILIES)}; known: "
@@ -239,35 +195,38 @@ class PipelinePlanEnv(PlanEnv):
             raise ParenvsError(
                 f"draw must be one of {', '.join(map(str, DRAWS))}, not {shown(draw)}"
             )
-        self.family, self.ranges, self.repeat, self.order = family, ranges, repeat, order
-        self.draw = draw
-        self._settings: dict[str, Any] = {
-            "instance": instance,
-            "cluster": cluster,
-            "stages": stages,
-            "micro_batch": micro_batch,
-            "micro_batches": micro_batches,
-            "copies": copies,
-            "recompute": recompute,
-            "sync": sync,
-            "tied": tied,
-        }
-        self._check_arguments(problem)
-        self._fixed: PointSpace | None = None
-        self._points: list[int]
-        self._units: list[int]
-        self._over: bool
-        self._legal: np.ndarray
-        if problem is not None:
-            self._fixed = playable(problem)
-        elif instance is not None and not is_set(instance):
-            self._fixed = self._named(self._settings)
-        self._left = 0  # episodes until the next problem is drawn
-        if self._fixed is not None:
-            self._use(self._fixed)
-        else:  # a problem to render before the first reset
-            self._use(self._drawn(np.random.default_rng(0), 0, 0))
-        self.action_space = spaces.Discrete(POINTS + UNITS)
+        is_numbered = draw == sequence.VERSION
+        if (pool is not None or refill) and not is_numbered:
+            raise ParenvsError(
+                f"pool, refill: need draw={sequence.VERSION}, whose problems are numbered"
+            )
+        fixed = problem is not None or (instance is not None and not is_set(instance))
+        check_settings(self._settings, problem)
+        drawing = {"family": family is not None, "repeat": repeat > 1}
+        drawing["ranges"], drawing["draw"] = ranges != "inside", is_numbered
+        for name, given in drawing.items():
+            if given and (fixed or (name in ("ranges", "draw") and instance is not None)):
+                raise ParenvsError(f"{name}: no problems are generated here; leave it out")
+        if order != ORDERS[0] and (fixed or instance is None):
+            raise ParenvsError(
+                f"order: {order!r} plays a set, like instance='plan-test'; leave it out"
+            )
+        self.source: Source
+        if fixed:
+            space = playable(problem) if problem is not None else named(self._settings)
+            self.source = Fixed(PlanProblem(space))
+        elif instance is not None:
+            problems = instance_sets.load_set(instance)
+            names = [each.name for each in problems if family in (None, each.family)]
+            self.source = Members(names, member, order)
+        else:
+            self.source = Drawn(partial(numbered if is_numbered else drawn, family, ranges))
+        self.source.repeat = repeat
+        self.pool: ProblemPool | None = None
+        if is_numbered and (count > 1 or pool is not None or refill):
+            self.pool = ProblemPool(family, ranges, count, pool, refill)
+        self._own: PlanTables | None = self.pool  # of problems that differ
+        self.action_space = spaces.Discrete(ACTIONS)
         self.observation_space = spaces.Dict(
             {
                 "chain": spaces.Box(0.0, 1.0, (4, POINTS), np.float32),
@@ -277,211 +236,362 @@ class PipelinePlanEnv(PlanEnv):
                 "step": spaces.Discrete(2 * (STAGES - 1) + 1),
             }
         )
-
-    def _elsewhere(self, options: dict[str, Any]) -> PointSpace:
-        return self._space_of_options(options)
-
-    def _enter(self, other: PointSpace | None) -> None:
-        if other is not None:
-            self._use(other)
-            self._left = 0
-        elif self._fixed is not None:
-            self._use(self._fixed)
-        elif self._left and self._next:  # a seed begins with a new problem
-            self._left -= 1
-        else:
-            self._use(self._drawn(self.np_random, self._next, self.np_random_seed))
-            self._left, self._next = self.repeat - 1, self._next + 1
-
-    def step(
-        self, action: int | np.int64
-    ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Choose a point or a unit."""
-        action, reward = whole_number(action), 0.0
-        if self._over or not (0 <= action < POINTS + UNITS and self._legal[action]):
-            self._over, reward, self._outcome = True, ILLEGAL, self._known_outcome(ILLEGAL)
-        elif action < POINTS:
-            self._points.append(action)
-        else:
-            self._units.append(action - POINTS)
-            if len(self._units) == self.space.stages:
-                self._over = True
-                plans = self.space.plan(np.array(self._points[1:]), np.array(self._units[1:]))
-                reward = float(self.problem.values(*plans))
-                self._outcome = {
-                    "length_seconds": float(self.problem.length(*plans)),
-                    "excess_bytes": float(self.problem.excess_bytes(*plans)),
-                    **self._known_outcome(reward),
-                }
-        self._legal = np.ones_like(self._legal) if self._over else self._mask()
-        return self._observation(), reward, self._over, False, self._info()
-
-    def action_masks(self) -> np.ndarray:
-        """Return the legal actions, (192,) bool; all are true once the episode is over."""
-        return self._legal.copy()
-
-    def plan(self) -> PipelinePlan:
-        """Return the plan built so far; the rest of the chain is its last stage."""
-        count = len(self._units)
-        cuts, device_cuts = self.space.plan(
-            np.array(self._points[1:count], dtype=int), np.array(self._units[1:], dtype=int)
-        )
-        return self.problem.plan(cuts, device_cuts)
-
-    def _viewable(self) -> Report | Pipeline:
-        return pipeline_so_far(self.plan(), self.problem)
+        self.stages = np.zeros(count, dtype=np.int64)
+        self.optimum = np.full(count, np.nan)
+        self._is_plain = np.ones(count, dtype=np.bool_)  # whether ``PointBatch`` has the costs
+        # Row k is the start of stage k in every episode.
+        self.points, self.units = np.zeros((2, STAGES, count), dtype=np.int64)
+        self.made = np.empty(count, dtype=np.int64)  # choices
+        self.figures = np.empty((3, count))  # length, excess bytes and return of ended episodes
+        self._plan = np.empty((count, 2, STAGES - 1), dtype=np.float32)
+        # The last column stands for all numbers that are not actions.
+        self._legal = np.zeros((count, ACTIONS + 1), dtype=np.bool_)
+        self._cells = self._rows * (ACTIONS + 1)
+        self._is_known = False  # whether ``_legal`` is of the choices made
+        # Number of choices made, if it is the same everywhere and no episode is over; else None.
+        self._common: int | None = None
 
     @property
-    def draws(self) -> bool:
-        """Whether problems are drawn, from the generators or from a set."""
-        return self._fixed is None
+    def legal(self) -> np.ndarray:
+        """See ``Game.legal``."""
+        self._look()
+        return self._legal[:, :ACTIONS]
+
+    def put(self, rows: Rows, problem: PlanProblem) -> None:
+        """See ``Game.put``."""
+        self.stages[rows], self.optimum[rows] = problem.stages, problem.optimum
+        self._is_plain[rows] = computes(problem.pipeline)
+        if rows is EVERY or self.count == 1:  # all share its tables
+            return
+        if self.pool is not None:
+            self.pool.lend(rows, problem)
+            return
+        if self._own is None:
+            shared = self._shared.tables.arrays
+            self._own = PlanTables(reserved(shared, self.count))
+            self._own.put(EVERY, shared)
+        self._own.put(rows, problem.tables.arrays)
+
+    def start(self, rows: Rows) -> None:
+        """See ``Game.start``: nothing is chosen."""
+        self._plan[rows] = -1.0
+        self.made[rows] = 0
+        self.over[rows] = False
+        self._compare(rows is EVERY)
+
+    def deal(self, rows: Rows, streams: Sequence[Stream], source: Source | None = None) -> None:
+        """See ``Game.deal``; the problems of a pool are taken together."""
+        if self.pool is None or source is not None:
+            super().deal(rows, streams, source)
+            for row in self._rows[rows].tolist() if self.draws and not self._shared else ():
+                self._held[row].forget()
+            return
+        due = []
+        for row in self._rows[rows].tolist():
+            stream = streams[row]
+            if stream.left > 0:
+                stream.left -= 1
+            else:
+                due.append(stream)
+        if due:
+            turns = [(stream.number - stream.row) // stream.count for stream in due]
+            numbers = sequence.number_of([stream.seed for stream in due], turns)
+            for stream in due:
+                stream.number += stream.count
+                stream.left = self.source.repeat - 1
+            self._take(np.array([stream.row for stream in due]), numbers, max(turns))
+        self.start(rows)
+
+    def preview(self) -> None:
+        """See ``Game.preview``."""
+        if self.pool is None:
+            super().preview()
+        else:
+            zeros = [0] * self.count
+            self._take(self._rows, sequence.number_of(zeros, zeros), 0)
+            self.start(EVERY)
+
+    def close(self) -> None:
+        """See ``Game.close``: end the process that refills the pool, if there is one."""
+        if self.pool is not None:
+            self.pool.close()
+
+    def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
+        """See ``Game.play``: choose a point or a unit in each episode."""
+        made, columns = self._common, self.columns(actions)
+        self._look()
+        self._is_known = False
+        if rows is EVERY and made is not None:
+            legal = self._legal.take(self._cells + columns)
+            if np.count_nonzero(legal) == self.count:
+                self._common = made + 1
+                return self._choose(made % 2, made // 2, EVERY, columns)
+        rows = self._rows[rows]
+        legal, rewards = self._legal[rows, columns], np.full(len(rows), ILLEGAL)
+        illegal = rows[~legal]
+        self.over[illegal] = True
+        self.figures[:2, illegal], self.figures[2, illegal] = np.nan, ILLEGAL
+        choices = self.made[rows]
+        for turn in (0, 1):
+            index = np.flatnonzero(legal & (choices % 2 == turn))
+            if index.size:
+                stage = choices[index] // 2
+                rewards[index] = self._choose(turn, stage, rows[index], columns[index])
+        self._compare()
+        return rewards
+
+    def observation(self, rows: Rows) -> dict[str, np.ndarray]:
+        """See ``Game.observation``."""
+        if self._shared is not None:
+            count = len(self._rows[rows])
+            shared = self._shared.tables.constant
+            constant = {key: _repeated(value, count) for key, value in shared.items()}
+        else:
+            own = self._own.constant if self.pool is None else self.pool.seen
+            constant = {key: value[rows] for key, value in own.items()}
+        return {**constant, "plan": self._plan[rows], "step": self.made[rows]}
+
+    def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
+        """See ``Game.outcome``: ``length_seconds`` and ``excess_bytes`` of whole plans."""
+        length, excess_bytes, value = self.figures[:, rows]
+        figures = {"length_seconds": length, "excess_bytes": excess_bytes}
+        return with_regret(figures, value, self.optimum[rows])
+
+    def plan(self, row: int) -> Plan:
+        """Return the plan so far; the rest of the chain is its last stage."""
+        problem, cuts = self._problem(row), slice(1, 1 + int(self.made[row]) // 2)
+        pivots, devices = self.points[cuts, row], self.units[cuts, row]
+        return problem.pipeline.plan(problem.pivots[pivots], problem.devices[devices])
+
+    def problem(self, row: int) -> Pipeline:
+        """See ``Game.problem``."""
+        return self._problem(row).pipeline
+
+    def space_of(self, row: int) -> PointSpace:
+        """Return the points and units of an episode's problem."""
+        return self._problem(row).space
+
+    @property
+    def space(self) -> PointSpace:
+        """The points and units of the first episode's problem."""
+        return self.space_of(0)
+
+    def view(self, row: int) -> Report | Pipeline:
+        """See ``Game.view``: before the first stage there is nothing to judge."""
+        plan, problem = self.plan(row), self.problem(row)
+        return problem.report(plan, any_stages=True) if plan.cuts else problem
+
+    def instance(self, row: int) -> str:
+        """See ``Game.instance``."""
+        if self._held[row] is None:
+            assert self.pool is not None
+            return self.pool.names(self._rows[row : row + 1])[0]
+        return super().instance(row)
+
+    def instances(self, rows: np.ndarray) -> str | list[str]:
+        """See ``Game.instances``."""
+        if self.pool is None or self._shared is not None:
+            return super().instances(rows)
+        return self.pool.names(rows)
 
     @property
     def episode_steps(self) -> int:
         """Steps of an episode without illegal actions; the largest number if problems are drawn."""
-        return 2 * ((self.space.stages if self._fixed else STAGES) - 1)
+        return 2 * ((STAGES if self.draws else self.source.only.stages) - 1)
 
-    @property
-    def largest_return(self) -> float:
-        """An upper bound of the return; learners scale returns by it."""
-        return 1.0
-
-    def _mask(self) -> np.ndarray:
-        """Return the legal actions while the episode is not over, (192,) bool."""
-        mask = np.zeros(POINTS + UNITS, dtype=bool)
-        stage = len(self._units) - 1
-        if len(self._points) == len(self._units):
-            legal = self.space.legal_points(stage, self._points[-1], self._units[-1])
-            mask[: len(legal) - 1] = legal[:-1]
-        else:
-            legal = self.space.legal_units(
-                stage, self._points[-2], self._units[-1], self._points[-1]
-            )
-            mask[POINTS : POINTS + len(legal) - 1] = legal[:-1]
-        return mask
-
-    def _observation(self) -> dict[str, Any]:
-        plan = np.full((2, STAGES - 1), -1.0, dtype=np.float32)
-        plan[0, : len(self._points) - 1] = np.array(self._points[1:], dtype=np.float32) / POINTS
-        plan[1, : len(self._units) - 1] = np.array(self._units[1:], dtype=np.float32) / UNITS
-        step = len(self._points) + len(self._units) - 2
-        constant = {key: value.copy() for key, value in self._constant.items()}
-        return {**constant, "plan": plan, "step": np.int64(step)}
-
-    def _known_outcome(self, value: float) -> dict[str, float]:
-        """Return the optimum and the regret of an episode that returned ``value``, if known."""
-        return outcome_of(value, optimum_of(self.instance))
-
-    def _use(self, space: PointSpace) -> None:
-        """Start an episode of the problem of ``space``."""
-        self.space, self.problem = space, space.pipeline
-        self._constant = observe(space)
-        self._start()
-
-    def _start(self) -> None:
-        """Start an episode with nothing chosen; stage 0 starts at point 0 and unit 0."""
-        self._points, self._units, self._over, self._outcome = [0], [0], False, {}
-        self._legal = self._mask()
-
-    def _drawn(self, rng: np.random.Generator, number: int, seed: int) -> PointSpace:
-        """Draw a problem from the generators, or from the set that ``instance`` names.
-
-        Args:
-            rng: generator of this environment.
-            number: number of the problem since the last seed, which ``order`` may go by.
-            seed: that seed, which ``draw`` may go by.
-        """
-        set_name = self._settings["instance"]
-        if set_name is None and self.draw == sequence.VERSION:
-            return self.space_of(int(sequence.number_of([seed], [number])[0]))
-        if set_name is None:
-            return generators.draw(rng, self.family, RANGES[self.ranges]).space
-        problems = self._set(set_name)
-        one_by_one = is_sequential(self.order)
-        index = number % len(problems) if one_by_one else int(rng.integers(len(problems)))
-        # The problem's own ``space`` would stay in memory as long as the cached set.
-        return playable(problems[index].pipeline)
-
-    def space_of(self, number: int) -> PointSpace:
-        """Draw the problem of a number, see ``parenvs.tasks.pipeline.drawn.sequence``."""
-        return sequence.problem_of(number, self.family, self.ranges).space
-
-    def _set(self, name: str) -> list[generators.DrawnProblem]:
-        """Return the problems of a set, those of the family alone if there is one."""
-        problems = instance_sets.load_set(name)
-        if self.family is None:
-            return problems
-        return [problem for problem in problems if problem.family == self.family]
-
-    def _space_of_options(self, options: dict[str, Any]) -> PointSpace:
-        """Load the problem that options of ``reset`` name.
-
-        Raises:
-            ParenvsError: an option or the instance is unknown, or no plan fits the memory.
-        """
-        check_options(options, self.OPTIONS)
+    def elsewhere(self, options: dict[str, Any]) -> Source:
+        """See ``Game.elsewhere``."""
         settings = {**self._settings, **options}
         if settings["instance"] is None or is_set(settings["instance"]):
             raise ParenvsError("options: 'instance' must name a problem, a graph or a file")
-        if is_set(settings["instance"], member=True):
-            self._check_member({key: options[key] for key in options if key != "instance"})
-        return self._named(settings)
+        if is_member(settings["instance"]):
+            check_member({key: options[key] for key in options if key != "instance"})
+        return Fixed(PlanProblem(named(settings)))
 
-    def _check_arguments(self, problem: Pipeline | None) -> None:
-        """Raise an error for arguments that would be ignored.
+    def _problem(self, row: int) -> PlanProblem:
+        """Return the problem of an episode."""
+        problem: PlanProblem | None = self._held[row]
+        if problem is None:
+            assert self.pool is not None
+            return self.pool.problem(row)
+        return problem
 
-        Raises:
-            ParenvsError: a setting is given for problems that have their own, or how to draw for a
-                problem that is fixed; an order is given where no set is played.
+    def _take(self, rows: np.ndarray, numbers: np.ndarray, turn: int) -> None:
+        """Give episodes ``rows``, (k,) int64, problems of the pool; see ``ProblemPool.take``."""
+        assert self.pool is not None
+        self.pool.take(rows, numbers, turn)
+        self.stages[rows] = self.pool.batch.stages[self.pool.slot[rows]]
+        self.optimum[rows], self._is_plain[rows], self._shared = np.nan, True, None
+        for row in rows.tolist():
+            self._held[row] = None
+
+    def _compare(self, is_start: bool = False) -> None:
+        """Note whether all episodes have made as many choices, and none is over."""
+        made = int(self.made[0])
+        alike = is_start or not (self.over.any() or (self.made != made).any())
+        self._common, self._is_known = made if alike else None, False
+
+    def _choose(self, turn: int, stage: Any, rows: Rows, actions: np.ndarray) -> np.ndarray:
+        """Take legal actions that choose the start of the stage after ``stage``.
+
+        Args:
+            turn: 0 if the actions choose points, 1 if they choose units.
+            stage: number of the stage that ends there: (k,) int64, or one for all.
+            rows: the episodes.
+            actions: (k,) int64.
+
+        Returns:
+            (k,) float64 rewards.
         """
-        instance, signature = self._settings["instance"], self._settings
-        changed = {
-            name: signature[name]
-            for name, default in DEFAULTS.items()
-            if name in signature and signature[name] != default
-        }
-        fixed = problem is not None or (instance is not None and not is_set(instance))
-        if not fixed or (problem is None and is_set(instance, member=True)):
-            self._check_member(changed)
-        if problem is not None and (changed or instance is not None):
-            name = next(iter(changed), "instance")
-            raise ParenvsError(f"{name}: the argument problem has its own; leave out one of them")
-        drawing = {"family": self.family is not None, "repeat": self.repeat > 1}
-        drawing["ranges"], drawing["draw"] = self.ranges != "inside", self.draw != DRAWS[0]
-        for name, given in drawing.items():
-            if given and (fixed or (name in ("ranges", "draw") and instance is not None)):
-                raise ParenvsError(f"{name}: no problems are generated here; leave it out")
-        if self.order != PLAYED[0] and (fixed or instance is None):
-            raise ParenvsError(
-                f"order: {self.order!r} plays a set, like instance='plan-test'; leave it out"
-            )
+        self.made[rows] += 1
+        rewards = np.zeros(len(actions))
+        if not turn:
+            self.points[stage + 1, rows] = actions
+            self._plan[rows, 0, stage] = actions * (1 / POINTS)
+            return rewards
+        units = actions - POINTS
+        self.units[stage + 1, rows] = units
+        self._plan[rows, 1, stage] = units * (1 / UNITS)
+        ended = (self.stages[rows] == stage + 2).nonzero()[0]
+        if ended.size:
+            rows = EVERY if ended.size == self.count else self._rows[rows][ended]
+            cuts, first_units = self.points[1:, rows].T, self.units[1:, rows].T
+            self.figures[:, rows] = self._figures(rows, cuts, first_units)
+            rewards[ended] = self.figures[2, rows]
+            self.over[rows], self._common = True, None
+        return rewards
 
-    def _check_member(self, changed: dict[str, Any]) -> None:
-        """Raise an error if settings are given for a problem that was drawn.
+    def _figures(self, rows: Rows, cuts: np.ndarray, units: np.ndarray) -> Any:
+        """Return length, excess bytes and return of plans, (k, 7) each, of episodes ``rows``."""
+        if self._shared is not None:
+            return self._shared.figures(cuts, units)
+        tables, slots = self._tables(rows)
+        figures = np.array(tables.batch.figures(cuts, units, slots))
+        for index in np.flatnonzero(~self._is_plain[rows]).tolist():
+            one = slice(index, index + 1)
+            problem = self._held[self._rows[rows][index]]
+            figures[:, one] = problem.figures(cuts[one], units[one])
+        return figures
 
-        Raises:
-            ParenvsError: they are.
-        """
-        for name in changed:
-            raise ParenvsError(
-                f"{name}: drawn problems have settings of their own; leave it out, or name the "
-                "instance, graph or file that it is for"
-            )
+    def _look(self) -> None:
+        """Compute the legal actions of all episodes that are not over, if they are not known."""
+        if self._is_known:
+            return
+        self._is_known = True
+        if self._common is not None:
+            self._look_at(self._common % 2, self._common // 2, EVERY)
+            return
+        turns = np.where(self.over, -1, self.made % 2)
+        for turn in (0, 1):
+            rows = np.flatnonzero(turns == turn)
+            if rows.size:
+                self._look_at(turn, self.made[rows] // 2, rows)
 
-    def _named(self, settings: dict[str, Any]) -> PointSpace:
-        """Load a problem of a set, a shipped instance or a file, with the given settings."""
-        instance = settings["instance"]
-        if is_set(instance, member=True):
-            return playable(instance_sets.find(instance).pipeline)
-        settings = {**settings, "cluster": Cluster.parse(settings["cluster"])}
-        if settings["stages"] is None:
-            settings["stages"] = min(stages_on(settings["cluster"]), STAGES)
-        return playable(load_problem(settings.pop("instance"), **settings))
+    def _look_at(self, turn: int, stage: Any, rows: Rows) -> None:
+        """Compute the legal actions of episodes; see ``_choose`` for the arguments."""
+        (tables, slots), legal = self._tables(rows), self._legal
+        point, unit = self.points[stage, rows], self.units[stage, rows]
+        if turn:
+            end = self.points[stage + 1, rows]
+            legal[rows, :POINTS] = False
+            legal[rows, POINTS:ACTIONS] = tables.legal_units(slots, stage, point, unit, end)
+        else:
+            legal[rows, :POINTS] = tables.legal_points(slots, stage, point, unit)
+            legal[rows, POINTS:ACTIONS] = False
+
+    def _tables(self, rows: Rows) -> tuple[PlanTables, Slots]:
+        """Return the tables in which the problems of episodes are, and their slots."""
+        if self._shared is not None:
+            return self._shared.tables, 0
+        assert self._own is not None
+        return self._own, (self._rows if self.pool is None else self.pool.slot)[rows]
 
 
-def is_set(instance: Any, member: bool = False) -> bool:
-    """Return whether an instance is the name of a shipped set, or of a member of one."""
-    if not isinstance(instance, str):
-        return False
-    name = instance.split("/")[0] if member else instance
-    return name in instance_sets.SETS
+class PipelinePlanEnv(GameEnv, game=PipelinePlan):
+    """A single environment of ``PipelinePlan``."""
+
+
+class PipelinePlanVectorEnv(GameVectorEnv, single=PipelinePlanEnv):
+    """A native batch of ``PipelinePlan``."""
+
+
+def is_set(instance: Any) -> bool:
+    """Return whether an instance is the name of a shipped set."""
+    return isinstance(instance, str) and instance in instance_sets.SETS
+
+
+def is_member(instance: Any) -> bool:
+    """Return whether an instance is the name of a problem of a shipped set, or a numbered one."""
+    first = instance.split("/")[0] if isinstance(instance, str) else None
+    return first in instance_sets.SETS or first == sequence.FIRST
+
+
+def check_settings(settings: dict[str, Any], problem: Pipeline | None) -> None:
+    """Raise an error for settings that would be ignored.
+
+    Args:
+        settings: ``instance`` and the keys of ``DEFAULTS``.
+        problem: the problem that is given beside them, if there is one.
+
+    Raises:
+        ParenvsError: a setting is given for problems that have their own.
+    """
+    instance = settings["instance"]
+    changed = {name: settings[name] for name, value in DEFAULTS.items() if settings[name] != value}
+    if problem is not None and (changed or instance is not None):
+        name = next(iter(changed), "instance")
+        raise ParenvsError(f"{name}: the argument problem has its own; leave out one of them")
+    if problem is None and (instance is None or is_set(instance) or is_member(instance)):
+        check_member(changed)
+
+
+def check_member(changed: dict[str, Any]) -> None:
+    """Raise an error if settings are given for a problem that was drawn.
+
+    Raises:
+        ParenvsError: they are.
+    """
+    for name in changed:
+        raise ParenvsError(
+            f"{name}: drawn problems have settings of their own; leave it out, or name the "
+            "instance, graph or file that it is for"
+        )
+
+
+def named(settings: dict[str, Any]) -> PointSpace:
+    """Load a problem of a set, a shipped instance or a file, with the given settings."""
+    settings = dict(settings)
+    instance = settings.pop("instance")
+    if is_member(instance):
+        return playable(instance_sets.find(instance).pipeline)
+    settings["cluster"] = Cluster.parse(settings["cluster"])
+    if settings["stages"] is None:
+        settings["stages"] = min(stages_on(settings["cluster"]), STAGES)
+    return playable(load_problem(instance, **settings))
+
+
+def member(name: str) -> PlanProblem:
+    """Return a problem of a set by its name."""
+    # The problem's own ``space`` would stay in memory as long as the cached set.
+    return PlanProblem(playable(instance_sets.find(name).pipeline))
+
+
+def drawn(family: str | None, ranges: str, stream: Stream) -> PlanProblem:
+    """Draw a problem from the generator of a stream."""
+    return PlanProblem(generators.draw(stream.rng, family, RANGES[ranges]).space)
+
+
+def numbered(family: str | None, ranges: str, stream: Stream) -> PlanProblem:
+    """Draw the next numbered problem of a stream."""
+    turn = (stream.number - stream.row) // stream.count
+    number = int(sequence.number_of([stream.seed], [turn])[0])
+    return PlanProblem(sequence.problem_of(number, family, ranges).space)
+
+
+def _repeated(values: np.ndarray, count: int) -> np.ndarray:
+    """Return a view of shape (count, ...) of values of shape (1, ...).
+
+    ``np.broadcast_to`` is slower.
+    """
+    shape, strides = values.shape[1:], values.strides[1:]
+    return np.ndarray((count, *shape), values.dtype, values, 0, (0, *strides))

@@ -6,7 +6,7 @@ k-th problem (from 0) that an environment with the seed s draws is one of the ``
 from number k / ``PACE`` on, rounded down; a hash of s and k chooses. So environments draw from a
 window of the same problems, which moves by one problem when each has drawn ``PACE``: n environments
 play each problem about ``PACE`` n times while it lies in the window, which is why their problems
-can be kept in a ``ProblemPool``.
+can be kept in a ``ProblemPool`` (``parenvs.tasks.pipeline.game.pool``).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from parenvs.datasets.pipeline import generators
 from parenvs.datasets.pipeline.generators import FAMILIES, DrawnProblem
+from parenvs.errors import UnknownInstanceError, shown
 
 VERSION = 2
 """Version of the draw: a problem's number, and what it is drawn from, change only with it."""
@@ -26,6 +27,10 @@ PACE = 4
 """Draws of an environment in which the window moves by one problem."""
 RANGES = {"inside": generators.INSIDE, "outside": generators.OUTSIDE}
 """Values of the argument ``ranges``."""
+ANY = "any"
+"""In names, the family of problems whose family is drawn, too."""
+FIRST = f"generated-{VERSION}"
+"""First word of the names of numbered problems."""
 _WORD = (1 << 64) - 1
 
 
@@ -60,7 +65,24 @@ def problem_of(number: int, family: str | None, ranges: str) -> DrawnProblem:
 
 def name_of(number: int, family: str | None, ranges: str) -> str:
     """Return the name of the problem of a number, like ``"generated-2/inside/any/17"``."""
-    return f"generated-{VERSION}/{ranges}/{family or 'any'}/{number}"
+    return f"{FIRST}/{ranges}/{family or ANY}/{number}"
+
+
+def named(name: str) -> DrawnProblem:
+    """Draw the problem of a name that ``name_of`` gave.
+
+    Raises:
+        UnknownInstanceError: it is no such name.
+    """
+    first, *words = name.split("/")
+    if first == FIRST and len(words) == 3 and words[2].isdecimal() and words[0] in RANGES:
+        ranges, family, number = words
+        if family == ANY or family in FAMILIES:
+            return problem_of(int(number), None if family == ANY else family, ranges)
+    raise UnknownInstanceError(
+        f"unknown problem {shown(name)}; drawn ones are called like {name_of(17, None, 'inside')}: "
+        f"ranges ({', '.join(RANGES)}), family ({', '.join((ANY, *FAMILIES))}) and number"
+    )
 
 
 def _mixed(words: np.ndarray) -> np.ndarray:
