@@ -80,7 +80,7 @@ class Decisions:
 def row(problem: BenchProblem) -> list[str]:
     """The table's row of a problem."""
     env = gym.make(TASKS[problem.task], **problem.env_kwargs)
-    decisions = Decisions(getattr(env.unwrapped, "game", env.unwrapped).space)
+    decisions = Decisions(env.get_wrapper_attr("game").space)
     plans = [decisions.best(first) for first in (0, 1)]
     best = [decisions.base + float(decisions.pays @ plan) for plan in plans]
     assert np.isclose(max(best), problem.optimum), (best, problem.optimum)

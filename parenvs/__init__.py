@@ -13,8 +13,6 @@ from importlib import import_module as _import_module
 from pathlib import Path as _Path
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from gymnasium.envs.registration import register as _register
-
 __version__ = "0.2.0"
 
 # In a checkout, agents/, datasets/ and leaderboard/ lie beside this package; installed, inside it.
@@ -25,6 +23,8 @@ from parenvs.cluster import Cluster, Device
 from parenvs.core.judge import judge
 from parenvs.core.plan import load_plan
 from parenvs.core.problem import problem
+from parenvs.core.registry import TASKS as _TASKS
+from parenvs.envs import register as _register
 from parenvs.errors import ParenvsError
 from parenvs.graph.formats.sources import from_hlo, from_jax, from_torch
 from parenvs.graph.graph import Graph
@@ -102,23 +102,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY})
 
 
-_GAMES = {
-    "DataParallel-v0": "partition.game:DataParallelEnv partition.game",
-    "ElasticPlan-v0": "elastic.game:ElasticPlanEnv elastic.game",
-    "HybridPlan-v0": "hybrid.game:HybridPlanEnv hybrid.game",
-    "IntraOpSharding-v0": "sharding.game:IntraOpShardingEnv sharding.game",
-    "MicroBatchOrder-v0": "order.game:MicroBatchOrderEnv order.game",
-    "OperatorPartition-v0": "partition.game:OperatorPartitionEnv partition.game",
-    "PartitionPlan-v0": "partition.drawn_game:PartitionPlanEnv partition.drawn_game",
-    "PipelineCut-v0": "pipeline.game.cut:PipelineCutEnv pipeline.game.cut",
-    "PipelinePlan-v0": "pipeline.game.plan:PipelinePlanEnv pipeline.game.plan",
-}
-for _id, _where in _GAMES.items():
-    _single, _module = _where.split()
-    _many = f"{_module}:{_single.split(':')[1].removesuffix('Env')}VectorEnv"
-    for _name in (_id, f"parenvs/{_id}"):
-        _register(
-            id=_name,
-            entry_point=f"parenvs.tasks.{_single}",
-            vector_entry_point=f"parenvs.tasks.{_many}",
-        )
+for _task in _TASKS.values():
+    _register(_task)

@@ -11,7 +11,6 @@ import gymnasium as gym
 import numpy as np
 
 from parenvs.agents.planners import solve
-from parenvs.agents.reference import reference
 from parenvs.core.answer import Answer
 from parenvs.core.game import Game
 from parenvs.core.plan import Plan
@@ -81,8 +80,7 @@ def evaluate(
     True
     """
     game = getattr(env.unwrapped, "game", None) if isinstance(env, gym.Env) else None
-    space = None if game is not None else getattr(getattr(env, "unwrapped", None), "space", None)
-    if game is None and space is None:
+    if game is None:
         raise ParenvsError(
             f"evaluate takes an environment of parenvs, made by gym.make, not {shown(env)}"
         )
@@ -97,7 +95,7 @@ def evaluate(
         returns.append(_play(env, choose, False))
         if returns[-1] > best_value:
             best_value, best_plan = returns[-1], env.get_wrapper_attr("plan")()
-    answer = reference(space) if game is None else best_of(game)
+    answer = best_of(game)
     report = problem.report(plan)
     return Evaluation(
         value,

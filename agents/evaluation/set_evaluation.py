@@ -21,9 +21,9 @@ from parenvs.agents.evaluation.statistics import (
     performance_profile,
     probability_of_improvement,
 )
+from parenvs.core.game import regret_of
 from parenvs.core.judge import OPTIMAL
 from parenvs.core.sets import KINDS, Reference, family_named, set_of
-from parenvs.envs.base import regret_of
 from parenvs.errors import ParenvsError, one_line
 from parenvs.files import write_text
 

@@ -25,6 +25,8 @@ from stable_baselines3.common.vec_env.base_vec_env import (
     VecEnvStepReturn,
 )
 
+from parenvs.core.registry import environments
+
 
 def make_env(
     env_id: str, env_kwargs: dict[str, Any], seed: int, envs: int, native: bool = True
@@ -68,11 +70,9 @@ def has_batch(env_id: str, env_kwargs: dict[str, Any]) -> bool:
     spec = gym.registry.get(env_id.rpartition(":")[2])
     if spec is None or spec.additional_wrappers or spec.max_episode_steps is not None:
         return False
-    entry = spec.vector_entry_point
-    module = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
     # These arguments of gym.make add wrappers, which a batch cannot have.
     wrapping = {"max_episode_steps", "disable_env_checker"} & env_kwargs.keys()
-    return module.startswith("parenvs.tasks.") and not wrapping
+    return spec.id in environments() and not wrapping
 
 
 @contextlib.contextmanager

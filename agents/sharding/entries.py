@@ -284,7 +284,7 @@ class DrawnSharding(DrawnProblem, ShardingProblem):
     def load(self) -> Sharding:
         """See ``TaskProblem.load``."""
         family = FAMILIES[sum(self.number) % len(FAMILIES)]
-        word = int(self.rng.bit_generator.seed_seq.generate_state(1)[0])  # type: ignore[union-attr]
+        word = int(self.rng.bit_generator.seed_seq.generate_state(1)[0])
         return drawn(family, 10**9 + word)
 
     @property

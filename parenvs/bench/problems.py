@@ -160,5 +160,4 @@ def _space(task: str, kwargs: dict[str, Any]) -> CutSpace | PartitionSpace:
         # Solving a pipeline that fits nowhere raises an error; no reward of a partition depends on
         # memory.
         warnings.filterwarnings("ignore", message="no plan fits the memory")
-        env: Any = gym.make(TASKS[task], **kwargs).unwrapped
-        return getattr(env, "game", env).space
+        return gym.make(TASKS[task], **kwargs).get_wrapper_attr("game").space

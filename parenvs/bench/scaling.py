@@ -129,9 +129,9 @@ def memory(what: str, case: Case, count: int, steps: int = 1) -> dict[str, Any]:
     first_batch.close()
     boxes = [space for space in envs.observation_space.values() if hasattr(space, "low")]
     parts = ("low", "high", "bounded_below", "bounded_above")
-    game = getattr(envs, "game", None)
-    holders = [envs, game, getattr(getattr(game, "groups", None), "home", None)]
-    kept = [value for holder in holders if holder for value in vars(holder).values()]
+    groups = getattr(envs.game, "groups", None)
+    holders = [envs, envs.game, *([groups.home] if groups else [])]
+    kept = [value for holder in holders for value in vars(holder).values()]
     arrays = [value for value in kept if isinstance(value, np.ndarray)]
     return {
         "what": what,

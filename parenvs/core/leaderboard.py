@@ -217,7 +217,7 @@ class TaskProblem:
 
     def judge(self, plan: Plan) -> Any:
         """Judge a plan on this problem."""
-        return judge(plan, self.target)  # type: ignore[call-overload]
+        return judge(plan, self.target)
 
     def decided(self, report: Any) -> Any:
         """Return what a judged plan decides, JSON types."""

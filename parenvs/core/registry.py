@@ -104,6 +104,12 @@ def register(task: Task) -> None:
     TASKS.register(task)
 
 
+def environments() -> dict[str, str]:
+    """Return each environment's id, with and without its namespace -> where its game is."""
+    games = {name: game for task in TASKS.values() for name, game in task.envs.items()}
+    return games | {f"parenvs/{name}": game for name, game in games.items()}
+
+
 def task_of(thing: Any, expected: str = "expected a problem, a plan or a report") -> Task:
     """Return the task of a problem, a plan or a report: by its attribute ``task``.
 

@@ -70,19 +70,16 @@ def find(name: str) -> Knapsack:
     return Knapsack(name, *(tuple(rng.integers(1, 9, ITEMS).tolist()) for _ in range(2)), 16)
 
 
-def drawn(stream: Any) -> Knapsack:
-    return find(f"knapsack/{stream.rng.integers(99)}")
-
-
 class Pack(Game):
     """Take or leave one item after the other; the return is 1 / cost, or -1 for too much weight."""
 
-    options = ("instance",)
+    options, episode_steps = ("instance",), ITEMS
 
     def __init__(self, count: int = 1, *, instance: str | None = None, problem: Any = None) -> None:
         super().__init__(count)
         only = problem or (instance and find(instance))
-        self.source = Fixed(only) if only else Drawn(drawn)
+        draws = Drawn(lambda stream: find(f"knapsack/{stream.rng.integers(99)}"))
+        self.source = Fixed(only) if only else draws
         self.turn, self.taken = np.zeros(count, dtype=int), np.zeros((count, ITEMS), dtype=np.int8)
         self.action_space = spaces.Discrete(2)
         self.observation_space = spaces.Dict(
@@ -110,17 +107,11 @@ class Pack(Game):
     def plan(self, row: int) -> KnapsackPlan:
         return self.problem(row).plan(np.flatnonzero(self.taken[row]))
 
-    @property
-    def episode_steps(self) -> int:
-        return ITEMS
+
+class PackEnv(GameEnv, game=Pack): ...
 
 
-class PackEnv(GameEnv, game=Pack):
-    pass
-
-
-class PackVectorEnv(GameVectorEnv, single=PackEnv):
-    pass
+class PackVectorEnv(GameVectorEnv, single=PackEnv): ...
 
 
 def exact(request: KnapsackRequest) -> Answer:

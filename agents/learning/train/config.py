@@ -14,13 +14,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
-import gymnasium as gym
-from gymnasium.envs.registration import load_env_creator
-
 from parenvs import __version__
 from parenvs.agents.learning.distributed.distribution import Distribution
 from parenvs.agents.learning.train.learners import learner_of
+from parenvs.core.registry import environments
 from parenvs.core.request import STEPS
+from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
 from parenvs.fields import number, one_of, read, whole, words
 from parenvs.files import write_text
@@ -220,20 +219,15 @@ def _parsed(content: Any) -> Config:
 def _check_env(config: Config) -> None:
     """Raise ``ParenvsError`` unless it is an environment of the suite with arguments it takes."""
     # Other ids could name a module to import: gym.make("module:Name-v0").
-    known = {
-        name: str(spec.entry_point)
-        for name, spec in gym.registry.items()
-        if str(spec.entry_point).startswith("parenvs.tasks.")
-    }
+    known = environments()
     if config.env_id not in known:
         raise ParenvsError(
             f"field 'env_id': no environment {shown(config.env_id)}; known: {', '.join(known)}"
         )
-    creator: Any = load_env_creator(known[config.env_id])
-    game = getattr(creator, "game_class", creator)
+    game = late(known[config.env_id])
     # Of a class some versions of Python give the signature of ``__new__``.
     taken = {*inspect.signature(game.__init__).parameters, "render_mode"}
-    taken -= {"self", "count", *getattr(game, "local", ("problem",))}
+    taken -= {"self", "count", *game.local}
     _check_names(config.env_kwargs, taken, "field 'env_kwargs'")
 
 

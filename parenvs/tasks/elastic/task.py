@@ -27,6 +27,7 @@ TASK = Task(
     sets=("elastic-train", "elastic-validation", "elastic-test"),
     instances=("p3", "g4dn"),
     find="parenvs.tasks.elastic.load:load_elastic",
+    envs={"ElasticPlan-v0": "parenvs.tasks.elastic.game:ElasticPlan"},
     text="parenvs.tasks.elastic.view.text:text",
     figure="parenvs.tasks.elastic.view.figure:draw",
     hooks={

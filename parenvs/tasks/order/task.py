@@ -30,6 +30,7 @@ TASK = Task(
     request="parenvs.agents.order.planners:OrderRequest",
     sets=("order-validation", "order-test", "order-outside"),
     find="parenvs.tasks.order.load:load_ordering",
+    envs={"MicroBatchOrder-v0": "parenvs.tasks.order.game:MicroBatchOrder"},
     text="parenvs.tasks.order.view.text:text",
     figure="parenvs.tasks.order.view.figure:draw",
     hooks={

@@ -61,6 +61,11 @@ TASK = Task(
     request="parenvs.agents.partition.planners:PartitionRequest",
     sets=("partition-train", "partition-validation", "partition-test"),
     find="parenvs.tasks.partition.sets:load",
+    envs={
+        "DataParallel-v0": "parenvs.tasks.partition.game:DataParallel",
+        "OperatorPartition-v0": "parenvs.tasks.partition.game:OperatorPartition",
+        "PartitionPlan-v0": "parenvs.tasks.partition.drawn_game:PartitionPlan",
+    },
     text="parenvs.tasks.partition.view.text:text",
     figure="parenvs.tasks.partition.view.figure:draw",
     hooks={

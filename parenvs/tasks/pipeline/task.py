@@ -57,6 +57,10 @@ TASK = Task(
     request="parenvs.agents.pipeline.planners:PipelineRequest",
     sets=("plan-validation", "plan-test", "plan-outside"),
     find="parenvs.datasets.pipeline.sets:pipeline_of",
+    envs={
+        "PipelineCut-v0": "parenvs.tasks.pipeline.game.cut:PipelineCut",
+        "PipelinePlan-v0": "parenvs.tasks.pipeline.game.plan:PipelinePlan",
+    },
     text="parenvs.tasks.pipeline.view.text:text",
     figure="parenvs.tasks.pipeline.view.figure:draw",
     hooks={

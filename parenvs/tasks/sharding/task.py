@@ -36,6 +36,7 @@ TASK = Task(
     request="parenvs.agents.sharding.planners:ShardingRequest",
     sets=("intra-op-validation", "intra-op-test", "intra-op-outside"),
     find="parenvs.datasets.sharding.drawing:of_set",
+    envs={"IntraOpSharding-v0": "parenvs.tasks.sharding.game:IntraOpSharding"},
     text="parenvs.tasks.sharding.view.text:text",
     figure="parenvs.tasks.sharding.view.figure:draw",
     hooks={

@@ -52,7 +52,7 @@ def test_evaluate__every_environment(env_id, kwargs):
     report = found.report
     value = report.value
     assert found.value == pytest.approx(value, rel=1e-9)
-    space = getattr(env.unwrapped, "game", env.unwrapped).space
+    space = env.unwrapped.game.space
     assert found.value <= optimum(space) * (1 + 1e-9)
     assert found.gap >= -1e-9
     again = parenvs.evaluate(first_legal, MaskInObservation(gym.make(env_id, **kwargs)), seed=3)

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.core.game import EVERY, Game, Rows, with_regret
-from parenvs.core.plan import ILLEGAL, Plan
+from parenvs.core.plan import ILLEGAL
 from parenvs.core.problem import problem as load_problem
 from parenvs.core.source import ORDERS, Drawn, Fixed, Members, Source, Stream, is_sequential
 from parenvs.datasets.pipeline import generators, sequence
@@ -347,6 +347,7 @@ class PipelinePlan(Game):
             shared = self._shared.tables.constant
             constant = {key: _repeated(value, count) for key, value in shared.items()}
         else:
+            assert self._own is not None
             own = self._own.constant if self.pool is None else self.pool.seen
             constant = {key: value[rows] for key, value in own.items()}
         return {**constant, "plan": self._plan[rows], "step": self.made[rows]}
