@@ -91,6 +91,15 @@ class TaskList:
             f"known: {', '.join(self.tasks)}"
         )
 
+    def of_word(self, word: str) -> list[Task]:
+        """Return the task called ``word``, or else the tasks whose plans are of the task ``word``.
+
+        Raises:
+            ParenvsError: there is none.
+        """
+        of_plans = [task for task in self.tasks.values() if task.kind == word]
+        return of_plans if of_plans and word not in self.tasks else [self.task(word)]
+
     def improved(self, better: Mapping[str, Mapping[str, Reference]]) -> TaskList:
         """Return the list of the next revision, with better references.
 

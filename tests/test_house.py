@@ -45,8 +45,10 @@ LAYERS = (
 The folder of a task is a room of its own.
 """
 TASKLESS = (
-    "agents.evaluation.evaluate", "agents.planners", "agents.reference", "cluster", "core", "diff",
-    "fields", "files", "graph", "instances", "leaderboard", "shipped", "view", "wrappers",
+    "agents.evaluation.evaluate", "agents.planners", "agents.reference", "cli.app", "cli.help",
+    "cli.leaderboard", "cli.listing", "cli.model", "cli.options", "cli.planning", "cli.plans",
+    "cli.tables", "cli.train", "cluster", "core", "diff", "fields", "files", "graph", "instances",
+    "leaderboard", "shipped", "view", "wrappers",
 )  # fmt: skip
 """Modules, by the beginnings of their names, that know no task."""
 LARGEST_FOLDER, LONGEST_FILE = 22, 1_000  # a task is one folder

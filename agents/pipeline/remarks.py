@@ -7,9 +7,11 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from parenvs.agents.learning.pretrained.planner import Gap, gaps
 from parenvs.agents.names import GENERAL
-from parenvs.tasks.pipeline.view.tables import shapes
+from parenvs.view.tables import empty
 from parenvs.view.words import duration
 
 if TYPE_CHECKING:
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from parenvs.agents.pipeline.planners import PipelineRequest
     from parenvs.agents.pipeline.shapes import Choice
     from parenvs.core.answer import Answer
+
+_MAX_ROWS = 8
+"""Rows of the table of shapes."""
 
 
 class Remarks:
@@ -61,4 +66,26 @@ class Remarks:
                 words += f": more are slower ({slower})" if is_proven else f" ({slower})"
             yield words
         if len(self.choice.tried) > 1:
-            yield shapes(self.choice)
+            yield _shapes(self.choice)
+
+
+def _shapes(choice: Choice) -> Table:
+    """The numbers of devices among which a pipeline's shape was chosen: the best ones, and all."""
+    table = empty(
+        "devices and stages tried", "devices", "stages", "shortest found", "none is shorter than"
+    )
+    chosen = choice.answer.problem.cluster.devices
+    nearest = sorted(choice.tried, key=lambda tried: tried.length)[:_MAX_ROWS]
+    for tried in choice.tried:
+        if tried not in nearest and tried.devices not in (chosen, choice.devices):
+            continue
+        table.add_row(
+            f"{tried.devices}{' *' if tried.devices == chosen else ''}",
+            "-" if tried.stages is None else str(tried.stages),
+            "-" if tried.stages is None else duration(tried.length),
+            duration(tried.bound) if np.isfinite(tried.bound) else "none fits",
+        )
+    hidden = len(choice.tried) - table.row_count
+    table.caption = "*: chosen" + (f"; {hidden} more, found slower" if hidden else "")
+    table.caption_justify = "left"
+    return table

@@ -39,7 +39,10 @@ def add_leaderboard(app: typer.Typer) -> None:
 
 def submit(
     task: Annotated[
-        list[str] | None, typer.Option(help="Task, again for each (default: all).")
+        list[str] | None,
+        typer.Option(
+            help="Task, of the leaderboard or of its plans, again for each (default: all)."
+        ),
     ] = None,
     agent: Annotated[
         list[str] | None,
@@ -62,7 +65,7 @@ def submit(
     check_range("--seed", seed, 0)
     check_range("--steps", steps, 1)
     known = tasks()
-    chosen = [known.task(name) for name in dict.fromkeys(task or known.tasks)]
+    chosen = dict.fromkeys(x for word in task or known.tasks for x in known.of_word(word))
     if entry is not None and len(agent or ()) != 1:
         raise ParenvsError("--entry names the entry of one agent; give --agent once")
     pairs = [(task_, name) for task_ in chosen for name in dict.fromkeys(agent or ready(task_))]

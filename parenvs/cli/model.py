@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parenvs.cli.options import Given
+from parenvs.cli.options import Given, values_for
 from parenvs.core.problem import problem
 from parenvs.core.registry import DEFAULT, TASKS, task_of_name
 from parenvs.core.task import Task
@@ -64,7 +64,7 @@ class Model:
             ParenvsError: the task is unknown, or does not have an option.
         """
         chosen = task_named(task, instance)
-        return cls(chosen, instance, cluster, **given.of(chosen))
+        return cls(chosen, instance, cluster, **values_for(chosen, given))
 
     @cached_property
     def how(self) -> dict[str, Any] | None:

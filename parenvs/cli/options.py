@@ -50,6 +50,8 @@ Actors = Annotated[
     int | None, typer.Option(help="Processes that play (actors, async; default: 2).")
 ]
 Learners = Annotated[int | None, typer.Option(help="Processes that learn (learners: 2, async: 1).")]
+Given = Mapping[str, Any]
+"""The options of tasks that a command line gives, by name."""
 PLACES = ("options", "search")
 """Classes of a task that options are made of: those of its problems and of its planners."""
 
@@ -113,53 +115,35 @@ def flags_in(kind: type, place: tuple[str, ...] = ()) -> tuple[Flag, ...]:
     return tuple(made)
 
 
-class Given(Mapping[str, Any]):
-    """The options of tasks that a command line gives, by name."""
+def values_for(task: Task, given: Given) -> dict[str, dict[str, Any]]:
+    """Return options that a command line gives by place and field, for a task.
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = {name: value for name, value in values.items() if value is not None}
+    Raises:
+        ParenvsError: the task does not have one; the line names those that have it.
+    """
+    known = flags_of(task)
+    for name in given:
+        if name not in known:
+            raise not_an_option(name, task, [x for x in TASKS.values() if name in flags_of(x)])
+    return {**{place: {} for place in PLACES}, **_placed(known.values(), given)}
 
-    def __getitem__(self, name: str) -> Any:
-        """Return what is given."""
-        return self._values[name]
 
-    def __iter__(self) -> Iterator[str]:
-        """Yield the names."""
-        return iter(self._values)
+def values_in(kind: type, given: Given) -> dict[str, Any]:
+    """Return options that a command line gives by field of a class; others are left out."""
+    return _placed(flags_in(kind), given)
 
-    def __len__(self) -> int:
-        """Number of options."""
-        return len(self._values)
 
-    def of(self, task: Task) -> dict[str, dict[str, Any]]:
-        """Return the options by place and field, for a task.
-
-        Raises:
-            ParenvsError: the task does not have one; the line names those that have it.
-        """
-        known = flags_of(task)
-        for name in self:
-            if name not in known:
-                raise not_an_option(name, task, [x for x in TASKS.values() if name in flags_of(x)])
-        found: dict[str, dict[str, Any]] = {place: {} for place in PLACES}
-        self._put(known.values(), found)
-        return found
-
-    def within(self, kind: type) -> dict[str, Any]:
-        """Return the options of a class, by field; others are left out."""
-        found: dict[str, Any] = {}
-        self._put(flags_in(kind), found)
-        return found
-
-    def _put(self, flags: Iterable[Flag], into: dict[str, Any]) -> None:
-        """Put the values of flags that are given where they belong."""
-        for flag in flags:
-            if flag.name in self:
-                *way, last = flag.place
-                target = into
-                for step in way:
-                    target = target.setdefault(step, {})
-                target[last] = flag.value(self[flag.name])
+def _placed(flags: Iterable[Flag], given: Given) -> dict[str, Any]:
+    """Return the values of flags that are given, each where it belongs."""
+    found: dict[str, Any] = {}
+    for flag in flags:
+        if flag.name in given:
+            *way, last = flag.place
+            target = found
+            for step in way:
+                target = target.setdefault(step, {})
+            target[last] = flag.value(given[flag.name])
+    return found
 
 
 def not_an_option(name: str, task: Task, owners: Iterable[Task]) -> ParenvsError:
@@ -203,8 +187,8 @@ class TaskCommand:
 
     def __call__(self, **values: Any) -> None:
         """Run the command."""
-        given = Given({name: values.pop(_identifier(name)) for name in self._merged()})
-        self._function(given, **values)
+        taken = {name: values.pop(_identifier(name)) for name in self._merged()}
+        self._function({name: x for name, x in taken.items() if x is not None}, **values)
 
     def _merged(self) -> dict[str, dict[str, Flag]]:
         """Return the options by name, each by the names of the tasks that have it."""

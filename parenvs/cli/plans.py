@@ -16,6 +16,7 @@ from parenvs.cli.options import (
     flags_in,
     not_for_task,
     tasks_with,
+    values_in,
     with_flags,
 )
 from parenvs.core.registry import task_of, task_of_name
@@ -57,7 +58,7 @@ def judge(
     as_json: Json = False,
 ) -> None:
     """Judge a plan file: legality, cost, memory. Exit status 2 if it is illegal."""
-    report = _judged(file, instance, given.within(GraphOptions))
+    report = _judged(file, instance, values_in(GraphOptions, given))
     if as_json:
         say_json(report.to_json())
     else:
@@ -86,7 +87,7 @@ def diff(
     names = (str(old), str(new))
     require_same_problem(load_plan(old), load_plan(new), names)
     found = difference(
-        *(_judged(file, instance, given.within(GraphOptions)) for file in (old, new))
+        *(_judged(file, instance, values_in(GraphOptions, given)) for file in (old, new))
     )
     if as_json:
         say_json(found.to_json())
@@ -109,9 +110,8 @@ def explain(
 ) -> None:
     """Tell why a plan is as it is; of an instance, what plans may do.
 
-    Of a partition plan: why each variable is partitioned or not; of a hybrid plan: what other
-    values on each axis would cost. Of an instance: what is tied together, what blocks what, and
-    what excludes what.
+    Of a plan, by its task: why each variable is partitioned or not, or what other values on each
+    axis would cost. Of an instance: what is tied together, what blocks what, what excludes what.
     """
     if not target.endswith(".json"):
         if instance is not None:
@@ -129,7 +129,7 @@ def explain(
             raise ParenvsError(
                 f"--{name} is an option for instances; {target} is a plan with its own"
             )
-    report = _judged(Path(target), instance, given.within(GraphOptions))
+    report = _judged(Path(target), instance, values_in(GraphOptions, given))
     chosen = task_of(report)
     if "explain" not in chosen.hooks:
         raise not_for_task(f"{target}: explain", chosen, "explain")
@@ -148,10 +148,10 @@ def verify(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check a partition plan against XLA's own partitioner (extra jax). Status 2 if they differ.
+    """Check how a plan partitions against XLA's own partitioner (extra jax). Status 2 if not so.
 
-    With --compile, XLA compiles the step ahead of time, of hybrid plans of one stage too: shardings
-    kept, collectives and memory beside the judge's.
+    With --compile, XLA compiles the step ahead of time, of plans of one stage: shardings kept,
+    collectives and memory beside the judge's.
     """
     from parenvs.core.plan import load_plan
 
@@ -216,7 +216,7 @@ def reshard(
     checkpoint: Annotated[
         Path, typer.Argument(metavar="CHECKPOINT", help="Folder with index.json and its parts.")
     ],
-    new: Annotated[Path, typer.Option("--to", help="A hybrid plan's file: what it is read under.")],
+    new: Annotated[Path, typer.Option("--to", help="A plan's file: what it is read under.")],
     old: Annotated[
         Path | None, typer.Option("--from", help="The plan that it has to be of (default: any).")
     ] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -182,14 +183,24 @@ def training(result: TrainResult, best: float | None, folder: Path) -> Table:
 
 
 def evaluation(result: Evaluation) -> Table:
-    """How a trained agent does, beside the proven best answer."""
-    best = result.reference.value
+    """How a trained agent does, beside the best answer: by returns, or by costs if those differ."""
+    answer = result.reference
+    best_known = "exact optimum" if answer.proven else "best plan known"
+    if not math.isclose(result.value, result.report.value, rel_tol=1e-4):  # another unit
+        best = answer.problem.report(result.best_plan)
+        plans = (("greedy policy", result.report), ("best sample", best))
+        table = empty("evaluation", "plan of", "cost", f"over the {best_known}")
+        for name, report in (*plans, (best_known, answer.report)):
+            over = f"{report.cost / answer.cost - 1:.2%}" if report.legal else "illegal"
+            table.add_row(name, "" if report.cost is None else f"{report.cost:,.6g}", over)
+        return table
+    best = answer.value
     table = empty("evaluation", "what", "return", "share of the optimum")
     for name, value in (
         ("greedy policy", result.value),
         (f"mean of {len(result.returns)} samples", result.returns.mean()),
         ("best sample", result.best_value),
-        ("exact optimum", best),
+        (best_known, best),
     ):
         table.add_row(name, f"{value:.6f}", f"{100 * value / best:.2f} %")
     table.add_row("spread of samples", f"{result.returns.std():.6f}", "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,18 +22,11 @@ from parenvs.view.words import clip, duration, plural, size, time_unit
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from parenvs.tasks.hybrid.report import HybridReport
     from parenvs.tasks.hybrid.space import UniformSpace
 
 _LEFT, _RIGHT, _BOTTOM = 1.0, 0.4, 0.75  # inches beside the axes
 _NAMED = 6  # plans of the front that are named
 _TALLEST = 12.0  # times the limit: what needs more is not drawn
-
-
-def of_request(request: Any, report: HybridReport) -> Figure:
-    """The map of all uniform plans of a request, with the plan of a report marked."""
-    held = max(stage.memory["total"] for stage in report.stages)
-    return draw(request.space, report.length_seconds, held)
 
 
 def draw(space: UniformSpace, length: float | None = None, held: float | None = None) -> Figure:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid.space.explain import axes_of
-from parenvs.tasks.hybrid.space.objectives import near_best, robustness
 from parenvs.view.tables import empty
 from parenvs.view.words import duration
 
@@ -50,7 +48,7 @@ def _degrees(report: Any) -> str:
     return " ".join([*words, short[own["recompute"]]]).strip()
 
 
-def _near(near: Sequence[NearBest]) -> Table:
+def near_best(near: Sequence[NearBest]) -> Table:
     """Plans that come close to the best one."""
     found = empty("near the best: the best plan of each mesh", "over best", "plan")
     for row in near:
@@ -58,38 +56,9 @@ def _near(near: Sequence[NearBest]) -> Table:
     return found
 
 
-def _other_machines(shifts: Sequence[Shift]) -> Table:
+def other_machines(shifts: Sequence[Shift]) -> Table:
     """How a plan fares if the machine differs."""
     found = empty("if the machine differs", "what", "this plan", "over best", "best plan there")
     for shift in shifts:
         found.add_row(shift.what, duration(shift.seconds), f"{shift.excess:.2%}", shift.best)
     return found
-
-
-class Remarks:
-    """What commands say of a hybrid plan beside the judge's report.
-
-    Args:
-        request: what was asked.
-        answer: the answer.
-        choice: None, as nothing is open.
-    """
-
-    def __init__(self, request: Any, answer: Answer, choice: object = None) -> None:
-        self.request, self.answer = request, answer
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the remarks as an object of JSON types: none."""
-        return {}
-
-    def lines(self) -> Iterator[str | Table]:
-        """Yield tables: plans that come close to the best one, and the plan on other machines."""
-        request = self.request
-        try:
-            near = near_best(request.space, most=6, objective=request.goal)
-            others = robustness(request.problem, self.answer.plan, request.constraints)
-        except InfeasibleError:  # there is no uniform plan to compare with
-            return
-        if len(near) > 1:
-            yield _near(near)
-        yield _other_machines(others)

@@ -1,4 +1,4 @@
-"""What commands print of pipelines in tables: a chain, plans side by side, shapes tried."""
+"""What commands print of pipelines in tables: a chain, plans side by side."""
 
 from __future__ import annotations
 
@@ -13,15 +13,11 @@ from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.cuts import CutSpace
 from parenvs.tasks.pipeline.problem import Pipeline, stages_on
 from parenvs.view.tables import empty
-from parenvs.view.words import duration
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from parenvs.core.answer import Answer
-
-_MAX_ROWS = 8
-"""Rows of the table of shapes."""
 
 
 def of_instance(instance: str, cluster: Any, options: Mapping[str, Any]) -> list[Table]:
@@ -92,26 +88,4 @@ def comparison(answers: Sequence[Answer]) -> Table:
             answer.claim,
             f"{answer.seconds:.2f}",
         )
-    return table
-
-
-def shapes(choice: Any) -> Table:
-    """The numbers of devices among which a pipeline's shape was chosen: the best ones, and all."""
-    table = empty(
-        "devices and stages tried", "devices", "stages", "shortest found", "none is shorter than"
-    )
-    chosen = choice.answer.problem.cluster.devices
-    nearest = sorted(choice.tried, key=lambda tried: tried.length)[:_MAX_ROWS]
-    for tried in choice.tried:
-        if tried not in nearest and tried.devices not in (chosen, choice.devices):
-            continue
-        table.add_row(
-            f"{tried.devices}{' *' if tried.devices == chosen else ''}",
-            "-" if tried.stages is None else str(tried.stages),
-            "-" if tried.stages is None else duration(tried.length),
-            duration(tried.bound) if np.isfinite(tried.bound) else "none fits",
-        )
-    hidden = len(choice.tried) - table.row_count
-    table.caption = "*: chosen" + (f"; {hidden} more, found slower" if hidden else "")
-    table.caption_justify = "left"
     return table

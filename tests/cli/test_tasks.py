@@ -1,0 +1,168 @@
+"""Every command takes every task by the same words, and makes its flags of the tasks' classes."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from commands import caller
+
+from parenvs import judge, load_plan
+from parenvs.cli.options import flags_in, flags_of, values_for, values_in
+from parenvs.core.registry import TASKS, register
+from parenvs.core.task import Task, option
+from parenvs.errors import ParenvsError
+from parenvs.graph.options import GraphOptions
+
+QUICK = {
+    "pipeline": ("plan-test/cnn-003", "even", "pipedream"),
+    "partition": ("partition-test/t5-000", "exact", "greedy"),
+    "hybrid": ("hybrid-test/gpt-001", "megatron", "random"),
+    "order": ("order-test/p4-m8-000", "neh", "pyramid"),
+    "sharding": ("intra-op-test/mesh-000", "greedy", "leanest"),
+    "elastic": ("elastic-test/bulk-gpt-1.5b-000", "fastest", "myopic"),
+}
+"""Task -> a problem of a set, and two planners that take no time."""
+
+
+@pytest.fixture
+def run(monkeypatch, capfd, tmp_path):
+    """``run("plan", ...)`` in an empty folder: (status, stdout, stderr)."""
+    return caller(monkeypatch, capfd, tmp_path)
+
+
+def good(result):
+    status, out, err = result
+    assert status == 0, err
+    return out
+
+
+def test_tasks__every_one_of_the_house_is_tried():
+    assert set(QUICK) == set(TASKS)
+
+
+@pytest.mark.parametrize("task", QUICK)
+def test_tasks__plan_judge_diff_compare_by_the_name_alone(run, task):
+    name, *agents = QUICK[task]
+    for agent in agents:
+        out = good(run("plan", name, "--agent", agent, "--out", f"{agent}.json", "--json"))
+        content = json.loads(out)
+        assert content["plan"]["task"] == task and content["report"]["legal"] is True
+    first, second = (f"{agent}.json" for agent in agents)
+    plan = load_plan(first)
+    assert plan.task == task
+    status, out, err = run("judge", first, "--json")
+    assert status == 0, err
+    assert json.loads(out) == json.loads(json.dumps(judge(plan).to_json()))
+    assert json.loads(good(run("judge", first, "--instance", name, "--json")))["legal"] is True
+    assert "a  " in good(run("diff", first, second))
+    content = json.loads(good(run("diff", first, second, "--json")))
+    assert content["task"] == task
+    chosen = [word for agent in agents for word in ("--agent", agent)]
+    out = good(run("compare", name, *chosen, "--out", "best.json"))
+    assert all(agent in out for agent in agents)
+    assert load_plan("best.json") == plan
+    out = good(run("list", "--task", task))
+    assert name.partition("/")[0] in out and agents[0] in out
+    assert good(run("show", name))
+    status, out, err = run("explain", first)
+    if "explain" in TASKS[task].hooks:
+        assert status == 0, err
+    else:
+        assert (status, out) == (2, "")
+        words = f"{first}: explain is not for task {task}, but for partition, hybrid"
+        assert err == f"parenvs: {words}\n"
+
+
+def test_tasks__plans_draw_and_read_their_search_options(run):
+    out = good(
+        run("plan", QUICK["sharding"][0], "--rounds", "1", "--threads", "1", "--plot", "p.svg")
+    )
+    assert "exact: " in out and Path("p.svg").stat().st_size > 5000
+    status, _, err = run("plan", QUICK["elastic"][0], "--rounds", "1")
+    assert status == 2
+    assert err == "parenvs: --rounds is not an option of --task elastic, but of sharding\n"
+
+
+# Flags
+
+
+def test_flags__are_the_fields_of_the_classes():
+    flags = flags_of(TASKS["hybrid"])
+    assert flags["stages"].place == ("search", "constraints", "pp")
+    assert flags["devices-used"].place == ("search", "constraints", "devices")
+    assert (flags["args"].place, flags["args"].kind) == (("options", "arguments"), str)
+    assert (flags["batch"].kind, flags["idle"].kind, flags["price"].kind) == (int, bool, float)
+    assert "sequence-parallel" not in flags  # it is none: the field has no words
+    for task in TASKS.values():
+        assert all(flag.words for flag in flags_of(task).values())
+
+
+def test_flags__values_stand_where_they_belong():
+    given = {"tp": 2, "zero": "0, 1", "pin": ["0-9", "10-11:8"], "batch": ["64"], "price": 2.0}
+    found = values_for(TASKS["hybrid"], given)
+    pinned = ((0, 10, None), (10, 12, 8))
+    constraints = {"tp": 2, "zero": (0, 1), "pinned": pinned}
+    assert found["options"] == {"batch": 64}
+    assert found["search"] == {"constraints": constraints, "price": 2.0}
+    assert values_for(TASKS["partition"], {"batch": ["3"]})["options"] == {"batch": 3}
+    assert values_for(TASKS["partition"], {"batch": ["a", "b"]})["options"] == {"batch": ("a", "b")}
+    assert values_for(TASKS["partition"], {"memory-limit": "2"})["options"] == {"memory_limit": 2e9}
+    assert values_for(TASKS["order"], {}) == {"options": {}, "search": {}}
+    assert values_in(GraphOptions, {"args": "f", "tp": 2}) == {"arguments": "f"}
+    for task, name, value, words in (
+        ("hybrid", "batch", ["1", "2"], "--batch must be a whole number, given once, not '2'"),
+        ("hybrid", "batch", ["x"], "--batch must be a whole number, given once, not 'x'"),
+        ("order", "tp", 2, "--tp is not an option of --task order, but of hybrid"),
+        ("order", "stages", 2, "--stages is not an option of --task order, but of pipeline, hyb"),
+        ("partition", "memory-limit", "-1", "--memory-limit must be 'device' or a positive numb"),
+    ):
+        with pytest.raises(ParenvsError) as error:
+            values_for(TASKS[task], {name: value})
+        assert str(error.value).startswith(words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """One option that no other task has, and one that others take as a list."""
+
+    colour: str = option("red", "Colour of the toy.", kind=str, read=str.upper)
+    batch: float = option(1.0, "Weight of the toy.")
+
+
+def test_flags__of_a_task_that_comes_later(run):
+    """Its options are taken and shown, beside those of the same name of other tasks."""
+    task = Task(name="toy", words="Play.", options=Options, load="json:loads", judge="json:dumps")
+    register(task)
+    try:
+        out = " ".join(good(run("plan", "--help")).replace("│", " ").split())
+        assert "Options of task toy" in out and "Colour of the toy." in out
+        assert "toy: Weight of the toy." in out
+        found = values_for(task, {"colour": "blue", "batch": ["0.5"]})["options"]
+        assert found == {"colour": "BLUE", "batch": 0.5}
+        assert "toy: Play." in good(run("list", "--task", "toy"))
+        status, _, err = run("plan", "vgg-19", "--colour", "blue")
+        assert status == 2
+        assert "--colour is not an option of --task pipeline, but of toy" in err
+        status, _, err = run("train", "--task", "toy")
+        assert status == 2 and "task toy has no environment to train in" in err
+    finally:
+        TASKS.remove("toy")
+    status, _, err = run("plan", "vgg-19", "--colour", "blue")
+    assert status == 2 and "No such option" in err
+    assert {flag.name for flag in flags_in(Options)} == {"colour", "batch"}
+
+
+def test_commands__help_is_light():
+    code = (
+        "import sys\n"
+        "from parenvs.cli import main\n"
+        "sys.argv = ['parenvs', 'plan', '--help']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'ray', 'torch', 'jax', 'matplotlib', 'stable_baselines3', 'scipy'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
