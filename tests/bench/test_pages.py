@@ -26,7 +26,8 @@ PAGES = [path.stem for path in sorted(RESULTS.glob("*.md")) if head(path)[0].sta
 PAGES = [name for name in PAGES if name not in EARLIER]
 
 
-LONG = ("ablation", "partition_ppo", "plan_rl", "protocol")
+LONG = ("ablation", "classes", "elastic", "hybrid_envs", "packed_order", "paper_claims")
+LONG += ("partition_families", "partition_ppo", "plan_rl", "protocol")
 
 
 @pytest.mark.parametrize("name", [*(x for x in PAGES if x not in LONG), *slow(*LONG)])

@@ -302,7 +302,7 @@ def test_cli__truncated_module(refused, run, tmp_path):
         refused("plan", path, "--cluster", "A", "--out", tmp_path / "p.json", words="module.pb")
 
 
-@pytest.mark.parametrize("command", ["plan", "train", *slow("show", "compare")])
+@pytest.mark.parametrize("command", ["plan", *slow("show", "compare", "train")])
 def test_cli__bad_problems(refused, tmp_path, command):
     if command == "train":
         pytest.importorskip("sb3_contrib")
@@ -319,7 +319,7 @@ def test_cli__bad_problems(refused, tmp_path, command):
     refused(command, "vgg-19", "--micro-batch", 0, *out, words="micro")
 
 
-@each("command", ["plan", "compare", "train"])
+@pytest.mark.parametrize("command", ["plan", *slow("compare", "train")])
 @each(
     ("options", "words"),
     [

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import toys
+from cases import slow
 from commands import caller
 
 from parenvs import load_plan
@@ -77,7 +78,7 @@ def test_diff__on_another_instance(run, tmp_path):
     ("fields", "words"),
     [
         ({"fingerprint": "sha256:00"}, "field 'fingerprint'"),
-        ({"cluster": Cluster.parse("B")}, "field 'cluster'"),
+        *slow(({"cluster": Cluster.parse("B")}, "field 'cluster'")),
         ({"micro_batch": 8}, "field 'micro_batch': a.json is for 16, c.json for 8"),
         ({"micro_batches": 4}, "field 'micro_batches': a.json is for 2, c.json for 4"),
     ],

@@ -96,7 +96,7 @@ def test_terminal__graph(run, graph, tmp_path):
     assert err.count("\n") == 1 and "[red]" in err
 
 
-@pytest.mark.parametrize("ending", [".npz", ".csv", *slow(".pb", ".txt", ".json", ".mlir", "")])
+@pytest.mark.parametrize("ending", [".npz", *slow(".csv", ".pb", ".txt", ".json", ".mlir", "")])
 def test_terminal__errors(run, tmp_path, ending):
     path = tmp_path / f"{HOSTILE}{ending}".replace("/", "")
     for _ in ("missing", "damaged"):

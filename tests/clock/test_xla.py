@@ -90,6 +90,7 @@ def test_measured_scopes__refuses():
         measured_scopes(lambda w, x: w @ x, (jnp.ones(3), jnp.ones(4)))
 
 
+@pytest.mark.slow
 def test_profile__command_writes_a_chain(monkeypatch, capfd, tmp_path):
     (tmp_path / "own_step.py").write_text(STEP)
     run = caller(monkeypatch, capfd, tmp_path, "profile")

@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, slow
 from published_models import PUBLISHED, published
 
 from parenvs import Pipeline, judge, load_graph, load_profile, problem
@@ -23,6 +23,8 @@ PLANNED = ("llama3-8b", "mixtral-8x7b-scanned", "resnet-50", "unet-sd1", "big-ls
 """Of each kind one: planned in the tests, all in benchmarks/models.py."""
 TOO_LARGE = ("mixtral-8x7b-scanned", "dlrm-criteo")
 """Models that are too large for two servers: of DLRM one table with its gradient for a device."""
+LARGE = [name for name in MODERN if "70b" in name or "175b" in name]
+SIZED = [*(name for name in MODERN if name not in LARGE), *slow(*LARGE)]
 
 
 def entry(name):
@@ -78,7 +80,7 @@ def test_models__files_load_fast():
     assert seconds(largest) < 3 * max(bytes_ratio, 1) * seconds("t5-11b")
 
 
-@each("name", MODERN)
+@pytest.mark.parametrize("name", SIZED)
 def test_models__roles_and_phases(name):
     """Every input is what it stands for, and float32 where it is kept from step to step."""
     graph = load_graph(name)
@@ -112,7 +114,7 @@ def test_models__roles_and_phases(name):
     assert forward.flops[dots][kind != "bf16"].sum() <= 0.001 * forward.total_flops
 
 
-@each("name", MODERN)
+@pytest.mark.parametrize("name", SIZED)
 def test_models__casts_cross_no_cut(name):
     """The bfloat16 copies that are made at the start are not sent from stage to stage.
 

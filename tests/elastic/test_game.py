@@ -5,6 +5,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from batches import assert_same, both, drawn, modes
+from cases import slow
 from gymnasium.utils.env_checker import check_env
 
 from parenvs.agents.elastic.rules import Hysteresis
@@ -61,7 +62,7 @@ def test_elastic__return_is_that_of_the_simulation(problem):
 
 
 @modes
-@pytest.mark.parametrize("illegal", [0.0, 0.1])
+@pytest.mark.parametrize("illegal", [0.1, *slow(0.0)])
 def test_elastic__batch_is_single(problem, mode, illegal):
     batched, single = both(ElasticPlanVectorEnv, {"problem": problem}, 3, mode)
     rng, over = np.random.default_rng(0), np.zeros(3, dtype=bool)

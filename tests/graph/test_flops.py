@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from cases import each
+from cases import each, slow
 
 jax = pytest.importorskip("jax")
 
@@ -122,10 +122,9 @@ def test_flops__relabelling_transpose_moves_nothing():
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *((name, "forward") for name in NAMES if name != "resnet50"),
-        ("bert", "train"),
-        pytest.param("resnet50", "forward", marks=pytest.mark.slow),
-        *(pytest.param(name, "train", marks=pytest.mark.slow) for name in NAMES if name != "bert"),
+        *(("vgg-19", "forward"), ("t5", "forward"), ("bert", "train")),
+        *slow(*((name, "forward") for name in NAMES if name not in ("vgg-19", "t5"))),
+        *slow(*((name, "train") for name in NAMES if name != "bert")),
     ],
 )
 def test_flops__model(name, kind):

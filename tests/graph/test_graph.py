@@ -261,7 +261,7 @@ def test_graph__npz_with_arrays_that_do_not_fit(saved):
                 Graph.load(path)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_graph__npz_damaged(tmp_path_factory, data):
     """A truncated or changed file is an error, or (a changed time stamp) the same graph."""

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, slow
 
 from parenvs import from_jax
 from parenvs.graph.formats.text import parse
@@ -75,7 +75,7 @@ def test_programs__flops_of_phases(name):
     assert phase_flops(graph(name, "proto")) == program(name).flops
 
 
-@each("kind", ["text", "few scopes"])
+@pytest.mark.parametrize("kind", ["text", *slow("few scopes")])
 @programs
 def test_programs__flops_of_phases_from_text(name, kind):
     assert phase_flops(graph(name, kind)) == program(name).flops

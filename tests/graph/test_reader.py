@@ -8,7 +8,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from cases import each
+from cases import each, slow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -377,8 +377,8 @@ def test_reader__operands_are_made_before():
 @pytest.mark.parametrize(
     "name",
     [
-        *("vgg", "t5", "decoder"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("bert", "resnet50")),
+        *("vgg", "t5"),
+        *slow("decoder", "bert", "resnet50"),
     ],
 )
 def test_reader__train_step_has_three_phases_in_turn(name):

@@ -336,7 +336,7 @@ def crossing(graph):
     ("name", "elsewhere"),  # share of the pivots at another place than in the trace, rounded up
     [
         ("vgg-19", 0.13),
-        ("resnet50", 0.30),
+        pytest.param("resnet50", 0.30, marks=pytest.mark.slow),
         ("decoder", 0.10),
         pytest.param("t5-base", 0.02, marks=pytest.mark.slow),
         pytest.param("t5-3b", 0.01, marks=pytest.mark.slow),

@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from cases import slow
 
 jax = pytest.importorskip("jax")
 
@@ -85,7 +86,7 @@ def plain(function):
     return function
 
 
-QUICK = ("scan", "groups", "cast before", "joined", "recurrent")
+QUICK = ("scan", "groups", "cast before", "recurrent")
 CASES = [(name, step) for name in QUICK] + [("scan", plain)]
 MORE = [(name, step) for name in PAIRS if name not in QUICK] + [("cast before", plain)]
 
@@ -120,8 +121,8 @@ def told(graph, name):
 @pytest.mark.parametrize(
     "name",
     [
-        *("scan", "groups", "fori_loop", "rematerialised"),
-        pytest.param("reverse", marks=pytest.mark.slow),
+        *("scan", "groups"),
+        *slow("fori_loop", "rematerialised", "reverse"),
     ],
 )
 def test_unroll__the_same_chain_and_plan(name):
@@ -239,7 +240,7 @@ def test_unroll__a_small_table_by_time_does_not_make_layers():
 
 
 @pytest.mark.parametrize("flat", [False, True])
-@pytest.mark.parametrize("name", ["scan", "rematerialised"])
+@pytest.mark.parametrize("name", ["scan", *slow("rematerialised")])
 def test_unroll__accumulated_gradients_are_one_forward_pass(name, flat):
     looped, _ = PAIRS[name]
     other = pair(name)[2]

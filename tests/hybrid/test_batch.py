@@ -23,7 +23,9 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", [*(x for x in CASES if x != "named"), *slow("named")])
+@pytest.mark.parametrize(
+    "case", ["drawn", "hetero", *slow(*(x for x in CASES if x not in ("drawn", "hetero")))]
+)
 @modes
 def test_batch__equals_single_environments(case, mode):
     batched, single = both_of(HybridPlanVectorEnv, CASES[case], 5, mode)

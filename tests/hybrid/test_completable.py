@@ -42,7 +42,7 @@ CASES = {
     "stages of two": (0.5, {}, Rules(stage_devices=2)),
 }
 
-LONG = ("looser", "experts")
+LONG = ("looser", "experts", "tied not", "stages of two")
 
 
 @pytest.mark.parametrize("name", [*(x for x in CASES if x not in LONG), *slow(*LONG)])

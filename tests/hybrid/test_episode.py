@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from cases import slow
 from hybrid_turns import Scalar, every, played, several, toy
 
 import parenvs
@@ -51,6 +52,7 @@ PROBLEMS = {
     "llama2-13b": ("4x4:a100", 60, Rules(most_chunks=2)),
     "hetero-8/3": (None, None, Rules(order="free", stage_devices=0, most_chunks=1)),
 }
+QUICK = ("mixtral-8x7b", "llama2-13b", "hetero-8/3")
 
 
 def setting_of(name):
@@ -58,7 +60,7 @@ def setting_of(name):
     return Setting(parenvs.problem(name, cluster, task="hybrid", batch=batch), rules)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", [*QUICK, *slow(*(x for x in PROBLEMS if x not in QUICK))])
 def test_episodes__end_in_what_the_judge_says(name):
     setting = setting_of(name)
     problem = setting.problem
@@ -118,7 +120,7 @@ def seen(scalar, setting):
     return {"stages": stages, "progress": progress, "used": used}
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", [*QUICK, *slow(*(x for x in PROBLEMS if x not in QUICK))])
 def test_episodes__equal_the_second_writing(name):
     """Legal actions and observations in every turn, and the plan at the end."""
     setting = setting_of(name)
@@ -187,7 +189,7 @@ def unmasked(episode):
 
 
 @pytest.mark.parametrize("shape", [{"layers": 3}, {"layers": 4, "heads": 2, "kv_heads": 2}])
-@pytest.mark.parametrize("batch", [4, 6])
+@pytest.mark.parametrize("batch", [4, *slow(6)])
 def test_masks__leave_the_beginnings_of_well_formed_plans_and_no_others(shape, batch):
     problem = toy(80, "1x4:a100", batch, **shape)
     setting = Setting(problem, Rules())
@@ -222,7 +224,7 @@ def test_sequence_parallelism__is_left_out_where_no_stage_has_tp():
     assert not episode.plan(0).sequence_parallel
 
 
-@pytest.mark.parametrize("name", ["llama3-70b", "mixtral-8x7b", "hetero-8/3", "gpt-18.4b"])
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "hetero-8/3", *slow("llama3-70b", "gpt-18.4b")])
 def test_fewest__recomputes_no_layer_too_many(name):
     setting = setting_of(name)
     problem, fewest, fewer, seen = setting.problem, MODES.index(FEWEST), 0, 0

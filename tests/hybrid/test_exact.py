@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import each
+from cases import slow
 from drawn_hybrids import DrawnLayer, best_of_free_stages, drawn_problem
 
 import parenvs
@@ -22,7 +22,7 @@ def problem():
     return parenvs.problem("llama3-8b", "h100-2", task="hybrid", batch=64)
 
 
-@each("seed", range(CASES))
+@pytest.mark.parametrize("seed", [*range(12), *slow(*range(12, CASES))])
 def test_exact_hybrid__is_the_best_of_all_plans(seed):
     """``benchmarks/hybrid_labels.py`` does the same for 1,000 problems."""
     problem = drawn_problem(np.random.default_rng(seed))

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from cases import slow
 
 pytest.importorskip("pettingzoo")
 
@@ -20,7 +21,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("options", CASES, ids=["named", "drawn", "hetero", "completable"])
+@pytest.mark.parametrize(
+    "options", [*CASES[:3], *slow(CASES[3])], ids=["named", "drawn", "hetero", "completable"]
+)
 def test_apis(options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the test's own reset option, and of a reward of 0

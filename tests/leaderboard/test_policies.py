@@ -9,7 +9,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
-from cases import each
+from cases import each, slow
 
 from parenvs.agents.elastic.entries import AGENTS, policy
 from parenvs.agents.elastic.formats import OWN, PolicyError, read_policy
@@ -67,7 +67,7 @@ def here(monkeypatch):
     monkeypatch.setattr(judging, "run", run)
 
 
-@pytest.mark.parametrize("rule", ["fastest", "hysteresis"])
+@pytest.mark.parametrize("rule", ["hysteresis", *slow("fastest")])
 def test_play__networks_choose_as_the_rules_do(rule):
     """All courses at once, by features, and one by one, by the rule itself."""
     names = [CHAIN, OTHER, "p3/gpt-1.5b"]
@@ -158,6 +158,7 @@ def test_policy_verdicts__better_than_hindsight_is_an_error(here):
     assert "better than the proven optimum" in verdict.reasons[0]
 
 
+@pytest.mark.slow
 def test_check__a_network_plays_in_the_sandbox():
     """The whole way of a stranger's policy; what the sandbox says of it is the reason."""
     verdicts = policy_verdicts(entry_of(policy("fastest")), small(("p3/bert-large",)))

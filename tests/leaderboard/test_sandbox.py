@@ -36,7 +36,7 @@ HOSTILE = {
     "large": ("\nfor i in range(9): open('f', 'ab').write(bytes(2**20))", "File too large"),
 }  # fmt: skip
 
-LONG = ("loop", "sleep", "prints", "exits")
+LONG = ("loop", "sleep", "prints", "exits", "silent", "swallowed")
 
 
 @LINUX

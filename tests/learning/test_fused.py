@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 pytest.importorskip("sb3_contrib")
 
 import torch
-from cases import each
+from cases import each, slow
 from commands import caller
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -74,8 +74,10 @@ def keep_problems(env, monkeypatch):
     env.reset()
 
 
-@pytest.mark.parametrize("ranges", RANGES)
-@pytest.mark.parametrize("check", [False, True], ids=["legal", "any"])
+@pytest.mark.parametrize(
+    ("ranges", "check"),
+    [("inside", False), ("outside", True), *slow(("inside", True), ("outside", False))],
+)
 def test_env__the_same_as_the_native_batch(device, ranges, check, monkeypatch):
     """Step by step: what is seen, masks, rewards and ends; with ``any``, also illegal actions."""
     n, rng = 16, np.random.default_rng(1)
@@ -313,8 +315,10 @@ def rainbow(episodes, device, **options):
     return Rainbow(settings, FusedEnv(ProblemPool(episodes, device), settings.envs))
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("steps", [1, 3, 4])
+@pytest.mark.parametrize(
+    ("steps", "objective"),
+    [(1, "log"), (3, "value"), (4, "log"), *slow((1, "value"), (3, "log"), (4, "value"))],
+)
 def test_rainbow__keeps_what_happened(episodes, device, steps, objective, monkeypatch):
     """Each state, by a record of the episodes: its choice, the gain and what came later."""
     agent = rainbow(episodes, device, steps=steps, objective=objective)
@@ -537,7 +541,7 @@ def interrupted(folder, settings, monkeypatch, iteration):
         fused.train(settings, folder, workers=0)
 
 
-@pytest.mark.parametrize("quick", [QUICK, QUICK_RAINBOW], ids=["ppo", "rainbow"])
+@pytest.mark.parametrize("quick", [QUICK_RAINBOW, *slow(QUICK)])
 def test_train__goes_on_as_if_it_had_not_been_interrupted(tmp_path, monkeypatch, quick):
     """Behind refills that have gone around the pool, and in the middle of episodes."""
     monkeypatch.setattr(fused, "HELD_OUT", 4)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import gymnasium as gym
 import numpy as np
 import pytest
+from cases import slow
 
 pytest.importorskip("sb3_contrib")
 
@@ -105,7 +106,7 @@ def play(native, single, steps, rng, illegal=0.0):
 
 
 @settings
-@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("count", [4, *slow(1)])
 def test_step__as_single_environments(setting, count):
     native, single = pair(setting, count)
     assert native.num_envs == single.num_envs == count

@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from batches import assert_same, deface, drawn, forks, modes
+from cases import slow
 from drawn_orders import drawn as drawn_problem
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
@@ -237,8 +238,8 @@ def compare(batched, single, rng, steps, illegal=0.0, resets=0.0, options=None):
     "kwargs",
     [
         {"tier": "p4-m8", "pool": 5},
-        {"instance": "order-test", "tier": "p8-m16"},
-        {"instance": "order-outside/p16-m32-000"},
+        *slow({"instance": "order-test", "tier": "p8-m16"}),
+        *slow({"instance": "order-outside/p16-m32-000"}),
     ],
     ids=batches.named,
 )

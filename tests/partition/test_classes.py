@@ -188,7 +188,7 @@ def test_dimensions__equal_exhaustive_search(name):
         assert not disagreements(dimension_classes(graph, rules), search(graph, rules))
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_dimensions__equal_exhaustive_search_on_random_programs(data):
     """Functions of a few steps and gradients of such; benchmarks/classes.py has thousands."""

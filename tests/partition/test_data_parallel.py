@@ -59,7 +59,7 @@ def test_data_parallel__check_env(name, kwargs):
 
 
 @pytest.mark.parametrize("reward", REWARDS)
-@pytest.mark.parametrize("name", toys.INSTANCES)
+@pytest.mark.parametrize("name", toys.SHIPPED)
 def test_data_parallel__random_episodes(name, reward):
     """With the mask no conflict, always complete, and the return is the judge's value."""
     env, rng = make(instance=name, reward=reward), np.random.default_rng(0)

@@ -62,7 +62,7 @@ def test_partition_heuristics__none_beats_the_optimum(name, rules):
             assert value == pytest.approx(answer.value, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", toys.INSTANCES)
+@pytest.mark.parametrize("name", toys.SHIPPED)
 def test_partition_heuristics__replicate(name):
     for space in spaces(name):
         answer = replicate(space)
@@ -231,7 +231,7 @@ def test_partition_heuristics__random_search_is_the_best_of_its_episodes():
 
 
 @pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize("name", ["vgg-19", "bert-48"])
+@pytest.mark.parametrize("name", ["vgg-19", *slow("bert-48")])
 def test_partition_heuristics__partition_all_follows_the_order(name, rules):
     for space in spaces(name, rules):
         taken: list[int] = []

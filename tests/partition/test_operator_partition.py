@@ -94,7 +94,7 @@ def test_operator_partition__random_episodes(name, setting):
         assert sum(rewards) <= env.largest_return + 1e-9
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(4), *slow(*range(4, 12))])
 def test_operator_partition__random_programs(tmp_path, seed):
     """Every setting and rule set on small graphs that nobody chose; plans go through a file."""
     rng = np.random.default_rng(seed)
@@ -121,7 +121,7 @@ def test_operator_partition__random_programs(tmp_path, seed):
 
 
 @pytest.mark.parametrize("reward", REWARDS)
-@pytest.mark.parametrize("name", ["vgg-19", "t5-base", "bert-48"])
+@pytest.mark.parametrize("name", ["vgg-19", "t5-base", *slow("bert-48")])
 def test_operator_partition__decisions_follow_the_closure(name, reward):
     """After each step with linkage: the class 1, what it excludes 0, what is stuck 0."""
     env, rng = make(instance=name, reward=reward), np.random.default_rng(1)
@@ -168,7 +168,7 @@ def test_operator_partition__blocked_dimensions_are_paid_on_the_first_step():
 
 
 @pytest.mark.parametrize("reward", REWARDS)
-@pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
+@pytest.mark.parametrize("name", ["vgg-19", *slow("t5-base")])
 def test_operator_partition__first_contradiction(name, reward):
     """Without linkage or mask: -1 at the first answer that contradicts the earlier ones."""
     env = make(instance=name, reward=reward, linkage=False)
@@ -504,6 +504,7 @@ def test_operator_partition__mask_in_observation():
     assert np.array_equal(observation["action_mask"], info["action_mask"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linkage", [True, False])
 def test_operator_partition__maskable_ppo(linkage):
     ppo = pytest.importorskip("sb3_contrib").MaskablePPO

@@ -82,7 +82,7 @@ def compare(envs, singles, steps, seed=0, wrong=0.02):
 @pytest.mark.parametrize("name", ["vgg-19", *slow("t5-base", "bert-48")])
 def test_vector__equals_single_environments(name, mode, setting):
     envs, singles = both(setting, 6, mode, instance=name)
-    assert compare(envs, singles, 200) > 5
+    assert compare(envs, singles, 120) > 3
 
 
 @settings
@@ -90,10 +90,10 @@ def test_vector__equals_single_environments(name, mode, setting):
 def test_vector__equals_single_environments_on_a_toy(tmp_path, mode, setting):
     (tmp_path / "toy.txt").write_text(toys.MLP)
     kwargs = {"instance": str(tmp_path / "toy.txt"), "cluster": toys.toy_cluster(2)}
-    assert compare(*both(setting, 10, mode, **kwargs), 100) > 100
+    assert compare(*both(setting, 10, mode, **kwargs), 60) > 50
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, *slow(*range(3, 12))])
+@pytest.mark.parametrize("seed", [0, *slow(*range(1, 12))])
 def test_vector__equals_single_environments_on_random_programs(tmp_path, seed):
     """Graphs that nobody chose, by tables, by lists of changes, and in small blocks."""
     rng, varied = np.random.default_rng(seed), 0

@@ -511,6 +511,7 @@ def test_rgb_array__does_not_depend_on_the_users_style_or_change_it(report):
         assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.slow
 def test_import__loads_no_matplotlib_and_drawing_no_pyplot():
     code = """
 import sys

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from batches import assert_same, both, drawn, modes
-from cases import each
+from cases import slow
 from scipy.stats import ks_2samp
 
 from parenvs.datasets.pipeline import generators, sequence
@@ -87,7 +87,7 @@ def test_drawn__kth_problem_of_a_seed():
 
 
 @modes
-@each("copy", [True, False])
+@pytest.mark.parametrize("copy", [True, *slow(False)])
 def test_drawn__as_single_environments(small, monkeypatch, mode, copy):
     """With conflicts for slots, illegal actions, named problems of one episode, and repeats."""
     monkeypatch.setattr(pools, "CAPACITY", 7)

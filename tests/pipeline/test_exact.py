@@ -69,7 +69,7 @@ def test_exact_pruned__equals_brute_force(seed):
 
 @pytest.mark.parametrize("coarse", [None, (4, 6, 8)])
 @pytest.mark.parametrize(
-    "seed", [0, 40, 80, 120, *slow(*range(10, CASES, 20), *range(20, CASES, 40))]
+    "seed", [0, 80, *slow(*(seed for seed in range(10, CASES, 10) if seed != 80))]
 )
 def test_exact_full__equals_brute_force(seed, coarse, monkeypatch):
     if coarse:  # incumbents from coarse chains, as on large graphs

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from batches import assert_same, drawn, forks, modes
-from cases import each
+from cases import each, slow
 from drawn_intra_op import draw, optimum, second_cost
 from gymnasium.utils.env_checker import check_env
 from intra_op_files import FOLDER, needs_files
@@ -321,11 +321,12 @@ def test_env__forks(fork):
     assert env.plan() == again.plan()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kwargs",
     [
         {"pool": 2},
-        {"problem": SMALL, "width": 25},
+        *slow({"problem": SMALL, "width": 25}),
         {"form": "improve", "problem": SMALL, "moves": 5, "width": 160},
     ],
     ids=["drawn", "small", "improve"],

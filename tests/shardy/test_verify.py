@@ -252,9 +252,7 @@ all-reduces: an argmax leaves two."""
 @pytest.mark.parametrize(
     "mixture",
     [
-        one
-        if one.__name__ in ("capacity", "in_a_loop")
-        else pytest.param(one, marks=pytest.mark.slow)
+        one if one.__name__ in ("in_a_loop",) else pytest.param(one, marks=pytest.mark.slow)
         for one in MIXTURES
     ],
     ids=lambda mixture: mixture.__name__,

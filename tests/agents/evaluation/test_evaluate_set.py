@@ -1,6 +1,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from cases import slow
 from interrupt import Interrupt
 from sb3_contrib import MaskablePPO
 from stable_baselines3 import DQN
@@ -244,9 +245,11 @@ def test_evaluate_set__of_other_environments(name, family, kinds):
 @pytest.mark.parametrize(
     ("name", "family", "kwargs"),
     [
-        ("intra-op-validation", "mesh", {"form": "improve", "moves": 4}),
         ("elastic-validation", "bulk-gpt-1.5b", {}),
-        pytest.param("intra-op-validation", "mesh", {}, marks=pytest.mark.slow),
+        *slow(
+            ("intra-op-validation", "mesh", {"form": "improve", "moves": 4}),
+            ("intra-op-validation", "mesh", {}),
+        ),
         pytest.param("intra-op-validation", "classes", {"reward": "ratio"}, marks=pytest.mark.slow),
     ],
 )

@@ -17,10 +17,8 @@ from parenvs.graph.graph import Phase, Role  # noqa: E402
 from parenvs.graph.pytorch.read import lower_module  # noqa: E402
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name == "experts" else pytest.param(name, marks=pytest.mark.slow) for name in MODULES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(MODULES))
 def test_module__computes_as_pytorch_does(name):
     torch.manual_seed(0)
     module, inputs = MODULES[name]()

@@ -1,10 +1,10 @@
 """Each expression against PyTorch's own operation: values and gradients, in double precision."""
 
-from functools import cache, reduce
+from functools import reduce
 
 import numpy as np
 import pytest
-from cases import each
+from cases import slow
 
 torch = pytest.importorskip("torch", "2.9", reason="extra torch")
 jax = pytest.importorskip("jax", reason="extra jax")
@@ -311,32 +311,33 @@ def in_jax(number):
     return made, gradients
 
 
-GROUP = 30
-"""Cases that are compiled together, which takes less time."""
+GROUPS = 7
+"""Cases are compiled together, which takes less time; each group has some of all kinds."""
 
 
-@cache
-def group_in_jax(group):
-    numbers = range(group * GROUP, min((group + 1) * GROUP, len(CASES)))
+def results_in_jax(numbers):
     quick = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
     with jax.enable_x64(True):
         made = jax.jit(lambda: [in_jax(k) for k in numbers], compiler_options=quick)()
         return jax.tree.map(np.asarray, made)
 
 
-@each("number, name", [(number, name) for number, (name, _) in enumerate(CASES)])
-def test_operation__values_and_gradients_are_pytorchs(number, name):
-    ours, gradients = group_in_jax(number // GROUP)[number % GROUP]
-    theirs, wanted_gradients = in_pytorch(number)
-    for mine, wanted in zip(ours, theirs, strict=False):
-        if mine is not None and wanted.numel():
-            wanted = wanted.detach().numpy()
-            np.testing.assert_allclose(mine.astype(wanted.dtype), wanted, 1e-9, 1e-9, err_msg=name)
-    for mine, wanted in zip(gradients, wanted_gradients, strict=False):
-        wanted = np.zeros(mine.shape) if wanted is None else wanted.numpy()
-        np.testing.assert_allclose(mine, wanted, 1e-8, 1e-8, err_msg=name)
+@pytest.mark.parametrize("group", [0, 1, *slow(*range(2, GROUPS))])
+def test_operation__values_and_gradients_are_pytorchs(group):
+    numbers = range(group, len(CASES), GROUPS)
+    for number, (ours, gradients) in zip(numbers, results_in_jax(numbers), strict=True):
+        name, (theirs, wanted_gradients) = CASES[number][0], in_pytorch(number)
+        for mine, wanted in zip(ours, theirs, strict=False):
+            if mine is not None and wanted.numel():
+                wanted = wanted.detach().numpy()
+                mine = mine.astype(wanted.dtype)
+                np.testing.assert_allclose(mine, wanted, 1e-9, 1e-9, err_msg=name)
+        for mine, wanted in zip(gradients, wanted_gradients, strict=False):
+            wanted = np.zeros(mine.shape) if wanted is None else wanted.numpy()
+            np.testing.assert_allclose(mine, wanted, 1e-8, 1e-8, err_msg=name)
 
 
+@pytest.mark.slow
 def test_random__is_drawn_as_asked():
     key = Key(jax.numpy.zeros(4, jax.numpy.uint32))
     kept = OPERATIONS["native_dropout"](jax.numpy.ones(20000), 0.25, True, key=key)[0]

@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+from cases import slow
 
 pytest.importorskip("sb3_contrib")
 
@@ -77,7 +78,7 @@ def flat(model):
     [
         ((7,), {}),
         ((4, 3), {"target_kl": 1e-4}),
-        ((5, 1, 1), {"normalize_advantage": False}),
+        *slow(((5, 1, 1), {"normalize_advantage": False})),
         ((5, 1, 1), {"vf_coef": 0.2, "ent_coef": 0.1}),
     ],
 )
