@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from cases import each
+from commands import main
 
 import parenvs
 from benchmarks import instead
 from benchmarks.readme import pages
-from parenvs.cli import app as cli
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -122,10 +122,7 @@ def test_faq__errors_are_those_of_the_command(line, said, desk, monkeypatch, cap
     if "m.py" in line:
         pytest.importorskip("jax")
     monkeypatch.chdir(desk)
-    monkeypatch.setattr(sys, "argv", shlex.split(line))
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 2
+    assert main(monkeypatch, *shlex.split(line)[1:]) == 2
     last = capfd.readouterr().err.strip().splitlines()[-1]
     assert all(part in last for part in said.split("...")), last
 

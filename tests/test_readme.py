@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cases import each
+from commands import main
 
 from benchmarks.readme import body, pages
 
@@ -60,8 +61,6 @@ def test_readme__python_examples_run(page, code, tmp_path, monkeypatch):
     "page", [pytest.param(page, marks=marks(page.name), id=page.name) for page in PAGES]
 )
 def test_readme__commands_run(page, tmp_path, monkeypatch, capsys):
-    from parenvs.cli import app as cli
-
     monkeypatch.chdir(tmp_path)
     ran = 0
     for block in blocks(page, "bash"):
@@ -77,11 +76,7 @@ def test_readme__commands_run(page, tmp_path, monkeypatch, capsys):
                 continue  # those are run by test_cli and by the demo
             if words[1] == "verify" and importlib.util.find_spec("jax") is None:
                 continue
-            monkeypatch.setattr("sys.argv", words)
-            try:
-                cli.main()
-            except SystemExit as end:
-                assert not end.code, (line, capsys.readouterr().err)
+            assert not main(monkeypatch, *words[1:]), (line, capsys.readouterr().err)
             ran += 1
     assert ran or page.name != "README.md"
 

@@ -1,10 +1,28 @@
 """Running the ``parenvs`` command in this process."""
 
 import sys
+from functools import cache
 
 import pytest
+import typer
 
 from parenvs.cli import app as cli
+from parenvs.core.registry import TASKS
+
+
+@cache
+def command(tasks):
+    """The command with the options of these tasks: it takes half of the time of most tests."""
+    return typer.main.get_command(cli.app)
+
+
+def main(monkeypatch, *arguments):
+    """Run ``parenvs`` as a program would, up to its end; its exit status."""
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(cli, "app", command(tuple(TASKS)))
+        patch.setattr(sys, "argv", ["parenvs", *map(str, arguments)])
+        cli.main()
+    return ended.value.code
 
 
 def caller(monkeypatch, capfd, folder, *first):
@@ -12,11 +30,9 @@ def caller(monkeypatch, capfd, folder, *first):
     monkeypatch.chdir(folder)
 
     def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["parenvs", *first, *map(str, arguments)])
         capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
+        status = main(monkeypatch, *first, *arguments)
         captured = capfd.readouterr()
-        return ended.value.code, captured.out, captured.err
+        return status, captured.out, captured.err
 
     return call

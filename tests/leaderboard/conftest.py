@@ -1,15 +1,14 @@
 """Fixtures of the leaderboard's tests: judged entries, the command, a list of tasks to change."""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cases import slow
+from commands import main
 
 from parenvs.agents.elastic.play import play
-from parenvs.cli import app as cli
 from parenvs.leaderboard import policies as judging
 from parenvs.leaderboard import tasks as lists
 from parenvs.leaderboard.check import check_file
@@ -59,13 +58,11 @@ def run(monkeypatch, capfd, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["parenvs", "leaderboard", *map(str, arguments)])
         capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
+        status = main(monkeypatch, "leaderboard", *arguments)
         captured = capfd.readouterr()
         assert "Traceback" not in captured.err
-        return ended.value.code, captured.out, captured.err
+        return status, captured.out, captured.err
 
     return call
 

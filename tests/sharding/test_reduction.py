@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from cases import slow
 from drawn_intra_op import draw, optimum
 
 from parenvs.errors import InfeasibleError, ParenvsError
@@ -18,10 +19,10 @@ def choices(reduced):
     return (np.array(x, dtype=np.int64) for x in product(*(range(size) for size in sizes)))
 
 
-@pytest.mark.parametrize("edges", [0, 4, 8, 14])
+@pytest.mark.parametrize("edges", [0, 8, *slow(4, 14)])
 def test_reduce__keeps_the_optimum_and_lifts_every_choice_at_its_cost(edges):
     kept = legal_choices = 0
-    for seed in range(25):
+    for seed in range(60):
         problem = draw(seed, most=4, edges=edges, forbidden=0.1, slack=0.45)
         best = optimum(problem)
         try:
