@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,70 +39,31 @@ PIPELINES = (
     "beam",
 )
 PARTITIONS = ("exact", "greedy")
+OLD = {"pipeline": "pipeline-cut", "partition": "operator-partition"}
 
 
-def single(env_id: str, kwargs: dict[str, Any]) -> Callable[[], int]:
-    """Episodes of random legal actions in one environment; gives the number of steps."""
-    import gymnasium as gym
-    import numpy as np
+def play(env_id: str, kwargs: dict[str, Any], count: int) -> Callable[[], int]:
+    """Random legal actions in one environment (0) or ``count`` at once; gives the steps."""
+    from parenvs.bench.play import batch_play, make, single_play
 
-    import parenvs  # noqa: F401 (registers the environments)
+    env = make((env_id, kwargs), count)
+    run, steps = batch_play(env) if count else single_play(env.unwrapped)
 
-    env, rng = (
-        gym.make(env_id, disable_env_checker=True, **kwargs).unwrapped,
-        np.random.default_rng(0),
-    )
-    episodes: list[list[int]] = []
-    while sum(map(len, episodes)) < 1000 and len(episodes) < 300:
-        _, info = env.reset()
-        actions, done = [], False
-        while not done:
-            actions.append(int(rng.choice(np.flatnonzero(info["action_mask"]))))
-            _, _, done, _, info = env.step(actions[-1])
-        episodes.append(actions)
+    def played() -> int:
+        run()
+        return steps
 
-    def play() -> int:
-        for actions in episodes:
-            env.reset()
-            for action in actions:
-                env.step(action)
-        return sum(map(len, episodes))
-
-    return play
-
-
-def batch(env_id: str, kwargs: dict[str, Any], count: int) -> Callable[[], int]:
-    """Steps of random legal actions in ``count`` environments at once."""
-    import gymnasium as gym
-    import numpy as np
-
-    import parenvs  # noqa: F401
-
-    envs = gym.make_vec(env_id, num_envs=count, vectorization_mode="vector_entry_point", **kwargs)
-    rng, actions = np.random.default_rng(0), []
-    _, info = envs.reset(seed=0)
-    for _ in range(200 if count < 100 else 30):
-        mask = info["action_mask"]
-        actions.append((rng.random(mask.shape) * mask).argmax(axis=1))
-        info = envs.step(actions[-1])[4]
-
-    def play() -> int:
-        envs.reset(seed=0)
-        for one_step in actions:
-            envs.step(one_step)
-        return count * len(actions)
-
-    return play
+    return played
 
 
 def planner(agent: str, task: str) -> Callable[[], int]:
     """One plan of T5-3B on cluster C, or of its variables on one server."""
     import parenvs
-    from parenvs.tasks.partition.load import load_partitioning
 
-    is_pipeline = task == "pipeline"  # names of tasks may differ between the two checkouts
-    problem: Any = parenvs.problem("t5-3b", "C") if is_pipeline else None
-    problem = problem or load_partitioning("t5-3b", "1x8:v100")
+    problem: Any = None
+    for name in (task, OLD[task]):  # names of tasks may differ between the two checkouts
+        with suppress(parenvs.ParenvsError):
+            problem = problem or parenvs.problem("t5-3b", "C" if task == "pipeline" else None, name)
 
     def plan() -> int:
         parenvs.solve(problem, agent)
@@ -114,9 +76,9 @@ def cases() -> dict[str, Callable[[], Callable[[], int]]]:
     """Name of a case -> what prepares it."""
     known: dict[str, Callable[[], Callable[[], int]]] = {}
     for name, (env_id, kwargs) in ENVIRONMENTS.items():
-        known[f"{name}, single"] = lambda e=env_id, k=kwargs: single(e, k)
-        for count in BATCHES:
-            known[f"{name}, {count}"] = lambda e=env_id, k=kwargs, n=count: batch(e, k, n)
+        for count in (0, *BATCHES):
+            case = f"{name}, {count or 'single'}"
+            known[case] = lambda e=env_id, k=kwargs, n=count: play(e, k, n)
     for task, agents in (("pipeline", PIPELINES), ("partition", PARTITIONS)):
         for agent in agents:
             known[f"{agent}, {task}"] = lambda a=agent, t=task: planner(a, t)

@@ -12,25 +12,11 @@ import gymnasium as gym
 import numpy as np
 
 from benchmarks.framework import Column, Row, columns, main, measurement
+from benchmarks.trained import greedy_returns
 
 SOLVED = 475.0
 """Mean return from which Gymnasium considers CartPole-v1 solved."""
 EVERY, EPISODES = 5_000, 100
-
-
-def greedy_returns(model: Any, seed: int) -> list[float]:
-    """Returns of greedy episodes."""
-    env = gym.make("CartPole-v1")
-    returns = []
-    for episode in range(EPISODES):
-        observation, _ = env.reset(seed=10_000 * (seed + 1) + episode)
-        total, over = 0.0, False
-        while not over:
-            action, _ = model.predict(observation, deterministic=True)
-            observation, reward, terminated, truncated, _ = env.step(int(action))
-            total, over = total + float(reward), terminated or truncated
-        returns.append(total)
-    return returns
 
 
 def perform(seed: int, steps: int) -> Row:
@@ -43,12 +29,15 @@ def perform(seed: int, steps: int) -> Row:
     begin = time.perf_counter()
     with one_thread():
         model = Rainbow("MlpPolicy", "CartPole-v1", seed=seed, **preset("tuned", device="cpu"))
-        reached = None
+        env, reached = gym.make("CartPole-v1"), None
+
+        def greedy() -> float:
+            return float(np.mean(greedy_returns(model, env, EPISODES, seed)))
 
         def check(*_: Any) -> bool:
             nonlocal reached
             if model.num_timesteps % EVERY == 0:
-                curve.append((model.num_timesteps, float(np.mean(greedy_returns(model, seed)))))
+                curve.append((model.num_timesteps, greedy()))
                 if curve[-1][1] > SOLVED:
                     reached = model.num_timesteps
             return reached is None

@@ -95,10 +95,9 @@ def run(measured: Measurement, words: list[str]) -> int:
         lines = (folder / f"{measured.name}.md").read_text(encoding="utf-8").splitlines()
         words, machine = shlex.split(lines[2].strip("`"))[2:] + words, lines[4]
         given = vars(parser(measured).parse_args(words))
-    common = {
-        key: given.pop(key) for key in ("render_only", "again", "jobs", "out") if key in given
-    }
-    data = measured.run(folder, given, render, common.get("again", False), common.get("jobs", 1))
+    keyed = ("again", "jobs") if measured.key_of is not None else ()
+    common = {key: given.pop(key) for key in keyed}
+    data = measured.run(folder, given, render, **common)
     command = shlex.join(["python", f"benchmarks/{measured.name}.py", *words])
     print(measured.publish(data, folder, given, command, machine), end="")
     return int(bool(measured.wrong and measured.wrong(data)))

@@ -12,48 +12,33 @@ import re
 
 from benchmarks.framework import ROOT, main, measurement, table
 
+PLANS = (
+    ("even", "GPipe's even cut"),
+    ("pipedream", "PipeDream's planner"),
+    ("random", "random search"),
+)
+OURS = (("exact-full", "exact"), ("pretrained", "network that ships"), ("ppo", "PPO"))
+SPLITS = (
+    ("data-parallel", "data parallelism"),
+    ("expert", "Megatron's splits"),
+    ("ones", "everything that can be split"),
+    ("random", "random search"),
+)
+LEARNT = (("ppo", "PPO"), ("rainbow", "Rainbow"))
 ROWS = (
-    (
-        "pipeline-cut",
-        "cut a model into a stage a server",
-        (
-            ("even", "GPipe's even cut"),
-            ("pipedream", "PipeDream's planner"),
-            ("random", "random search"),
-        ),
-        (("exact-full", "exact"), ("pretrained", "network that ships"), ("ppo", "PPO")),
-    ),
-    (
-        "pipeline-plan",
-        "stages and devices of a pipeline",
-        (
-            ("even", "GPipe's even cut"),
-            ("pipedream", "PipeDream's planner"),
-            ("random", "random search"),
-        ),
-        (("exact-full", "exact"), ("pretrained", "network that ships"), ("ppo", "PPO")),
-    ),
+    ("pipeline-cut", "cut a model into a stage a server", PLANS, OURS),
+    ("pipeline-plan", "stages and devices of a pipeline", PLANS, OURS),
     (
         "operator-partition-step-time",
         "which tensors to split",
-        (
-            ("data-parallel", "data parallelism"),
-            ("expert", "Megatron's splits"),
-            ("ones", "everything that can be split"),
-            ("random", "random search"),
-        ),
-        (("exact", "exact"), ("ppo", "PPO"), ("rainbow", "Rainbow")),
+        SPLITS,
+        (("exact", "exact"), *LEARNT),
     ),
     (
         "operator-partition-memory",
         "the same, within the memory of a device",
-        (
-            ("data-parallel", "data parallelism"),
-            ("expert", "Megatron's splits"),
-            ("ones", "everything that can be split"),
-            ("random", "random search"),
-        ),
-        (("exact", "exact"), ("greedy", "greedy"), ("ppo", "PPO"), ("rainbow", "Rainbow")),
+        SPLITS,
+        (("exact", "exact"), ("greedy", "greedy"), *LEARNT),
     ),
     (
         "hybrid",

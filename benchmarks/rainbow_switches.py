@@ -21,6 +21,7 @@ import gymnasium as gym
 import numpy as np
 
 from benchmarks.framework import Case, Column, Row, columns, main, measurement
+from benchmarks.trained import greedy_returns
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ def perform(env_id: str, line: str, seed: int, steps: int) -> Row:
     returns = [info["r"] for info in model.ep_info_buffer]
     return {
         "support": support,
-        "trained": float(np.mean(returns[-LAST:])), "greedy": greedy(model, env_id, seed),
+        "trained": float(np.mean(returns[-LAST:])),
+        "greedy": float(np.mean(greedy_returns(model, made(env_id), EPISODES, seed))),
         "warned": next((str(x.message) for x in said if "support of C51" in str(x.message)), ""),
         "seconds": time.process_time() - begin,
     }  # fmt: skip
@@ -110,20 +112,6 @@ def made(env_id: str) -> gym.Env[Any, Any]:
         if env_id not in gym.registry:
             register_envs()
     return gym.make(env_id, max_episode_steps=GAMES[env_id].most)
-
-
-def greedy(model: Any, env_id: str, seed: int) -> float:
-    """Mean return of greedy episodes."""
-    env, returns = made(env_id), []
-    for episode in range(EPISODES):
-        observation, _ = env.reset(seed=10_000 * (seed + 1) + episode)
-        total, over = 0.0, False
-        while not over:
-            action, _ = model.predict(observation, deterministic=True)
-            observation, reward, terminated, truncated, _ = env.step(int(action))
-            total, over = total + float(reward), terminated or truncated
-        returns.append(total)
-    return float(np.mean(returns))
 
 
 def told(line: str, records: Sequence[Row]) -> Row:

@@ -45,6 +45,20 @@ def kept(
     return agent, seconds
 
 
+def greedy_returns(model: Any, env: Any, episodes: int, seed: int) -> list[float]:
+    """Returns of greedy episodes."""
+    returns = []
+    for episode in range(episodes):
+        observation, _ = env.reset(seed=10_000 * (seed + 1) + episode)
+        total, over = 0.0, False
+        while not over:
+            action, _ = model.predict(observation, deterministic=True)
+            observation, reward, terminated, truncated, _ = env.step(int(action))
+            total, over = total + float(reward), terminated or truncated
+        returns.append(total)
+    return returns
+
+
 class Looks(BaseCallback):
     """Judges the agent on ``VALIDATION`` in the course of training.
 
