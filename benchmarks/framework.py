@@ -25,6 +25,7 @@ import multiprocessing
 import os
 import shlex
 import sys
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -172,6 +173,8 @@ def forked(work: Callable[[], Row]) -> Row:
         try:
             with os.fdopen(writer, "w") as stream:
                 stream.write(json.dumps(plain(work())))
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(0)
     os.close(writer)

@@ -39,7 +39,7 @@ from parenvs.agents.hybrid import exact_hybrid, exact_uniform
 from parenvs.agents.hybrid.episodes import local_search, random_play
 from parenvs.agents.hybrid.heuristics import megatron
 from parenvs.agents.hybrid.servers.heuristics import sorted_orders, swap_search
-from parenvs.errors import InfeasibleError
+from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.turns.rules import rules_of
@@ -119,7 +119,7 @@ def _key(set_name: str, method: str, problem: Hybrid, steps: int = 0, seed: int 
 
 def planned(name: str, plan: Callable[[], Any]) -> Row:
     row: Row = {"length": None, "proven": False, "bound": None}
-    with spent(row), suppress(InfeasibleError):
+    with spent(row), suppress(InfeasibleError, TimeLimitError):
         answer = plan()
         assert answer.report.legal
         row |= {"length": answer.cost, "proven": bool(answer.proven),

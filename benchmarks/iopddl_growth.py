@@ -39,7 +39,7 @@ from parenvs import Cluster
 from parenvs.agents.sharding import solve_iopddl
 from parenvs.agents.sharding.compiled import COMPILED
 from parenvs.datasets.sharding.drawing import drawn
-from parenvs.errors import InfeasibleError
+from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.sharding.exchange import Exchange
 from parenvs.tasks.sharding.files import load_iopddl, save_iopddl
@@ -177,7 +177,7 @@ def solved(make: Callable[[], Sharding], limit: float) -> Row:
         answer = solve_iopddl(problem, limit, processor=True, tell=tell)
         assert answer.report.legal and answer.report.cost == answer.cost
         row |= {"cost": answer.cost, "bound": answer.bound, "seconds": answer.seconds}
-    except InfeasibleError as error:
+    except (InfeasibleError, TimeLimitError) as error:
         progress(str(error))
     megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     return {**row, "megabytes": megabytes, "compiled": COMPILED}

@@ -60,8 +60,9 @@ def added(report: PartitionReport, named: Mapping[str, int]) -> dict[str, int]:
 
 def verdict(report: PartitionReport | Row) -> str:
     """``yes``, or the reason why a plan is refused."""
-    found = report if isinstance(report, dict) else vars(report)
-    return "yes" if found["legal"] else f"no: {found['reasons'][0]}"
+    if isinstance(report, PartitionReport):
+        report = {"legal": report.legal, "reasons": report.reasons}
+    return "yes" if report["legal"] else f"no: {report['reasons'][0]}"
 
 
 def table_3(problems: Mapping[tuple[str, str], Partitioning]) -> Row:

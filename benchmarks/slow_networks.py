@@ -43,7 +43,7 @@ def measure(graph: str, cluster: str, stages: int, limit: float) -> Row | None:
         "proven": full.proven, "full": full.cost,
     }  # fmt: skip
     for name, space in spaces.items():
-        row[name] = {"exact": exact[name].length}
+        row[name] = {"exact": exact[name].cost}
         with spent(row[name]):
             row[name]["refined"] = pretrained(space, refine=True).cost
     return row

@@ -1,0 +1,56 @@
+"""Scripts of ``benchmarks`` with their smallest settings: they measure, and show what they found."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from benchmarks import run_all
+from parenvs.bench.measurement import MEASUREMENTS
+
+ROOT = Path(__file__).parents[2]
+SMALL = {
+    "exact": "--instances vgg-19 --stages 2 --many 0",
+    "exact_points": "--count 1 --sets --clusters A --stages 2 --limit 1",
+    "proofs": "--cases 3",
+    "simulation": "--plans 20",
+    "classes": "--cases 2",
+    "hybrid_labels": "--cases 3",
+    "conflicts": "--instances vgg-19 --episodes 3",
+    "flops": "--models vgg-19",
+    "hetero": "--problems 0 --tiers 8 --seeds 1 --programs 1 --brute 1",
+    "packed_order": "--tiers p4-m8 --only heuristics",
+    "iopddl_growth": "--seconds 1 --largest 1",
+    "slow_networks": "--graphs mixer-l16 --limit 0.1",
+    "step_time": "--instances vgg-19",
+    "models": "--instances vgg-19",
+    "inference": "--most 1 --clusters --count 0 --devices --stages",
+    "reading": "--repeats 1 --graph vgg-19",
+    "kills": "--kills 1 --kinds plan",
+    "partition_ppo": "--instances vgg-19 --variants paper --seeds 1 --steps 300",
+    "iopddl_envs": "--only dead --episodes 1",
+    "instead": "",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_script__smallest_settings(name, tmp_path):
+    command = [sys.executable, ROOT / "benchmarks" / f"{name}.py", *SMALL[name].split()]
+    done = subprocess.run(
+        [*command, "--out", tmp_path], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith(f"# {name}\n\n`python benchmarks/{name}.py")
+    assert (tmp_path / f"{name}.md").read_text(encoding="utf-8") == done.stdout
+
+
+def test_run_all__names_measurements():
+    for name in run_all.SCRIPTS:
+        try:
+            import_module(f"benchmarks.{name}")
+        except ModuleNotFoundError:
+            continue  # of a package that is not there
+        assert name in MEASUREMENTS
