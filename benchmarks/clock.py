@@ -35,7 +35,6 @@ from benchmarks.synchronisation import section as synchronisation_section
 from jax_transformer import plans as jax_plans
 from parenvs import Cluster, Graph, HybridPlan, HybridStage, Pipeline, StageProfile, from_torch
 from parenvs.cli.model import Model
-from parenvs.core.registry import TASKS
 from parenvs.clock.calibration import SIZES, Calibration, calibrated
 from parenvs.clock.collectives import reduced
 from parenvs.clock.layers import profiled
@@ -44,6 +43,7 @@ from parenvs.clock.runs.prediction import torch_of_chain
 from parenvs.clock.runs.run import run
 from parenvs.clock.runs.torch import race
 from parenvs.clock.xla.calibration import calibrated as calibrated_by_jax
+from parenvs.core.registry import TASKS
 from parenvs.machine import counted
 from torch_transformer import batch, loss, make
 

@@ -1,4 +1,4 @@
-"""Scripts of ``benchmarks`` with their smallest settings: they measure, and show what they found."""
+"""Scripts of ``benchmarks`` with their smallest settings: they measure and show their rows."""
 
 import subprocess
 import sys
