@@ -375,6 +375,8 @@ def test_judge__refuses_what_is_no_plan_or_no_problem():
     with pytest.raises(ParenvsError, match=r"none.json: not a JSON file"):  # a text is a path
         judge("none.json")
     with pytest.raises(ParenvsError, match="judged on a Graph, a StageProfile or a Pipeline"):
+        judge(plan_of(DENSE), 3)
+    with pytest.raises(ParenvsError, match="unknown instance 'dense'"):  # a text is a name
         judge(plan_of(DENSE), "dense")
 
 
