@@ -292,7 +292,7 @@ def recorded_anew(folder: Path, tests: str) -> Reach:
             name for name in names if name.split(".")[0] not in {*own, *helpers}
         ]
         file.write_text(json.dumps(asdict(recorder.reach)), encoding="utf-8")
-        return status == 0
+        return status in (0, 5)  # 5: a file of slow tests alone, which setup.cfg leaves out
 
     if forked(work) != "lives":
         raise SystemExit(f"the tests fail without a change: python -m pytest {tests}")

@@ -81,6 +81,8 @@ def test_judge__loads_the_problem_that_a_plan_names(tmp_path):
     assert plan == problem.plan([0, 0, 1])
     assert judge(plan).cost == judge(plan, problem).cost == judge(str(tmp_path / "plan.json")).cost
     with pytest.raises(ParenvsError, match="judged on a Sharding"):
+        judge(plan, 3)
+    with pytest.raises(ParenvsError, match="'x' is neither a file nor an added"):
         judge(plan, Path("x"))
     with pytest.raises(ParenvsError, match="is for no cluster"):
         judge(plan, problem, "A")
