@@ -45,7 +45,7 @@ LAYERS = (
 The folder of a task is a room of its own.
 """
 TASKLESS = (
-    "agents.evaluation.evaluate", "agents.planners", "agents.reference", "cli.app", "cli.help",
+    "agents.evaluation", "agents.planners", "agents.reference", "cli.app", "cli.help",
     "cli.leaderboard", "cli.listing", "cli.model", "cli.options", "cli.planning", "cli.plans",
     "cli.tables", "cli.train", "cluster", "core", "diff", "fields", "files", "graph", "instances",
     "leaderboard", "shipped", "view", "wrappers",

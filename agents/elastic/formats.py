@@ -398,7 +398,8 @@ def with_arrays(content: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> di
     activations = content.get("activations")
     if not isinstance(activations, dict) or not set(activations) <= set(PARTS):
         raise PolicyError("field 'activations' must be an object of parts, each a list")
-    left, layers = dict(arrays), {}
+    left = dict(arrays)
+    layers: dict[str, list[Any]] = {}
     for part, names in activations.items():
         if not isinstance(names, list) or len(names) > MOST_LAYERS:
             raise PolicyError(f"field 'activations.{part}' must be a list of layers")

@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor
@@ -25,7 +26,7 @@ from stable_baselines3.common.vec_env.base_vec_env import (
     VecEnvStepReturn,
 )
 
-from parenvs.core.registry import environments
+from parenvs.envs.vector import GameVectorEnv
 
 
 def make_env(
@@ -72,7 +73,11 @@ def has_batch(env_id: str, env_kwargs: dict[str, Any]) -> bool:
         return False
     # These arguments of gym.make add wrappers, which a batch cannot have.
     wrapping = {"max_episode_steps", "disable_env_checker"} & env_kwargs.keys()
-    return spec.id in environments() and not wrapping
+    if wrapping or spec.vector_entry_point is None:
+        return False
+    entry: Any = spec.vector_entry_point
+    maker = load_env_creator(entry) if isinstance(entry, str) else entry
+    return isinstance(maker, type) and issubclass(maker, GameVectorEnv)
 
 
 @contextlib.contextmanager

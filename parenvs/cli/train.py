@@ -258,21 +258,22 @@ def evaluate(
     import gymnasium as gym
 
     from parenvs.agents.evaluation.evaluate import evaluate as play
-    from parenvs.agents.evaluation.validation import validation_set
     from parenvs.agents.learning.train.config import building, load_config
     from parenvs.agents.learning.train.learners import plain
     from parenvs.agents.learning.train.run import load_model
     from parenvs.agents.learning.vec_env import one_thread
+    from parenvs.core.sets import validation_of
 
     config, model = load_config(folder[0]), load_model(folder[0], trust)
     with one_thread():
         with building(folder[0]):
             env = gym.make(config.env_id, **config.env_kwargs)
         if env.get_wrapper_attr("draws"):
-            near = validation_set(plain(config.env_id), config.env_kwargs)[0]
+            near = validation_of(plain(config.env_id), config.env_kwargs)
+            hint = "SET" if near is None else near.name.replace("validation", "test")
             raise ParenvsError(
                 f"{folder[0]}: trained on drawn problems, of which no single one can be judged; "
-                f"add --set {near.replace('validation', 'test')}"
+                f"add --set {hint}"
             )
         out.print(tables.evaluation(play(model, env, 100 if episodes is None else episodes, seed)))
 
@@ -283,19 +284,20 @@ def _player(run: Path, name: str, env_id: str, trust: bool) -> tuple[Any, dict[s
     Raises:
         ParenvsError: the run was trained in another environment than that of the set.
     """
-    from parenvs.agents.evaluation.validation import rules_of
     from parenvs.agents.learning.fused.run import WEIGHTS
     from parenvs.agents.learning.pretrained.policy import PlanPolicy
     from parenvs.agents.learning.train.config import load_config
     from parenvs.agents.learning.train.learners import plain
     from parenvs.agents.learning.train.run import load_model
+    from parenvs.core.sets import validation_of
 
     if (run / WEIGHTS).exists():  # of the fused loop, which has no further rules
         return PlanPolicy.load(run / WEIGHTS), {}
     config = load_config(run)
     if plain(config.env_id) != env_id:
         raise ParenvsError(f"{run}: trained in {config.env_id}; {name} is a set of {env_id}")
-    return load_model(run, trust), rules_of(config.env_kwargs)
+    found = validation_of(env_id, config.env_kwargs)
+    return load_model(run, trust), {} if found is None else dict(found.settings)
 
 
 def _evaluate_set(

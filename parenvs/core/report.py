@@ -77,12 +77,12 @@ class TimedReport(Report):
 
     bound_words: ClassVar[tuple[str, str]] = ("lower", " s")
 
-    length_seconds: float
+    length_seconds: Any
 
     @property
-    def cost(self) -> float:  # type: ignore[override]
+    def cost(self) -> float:
         """Seconds of a step, the number that the task minimises."""
-        return self.length_seconds
+        return float(self.length_seconds)
 
 
 def plain(viewable: Any, colour: bool = False) -> str:

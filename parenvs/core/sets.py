@@ -6,7 +6,9 @@ plan known and a bound that no plan beats. Without a row there is still the unit
 which no plan beats: they are at most 1. An episode is worth its return; where returns are in
 another unit, or of another kind, it is worth what its info says.
 
-A task says all this of its sets in its hook ``sets``, a function from a name to a ``SetKind``.
+A task says all this of its sets in its hook ``sets``, a function from a name to a ``SetKind``; on
+which of them an agent is judged, in its hook ``validation``, a function from the arguments of the
+environment of its hook ``train`` to a ``Validation``.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from parenvs.core.answer import Answer
@@ -62,6 +65,20 @@ class SetKind(NamedTuple):
     argument: str = "family"
     worth: Callable[[Mapping[str, float]], float] | None = None
     answered: Callable[[Answer], float] = attrgetter("value")
+
+
+class Validation(NamedTuple):
+    """The set on which a policy is judged that was trained on drawn problems.
+
+    Attributes:
+        name: its name.
+        family: a family of it; None: all.
+        settings: arguments of the run's environment that it has on every set, too.
+    """
+
+    name: str
+    family: str | None = None
+    settings: Mapping[str, Any] = MappingProxyType({})
 
 
 def unit(name: str) -> Reference:
@@ -157,6 +174,23 @@ def set_of(name: str) -> ProblemSet:
         )
     kind: SetKind = task.hook("sets")(name)
     return ProblemSet(name, tuple(kind.names(name)), kind)
+
+
+def validation_of(env_id: str, env_kwargs: Mapping[str, Any]) -> Validation | None:
+    """Return the set on which a policy is judged that was trained on drawn problems.
+
+    Args:
+        env_id: id of the run's environment, without a namespace.
+        env_kwargs: its arguments.
+
+    Returns:
+        None if no task has a set for agents that were trained in the environment.
+    """
+    for task in TASKS.values():
+        if "validation" in task.hooks and task.hook("train")(None)[0] == env_id:
+            found: Validation = task.hook("validation")(env_kwargs)
+            return found
+    return None
 
 
 def family_named(problem: str) -> str:

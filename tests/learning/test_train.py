@@ -31,6 +31,7 @@ from parenvs.agents.learning.vec_env import make_env
 from parenvs.agents.names import TRAINED
 from parenvs.cluster import PRESETS
 from parenvs.core.judge import judge
+from parenvs.core.request import STEPS
 from parenvs.errors import ParenvsError
 
 UPDATE = 64 * ppo.EPISODES * 2  # steps of an update, with the three stages of all problems here
@@ -509,4 +510,4 @@ def test_train__on_one_trace(tmp_path):
 def test_train__defaults():
     assert tuple(LEARNERS) == TRAINED == ("ppo", "rainbow", "rainbow-paper")
     assert Config().env_id == "PipelineCut-v0"
-    assert Config().steps == names.STEPS == 60_000
+    assert Config().steps == STEPS == 60_000

@@ -21,7 +21,6 @@ from stable_baselines3.common.vec_env import VecEnv
 from tqdm import TqdmExperimentalWarning
 
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation, judged
-from parenvs.agents.evaluation.validation import rules_of, validation_set
 from parenvs.agents.learning.rainbow.algorithm import Rainbow
 from parenvs.agents.learning.train.best_plan import BestPlan
 from parenvs.agents.learning.train.checkpoint import Checkpoints, load_checkpoint
@@ -37,6 +36,7 @@ from parenvs.agents.learning.train.learners import Learner, learner_of, plain
 from parenvs.agents.learning.train.weights import AGENT, load_counters, load_weights, save_counters
 from parenvs.agents.learning.vec_env import make_env, one_thread
 from parenvs.core.plan import Plan
+from parenvs.core.sets import validation_of
 from parenvs.errors import ParenvsError, one_line
 from parenvs.files import locked, replacing, write_text
 
@@ -98,7 +98,7 @@ def train(
     """Train an agent on one instance, or on drawn problems.
 
     A run on one instance keeps its best plan. One on drawn problems keeps the policy, and judges it
-    on the set for validation (``validation_set``). A run that is interrupted before its first
+    on the set for validation (``validation_of``). A run that is interrupted before its first
     checkpoint leaves nothing behind; a resumed run on drawn problems goes on with other problems
     than it would have drawn.
 
@@ -212,10 +212,10 @@ def _learned(
         return model, draws
 
 
-def _judged(model: BaseAlgorithm, config: Config) -> SetEvaluation:
-    """How the trained policy does on the validation set of what it was trained on."""
-    place = validation_set(plain(config.env_id), config.env_kwargs)
-    return judged(model, *place, rules_of(config.env_kwargs))
+def _judged(model: BaseAlgorithm, config: Config) -> SetEvaluation | None:
+    """How the trained policy does on the validation set of what it was trained on, if any."""
+    found = validation_of(plain(config.env_id), config.env_kwargs)
+    return None if found is None else judged(model, *found)
 
 
 def _result(tracker: BestPlan, model: BaseAlgorithm, scores: SetEvaluation | None) -> TrainResult:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from parenvs.cluster import Cluster
 from parenvs.core.registry import TASKS
+from parenvs.core.sets import Validation
 from parenvs.core.task import given, refuse_settings
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.instances import text_of
@@ -72,6 +74,11 @@ def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]
     is_trace = instance.partition("/")[0] not in TASK.sets
     settings = ("model", "interval", "cluster", "batch") if is_trace else ()
     return "ElasticPlan-v0", {"instance": instance}, settings
+
+
+def validation(env_kwargs: Mapping[str, Any]) -> Validation:
+    """Return the set on which agents are judged."""
+    return Validation("elastic-validation")
 
 
 def load_trace(name: str | os.PathLike[str]) -> Trace:

@@ -33,6 +33,7 @@ TASK = Task(
     hooks={
         "sets": "parenvs.datasets.elastic.sets:set_kind",
         "train": "parenvs.tasks.elastic.load:training",
+        "validation": "parenvs.tasks.elastic.load:validation",
         "commands": "parenvs.agents.elastic.commands:add",
         "leaderboard": "parenvs.agents.elastic.entries:TASKS",
     },

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from parenvs.cluster import Cluster
+from parenvs.core.sets import Validation
 from parenvs.core.task import given
 from parenvs.errors import (
     ClusterError,
@@ -30,6 +31,7 @@ from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.shipped import load_shape, shapes
 from parenvs.tasks.hybrid.stack import Stack
 from parenvs.tasks.hybrid.task import HybridOptions
+from parenvs.tasks.hybrid.turns.rules import HETERO, ORDERS
 
 
 def load(source: Any, cluster: Any, options: HybridOptions) -> Hybrid:
@@ -95,6 +97,20 @@ def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]
     if instance is None:
         return "HybridPlan-v0", {}, ()
     return "HybridPlan-v0", {"instance": instance}, ("cluster", "batch", "stack", "precision")
+
+
+def validation(env_kwargs: Mapping[str, Any]) -> Validation:
+    """Return the set on which agents are judged, and their rules."""
+    kind = str(env_kwargs.get("instance") or "hybrid")
+    if env_kwargs.get("cluster") == HETERO:
+        kind = f"{HETERO}-32"
+    parts = kind.split("-")
+    tier = "-".join(parts[:2]) if parts[0] == HETERO else "hybrid"
+    rules = ("mask", "server_order", "stage_devices", "most_chunks")
+    settings = {name: env_kwargs[name] for name in rules if name in env_kwargs}
+    if env_kwargs.get("order") in ORDERS:
+        settings["server_order"] = env_kwargs["order"]
+    return Validation(f"{tier}-validation", env_kwargs.get("family"), settings)
 
 
 def reading(instance: str, options: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -64,6 +64,7 @@ TASK = Task(
     hooks={
         "sets": "parenvs.datasets.hybrid.named:set_kind",
         "train": "parenvs.tasks.hybrid.load:training",
+        "validation": "parenvs.tasks.hybrid.load:validation",
         "leaderboard": "parenvs.agents.hybrid.entries:TASKS",
         "reading": "parenvs.tasks.hybrid.load:reading",
         "compare": "parenvs.tasks.hybrid.view.tables:comparison",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from parenvs.core.sets import Validation
 from parenvs.core.task import refuse_settings
 from parenvs.datasets.order.drawing import TIERS
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
@@ -55,6 +57,11 @@ def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]
     if instance is None or instance in TIERS:
         return "MicroBatchOrder-v0", {"tier": instance, "pool": 1024}, ()
     return "MicroBatchOrder-v0", {"instance": instance}, ()
+
+
+def validation(env_kwargs: Mapping[str, Any]) -> Validation:
+    """Return the set on which agents are judged."""
+    return Validation("order-validation", env_kwargs.get("tier", "p8-m16"))
 
 
 def load_ordering(instance: str | os.PathLike[str]) -> Order:

@@ -36,6 +36,7 @@ TASK = Task(
     hooks={
         "sets": "parenvs.datasets.order.sets:set_kind",
         "train": "parenvs.tasks.order.load:training",
+        "validation": "parenvs.tasks.order.load:validation",
         "compare": "parenvs.tasks.order.view.tables:comparison",
         "leaderboard": "parenvs.agents.order.entries:TASKS",
     },

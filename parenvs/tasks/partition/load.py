@@ -11,6 +11,7 @@ from typing import Any
 from parenvs.cluster import PRESETS, Cluster, choose_cluster
 from parenvs.core.problem import problem
 from parenvs.core.registry import TASKS
+from parenvs.core.sets import Validation
 from parenvs.core.task import given, refuse_settings
 from parenvs.errors import ParenvsError, shown
 from parenvs.graph.graph import Graph
@@ -77,6 +78,11 @@ def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]
         return "PartitionPlan-v0", {}, ()
     is_drawn = instance in task.sets or task.names(instance) or instance.endswith(".json")
     return ("PartitionPlan-v0", {"instance": instance}, ()) if is_drawn else None
+
+
+def validation(env_kwargs: Mapping[str, Any]) -> Validation:
+    """Return the set on which agents are judged, whose families are not those of training."""
+    return Validation("partition-validation")
 
 
 def for_step_time(

@@ -71,6 +71,7 @@ TASK = Task(
     hooks={
         "sets": "parenvs.datasets.partition.sets:set_kind",
         "train": "parenvs.tasks.partition.load:training",
+        "validation": "parenvs.tasks.partition.load:validation",
         "reading": "parenvs.tasks.partition.load:reading",
         "open": "parenvs.tasks.partition.load:for_step_time",
         "tables": "parenvs.tasks.partition.view.tables:of_instance",

@@ -9,6 +9,7 @@ from typing import Any
 from parenvs.cluster import Cluster, Device
 from parenvs.core.problem import problem
 from parenvs.core.registry import TASKS
+from parenvs.core.sets import Validation
 from parenvs.core.task import given, refuse_settings
 from parenvs.errors import ParenvsError, shown
 from parenvs.graph.graph import Graph
@@ -121,6 +122,11 @@ def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]
         return "PipelinePlan-v0", {"draw": 2}, ()
     is_drawn = instance in task.sets or task.names(instance)
     return ("PipelinePlan-v0", {"instance": instance}, ()) if is_drawn else None
+
+
+def validation(env_kwargs: Mapping[str, Any]) -> Validation:
+    """Return the set on which agents are judged."""
+    return Validation("plan-validation", env_kwargs.get("family"))
 
 
 def open_shape(

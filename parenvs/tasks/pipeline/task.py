@@ -66,6 +66,7 @@ TASK = Task(
     hooks={
         "sets": "parenvs.datasets.pipeline.optima:set_kind",
         "train": "parenvs.tasks.pipeline.load:training",
+        "validation": "parenvs.tasks.pipeline.load:validation",
         "reading": "parenvs.tasks.pipeline.load:reading",
         "assumed": "parenvs.tasks.pipeline.load:assumed",
         "open": "parenvs.tasks.pipeline.load:open_shape",

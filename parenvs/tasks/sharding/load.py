@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from parenvs.core.registry import TASKS
+from parenvs.core.sets import Validation
 from parenvs.core.task import refuse_settings
 from parenvs.errors import ParenvsError, shown
 from parenvs.instances import text_of
@@ -48,3 +50,10 @@ def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]
     if instance is None:
         return "IntraOpSharding-v0", {"pool": 256}, ()
     return "IntraOpSharding-v0", {"instance": instance}, ()
+
+
+def validation(env_kwargs: Mapping[str, Any]) -> Validation:
+    """Return the set on which agents are judged, and what they see and may choose."""
+    always = ("form", "advice", "moves", "width")
+    settings = {name: env_kwargs[name] for name in always if name in env_kwargs}
+    return Validation("intra-op-validation", env_kwargs.get("family", "mesh"), settings)

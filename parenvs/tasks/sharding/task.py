@@ -42,6 +42,7 @@ TASK = Task(
     hooks={
         "sets": "parenvs.datasets.sharding.drawing:set_kind",
         "train": "parenvs.tasks.sharding.load:training",
+        "validation": "parenvs.tasks.sharding.load:validation",
         "commands": "parenvs.agents.sharding.commands:add",
         "leaderboard": "parenvs.agents.sharding.entries:TASKS",
     },

@@ -9,11 +9,10 @@ from stable_baselines3 import DQN
 import parenvs
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation
-from parenvs.agents.evaluation.validation import validation_set
 from parenvs.agents.learning.train import Config, learners, train
 from parenvs.agents.learning.train.learners import LEARNERS
 from parenvs.cli.app import app
-from parenvs.core.sets import KINDS, set_of
+from parenvs.core.sets import KINDS, set_of, validation_of
 from parenvs.datasets import references
 from parenvs.datasets.hybrid.named import find_hybrid
 from parenvs.datasets.pipeline.sets import load_set
@@ -337,7 +336,7 @@ def test_evaluate_set__tasks_of_train(monkeypatch, task, instance, env_id, kwarg
     with pytest.raises(ParenvsError, match="interrupted"):
         app(["train", *given], standalone_mode=False)
     assert (asked[0].env_id, asked[0].env_kwargs) == (env_id, kwargs)
-    assert validation_set(env_id, kwargs) == judged_on
+    assert validation_of(env_id, kwargs)[:2] == judged_on
 
 
 def test_evaluate_set__a_run_on_orders(tmp_path, capsys):
