@@ -19,7 +19,6 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from parenvs import load_plan, load_profile
-from parenvs.agents import names
 from parenvs.agents.evaluation.evaluate import evaluate
 from parenvs.agents.learning.train import learners as ppo
 from parenvs.agents.learning.train.best_plan import BestPlan
