@@ -6,7 +6,7 @@ They have a module of their own, as some modules need them without importing the
 from parenvs.core.leaderboard import Description
 
 TRAINED = ("ppo", "rainbow", "rainbow-paper")
-"""Agents that train (``parenvs.agents.learning.train.learners`` makes them, with the extra ``agents``)."""
+"""Agents that train (``agents.learning.train.learners`` makes them, with the extra ``agents``)."""
 REFINED = "pretrained-refined"
 """The planner that searches around the answer of ``pretrained``."""
 GENERAL = ("pretrained", REFINED)

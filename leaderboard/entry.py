@@ -359,7 +359,9 @@ class _FieldChecks:
         kind = holds(name) if isinstance(name, str) else "plans"
         if kind == "policy" and "policy" in content:
             try:
-                kind_of(str(name)).policies.read(content["policy"], content.get("entry"))
+                policies = kind_of(str(name)).policies
+                assert policies is not None
+                policies.read(content["policy"], content.get("entry"))
             except PolicyError as error:
                 self.refuse("policy", str(error))
             return {"policy": content["policy"]}

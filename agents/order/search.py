@@ -1,8 +1,8 @@
 """Branch and bound over the orders of micro-batches, many nodes at a time.
 
 A node is the beginning of an order. Its frontier is all that the rest needs to know
-(``parenvs.tasks.order.formulas``), so a child costs one turn. What is left to do on a stage cannot be
-done faster than one pass after the other, from when the next forward pass can reach the stage.
+(``parenvs.tasks.order.formulas``), so a child costs one turn. What is left to do on a stage cannot
+be done faster than one pass after the other, from when the next forward pass can reach the stage.
 """
 
 from __future__ import annotations

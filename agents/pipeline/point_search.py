@@ -215,7 +215,7 @@ class PointSearch:
             points: points to cut before, ascending.
             upper: look for plans shorter than this, seconds.
             deadline: give up at this ``time.perf_counter()``.
-            blocks: number of blocks of ``parenvs.agents.pipeline.bounds.Prefixes``; 0: do without it.
+            blocks: number of blocks of ``agents.pipeline.bounds.Prefixes``; 0: do without it.
             most: give up before a layer with more pairs of state and label.
             grid: seconds; core and tail are rounded down to its multiples (0: not at all). That
                 leaves fewer labels; ``upper`` is then a lower bound, ``best`` may be longer.

@@ -3,8 +3,8 @@
     python -m parenvs.datasets.elastic.sets                      # make all sets again
     python -m parenvs.datasets.elastic.sets elastic-test --out /tmp/sets
 
-A set is one ``.json`` of ``parenvs.tasks.elastic.files``: chains of each family and measured model, drawn
-by ``parenvs.tasks.elastic.markov.draw_markov``. Problems are called FAMILY-MODEL-NUMBER.
+A set is one ``.json`` of ``parenvs.tasks.elastic.files``: chains of each family and measured model,
+drawn by ``parenvs.tasks.elastic.markov.draw_markov``. Problems are called FAMILY-MODEL-NUMBER.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python -m parenvs.datasets.order.sets                    # make all sets again
     python -m parenvs.datasets.order.sets order-test --out /tmp/sets
 
-A set is one ``.json`` of ``parenvs.tasks.order.files``: model, tokens, servers, layers and the sums of
-squared lengths of each problem, from which the seconds follow. Problems are called TIER-NUMBER.
+A set is one ``.json`` of ``parenvs.tasks.order.files``: model, tokens, servers, layers and the sums
+of squared lengths of each problem, from which the seconds follow. Problems are called TIER-NUMBER.
 """
 
 from __future__ import annotations

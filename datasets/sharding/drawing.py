@@ -7,8 +7,8 @@ Two families of problems. ``mesh``: the nodes are tensors, in the order in which
 strategy splits dimensions over the two axes of a mesh, an edge leads from what an instruction reads
 to what it makes and costs what changing the splits costs. No pair is forbidden, as in the contest's
 problems after their reduction. ``classes``: the partition problem of a graph as ``parenvs iopddl
-export`` writes it (``parenvs.tasks.sharding.exchange``), cut to a part of the step; nodes are dimension
-classes and groups of tensors, and most edges forbid something.
+export`` writes it (``parenvs.tasks.sharding.exchange``), cut to a part of the step; nodes are
+dimension classes and groups of tensors, and most edges forbid something.
 
 A problem is known by its number: what is drawn depends on family, ranges and number alone. Sets
 are lists of numbers with the fingerprints of their problems, so that a change of the generator is

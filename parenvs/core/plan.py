@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from msgspec import to_builtins
 
@@ -40,7 +40,11 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first."""
-        own = [each.name for each in fields(self) if each.name not in ("instance", "fingerprint")]
+        own = [
+            each.name
+            for each in fields(cast(Any, self))
+            if each.name not in ("instance", "fingerprint")
+        ]
         return {**self._head(), **{name: to_builtins(getattr(self, name)) for name in own}}
 
     @classmethod

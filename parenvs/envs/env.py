@@ -59,7 +59,7 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
         self.game.preview()
         self._started()
 
-    @property  # type: ignore[override,misc]
+    @property  # type: ignore[misc]
     def np_random(self) -> np.random.Generator:
         """The generator that problems are drawn from."""
         return self._streams[0].rng

@@ -81,9 +81,7 @@ def test_vector__draws_what_single_ones_draw(kwargs, mode):
         assert_same(batched.reset(seed=seed), single.reset(seed=seed))
         ended += compare(batched, single, rng, 16, illegal=0.02, resets=0.01)
     assert ended > 15
-    assert (
-        len(set(batched.get_attr("instance"))) > 1 or "family" in kwargs
-    )
+    assert len(set(batched.get_attr("instance"))) > 1 or "family" in kwargs
 
 
 @pytest.mark.parametrize("kwargs", [FIXED[0], FIXED[4], *slow(DRAWN[0])], ids=named)

@@ -72,13 +72,19 @@ BROKEN = {
         p["nodes"]["costs"][1].clear(), p["nodes"]["usages"][1].clear(),
     ),
     r"nodes.usages\[0\] has not as many": lambda p: p["nodes"]["usages"][0].pop(),
-    r"nodes.costs\[2\]\[0\]' must be a whole number from 0, not -1": lambda p: p["nodes"]["costs"][2].__setitem__(0, -1),
-    r"nodes.costs\[2\]\[0\]' must be .*, not 9223372036854775808": lambda p: p["nodes"]["costs"][2].__setitem__(
-        0, 2**63
+    r"nodes.costs\[2\]\[0\]' must be a whole number from 0, not -1": lambda p: (
+        p["nodes"]["costs"][2].__setitem__(0, -1)
     ),
-    r"nodes.costs\[0\]\[0\]' must be a whole number from 0, not False": lambda p: p["nodes"]["costs"][0].__setitem__(0, False),
+    r"nodes.costs\[2\]\[0\]' must be .*, not 9223372036854775808": lambda p: (
+        p["nodes"]["costs"][2].__setitem__(0, 2**63)
+    ),
+    r"nodes.costs\[0\]\[0\]' must be a whole number from 0, not False": lambda p: (
+        p["nodes"]["costs"][0].__setitem__(0, False)
+    ),
     r"'1.5' is no whole number": lambda p: p["nodes"]["costs"][0].__setitem__(0, 1.5),
-    r"nodes.intervals\[0\]' must be a pair of whole numbers": lambda p: p["nodes"]["intervals"][0].append(1),
+    r"nodes.intervals\[0\]' must be a pair of whole numbers": lambda p: (
+        p["nodes"]["intervals"][0].append(1)
+    ),
     r"nodes.costs\[1\]' must be a list of whole numbers from 0, not 7": lambda p: p["nodes"][
         "costs"
     ].__setitem__(1, 7),
@@ -88,7 +94,9 @@ BROKEN = {
     ].__setitem__(0, 3),
     r"edges.costs\[1\] has not one number for each": lambda p: p["edges"]["costs"][1].pop(),
     r"edges.nodes and edges.costs have 3 and 2": lambda p: p["edges"]["costs"].pop(),
-    r"edges.nodes\[0\]' must be a pair of whole numbers": lambda p: p["edges"]["nodes"][0].append(2),
+    r"edges.nodes\[0\]' must be a pair of whole numbers": lambda p: (
+        p["edges"]["nodes"][0].append(2)
+    ),
 }  # fmt: skip
 
 

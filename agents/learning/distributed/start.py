@@ -76,7 +76,8 @@ def check_spread(config: Config, address: str | None = None) -> Distribution:
         return distribution
     if word == FUSED:
         raise ParenvsError(
-            f"distribution {FUSED!r} is a training of its own: python -m parenvs.agents.learning.fused"
+            f"distribution {FUSED!r} is a training of its own: "
+            "python -m parenvs.agents.learning.fused"
         )
     if learner.algorithm is not MaskablePPO:
         raise ParenvsError(

@@ -1,6 +1,7 @@
-"""Trains the planner of pipelines by PPO or Rainbow, all of it on one device.
+r"""Trains the planner of pipelines by PPO or Rainbow, all of it on one device.
 
-    python -m parenvs.agents.learning.fused --device cpu --envs 256 --iterations 200 --out runs/fused
+    python -m parenvs.agents.learning.fused --device cpu --envs 256 \
+        --iterations 200 --out runs/fused
 
     python -m parenvs.agents.learning.fused --agent rainbow --out runs/rainbow
 

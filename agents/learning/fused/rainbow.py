@@ -1,7 +1,7 @@
 """Rainbow whose rollouts, memory and updates stay on one device.
 
-Of the parts of Rainbow (arXiv 1710.02298) it has those that ``parenvs.agents.learning.rainbow`` has by
-default: double and dueling networks, priorities and targets of several steps. An episode is
+Of the parts of Rainbow (arXiv 1710.02298) it has those that ``parenvs.agents.learning.rainbow`` has
+by default: double and dueling networks, priorities and targets of several steps. An episode is
 undiscounted and has one reward, in its last step, so a target is that reward, or the value of the
 state some steps later.
 """

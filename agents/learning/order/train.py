@@ -1,6 +1,7 @@
-"""Trains MaskablePPO on drawn problems of ``MicroBatchOrder-v0``, and samples orders from it.
+r"""Trains MaskablePPO on drawn problems of ``MicroBatchOrder-v0``, and samples orders from it.
 
-    python -m parenvs.agents.learning.order.train --tier p8-m16 --seed 0 --steps 300000 --out order.zip
+    python -m parenvs.agents.learning.order.train --tier p8-m16 --seed 0 \
+        --steps 300000 --out order.zip
 
 The agent sees problems of the generator only. Its reward at the end of an episode is by how much
 the step is shorter than that of the pyramid (``parenvs.agents.order.heuristics``), so that

@@ -1,8 +1,8 @@
 """Which slice of which tensor each file of a checkpoint holds, for a hybrid plan.
 
-A rank is ``r = t + T (d + D p)``, as in ``parenvs.tasks.elastic.movement``. Replicas hold the same, and
-replica 0 writes it, unless they share their states (ZeRO): then each writes its own. So there is
-one file for each t, p and writing replica, in the order of the ranks.
+A rank is ``r = t + T (d + D p)``, as in ``parenvs.tasks.elastic.movement``. Replicas hold the same,
+and replica 0 writes it, unless they share their states (ZeRO): then each writes its own. So there
+is one file for each t, p and writing replica, in the order of the ranks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The problem of partitioning, and the judge of its plans.
 
-``Partitioning`` is a graph on a cluster together with what is asked of it: a scope and a reward. Its
-costs come from ``parenvs.tasks.partition.formulas`` (seconds, returns) and ``memory`` (bytes), its
-rules from ``classes`` and ``legality``. ``PartitionReport`` is what it says of a plan.
+``Partitioning`` is a graph on a cluster together with what is asked of it: a scope and a reward.
+Its costs come from ``parenvs.tasks.partition.formulas`` (seconds, returns) and ``memory`` (bytes),
+its rules from ``classes`` and ``legality``. ``PartitionReport`` is what it says of a plan.
 """
 
 from __future__ import annotations

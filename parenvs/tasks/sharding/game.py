@@ -317,7 +317,7 @@ def source_of(
     if problem is not None:
         return Fixed(board_of(problem, reduction))
     if instance is None:
-        return Drawn(partial(_drawn, family, ranges, pool or DRAWS))
+        return Drawn(partial(_drawn, str(family), ranges, pool or DRAWS))
     if instance not in SETS:
         return Fixed(named(instance, reduction))
     start = "" if family is None else f"{family}-"

@@ -53,7 +53,7 @@ class SetRow:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The settings as arguments of ``parenvs.tasks.partition.load.load_partitioning``, but the cluster."""
+        """The settings as arguments of ``load_partitioning``, but the cluster."""
         return {name: getattr(self, name) for name in DEFAULTS}
 
     def to_json(self) -> dict[str, Any]:

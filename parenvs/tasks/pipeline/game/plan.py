@@ -22,6 +22,7 @@ from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.graph.graph import Graph
+from parenvs.tasks.pipeline import plan as plans
 from parenvs.tasks.pipeline.batch import computes
 from parenvs.tasks.pipeline.game.pool import ProblemPool
 from parenvs.tasks.pipeline.game.tables import (
@@ -358,7 +359,7 @@ class PipelinePlan(Game):
         figures = {"length_seconds": length, "excess_bytes": excess_bytes}
         return with_regret(figures, value, self.optimum[rows])
 
-    def plan(self, row: int) -> Plan:
+    def plan(self, row: int) -> plans.PipelinePlan:
         """Return the plan so far; the rest of the chain is its last stage."""
         problem, cuts = self._problem(row), slice(1, 1 + int(self.made[row]) // 2)
         pivots, devices = self.points[cuts, row], self.units[cuts, row]
