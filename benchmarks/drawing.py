@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.framework import Column, columns, main, measurement, progress
 from parenvs.datasets.pipeline import generators
-from parenvs.tasks.pipeline.drawn.pool import WINDOW
+from parenvs.datasets.pipeline.sequence import WINDOW
 from parenvs.tasks.pipeline.points import PointSpace
 
 WAYS: dict[str, dict[str, Any]] = {

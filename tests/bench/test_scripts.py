@@ -1,5 +1,8 @@
 """Scripts of ``benchmarks`` with their smallest settings: they measure and show their rows."""
 
+import ast
+import re
+import shlex
 import subprocess
 import sys
 from importlib import import_module
@@ -8,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import run_all
+from benchmarks.framework import parser
 from parenvs.bench.measurement import MEASUREMENTS
 
 ROOT = Path(__file__).parents[2]
@@ -47,10 +51,51 @@ def test_script__smallest_settings(name, tmp_path):
     assert (tmp_path / f"{name}.md").read_text(encoding="utf-8") == done.stdout
 
 
+def measurement_of(name):
+    """The measurement of a script, or ``None`` where it has none or needs another package."""
+    try:
+        import_module(f"benchmarks.{name}")
+    except ModuleNotFoundError as error:
+        if error.name.split(".")[0] in ("benchmarks", "parenvs"):
+            raise
+        return None
+    return MEASUREMENTS.get(name)
+
+
+def test_scripts__what_they_import_of_the_project_is_there():
+    """Imports in functions, too; scripts run seldom, and names move."""
+    for path in (ROOT / "benchmarks").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or node.module is None:
+                continue
+            if node.module.split(".")[0] == "parenvs":
+                module = import_module(node.module)
+                for name in node.names:
+                    if not hasattr(module, name.name):
+                        import_module(f"{node.module}.{name.name}")
+
+
+def test_commands__that_pages_name_are_understood():
+    pages = [
+        path
+        for pattern in ("*.md", "docs/*.md", "benchmarks/*.md", "benchmarks/results/*.md")
+        for path in ROOT.glob(pattern)
+    ]
+    commands = {
+        (name, words)
+        for path in pages
+        for name, words in re.findall(
+            r"`python benchmarks/(\w+)\.py ?([^`]*)`", path.read_text(encoding="utf-8")
+        )
+        if "N SEED" not in words  # in place of numbers
+    }
+    known = [(measurement_of(name), words) for name, words in sorted(commands)]
+    known = [(measured, words) for measured, words in known if measured is not None]
+    assert len(known) > 50
+    for measured, words in known:
+        parser(measured).parse_args(shlex.split(words))
+
+
 def test_run_all__names_measurements():
-    for name in run_all.SCRIPTS:
-        try:
-            import_module(f"benchmarks.{name}")
-        except ModuleNotFoundError:
-            continue  # of a package that is not there
-        assert name in MEASUREMENTS
+    with_one = [name for name in run_all.SCRIPTS if measurement_of(name)]
+    assert len(with_one) > len(run_all.SCRIPTS) - 5  # some need packages that may not be there
