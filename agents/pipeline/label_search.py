@@ -18,9 +18,8 @@ resources contribute to the length of a plan, in seconds.
 4. The stages in front hide at least their least backward seconds of every all-reduce of the suffix.
    A tail below that is no better than one that equals it, so tails are raised to it.
 5. A label is dropped if a lower bound (``parenvs.agents.pipeline.bounds``) of the plans that it
-leads
-   to reaches the incumbent. Every shorter plan passes through a label of each layer, so the least
-   bound of a layer's labels is a lower bound of all plans, up to the incumbent's length.
+   leads to reaches the incumbent. Every shorter plan passes through a label of each layer, so the
+   least bound of a layer's labels is a lower bound of all plans, up to the incumbent's length.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from batches import assert_same, both, drawn, modes
 from cases import slow
 from scipy.stats import ks_2samp
 
+import parenvs
 from parenvs.datasets.pipeline import generators, sequence
 from parenvs.datasets.pipeline.generators import ratios
 from parenvs.datasets.pipeline.sequence import number_of, problem_of
@@ -67,6 +68,25 @@ def test_drawn__same_distribution():
     ]
     for figure in figures:
         assert ks_2samp([figure(p) for p in old], [figure(p) for p in new]).pvalue > 0.001
+
+
+def test_drawn__names_make_problems_again():
+    """Wherever an instance is taken."""
+    env = PipelinePlanEnv(draw=2, family="cnn", ranges="outside")
+    seen, info = env.reset(seed=5)
+    name = info["instance"]
+    assert name.startswith("generated-2/outside/cnn/")
+    resets = [PipelinePlanEnv(instance=name).reset()]
+    resets.append(PipelinePlanEnv().reset(options={"instance": name}))
+    for again in resets:
+        assert_same(again[0], seen)
+        assert again[1]["instance"] == name
+    assert parenvs.problem(name).profile.fingerprint == env.plan().fingerprint
+    for wrong in ("generated-2/outside/cnn", "generated-2/here/cnn/1", "generated-2/inside/cnm/1"):
+        with pytest.raises(ParenvsError, match=r"unknown problem .*like generated-2/inside/any/17"):
+            PipelinePlanEnv(instance=wrong)
+    with pytest.raises(ParenvsError, match="stages: drawn problems have settings"):
+        PipelinePlanEnv(instance=name, stages=3)
 
 
 def test_drawn__kth_problem_of_a_seed():

@@ -21,9 +21,9 @@ from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.formulas import stage_bytes
 from parenvs.tasks.pipeline.points import (
     PointSpace,
+    Stages,
     coarse_pivots,
     distinct_pivots,
-    least_devices,
     network_pivots,
     points,
     units,
@@ -40,6 +40,14 @@ def fewest_devices(pipeline, first, end, left):
         if size <= pipeline.memory_limit:
             return group
     return math.inf
+
+
+def least_devices(pipeline, pivots, left):
+    """The fewest devices of all stages, as a square; infinite where there is no stage."""
+    every = Stages(pipeline, pivots)
+    result = np.full((every.count, every.count), np.inf)
+    result[every.first, every.end] = every.fewest(left, slice(None))
+    return result
 
 
 def check_least_devices(pipeline, left):

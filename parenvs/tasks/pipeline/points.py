@@ -9,7 +9,6 @@ choice is legal here exactly if a plan within the memory can still be completed 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -69,22 +68,14 @@ class PointSpace:
                 f"has at most one for each of {len(devices) - 1} units of devices"
             )
         pivots = points(pipeline, most, by_network)
-        every = Stages(pipeline, pivots)
-        latest = _latest(every, stages, devices)
+        latest = _latest(Stages(pipeline, pivots), stages, devices)
         if latest[stages, 0].max() < 0:
             raise InfeasibleError(
                 f"{pipeline.profile.name} on {pipeline.cluster}: no plan of {stages} stages over "
                 f"{len(pivots) - 1} points fits the memory of {pipeline.memory_limit:,.0f} bytes; "
                 "try more devices, another number of stages or a smaller micro-batch"
             )
-        space = cls(pipeline, pivots, devices, latest)
-        vars(space)["runs"] = every  # the value of the cached property
-        return space
-
-    @cached_property
-    def runs(self) -> Stages:
-        """All runs of points that can be a stage."""
-        return Stages(self.pipeline, self.pivots)
+        return cls(pipeline, pivots, devices, latest)
 
     @property
     def stages(self) -> int:
@@ -252,24 +243,13 @@ class Stages:
             self.held = (pipeline.largest_cut(first, end), pipeline.cut_before[first])
         self.whole = int(np.searchsorted(self.first, 1))  # stages that start the chain come first
 
-    def fewest(self, left: int) -> np.ndarray:
-        """Return the fewest devices on which a stage fits, (m+1, m+1) float64.
-
-        The entry is infinite if the stage does not fit on any number of devices, if j <= i, or if
-        the stage holds no variable.
+    def fewest(self, left: int, chosen: slice | np.ndarray) -> np.ndarray:
+        """Return the fewest devices on which stages fit, (k,) float64, inf if there are too few.
 
         Args:
-            left: stages from this one to the last, itself included.
+            left: stages from each one to the last, itself included.
+            chosen: which stages: indices of ``first``.
         """
-        result = np.full((self.count, self.count), np.inf)
-        result[self.first, self.end] = self._fewest(left, slice(None))
-        return result
-
-    def fewest_of(self, left: int, chosen: slice | np.ndarray) -> np.ndarray:
-        """Return ``fewest`` of some stages, (k,); ``chosen`` are indices of ``first``."""
-        return self._fewest(left, chosen)
-
-    def _fewest(self, left: int, chosen: slice | np.ndarray) -> np.ndarray:
         pipeline, limit = self.pipeline, self.pipeline.memory_limit
         weights, held = self.weights[chosen], [values[chosen] for values in self.held]
         flight = formulas.in_flight(np.array(left), pipeline.micro_batches)
@@ -287,11 +267,6 @@ class Stages:
         group = np.where(formulas.stage_bytes(weights, activations, fewer) <= limit, fewer, group)
         group += formulas.stage_bytes(weights, activations, group) > limit
         return np.where(group <= most, group, np.inf)
-
-
-def least_devices(pipeline: Pipeline, pivots: np.ndarray, left: int) -> np.ndarray:
-    """Return the fewest devices on which a stage of the points [i, j) fits; see ``Stages``."""
-    return Stages(pipeline, pivots).fewest(left)
 
 
 def _latest(every: Stages, stages: int, devices: np.ndarray) -> np.ndarray:
@@ -314,7 +289,7 @@ def _latest(every: Stages, stages: int, devices: np.ndarray) -> np.ndarray:
         if k == stages:
             chosen = chosen[: np.searchsorted(chosen, every.whole)]
         first, end = every.first[chosen], every.end[chosen]
-        first_device = devices[last_unit[end]] - every.fewest_of(k, chosen)
+        first_device = devices[last_unit[end]] - every.fewest(k, chosen)
         found = np.flatnonzero(first_device >= 0)
         first, end = first[found], end[found]
         latest[k, first, end] = unit_of[first_device[found].astype(np.int64)]

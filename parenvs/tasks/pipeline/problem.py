@@ -285,6 +285,13 @@ class Pipeline(ChainSums):
             stages=stages,
         )
 
+    def so_far(self, plan: PipelinePlan) -> Report | Pipeline:
+        """Judge a plan that is being built; before the first cut, return the problem itself.
+
+        The rest of the chain counts as the last stage.
+        """
+        return self.report(plan, any_stages=True) if plan.cuts else self
+
     def _stages(self, plan: PipelinePlan, times: StageTimes, simulated: float) -> tuple[Stage, ...]:
         """Describe the stages of a plan whose simulated step takes ``simulated`` seconds."""
         profile = self.profile

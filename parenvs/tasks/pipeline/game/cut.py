@@ -263,9 +263,8 @@ class PipelineCut(Game):
         return self.space_of(0)
 
     def view(self, row: int) -> Report | Pipeline:
-        """See ``Game.view``: before the first cut there is nothing to judge."""
-        plan, problem = self.plan(row), self.problem(row)
-        return problem.report(plan, any_stages=True) if plan.cuts else problem
+        """See ``Game.view``."""
+        return self.problem(row).so_far(self.plan(row))
 
     @property
     def episode_steps(self) -> int:

@@ -348,8 +348,7 @@ class PipelinePlan(Game):
             shared = self._shared.tables.constant
             constant = {key: _repeated(value, count) for key, value in shared.items()}
         else:
-            assert self._own is not None
-            own = self._own.constant if self.pool is None else self.pool.seen
+            own = self._tables(rows)[0].constant if self.pool is None else self.pool.seen
             constant = {key: value[rows] for key, value in own.items()}
         return {**constant, "plan": self._plan[rows], "step": self.made[rows]}
 
@@ -379,9 +378,8 @@ class PipelinePlan(Game):
         return self.space_of(0)
 
     def view(self, row: int) -> Report | Pipeline:
-        """See ``Game.view``: before the first stage there is nothing to judge."""
-        plan, problem = self.plan(row), self.problem(row)
-        return problem.report(plan, any_stages=True) if plan.cuts else problem
+        """See ``Game.view``."""
+        return self.problem(row).so_far(self.plan(row))
 
     def instance(self, row: int) -> str:
         """See ``Game.instance``."""
