@@ -62,16 +62,7 @@ def _facts(task: Task) -> Iterator[tuple[str, str]]:
     named = task.hook("names")() if "names" in task.hooks else ()
     yield "names", ", ".join((*task.instances, *named))
     yield "agents", ", ".join(request_class(task.name).planners) if task.request else ""
-    yield "environments", ", ".join(environments(task))
-
-
-def environments(task: Task) -> list[str]:
-    """Return the ids of a task's environments."""
-    import gymnasium as gym
-
-    place = f"parenvs.tasks.{task.name}."
-    own = (name for name, spec in gym.registry.items() if str(spec.entry_point).startswith(place))
-    return sorted({*task.envs, *(name for name in own if "/" not in name)})
+    yield "environments", ", ".join(task.envs)
 
 
 def show(

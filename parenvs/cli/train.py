@@ -13,7 +13,6 @@ import typer
 from parenvs.agents.learning.distributed.distribution import FUSED, SINGLE, Distribution
 from parenvs.agents.learning.distributed.session import check_ray
 from parenvs.cli import tables
-from parenvs.cli.listing import environments
 from parenvs.cli.model import Model
 from parenvs.cli.options import (
     Actors,
@@ -144,7 +143,7 @@ def _drawn(model: Model, instance: str | None) -> tuple[str, dict[str, Any]] | N
             return None
         env_id, arguments, taken = found
     else:
-        env_id = next(iter(environments(task)), "")
+        env_id = next(iter(task.envs), "")
         if not env_id:
             raise ParenvsError(f"task {task.name} has no environment to train in")
         arguments = {} if instance is None else {"instance": instance}
