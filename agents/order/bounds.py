@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment, linprog
-from scipy.sparse import coo_matrix
 
 from parenvs.tasks.order.problem import Order
 
@@ -60,6 +58,8 @@ def path_costs(problem: Order) -> np.ndarray:
 
 def path_bound(problem: Order) -> float:
     """Return the largest of the bounds of single paths, 2 S assignment problems."""
+    from scipy.optimize import linear_sum_assignment
+
     best = problem.bound_seconds
     for costs in path_costs(problem):
         rows, columns = linear_sum_assignment(costs)
@@ -91,6 +91,9 @@ def relaxed_bound(problem: Order, time_limit: float | None = None) -> Relaxation
         problem: the problem.
         time_limit: seconds after which ``path_bound`` alone is returned.
     """
+    from scipy.optimize import linprog
+    from scipy.sparse import coo_matrix
+
     floor = path_bound(problem)
     stages, count = problem.forward.shape
     square, passes = count * count, stages * count

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import time
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array, csr_array, vstack
 
 from parenvs.agents.sharding.messages import profile
 from parenvs.agents.sharding.model import Arrays
+
+if TYPE_CHECKING:
+    from scipy.optimize import LinearConstraint
 
 _TIMES = 24
 """Times that are added at once."""
@@ -53,6 +54,9 @@ def solve_core(m: Arrays, kept: np.ndarray, price: np.ndarray, seconds: float) -
         price: (T,) prices of memory, whose largest tell which times to begin with.
         seconds: time limit.
     """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import coo_array
+
     end = time.monotonic() + seconds
     (values,) = np.nonzero(kept)
     node = np.searchsorted(m.offset, values, side="right") - 1
@@ -175,6 +179,9 @@ def _memory(
     m: Arrays, values: np.ndarray, node: np.ndarray, times: list[int], count: int, top: np.ndarray
 ) -> LinearConstraint:
     """What the strategies use at some times, as shares of the slack there."""
+    from scipy.optimize import LinearConstraint
+    from scipy.sparse import csr_array, vstack
+
     lines = []
     for time_ in times:
         used = np.zeros(len(m.costs))

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from parenvs.agents.sharding.chain import Chain
 from parenvs.agents.sharding.compiled import COMPILED
@@ -410,6 +408,9 @@ class Search:
         Args:
             others: (n,) legal plans.
         """
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
         assert self.chosen is not None
         for other in others:
             differs = self.chosen != other

@@ -37,30 +37,32 @@ def add_listing(app: typer.Typer) -> None:
 
 
 def list_(task: TaskName = None) -> None:
-    """List shipped instances and clusters; of every task sets, names, agents and environments."""
+    """List shipped instances and clusters; of every task sets, names, agents and environments.
+
+    With --task also what a problem of its sets is called.
+    """
     chosen = list(TASKS.values()) if task is None else [TASKS.named(task)]
     if any("reading" in each.hooks for each in chosen):
         out.print(tables.instances())
         out.print(tables.clusters())
     for each in chosen:
         say(f"{each.name}: {each.words}")
-        for title, names in _facts(each):
+        for title, names in _facts(each, example=task is not None):
             if names:
                 say(f"  {title}: {names}")
 
 
-def _facts(task: Task) -> Iterator[tuple[str, str]]:
-    """Yield what there is of a task, by title."""
+def _facts(task: Task, example: bool) -> Iterator[tuple[str, str]]:
+    """Yield what there is of a task, by title; an example of a set's problems takes its time."""
     from parenvs.agents.planners import request_class
     from parenvs.core.sets import set_of
 
-    if task.sets:
-        first = set_of(task.sets[-1]).problems[0]
-        yield "sets", f"{', '.join(task.sets)} ({first}, ...)"
+    named = f" ({set_of(task.sets[-1]).problems[0]}, ...)" if example and task.sets else ""
+    yield "sets", ", ".join(task.sets) + named
     if task.drawn:
         yield "drawn problems", ", ".join(f"{name}/NUMBER" for name in task.drawn)
-    named = task.hook("names")() if "names" in task.hooks else ()
-    yield "names", ", ".join((*task.instances, *named))
+    known = task.hook("names")() if "names" in task.hooks else ()
+    yield "names", ", ".join((*task.instances, *known))
     yield "agents", ", ".join(request_class(task.name).planners) if task.request else ""
     yield "environments", ", ".join(task.envs)
 

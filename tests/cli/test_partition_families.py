@@ -12,6 +12,8 @@ def run(monkeypatch, capfd, tmp_path):
 
 def test_list__names_sets_and_the_environment(run):
     _, out, _ = run("list")
+    assert "sets: partition-train, partition-validation, partition-test\n" in out
+    _, out, _ = run("list", "--task", "partition")
     assert "PartitionPlan-v0" in out
     assert "sets: partition-train, partition-validation, partition-test (partition-test/" in out
 

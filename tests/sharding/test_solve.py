@@ -6,10 +6,11 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
+import scipy.optimize
 from drawn_intra_op import draw, optimum
 from intra_op_files import FOLDER, needs_files
 
-from parenvs.agents.sharding import core, search, solve_iopddl
+from parenvs.agents.sharding import search, solve_iopddl
 from parenvs.agents.sharding.chain import Chain
 from parenvs.agents.sharding.compiled import COMPILED
 from parenvs.agents.sharding.core import core_size, solve_core
@@ -273,13 +274,13 @@ def test_priced_costs__are_costs_and_prices_of_usage():
 
 def test_solve__the_program_has_indices_of_32_bits(monkeypatch):
     """SciPy before 1.12 hands HiGHS others, which it refuses."""
-    given, real = [], core.milp
+    given, real = [], scipy.optimize.milp
 
     def milp(*values, constraints, **options):
         given.extend(matrix for matrix in (one.A for one in constraints))
         return real(*values, constraints=constraints, **options)
 
-    monkeypatch.setattr(core, "milp", milp)
+    monkeypatch.setattr(scipy.optimize, "milp", milp)
     problem, *_ = drawn()[0]
     solve_iopddl(problem, None, seed=3, steps=3)
     assert given
