@@ -8,6 +8,7 @@ import ast
 import importlib
 import inspect
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,10 @@ def imports(name):
                 yield ".".join(inner)
 
 
-EDGES = {name: sorted(set(imports(name)) - {name}) for name in FILES}
+@cache
+def edges():
+    """Module -> the modules of the package that it imports."""
+    return {name: sorted(set(imports(name)) - {name}) for name in FILES}
 
 
 def room(name):
@@ -123,7 +127,7 @@ def test_house__nothing_imports_upward():
     """
     wrong = set()
     for name in FILES:
-        for target in EDGES[name] if name else ():
+        for target in edges()[name] if name else ():
             if target == "":
                 text = FILES[name].read_text(encoding="utf-8")
                 taken = re.findall(r"^ *from parenvs import (.*)$", text, re.M)
@@ -142,20 +146,20 @@ def test_house__these_rooms_name_no_task():
         if name.startswith(TASKLESS) and "scripts" not in name:
             of_tasks = [
                 target
-                for target in EDGES[name]
+                for target in edges()[name]
                 if target.startswith("tasks.") or target.split(".")[1:2] in [[x] for x in TASKS]
             ]
             assert of_tasks == [], name
 
 
 def test_house__no_circle():
-    edges = {name: [t for t in targets if t] for name, targets in EDGES.items() if name}
+    inner = {name: [t for t in targets if t] for name, targets in edges().items() if name}
     state, path = {}, []
 
     def visit(name):
         state[name] = "open"
         path.append(name)
-        for target in edges[name]:
+        for target in inner[name]:
             if state.get(target) == "open":
                 pytest.fail(" -> ".join([*path[path.index(target) :], target]))
             if target not in state:
@@ -163,7 +167,7 @@ def test_house__no_circle():
         path.pop()
         state[name] = "done"
 
-    for name in edges:
+    for name in inner:
         if name not in state:
             visit(name)
 
