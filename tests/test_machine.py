@@ -45,6 +45,7 @@ def test_awake_cores__one_process_a_core_that_ends_with_the_block():
     assert not any(Path(f"/proc/{number}").exists() for number in numbers)
 
 
+@pytest.mark.slow
 def test_awake_cores__end_when_their_parent_is_killed():
     code = "from parenvs.machine import awake_cores\nwith awake_cores(): input()"
     parent = subprocess.Popen(

@@ -28,9 +28,8 @@ RUN = {"lstm": {"layers": 1}, "resnet": {"stages": ((8, 1),)}, "dlrm": {}}
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
-@pytest.mark.parametrize(
-    "family", ["dlrm", *(pytest.param(x, marks=pytest.mark.slow) for x in RUN if x != "dlrm")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", RUN)
 def test_models__a_step_updates_every_weight(family):
     """The loss is finite, each variable has a gradient, and weights stay float32."""
     model = small(family, **RUN[family])
@@ -123,6 +122,7 @@ def test_mixtral__a_mixture_is_the_sum_of_its_experts():
     np.testing.assert_allclose(mixture(weights, x, 8, 8), expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_mixtral__experts_can_be_split():
     """The experts are a dimension of all three kernels and of the router, in one class."""
     function, args = train_step(small("mixtral", experts=8, scanned=True))

@@ -112,7 +112,7 @@ def test_batched__partial_resets(kind, kwargs, mode):
     batched, single = both(kind, kwargs, 5, mode)
     rng, over = np.random.default_rng(0), np.zeros(5, dtype=bool)
     assert_same(batched.reset(seed=1), single.reset(seed=1))
-    for _ in range(40):
+    for _ in range(20):
         mask = rng.random(5) < 0.4
         mask[rng.integers(5)] = True
         if mode == "Disabled":

@@ -86,7 +86,7 @@ def plain(function):
     return function
 
 
-QUICK = ("scan", "groups", "cast before", "recurrent")
+QUICK = ("scan", "groups", "recurrent")
 CASES = [(name, step) for name in QUICK] + [("scan", plain)]
 MORE = [(name, step) for name in PAIRS if name not in QUICK] + [("cast before", plain)]
 

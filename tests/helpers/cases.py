@@ -39,6 +39,6 @@ def each(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Callab
 
 
 def slow(*values: Any) -> list[Any]:
-    """Values of a parametrisation that are left to ``make slow``."""
+    """Values of a parametrisation that are left to ``make slow``; a tuple has one for each name."""
     rows = [value if isinstance(value, tuple) else (value,) for value in values]
     return [pytest.param(*row, marks=pytest.mark.slow) for row in rows]

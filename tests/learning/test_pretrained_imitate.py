@@ -85,6 +85,7 @@ def test_examples__are_the_optimal_plans(part):
     assert np.array_equal(np.where(behind, 0, devices), part.units)
 
 
+@pytest.mark.slow
 def test_imitation__learns_the_optimal_plans(part):
     trainer, examples = Trainer(Recipe(parts=1, passes=150)), examples_of(part)
     before = geometric_mean(trainer.policy, part.episodes)

@@ -4,6 +4,7 @@ from importlib import resources
 import numpy as np
 import pytest
 import toys
+from cases import slow
 
 from parenvs.agents.learning.pretrained.planner import WEIGHTS, gaps, policy, pretrained, refined
 from parenvs.agents.learning.pretrained.policy import Draws
@@ -44,7 +45,7 @@ def test_network__ships_and_is_small():
     network.load_state_dict({k: torch.from_numpy(v) for k, v in weights.items()})
 
 
-@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize("name", [*PAPER[:2], *slow(*PAPER[2:])])
 def test_pretrained__real_graphs(name):
     space = real(name)
     answer = pretrained(space)
@@ -140,6 +141,7 @@ def test_pretrained__memory(some):
         PointSpace.build(Pipeline(chain, where, 2, 4))
 
 
+@pytest.mark.slow
 def test_gaps__of_points_and_of_all_pivots():
     space = real("t5-base")
     answer = pretrained(space)

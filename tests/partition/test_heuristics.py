@@ -162,7 +162,7 @@ def test_partition_heuristics__greedy(name, rules):
             assert rivals[c] & chosen
 
 
-@each("seed", range(40))
+@each("seed", range(20))
 def test_partition_heuristics__greedy_step_by_step(seed):
     drawn = toys.random_problem(seed, steps=24, least=7, most=40)
     space = toys.space_of(drawn, reward=("paper", "step_time")[seed % 2])

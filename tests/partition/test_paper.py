@@ -116,7 +116,7 @@ def test_t5__automap_optimum_is_the_expert_plan(name):
     assert partition_of(name, "automap") == {**named, **POSITIONS}
 
 
-@pytest.mark.parametrize("name", T5)
+@pytest.mark.parametrize("name", [T5[0], *slow(*T5[1:])])
 def test_t5__shardy_optimum_splits_the_residual_width(name):
     """The reward does not prefer the expert plan: none of it is in the optimum."""
     found, named = partition_of(name), table_3(problem(name))

@@ -297,6 +297,7 @@ def test_vector__gymnasium_makes_it(mine):
         gym.make_vec(ID, num_envs=2, instance=mine, max_episode_steps=1)
 
 
+@pytest.mark.slow
 def test_agents__ppo_learns_on_it(mine):
     env = gym.make(ID, instance=mine)
     agent = MaskablePPO("MultiInputPolicy", env, n_steps=32, batch_size=32, n_epochs=1, seed=0)

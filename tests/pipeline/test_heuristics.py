@@ -76,7 +76,7 @@ def test_even_cut_and_pipedream__legal(seed):
     assert_legal(pipedream(pipeline.with_stages(stages)), pipeline, stages)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=seeds)
 def test_pipedream__best_of_all_plans_by_its_objective(seed):
     pipeline, stages = bf.random_pipeline(np.random.default_rng(seed))

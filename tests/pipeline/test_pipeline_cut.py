@@ -86,7 +86,6 @@ def play(env, rng, check=lambda *_: None):
     return total
 
 
-@pytest.mark.slow
 @each("kwargs", PROBLEMS)
 def test_pipeline_cut__check_env(kwargs):
     with warnings.catch_warnings():
@@ -95,6 +94,7 @@ def test_pipeline_cut__check_env(kwargs):
         check_env(make(**kwargs), skip_render_check=True)
 
 
+@pytest.mark.slow
 def test_pipeline_cut__check_env_with_rendering(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -84,7 +84,7 @@ def test_vector__draws_what_single_ones_draw(kwargs, mode):
     assert len(set(batched.get_attr("instance"))) > 1 or "family" in kwargs
 
 
-@pytest.mark.parametrize("kwargs", [FIXED[0], FIXED[4], *slow(DRAWN[0])], ids=named)
+@pytest.mark.parametrize("kwargs", [FIXED[3], *slow(FIXED[0], FIXED[4], DRAWN[0])], ids=named)
 @modes
 def test_vector__options(kwargs, mode):
     """One problem for an episode of some, or of all; then the own ones again."""

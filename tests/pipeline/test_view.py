@@ -310,6 +310,7 @@ def test_rgb_array__does_not_depend_on_the_users_style_or_change_it(pipeline, re
         assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.slow
 def test_import__loads_no_matplotlib_and_drawing_no_pyplot():
     code = """
 import sys, parenvs, parenvs.tasks.pipeline.view.figure, gymnasium as gym
@@ -327,7 +328,7 @@ assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
 
 @pytest.mark.parametrize(
     ("suffix", "begin"),
-    [(".svg", b"<?xml"), *slow((".png", b"\x89PNG\r\n\x1a\n"), (".pdf", b"%PDF-"))],
+    [*slow((".svg", b"<?xml"), (".png", b"\x89PNG\r\n\x1a\n"), (".pdf", b"%PDF-"))],
 )
 def test_save__is_deterministic(tmp_path, monkeypatch, pipeline, report, suffix, begin):
     one, two = tmp_path / f"one{suffix}", tmp_path / "new" / f"two{suffix}"

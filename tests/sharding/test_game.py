@@ -184,9 +184,14 @@ def test_env__blocks_of_all_nodes_find_the_optimum():
 
 
 def test_env__advice():
-    """Bounds are below the optimum; a greedy episode with prices is better than one without."""
+    """Bounds are below the optimum."""
     for board in boards(5, nodes=6, edges=8, forbidden=0.1):
         assert advise(board, "prices").bound <= optimum(board.problem) + 1e-6
+
+
+@pytest.mark.slow
+def test_env__advice_is_worth_something():
+    """A greedy episode with prices is better than one without."""
     worth = {}
     for advice in ("none", "messages", "prices"):
         env = make(instance="intra-op-test/mesh-001", advice=advice)
@@ -234,7 +239,10 @@ def test_env__illegal_actions_end_the_episode(form, action):
 
 @pytest.mark.parametrize(
     "kwargs",
-    [{"problem": SMALL}, {"family": "mesh", "pool": 2}, {"form": "improve", "problem": SMALL}],
+    [
+        {"family": "mesh", "pool": 2},
+        *slow({"problem": SMALL}, {"form": "improve", "problem": SMALL}),
+    ],
     ids=batches.named,
 )
 def test_env__gymnasium_and_sb3_accept_it(kwargs):
@@ -321,7 +329,6 @@ def test_env__forks(fork):
     assert env.plan() == again.plan()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "kwargs",
     [
@@ -353,6 +360,7 @@ def test_vector__equals_single_ones(kwargs, mode):
     assert ended > 2
 
 
+@pytest.mark.slow
 def test_vector__plays_a_set_in_its_order():
     batch = gym.make_vec(ID, num_envs=3, instance="intra-op-validation", family=None,
                          order="sequential", autoreset_mode="SameStep")  # fmt: skip

@@ -273,12 +273,14 @@ def test_evaluate_set__worth_that_is_not_the_return(name, family, kwargs):
     assert (found.regrets > 0).any()
 
 
-def test_evaluate_set__illegal_actions_are_worth_nothing():
+@pytest.mark.parametrize(
+    ("name", "action"), [("elastic-validation", 63), *slow(("intra-op-validation", 24))]
+)
+def test_evaluate_set__illegal_actions_are_worth_nothing(name, action):
     """The return of -50 and what was trained before count for nothing."""
-    for name, action in (("intra-op-validation", 24), ("elastic-validation", 63)):
-        found = evaluate_set(lambda _, mask, a=action: a, name, first=2)
-        assert (found.values == -1).all()
-        assert (found.regret, found.illegal) == (1.0, 1.0)
+    found = evaluate_set(lambda _, mask: action, name, first=2)
+    assert (found.values == -1).all()
+    assert (found.regret, found.illegal) == (1.0, 1.0)
     # Planners are worth what episodes are: of shardings the greedy plan is the unit.
     assert evaluate_set("greedy", "intra-op-test", "mesh", first=2).values.tolist() == [[1.0, 1.0]]
     both = evaluate_set(["fastest", "exact"], "elastic-test", first=1).values

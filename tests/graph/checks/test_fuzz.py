@@ -39,6 +39,7 @@ def test_fuzz__weights():
     assert sum(reader.weight for reader in fuzz.READERS.values()) == 100
 
 
+@pytest.mark.slow
 def test_fuzz__goes_on_where_it_was(tmp_path, monkeypatch):
     pytest.importorskip("jax")  # what readers share is imported before the first forks
     monkeypatch.setattr(fuzz, "PART", 3)
