@@ -51,6 +51,7 @@ def close(first, second, scale):
 # pipelines
 
 
+@pytest.mark.thorough
 @FEW
 @given(two_plans())
 def test_pipeline__parts_and_moves_add_up(pair):
@@ -66,6 +67,7 @@ def test_pipeline__parts_and_moves_add_up(pair):
         assert close(sum(move.seconds for move in diff.moves), diff.seconds, scale)
 
 
+@pytest.mark.thorough
 @FEW
 @given(two_plans())
 def test_pipeline__parts_are_those_of_the_formula(pair):
@@ -84,6 +86,7 @@ def test_pipeline__parts_are_those_of_the_formula(pair):
         assert close(others, (m - 1) * x[pivot], report.length_seconds)
 
 
+@pytest.mark.thorough
 @FEW
 @given(two_plans())
 def test_pipeline__moves_are_what_differs_and_exchange_changes_signs(pair):
@@ -100,6 +103,7 @@ def test_pipeline__moves_are_what_differs_and_exchange_changes_signs(pair):
             assert close(one.seconds, -other.seconds, scale)
 
 
+@pytest.mark.thorough
 @FEW
 @given(two_plans(stages=3))
 def test_pipeline__shares_are_the_mean_over_all_possible_orders(pair):
@@ -203,6 +207,7 @@ def test_pipeline__json():
 # partitions
 
 
+@pytest.mark.thorough
 @each("seed", range(40))
 def test_partition__classes_add_up(seed):
     problem, rng = partition_toys.random_problem(seed), np.random.default_rng(seed)

@@ -61,6 +61,7 @@ def test_tutorials__are_all_known():
     assert set(SMALLER) == {path.stem for path in (DOCS / "tutorials").glob("*.py")}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in SMALLER]
 )
@@ -110,6 +111,7 @@ def test_faq__quotes_commands():
     assert len(QUOTED) == FAQ.count("```console") >= 10
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -130,6 +132,7 @@ def test_faq__errors_are_those_of_the_command(line, said, desk, monkeypatch, cap
 # Generated pages
 
 
+@pytest.mark.thorough
 def test_generate__a_page_for_everything():
     names = generate.environments()
     assert len(names) >= 8 and "PipelineCut-v0" in names

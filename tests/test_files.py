@@ -24,6 +24,7 @@ def left_by(pid, name, kind="new", host=None):
     return f".{name}.parenvs-{host or files._HOST}-{pid}-0123abcd.{kind}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kind",
     ["plan", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("graph", "site", "swap"))],
@@ -115,6 +116,7 @@ def test_files__long_names(tmp_path):
 # Locks.
 
 
+@pytest.mark.thorough
 def test_files__lock_of_another_process(tmp_path):
     """The second writer is told who the first is; once that is killed, the lock is free."""
     with killed_writers.holding(tmp_path / "run") as pid:
@@ -306,6 +308,7 @@ def test_files__sync_of_what_nobody_may_write(tmp_path, monkeypatch):
     files._sync(path)
 
 
+@pytest.mark.thorough
 def test_files__lock_can_be_waited_for(tmp_path):
     started = time.monotonic()
     with killed_writers.holding(tmp_path / "run"):

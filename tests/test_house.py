@@ -234,6 +234,7 @@ def public_objects():
                         yield f"{dotted}.{key}.{inner}", member
 
 
+@pytest.mark.thorough
 def test_house__every_public_name_is_documented():
     missing = [name for name, value in public_objects() if not inspect.getdoc(value)]
     assert missing == []

@@ -38,6 +38,7 @@ def test_instances__names():
         load_graph("llama-8b")
 
 
+@pytest.mark.thorough
 @each(("name", "kind"), GRAPHS)
 def test_instances__manifest(name, kind):
     """Checksums, sizes and fingerprints are those of the files."""
@@ -73,6 +74,7 @@ def test_instances__manifest_is_of_every_file():
     assert len(fingerprints) == len(files) == 2 * len(names())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_instances__sizes_of_the_design(name):
     train, forward = load_graph(name), load_graph(name, "forward")
@@ -251,6 +253,7 @@ def test_instances__build(tiny, tmp_path, monkeypatch):
             cache.cache_clear()
 
 
+@pytest.mark.thorough
 def test_instances__build_some(tiny, tmp_path):
     """Models that are not asked for keep their entries."""
     from parenvs.datasets import build
@@ -306,6 +309,7 @@ def test_problem__prints_in_a_line(task):
         assert len(repr(shown).splitlines()) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("task, options", [
     ("pipeline", {"stages": 3}),
     ("partition", {"reward": "step_time", "micro_batches": 2}),

@@ -53,6 +53,7 @@ def refusal(path, content):
     return text.removeprefix(str(path))
 
 
+@pytest.mark.thorough
 @given(
     st.builds(
         PipelinePlan,
@@ -214,6 +215,7 @@ def test_plan__deep_nesting(path, depth):
             assert len(refusal(path, text.replace('"HERE"', deep))) < 10_000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", ["cluster", *slow("schema", "instance", "cuts")])
 def test_plan__nesting_at_the_limit(path, key):
     """Nested so deeply that it can just be read, and perhaps not be printed."""
@@ -305,6 +307,7 @@ BATCH = PartitionPlan("toy", "sha256:00", PRESETS["A"], {"inputs": 0}, "inputs")
 SEVERAL = CLUSTERS.filter(lambda cluster: cluster.devices > 1)
 
 
+@pytest.mark.thorough
 @given(
     instance=NAMES,
     fingerprint=NAMES,

@@ -39,6 +39,7 @@ def test_readme__examples_are_shortened():
         assert sum(written in code for _, code in EXAMPLES) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("page", "code"),
     [
@@ -57,6 +58,7 @@ def test_readme__python_examples_run(page, code, tmp_path, monkeypatch):
     exec(compile(code, page, "exec"), {"__name__": "__main__"})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=marks(page.name), id=page.name) for page in PAGES]
 )

@@ -21,6 +21,7 @@ from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 SETS = ("hybrid-validation", "hybrid-test", "hybrid-outside", "hetero-8-test")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [*SETS[:2], *slow(*SETS[2:])])
 def test_kernel_bound__no_uniform_plan_is_faster(name):
     """Micro-batches of any size, all modes: thousands of plans a problem, memory left aside."""

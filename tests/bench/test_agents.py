@@ -146,6 +146,7 @@ def test_bench__interrupted(run, tmp_path, monkeypatch):
     assert len(path.read_text().splitlines()) == 5
 
 
+@pytest.mark.thorough
 def test_perform__record():
     problems, _ = solve_problems(["operator-partition"], ["vgg-19"], [])
     problem = next(p for p in problems if p.setting == "step_time/automap")
@@ -162,6 +163,7 @@ def test_perform__record():
     assert problem.references["greedy"] < problem.target
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_run_all__every_run_once(jobs):
     runs = [TrainingRun(problem_of(), "ppo", seed, 100) for seed in range(5)]
@@ -191,6 +193,7 @@ def test_solve_problems__within_memory(monkeypatch):
     assert 0 < random_value(problem, 2000, 0) <= problem.optimum + 1e-12 < 0.85
 
 
+@pytest.mark.thorough
 def test_solve_problems__infeasible_are_named():
     problems, skipped = solve_problems(["pipeline-cut"], ["vgg-19", "t5-11b"], ["A", "B"])
     assert [p.name for p in problems] == ["pipeline-cut A vgg-19", "pipeline-cut B vgg-19"]
@@ -382,6 +385,7 @@ def picture():
     return [one, two, idle], {"pipeline-cut A t5-11b": "no plan fits the memory"}, records
 
 
+@pytest.mark.thorough
 def test_figure__a_panel_for_each_problem():
     drawn = curves.draw(*picture())
     panels = {axes.get_gid(): axes for axes in drawn.axes}
@@ -412,6 +416,7 @@ def test_figure__axes_reach_the_first_and_the_last_step():
     assert low < 1 and high > 200_000
 
 
+@pytest.mark.thorough
 def test_save__equal_bytes_whatever_the_user_has_set(tmp_path):
     import matplotlib
 
@@ -426,6 +431,7 @@ def test_save__equal_bytes_whatever_the_user_has_set(tmp_path):
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
 
 
+@pytest.mark.thorough
 @each(
     ("arguments", "words"),
     [
@@ -499,6 +505,7 @@ def test_append__two_writers_at_once(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.thorough
 def test_append__waits_for_another_writer_only_so_long(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "WAIT", 0.1)
     path = tmp_path / "agents.jsonl"
@@ -510,6 +517,7 @@ def test_append__waits_for_another_writer_only_so_long(tmp_path, monkeypatch):
     assert not path.exists()
 
 
+@pytest.mark.thorough
 def test_bench__second_writers_are_refused(run, tmp_path):
     with killed_writers.holding(tmp_path / "results" / "agents.jsonl", beside=True) as pid:
         status, _, err = run(*ALL)

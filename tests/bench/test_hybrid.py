@@ -183,6 +183,7 @@ def test_hardware__words_of_rows():
     assert "taken for an H100" in server_of("tensor thing", "fp8").guess
 
 
+@pytest.mark.thorough
 def test_constants__every_one_is_of_a_stack_and_of_shipped_rows():
     found, _ = predictions(read_rows())
     used = {item for part in groups(found) for item in part.constants}
@@ -201,6 +202,7 @@ def test_constants__none_was_fitted_on_rows_of_other_files():
     assert groups([one])[0].constants == ()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("stack", "name", "source", "table", "key"),
     [
@@ -267,6 +269,7 @@ def verdicts():
     }
 
 
+@pytest.mark.thorough
 def test_steps__ranked_by_constants_of_the_other_model(verdicts):
     assert verdicts["gpt by bert"].rank > 0.98
     assert verdicts["gpt by bert"].mean < 0.05
@@ -360,6 +363,7 @@ def test_command__tables_and_json(tmp_path, call):
     assert content["steps_judged"] == []
 
 
+@pytest.mark.thorough
 def test_command__shipped_rows_by_table(call):
     status, out, _ = call("bench", "hybrid", "--only", "rows", "--json")
     content = json.loads(out)

@@ -79,6 +79,7 @@ def test_run__interrupted_and_continued(measured, tmp_path):
     assert log == [1, 2, 3]
 
 
+@pytest.mark.thorough
 def test_run__in_processes(measured, tmp_path):
     def squares(numbers: tuple[int, ...] = (1, 2, 3)):
         return [({"number": number}, partial(square, number)) for number in numbers]
@@ -183,6 +184,7 @@ def test_columns_and_page():
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_forked_and_apart():
     assert forked(partial(square, 3)) == {"square": 9}
     with pytest.raises(SystemExit, match="the process of a case failed"):

@@ -30,6 +30,7 @@ LONG = ("ablation", "classes", "elastic", "hybrid_envs", "packed_order", "paper_
 LONG += ("partition_families", "partition_ppo", "plan_rl", "protocol")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [*(x for x in PAGES if x not in LONG), *slow(*LONG)])
 def test_pages__are_made_of_the_rows(name):
     command, machine = head(RESULTS / f"{name}.md")

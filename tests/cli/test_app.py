@@ -62,6 +62,7 @@ def good(result):
     return out
 
 
+@pytest.mark.thorough
 def test_cli__list(run):
     out = good(run("list"))
     for word in (*names(), *PRESETS, "PipelineCut-v0", "exact-full", "pipedream", "ppo"):
@@ -83,6 +84,7 @@ def test_cli__show(run, toy):
     assert any("pivots with variables" in line and "6" in line for line in out.splitlines())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("agent", ["exact-full", "random", *slow("exact", "even", "pipedream")])
 def test_cli__plan(run, agent):
     out = good(run("plan", "vgg-19", "--cluster", "B", "--agent", agent, "--out", "plan.json"))
@@ -108,6 +110,7 @@ def test_cli__plan_of_the_toy_is_its_optimum(run, toy):
     assert "optimal" in good(run("plan", *toy))
 
 
+@pytest.mark.thorough
 def test_cli__plan_json_is_only_json(run, toy):
     """What goes to another program is one document, whatever else is written."""
     out = good(run("plan", *toy, "--json", "--out", "plan.json", "--plot", "plan.svg"))
@@ -130,6 +133,7 @@ def test_cli__plan_options_reach_the_plan(run):
     assert plan.cluster.inter_bw == 10e9 / 8
 
 
+@pytest.mark.thorough
 def test_cli__plan_is_reproducible(run):
     for agent in ("random",):
         plans = []
@@ -156,6 +160,7 @@ def test_cli__plan_with_ppo(run):
     assert judge(load_plan("p.json"), load_profile("vgg-19", PRESETS["B"])).value > 0.1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ending", [".svg", *slow(".png", ".pdf")])
 def test_cli__plot(run, toy, ending):
     good(run("plan", *toy, "--plot", f"plan{ending}"))
@@ -178,6 +183,7 @@ def test_cli__compare(run, toy):
     assert load_plan("first.json").cuts == (3,)  # of the first agent
 
 
+@pytest.mark.thorough
 def test_cli__judge(run, toy):
     good(run("plan", *toy, "--out", "plan.json"))
     out = good(run("judge", "plan.json"))
@@ -282,6 +288,7 @@ def test_cli__one_line_whatever_the_name(refused, tmp_path):
     refused("plan", path, words="two lines.csv: no rows")
 
 
+@pytest.mark.thorough
 def test_cli__truncated_module(refused, run, tmp_path):
     """A real serialized module: the whole of it reads, its half does not."""
     jax = pytest.importorskip("jax")
@@ -337,6 +344,7 @@ def test_cli__bad_options(refused, tmp_path, command, options, words):
     refused(command, "vgg-19", *options, "--out", tmp_path / "out", words=words)
 
 
+@pytest.mark.thorough
 def test_cli__unknown_agent(refused, tmp_path):
     out = ["--out", tmp_path / "out"]
     refused("plan", "vgg-19", "--agent", "exakt", *out, words="(did you mean 'exact'?)")
@@ -346,6 +354,7 @@ def test_cli__unknown_agent(refused, tmp_path):
     refused("train", "vgg-19", "--agent", "exact", *out, words="unknown agent 'exact'")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("agent", ["exact-full", "even", *slow("exact", "random", "ppo")])
 def test_cli__no_plan_fits(refused, tmp_path, agent):
     """T5-11B on two servers: said by how many bytes the best plan misses."""
@@ -387,6 +396,7 @@ def test_cli__places_that_cannot_be_written(refused, toy, tmp_path, run):
     refused("train", *toy, "--out", file, "--steps", 1)
 
 
+@pytest.mark.thorough
 def test_cli__train_and_evaluate(run, refused, tmp_path):
     pytest.importorskip("sb3_contrib")
     folder = tmp_path / "run"
@@ -491,6 +501,7 @@ def test_cli__usage_errors(run):
         assert "Traceback" not in err
 
 
+@pytest.mark.thorough
 def test_cli__help(run):
     for arguments in ([], ["plan"], ["compare"], ["judge"], ["train"], ["evaluate"], ["show"]):
         assert "Usage: " in good(run(*arguments, "--help"))
@@ -525,6 +536,7 @@ def test_cli__as_a_program(tmp_path):
     assert not (tmp_path / "other.json").exists()
 
 
+@pytest.mark.thorough
 def test_cli__closed_pipe():
     """``parenvs list | head -1`` ends without a traceback."""
     command = f"{sys.executable} -m parenvs list | head -c 1; sleep 0.1"
@@ -534,6 +546,7 @@ def test_cli__closed_pipe():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 def test_cli__shipped_graph_by_path(run):
     path = data_folder() / "vgg-19-forward.npz"
     good(run("plan", path, "--cluster", "B", "--out", "plan.json"))

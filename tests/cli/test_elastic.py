@@ -12,6 +12,7 @@ def run(monkeypatch, capfd, tmp_path):
     return caller(monkeypatch, capfd, tmp_path, "elastic")
 
 
+@pytest.mark.thorough
 def test_elastic__a_trace_of_ones_own(run, tmp_path):
     (tmp_path / "mine.csv").write_text("seconds,nodes\n0,12\n300,8\n360,14\n900,14\n")
     status, out, _ = run("mine.csv", "--policy", "fastest", "--policy", "look-ahead",

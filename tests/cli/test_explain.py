@@ -62,6 +62,7 @@ def test_explain__refuses_what_does_not_belong_together(run, refused, tmp_path):
     refused("explain", "vgg-19", "--devices", "1", words="at least 2")
 
 
+@pytest.mark.thorough
 def test_plan__the_expert_says_what_stays_whole(run):
     """T5-base has 12 heads, no multiple of 8."""
     options = ("--task", "partition", "--agent", "expert", "--uneven", "forbid")

@@ -24,6 +24,7 @@ def run(monkeypatch, capfd, tmp_path):
     return caller(monkeypatch, capfd, place)
 
 
+@pytest.mark.thorough
 def test_plan__writes_plan_picture_and_map(run):
     status, shown, _ = run(
         "plan", "mine.json", *TASK, "--stack", "nemo-2024", "--out", "plan.json", "--plot", "p.png",

@@ -20,6 +20,7 @@ def run(monkeypatch, capfd, tmp_path):
     return caller(monkeypatch, capfd, place)
 
 
+@pytest.mark.thorough
 def test_plan__then_judge(run):
     status, out, _ = run("plan", NAME, *TASK, "--out", "order.json", "--plot", "order.png")
     assert status == 0

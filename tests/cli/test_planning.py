@@ -116,6 +116,7 @@ def test_planning__what_is_kept_of_a_function(run, function):
     )
 
 
+@pytest.mark.thorough
 def test_planning__a_partition_of_a_function(run, function):
     out = good(run("plan", *function, "--task", "partition", "--out", "split.json"))
     assert out.splitlines()[-1] == "next: parenvs explain split.json; parenvs verify split.json"
@@ -136,6 +137,7 @@ def test_planning__without_out_the_next_command_writes(run, function):
     assert Path("plan.json").exists()
 
 
+@pytest.mark.thorough
 def test_planning__a_function_in_other_commands(run, function):
     out = good(run("show", *function))
     assert "layer_0..5/kernel" in out and "variable" in out
@@ -295,6 +297,7 @@ def test_planning__many_servers_in_few_rows(run):
     assert any("*" in row for row in rows)
 
 
+@pytest.mark.thorough
 def test_planning__one_stage(run):
     out = good(run("plan", "vgg-19", "--cluster", "1x8:v100", "--out", "p.json", "--plot", "p.svg"))
     assert load_plan("p.json").cuts == ()
@@ -375,6 +378,7 @@ def test_planning__warnings_are_notes(run, monkeypatch):
     instances._shipped.cache_clear()
 
 
+@pytest.mark.thorough
 def test_planning__show_tells_why(run, monkeypatch):
     monkeypatch.setattr(
         roles, "reasons", lambda graph: [f"it is number {k}" for k in range(len(graph.paths))],
@@ -397,6 +401,7 @@ def test_planning__tied_weights_by_option(run):
     assert held > once
 
 
+@pytest.mark.thorough
 def test_planning__training_keeps_the_graph_of_a_run(run, function):
     """A refused command writes nothing, and a run goes on with the graph that it began with."""
     pytest.importorskip("sb3_contrib")

@@ -43,6 +43,7 @@ def test_tasks__every_one_of_the_house_is_tried():
     assert set(QUICK) == set(TASKS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("task", QUICK)
 def test_tasks__plan_judge_diff_compare_by_the_name_alone(run, task):
     name, *agents = QUICK[task]
@@ -76,6 +77,7 @@ def test_tasks__plan_judge_diff_compare_by_the_name_alone(run, task):
         assert err == f"parenvs: {words}\n"
 
 
+@pytest.mark.thorough
 def test_tasks__plans_draw_and_read_their_search_options(run):
     out = good(
         run("plan", QUICK["sharding"][0], "--rounds", "1", "--threads", "1", "--plot", "p.svg")
@@ -155,6 +157,7 @@ def test_flags__of_a_task_that_comes_later(run):
     assert {flag.name for flag in flags_in(Options)} == {"colour", "batch"}
 
 
+@pytest.mark.thorough
 def test_commands__help_is_light():
     code = (
         "import sys\n"

@@ -46,6 +46,7 @@ def test_layer_modules__opens_lists_and_sequences():
     assert list(layer_modules(Skip())) == names
 
 
+@pytest.mark.thorough
 def test_measured_layers__bytes_by_hand(skip):
     """A cut behind ``two`` also passes the output of ``one``, which ``last`` still reads."""
     chain = skip.profile

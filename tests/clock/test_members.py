@@ -20,6 +20,7 @@ def test_run_members__a_killed_one_is_named_and_ends_all(tmp_path):
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.thorough
 def test_run_members__the_cause_is_told_not_who_missed_it():
     with pytest.raises(ParenvsError, match=r"^process 1 of 2: the cause$"):
         run_members(member_work.missed, [(0,), (1,)])

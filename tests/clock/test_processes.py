@@ -22,6 +22,7 @@ from parenvs.clock import members
 from parenvs.clock.processes import address, together
 
 
+@pytest.mark.thorough
 def test_together__answers_by_rank():
     assert together(clock_work.summed, 2, (5,), threads=1) == [(11.0, 1), (11.0, 1)]
     assert multiprocessing.active_children() == []
@@ -36,6 +37,7 @@ def test_together__a_failure_is_one_line_and_ends_all():
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.thorough
 def test_together__interrupted_leaves_no_process(monkeypatch, tmp_path):
     def interrupt(pipes, members):
         waited(lambda: list(tmp_path.iterdir()), 2)

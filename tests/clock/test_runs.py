@@ -177,6 +177,7 @@ def test_rank_bytes__a_softmax_over_a_split_dimension_gathers():
         assert rank_bytes(Sharding(None, graph, classes, (axis,))) == wanted
 
 
+@pytest.mark.thorough
 def test_meter__bytes_by_hand():
     torch = pytest.importorskip("torch")
     from parenvs.clock.runs.counting import Meter

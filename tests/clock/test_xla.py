@@ -19,6 +19,8 @@ from parenvs.clock.xla import profile  # noqa: E402
 from parenvs.clock.xla.calibration import calibrated  # noqa: E402
 from parenvs.clock.xla.profile import measured_scopes  # noqa: E402
 
+pytestmark = pytest.mark.thorough
+
 BATCH = 4
 STEP = """
 import jax

@@ -10,6 +10,8 @@ from parenvs.agents.sharding.search import Search
 from parenvs.core.registry import TASKS, task_of
 from parenvs.errors import InfeasibleError, ParenvsError, PlanError, TimeLimitError
 
+pytestmark = pytest.mark.thorough
+
 EACH = {
     "pipeline": ("plan-test/cnn-003", "even"),
     "partition": ("partition-test/t5-003", "greedy"),

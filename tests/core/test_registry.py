@@ -42,6 +42,7 @@ def test_tasks__the_six_come_first_and_are_whole():
         assert all(each.metadata["help"] and each.default is None for each in fields(task.options))
 
 
+@pytest.mark.thorough
 def test_tasks__listing_them_imports_no_task():
     code = (
         "import sys\n"

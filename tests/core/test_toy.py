@@ -84,6 +84,7 @@ def test_toy__has_every_door(tmp_path, capsys):
         KnapsackPlan.from_json({**content, "items": ["x"]})
 
 
+@pytest.mark.thorough
 def test_toy__commands(tmp_path):
     plan = tmp_path / "plan.json"
     assert "optimal" in run("plan", NAME, "--out", plan)

@@ -16,6 +16,8 @@ from parenvs.graph.graph import Role  # noqa: E402
 from parenvs.tasks.partition.problem import Partitioning  # noqa: E402
 from parenvs.tasks.pipeline.profile import StageProfile  # noqa: E402
 
+pytestmark = pytest.mark.thorough
+
 
 def test_models__every_family_has_a_small_variant():
     assert {model.family for model in MODELS.values()} - {"vgg", "t5", "bert"} == set(SMALL)

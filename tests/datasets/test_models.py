@@ -18,6 +18,8 @@ from parenvs.graph.proto import ELEMENT_TYPES
 from parenvs.shipped import PAPER, data_folder, manifest, names
 from parenvs.tasks.partition.load import load_partitioning
 
+pytestmark = pytest.mark.thorough
+
 MODERN = [name for name in names() if name not in PAPER]
 PLANNED = ("llama3-8b", "mixtral-8x7b-scanned", "resnet-50", "unet-sd1", "big-lstm", "dlrm-criteo")
 """Of each kind one: planned in the tests, all in benchmarks/models.py."""

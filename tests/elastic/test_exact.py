@@ -54,12 +54,14 @@ def expected(problem):
     return best(Moment(0, chain.start))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "intervals"), [("calm", 5), ("bulk", 4), ("day", 4)])
 def test_exact__optimal_is_that_of_brute_force(name, intervals):
     problem = toys.problem(name, intervals)
     assert optimal(problem).samples == pytest.approx(expected(problem), rel=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["bulk", "wide"])
 def test_exact__optimal_earns_what_it_says(name):
     problem = toys.problem(name, 20)
@@ -73,6 +75,7 @@ def test_exact__optimal_earns_what_it_says(name):
         assert np.mean(others) <= totals[:40].mean() + 2 * error
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(6))
 def test_exact__hindsight_is_not_beaten(seed):
     """By rules, the optimal policy, or random plans; a little longer than can be tried."""

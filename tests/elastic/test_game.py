@@ -61,6 +61,7 @@ def test_elastic__return_is_that_of_the_simulation(problem):
         assert (env.plan().plans == run.plans).all()
 
 
+@pytest.mark.thorough
 @modes
 @pytest.mark.parametrize("illegal", [0.1, *slow(0.0)])
 def test_elastic__batch_is_single(problem, mode, illegal):
@@ -77,6 +78,7 @@ def test_elastic__batch_is_single(problem, mode, illegal):
         over = outcome[2]
 
 
+@pytest.mark.thorough
 def test_elastic__sets_and_options(tmp_path):
     """Episodes of other problems beside those of a set, as single environments play them."""
     path = tmp_path / "trace.csv"
@@ -156,6 +158,7 @@ def test_elastic__bad_arguments():
             make(instance="p3", **kwargs)
 
 
+@pytest.mark.thorough
 def test_elastic__plays_a_set_in_its_order():
     kwargs = {"instance": "elastic-validation", "order": "sequential"}
     single, batch = ElasticPlanVectorEnv.single(**kwargs), ElasticPlanVectorEnv(3, **kwargs)

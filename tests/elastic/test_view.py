@@ -2,6 +2,7 @@
 
 import elastic_toys as toys
 import numpy as np
+import pytest
 
 from parenvs.agents.elastic.rules import Fastest
 from parenvs.tasks.elastic.run import follow, replay
@@ -19,6 +20,7 @@ def test_elastic__text():
     assert "nothing chosen yet" in text(replay(problem, problem.drawn(2), []))
 
 
+@pytest.mark.thorough
 def test_elastic__picture():
     problem = toys.problem("bulk", 30)
     course = problem.drawn(2)

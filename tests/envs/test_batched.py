@@ -45,6 +45,7 @@ cases = each(
 kinds = each("kind, kwargs", [(kind, several[0]) for kind, several in CASES.items()])
 
 
+@pytest.mark.thorough
 @cases
 def test_batched__kinds_of_actions(kind, kwargs):
     rng = np.random.default_rng(0)
@@ -67,6 +68,7 @@ def test_batched__actions_without_a_sign(kind, kwargs, type_):
         assert_same(batched.step(np.array(actions, dtype=type_)), single.step(np.array(actions)))
 
 
+@pytest.mark.thorough
 @each("action", [2**70, 2**64 - 1, 2**63, -(2**63), -(2**70), 10**6, -1])
 @kinds
 def test_batched__actions_far_off(kind, kwargs, action):
@@ -105,6 +107,7 @@ def test_batched__over_without_autoreset(kind, kwargs):
     assert batched.step(np.full(3, -1))[2].all()  # goes on after a reset
 
 
+@pytest.mark.thorough
 @modes
 @cases
 def test_batched__partial_resets(kind, kwargs, mode):
@@ -173,6 +176,7 @@ def test_batched__seeds_that_change_no_episode(kind, kwargs):
     assert draws[0] == draws[1] != draws[2]
 
 
+@pytest.mark.thorough
 @forks
 @modes
 @cases
@@ -195,6 +199,7 @@ def test_batched__fork(kind, kwargs, fork, mode):
         assert_same(env.step(action), outcome)
 
 
+@pytest.mark.thorough
 @each("mode", MODES[:2])
 @cases
 def test_batched__nothing_is_shared(kind, kwargs, mode):
@@ -217,6 +222,7 @@ def test_batched__nothing_is_shared(kind, kwargs, mode):
     deface(outcome)
 
 
+@pytest.mark.thorough
 @each("way", [None, "vector_entry_point", "sync"])
 @kinds
 def test_batched__make_vec(kind, kwargs, way):

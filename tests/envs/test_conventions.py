@@ -54,6 +54,7 @@ def finish(env, info):
     return total, info
 
 
+@pytest.mark.thorough
 @each("illegal", [0.0, 0.1])
 @modes
 @kinds
@@ -91,6 +92,7 @@ def test_conventions__options_of_one_episode(kind):
     assert finish(env, again[1])[1]["length_seconds"] != other[1]["length_seconds"]
 
 
+@pytest.mark.thorough
 @kinds
 def test_conventions__wrong_options_change_nothing(kind):
     env, batch = kind.single(**VGG), kind(2, **VGG)
@@ -283,6 +285,7 @@ def test_conventions__make_vec_of_drawn_problems(env_id):
         gym.make_vec(env_id, num_envs=2, max_episode_steps=1)
 
 
+@pytest.mark.thorough
 @each("env_id", ["HybridPlan-v0", "MicroBatchOrder-v0", "PipelinePlan-v0"])
 def test_conventions__policies_of_stable_baselines(env_id):
     """The policy for ``Dict`` observations takes all parts, whatever their names."""
@@ -317,6 +320,7 @@ def test_conventions__profiles(env_id):
         gym.make(env_id, instance=profile, micro_batch=profile.micro_batch + 7)
 
 
+@pytest.mark.thorough
 def test_conventions__infeasible_problems_warn():
     with pytest.warns(UserWarning, match="no plan fits the memory: t5-11b on A"):
         env = gym.make("PipelineCut-v0", instance="t5-11b", cluster="A")

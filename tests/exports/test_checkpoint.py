@@ -30,6 +30,8 @@ from parenvs.tasks.elastic.movement import move, slices
 from parenvs.tasks.elastic.state import State
 from parenvs.tasks.hybrid.model import HybridModel
 
+pytestmark = pytest.mark.thorough
+
 for _package in ("torch", "jax"):
     pytest.importorskip(_package)
 

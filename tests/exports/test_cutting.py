@@ -6,6 +6,8 @@ import pytest
 
 from parenvs import ParenvsError
 
+pytestmark = pytest.mark.thorough
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch", "2.13", reason="plans run on the PyTorch of constraints.txt")
 nn = torch.nn

@@ -110,6 +110,7 @@ def test_sharding__two_axes_and_shared_states(graph):
     assert shared.outputs[:8] == shared.inputs[:8]
 
 
+@pytest.mark.thorough
 def test_sharding__a_loop_over_layers():
     """The chain has it written out; what is split is the stacked weights."""
     from parenvs.datasets.models import train_step
@@ -234,6 +235,7 @@ def test_collectives__counts_results_of_merged_operations():
     assert (gathered.operations, gathered.arrays, gathered.bytes) == (2, 2, 16 + 32)
 
 
+@pytest.mark.thorough
 def test_compile__as_predicted(graph):
     lowered = jax.jit(step, keep_unused=True).lower(*arguments())
     found = compile_plan(hybrid_of(graph), lowered, graph, timeout_seconds=300)

@@ -40,6 +40,7 @@ def pipeline():
     )
 
 
+@pytest.mark.thorough
 def test_stages__cuts_are_moved_to_borders(pipeline):
     planned = stages_of(pipeline)
     assert len(planned.names) == 48 and planned.replicas == (8, 8)

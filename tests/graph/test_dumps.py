@@ -44,6 +44,7 @@ def dumps(tmp_path_factory):
 FORMS = ("hlo.pb", "txt")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", FORMS)
 def test_dumps__both_sides_of_optimisation(dumps, form):
     with warnings.catch_warnings():

@@ -44,6 +44,7 @@ def bytes_accessed(graph):
     return graph.bytes_accessed[graph.parent < 0].sum()
 
 
+@pytest.mark.thorough
 @each("name", CASES)
 def test_flops__primitive(name):
     flops, moved, graph = primitive(name)
@@ -119,6 +120,7 @@ def test_flops__relabelling_transpose_moves_nothing():
     assert bytes_accessed(graph) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

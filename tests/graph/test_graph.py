@@ -77,6 +77,7 @@ def cuts_by_sets(graph):
     return cut, parameter
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(programs())
 def test_graph__chain_bytes_by_sets(lines):
@@ -261,6 +262,7 @@ def test_graph__npz_with_arrays_that_do_not_fit(saved):
                 Graph.load(path)
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_graph__npz_damaged(tmp_path_factory, data):
@@ -321,6 +323,7 @@ def test_graph__loads_fast(tmp_path):
     assert min(seconds(tmp_path / "small.pb", small.fingerprint) for _ in range(5)) < allowed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["vgg", "t5", "bert", "decoder"])
 def test_graph__chain_bytes_of_models(name):
     pytest.importorskip("jax")

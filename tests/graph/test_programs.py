@@ -53,6 +53,7 @@ def in_update_scope(graph):
     return np.array([re.search(r"(^|/)update(/|$)", name) is not None for name in names])
 
 
+@pytest.mark.thorough
 @programs
 def test_programs__roles(name):
     assert dict(zip(graph(name, "proto").paths, roles(name, "proto"), strict=True)) == dict(
@@ -60,6 +61,7 @@ def test_programs__roles(name):
     )
 
 
+@pytest.mark.thorough
 @programs
 def test_programs__roles_from_text(name):
     assert roles(name, "text") == program(name).roles
@@ -70,6 +72,7 @@ def test_programs__batch_size(name):
     assert graph(name, "proto").batch_size == graph(name, "text").batch_size == SAMPLES
 
 
+@pytest.mark.thorough
 @programs
 def test_programs__flops_of_phases(name):
     assert phase_flops(graph(name, "proto")) == program(name).flops

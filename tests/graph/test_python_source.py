@@ -110,6 +110,7 @@ def test_python_source__forms(instance, is_one):
     assert is_function(instance) == is_one
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "arguments", "expected"),
     [

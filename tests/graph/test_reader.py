@@ -238,6 +238,7 @@ def test_reader__truncated(data):
         read_proto(content[: data.draw(st.integers(0, len(content) - 1))])
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=500)
 @given(st.data())
 def test_reader__one_byte_changed(data):
@@ -374,6 +375,7 @@ def test_reader__operands_are_made_before():
             producer[g.results[g.result_offset[i] : g.result_offset[i + 1]]] = i
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     [

@@ -285,6 +285,7 @@ def test_text__truncated(length):
         read(SAMPLE[:length])
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*trip count:UserWarning")
 @given(st.integers(0, len(LOOP) - 1), st.characters(codec="ascii"))
 def test_text__one_character_changed(place, character):
@@ -332,6 +333,7 @@ def crossing(graph):
     return counted.cut, counted.variables
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "elsewhere"),  # share of the pivots at another place than in the trace, rounded up
     [
@@ -363,6 +365,7 @@ def test_text__model(name, elsewhere):
     assert text_variables.sum() == variables.sum()
 
 
+@pytest.mark.thorough
 def test_text__with_metadata_has_phases():
     pytest.importorskip("jax")
     from jax_graphs import graph, lowered

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,6 +51,7 @@ def test_trace_order__names_that_are_no_counters():
     assert trace_order([], []) == []
 
 
+@pytest.mark.thorough
 @given(st.integers(1, 40), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_trace_order__obeys_operands_and_counters(count, stems, rng: random.Random):
     """Random programs, each printed in a random topological order."""

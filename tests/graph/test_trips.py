@@ -69,6 +69,7 @@ def counted(start, step, end, goes_on, limit=10_000):
     return count
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(-30, 30), st.integers(-4, 4), st.integers(-30, 30), st.sampled_from([*OPERATORS])
@@ -78,6 +79,7 @@ def test_trips__as_run(start, step, end, direction):
     assert read(start=start, step=step, end=end, direction=direction) == wanted
 
 
+@pytest.mark.thorough
 @each("end", [2_047, 2_048, 2_049, 4_096, 1_000_000, 2**31 - 1])
 @each(("direction", "more"), [("LT", 0), ("LE", 1)])
 def test_trips__long_loops_follow_from_the_step(end, direction, more):

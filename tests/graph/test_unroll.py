@@ -91,6 +91,7 @@ CASES = [(name, step) for name in QUICK] + [("scan", plain)]
 MORE = [(name, step) for name in PAIRS if name not in QUICK] + [("cast before", plain)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "wrap"), [*CASES, *(pytest.param(*one, marks=pytest.mark.slow) for one in MORE)]
 )
@@ -118,6 +119,7 @@ def told(graph, name):
     return [column[kept].tolist() for column in columns]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     [
@@ -176,6 +178,7 @@ def test_unroll__two_loops_have_two_names():
     )  # the second use is of the same ones
 
 
+@pytest.mark.thorough
 def test_unroll__a_whole_stack_in_the_loss():
     """A penalty reads all layers at once; each is counted where its layer, or it, comes first."""
 
@@ -191,6 +194,7 @@ def test_unroll__a_whole_stack_in_the_loss():
     assert chain(result).parameter_bytes.sum() == graph.parameter_bytes
 
 
+@pytest.mark.thorough
 def test_unroll__layers_that_no_loop_reads():
     def some(params, tokens):
         x = params["embedding"][tokens]
@@ -203,6 +207,7 @@ def test_unroll__layers_that_no_loop_reads():
     assert chain(result).parameter_bytes.sum() == 4 * 32 * WIDTH + (LAYERS - 1) * LAYER
 
 
+@pytest.mark.thorough
 def test_unroll__a_loop_over_time_stays():
     def through(x, layers):
         return recurrent(x, layers)
@@ -216,6 +221,7 @@ def test_unroll__a_loop_over_time_stays():
     assert not set(np.flatnonzero(inner.parent >= 0)) & set(inner.pivots())
 
 
+@pytest.mark.thorough
 def test_unroll__shared_layers_stay():
     def through(x, layers):
         return lax.scan(lambda h, _: (block(h, layers), None), x, None, length=LAYERS)[0]
@@ -239,6 +245,7 @@ def test_unroll__a_small_table_by_time_does_not_make_layers():
     assert unrolled(graph) is graph
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("name", ["scan", *slow("rematerialised")])
 def test_unroll__accumulated_gradients_are_one_forward_pass(name, flat):
@@ -300,6 +307,7 @@ def test_unroll__an_older_file_without_numbers_stays_rolled(tmp_path):
     assert unrolled(old) is old
 
 
+@pytest.mark.thorough
 def test_unroll__a_saved_graph_unrolls(tmp_path):
     graph = read(step(loss(scanned())), STACKED, TOKENS)
     graph.save(tmp_path / "graph.npz")

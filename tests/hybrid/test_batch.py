@@ -23,6 +23,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "case", ["drawn", "hetero", *slow(*(x for x in CASES if x not in ("drawn", "hetero")))]
 )
@@ -79,6 +80,7 @@ def test_batch__views_hold_until_the_next_call():
     assert_same(copied, other.reset(seed=0)[0])
 
 
+@pytest.mark.thorough
 @forks
 def test_batch__copies_go_on_alike(fork):
     batched, rng = HybridPlanVectorEnv(4, instance="hetero-8", pool=3), np.random.default_rng(0)

@@ -45,6 +45,7 @@ CASES = {
 LONG = ("looser", "experts", "tied not", "stages of two")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [*(x for x in CASES if x not in LONG), *slow(*LONG)])
 def test_completable__leaves_the_beginnings_of_plans_that_fit_and_no_others(name):
     gigabytes, shape, rules, *cluster = CASES[name]

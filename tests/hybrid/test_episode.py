@@ -60,6 +60,7 @@ def setting_of(name):
     return Setting(parenvs.problem(name, cluster, task="hybrid", batch=batch), rules)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [*QUICK, *slow(*(x for x in PROBLEMS if x not in QUICK))])
 def test_episodes__end_in_what_the_judge_says(name):
     setting = setting_of(name)
@@ -120,6 +121,7 @@ def seen(scalar, setting):
     return {"stages": stages, "progress": progress, "used": used}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [*QUICK, *slow(*(x for x in PROBLEMS if x not in QUICK))])
 def test_episodes__equal_the_second_writing(name):
     """Legal actions and observations in every turn, and the plan at the end."""
@@ -188,6 +190,7 @@ def unmasked(episode):
             yield (OFFSETS[turn] + choice, *taken), end
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [{"layers": 3}, {"layers": 4, "heads": 2, "kv_heads": 2}])
 @pytest.mark.parametrize("batch", [4, *slow(6)])
 def test_masks__leave_the_beginnings_of_well_formed_plans_and_no_others(shape, batch):
@@ -224,6 +227,7 @@ def test_sequence_parallelism__is_left_out_where_no_stage_has_tp():
     assert not episode.plan(0).sequence_parallel
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "hetero-8/3", *slow("llama3-70b", "gpt-18.4b")])
 def test_fewest__recomputes_no_layer_too_many(name):
     setting = setting_of(name)

@@ -22,6 +22,7 @@ def problem():
     return parenvs.problem("llama3-8b", "h100-2", task="hybrid", batch=64)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [*range(12), *slow(*range(12, CASES))])
 def test_exact_hybrid__is_the_best_of_all_plans(seed):
     """``benchmarks/hybrid_labels.py`` does the same for 1,000 problems."""
@@ -38,6 +39,7 @@ def test_exact_hybrid__is_the_best_of_all_plans(seed):
     assert answer.proven and answer.bound == pytest.approx(best, rel=1e-9)
 
 
+@pytest.mark.thorough
 def test_draws__need_pipelines_recomputation_and_different_stages():
     """The drawn problems would not show a wrong search if one stage were always best."""
     found = {"pipeline": 0, "recompute": 0, "different dp": 0, "infeasible": 0}
@@ -53,6 +55,7 @@ def test_draws__need_pipelines_recomputation_and_different_stages():
     assert all(count >= 3 for count in found.values()), found
 
 
+@pytest.mark.thorough
 def test_exact__is_the_better_of_both_and_says_over_what(problem):
     uniform, free, both = exact_uniform(problem), exact_hybrid(problem), exact(problem)
     assert both.cost == min(uniform.cost, free.cost)
@@ -98,6 +101,7 @@ def test_exact_hybrid__no_time_is_not_no_plan():
     assert exact_hybrid(problem, Constraints(pp=3)).report.legal
 
 
+@pytest.mark.thorough
 def test_exact__infeasible_says_what_is_missing():
     problem = parenvs.problem("llama3-70b", "1x8:h100", task="hybrid", batch=8)
     with pytest.raises(InfeasibleError, match=r"needs [\d,]+ bytes more .* largest part is \w+"):
@@ -116,6 +120,7 @@ def test_exact__money_may_leave_servers_free(problem):
     assert costs[1] <= least * (1 + 1e-12)
 
 
+@pytest.mark.thorough
 def test_exact_hybrid__seventy_billion_on_128_devices(problem):
     """Seconds, not minutes; the best uniform 1F1B pipeline is beaten."""
     big = parenvs.problem("llama3-70b", "16x8:h100", task="hybrid", batch=1024)

@@ -49,6 +49,7 @@ def test_graph__layers_of_shipped_graphs(name):
     assert (np.diff(program.borders.bounds) > 0).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
 def test_graph__every_product_of_the_step_has_a_layer_and_its_flops_count_once(name):
     graph, model = load_graph(name), load_model(name)
@@ -91,6 +92,7 @@ def test_graph__phases_of_a_layer_are_numbers_of_the_transformer_that_it_is():
             assert kept[0] == pytest.approx(kept[1], rel=0.01), (tp, shared, mode)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("device", "precision"), [("a100", "bf16"), ("h100", "bf16"),
                                                    ("v100", "fp16"), ("a100", "tf32")])  # fmt: skip
 def test_graph__a_layer_takes_as_long_by_its_graph_as_by_its_shape(device, precision):
@@ -105,6 +107,7 @@ def test_graph__a_layer_takes_as_long_by_its_graph_as_by_its_shape(device, preci
     assert seconds[0][4] == pytest.approx(seconds[1][4], rel=0.02)
 
 
+@pytest.mark.thorough
 def test_graph__figures_are_those_of_each_plan_alone():
     """Tables over tp and samples give what one plan at a time gives."""
     layer = load_model("t5-base").kinds[1]
@@ -162,6 +165,7 @@ def test_graph__names_and_costs_that_do_not_exist(tmp_path):
         load_model(str(path))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("layer", "options"),
     [

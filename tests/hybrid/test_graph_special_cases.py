@@ -45,6 +45,7 @@ def drawn_groups(rng, cluster, count):
             return cuts
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["vgg-19", *slow("t5-base")])
 @pytest.mark.parametrize(("shape", "precision"), [("C", "fp32"), ("a100-2", "tf32"),
                                                   ("1x8:h100-fp32", "fp32")])  # fmt: skip

@@ -18,6 +18,7 @@ def sums(model, label, tp):
     return [(phase, float(size[0]), len(behind)) for phase, size, behind in rows.sums]
 
 
+@pytest.mark.thorough
 def test_splitting__a_layer_of_bert_has_four_all_reduces():
     """Two forward, two backward; those hide behind one product, and behind queries', keys' and
     values'."""

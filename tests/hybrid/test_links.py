@@ -14,6 +14,7 @@ def links():
     return Links(8, 450e9, 50e9)
 
 
+@pytest.mark.thorough
 def test_links__nccl_tests_on_h100():
     """One share fitted on 69 cells; the rule of the whole server errs by a factor."""
     found, _ = predictions(read_rows())

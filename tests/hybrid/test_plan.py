@@ -91,6 +91,7 @@ def refusal(path, content):
     return text.removeprefix(str(path))
 
 
+@pytest.mark.thorough
 @given(PLANS)
 @settings(max_examples=50, deadline=None)
 def test_plan__round_trip(tmp_path_factory, plan):

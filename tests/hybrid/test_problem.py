@@ -103,6 +103,7 @@ def test_problem__collectives_by_hand():
     assert report.held.optimizer[0] == 12 * parameters == 2 * sharded.held.optimizer[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "seed"),
     [({}, 0), ({"cluster": "4x4:h100"}, 1), ({"experts": 4, "active": 2}, 2), ({"gated": True}, 3)],

@@ -40,6 +40,7 @@ def tflops(**fields):
     return np.array([one.predicted for one in predictions(Published("", tuple(rows), {}, {}))[0]])
 
 
+@pytest.mark.thorough
 def test_table_1__every_row_within_three_and_a_half_per_cent():
     part = table("megatron-sc21", "Table 1")
     figures = [one.predicted for one in part.predictions]

@@ -10,6 +10,8 @@ from parenvs.agents.hybrid.servers.heuristics import random_orders, sorted_order
 from parenvs.agents.hybrid.servers.planners import SERVER_PLANNERS
 from parenvs.agents.hybrid.servers.solve import Orders, by_speed
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def problem():

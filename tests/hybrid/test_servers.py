@@ -25,6 +25,7 @@ def problem():
     return parenvs.problem("hetero-8-test/spread-000", task="hybrid")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [*range(2, CASES), *slow(0, 1)])
 def test_subset_search__is_the_best_of_all_orders(seed):
     """Every order, cut and split of small problems; and the bounds by few types lie below.
@@ -62,6 +63,7 @@ def test_draws__need_several_servers_and_orders():
     assert all(count >= 1 for count in found.values()), found
 
 
+@pytest.mark.thorough
 def test_subset_search__equals_the_labels_of_its_own_order(problem):
     """With the servers numbered in the order found, ``exact-hybrid`` finds the same length."""
     answer = subset_search(problem)
@@ -91,6 +93,7 @@ def test_sandwich__contains_the_optimum_of_sixteen_servers():
     assert around.bound > 1.05 * Orders(problem).settings[0].bound  # far above work / speed
 
 
+@pytest.mark.thorough
 def test_root_bound__is_below_and_tight_for_work_that_divides():
     """On equal servers with M micro-batches no plan beats M work / sum s q^j."""
     problem = parenvs.problem("hetero-8-test/stragglers-000", task="hybrid")
@@ -101,6 +104,7 @@ def test_root_bound__is_below_and_tight_for_work_that_divides():
     assert orders.settings[0].bound <= bound <= orders.length
 
 
+@pytest.mark.thorough
 def test_subset_search__a_bound_remains_where_time_runs_out(problem):
     cut, full = subset_search(problem, time_limit=0.0), subset_search(problem)
     assert not cut.proven and cut.bound <= full.cost <= cut.cost
@@ -153,6 +157,7 @@ def drawn_chain(rng, servers, layers):
     return rng.uniform(0.5, 2.0, layers), rng.uniform(0.5, 1.0, servers)
 
 
+@pytest.mark.thorough
 @each("seed", range(12))
 def test_bottleneck__subsets_equal_the_integer_program_and_every_order(seed):
     """Up to 10 servers; every order of up to 5."""

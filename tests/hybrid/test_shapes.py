@@ -20,6 +20,7 @@ def test_shapes__names_with_both():
     assert BOTH == ["gpt3-175b", "llama3-70b", "llama3-8b", "mixtral-8x7b"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", BOTH)
 def test_shapes__as_many_parameters_and_flops_as_the_graph(name):
     """Vocabularies may be padded in the shape: 51,200 rows for GPT-3's 50,257.

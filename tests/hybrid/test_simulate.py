@@ -67,6 +67,7 @@ def test_simulate__balanced_chunks_have_megatrons_bubble(stages, chunks, times):
     assert core(seconds, micro_batches) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.thorough
 def test_simulate__closed_form_is_a_lower_bound():
     """Over 1,000 random steps; with one chunk it is mostly met, with several seldom."""
     rng, excess = np.random.default_rng(0), {1: [], 2: [], 4: []}

@@ -32,6 +32,7 @@ def played(env, rng, seed=None, options=None):
     return steps
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options",
     [
@@ -55,6 +56,7 @@ def test_env__passes_stable_baselines_check():
     checker.check_env(gym.make("HybridPlan-v0", **SMALL).unwrapped)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options", [{"pool": 6}, {"instance": "hetero-8", "pool": 4}, {"instance": "hybrid-test"}]
 )
@@ -76,6 +78,7 @@ def test_return__is_the_judges(options):
     assert parenvs.judge(plan).step.length == report.step.length  # found by its name
 
 
+@pytest.mark.thorough
 def test_completable__never_ends_over_memory():
     env = gym.make("HybridPlan-v0", instance="llama3-70b", cluster="8x8:h100", batch=64,
                    mask="completable")  # fmt: skip
@@ -210,6 +213,7 @@ def test_problem__of_ones_own_and_pickled():
     assert [step[1:3] for step in runs[0]] == [step[1:3] for step in runs[1]]
 
 
+@pytest.mark.thorough
 def test_render__shows_the_plan_as_it_grows():
     env = gym.make("HybridPlan-v0", render_mode="ansi", **SMALL)
     rng, texts = np.random.default_rng(1), []

@@ -55,6 +55,7 @@ def by_turns(env, rng, seed):
     return actions, rewards, env.unwrapped.infos["data"], env.unwrapped.plan()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{"pool": 5}, {"instance": "hetero-8", "pool": 3}])
 def test_forms__make_the_same_plan_of_the_same_actions(options):
     for seed in range(6):

@@ -17,6 +17,7 @@ from parenvs.leaderboard.tasks import tasks
 BOARD = Path(__file__).parents[2] / "leaderboard"
 
 
+@pytest.mark.thorough
 def test_commands__update_takes_over_what_is_better(own_tasks, run, monkeypatch):
     name = "t5-base-v100-8x8-8"
     known = tasks().task("pipeline-plan").problems[name].reference
@@ -49,6 +50,7 @@ def test_commands__update_takes_over_what_is_better(own_tasks, run, monkeypatch)
     assert path.read_bytes() == after
 
 
+@pytest.mark.thorough
 def test_commands__second_update_is_refused(own_tasks, run):
     """Two updates at once would lose what the first takes over."""
     path = own_tasks("pipeline-plan", "t5-base-v100-8x8-8", method="nobody")
@@ -102,6 +104,7 @@ def test_commands__a_claimed_name_stays_with_its_file(run, tmp_path):
         assert f"{len(files) - 1} of {len(files)} refused: " in err.splitlines()[-1]
 
 
+@pytest.mark.thorough
 def test_commands__json_is_what_a_page_needs(run):
     status, out, _ = run("check", "--json", BOARD / "submissions" / "pipeline-cut" / "even.json")
     assert status in (0, None)
@@ -112,6 +115,7 @@ def test_commands__json_is_what_a_page_needs(run):
     assert {"score", "rank", "authors", "method", "problems", "hardware"} <= set(standing)
 
 
+@pytest.mark.thorough
 def test_commands__table(run, tmp_path, monkeypatch):
     folder = BOARD / "submissions"
     only = tmp_path / "some" / "data-parallel"
@@ -164,6 +168,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.thorough
 @each("name", HOSTILE)
 def test_commands__a_bad_file_does_not_stop_the_others(run, tmp_path, name):
     (tmp_path / f"{name}.json").write_bytes(HOSTILE[name])

@@ -199,6 +199,7 @@ def mutants(draw):
     return base, what, wrong is plan, key, draw(st.sampled_from(wrong[key]))
 
 
+@pytest.mark.thorough
 @given(mutants())
 @settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -207,6 +208,7 @@ def test_entry__mutants_are_refused(bases, path, mutant):
     refuse_mutant(bases, path, *mutant)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("base", [PIPELINE, PARTITION])
 def test_entry__every_wrong_value_of_every_field(bases, path, base):
     plan = _WRONG_PIPELINE if base == PIPELINE else _WRONG_PARTITION
@@ -247,6 +249,7 @@ _JSON = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @given(st.data())
 @settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -31,6 +31,7 @@ def entry_of(script=SOUND, task="order-drawn", name="mine"):
     return Entry(task, name, ("Ada",), "By hand.", script=script)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("task", list(kinds(drawn=True)))
 def test_drawn__a_seed_decides_the_problem(task):
     """The same seed and number give the same problem; another of either gives another."""
@@ -48,6 +49,7 @@ def test_drawn__no_other_tasks():
     assert kind_of("pipeline-cut").draw is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_scripts__plan_what_is_drawn(path):
     """Every committed method makes a plan that is judged; here without the sandbox."""
@@ -110,6 +112,7 @@ def test_method_verdicts__wrong_plans_are_illegal(here, script, words):
     assert verdict.state == PlanState.ILLEGAL and words in verdict.reasons[0], verdict.reasons
 
 
+@pytest.mark.thorough
 def test_method_verdicts__infeasible_is_left_out(here):
     script = "from parenvs.errors import InfeasibleError\ndef plan(p): raise InfeasibleError('x')"
     checked = check(entry_of(script), seed=3)
@@ -132,6 +135,7 @@ def test_pages__show_methods_beside_each_other(here):
     assert "entries/order-drawn/bad.html" in files and "tasks/order-drawn.html" in files
 
 
+@pytest.mark.thorough
 def test_commands__a_method_is_checked_with_a_seed(here, run, tmp_path):
     entry_of().save(tmp_path / "order-drawn" / "mine.json")
     file = "order-drawn/mine.json"

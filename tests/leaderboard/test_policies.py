@@ -67,6 +67,7 @@ def here(monkeypatch):
     monkeypatch.setattr(judging, "run", run)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rule", ["hysteresis", *slow("fastest")])
 def test_play__networks_choose_as_the_rules_do(rule):
     """All courses at once, by features, and one by one, by the rule itself."""
@@ -128,6 +129,7 @@ def test_policy_verdicts__a_policy_that_loses_everything_scores_nothing(here):
     assert problem.score(1.7) == 0 and problem.score(0.0) == 1
 
 
+@pytest.mark.thorough
 def test_policy_verdicts__recorded_runs_are_replayed_and_hold_for_their_seed():
     entry = load_entry(FOLDER / "look-ahead.json")
     (verdict,) = policy_verdicts(entry, small())
@@ -410,6 +412,7 @@ def test_site__a_policy_is_drawn():
     assert f"{run.total:,.0f}" in words and f"{100 * run.share:.2f} %" in words
 
 
+@pytest.mark.thorough
 def test_check__content_decides_how_an_entry_is_judged():
     checked = check(load_entry(FOLDER / "optimal.json"))
     assert checked.task.name == "elastic" and checked.reasons == ()

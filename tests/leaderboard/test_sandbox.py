@@ -15,6 +15,8 @@ from parenvs.leaderboard.sandbox.child import Guard
 from parenvs.leaderboard.sandbox.limits import Limits
 from parenvs.leaderboard.sandbox.runner import run
 
+pytestmark = pytest.mark.thorough
+
 LIMITS = Limits(
     seconds=120, cpu_seconds=60, memory_mib=1024, file_mib=2, files=20, processes=12,
     result_mib=1, printed_kib=64,

@@ -295,6 +295,7 @@ def test_site__a_plan_without_a_page_is_told_by_its_verdict(known, entries, monk
     assert "<figure>" not in text and text.count(">Cost ") + text.count("<p>Cost ") >= 5
 
 
+@pytest.mark.thorough
 def test_site__equal_entries_give_equal_files(files, known, entries):
     assert site_files(known, [small(e.entry, known) for e in reversed(entries)]) == files
 
@@ -304,6 +305,7 @@ def test_site__an_empty_leaderboard_has_a_site(known):
     assert text.count("No entry yet.") == len(known.tasks)
 
 
+@pytest.mark.thorough
 def test_site__an_interruption_leaves_the_old_folder(known, entries, tmp_path, monkeypatch):
     folder = tmp_path / "site"
     write_site(folder, known, entries[:1])
@@ -363,6 +365,7 @@ def test_site__only_a_site_is_replaced(tmp_path):
         write_folder(folder / "index.html", files)
 
 
+@pytest.mark.thorough
 def test_site__command(monkeypatch, capfd, tmp_path):
     source = tmp_path / "in" / "data-parallel"
     source.mkdir(parents=True)

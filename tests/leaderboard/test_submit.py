@@ -65,6 +65,7 @@ def test_submission__made_again_by_the_command(run, tmp_path, task, agent):
     assert anew.hardware == this_hardware()
 
 
+@pytest.mark.thorough
 def test_agents__need_neither_torch_nor_jax():
     code = (
         "import sys\n"
@@ -78,6 +79,7 @@ def test_agents__need_neither_torch_nor_jax():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.thorough
 def test_agents__trained_ones_say_so(monkeypatch):
     """Trained agents are entered as such; the test leaves out the training."""
     from parenvs.leaderboard import submit

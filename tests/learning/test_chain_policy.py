@@ -186,6 +186,7 @@ def test_heads__rate_an_action_by_its_own_channels():
     assert torch.allclose(rated[:, 128:], rated[:, 128:129].expand(-1, 64, -1))
 
 
+@pytest.mark.thorough
 def test_chain_policy__masks_and_starts_all_alike(env, seen):
     observation, masks = seen
     model = MaskablePPO(ChainPolicy, env, n_steps=4, batch_size=16, n_epochs=1, seed=0)
@@ -227,6 +228,7 @@ SWITCHES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES)
 def test_chain_q_policy__every_switch(env, seen, switches):
     observation, masks = seen

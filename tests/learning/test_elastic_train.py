@@ -91,6 +91,7 @@ def test_train__the_recurrent_policy_remembers(problem):
     assert first[0].shape == (1, 1, REMEMBERED) and np.abs(first[0] - second[0]).max() > 1e-4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", AGENTS)
 def test_train__plays_the_courses_of_its_seeds(problem, name):
     agent = train(name, seed=0, steps=1, problem=problem, envs=2)
@@ -103,6 +104,7 @@ def test_train__plays_the_courses_of_its_seeds(problem, name):
     assert found["share"] == pytest.approx(found["value"] * problem.ideal / np.array(best))
 
 
+@pytest.mark.thorough
 def test_train__seeds_decide(problem):
     first, same, other = (
         weights(train("ppo", seed, 100, envs=4, problem=problem)) for seed in (0, 0, 1)
@@ -116,6 +118,7 @@ def test_train__refuses_unknown_agents():
         train("poo")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shows_mask", [False, True])
 def test_train__payments_are_regrets_to_hindsight(problem, shows_mask):
     batch = ElasticPlanVectorEnv(8, autoreset_mode=AutoresetMode.SAME_STEP, problem=problem)

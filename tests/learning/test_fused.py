@@ -74,6 +74,7 @@ def keep_problems(env, monkeypatch):
     env.reset()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("ranges", "check"),
     [("inside", False), ("outside", True), *slow(("inside", True), ("outside", False))],
@@ -114,6 +115,7 @@ def test_env__the_same_as_the_native_batch(device, ranges, check, monkeypatch):
     assert (env.turn is None) == check
 
 
+@pytest.mark.thorough
 def test_env__draws_problems_of_the_pool(episodes, device):
     env, again = (FusedEnv(ProblemPool(episodes, device), 4000, seed) for seed in (1, 1))
     assert torch.equal(env.problem, again.problem)
@@ -242,6 +244,7 @@ def test_ppo__what_the_last_choice_is_worth(episodes, device, objective, monkeyp
     assert rollout.length.item() == pytest.approx((1 / every).mean().item())
 
 
+@pytest.mark.thorough
 def test_ppo__makes_no_tensor_elsewhere(episodes, device):
     """With another default device, a tensor made without naming one could not be used."""
     ppo = PPO(QUICK, FusedEnv(ProblemPool(episodes, device), QUICK.envs))
@@ -315,6 +318,7 @@ def rainbow(episodes, device, **options):
     return Rainbow(settings, FusedEnv(ProblemPool(episodes, device), settings.envs))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("steps", "objective"),
     [(1, "log"), (3, "value"), (4, "log"), *slow((1, "value"), (3, "log"), (4, "value"))],
@@ -541,6 +545,7 @@ def interrupted(folder, settings, monkeypatch, iteration):
         fused.train(settings, folder, workers=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("quick", [QUICK_RAINBOW, *slow(QUICK)])
 def test_train__goes_on_as_if_it_had_not_been_interrupted(tmp_path, monkeypatch, quick):
     """Behind refills that have gone around the pool, and in the middle of episodes."""
@@ -580,6 +585,7 @@ def checkpoints(tmp_path_factory):
     return kept
 
 
+@pytest.mark.thorough
 @each("name", ["env/cuts", "env/problem", "random/choices", "adam/0/exp_avg"])
 def test_checkpoint__wrong_arrays_are_named(checkpoints, tmp_path, monkeypatch, name):
     monkeypatch.setattr(fused, "HELD_OUT", 4)
@@ -696,6 +702,7 @@ def run_folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough
 def test_weights__are_judged_on_a_set(run_folder, monkeypatch, capfd, tmp_path):
     """As the plans that they make; each is a plan of its problem."""
     policy = PlanPolicy.load(run_folder / fused.WEIGHTS)

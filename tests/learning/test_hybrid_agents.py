@@ -76,6 +76,7 @@ def test_replayed__refuses_what_turns_cannot_make():
     assert replayed(setting, half) is None
 
 
+@pytest.mark.thorough
 def test_taught__is_no_worse_than_random_plans():
     setting = setting_of("hybrid/5", RULES)
     replay = taught(setting, 5.0)
@@ -159,6 +160,7 @@ def test_independent__no_weight_learns_from_two_agents():
     assert torch.stack(touched).sum(dim=0).max() == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["ppo", "independent-ppo", "rainbow", "imitation"])
 def test_agents__save_and_play_together(name, tmp_path):
     model = fresh(name, "hybrid", 1)
@@ -177,6 +179,7 @@ def test_agents__save_and_play_together(name, tmp_path):
     assert value == reward
 
 
+@pytest.mark.thorough
 def test_train__changes_weights_and_is_deterministic():
     runs = []
     for _ in range(2):
@@ -194,6 +197,7 @@ def test_rainbow__learns_on_hybrid_plans(monkeypatch):
     assert model._n_updates > 0
 
 
+@pytest.mark.thorough
 def test_imitation__learns_what_is_taught(tmp_path, monkeypatch):
     file = tmp_path / "lessons.json"
     known = {f"hybrid/{k}": next(random_replays(f"hybrid/{k}", 1)).choices for k in range(3)}

@@ -27,6 +27,7 @@ def part():
     return draw_optimal_plans(7, 0, 12)
 
 
+@pytest.mark.thorough
 def test_optimal_plans__are_shortest(part):
     episodes, batch = part.episodes, part.episodes.batch
     assert np.allclose(batch.lengths(part.cuts, part.units), part.lengths)
@@ -168,6 +169,7 @@ def test_pretrain__the_same_with_any_number_of_workers(part, whole, short, tmp_p
     assert (found <= greedy + 1e-12).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stop", [pytest.param("solving", marks=pytest.mark.slow), "training"])
 def test_pretrain__goes_on_after_an_interruption(whole, short, tmp_path, stop):
     log, folder = whole
@@ -188,6 +190,7 @@ def test_pretrain__goes_on_after_an_interruption(whole, short, tmp_path, stop):
         assert np.array_equal(weights[0][name], weights[1][name])
 
 
+@pytest.mark.thorough
 def test_pretrain__second_writers_are_refused(part, tmp_path, monkeypatch):
     monkeypatch.setattr(pretrain, "validation", lambda: part)
     folder = tmp_path / "network"

@@ -60,6 +60,7 @@ def test_pretrained__real_graphs(name):
     assert np.array_equal(again.plan.device_cuts, answer.plan.device_cuts)
 
 
+@pytest.mark.thorough
 def test_pretrained__near_the_optimum(some):
     """Looser than what is measured over 1,000 problems; a network of random weights is far off."""
     found = {
@@ -167,6 +168,7 @@ def test_gaps__one_where_points_are_pivots(some):
     assert len(gaps(space, pretrained(space))) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("cluster", "stages"),
     [("4x8:v100", 12), pytest.param("16x8:v100", 16, marks=pytest.mark.slow)],

@@ -83,6 +83,7 @@ def test_run_folders__harm_is_harm(tmp_path):
         assert (tmp_path / "made").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("member", ["policy.pth", "policy.optimizer.pth", "agent.json"])
 def test_run_folders__harmful_model(folder, tmp_path, member):
     made = tmp_path / "made"
@@ -109,6 +110,7 @@ def test_run_folders__pickled_data_of_a_model_are_not_read(folder, tmp_path):
     assert not made.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("member", ["replay.npz", "policy.pth", "state.json", "replay.pkl"])
 def test_run_folders__harmful_checkpoint(folder, tmp_path, member):
     made = tmp_path / "made"
@@ -137,6 +139,7 @@ def test_run_folders__compressed_members_are_refused(folder):
             call()
 
 
+@pytest.mark.thorough
 def test_run_folders__checkpoints_that_ask_for_much(folder):
     """Arrays that inflate, a header of 2^40 elements, and an episode of 10^6 steps."""
     import numpy as np
@@ -317,6 +320,7 @@ def mutated(content, rng):
     return content
 
 
+@pytest.mark.thorough
 def test_run_folders__mutated_configs(folder):
     """A hundred: the agent is loaded, or there is one line."""
     rng, refused = random.Random(0), 0

@@ -73,6 +73,7 @@ def optimum_of_small():
     return answer.cost
 
 
+@pytest.mark.thorough
 def test_imitate__takes_what_the_solver_takes():
     lessons = taught([board_of(PROBLEM)] * 2)
     assert len(lessons) == 2

@@ -93,6 +93,7 @@ def test_train__resume_is_bit_identical(whole, tmp_path, stops):
     assert (tmp_path / "plan.json").read_bytes() == (folder / "plan.json").read_bytes()
 
 
+@pytest.mark.thorough
 def test_train__resume_goes_on_from_the_checkpoint(tmp_path):
     """It does not start anew: the steps before the checkpoint are not done twice."""
     config = config_of(3 * UPDATE)
@@ -114,6 +115,7 @@ class Counter(BaseCallback):
         return True
 
 
+@pytest.mark.thorough
 def test_train__resume_of_a_finished_run_changes_nothing(whole, tmp_path):
     folder, result, model = whole
     folder = shutil.copytree(folder, tmp_path / "copy")
@@ -122,6 +124,7 @@ def test_train__resume_of_a_finished_run_changes_nothing(whole, tmp_path):
     assert same(resumed, model)
 
 
+@pytest.mark.thorough
 def test_train__seed_decides(whole):
     _, result, model = whole
     disturb()
@@ -202,6 +205,7 @@ def test_train__reaches_the_optimum_of_the_toy(tmp_path):
     assert evaluation.returns.mean() > other.returns.mean() + 0.05
 
 
+@pytest.mark.thorough
 def test_train__stops_at_the_target(tmp_path):
     toy = toys.balanced()
     config = Config(env_kwargs=toy.kwargs(tmp_path), steps=50 * UPDATE)
@@ -282,6 +286,7 @@ def flipped(data):
     return data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damage", [truncated, flipped, lambda _: b"", lambda _: b"no zip at all"])
 def test_train__broken_checkpoint(stopped, damage):
     path = stopped / "checkpoint.zip"
@@ -290,6 +295,7 @@ def test_train__broken_checkpoint(stopped, damage):
         train(config_of(3 * UPDATE), stopped, resume=True)
 
 
+@pytest.mark.thorough
 @each("member", ["policy.pth", "policy.optimizer.pth", "agent.json", "state.json"])
 @each("data", [None, b"", b"{}", b"broken"])
 def test_train__broken_part_of_a_checkpoint(stopped, member, data):
@@ -314,6 +320,7 @@ def test_train__checkpoint_of_another_kind_of_problem(stopped):
         load_checkpoint(stopped / "checkpoint.zip", other, BestPlan())
 
 
+@pytest.mark.thorough
 def test_train__checkpoint_is_atomic(stopped, monkeypatch):
     """A crash while the next checkpoint is written leaves the one before, and nothing else."""
     path = stopped / "checkpoint.zip"
@@ -335,6 +342,7 @@ def test_train__checkpoint_is_atomic(stopped, monkeypatch):
     assert result.steps == 3 * UPDATE
 
 
+@pytest.mark.thorough
 def test_train__checkpoints_every_few_updates(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(Checkpoints, "save", lambda self: saved.append(self.num_timesteps))
@@ -490,6 +498,7 @@ def test_train__replay():
     assert replay(config, [first]).cuts == (space.pivots[first],)
 
 
+@pytest.mark.thorough
 def test_train__on_one_trace(tmp_path):
     """What the best episode chose on given nodes is kept, as there is no plan of a step."""
     events = [

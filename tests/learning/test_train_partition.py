@@ -47,6 +47,7 @@ def test_train__resume_in_the_middle_of_episodes(tmp_path, kwargs):
     assert all(torch.equal(one[key], other[key]) for key in one)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("reward", ["step_time", pytest.param("paper", marks=pytest.mark.slow)])
 def test_train__returns_are_those_of_the_judge(reward):
     """Rewards are scaled for the networks only."""

@@ -105,6 +105,7 @@ def play(native, single, steps, rng, illegal=0.0):
     return episodes
 
 
+@pytest.mark.thorough
 @settings
 @pytest.mark.parametrize("count", [4, *slow(1)])
 def test_step__as_single_environments(setting, count):
@@ -165,6 +166,7 @@ def test_step__truncation(setting):
     assert [info["TimeLimit.truncated"] for info in infos] == [setting[0] != CUT] * 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("agent", ["ppo", "rainbow"])
 def test_train__truncation(agent):
     """Agents add the value of the state that a truncated episode ends in, by its mask."""
@@ -389,6 +391,7 @@ def running(rng, setting, lengths):
     return found
 
 
+@pytest.mark.thorough
 @fixed
 @pytest.mark.parametrize(
     "lengths", [(0, 9, 2, 9, 1), *slow(((0, 0, 0, 0, 0),), ((1, 1, 1, 1, 1),))]
@@ -441,6 +444,7 @@ MORE += [(SETTINGS[5], agent) for agent in ("ppo", "rainbow")]
 MORE = [pytest.param(*one, marks=pytest.mark.slow) for one in MORE if one not in TRAINED]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("setting", "agent"), [*TRAINED, *MORE], ids=lambda x: x if isinstance(x, str) else x[0]
 )

@@ -43,6 +43,7 @@ def test_bounds__equal_micro_batches_are_solved():
     assert relaxed_bound(problem).bound == pytest.approx(length, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_exact_order__is_the_best_of_all(solved):
     for problem, best in solved:
         answer = exact_order(problem)
@@ -52,6 +53,7 @@ def test_exact_order__is_the_best_of_all(solved):
         assert answer.report.length_seconds == answer.cost
 
 
+@pytest.mark.thorough
 def test_exact_order__a_time_limit_leaves_a_bound():
     problem = load_ordering("order-test/p8-m16-001")
     answer = exact_order(problem, 0.2)

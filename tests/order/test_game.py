@@ -188,6 +188,7 @@ def test_env__mask_in_the_observation():
     assert np.array_equal(observation["action_mask"], info["action_mask"])
 
 
+@pytest.mark.thorough
 def test_env__render():
     env = make(instance=NAME, render_mode="ansi")
     env.reset()
@@ -234,6 +235,7 @@ def compare(batched, single, rng, steps, illegal=0.0, resets=0.0, options=None):
     return ended
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kwargs",
     [

@@ -28,6 +28,7 @@ def test_text__of_what_is_no_order(problem):
     assert rgb_array(problem.report(problem.plan([0, 0]))).shape == (800, 1280, 3)
 
 
+@pytest.mark.thorough
 def test_figure__has_every_pass(problem, tmp_path):
     drawn_figure = figure(problem.report(problem.plan(range(6))))
     passes = [c for axes in drawn_figure.axes for c in axes.collections if c.get_gid() == "passes"]

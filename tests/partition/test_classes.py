@@ -39,6 +39,7 @@ def most(classes):
     return round(-found.fun)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["vgg-19", "t5-base", *slow(*sorted({*KNOWN} - {"vgg-19", "t5-base"}))]
 )
@@ -90,6 +91,7 @@ def by_row_norm(gradients):
     return {**gradients, "up": gradients["up"] / norm}
 
 
+@pytest.mark.thorough
 def test_dimensions__automap_clips_by_the_global_norm():
     """The norm reduces every gradient: it blocked all classes, and most was 0."""
 
@@ -114,6 +116,7 @@ def test_dimensions__automap_clips_by_the_global_norm():
     assert most(dimension_classes(clipped_step(by_global_norm), "automap")) == 3
 
 
+@pytest.mark.thorough
 def test_dimensions__automap_gives_the_expert_plan_of_t5():
     """Attention q, k, v and conv1 are split, o and conv2 in rows (2007.04069, Table 3)."""
     graph = load_graph("t5-3b")
@@ -188,6 +191,7 @@ def test_dimensions__equal_exhaustive_search(name):
         assert not disagreements(dimension_classes(graph, rules), search(graph, rules))
 
 
+@pytest.mark.thorough
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_dimensions__equal_exhaustive_search_on_random_programs(data):
@@ -297,6 +301,7 @@ def test_dimensions__branches_are_linked_to_their_operands():
     assert not classes.blocked[batch]
 
 
+@pytest.mark.thorough
 def test_dimensions__uneven_dimensions_can_be_forbidden():
     """T5-base has 12 heads: they cannot be split over 8 devices without padding."""
     graph = load_graph("t5-base")

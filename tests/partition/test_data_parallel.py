@@ -50,6 +50,7 @@ def play(env, choose, check=lambda *_: None):
     return rewards
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kwargs", [{}, {"masked": False}, {"reward": "step_time"}])
 @pytest.mark.parametrize("name", toys.SHIPPED)
 def test_data_parallel__check_env(name, kwargs):
@@ -80,6 +81,7 @@ def test_data_parallel__random_episodes(name, reward):
         assert float(env.game.space.problem.value(report.chosen)) == report.value_of(reward)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
 @pytest.mark.parametrize("reward", REWARDS)
 def test_data_parallel__every_episode(name, reward):
@@ -121,6 +123,7 @@ def test_data_parallel__every_episode(name, reward):
     assert len(complete) == len(sets)
 
 
+@pytest.mark.thorough
 def test_data_parallel__mask_is_the_closure():
     for name in toys.INSTANCES:
         env, problem, rng = make(instance=name), toys.shipped(name), np.random.default_rng(0)
@@ -320,6 +323,7 @@ def test_data_parallel__render(mlp, mode):
     assert not np.array_equal(*pictures)
 
 
+@pytest.mark.thorough
 def test_data_parallel__nothing_to_decide():
     """The loss of T5 reduces over the batch, which automap forbids."""
     for name in ("t5-base", "t5-11b"):

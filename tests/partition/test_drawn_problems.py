@@ -54,6 +54,7 @@ def test_sets__references_are_the_solvers(name):
     assert ones == pytest.approx(references(PARTITIONS)[name]["ones"], rel=1e-9)
 
 
+@pytest.mark.thorough
 def test_sets__are_what_the_command_makes(monkeypatch):
     monkeypatch.setattr(partition_sets, "FAMILIES", {"partition-train": ("lstm",)})
     shipped = partition_rows("partition-train")

@@ -51,6 +51,7 @@ def check(problem, answer, scope=None):
     assert answer.seconds >= 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("name", toys.SHIPPED)
 def test_partition_exact__known_optima(name, index):
@@ -62,6 +63,7 @@ def test_partition_exact__known_optima(name, index):
     assert answer.value == pytest.approx(0.1 * dims + 0.3 * KNOWN[name][index])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [*range(8), *slow(*range(8, 50))])
 def test_partition_exact__equals_brute_force_on_random_programs(seed):
     graph = toys.random_problem(seed, steps=16)
@@ -73,6 +75,7 @@ def test_partition_exact__equals_brute_force_on_random_programs(seed):
         assert answer.value == pytest.approx(values.max(), **EXACT)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("scope", "reward", "decided"), SETTINGS)
 def test_partition_exact__equals_brute_force_on_vgg(vgg, scope, reward, decided):
     graph, table, _ = vgg
@@ -104,6 +107,7 @@ def against(problem, table, peaks, limit, scope=None):
 
 
 # The others up to 30 are of the same kind, and three of them take 7 seconds each.
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [*range(5), *slow(5, 6, 7, 8, 9, 10, *range(18, 30))])
 def test_partition_exact__memory_limits_on_random_programs(seed):
     """Limits between the least and the largest peak, and some beyond."""
@@ -119,6 +123,7 @@ def test_partition_exact__memory_limits_on_random_programs(seed):
             against(problem, table, peaks, float(limit), "all")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("scope", "reward"), OWN)
 def test_partition_exact__memory_limits_on_vgg(vgg, scope, reward):
     graph, table, peaks = vgg
@@ -132,6 +137,7 @@ def test_partition_exact__memory_limits_on_vgg(vgg, scope, reward):
     assert found[-2:] == [False, True]
 
 
+@pytest.mark.thorough
 @each("share", [1e-5, 1e-7, 1e-9])
 @pytest.mark.parametrize(("scope", "reward"), OWN)
 def test_partition_exact__memory_limits_just_below_a_better_choice(vgg, scope, reward, share):

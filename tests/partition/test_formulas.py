@@ -203,6 +203,7 @@ def test_formulas__branches_in_a_loop():
     np.testing.assert_allclose(seconds, toys.slow_seconds(graph, DEVICE), rtol=1e-14)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
 @pytest.mark.parametrize("device", ["v100", "h100"])
 def test_formulas__shipped_graphs(name, device):

@@ -42,6 +42,7 @@ def spaces(name, rules="shardy"):
             yield space
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base", *slow("bert-48")])
 def test_partition_heuristics__none_beats_the_optimum(name, rules):
@@ -75,6 +76,7 @@ def test_partition_heuristics__replicate(name):
         assert report.all_reduces == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", toys.INSTANCES)
 def test_partition_heuristics__data_parallel_is_the_batch_of_every_input(name):
     problem = toys.shipped(name)
@@ -90,6 +92,7 @@ def test_partition_heuristics__data_parallel_is_the_batch_of_every_input(name):
     assert data_parallel(timed).value > 0.7
 
 
+@pytest.mark.thorough
 def test_partition_heuristics__data_parallel_impossible():
     """T5's loss reduces over the batch, which automap forbids."""
     for name in ("vgg-19", "t5-3b"):
@@ -140,6 +143,7 @@ def test_partition_heuristics__expert_of_dense_layers():
     assert report_of(space, expert(space)).plan.partition == {"w1": 1, "w2": 0}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base", *slow("bert-48")])
 def test_partition_heuristics__greedy(name, rules):
@@ -162,6 +166,7 @@ def test_partition_heuristics__greedy(name, rules):
             assert rivals[c] & chosen
 
 
+@pytest.mark.thorough
 @each("seed", range(20))
 def test_partition_heuristics__greedy_step_by_step(seed):
     drawn = toys.random_problem(seed, steps=24, least=7, most=40)
@@ -204,6 +209,7 @@ def test_partition_heuristics__random_episodes_have_the_right_odds():
     assert all(x == pytest.approx(1 / 8, abs=0.02) for x in odds.values())
 
 
+@pytest.mark.thorough
 def test_partition_heuristics__random_search():
     """The same under a seed, and never worse with more."""
     space = toys.space_of(toys.shipped("t5-base"), reward="step_time")

@@ -111,6 +111,7 @@ def agree(problem, chosen, simulation):
     assert memory.peak == pytest.approx(sum(getattr(memory, part) for part in PARTS))
 
 
+@pytest.mark.thorough
 @each("seed", range(60))
 def test_footprint__equals_simulation_on_random_programs(seed):
     problem, rng = toys.random_problem(seed, steps=12), np.random.default_rng(seed)
@@ -120,6 +121,7 @@ def test_footprint__equals_simulation_on_random_programs(seed):
         agree(problem, toys.random_choice(problem, rng), simulation)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rules", ["shardy", "automap"])
 def test_footprint__equals_simulation_on_vgg(rules):
     problem, rng = toys.shipped("vgg-19", rules), np.random.default_rng(0)

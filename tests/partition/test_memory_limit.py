@@ -63,6 +63,7 @@ def play_with(env, choose):
     return rewards
 
 
+@pytest.mark.thorough
 @modes
 @pytest.mark.parametrize("env_id", [OPERATOR, BATCH])
 def test_limit__batches_equal_single_environments(env_id, mode):
@@ -100,6 +101,7 @@ def test_limit__a_copy_goes_on_with_what_was_earned():
     assert total == pytest.approx(env.problem.report(env.plan()).value)
 
 
+@pytest.mark.thorough
 def test_limit__passes_the_checker_and_options():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -49,6 +49,7 @@ def mlp(tmp_path):
     return {"instance": str(path), "cluster": toys.toy_cluster(2)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
 def test_operator_partition__check_env(name, setting):
@@ -57,6 +58,7 @@ def test_operator_partition__check_env(name, setting):
         check_env(make(instance=name, **setting), skip_render_check=True)
 
 
+@pytest.mark.thorough
 def test_operator_partition__check_env_with_rendering(mlp):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -64,6 +66,7 @@ def test_operator_partition__check_env_with_rendering(mlp):
             check_env(make(**mlp, render_mode=mode))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", toys.SHIPPED)
 def test_operator_partition__random_episodes(name, setting):
@@ -94,6 +97,7 @@ def test_operator_partition__random_episodes(name, setting):
         assert sum(rewards) <= env.largest_return + 1e-9
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [*range(4), *slow(*range(4, 12))])
 def test_operator_partition__random_programs(tmp_path, seed):
     """Every setting and rule set on small graphs that nobody chose; plans go through a file."""
@@ -167,6 +171,7 @@ def test_operator_partition__blocked_dimensions_are_paid_on_the_first_step():
     assert env.step(1)[1] == pytest.approx(0.1 * (stuck + others) + 0.4 * size)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("reward", REWARDS)
 @pytest.mark.parametrize("name", ["vgg-19", *slow("t5-base")])
 def test_operator_partition__first_contradiction(name, reward):
@@ -425,6 +430,7 @@ def test_operator_partition__copies_share_what_never_changes():
     assert make(instance="t5-base").game.space is env.game.space
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kwargs",
     [

@@ -197,6 +197,7 @@ def test_table_4__automap_blocks_the_classes_of_the_softmax():
     assert re.search(r"reduce \(.*log_softmax.*\) cannot split dimension 1 of f32", reason)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rules", RULE_SETS)
 def test_bert__optimum_contains_megatron(rules):
     found, named = partition_of("bert-48", rules), expert_dimensions(problem("bert-48").graph)
@@ -208,6 +209,7 @@ def test_bert__optimum_contains_megatron(rules):
     assert found.keys() - named.keys() == more
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [*PAPER, SIX])
 def test_table_6__the_batch_dimension_of_every_input(name):
     one = replace(problem(name), scope="inputs")

@@ -259,6 +259,7 @@ def test_env__forks(fork, mine):
     assert env.plan() == again.plan()
 
 
+@pytest.mark.thorough
 @modes
 def test_vector__equals_single_ones(mode, mine):
     batched, single = both({"instance": mine}, 3, mode)

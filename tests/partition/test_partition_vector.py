@@ -77,6 +77,7 @@ def compare(envs, singles, steps, seed=0, wrong=0.02):
     return ended
 
 
+@pytest.mark.thorough
 @settings
 @modes
 @pytest.mark.parametrize("name", ["vgg-19", *slow("t5-base", "bert-48")])
@@ -85,6 +86,7 @@ def test_vector__equals_single_environments(name, mode, setting):
     assert compare(envs, singles, 120) > 3
 
 
+@pytest.mark.thorough
 @settings
 @modes
 def test_vector__equals_single_environments_on_a_toy(tmp_path, mode, setting):
@@ -93,6 +95,7 @@ def test_vector__equals_single_environments_on_a_toy(tmp_path, mode, setting):
     assert compare(*both(setting, 10, mode, **kwargs), 60) > 50
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [0, *slow(*range(1, 12))])
 def test_vector__equals_single_environments_on_random_programs(tmp_path, seed):
     """Graphs that nobody chose, by tables, by lists of changes, and in small blocks."""

@@ -102,6 +102,7 @@ def agree(problem, chosen):
     assert problem.all_reduce_seconds[chosen].sum() == pytest.approx(communication, rel=1e-9)
 
 
+@pytest.mark.thorough
 @each("seed", range(40))
 def test_partitioning__step_seconds_one_by_one_on_random_programs(seed):
     problem, rng = toys.random_problem(seed, steps=12), np.random.default_rng(seed)

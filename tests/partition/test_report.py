@@ -361,6 +361,7 @@ def figures(report):
     assert report.value_of("step_time") == pytest.approx(value, abs=1e-9)
 
 
+@pytest.mark.thorough
 @each("seed", range(20))
 def test_report__figures_on_random_programs(seed):
     problem, rng = toys.random_problem(seed, steps=12), np.random.default_rng(seed)
@@ -394,6 +395,7 @@ def test_report__figures_on_shipped_graphs(name):
     figures(report)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base", "bert-48"])
 def test_report__graph_and_problem_agree(name):
     problem, rng = toys.shipped(name), np.random.default_rng(0)
@@ -407,6 +409,7 @@ def test_report__graph_and_problem_agree(name):
     assert pair[0].reasons == pair[1].reasons != ()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(12))
 def test_report__illegal_exactly_where_the_rules_say_so(seed):
     """Any entries for the variables: legal if and only if the closure of them is what they say."""
@@ -488,6 +491,7 @@ def test_report__gap_is_of_the_problems_own_reward(mlp):
     assert report.certified(answer).to_json()["reward"] == "step_time"
 
 
+@pytest.mark.thorough
 @each("scope", ["variables", "inputs"])
 @each("reward", ["paper", "step_time"])
 @each("seed", range(6))

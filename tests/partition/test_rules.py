@@ -383,6 +383,7 @@ def test_rules__an_opcode_without_a_rule_is_named():
         factors_of(Instruction("infeed", {}, [], [(4,)]))
 
 
+@pytest.mark.thorough
 def test_rules__cover_every_opcode_of_the_shipped_graphs():
     from parenvs import load_graph
     from parenvs.shipped import names

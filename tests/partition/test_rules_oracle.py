@@ -13,6 +13,8 @@ from benchmarks.shardy import STRICTER, Case  # noqa: E402
 from benchmarks.single_ops import OPS  # noqa: E402
 from parenvs.tasks.partition import rules  # noqa: E402
 
+pytestmark = pytest.mark.thorough
+
 
 def outcomes(opcode):
     """Outcomes of all decisions on the functions of an opcode, and what is documented of them."""

@@ -10,6 +10,8 @@ import pytest
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.partition.space import PartitionSpace
 
+pytestmark = pytest.mark.thorough
+
 SCOPES = ("variables", "inputs")
 REWARDS = ("paper", "step_time")
 

@@ -32,6 +32,7 @@ def opcodes(of):
     return [name for name, _, _ in toys.instructions(of.graph)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["resnet"])
 def test_micro_batch__sizes_are_those_of_a_lowered_graph(family):
     """Dimensions, bytes and FLOPs of every instruction, as JAX makes them for another batch."""

@@ -314,6 +314,7 @@ def test_text__fits_110_columns_and_colour_changes_no_word(report, t5, illegal):
 # figure
 
 
+@pytest.mark.thorough
 def test_figure__has_a_cell_for_every_variable_and_input(report, t5):
     for some in (report, t5):
         picture = viewer.figure(some)
@@ -337,6 +338,7 @@ def test_figure__has_a_cell_for_every_variable_and_input(report, t5):
             assert gid in shown
 
 
+@pytest.mark.thorough
 def test_rgb_array__colours_of_cells_correspond_to_the_plan(report):
     from matplotlib.text import Text
 
@@ -449,6 +451,7 @@ def test_figure__undecided_cells(t5):
     assert f"{len(rest)} undecided  ·  {len(keep)} variables" in "\n".join(words(picture))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["vgg-19", *slow("t5-base", "bert-48")])
 def test_figure__no_two_labels_overlap_or_leave_the_page(name):
     from matplotlib.text import Text
@@ -470,6 +473,7 @@ def test_figure__no_two_labels_overlap_or_leave_the_page(name):
                 assert across <= 1 or up <= 1, (one, other)
 
 
+@pytest.mark.thorough
 def test_figure__long_and_odd_names_stay_on_the_page(t5):
     from matplotlib.text import Text
 
@@ -501,6 +505,7 @@ def test_rgb_array__is_fresh_and_depends_on_the_plan(report, illegal):
         assert (viewer.rgb_array(other) != second).any()
 
 
+@pytest.mark.thorough
 def test_rgb_array__does_not_depend_on_the_users_style_or_change_it(report):
     import matplotlib
 
@@ -529,6 +534,7 @@ assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
 # save
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("suffix", "begin"),
     [(".png", b"\x89PNG\r\n\x1a\n"), (".svg", b"<?xml"), *slow((".pdf", b"%PDF-"))],

@@ -29,6 +29,7 @@ def padded(row, length):
     return np.pad(row, (0, length + 1 - len(row)))[:length]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("device", DEVICES)
 def test_batch__plays_as_the_single_spaces_do(spaces, device):
     """Masks to the last bit, on arrays and on tensors; rows in any order."""

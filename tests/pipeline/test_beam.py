@@ -12,6 +12,8 @@ from parenvs.datasets.pipeline import generators
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.points import PointSpace
 
+pytestmark = pytest.mark.thorough
+
 
 def small(count):
     """Spaces of a few pivots and devices, some of them tight."""

@@ -74,6 +74,7 @@ def made(pipeline, stages, *arguments):
         return None
 
 
+@pytest.mark.thorough
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_candidates__mask_is_what_can_be_completed(data):
@@ -108,6 +109,7 @@ def test_candidates__mask_is_what_can_be_completed(data):
         assert devices.tolist() == [device[p] for p in cuts]
 
 
+@pytest.mark.thorough
 @given(toys.pipelines(most=20))
 @settings(max_examples=80, deadline=None)
 def test_candidates__device_of_pivot_and_minima(pipeline):

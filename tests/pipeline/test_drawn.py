@@ -54,6 +54,7 @@ def test_drawn__problems_are_fixed():
     assert problem_of(3, None, "outside").name == "generated-2/outside/any/3"
 
 
+@pytest.mark.thorough
 def test_drawn__same_distribution():
     """Problems of both versions are drawn alike: ratios, stages, pivots, devices, micro-batches."""
     rng = np.random.default_rng(0)
@@ -89,6 +90,7 @@ def test_drawn__names_make_problems_again():
         PipelinePlanEnv(instance=name, stages=3)
 
 
+@pytest.mark.thorough
 def test_drawn__kth_problem_of_a_seed():
     """It is the same in a single environment, after other seeds, and in any place of a batch."""
     env = PipelinePlanEnv(draw=2)
@@ -106,6 +108,7 @@ def test_drawn__kth_problem_of_a_seed():
     assert seen == [names[0], names[0], names[1], names[1]]
 
 
+@pytest.mark.thorough
 @modes
 @pytest.mark.parametrize("copy", [True, *slow(False)])
 def test_drawn__as_single_environments(small, monkeypatch, mode, copy):
@@ -156,6 +159,7 @@ def test_drawn__files_are_written_once(small, tmp_path, monkeypatch):
         PipelinePlanVectorEnv(4, pool=tmp_path, **kwargs)
 
 
+@pytest.mark.thorough
 def test_drawn__refilled_by_another_process(small, monkeypatch):
     """The problems are the same, and the process makes those that come next."""
     monkeypatch.setattr(pools, "PART", 4)

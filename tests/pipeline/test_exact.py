@@ -22,6 +22,8 @@ from parenvs.tasks.pipeline.points import distinct_pivots
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.profile import StageProfile
 
+pytestmark = pytest.mark.thorough
+
 PROFILES = Path(__file__).parents[3] / "shared" / "profiles"
 needs_profiles = pytest.mark.skipif(not PROFILES.is_dir(), reason="no ../shared/profiles")
 CASES = 150

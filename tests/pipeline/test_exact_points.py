@@ -90,6 +90,7 @@ def check(answer, space, best):
     assert answer.cost == pytest.approx(best, rel=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "effort", ["as shipped", "weak bounds", *slow("few points", "strong bounds", "rounded labels")]
 )
@@ -116,6 +117,7 @@ def test_exact_points__equals_full_enumeration(effort, monkeypatch):
     assert infeasible and coarse_units
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), blocks=st.sampled_from([0, 1, 3]))
 def test_point_search__proves_any_incumbent(seed, blocks):
@@ -193,6 +195,7 @@ def layers(n, seed=0, cluster="C", per_layer=6):
     return Pipeline(chain(forward, 2 * forward, cut, weights), Cluster.parse(cluster))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stages", [2, 4, 8])
 def test_exact_points__on_128_points(stages):
     space = PointSpace.build(layers(700).with_stages(stages))
@@ -205,6 +208,7 @@ def test_exact_points__on_128_points(stages):
     assert optimum(space) == pytest.approx(float(value), rel=1e-9)
 
 
+@pytest.mark.thorough
 def test_exact_points__equals_exact_full_where_the_points_are_all_pivots():
     for seed, stages in ((1, 3), (2, 4), (3, 5)):
         pipeline = layers(60, seed)
@@ -220,6 +224,7 @@ def test_exact_points__cuts_large_clusters_at_servers():
     check(answer, space, answer.cost)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("limit", [0.0, 0.02, 0.1])
 def test_exact_points__time_limit_gives_a_plan_and_a_valid_bound(limit):
     space = PointSpace.build(layers(128, cluster="4x8:v100,1Gbps").with_stages(7))

@@ -32,6 +32,7 @@ def every_shape(pipeline, fewest):
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fewest", [1, 2])
 @pytest.mark.parametrize("seed", [20, 40, *slow(0, 10, 30, 50)])
 def test_exact_shape__equals_brute_force(seed, fewest):
@@ -57,6 +58,7 @@ def test_exact_shape__equals_brute_force(seed, fewest):
             assert tried.length >= shortest * (1 - 1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "cluster", "stages", "devices"), [("vgg-19", "A", 2, 16), ("t5-11b", "A", 4, 16)]
 )
@@ -89,6 +91,7 @@ def test_exact_shape__uses_all_devices_if_the_network_is_fast():
     assert exact_shape(replace(pipeline, cluster=fast)).answer.problem.cluster.devices == 8
 
 
+@pytest.mark.thorough
 def test_exact_shape__out_of_time(monkeypatch):
     """Without a single search over all pivots the bound is that of the work alone."""
     monkeypatch.setattr(module, "_TURNS", ())

@@ -74,6 +74,7 @@ def problems(draw):
     return pipeline, [draw(toys.plans(pipeline, stages)) for _ in range(3)]
 
 
+@pytest.mark.thorough
 @kinds
 @given(problems())
 @settings(max_examples=100, deadline=None)
@@ -92,6 +93,7 @@ def test_seconds__against_the_design(kind, problem):
         np.testing.assert_allclose(number(value), pipeline.bubble_free / expected, rtol=1e-12)
 
 
+@pytest.mark.thorough
 @kinds
 @given(problems())
 @settings(max_examples=100, deadline=None)
@@ -120,6 +122,7 @@ def test_bytes__against_the_design(kind, problem):
         np.testing.assert_allclose(number(found[:, k]), slow_memory(pipeline, *plan), rtol=1e-12)
 
 
+@pytest.mark.thorough
 @given(problems())
 @settings(max_examples=100, deadline=None)
 def test_append__is_core_and_tail_to_the_last_bit(problem):
@@ -141,6 +144,7 @@ def test_append__is_core_and_tail_to_the_last_bit(problem):
         assert np.array_equal(prefix.core + prefix.tail, formulas.length(seconds, m)[column])
 
 
+@pytest.mark.thorough
 @kinds
 @given(problems())
 @settings(max_examples=100, deadline=None)

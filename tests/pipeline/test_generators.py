@@ -41,6 +41,7 @@ def test_draw__any_family():
     assert {draw(rng).family for _ in range(100)} == set(FAMILIES)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("ranges", "count"), [(INSIDE, 120), (OUTSIDE, 30)])
 def test_draw__within_the_ranges(ranges, count):
     rng = np.random.default_rng(11)
@@ -114,6 +115,7 @@ def test_ratios__of_a_chain_by_hand():
     assert ratios(problem.pipeline) == pytest.approx(expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PAPER)
 def test_ratios__of_real_graphs_are_in_the_middle_of_what_is_drawn(name):
     for text in "ABC":
@@ -133,6 +135,7 @@ def test_ratios__command(capsys, tmp_path):
     assert "did you mean 'vgg-19'" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_generators__need_no_agents_and_no_learning_library():
     code = (
         "import sys, parenvs, parenvs.datasets.pipeline.sets\n"

@@ -68,6 +68,7 @@ def test_even_cut__moves_a_cut_to_leave_each_stage_a_variable():
     assert list(even_cut(Pipeline(profile, Cluster.parse("B"), 3)).plan.cuts) == [10, 11]
 
 
+@pytest.mark.thorough
 @settings(max_examples=80, deadline=None)
 @given(seed=seeds)
 def test_even_cut_and_pipedream__legal(seed):
@@ -76,6 +77,7 @@ def test_even_cut_and_pipedream__legal(seed):
     assert_legal(pipedream(pipeline.with_stages(stages)), pipeline, stages)
 
 
+@pytest.mark.thorough
 @settings(max_examples=30, deadline=None)
 @given(seed=seeds)
 def test_pipedream__best_of_all_plans_by_its_objective(seed):

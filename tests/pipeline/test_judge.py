@@ -86,6 +86,7 @@ def test_judge__stages_by_hand():
     assert report.bubble_free_seconds == 6
 
 
+@pytest.mark.thorough
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_judge__against_the_design(data):

@@ -102,6 +102,7 @@ def test_pipeline_cut__check_env_with_rendering(tmp_path):
             check_env(make(**toys.balanced().kwargs(tmp_path), render_mode=mode))
 
 
+@pytest.mark.thorough
 @each("kwargs", PROBLEMS)
 def test_pipeline_cut__return_is_the_judges_value(kwargs):
     """Random episodes, through ``plan()`` and ``judge()``, on the same instance loaded anew."""

@@ -20,6 +20,8 @@ from parenvs.tasks.pipeline.cuts import CutSpace
 from parenvs.tasks.pipeline.game.cut import PipelineCutEnv, PipelineCutVectorEnv
 from parenvs.tasks.pipeline.game.cut_kernel import NOTHING, CutKernel, kernel_of
 
+pytestmark = pytest.mark.thorough
+
 PROBLEMS = [
     {"instance": "vgg-19", "cluster": "B"},
     {"instance": "vgg-19", "cluster": "A", "stages": 4},  # windows overlap

@@ -48,6 +48,7 @@ def toy(tmp_path):
     return toys.balanced().kwargs(tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kwargs",
     [

@@ -60,6 +60,7 @@ def compare(batched, single, rng, steps, illegal=0.0, resets=0.0, options=None):
     return ended
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kwargs", [FIXED[3], *slow(*FIXED[:3])], ids=named)
 @modes
 def test_vector__equals_single_ones(kwargs, mode):
@@ -72,6 +73,7 @@ def test_vector__equals_single_ones(kwargs, mode):
     assert ended > 200
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kwargs", [DRAWN[0], DRAWN[3], *slow(*DRAWN[1:3])], ids=named)
 @modes
 def test_vector__draws_what_single_ones_draw(kwargs, mode):
@@ -182,6 +184,7 @@ def check_dynamics(space, rng):
         assert_same(figures[2], np.full(k, value))
 
 
+@pytest.mark.thorough
 @given(toys.pipelines(least=3), st.integers(2, 6), st.integers(0, 2**32), st.booleans())
 @settings(max_examples=80, deadline=None)
 def test_dynamics__equal_space_and_judge(pipeline, stages, seed, plain):
@@ -223,6 +226,7 @@ def test_vector__rewards_are_the_judges():
         assert rewards[index] == report.value > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kwargs", [FIXED[0], DRAWN[3]], ids=named)
 @modes
 def test_vector__without_copies(mode, kwargs):

@@ -58,6 +58,7 @@ def check_least_devices(pipeline, left):
     np.testing.assert_array_equal(least_devices(pipeline, pivots, left), wanted)
 
 
+@pytest.mark.thorough
 @given(toys.pipelines(most=6), st.integers(1, 4))
 @settings(max_examples=100, deadline=None)
 def test_least_devices__is_the_first_that_fits(pipeline, left):
@@ -208,6 +209,7 @@ def test_network_pivots__legal_cuts_and_the_cheapest_of_them(seed):
         assert np.isin(spread, found).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("cluster", "stages"), [("2x8:v100,0.1Gbps", 2), ("4x8:v100,1Gbps", 4)])
 def test_network_pivots__keep_the_best_cuts_of_a_head(cluster, stages):
     """On a slow network Mixer is best cut around its head, where even points have one cut."""

@@ -16,6 +16,7 @@ from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.problem import Pipeline
 
 
+@pytest.mark.thorough
 @given(st.data())
 @settings(max_examples=120, deadline=None)
 def test_pipeline__closed_form_against_the_design(data):
@@ -31,6 +32,7 @@ def test_pipeline__closed_form_against_the_design(data):
     np.testing.assert_allclose(times.length(pipeline.micro_batches), length, rtol=1e-12)
 
 
+@pytest.mark.thorough
 @given(st.data())
 @settings(max_examples=120, deadline=None)
 def test_pipeline__memory_against_the_design(data):
@@ -45,6 +47,7 @@ def test_pipeline__memory_against_the_design(data):
     )
 
 
+@pytest.mark.thorough
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_pipeline__vectorised_is_one_by_one(data):
@@ -110,6 +113,7 @@ def test_pipeline__bubble_free():
     assert pipeline.bubble_free == 3 * 10 / 4
 
 
+@pytest.mark.thorough
 @given(toys.profiles(most=40), st.data())
 @settings(max_examples=60, deadline=None)
 def test_pipeline__largest_cut(profile, data):

@@ -199,6 +199,7 @@ def profiles(draw):
     return StageProfile("mine", [draw(name_texts) for _ in range(count)], *columns)
 
 
+@pytest.mark.thorough
 @given(profiles())
 def test_profile__csv_round_trip(tmp_path_factory, profile):
     path = tmp_path_factory.mktemp("csv") / "mine.csv"
@@ -226,6 +227,7 @@ def test_profile__csv_is_readable(tmp_path):
     assert (tmp_path / "x.csv").read_text() == text
 
 
+@pytest.mark.thorough
 def test_profile__from_graph():
     jnp = pytest.importorskip("jax.numpy")
     from jax_primitives import shape

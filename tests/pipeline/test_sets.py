@@ -19,6 +19,7 @@ from parenvs.errors import ParenvsError, ProfileError, UnknownInstanceError
 from parenvs.tasks.pipeline.points import PointSpace
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", [*(name for name in SETS if name != "plan-test"), *slow("plan-test")]
 )

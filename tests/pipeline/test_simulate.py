@@ -4,6 +4,7 @@ import itertools
 
 import brute_force as bf
 import numpy as np
+import pytest
 from cases import each
 
 from parenvs.tasks.pipeline.simulate import BACKWARD, FORWARD, StageTimes, simulate
@@ -60,6 +61,7 @@ def test_simulate__all_reduce_can_come_last():
     assert table.length == table.end[2, BACKWARD, -1] + 100
 
 
+@pytest.mark.thorough
 def test_simulate__never_below_the_closed_form_without_all_reduce():
     """1,000 random plans; half of them cut random chains on random clusters."""
     strict = 0

@@ -236,6 +236,7 @@ def test_figure__no_two_labels_overlap_or_leave_the_page(pipeline, report, too_l
                 assert across <= 1 or up <= 1, (one, other)
 
 
+@pytest.mark.thorough
 def test_figure__marks_stages_over_the_memory_limit(report, too_large):
     from matplotlib.colors import to_hex
     from matplotlib.patches import Patch
@@ -251,12 +252,14 @@ def test_figure__marks_stages_over_the_memory_limit(report, too_large):
         assert reason in words(picture)
 
 
+@pytest.mark.thorough
 def test_figure__of_a_malformed_plan_gives_the_reasons(pipeline, malformed):
     picture = viewer.figure(malformed)
     assert set(malformed.reasons) <= set(words(picture))
     assert not boxes(picture, "passes")
 
 
+@pytest.mark.thorough
 def test_figure__many_reasons_and_stages_and_one_micro_batch():
     many = problem("16x8:v100", micro_batches=1, pivots=300, weight=1e12)
     worst = report_of(many, range(4, 260, 4), range(1, 65))
@@ -265,6 +268,7 @@ def test_figure__many_reasons_and_stages_and_one_micro_batch():
     assert any(re.fullmatch(r"and \d+ lines more", x) for x in words(picture))
 
 
+@pytest.mark.thorough
 def test_figure__heading_of_a_long_name_stays_on_the_page():
     from matplotlib.text import Text
 
@@ -276,6 +280,7 @@ def test_figure__heading_of_a_long_name_stays_on_the_page():
         assert title.get_window_extent().x1 <= 1280
 
 
+@pytest.mark.thorough
 def test_figure__dollar_signs_are_no_formula():
     odd = problem(name="a $\\frac{$ b")
     assert viewer.rgb_array(report_of(odd, *LEGAL)).any()

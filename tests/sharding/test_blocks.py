@@ -47,6 +47,7 @@ def by_layer(plan, count=2, scan=False):
     return {f"1/{k}/{weight}": dim for k in range(count) for weight, dim in plan.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rules", ["shardy", *slow("automap")])
 @pytest.mark.parametrize(
     "layer",
@@ -60,6 +61,7 @@ def test_expert__is_megatron_by_hand(layer, rules):
     assert bool(answer.notes) == (layer in WHOLE)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "layer", [layers.separate, layers.experts], ids=lambda layer: layer.__name__
 )
@@ -75,6 +77,7 @@ def test_expert__forward_pass_alone():
     assert plan_of(answer) == by_layer(PLANS[layers.separate])
 
 
+@pytest.mark.thorough
 def test_expert__says_which_blocks_stay_whole_and_why():
     jax_that_names_derivatives()
     (note,) = answer_of(*training_step(layers.fused)).notes

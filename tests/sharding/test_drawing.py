@@ -15,6 +15,7 @@ from parenvs.errors import ParenvsError
 from parenvs.tasks.sharding.turns.construct import board_of
 
 
+@pytest.mark.thorough
 def test_drawn__is_known_by_its_number():
     one, other = drawn("mesh", 2), drawn("mesh", 2)
     assert one.fingerprint == other.fingerprint
@@ -22,6 +23,7 @@ def test_drawn__is_known_by_its_number():
     assert drawn("mesh", 3).fingerprint != one.fingerprint
 
 
+@pytest.mark.thorough
 def test_drawn__mesh_is_free_and_its_limit_is_felt():
     for number in (1, 2, 3):
         board = board_of(drawn("mesh", number))

@@ -95,6 +95,7 @@ def masks_of(board):
         waiting += [(*decided, int(x)) for x in np.flatnonzero(episode.legal[0])]
 
 
+@pytest.mark.thorough
 def test_masks__are_what_can_be_completed_on_free_boards():
     masked = 0
     for board in boards(6, free=True, **FREE):
@@ -105,6 +106,7 @@ def test_masks__are_what_can_be_completed_on_free_boards():
     assert masked > 10  # the limit was felt
 
 
+@pytest.mark.thorough
 def test_masks__never_lead_to_a_dead_end_nor_to_an_illegal_plan():
     kept = lost = 0
     for board in boards(12, free=False):
@@ -117,6 +119,7 @@ def test_masks__never_lead_to_a_dead_end_nor_to_an_illegal_plan():
     assert lost < 0.25 * kept  # what only another rest of the plan would allow
 
 
+@pytest.mark.thorough
 def test_masks__unguarded_turns_can_be_dead_ends():
     """What the witness is for: without it some random episodes end for want of a strategy."""
     dead, rng = 0, np.random.default_rng(0)
@@ -133,6 +136,7 @@ def test_masks__unguarded_turns_can_be_dead_ends():
     assert dead > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["construct", "improve"])
 @pytest.mark.parametrize("reward", ["log", "ratio"])
 def test_env__return_is_the_judges_worth(form, reward):
@@ -183,6 +187,7 @@ def test_env__blocks_of_all_nodes_find_the_optimum():
     assert found >= 6  # the others keep the limit only with prices that were not tried
 
 
+@pytest.mark.thorough
 def test_env__advice():
     """Bounds are below the optimum."""
     for board in boards(5, nodes=6, edges=8, forbidden=0.1):
@@ -237,6 +242,7 @@ def test_env__illegal_actions_end_the_episode(form, action):
         assert "cost" not in info
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kwargs",
     [
@@ -305,6 +311,7 @@ def test_env__what_reduction_solves_is_refused():
     assert Board.of(problem, reduction=False)
 
 
+@pytest.mark.thorough
 def test_env__render_and_masks_in_observations():
     env = make(problem=SMALL, render_mode="ansi")
     env.reset()

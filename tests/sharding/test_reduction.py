@@ -19,6 +19,7 @@ def choices(reduced):
     return (np.array(x, dtype=np.int64) for x in product(*(range(size) for size in sizes)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("edges", [0, 8, *slow(4, 14)])
 def test_reduce__keeps_the_optimum_and_lifts_every_choice_at_its_cost(edges):
     kept = legal_choices = 0

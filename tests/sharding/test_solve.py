@@ -239,6 +239,7 @@ def test_combine__takes_the_cheaper_of_each_part_that_differs():
     assert gained
 
 
+@pytest.mark.thorough
 def test_restart__begins_anew_and_keeps_the_best():
     """Legal plans, no dearer than before, and an end when the share of the time is used up."""
     _, reduced, best = drawn()[0]

@@ -44,6 +44,7 @@ def case(request):
     return oracle, dimension_classes(graph), inputs
 
 
+@pytest.mark.thorough
 def test_oracle__single_decisions_agree(case):
     """Every input that Shardy partitions is in the class, and it reshards just where we block."""
     oracle, classes, inputs = case
@@ -63,6 +64,7 @@ def test_oracle__single_decisions_agree(case):
             assert set(propagation.partitioned) == members
 
 
+@pytest.mark.thorough
 def test_oracle__pairs_conflict_where_shardy_reshards(case):
     oracle, classes, inputs = case
     free = {}

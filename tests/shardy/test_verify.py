@@ -249,6 +249,7 @@ ALL_REDUCES = {
 all-reduces: an argmax leaves two."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "mixture",
     [
@@ -303,6 +304,7 @@ def test_verify__clipped_gradients():
     assert verification.all_reduces == verification.predicted_all_reduces == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rules", ["automap", pytest.param("shardy", marks=pytest.mark.slow)])
 def test_verify__exact_plan_of_a_shipped_graph_agrees(rules):
     problem = load_partitioning("vgg-19", choose_cluster(devices=8), rules)
@@ -388,6 +390,7 @@ def test_verify__plans_that_cannot_be_verified(graph, lowered):
         verify(graph, plan_of(graph, {"w": 0}), lower(flat, *args))
 
 
+@pytest.mark.thorough
 def test_verify__optimised_modules_are_refused(lowered, tmp_path):
     path = tmp_path / "optimised.txt"
     path.write_text(lowered.compile().as_text(), encoding="utf-8")

@@ -136,6 +136,7 @@ def test_pipeline__control_characters_reach_no_terminal():
     assert "\x1b" not in shown
 
 
+@pytest.mark.thorough
 def test_partition__says_what_the_difference_holds():
     a, b = partition_reports()
     diff = difference(a, b)

@@ -20,6 +20,7 @@ def test_door__refuses_what_is_no_plan_or_problem(show):
         show(toys.dense().pipeline, undecided={"w"})
 
 
+@pytest.mark.thorough
 def test_show__prints_the_text_or_writes_the_picture(tmp_path, capsys):
     problem = toys.dense().pipeline
     parenvs.show(problem)
@@ -38,6 +39,7 @@ def test_door__save_of_something_else_leaves_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.thorough
 def test_door__importing_it_loads_no_task_and_no_matplotlib():
     code = """
 import sys

@@ -18,6 +18,8 @@ from parenvs.datasets.hybrid.named import find_hybrid
 from parenvs.datasets.pipeline.sets import load_set
 from parenvs.errors import ParenvsError
 
+pytestmark = pytest.mark.thorough
+
 
 def last(_, mask):
     """The last legal action."""

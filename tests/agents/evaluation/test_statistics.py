@@ -56,6 +56,7 @@ def test_statistics__bootstrap_over_runs_and_problems():
     )
 
 
+@pytest.mark.thorough
 def test_statistics__interval_covers_the_truth():
     """About 95 of 100 intervals of a mean of normal numbers hold it."""
     rng = np.random.default_rng(0)

@@ -57,6 +57,7 @@ def read(text):
         return read_module(parse(text), "x")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("trips", [15_000, 2**40])
 def test_found__loop_over_very_many_layers(trips):
     """It stays rolled, and that is known before its iterations are written."""

@@ -90,6 +90,7 @@ def test_fuzz__outcomes_are_told_apart(tmp_path):
     assert outcome(str, tmp_path)[0] == "accepted"
 
 
+@pytest.mark.thorough
 def test_fuzz__process_that_spins_or_grows(monkeypatch):
     def read(path):
         data = path.read_bytes()

@@ -43,6 +43,7 @@ def test_nesting__what_does_not(opcode, operands, results, inside, words):
     assert words in wrong_nesting(opcode, operands, results, inside)
 
 
+@pytest.mark.thorough
 def test_nesting__costs_of_loops_in_loops():
     """Six loops in each other, of 2^40 iterations each: costs that no float could sum."""
     state = "(s32[], f32[1048576,1048576])"

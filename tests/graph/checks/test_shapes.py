@@ -114,6 +114,7 @@ def read(line):
         return read_module(parse(MODULE.format(line=line), "mine.txt"), "mine.txt")
 
 
+@pytest.mark.thorough
 @each("line", GOOD_AND_BAD)
 def test_shapes__good_and_bad(line):
     read(line)
@@ -142,6 +143,7 @@ def test_shapes__parameters_of_computations(old, new, words):
         read_module(parse(text.replace(old, new, 1)))
 
 
+@pytest.mark.thorough
 def test_shapes__calls_that_double_are_stopped():
     """Forty computations that call the one before twice would be 2^40 instructions."""
     lines = ["HloModule m", "c0 {", "  ROOT p = f32[4] parameter(0)", "}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ def by_loop(size, kernel, output, window):
     return sum(x % base == 0 and 0 <= x // base < size for x in places)
 
 
+@pytest.mark.thorough
 @given(SIZES, SIZES, SIZES, SIZES, SIZES, SIZES, st.integers(-9, 14))
 def test_taps__as_the_loop(size, kernel, output, stride, base, dilation, padding):
     window = SimpleNamespace(

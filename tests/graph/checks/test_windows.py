@@ -12,7 +12,7 @@ from parenvs.errors import HloError
 from parenvs.graph.checks.shapes import CHECKS, NOT_CHECKED, check_shapes
 from parenvs.graph.flops import OPCODES
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*nothing tells whether")
+pytestmark = [pytest.mark.filterwarnings("ignore:.*nothing tells whether"), pytest.mark.thorough]
 jax = pytest.importorskip("jax")
 from jax import lax  # noqa: E402
 from jax_primitives import CASES, shape  # noqa: E402

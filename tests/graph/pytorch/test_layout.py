@@ -19,6 +19,7 @@ def run(name, *args):
     return layout.apply(name, OPERATIONS[name], name in elementwise.ELEMENTWISE, args, {})
 
 
+@pytest.mark.thorough
 @settings(max_examples=12, deadline=None, derandomize=True, database=None)
 @given(st.data())
 def test_layout__any_order_of_views_gives_numpys_array(data):

@@ -83,6 +83,7 @@ def test_encoder__heads_that_pytorch_merges_with_the_batch_can_be_split():
     assert verify(graph, plan, lowered).agrees
 
 
+@pytest.mark.thorough
 def test_roles__are_the_modules_own():
     module, inputs = MODULES["resnet"]()
     module.head.weight.requires_grad_(False)

@@ -322,6 +322,7 @@ def results_in_jax(numbers):
         return jax.tree.map(np.asarray, made)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("group", [0, 1, *slow(*range(2, GROUPS))])
 def test_operation__values_and_gradients_are_pytorchs(group):
     numbers = range(group, len(CASES), GROUPS)

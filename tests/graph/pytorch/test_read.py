@@ -16,6 +16,8 @@ from parenvs.graph.python_source import graph_of  # noqa: E402
 from parenvs.graph.pytorch.export import exported  # noqa: E402
 from parenvs.graph.pytorch.step import Step  # noqa: E402
 
+pytestmark = pytest.mark.thorough
+
 
 class Dense(torch.nn.Module):
     def __init__(self, width=4, returned=None):

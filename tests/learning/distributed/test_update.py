@@ -73,6 +73,7 @@ def flat(model):
     return torch.cat([p.detach().flatten() for p in model.policy.parameters()])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("shares", "overrides"),
     [

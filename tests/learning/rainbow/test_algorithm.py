@@ -257,6 +257,7 @@ def test_train__beta_grows_to_one():
     assert model.logger.name_to_value["train/beta"] == pytest.approx(1.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n_steps", [1, 3])
 def test_train__all_switches_off_is_dqn(n_steps, monkeypatch):
     """The same Q-values after the same updates from the same buffer."""
@@ -311,6 +312,7 @@ ALL_SWITCHES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "switches",
     [
@@ -344,6 +346,7 @@ def test_learn__finds_the_values_of_the_process(switches):
 # Exploration.
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("count", "noisy"), [(1, False), (5, True)])
 def test_explore__never_leaves_the_mask(count, noisy):
     """The environments raise at an illegal action; the networks would choose nothing else."""
@@ -356,6 +359,7 @@ def test_explore__never_leaves_the_mask(count, noisy):
     assert len(env.seen) == 60 // count + 100
 
 
+@pytest.mark.thorough
 def test_explore__warm_up_draws_uniformly():
     env = TwoStates(limit=10**9)
     model = agent(env, learning_starts=3000)
@@ -385,6 +389,7 @@ def test_explore__every_environment_for_itself():
     assert (best == np.tile([0, 2], 2000)).all()
 
 
+@pytest.mark.thorough
 def test_explore__epsilon_falls_and_starts_anew():
     model = agent(exploration_fraction=0.5, exploration_initial_eps=0.8)
     assert model.exploration_rate == 0.8
@@ -498,6 +503,7 @@ def test_predict__shapes():
             model.predict(one, action_masks=mask)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "env_id", "kwargs"),
     [
@@ -517,6 +523,7 @@ def test_suite__learns_and_is_evaluated(env_id, kwargs, name):
     assert mean > -1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "switches", [OFF, *(pytest.param(x, marks=pytest.mark.slow) for x in (ON, PRESETS["tuned"]))]
 )
@@ -600,6 +607,7 @@ class Save(BaseCallback):
         return True
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("switches", "at"),
     [
@@ -629,6 +637,7 @@ def test_save__training_goes_on_as_if_not_interrupted(tmp_path, switches, at):
     assert same(model, whole)
 
 
+@pytest.mark.thorough
 def test_save__predicts_the_same_without_the_buffer(tmp_path):
     env = make_env(*PIPELINE, 0, envs=3)
     model = Rainbow("MultiInputPolicy", env, **{**ON, **SAVED}).learn(120)

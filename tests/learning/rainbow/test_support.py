@@ -86,6 +86,7 @@ def test_learn__takes_the_support_of_the_rewards_seen(tmp_path):
         wrong.learn(40)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("width", "warned"), [(0.01, True), (50.0, False)])
 def test_learn__warns_once_of_targets_beyond_the_support(monkeypatch, width, warned):
     monkeypatch.setattr(algorithm, "WATCHED", 10)
