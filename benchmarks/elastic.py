@@ -5,13 +5,13 @@
     python benchmarks/elastic.py --only agents --agents ppo rainbow --seeds 0 1 2 3 4
     python benchmarks/elastic.py --only speed --again
 
-Published
-seconds are those of Tenplex (SOSP 2024), for GPT-3 on hosts of four devices. Parcae's decisions on
-the p3 trace are replayed in our decision process: its prices of changes are others, and it knows no
-checkpoints. Agents are trained on ``elastic-train``, never on a trace or on a problem of the test
-set; a training and what it earns everywhere is one row. ``taught`` is no reinforcement learning: it
-imitates the optimal policies of training chains. The weights of the PPO and of the taught network
-that are best on ``elastic-validation`` go to ``elastic-ppo.npz`` and ``elastic-taught.npz``.
+Published seconds are those of Tenplex (SOSP 2024), for GPT-3 on hosts of four devices. Parcae's
+decisions on the p3 trace are replayed in our decision process: its prices of changes are others,
+and it knows no checkpoints. Agents are trained on ``elastic-train``, never on a trace or on a
+problem of the test set; a training and what it earns everywhere is one row. ``taught`` is no
+reinforcement learning: it imitates the optimal policies of training chains. The weights of the PPO
+and of the taught network that are best on ``elastic-validation`` go to ``elastic-ppo.npz`` and
+``elastic-taught.npz``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Hybrid models of graphs: layers, kernels, where the time goes, and what shapes say of the same.
 
-Seconds are those of one micro-batch on one device
-unless plans are named.
+Seconds are those of one micro-batch on one device unless plans are named.
 """
 
 from __future__ import annotations

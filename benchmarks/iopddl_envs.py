@@ -3,9 +3,9 @@
     python benchmarks/iopddl_envs.py                    # everything; hours with five trainings
     python benchmarks/iopddl_envs.py --only dead        # or speed, solver, rules, learned
 
-Trained policies are kept in ``build/iopddl_envs``. Policies named ``drawn``
-are trained on problems of the pool, never on those of a test set; ``B`` and ``G`` on that problem.
-The contest's problems are left out where ``PARENVS_IOPDDL`` holds none.
+Trained policies are kept in ``build/iopddl_envs``. Policies named ``drawn`` are trained on problems
+of the pool, never on those of a test set; ``B`` and ``G`` on that problem. The contest's problems
+are left out where ``PARENVS_IOPDDL`` holds none.
 """
 
 from __future__ import annotations

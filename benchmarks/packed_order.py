@@ -4,9 +4,8 @@
     python benchmarks/packed_order.py --only heuristics     # of these parts
     python benchmarks/packed_order.py --tiers p8-m16 --only ppo --seeds 0 1 2 --steps 400000
 
-Gaps
-are to the bound of ``order-references.json``, a certified lower bound, and to the best known order.
-PPO is trained on pools of the generator, never on the test set.
+Gaps are to the bound of ``order-references.json``, a certified lower bound, and to the best known
+order. PPO is trained on pools of the generator, never on the test set.
 """
 
 from __future__ import annotations
