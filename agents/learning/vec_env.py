@@ -100,13 +100,12 @@ class NativeVecEnv(VecEnv):
     seconds). Only the infos of episodes that go on differ. They are empty, because agents read
     masks from ``env_method("action_masks")`` and filling them would take a loop over environments.
 
-    ``get_attr`` gives the attributes of the single environment that the batch was made from; those
-    of its problem are each environment's own where problems differ. Attributes cannot be set. The
-    methods are ``action_masks``, ``plan`` and ``render``.
+    ``get_attr`` gives the attributes that the batch's ``get_attr`` gives. Attributes cannot be set.
+    The methods are ``action_masks``, ``plan`` and ``render``.
 
     Args:
         batch: a batch of this suite with the autoreset mode ``SAME_STEP``, or any batch with the
-            same ``env``, ``action_masks()`` (n, c) bool and partial resets.
+            same methods: ``action_masks()`` (n, c) bool, ``plan(row)``, and partial resets.
         scale: the number that the agent's rewards are divided by; statistics are of the undivided
             rewards.
 

@@ -385,7 +385,7 @@ class PipelineCutEnv(GameEnv, game=PipelineCut):
     def _started(self) -> None:
         self._kernel = kernel = self.game._held[0]
         self._chain, self._settled, self._outcome = [kernel.start], NOTHING, {}
-        self._cuts = self.game._cuts[0].copy()
+        self._cuts = kernel.no_cuts.copy()
         self._begin, self._end = max(kernel.after[kernel.start], kernel.low[0]), kernel.high[0]
 
     def _observation(self) -> dict[str, Any]:
@@ -400,7 +400,8 @@ class PipelineCutEnv(GameEnv, game=PipelineCut):
         mask = np.zeros(self._actions, dtype=np.int8)
         mask[self._begin : self._end or self._actions] = 1
         if start or not self._end:
-            return {"action_mask": mask, "instance": self.instance, **self._outcome}
+            instance = self._kernel.space.pipeline.instance
+            return {"action_mask": mask, "instance": instance, **self._outcome}
         return {"action_mask": mask}
 
 

@@ -69,6 +69,7 @@ class CutKernel:
         bubble_free: ``Pipeline.bubble_free``, seconds.
         cuts: S-1, cuts of a plan.
         counts: the numbers 0..S-1 as observations have them; making one takes longer.
+        no_cuts: (S-1,) float32, -1 each, likewise.
         low: first candidate of each step's window.
         high: one past the last candidate of each step's window.
         follower: (c+2,) int64, the first candidate that may come after each; ``start`` included.
@@ -106,6 +107,7 @@ class CutKernel:
         self.space = space
         self.cuts = space.stages - 1
         self.counts = [np.int64(step) for step in range(space.stages)]
+        self.no_cuts = np.full(self.cuts, -1.0, dtype=np.float32)
         self.end, self.start = count, count + 1
         self.low, self.high = [low for low, _ in windows], [high for _, high in windows]
         follower = space.followers()
