@@ -120,6 +120,7 @@ def test_house__every_module_has_a_layer():
     assert {room(name) for name in FILES if name and name != "tasks"} == rooms
 
 
+@pytest.mark.thorough
 def test_house__nothing_imports_upward():
     """The package itself is the top: only its version may be asked for below.
 

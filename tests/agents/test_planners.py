@@ -88,6 +88,7 @@ def test_solve__own_objects():
     assert answer.value == pytest.approx(float(toy.value))
 
 
+@pytest.mark.thorough
 def test_solve__agents_train_on_own_objects():
     pytest.importorskip("sb3_contrib")
     toy = toys.dense()

@@ -409,6 +409,7 @@ def test_figure__a_panel_for_each_problem():
     assert any("median and range of 3 seeds" in w for w in words)
 
 
+@pytest.mark.thorough
 def test_figure__axes_reach_the_first_and_the_last_step():
     early, late = [[1, 1.0, 1.0]], [[200_000, 0.9, 0.95]]
     records = [record_of(problem_of(), 0, points=early), record_of(problem_of(), 1, points=late)]

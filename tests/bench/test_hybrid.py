@@ -281,6 +281,7 @@ def test_steps__ranked_by_constants_of_the_other_model(verdicts):
     assert verdicts["gpt by gpt"].rank > 0.98
 
 
+@pytest.mark.thorough
 @pytest.mark.xfail(
     strict=True, reason="0.93: six steps on 16 to 20 nodes took 1.4 to 1.9 times as long"
 )

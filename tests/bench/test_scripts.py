@@ -62,6 +62,7 @@ def measurement_of(name):
     return MEASUREMENTS.get(name)
 
 
+@pytest.mark.thorough
 def test_scripts__what_they_import_of_the_project_is_there():
     """Imports in functions, too; scripts run seldom, and names move."""
     for path in (ROOT / "benchmarks").rglob("*.py"):

@@ -12,6 +12,7 @@ from parenvs.clock.timer import Timing, samples
 from parenvs.errors import ClusterError
 
 
+@pytest.mark.thorough
 @given(st.floats(1e-6, 1e-2), st.floats(1e6, 1e12))
 def test_line__gives_back_what_made_the_seconds(latency, bandwidth):
     size = [4.0**k for k in range(5, 20)]

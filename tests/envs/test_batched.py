@@ -285,6 +285,7 @@ def test_batched__wrappers(kind, kwargs):
         assert_same(native_info, reference_info)
 
 
+@pytest.mark.thorough
 @kinds
 def test_batched__render(kind, kwargs):
     batched, single = both(kind, {**kwargs, "render_mode": "ansi"}, 2)

@@ -81,6 +81,7 @@ def test_conventions__options_in_a_batch(kind, mode, illegal):
         over = outcome[2]
 
 
+@pytest.mark.thorough
 @kinds
 def test_conventions__options_of_one_episode(kind):
     env = kind.single(**kwargs_of(kind))
@@ -252,6 +253,7 @@ def test_conventions__attributes_of_a_batch(kind):
         batch.call("step")
 
 
+@pytest.mark.thorough
 @ids
 def test_conventions__make_vec(env_id):
     """A limit that no episode reaches is taken; what needs single environments says so."""

@@ -11,6 +11,8 @@ from parenvs.cluster import Cluster, choose_cluster
 from parenvs.exports.torch import torch_plan
 from parenvs.tasks.partition.plan import PartitionPlan
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("jax")
 torch = pytest.importorskip("torch")
 
@@ -37,7 +39,6 @@ def hybrid(graph, stages=((0, 1), (1, 3)), devices=4, tp=2, **options):
     return replace(plan, **options)
 
 
-@pytest.mark.thorough
 def test_torch_plan__names_placements_styles_and_cuts(graph):
     found = torch_plan(hybrid(graph), graph)
     assert (found.pipe, found.data, found.model) == (2, 1, 2)
@@ -67,7 +68,6 @@ def test_torch_plan__inputs_of_replicas(graph):
     assert torch_plan(plan, graph).inputs == found.inputs
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -97,7 +97,6 @@ def alone():
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.thorough
 def test_parallel__refuses_other_modules_and_groups(example, graph, alone):
     from parenvs.exports.parallel import Parallel
 
@@ -118,7 +117,6 @@ def test_parallel__refuses_other_modules_and_groups(example, graph, alone):
         Parallel(model, example.loss, single, words)
 
 
-@pytest.mark.thorough
 def test_parallel__buffers_are_no_parameters(graph, alone):
     """A table of positions is a frozen weight to the plan, and a buffer to the module."""
     from parenvs.exports.parallel import Parallel

@@ -63,6 +63,7 @@ def test_dumps__both_sides_of_optimisation(dumps, form):
         assert graph._broken_array() == ""
 
 
+@pytest.mark.thorough
 def test_dumps__forms_agree(dumps):
     for when in ("before", "after"):
         with warnings.catch_warnings():

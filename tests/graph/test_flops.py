@@ -19,6 +19,8 @@ from jax_versions import counts_results_in_tuples  # noqa: E402
 from parenvs import from_jax  # noqa: E402
 from parenvs.graph.flops import OPCODES  # noqa: E402
 
+pytestmark = pytest.mark.thorough
+
 LOOPS = {"rng_uniform", "rng_split", "dropout"}
 CUSTOM_CALLS = {"cholesky", "triangular_solve", "triangular_solve_right"}
 # XLA counts the pointers of tuples, a barrier's tuples in full, and 4-bit numbers as bytes.
@@ -44,7 +46,6 @@ def bytes_accessed(graph):
     return graph.bytes_accessed[graph.parent < 0].sum()
 
 
-@pytest.mark.thorough
 @each("name", CASES)
 def test_flops__primitive(name):
     flops, moved, graph = primitive(name)
@@ -120,7 +121,6 @@ def test_flops__relabelling_transpose_moves_nothing():
     assert bytes_accessed(graph) == 0
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

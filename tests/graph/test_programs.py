@@ -17,6 +17,8 @@ from parenvs.graph.reader import read_module
 pytest.importorskip("jax")
 from programs import PROGRAMS, SAMPLES, phase_flops
 
+pytestmark = pytest.mark.thorough
+
 programs = each("name", PROGRAMS)
 
 
@@ -53,7 +55,6 @@ def in_update_scope(graph):
     return np.array([re.search(r"(^|/)update(/|$)", name) is not None for name in names])
 
 
-@pytest.mark.thorough
 @programs
 def test_programs__roles(name):
     assert dict(zip(graph(name, "proto").paths, roles(name, "proto"), strict=True)) == dict(
@@ -61,7 +62,6 @@ def test_programs__roles(name):
     )
 
 
-@pytest.mark.thorough
 @programs
 def test_programs__roles_from_text(name):
     assert roles(name, "text") == program(name).roles
@@ -72,7 +72,6 @@ def test_programs__batch_size(name):
     assert graph(name, "proto").batch_size == graph(name, "text").batch_size == SAMPLES
 
 
-@pytest.mark.thorough
 @programs
 def test_programs__flops_of_phases(name):
     assert phase_flops(graph(name, "proto")) == program(name).flops

@@ -263,6 +263,7 @@ def f32(*sizes):
     return pytest.importorskip("jax").ShapeDtypeStruct(sizes, np.float32)
 
 
+@pytest.mark.thorough
 def test_reader__truncated_jax_module():
     pytest.importorskip("jax")
     from jax_graphs import graph, proto
@@ -425,6 +426,7 @@ def test_reader__rematerialised_code_is_backward():
     assert "subtract" not in phase[Phase.BACKWARD]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["vgg", "t5", "bert"])
 def test_reader__roles_of_a_train_step(name):
     jax = pytest.importorskip("jax")

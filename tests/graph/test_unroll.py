@@ -139,6 +139,7 @@ def test_unroll__the_same_chain_and_plan(name):
     assert lengths[0] == pytest.approx(lengths[1], rel=1e-9)
 
 
+@pytest.mark.thorough
 def test_unroll__names_tell_the_layer():
     graph, result, _ = pair("scan")
     names = [n for n in result.op_names(result.pivots()) if "attention" in n]

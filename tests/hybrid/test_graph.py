@@ -62,6 +62,7 @@ def test_graph__every_product_of_the_step_has_a_layer_and_its_flops_count_once(n
     assert 0.9 * forward < again < forward  # the head is not recomputed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["t5-base", *slow("bert-48")])
 def test_graph__backward_layers_follow_from_the_flow_of_data_as_from_names(name):
     program = load_model(name).chain.program
@@ -123,6 +124,7 @@ def test_graph__figures_are_those_of_each_plan_alone():
         assert kept[place] == layer.saved_bytes(machine(), one, "none")
 
 
+@pytest.mark.thorough
 def test_graph__fused_attention_keeps_no_scores_and_is_one_kernel():
     layer, split = load_model("bert-48").kinds[1], Split(1, 8.0)
     apart, fused = machine(), machine("a100", "bf16", "nemo-2024")
@@ -133,6 +135,7 @@ def test_graph__fused_attention_keeps_no_scores_and_is_one_kernel():
     assert kept[0] == kept[1]
 
 
+@pytest.mark.thorough
 def test_graph__a_problem_is_planned_and_judged():
     problem = parenvs.problem("t5-base", "a100-2", task="hybrid", batch=128)
     assert problem.precision == "tf32"

@@ -73,6 +73,7 @@ def test_special_cases__a_pipeline(name, shape, precision):
         np.testing.assert_allclose(held.total, expected, rtol=EXACT)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "shape", "precision"), [
     ("vgg-19", "1x8:v100", "fp32"), ("vgg-19", "1x4:a100", "tf32"),
     *slow(("t5-base", "2x8:v100", "fp32")),

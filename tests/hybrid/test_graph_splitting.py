@@ -51,6 +51,7 @@ def test_splitting__ranks_that_do_not_divide_the_heads_leave_attention_whole(tp,
     assert len(phases) == (4 if split else 2)
 
 
+@pytest.mark.thorough
 def test_splitting__reasons():
     model = load_model("bert-48")
     assert model.reasons_against_tp(1) is model.reasons_against_tp(16) is None

@@ -102,6 +102,7 @@ def test_plan__round_trip(tmp_path_factory, plan):
     assert again.to_json() == plan.to_json()
 
 
+@pytest.mark.thorough
 @given(PLANS)
 @settings(max_examples=50, deadline=None)
 def test_plan__the_judge_never_fails(plan):

@@ -50,6 +50,7 @@ def test_table_1__every_row_within_three_and_a_half_per_cent():
     assert part.mean < 0.018
 
 
+@pytest.mark.thorough
 @each(
     ("source", "name", "mean", "worst"),
     [

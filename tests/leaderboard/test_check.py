@@ -19,10 +19,11 @@ from parenvs.leaderboard.entry import Entry
 from parenvs.leaderboard.tasks import tasks
 from parenvs.tasks.elastic.load import ELASTIC_SETS
 
+pytestmark = pytest.mark.thorough
+
 BOARD = Path(__file__).parents[2] / "leaderboard"
 
 
-@pytest.mark.thorough
 def test_check__all_are_accepted(board):
     for path, checked in board.items():
         assert checked.reasons == ()
@@ -117,7 +118,6 @@ def test_check__ties_by_name():
     assert (content["rank"], content["entry"], len(content["problems"])) == (1, "d", 10)
 
 
-@pytest.mark.thorough
 def test_check__better_than_the_optimum_is_an_error(own_tasks, run):
     """The reference of one problem is made a hundredth worse than it is."""
     known = tasks().task("data-parallel").problems["vgg-19-shardy-8"].reference

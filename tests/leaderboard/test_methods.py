@@ -119,6 +119,7 @@ def test_method_verdicts__infeasible_is_left_out(here):
     assert checked.count(PlanState.MISSING) == 2 and checked.reasons == () and checked.score < 1
 
 
+@pytest.mark.thorough
 def test_pages__show_methods_beside_each_other(here):
     """One that fails is in the ranking, its fault below; the site has pages of all."""
     sound, bad = entry_of(), entry_of("def plan(p): return 1 / 0", name="bad")

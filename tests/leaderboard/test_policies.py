@@ -81,6 +81,7 @@ def test_play__networks_choose_as_the_rules_do(rule):
             assert chosen == follow(problem, course, RULES[rule]()).plans.tolist()
 
 
+@pytest.mark.thorough
 def test_play__a_table_is_looked_up():
     """By event, nodes and plan; what does not fit, and what has no row, waits."""
     problem = load(CHAIN)

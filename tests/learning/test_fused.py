@@ -134,6 +134,7 @@ def test_env__draws_problems_of_the_pool(episodes, device):
     assert (abs(seen - expected) < 6 * expected.sqrt()).all()
 
 
+@pytest.mark.thorough
 def test_choices__rows_as_the_policy_without_torch_sees_them(episodes, device, monkeypatch):
     env = FusedEnv(ProblemPool(episodes, device), len(episodes.batch))
     keep_problems(env, monkeypatch)
@@ -272,6 +273,7 @@ class Waits(TorchDispatchMode):
         return operation(*args, **(kwargs or {}))
 
 
+@pytest.mark.thorough
 def test_waits__none_in_the_environment_and_few_in_a_rollout(episodes, device):
     env = FusedEnv(ProblemPool(episodes, device), QUICK.envs)
     ppo = PPO(QUICK, FusedEnv(env.pool, QUICK.envs))
@@ -602,6 +604,7 @@ def test_checkpoint__wrong_arrays_are_named(checkpoints, tmp_path, monkeypatch, 
         fused.train(settings, tmp_path, workers=0, resume=True)
 
 
+@pytest.mark.thorough
 @each(
     ("name", "value", "words"),
     [

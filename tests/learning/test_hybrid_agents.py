@@ -190,6 +190,7 @@ def test_train__changes_weights_and_is_deterministic():
     assert not torch.equal(runs[0], torch.nn.utils.parameters_to_vector(start))
 
 
+@pytest.mark.thorough
 def test_rainbow__learns_on_hybrid_plans(monkeypatch):
     settings = {**training.rainbow_settings(), "learning_starts": 40, "batch_size": 16}
     monkeypatch.setattr(training, "rainbow_settings", lambda: {**settings, "buffer_size": 200})

@@ -74,6 +74,7 @@ def test_pretrained__near_the_optimum(some):
     assert (found["refined"] <= found["drawn"] + 1e-12).all()
 
 
+@pytest.mark.thorough
 def test_draws__shortest_first(some):
     space = some[1][0]
     drawn = policy().plan(space, 16, np.random.default_rng(0))

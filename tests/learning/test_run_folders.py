@@ -94,6 +94,7 @@ def test_run_folders__harmful_model(folder, tmp_path, member):
     assert not made.exists()
 
 
+@pytest.mark.thorough
 def test_run_folders__pickled_data_of_a_model_are_not_read(folder, tmp_path):
     """SB3's own ``load`` runs them; the command needs the weights alone."""
     made = tmp_path / "made"
@@ -171,6 +172,7 @@ def test_run_folders__checkpoints_that_ask_for_much(folder):
             train(CONFIG, folder, resume=True)
 
 
+@pytest.mark.thorough
 def test_run_folders__first_checkpoint_is_early(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(CONFIG, tmp_path, callbacks=[Interrupt(1016)])

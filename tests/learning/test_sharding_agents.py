@@ -47,6 +47,7 @@ def test_policy__rates_all_actions_by_the_same_weights(fresh):
     assert np.ptp(ratings) > 0.1
 
 
+@pytest.mark.thorough
 def test_policy__untrained_it_plays_the_greedy_rule():
     agent, board = train(SMALL, seed=1, steps=1, envs=2), board_of(PROBLEM)
     assert plan(agent, board).cost == greedy(board).cost == board.reference

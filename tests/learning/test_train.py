@@ -136,6 +136,7 @@ def test_train__seed_decides(whole):
     assert not same(other, first)
 
 
+@pytest.mark.thorough
 def test_train__files(whole):
     folder, result, model = whole
     assert {path.name for path in folder.iterdir()} >= {

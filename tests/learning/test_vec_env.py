@@ -151,6 +151,7 @@ class Limited(SyncVectorEnv):
         return np.stack(self.call("action_masks"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("setting", [SETTINGS[0], SETTINGS[3]], ids=["cut", "partition"])
 def test_step__truncation(setting):
     """In the middle of an episode, and together with its end, which counts as no truncation."""

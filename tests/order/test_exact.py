@@ -22,6 +22,7 @@ def solved():
     return [(p, float(p.length(every_order(p.micro_batches)).min())) for p in problems]
 
 
+@pytest.mark.thorough
 def test_bounds__are_never_above_the_optimum(solved):
     for problem, best in solved:
         path, relaxed = path_bound(problem), relaxed_bound(problem)
@@ -98,6 +99,7 @@ def test_heuristics__rules():
         by_rule(problem, "pyramids")
 
 
+@pytest.mark.thorough
 def test_heuristics__more_judged_orders_are_no_worse():
     problem = load_ordering("order-test/p8-m32-002")
     lengths = [

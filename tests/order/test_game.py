@@ -45,6 +45,7 @@ def play(env, rng, **reset):
     return rewards, info
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kwargs",
     [

@@ -141,6 +141,7 @@ def test_data_parallel__mask_is_the_closure():
             assert observation["decisions"].tolist() == closure.decisions()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", toys.INSTANCES)
 def test_data_parallel__the_optimum_is_the_batch(name):
     """Splitting the first dimension of every input, which the constant action 1 does if masked."""
@@ -265,6 +266,7 @@ def test_data_parallel__determinism():
             done = a[2]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kwargs",
     [

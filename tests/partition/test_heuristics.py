@@ -101,6 +101,7 @@ def test_partition_heuristics__data_parallel_impossible():
             data_parallel(space)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("name", toys.SHIPPED)
 def test_partition_heuristics__expert(name, rules):

@@ -133,6 +133,7 @@ def test_footprint__equals_simulation_on_vgg(rules):
     np.testing.assert_allclose(simulation.peaks(table), peaks, rtol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base", "bert-48"])
 def test_footprint__saved_at_is_what_splitting_saves(name):
     """At the fullest moment of any legal choice, the savings of its classes add up."""

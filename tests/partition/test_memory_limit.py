@@ -21,6 +21,7 @@ LIMIT = 3.5e9
 """Bytes that some plans of VGG-19 keep to and others do not."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kwargs",
     [

@@ -124,6 +124,7 @@ def test_operator_partition__random_programs(tmp_path, seed):
                 assert sum(rewards) == pytest.approx(value, abs=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("reward", REWARDS)
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base", *slow("bert-48")])
 def test_operator_partition__decisions_follow_the_closure(name, reward):
@@ -369,6 +370,7 @@ def test_operator_partition__nothing_is_shared():
     assert env.plan().partition != {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_operator_partition__determinism(setting):
     """Equal steps give equal observations and infos, whatever the seed."""

@@ -125,6 +125,7 @@ def test_t5__shardy_optimum_splits_the_residual_width(name):
     assert found["encoder/layer_0/self/q"] == found["decoder/norm/scale"] == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rules", RULE_SETS)
 @pytest.mark.parametrize("name", ["t5-base", SIX])
 def test_table_3__every_variable_is_legal(name, rules):
@@ -221,6 +222,7 @@ def test_table_6__the_batch_dimension_of_every_input(name):
     assert one.report(plan).legal
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["t5-base", "bert-48"])
 def test_table_6__automap_has_no_batch_dimension(name):
     """The loss is a mean over the batch, a reduce."""

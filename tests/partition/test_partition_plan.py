@@ -234,6 +234,7 @@ def test_env__mask_in_the_observation(mine):
     assert np.array_equal(observation["action_mask"], info["action_mask"])
 
 
+@pytest.mark.thorough
 def test_env__render(mine):
     env = make(instance=f"{mine}/lstm-000", render_mode="ansi")
     env.reset()

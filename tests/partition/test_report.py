@@ -223,6 +223,7 @@ def test_report__blocked_by_automap():
     )
 
 
+@pytest.mark.thorough
 def test_report__uneven_forbid():
     for devices in (4, 5, 12):  # remainders 2 and 1, and fewer rows than devices
         problem = toys.problem_of(toys.MLP, devices=devices, uneven="forbid")

@@ -186,6 +186,7 @@ def _sound(footprint, graph):
     return bool((begins == footprint.first[tensor]).all())
 
 
+@pytest.mark.thorough
 def test_footprint__what_is_made_again_is_there_when_it_is_read(remade):
     footprint, graph = remade.footprint, remade.classes.graph
     assert _sound(footprint, graph)

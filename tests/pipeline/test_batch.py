@@ -78,6 +78,7 @@ def test_batch__plays_as_the_single_spaces_do(spaces, device):
         assert lengths[i] == pytest.approx(1 / value, rel=1e-12)
 
 
+@pytest.mark.thorough
 def test_batch__take_and_put(spaces):
     batch = PointBatch.stack(spaces)
     chosen = batch.take(np.array([3, 3, 0]))

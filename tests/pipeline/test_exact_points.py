@@ -136,6 +136,7 @@ def test_point_search__proves_any_incumbent(seed, blocks):
     assert search.run() and search.best is None and search.bound == best
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), grid=st.sampled_from([1e-3, 0.03, 0.3]))
 def test_point_search__rounded_labels_give_a_lower_bound(seed, grid):

@@ -86,6 +86,7 @@ def play(env, rng, check=lambda *_: None):
     return total
 
 
+@pytest.mark.thorough
 @each("kwargs", PROBLEMS)
 def test_pipeline_cut__check_env(kwargs):
     with warnings.catch_warnings():

@@ -86,6 +86,7 @@ def test_vector__draws_what_single_ones_draw(kwargs, mode):
     assert len(set(batched.get_attr("instance"))) > 1 or "family" in kwargs
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kwargs", [FIXED[3], *slow(FIXED[0], FIXED[4], DRAWN[0])], ids=named)
 @modes
 def test_vector__options(kwargs, mode):

@@ -189,6 +189,7 @@ def test_instance_sets__no_file_no_pickle(tmp_path):
         load_set(path)
 
 
+@pytest.mark.thorough
 def test_instance_sets__command_makes_them_anew(tmp_path, monkeypatch, capsys):
     small = {name: (16, ranges) for name, (_, ranges) in SETS.items()}
     monkeypatch.setattr(instance_sets, "SETS", small)

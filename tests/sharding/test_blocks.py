@@ -71,6 +71,7 @@ def test_expert__layers_in_a_loop_or_computed_again(layer, way):
     assert plan_of(answer) == by_layer(PLANS[layer], scan=way == "scan")
 
 
+@pytest.mark.thorough
 def test_expert__forward_pass_alone():
     step, args = training_step(layers.separate)
     answer = answer_of(lambda params, batch: step(params, batch)[0], args)

@@ -167,6 +167,7 @@ def test_env__rewards_tell_what_a_choice_cost():
     assert max(rewards[:-1]) <= 0
 
 
+@pytest.mark.thorough
 def test_env__improving_never_costs_more():
     env = make(form="improve", instance="intra-op-test/mesh-001", moves=40)
     rewards, _ = play(env, np.random.default_rng(0))
@@ -336,6 +337,7 @@ def test_env__forks(fork):
     assert env.plan() == again.plan()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kwargs",
     [
