@@ -517,6 +517,6 @@ def test_train__on_one_trace(tmp_path):
 
 
 def test_train__defaults():
-    assert tuple(LEARNERS) == TRAINED == ("ppo", "rainbow", "rainbow-paper")
+    assert tuple(LEARNERS)[:3] == TRAINED == ("ppo", "rainbow", "rainbow-paper")  # others are added
     assert Config().env_id == "PipelineCut-v0"
     assert Config().steps == STEPS == 60_000
