@@ -4,7 +4,6 @@ import warnings
 from collections import Counter
 
 import pytest
-from cases import slow
 from jax_versions import jax_that_verifies
 
 jax_that_verifies()
@@ -30,10 +29,8 @@ def outcomes(opcode):
     return counts, odd, stricter
 
 
-LONG = ("gather", "scatter", "convolution", "custom-call", "while")
-
-
-@pytest.mark.parametrize("opcode", [*(x for x in OPS if x not in LONG), *slow(*LONG)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("opcode", OPS)
 def test_rules_oracle__never_laxer_and_stricter_only_where_documented(opcode):
     counts, odd, stricter = outcomes(opcode)
     assert counts["legal in both"]
