@@ -411,7 +411,7 @@ def test_planning__training_keeps_the_graph_of_a_run(run, function):
     graph = Path("run/graph.npz")
     before = graph.read_bytes()
     script = Path("my_model.py")
-    script.write_text(SCRIPT.replace("512", "256"))
+    script.write_text(SCRIPT.replace("512", "1024"))
     sys.modules.pop("my_model", None)
     status, _, err = run(*train)
     assert status == 2 and "holds a run already" in err
