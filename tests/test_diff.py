@@ -23,7 +23,7 @@ from parenvs.errors import ParenvsError
 from parenvs.tasks.pipeline.diff import MAX_MOVES, pivot_stage
 from parenvs.view.diff_text import text
 
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 
 def report_of(pipeline, cuts, device_cuts):

@@ -67,7 +67,7 @@ def refusal(path, content):
         cut_after=st.lists(st.text()).map(tuple),
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_plan__round_trip(tmp_path_factory, plan):
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     plan.save(path)
@@ -317,7 +317,7 @@ SEVERAL = CLUSTERS.filter(lambda cluster: cluster.devices > 1)
     rules=st.sampled_from(["shardy", "automap"]),
     uneven=st.sampled_from(["pad", "forbid"]),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_plan__round_trip_of_partitions(tmp_path_factory, **fields):
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     plan = PartitionPlan(**fields)

@@ -78,7 +78,6 @@ def cuts_by_sets(graph):
 
 
 @pytest.mark.thorough
-@settings(deadline=None)
 @given(programs())
 def test_graph__chain_bytes_by_sets(lines):
     graph = from_text(lines)
@@ -263,7 +262,7 @@ def test_graph__npz_with_arrays_that_do_not_fit(saved):
 
 
 @pytest.mark.thorough
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.data())
 def test_graph__npz_damaged(tmp_path_factory, data):
     """A truncated or changed file is an error, or (a changed time stamp) the same graph."""

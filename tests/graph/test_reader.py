@@ -229,7 +229,7 @@ def test_reader__zip_and_directory_and_nothing(tmp_path):
         from_hlo(tmp_path)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.data())
 def test_reader__truncated(data):
     """Every truncation is an error, as the entry's id stands behind all computations."""
@@ -239,7 +239,7 @@ def test_reader__truncated(data):
 
 
 @pytest.mark.thorough
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(st.data())
 def test_reader__one_byte_changed(data):
     """A changed byte gives an error or a graph (of another number), never another exception."""

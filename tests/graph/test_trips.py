@@ -70,7 +70,7 @@ def counted(start, step, end, goes_on, limit=10_000):
 
 
 @pytest.mark.thorough
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(-30, 30), st.integers(-4, 4), st.integers(-30, 30), st.sampled_from([*OPERATORS])
 )

@@ -93,7 +93,7 @@ def refusal(path, content):
 
 @pytest.mark.thorough
 @given(PLANS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_plan__round_trip(tmp_path_factory, plan):
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     plan.save(path)
@@ -104,7 +104,7 @@ def test_plan__round_trip(tmp_path_factory, plan):
 
 @pytest.mark.thorough
 @given(PLANS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_plan__the_judge_never_fails(plan):
     """Whatever a well-formed file says: a verdict, or one line."""
     problem = parenvs.problem("gpt-1.7b", "2x2:a100", task="hybrid", batch=8)

@@ -201,9 +201,7 @@ def mutants(draw):
 
 @pytest.mark.thorough
 @given(mutants())
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_entry__mutants_are_refused(bases, path, mutant):
     refuse_mutant(bases, path, *mutant)
 
@@ -251,9 +249,7 @@ _JSON = st.recursive(
 
 @pytest.mark.thorough
 @given(st.data())
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_entry__anything_anywhere(bases, path, data):
     """Any JSON anywhere causes no crash, and the judge finds every accepted plan legal."""
     base = data.draw(st.sampled_from([PIPELINE, PARTITION]))

@@ -76,7 +76,7 @@ def made(pipeline, stages, *arguments):
 
 @pytest.mark.thorough
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_candidates__mask_is_what_can_be_completed(data):
     pipeline = data.draw(toys.pipelines(least=3, most=14))
     stages = data.draw(st.integers(2, 4))
@@ -111,7 +111,7 @@ def test_candidates__mask_is_what_can_be_completed(data):
 
 @pytest.mark.thorough
 @given(toys.pipelines(most=20))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_candidates__device_of_pivot_and_minima(pipeline):
     device = device_of_pivot(pipeline)
     assert device[1:-1].tolist() == list(slow_devices(pipeline).values())

@@ -92,7 +92,7 @@ def test_exact_full__equals_brute_force(seed, coarse, monkeypatch):
             check(exact_full(pipeline.with_stages(stages)), pipeline, best)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), slack=st.sampled_from([1e-9, 1e-3, 0.1, 1.0]))
 def test_label_search__finds_the_optimum_under_any_incumbent(seed, slack):
     pipeline, stages = bf.random_pipeline(np.random.default_rng(seed))
@@ -108,7 +108,7 @@ def test_label_search__finds_the_optimum_under_any_incumbent(seed, slack):
         assert tight.run() and tight.best is None and tight.bound == best.length
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32))
 def test_distinct_pivots__hold_an_optimum(seed):
     pipeline, stages = bf.random_pipeline(np.random.default_rng(seed))

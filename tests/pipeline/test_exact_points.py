@@ -118,7 +118,7 @@ def test_exact_points__equals_full_enumeration(effort, monkeypatch):
 
 
 @pytest.mark.thorough
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), blocks=st.sampled_from([0, 1, 3]))
 def test_point_search__proves_any_incumbent(seed, blocks):
     with pytest.MonkeyPatch.context() as patch:
@@ -137,7 +137,7 @@ def test_point_search__proves_any_incumbent(seed, blocks):
 
 
 @pytest.mark.thorough
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), grid=st.sampled_from([1e-3, 0.03, 0.3]))
 def test_point_search__rounded_labels_give_a_lower_bound(seed, grid):
     with pytest.MonkeyPatch.context() as patch:
@@ -153,7 +153,7 @@ def test_point_search__rounded_labels_give_a_lower_bound(seed, grid):
     assert best * (1 - 1e-9) <= length <= best * (1 + 2 * (space.stages - 2) * grid + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_plan_space__admits_exactly_what_can_be_completed(seed):
     with pytest.MonkeyPatch.context() as patch:
@@ -176,7 +176,7 @@ def test_plan_space__admits_exactly_what_can_be_completed(seed):
         assert set(np.flatnonzero(legal).tolist()) == choices
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_even_plan__is_legal(seed):
     with pytest.MonkeyPatch.context() as patch:

@@ -77,7 +77,7 @@ def problems(draw):
 @pytest.mark.thorough
 @kinds
 @given(problems())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_seconds__against_the_design(kind, problem):
     pipeline, plans = problem
     seconds = seconds_of(kind, pipeline, plans)
@@ -96,7 +96,7 @@ def test_seconds__against_the_design(kind, problem):
 @pytest.mark.thorough
 @kinds
 @given(problems())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_bytes__against_the_design(kind, problem):
     pipeline, plans = problem
     p, d = boundaries(pipeline, plans)
@@ -124,7 +124,7 @@ def test_bytes__against_the_design(kind, problem):
 
 @pytest.mark.thorough
 @given(problems())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_append__is_core_and_tail_to_the_last_bit(problem):
     pipeline, plans = problem
     m, seconds = pipeline.micro_batches, seconds_of("numpy", pipeline, plans)
@@ -147,7 +147,7 @@ def test_append__is_core_and_tail_to_the_last_bit(problem):
 @pytest.mark.thorough
 @kinds
 @given(problems())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_prepend__is_core_and_tail(kind, problem):
     """From the last resource to the first; whole plans bound the tail by 0."""
     pipeline, plans = problem

@@ -69,7 +69,7 @@ def test_even_cut__moves_a_cut_to_leave_each_stage_a_variable():
 
 
 @pytest.mark.thorough
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(seed=seeds)
 def test_even_cut_and_pipedream__legal(seed):
     pipeline, stages = bf.random_pipeline(np.random.default_rng(seed))
@@ -78,7 +78,7 @@ def test_even_cut_and_pipedream__legal(seed):
 
 
 @pytest.mark.thorough
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=seeds)
 def test_pipedream__best_of_all_plans_by_its_objective(seed):
     pipeline, stages = bf.random_pipeline(np.random.default_rng(seed))
@@ -89,7 +89,7 @@ def test_pipedream__best_of_all_plans_by_its_objective(seed):
     assert value == pytest.approx(min(values), rel=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=seeds)
 def test_pipedream_objective__one_level_agrees_with_any_number_of_stages(seed):
     rng = np.random.default_rng(seed)
@@ -131,7 +131,7 @@ def test_pipedream_objective__reproduces_their_optimizer(row):
     assert best.data_parallel_seconds == pytest.approx(float(row["data_parallel_seconds"]), 1e-4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=seeds)
 def test_random_episodes__every_step_is_legal(seed):
     rng = np.random.default_rng(seed)
@@ -155,7 +155,7 @@ def test_random_episodes__uniform_over_the_legal_candidates_of_each_step():
         assert np.abs(second[follow] / second.sum() - 1 / len(follow)).max() < 0.04
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=seeds)
 def test_random_search__no_better_than_the_optimum_and_fits_if_it_can(seed):
     rng = np.random.default_rng(seed)
@@ -179,7 +179,7 @@ def test_random_search__is_reproducible_and_improves():
     assert list(more.plan.cuts) == list(again.plan.cuts)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seed=seeds)
 def test_best_last_stage__equals_the_plain_definition(seed):
     rng = np.random.default_rng(seed)

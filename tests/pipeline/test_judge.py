@@ -88,7 +88,7 @@ def test_judge__stages_by_hand():
 
 @pytest.mark.thorough
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_judge__against_the_design(data):
     """Legality, cost and value of any well-formed plan, as the text of the design has them."""
     pipeline = data.draw(toys.pipelines())

@@ -132,7 +132,7 @@ def scaled(space, chosen, legal):
     return result
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data(), st.booleans())
 def test_cut_kernel__equals_the_pipeline(data, tabulated):
     """Every way to compute features and values, on any pipeline, against the definition."""
@@ -168,7 +168,7 @@ def test_cut_kernel__equals_the_pipeline(data, tabulated):
 
 
 @given(spaces())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_cut_space__windows_and_followers(space):
     """They say the same as ``allowed`` and ``legal``."""
     for row, window in zip(space.allowed, space.windows(), strict=True):

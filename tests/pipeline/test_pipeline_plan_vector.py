@@ -187,7 +187,7 @@ def check_dynamics(space, rng):
 
 @pytest.mark.thorough
 @given(toys.pipelines(least=3), st.integers(2, 6), st.integers(0, 2**32), st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_dynamics__equal_space_and_judge(pipeline, stages, seed, plain):
     """On any pipeline; many press against the memory."""
     if plain:

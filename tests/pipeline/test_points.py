@@ -60,7 +60,7 @@ def check_least_devices(pipeline, left):
 
 @pytest.mark.thorough
 @given(toys.pipelines(most=6), st.integers(1, 4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_least_devices__is_the_first_that_fits(pipeline, left):
     check_least_devices(pipeline, left)
 
@@ -272,7 +272,7 @@ def slow_latest(pipeline, pivots, devices):
 
 
 @given(toys.pipelines(most=6), st.integers(2, 4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_point_space__latest_units_by_trying_all(pipeline, stages):
     pipeline = pipeline.with_stages(stages)
     try:

@@ -18,7 +18,7 @@ from parenvs.tasks.pipeline.problem import Pipeline
 
 @pytest.mark.thorough
 @given(st.data())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_pipeline__closed_form_against_the_design(data):
     pipeline = data.draw(toys.pipelines())
     cuts, device_cuts = data.draw(toys.plans(pipeline))
@@ -34,7 +34,7 @@ def test_pipeline__closed_form_against_the_design(data):
 
 @pytest.mark.thorough
 @given(st.data())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_pipeline__memory_against_the_design(data):
     pipeline = data.draw(toys.pipelines())
     plan = data.draw(toys.plans(pipeline))
@@ -49,7 +49,7 @@ def test_pipeline__memory_against_the_design(data):
 
 @pytest.mark.thorough
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_pipeline__vectorised_is_one_by_one(data):
     pipeline = data.draw(toys.pipelines(least=4))
     stages = data.draw(st.integers(2, min(4, pipeline.cluster.devices)))
@@ -115,7 +115,7 @@ def test_pipeline__bubble_free():
 
 @pytest.mark.thorough
 @given(toys.profiles(most=40), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_pipeline__largest_cut(profile, data):
     pipeline = Pipeline(profile, Cluster.parse("A"))
     n = len(profile)

@@ -6,7 +6,7 @@ from parenvs.tasks.pipeline.ranges import RangeTable
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0, 2.0, 5.0, np.inf]), min_size=1, max_size=40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_range_table__every_range(values):
     n = len(values)
     ranges = [(a, b) for a in range(n) for b in range(a + 1, n + 1)]

@@ -27,7 +27,7 @@ def test_load__reads_what_is_written(tmp_path):
         assert load_iopddl(tmp_path / f"again-{name}").fingerprint == problem.fingerprint
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6))
 def test_save__keeps_any_problem(seed, tmp_path_factory):
     problem = draw(seed)

@@ -16,7 +16,7 @@ from parenvs.tasks.sharding.plan import ShardingPlan
 from parenvs.tasks.sharding.problem import FORBIDDEN
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(seed=st.integers(0, 10**6), data=st.data())
 def test_report__is_what_scalars_say(seed, data):
     problem = draw(seed, forbidden=0.4)

@@ -90,13 +90,16 @@ def test_megatron__chunks_in_the_order_of_the_layout(plan):
         (("none",), {}, False),
         (("selective",), {"--recompute-granularity": "selective"}, False),
         (("full",), {"--recompute-method": "uniform", "--recompute-num-layers": "1"}, False),
-        ((("full", 2),), {"--recompute-method": "block", "--recompute-num-layers": "2"}, False),
-        ((("full", 1), ("selective", 1)), {"--recompute-method": "uniform"}, True),
+        ({"full": 2}, {"--recompute-method": "block", "--recompute-num-layers": "2"}, False),
+        ({"full": 1, "selective": 1}, {"--recompute-method": "uniform"}, True),
     ],
 )
 def test_megatron__recomputation(plan, recompute, flags, noted):
     stages = tuple(
-        replace(stage, recompute=recompute * stage.size if len(recompute[0]) > 2 else recompute)
+        replace(
+            stage,
+            recompute=recompute if isinstance(recompute, dict) else recompute * stage.size,
+        )
         for stage in plan.stages
     )
     result = exported(replace(plan, stages=stages), "megatron")

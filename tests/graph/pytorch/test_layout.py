@@ -20,7 +20,7 @@ def run(name, *args):
 
 
 @pytest.mark.thorough
-@settings(max_examples=12, deadline=None, derandomize=True, database=None)
+@settings(max_examples=12, derandomize=True, database=None)
 @given(st.data())
 def test_layout__any_order_of_views_gives_numpys_array(data):
     ours = array = np.arange(24.0).reshape(FACTORS)

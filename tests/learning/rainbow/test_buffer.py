@@ -98,7 +98,7 @@ class Steps:
     st.integers(1, 5),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_buffer__joins_steps(seed, n_envs, rows, count, n_steps, dictionary):
     """Every step that is still there, against going through them one by one."""
     gamma = 0.7
