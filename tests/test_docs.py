@@ -132,7 +132,7 @@ def test_faq__errors_are_those_of_the_command(line, said, desk, monkeypatch, cap
 # Generated pages
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_generate__a_page_for_everything():
     names = generate.environments()
     assert len(names) >= 8 and "PipelineCut-v0" in names

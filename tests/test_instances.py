@@ -253,7 +253,7 @@ def test_instances__build(tiny, tmp_path, monkeypatch):
             cache.cache_clear()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_instances__build_some(tiny, tmp_path):
     """Models that are not asked for keep their entries."""
     from parenvs.datasets import build

@@ -66,6 +66,7 @@ def test_doors__plan_files_are_judged_as_plans_are(solved, tmp_path, capsys):
     assert len(words) > 3 and max(map(len, words)) <= 110
 
 
+@pytest.mark.slow
 def test_doors__pictures(solved, tmp_path):
     _, problem, answer = solved
     for number, viewable in enumerate((answer, problem)):

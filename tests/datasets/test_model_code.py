@@ -95,6 +95,7 @@ def test_models__chunks_attend_as_all_queries_at_once():
     np.testing.assert_allclose(whole[:, 0], first, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_mixtral__two_experts():
     """A token goes to its two likeliest experts while there is room, first choices first."""
     gates = np.array([[[0.6, 0.3, 0.1], [0.5, 0.1, 0.4], [0.7, 0.2, 0.1]]], np.float32)

@@ -149,6 +149,7 @@ def test_reshard__changes(tmp_path, plans, graph, model, name, other):
     assert content(out) == content(tmp_path / name)
 
 
+@pytest.mark.slow
 def test_reshard__reads_what_tenplex_fetches(folder, plans, graph, model):
     """Without stages, whose bounds the formula of even ones cannot know."""
     reshard(folder, plans["T4"], None, None, graph)
@@ -189,6 +190,7 @@ def test_reshard__command(folder, plans, tmp_path, monkeypatch, capfd):
     assert content(tmp_path / "new") == old
 
 
+@pytest.mark.slow
 def test_reshard__killed_in_the_middle(folder, plans, tmp_path):
     """The process ends itself while the second file is written; the next run cleans up."""
     old = content(folder)

@@ -262,7 +262,7 @@ def test_graph__npz_with_arrays_that_do_not_fit(saved):
 
 
 @pytest.mark.thorough
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.data())
 def test_graph__npz_damaged(tmp_path_factory, data):
     """A truncated or changed file is an error, or (a changed time stamp) the same graph."""

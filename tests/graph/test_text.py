@@ -365,7 +365,7 @@ def test_text__model(name, elsewhere):
     assert text_variables.sum() == variables.sum()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_text__with_metadata_has_phases():
     pytest.importorskip("jax")
     from jax_graphs import graph, lowered

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parenvs.graph.formats.trace_order import trace_order
@@ -52,6 +52,7 @@ def test_trace_order__names_that_are_no_counters():
 
 
 @pytest.mark.thorough
+@settings(max_examples=50)
 @given(st.integers(1, 40), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_trace_order__obeys_operands_and_counters(count, stems, rng: random.Random):
     """Random programs, each printed in a random topological order."""

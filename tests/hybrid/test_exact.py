@@ -39,7 +39,7 @@ def test_exact_hybrid__is_the_best_of_all_plans(seed):
     assert answer.proven and answer.bound == pytest.approx(best, rel=1e-9)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_draws__need_pipelines_recomputation_and_different_stages():
     """The drawn problems would not show a wrong search if one stage were always best."""
     found = {"pipeline": 0, "recompute": 0, "different dp": 0, "infeasible": 0}

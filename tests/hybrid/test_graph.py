@@ -172,8 +172,8 @@ def test_graph__names_and_costs_that_do_not_exist(tmp_path):
 @pytest.mark.parametrize(
     ("layer", "options"),
     [
-        ("separate", {}),
         ("fused", {"scan": True}),
+        *slow(("separate", {})),
         ("experts", {"remat": True}),
         *slow(*(("separate", {way: True}) for way in ("scan", "remat"))),
         *slow(

@@ -49,6 +49,7 @@ def test_orders__one_judged_plan_each(problem):
     assert orders.judged == before + 5 and lengths.min() >= orders.length
 
 
+@pytest.mark.slow
 def test_planners__by_name(problem):
     names = ("sorted-servers", "sandwich", "subset-dp")
     assert {*names, "random-servers", "swap-search"} == set(SERVER_PLANNERS) < set(HYBRID_PLANNERS)

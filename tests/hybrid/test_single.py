@@ -78,7 +78,7 @@ def test_return__is_the_judges(options):
     assert parenvs.judge(plan).step.length == report.step.length  # found by its name
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_completable__never_ends_over_memory():
     env = gym.make("HybridPlan-v0", instance="llama3-70b", cluster="8x8:h100", batch=64,
                    mask="completable")  # fmt: skip

@@ -67,7 +67,7 @@ def here(monkeypatch):
     monkeypatch.setattr(judging, "run", run)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["hysteresis", *slow("fastest")])
 def test_play__networks_choose_as_the_rules_do(rule):
     """All courses at once, by features, and one by one, by the rule itself."""

@@ -305,7 +305,7 @@ def test_site__an_empty_leaderboard_has_a_site(known):
     assert text.count("No entry yet.") == len(known.tasks)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_site__an_interruption_leaves_the_old_folder(known, entries, tmp_path, monkeypatch):
     folder = tmp_path / "site"
     write_site(folder, known, entries[:1])

@@ -198,7 +198,7 @@ def test_rainbow__learns_on_hybrid_plans(monkeypatch):
     assert model._n_updates > 0
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_imitation__learns_what_is_taught(tmp_path, monkeypatch):
     file = tmp_path / "lessons.json"
     known = {f"hybrid/{k}": next(random_replays(f"hybrid/{k}", 1)).choices for k in range(3)}

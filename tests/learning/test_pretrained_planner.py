@@ -60,7 +60,7 @@ def test_pretrained__real_graphs(name):
     assert np.array_equal(again.plan.device_cuts, answer.plan.device_cuts)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_pretrained__near_the_optimum(some):
     """Looser than what is measured over 1,000 problems; a network of random weights is far off."""
     found = {

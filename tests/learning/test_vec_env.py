@@ -439,7 +439,7 @@ AGENTS = {  # steps, where a run is interrupted, rollouts between checkpoints, s
 }
 
 
-TRAINED = [(SETTINGS[0], "rainbow"), (SETTINGS[2], "ppo"), (SETTINGS[4], "rainbow-paper")]
+TRAINED = [(SETTINGS[0], "rainbow"), (SETTINGS[2], "ppo")]
 MORE = [(SETTINGS[i], agent) for i in (0, 2, 4) for agent in AGENTS]
 MORE += [(SETTINGS[5], agent) for agent in ("ppo", "rainbow")]
 MORE = [pytest.param(*one, marks=pytest.mark.slow) for one in MORE if one not in TRAINED]

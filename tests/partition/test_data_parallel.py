@@ -123,7 +123,7 @@ def test_data_parallel__every_episode(name, reward):
     assert len(complete) == len(sets)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_data_parallel__mask_is_the_closure():
     for name in toys.INSTANCES:
         env, problem, rng = make(instance=name), toys.shipped(name), np.random.default_rng(0)

@@ -127,7 +127,7 @@ def test_t5__shardy_optimum_splits_the_residual_width(name):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("rules", RULE_SETS)
-@pytest.mark.parametrize("name", ["t5-base", SIX])
+@pytest.mark.parametrize("name", ["t5-base", *slow(SIX)])
 def test_table_3__every_variable_is_legal(name, rules):
     one = problem(name, rules)
     for path, dimension in table_3(one).items():

@@ -92,7 +92,7 @@ def test_vector__equals_single_ones_without_tables(mode, monkeypatch):
 
 
 @pytest.mark.parametrize("toy", [toys.balanced(), toys.dense()], ids=["balanced", "dense"])
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [3, *slow(1)])
 def test_vector__toys(toy, count, tmp_path):
     kwargs = {**toy.kwargs(tmp_path), "candidates": "all"}
     for mode in MODES:

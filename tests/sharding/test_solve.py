@@ -301,7 +301,7 @@ def test_solve__errors_of_the_program_are_told(monkeypatch):
         solve_iopddl(problem, None, seed=3, steps=3)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @needs_files
 @pytest.mark.parametrize("letter", "BG")
 def test_solve__the_contests_small_problems_are_proven(letter):

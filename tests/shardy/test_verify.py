@@ -249,7 +249,7 @@ ALL_REDUCES = {
 all-reduces: an argmax leaves two."""
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mixture",
     [

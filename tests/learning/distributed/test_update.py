@@ -77,9 +77,9 @@ def flat(model):
 @pytest.mark.parametrize(
     ("shares", "overrides"),
     [
-        ((7,), {}),
-        ((4, 3), {"target_kl": 1e-4}),
+        *slow(((7,), {}), ((4, 3), {"target_kl": 1e-4})),
         *slow(((5, 1, 1), {"normalize_advantage": False})),
+        ((4, 3), {}),
         ((5, 1, 1), {"vf_coef": 0.2, "ent_coef": 0.1}),
     ],
 )

@@ -10,7 +10,7 @@ values = st.one_of(st.just(0.0), st.floats(1e-12, 1e12))
 
 @pytest.mark.thorough
 @given(st.lists(values, min_size=1, max_size=70), st.data())
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_sum_tree__is_the_running_sum(start, data):
     """Any updates, then any masses, against numpy.cumsum."""
     array = np.array(start)
