@@ -8,18 +8,16 @@ does not hold (``NOT_CHECKED``); ``nesting`` checks loops and branches.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from parenvs.errors import HloError
-from parenvs.graph.checks.indices import (
-    dynamic_slice,
-    dynamic_update_slice,
-    gather,
-    scatter,
-)
-from parenvs.graph.checks.sizes import Check, Fields, distinct, expect, first
-from parenvs.graph.checks.windows import convolution, reduce, reduce_window, select_and_scatter
 from parenvs.graph.flops import ELEMENTWISE, Shape
+
+Fields = dict[str, Any]
+"""Dimension numbers, windows, ..., as ``Graph.attribute`` holds them."""
+Check = Callable[[Sequence[Shape], Sequence[Shape], Fields], str]
+"""Operands, results and fields -> what does not fit, "" if all fits."""
 
 
 def check_shapes(
@@ -85,7 +83,7 @@ def _dot(operands: Sequence[Shape], results: Sequence[Shape], fields: Fields) ->
     sides = []
     for side, shape in zip(("lhs", "rhs"), operands, strict=False):
         batch, inner = (list(part.get(f"{side}_{key}", ())) for key in ("batch", "contracting"))
-        if not distinct([*batch, *inner], len(shape)):
+        if not _distinct([*batch, *inner], len(shape)):
             return f"its {side} dimension numbers repeat or are out of range"
         taken = {*batch, *inner}
         free = [size for d, size in enumerate(shape) if d not in taken]
@@ -95,23 +93,23 @@ def _dot(operands: Sequence[Shape], results: Sequence[Shape], fields: Fields) ->
         return f"it contracts {inner} with {other_inner}"
     if batch != other_batch:
         return f"its batch sizes are {batch} and {other_batch}"
-    return expect(results[0], (*batch, *free, *other_free))
+    return _expect(results[0], (*batch, *free, *other_free))
 
 
 def _broadcast(operands: Sequence[Shape], results: Sequence[Shape], fields: Fields) -> str:
     """Every dimension of the operand goes to one of the result, of the same size."""
     places = fields.get("dimensions", [])
-    if not distinct(places, len(results[0])) or len(places) != len(operands[0]):
+    if not _distinct(places, len(results[0])) or len(places) != len(operands[0]):
         return f"its dimensions {places} do not say where each dimension goes"
-    return expect(operands[0], [results[0][d] for d in places])
+    return _expect(operands[0], [results[0][d] for d in places])
 
 
 def _transpose(operands: Sequence[Shape], results: Sequence[Shape], fields: Fields) -> str:
     """The result has the operand's dimensions in another order."""
     order = fields.get("dimensions", [])
-    if not distinct(order, len(operands[0])) or len(order) != len(operands[0]):
+    if not _distinct(order, len(operands[0])) or len(order) != len(operands[0]):
         return f"its dimensions {order} are no permutation"
-    return expect(results[0], [operands[0][d] for d in order])
+    return _expect(results[0], [operands[0][d] for d in order])
 
 
 def _reshape(operands: Sequence[Shape], results: Sequence[Shape], _: Fields) -> str:
@@ -122,27 +120,27 @@ def _reshape(operands: Sequence[Shape], results: Sequence[Shape], _: Fields) -> 
 
 def _same(operands: Sequence[Shape], results: Sequence[Shape], _: Fields) -> str:
     """The result has the first operand's shape."""
-    return expect(results[0], operands[0])
+    return _expect(results[0], operands[0])
 
 
 def _each(operands: Sequence[Shape], results: Sequence[Shape], _: Fields) -> str:
     """There is a result for each operand, of its shape."""
     if len(operands) != len(results):
         return f"it has {len(results)} results"
-    return first(expect(out, shape) for out, shape in zip(results, operands, strict=True))
+    return _first(_expect(out, shape) for out, shape in zip(results, operands, strict=True))
 
 
 def _scalar(operands: Sequence[Shape], results: Sequence[Shape], _: Fields) -> str:
     """The result is a scalar."""
-    return expect(results[0], ())
+    return _expect(results[0], ())
 
 
 def _reverse(operands: Sequence[Shape], results: Sequence[Shape], fields: Fields) -> str:
     """Dimensions of the operand are reversed, whose shape stays."""
     turned = fields.get("dimensions", [])
-    if not distinct(turned, len(operands[0])):
+    if not _distinct(turned, len(operands[0])):
         return f"its dimensions {turned} repeat or are out of range"
-    return expect(results[0], operands[0])
+    return _expect(results[0], operands[0])
 
 
 def _iota(operands: Sequence[Shape], results: Sequence[Shape], fields: Fields) -> str:
@@ -186,7 +184,7 @@ def _cholesky(operands: Sequence[Shape], results: Sequence[Shape], _: Fields) ->
     """The matrices are square, and stay as large."""
     if operands[0][-1] != operands[0][-2]:
         return "its matrices are not square"
-    return expect(results[0], operands[0])
+    return _expect(results[0], operands[0])
 
 
 def _triangular_solve(operands: Sequence[Shape], results: Sequence[Shape], _: Fields) -> str:
@@ -196,7 +194,7 @@ def _triangular_solve(operands: Sequence[Shape], results: Sequence[Shape], _: Fi
         return "its matrices are not square"
     if len(matrix) != len(right) or matrix[:-2] != right[:-2] or matrix[-1] not in right[-2:]:
         return "its right-hand sides are not those of its matrices"
-    return expect(results[0], right)
+    return _expect(results[0], right)
 
 
 def _batch_norm(operands: Sequence[Shape], results: Sequence[Shape], _: Fields) -> str:
@@ -207,19 +205,19 @@ def _batch_norm(operands: Sequence[Shape], results: Sequence[Shape], _: Fields) 
         numbers.remove(source)
     if len(features) != 1 or features[0] not in source or any(x != features for x in numbers):
         return "its statistics are not one number a feature"
-    return expect(results[0], source)
+    return _expect(results[0], source)
 
 
 def _concatenate(operands: Sequence[Shape], results: Sequence[Shape], fields: Fields) -> str:
     """Sizes add up along one dimension and are the same along the others."""
     (along,) = fields.get("dimensions", [0])
-    if not distinct([along], len(results[0])):
+    if not _distinct([along], len(results[0])):
         return f"its dimension {along} is out of range"
     rest = {(shape[:along], shape[along + 1 :]) for shape in operands}
     if len(rest) != 1:
         return "the operands differ along other dimensions"
     ((before, after),) = rest
-    return expect(results[0], (*before, sum(shape[along] for shape in operands), *after))
+    return _expect(results[0], (*before, sum(shape[along] for shape in operands), *after))
 
 
 def _slice(operands: Sequence[Shape], results: Sequence[Shape], fields: Fields) -> str:
@@ -230,7 +228,7 @@ def _slice(operands: Sequence[Shape], results: Sequence[Shape], fields: Fields) 
     for (start, limit, stride), size in zip(slices, operands[0], strict=True):
         if not (0 <= start <= limit <= size and stride > 0):
             return f"its limits [{start}:{limit}:{stride}] are not inside {size}"
-    return expect(results[0], [-(-(b - a) // step) for a, b, step in slices])
+    return _expect(results[0], [-(-(b - a) // step) for a, b, step in slices])
 
 
 def _pad(operands: Sequence[Shape], results: Sequence[Shape], fields: Fields) -> str:
@@ -246,7 +244,7 @@ def _pad(operands: Sequence[Shape], results: Sequence[Shape], fields: Fields) ->
             return "its padding between elements is negative"
         inside = size + max(size - 1, 0) * pad.get("interior", 0)
         sizes.append(inside + pad.get("low", 0) + pad.get("high", 0))
-    return expect(results[0], sizes)
+    return _expect(results[0], sizes)
 
 
 _WIDTHS = (2, 4, 8, 16, 32, 64, 128)
@@ -296,6 +294,217 @@ _SEVERAL = frozenset(
     | {"constant", "parameter", "domain"}
 )
 """Opcodes of which the result may be a tuple."""
+
+
+def _dynamic_slice(operands: Sequence[Shape], results: Sequence[Shape], fields: Fields) -> str:
+    """The slice is not larger than the operand."""
+    sizes = fields.get("dynamic_slice_sizes", [])
+    if not _inside(sizes, operands[0]):
+        return f"its sizes {sizes} do not fit into the operand"
+    return _starts(operands[1:], operands[0]) or _expect(results[0], sizes)
+
+
+def _dynamic_update_slice(operands: Sequence[Shape], results: Sequence[Shape], _: Fields) -> str:
+    """The update is not larger than the operand, whose shape stays."""
+    if not _inside(operands[1], operands[0]):
+        return "the update does not fit into the operand"
+    return _starts(operands[2:], operands[0]) or _expect(results[0], operands[0])
+
+
+def _gather(operands: Sequence[Shape], results: Sequence[Shape], fields: Fields) -> str:
+    """Windows fit into the operand; the result has the indices' batch and the windows' sizes."""
+    part, sizes = fields.get("gather", {}), fields.get("gather_slice_sizes", [])
+    source, indices, out = operands[0], operands[1], results[0]
+    offset = part.get("offset_dims", [])
+    batching = part.get("operand_batching_dims", [])
+    dropped = [*part.get("collapsed_slice_dims", ()), *batching]
+    vector = part.get("index_vector_dim", 0)
+    wrong = _indexed(part.get("start_index_map", []), source, indices, vector)
+    if wrong:
+        return wrong
+    if not _inside(sizes, source):
+        return f"its slice sizes {sizes} do not fit into the operand"
+    paired = part.get("start_indices_batching_dims", [])
+    if not (_distinct(dropped, len(source)) and _distinct(offset, len(out))):
+        return "its dimension numbers repeat or are out of range"
+    if not _paired(source, batching, indices, paired):
+        return "its batching dimensions differ"
+    if any(sizes[d] > 1 for d in dropped):
+        return f"it drops dimensions of which its slice sizes {sizes} are not 1"
+    window = [size for d, size in enumerate(sizes) if d not in dropped]
+    if [out[d] for d in offset] != window:
+        return f"its windows of {window} are not those of the result"
+    return _expect([size for d, size in enumerate(out) if d not in offset], _but(indices, vector))
+
+
+def _scatter(operands: Sequence[Shape], results: Sequence[Shape], fields: Fields) -> str:
+    """Windows fit into the result; the updates have the indices' batch and the windows' sizes."""
+    part, count = fields.get("scatter", {}), len(results)
+    if len(operands) != 2 * count + 1:
+        return f"it has {len(operands)} operands and {count} results"
+    source, indices, updates = operands[0], operands[count], operands[count + 1]
+    window = part.get("update_window_dims", [])
+    batching = part.get("input_batching_dims", [])
+    dropped = [*part.get("inserted_window_dims", ()), *batching]
+    vector = part.get("index_vector_dim", 0)
+    wrong = _indexed(part.get("scatter_dims_to_operand_dims", []), source, indices, vector)
+    if wrong:
+        return wrong
+    paired = part.get("scatter_indices_batching_dims", [])
+    if not (_distinct(dropped, len(source)) and _distinct(window, len(updates))):
+        return "its dimension numbers repeat or are out of range"
+    if not _paired(source, batching, indices, paired):
+        return "its batching dimensions differ"
+    written = [size for d, size in enumerate(source) if d not in dropped]
+    if not _inside([updates[d] for d in window], written):
+        return "its windows do not fit into the operand"
+    if set(operands[:count]) != {source} or set(operands[count + 1 :]) != {updates}:
+        return "the inputs differ, or the updates"
+    batch = [size for d, size in enumerate(updates) if d not in window]
+    wrong = _expect(batch, _but(indices, vector))
+    return wrong or _first(_expect(shape, source) for shape in results)
+
+
+def _starts(given: Sequence[Shape], source: Shape) -> str:
+    """Return what is wrong with the place of a slice: scalars, or (as of old) one list of them."""
+    if list(given) in ([()] * len(source), [(len(source),)]):
+        return ""
+    return f"its place has {len(given)} numbers for {len(source)} dimensions"
+
+
+def _indexed(places: Sequence[int], source: Shape, indices: Shape, vector: int) -> str:
+    """Return what is wrong with the dimension that holds index vectors, and where they point."""
+    if not 0 <= vector <= len(indices):
+        return f"its index_vector_dim {vector} is out of range"
+    length = indices[vector] if vector < len(indices) else 1
+    if len(places) != length or not _distinct(places, len(source)):
+        return f"its indices have {length} numbers, for dimensions {list(places)}"
+    return ""
+
+
+def _paired(source: Shape, mine: Sequence[int], indices: Shape, others: Sequence[int]) -> bool:
+    """Return whether batching dimensions of operand and indices have the same sizes."""
+    return (
+        len(mine) == len(others)
+        and _distinct(others, len(indices))
+        and all(source[a] == indices[b] for a, b in zip(mine, others, strict=True))
+    )
+
+
+def _but(shape: Shape, dimension: int) -> Shape:
+    """Return a shape without a dimension, which may be the one behind the last."""
+    return (*shape[:dimension], *shape[dimension + 1 :])
+
+
+def _reduce(operands: Sequence[Shape], results: Sequence[Shape], fields: Fields) -> str:
+    """The reduced dimensions go; all inputs of a variadic reduction have one shape."""
+    gone = fields.get("dimensions", [])
+    if len(operands) != 2 * len(results):
+        return f"it has {len(operands)} operands and {len(results)} results"
+    if not _distinct(gone, len(operands[0])):
+        return f"its dimensions {gone} repeat or are out of range"
+    wrong = _merged(operands, len(results))
+    kept = [size for d, size in enumerate(operands[0]) if d not in gone]
+    return wrong or _first(_expect(shape, kept) for shape in results)
+
+
+def _reduce_window(operands: Sequence[Shape], results: Sequence[Shape], fields: Fields) -> str:
+    """The results have a place for each window on the inputs, which have one shape."""
+    if len(operands) != 2 * len(results):
+        return f"it has {len(operands)} operands and {len(results)} results"
+    wrong, places = _places(operands[0], fields)
+    wrong = wrong or _merged(operands, len(results))
+    return wrong or _first(_expect(shape, places) for shape in results)
+
+
+def _select_and_scatter(operands: Sequence[Shape], results: Sequence[Shape], fields: Fields) -> str:
+    """The source has an element for each window on the operand, whose shape stays."""
+    wrong, places = _places(operands[0], fields)
+    wrong = wrong or _merged(operands[1:], 1) or _expect(operands[1], places)
+    return wrong or _expect(results[0], operands[0])
+
+
+def _convolution(operands: Sequence[Shape], results: Sequence[Shape], fields: Fields) -> str:
+    """Features and batches agree, by groups, and dimension numbers name each dimension once."""
+    lhs, rhs, out, part = operands[0], operands[1], results[0], fields.get("convolution", {})
+    spatial = len(fields.get("window", {}).get("dimensions", []))
+    places = {
+        "input": (lhs, "input_batch", "input_feature", "input_spatial"),
+        "kernel": (rhs, "kernel_input_feature", "kernel_output_feature", "kernel_spatial"),
+        "output": (out, "output_batch", "output_feature", "output_spatial"),
+    }
+    for name, (shape, one, other, rest) in places.items():
+        numbers = [part.get(one, 0), part.get(other, 0), *part.get(rest, ())]
+        if not len(numbers) == spatial + 2 == len(shape) or not _distinct(numbers, len(shape)):
+            return f"its dimension numbers of the {name} repeat or are out of range"
+    groups = max(fields.get("feature_group_count", 1), 1)
+    batches = max(fields.get("batch_group_count", 1), 1)
+    features, taken = lhs[part.get("input_feature", 0)], rhs[part.get("kernel_input_feature", 0)]
+    if features != taken * groups:
+        return f"{features} features, and a kernel of {taken} in {groups} groups"
+    made, given = out[part.get("output_feature", 0)], rhs[part.get("kernel_output_feature", 0)]
+    if made != given or made % (groups * batches):
+        return f"{made} features of the result, and a kernel of {given}"
+    samples, left = lhs[part.get("input_batch", 0)], out[part.get("output_batch", 0)]
+    if samples != left * batches:
+        return f"{samples} samples become {left}"
+    if groups > 1 and batches > 1:
+        return "it has groups of features and of samples"
+    wrong, fits = _places([lhs[d] for d in part.get("input_spatial", ())], fields)
+    taps = [window.get("size", 0) for window in fields.get("window", {}).get("dimensions", [])]
+    wrong = wrong or _expect([rhs[d] for d in part.get("kernel_spatial", ())], taps)
+    return wrong or _expect([out[d] for d in part.get("output_spatial", ())], fits)
+
+
+def _places(source: Sequence[int], fields: Fields) -> tuple[str, list[int]]:
+    """Return what is wrong with a window, and in how many places it fits along each dimension.
+
+    Both the source and the window may be dilated; padding may be negative (XLA's
+    ``InferWindowOutputShape``).
+    """
+    windows = fields.get("window", {}).get("dimensions", [])
+    places: list[int] = []
+    if len(windows) != len(source):
+        return f"its window has {len(windows)} dimensions", places
+    for size, window in zip(source, windows, strict=True):
+        taps, stride = window.get("size", 0), window.get("stride", 1)
+        holes, apart = window.get("base_dilation", 1), window.get("window_dilation", 1)
+        if min(taps, stride, holes, apart) < 1:
+            return "its window has a size, stride or dilation below 1", places
+        whole = (size - 1) * holes + 1 if size else 0
+        whole += window.get("padding_low", 0) + window.get("padding_high", 0)
+        rest = whole - ((taps - 1) * apart + 1)
+        places.append(rest // stride + 1 if rest >= 0 else 0)
+    return "", places
+
+
+def _merged(operands: Sequence[Shape], count: int) -> str:
+    """Return what is wrong with ``count`` inputs and the scalars that their sums start from."""
+    if any(shape != operands[0] for shape in operands[:count]):
+        return "the inputs differ"
+    return "a start value is no scalar" if any(operands[count:]) else ""
+
+
+def _distinct(numbers: Sequence[int], rank: int) -> bool:
+    """Return whether dimension numbers are in range, and none is there twice."""
+    return len(set(numbers)) == len(numbers) and all(0 <= d < rank for d in numbers)
+
+
+def _inside(sizes: Sequence[int], whole: Sequence[int]) -> bool:
+    """Return whether a block fits into an array."""
+    return len(sizes) == len(whole) and all(0 <= a <= b for a, b in zip(sizes, whole, strict=True))
+
+
+def _expect(shape: Sequence[int], wanted: Sequence[int]) -> str:
+    """Return what is wrong with a shape that should be another."""
+    return "" if tuple(shape) == tuple(wanted) else f"{list(shape)} should be {list(wanted)}"
+
+
+def _first(wrongs: Iterable[str]) -> str:
+    """Return the first text that is not empty, or an empty one."""
+    return next(filter(None, wrongs), "")
+
+
 CHECKS: dict[str, Check] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(("copy", "add-dependency", "set-dimension-size", "rng-bit-generator"), _same),
@@ -310,22 +519,22 @@ CHECKS: dict[str, Check] = {
     "cholesky": _cholesky,
     "clamp": _clamp,
     "concatenate": _concatenate,
-    "convolution": convolution,
+    "convolution": _convolution,
     "dot": _dot,
-    "dynamic-slice": dynamic_slice,
-    "dynamic-update-slice": dynamic_update_slice,
+    "dynamic-slice": _dynamic_slice,
+    "dynamic-update-slice": _dynamic_update_slice,
     "fft": _fft,
-    "gather": gather,
+    "gather": _gather,
     "iota": _iota,
     "map": _elementwise,
     "pad": _pad,
-    "reduce": reduce,
-    "reduce-window": reduce_window,
+    "reduce": _reduce,
+    "reduce-window": _reduce_window,
     "reshape": _reshape,
     "reverse": _reverse,
-    "scatter": scatter,
+    "scatter": _scatter,
     "select": _select,
-    "select-and-scatter": select_and_scatter,
+    "select-and-scatter": _select_and_scatter,
     "slice": _slice,
     "sort": _sort,
     "transpose": _transpose,
