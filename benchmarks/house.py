@@ -114,7 +114,7 @@ def traced(call: Callable[[], None]) -> list[Row]:
     first: dict[str, str] = {}
 
     def enter(frame: FrameType, event: str, _: Any) -> None:
-        name = frame.f_globals.get("__name__", "")
+        name = frame.f_globals.get("__name__") or ""
         is_own = name.split(".")[0] == "parenvs" and frame.f_code.co_filename != "<string>"
         if event == "call" and is_own and name not in first and not _is_import(frame):
             first[name] = frame.f_code.co_qualname
