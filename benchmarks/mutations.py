@@ -81,7 +81,7 @@ EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
             "keys are compared where their numbers are equal, and so are of the same graph",
     },
     "parenvs/tasks/partition/legality.py": {
-        ("len(reasons) >= MOST_REASONS", "len(reasons) > MOST_REASONS"):
+        ("len(reasons) >= MAX_REASONS", "len(reasons) > MAX_REASONS"):
             "the reason that it words in full is cut off afterwards",
     },
     "parenvs/tasks/pipeline/points.py": {

@@ -62,22 +62,22 @@ def transitions(library: Library, chain: Markov, phase: int) -> np.ndarray:
     Returns:
         (N+1, K, EVENTS, N+1), by nodes, plan, event and next nodes; 0 where nodes are not enough.
     """
-    most = chain.nodes
-    result = np.zeros((most + 1, len(library), EVENTS, most + 1))
+    max_nodes = chain.nodes
+    result = np.zeros((max_nodes + 1, len(library), EVENTS, max_nodes + 1))
     for likely, leave in chain.modes(phase):
-        for n in range(most + 1):
-            come = binomial(most - n, chain.join[phase])
+        for n in range(max_nodes + 1):
+            come = binomial(max_nodes - n, chain.join[phase])
             done: dict[tuple[int, int, int], np.ndarray] = {}
             for k, (used, spares, replicas) in enumerate(library.sizes):
-                held = used + spares
-                if held > n:
+                nodes_held = used + spares
+                if nodes_held > n:
                     continue
                 if (used, spares, replicas) not in done:
                     chances = plan_chances(used, spares, replicas, leave)
-                    stay = binomial(n - held, 1.0 - leave)
+                    stay = binomial(n - nodes_held, 1.0 - leave)
                     others = np.convolve(stay, come)
                     left = chances[:, ::-1]  # by nodes of the plan that stay
-                    rows = np.zeros((EVENTS, most + 1))
+                    rows = np.zeros((EVENTS, max_nodes + 1))
                     for event in np.flatnonzero(chances.any(axis=1)):
                         rows[event] = np.convolve(left[event], others)
                     done[used, spares, replicas] = rows

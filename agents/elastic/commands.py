@@ -106,11 +106,11 @@ def _policies(problem: Elastic, names: list[str]) -> list[Policy]:
                 f"--policy {shown(name)} is unknown{did_you_mean(name, RULES)}; known: "
                 f"{', '.join(known)}"
             )
-    found: list[Policy] = []
+    policies: list[Policy] = []
     for name in names:
         with Step(f"preparing {name}", 1.0):
-            found.append(optimal(problem) if name == "optimal" else RULES[name]())
-    return found
+            policies.append(optimal(problem) if name == "optimal" else RULES[name]())
+    return policies
 
 
 def _hindsight(problem: Elastic, seed: int) -> Run:

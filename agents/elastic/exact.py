@@ -81,20 +81,20 @@ def optimal(problem: Elastic, seen: Callable[[int, np.ndarray], None] | None = N
             f"{problem.name}: a trace has no optimal policy; take the hindsight optimum"
         )
     library, count = problem.library, problem.intervals
-    most, plans, every = chain.nodes, len(library), library.costs.every
+    max_nodes, plans, every = chain.nodes, len(library), library.costs.every
     chances = [transitions(library, chain, phase) for phase in range(len(chain.leave))]
-    fits = np.array([problem.fits(n) for n in range(most + 1)])
+    fits = np.array([problem.fits(n) for n in range(max_nodes + 1)])
     backup = _Backup(problem)
-    change = np.zeros((count, EVENTS, most + 1, plans), dtype=np.int8)
-    stays = np.zeros((count, most + 1, plans, every), dtype=bool)
-    after = np.zeros((most + 1, plans, every))  # expected samples to come, by what is chosen
+    change = np.zeros((count, EVENTS, max_nodes + 1, plans), dtype=np.int8)
+    stays = np.zeros((count, max_nodes + 1, plans, every), dtype=bool)
+    after = np.zeros((max_nodes + 1, plans, every))  # expected samples to come, by what is chosen
     for t in range(count - 1, -1, -1):
         if seen is not None:
             seen(t, after)
         keep = backup.keep + np.roll(after, -1, axis=2)
         keep[~fits] = -np.inf
-        value = np.empty((EVENTS, most + 1, plans))
-        for n in range(most + 1):
+        value = np.empty((EVENTS, max_nodes + 1, plans))
+        for n in range(max_nodes + 1):
             options = backup.change + np.where(fits[n], after[n, :, 0], -np.inf)
             best = options.argmax(axis=2)
             change[t, :, n] = best
@@ -126,9 +126,9 @@ class _Backup:
         self.change = problem.earned.copy()
         own = np.arange(1, plans)
         self.change[0, own, own] = -np.inf  # to keep a plan is no change
-        kept = np.diagonal(problem.earned[0])[:, None]
+        unchanged = np.diagonal(problem.earned[0])[:, None]
         written = np.array([problem.saves(since) for since in range(every)])
-        self.keep = kept - written * problem.saved[:, None]
+        self.keep = unchanged - written * problem.saved[:, None]
 
 
 def hindsight(problem: Elastic, course: Course) -> Run:

@@ -17,9 +17,9 @@ from parenvs.agents.elastic.rules import RULES
 from parenvs.agents.learning.elastic.network import features, rate, shapes
 from parenvs.core.leaderboard import PolicyError
 from parenvs.errors import did_you_mean, shown
-from parenvs.tasks.elastic.library import EVENTS, MOST_PLANS
+from parenvs.tasks.elastic.library import EVENTS, MAX_PLANS
 from parenvs.tasks.elastic.tables import CHANGE_COLUMNS, PLAN_COLUMNS
-from parenvs.tasks.elastic.trace import MOST_INTERVALS, MOST_NODES
+from parenvs.tasks.elastic.trace import MAX_INTERVALS, MAX_NODES
 from parenvs.tasks.elastic.turns import NUMBERS
 
 OBSERVATION = 1
@@ -119,8 +119,8 @@ class Network:
         y = observation["numbers"]
         for layer in self.job:
             y = layer(y)
-        rest = np.concatenate([mean, y] if self.job else [mean], axis=1)[:, None]
-        x = np.concatenate([x, np.broadcast_to(rest, (*x.shape[:2], rest.shape[2]))], axis=2)
+        others = np.concatenate([mean, y] if self.job else [mean], axis=1)[:, None]
+        x = np.concatenate([x, np.broadcast_to(others, (*x.shape[:2], others.shape[2]))], axis=2)
         for layer in self.score:
             x = layer(x)
         return np.asarray(x[..., 0])
@@ -135,10 +135,10 @@ class Network:
         plans, change, numbers = (observation[key] for key in ("plans", "change", "numbers"))
         fits = plans[..., 3] + plans[..., 4] / np.float32(32) <= numbers[:, None, 0] + 1e-6
         rate = plans[..., 5]
-        most = np.maximum((rate * fits).max(axis=1, keepdims=True), np.float32(1e-6))
-        share = np.float32(10) * (rate / most - np.float32(0.9))
-        wide = np.broadcast_to(numbers[:, None], (*rate.shape, numbers.shape[1]))
-        return np.concatenate([plans, change, share[..., None], wide], axis=2), fits
+        highest = np.maximum((rate * fits).max(axis=1, keepdims=True), np.float32(1e-6))
+        share = np.float32(10) * (rate / highest - np.float32(0.9))
+        repeated = np.broadcast_to(numbers[:, None], (*rate.shape, numbers.shape[1]))
+        return np.concatenate([plans, change, share[..., None], repeated], axis=2), fits
 
 
 @dataclass(frozen=True)
@@ -250,10 +250,10 @@ def _table(tables: Any) -> Table:
             raise PolicyError(
                 f"{where} must be {EVENTS} x nodes x plans numbers, not {_sizes(array.shape)}"
             )
-        if not (1 <= array.shape[1] <= MOST_NODES + 1 and 1 <= array.shape[2] <= MOST_PLANS):
+        if not (1 <= array.shape[1] <= MAX_NODES + 1 and 1 <= array.shape[2] <= MAX_PLANS):
             raise PolicyError(
-                f"{where} has {_sizes(array.shape)} numbers; at most {EVENTS} x {MOST_NODES + 1} x "
-                f"{MOST_PLANS}"
+                f"{where} has {_sizes(array.shape)} numbers; at most {EVENTS} x {MAX_NODES + 1} x "
+                f"{MAX_PLANS}"
             )
         if array.min() < 0 or array.max() >= array.shape[2]:
             raise PolicyError(f"{where} names plans out of 0 to {array.shape[2] - 1}")
@@ -293,14 +293,15 @@ def _ratings(weights: Any) -> Ratings:
     expected = shapes()
     if not isinstance(weights, dict) or set(weights) != set(expected):
         raise PolicyError(f"field 'weights' must have exactly {', '.join(expected)}")
-    made = {}
+    ratings = {}
     for name, shape in expected.items():
-        made[name] = _numbers(weights[name], f"field 'weights.{name}'")
-        if made[name].shape != shape:
+        ratings[name] = _numbers(weights[name], f"field 'weights.{name}'")
+        if ratings[name].shape != shape:
             raise PolicyError(
-                f"field 'weights.{name}' is {_sizes(made[name].shape)} numbers, not {_sizes(shape)}"
+                f"field 'weights.{name}' is {_sizes(ratings[name].shape)} numbers, "
+                f"not {_sizes(shape)}"
             )
-    return Ratings(made)
+    return Ratings(ratings)
 
 
 def _layer(content: Any, inputs: int, where: str) -> Layer:
@@ -333,18 +334,18 @@ def _recorded(content: dict[str, Any]) -> Recorded:
         raise PolicyError(f"field 'seed' must be a whole number from 0, not {shown(seed)}")
     if not isinstance(plans, dict):
         raise PolicyError("field 'plans' must be an object of problems")
-    made = {}
+    runs = {}
     for name, courses in plans.items():
         if not isinstance(courses, list) or not 1 <= len(courses) <= 64:
             raise PolicyError(f"field 'plans.{name[:80]}' must be a list of 1 to 64 courses")
         for course in courses:
-            is_plans = isinstance(course, list) and len(course) <= MOST_INTERVALS
-            if not (is_plans and all(type(k) is int and 0 <= k < MOST_PLANS for k in course)):
+            is_plans = isinstance(course, list) and len(course) <= MAX_INTERVALS
+            if not (is_plans and all(type(k) is int and 0 <= k < MAX_PLANS for k in course)):
                 raise PolicyError(
-                    f"field 'plans.{name[:80]}' must be lists of plans from 0 to {MOST_PLANS - 1}"
+                    f"field 'plans.{name[:80]}' must be lists of plans from 0 to {MAX_PLANS - 1}"
                 )
-        made[name] = tuple(map(tuple, courses))
-    return Recorded(seed, made, rule)
+        runs[name] = tuple(map(tuple, courses))
+    return Recorded(seed, runs, rule)
 
 
 def _numbers(content: Any, where: str) -> np.ndarray:
@@ -360,7 +361,7 @@ def _numbers(content: Any, where: str) -> np.ndarray:
 def _whole_numbers(content: Any, where: str) -> np.ndarray:
     """Return nested lists as int64."""
     flat, shape = _flat(content, (int,), where)
-    if any(abs(value) > MOST_PLANS for value in flat):
+    if any(abs(value) > MAX_PLANS for value in flat):
         raise PolicyError(f"{where} must be numbers of plans")
     return np.array(flat, dtype=np.int64).reshape(shape)
 
@@ -416,5 +417,5 @@ def with_arrays(content: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> di
             layers[part].append(row)
     if left:
         raise PolicyError(f"field 'file': it has {shown(next(iter(left)))}, which is no layer")
-    rest = {key: value for key, value in content.items() if key != "activations"}
-    return {**rest, "layers": layers}
+    others = {key: value for key, value in content.items() if key != "activations"}
+    return {**others, "layers": layers}

@@ -16,7 +16,7 @@ from parenvs.agents.elastic.formats import (
     read_policy,
 )
 from parenvs.agents.elastic.rules import RULES
-from parenvs.tasks.elastic.library import MOST_PLANS
+from parenvs.tasks.elastic.library import MAX_PLANS
 from parenvs.tasks.elastic.load import load_elastic
 from parenvs.tasks.elastic.markov import Markov
 from parenvs.tasks.elastic.problem import Elastic
@@ -43,8 +43,8 @@ def seeds(problem: Elastic, seed: int) -> range:
 
 def load(name: str) -> Elastic:
     """Load a problem: ``SET/NAME`` of a shipped set, or ``TRACE/MODEL``."""
-    place, _, member = name.partition("/")
-    return load_elastic(name) if place.startswith("elastic-") else load_elastic(place, member)
+    set_name, _, member = name.partition("/")
+    return load_elastic(name) if set_name.startswith("elastic-") else load_elastic(set_name, member)
 
 
 def play(job: dict[str, Any]) -> dict[str, Plans]:
@@ -62,10 +62,10 @@ def play(job: dict[str, Any]) -> dict[str, Plans]:
         return {name: followed(policy, x, job["seed"]) for name, x in problems.items()}
     assert not isinstance(policy, Recorded)
     chains = {k: x for k, x in problems.items() if isinstance(x.source, Markov)}
-    found = together(policy, chains, job["seed"]) if chains else {}
+    plans = together(policy, chains, job["seed"]) if chains else {}
     for name in problems.keys() - chains.keys():
-        found |= together(policy, {name: problems[name]}, job["seed"])
-    return found
+        plans |= together(policy, {name: problems[name]}, job["seed"])
+    return plans
 
 
 def followed(rule: Rule, problem: Elastic, seed: int) -> Plans:
@@ -100,11 +100,11 @@ def together(
         chosen[rows] = _chosen(policy, batch, rows)
         _, over = batch.step(rows, chosen[rows])
         rows = rows[~over]
-    found: dict[str, Plans] = {name: [] for name in problems}
+    plans: dict[str, Plans] = {name: [] for name in problems}
     names = list(problems)
     for row, (i, _) in enumerate(each):
-        found[names[i]].append(batch.chosen[row, : batch.length[row]].tolist())
-    return found
+        plans[names[i]].append(batch.chosen[row, : batch.length[row]].tolist())
+    return plans
 
 
 def _chosen(policy: Table | Network | Ratings, batch: Turns, rows: np.ndarray) -> np.ndarray:
@@ -132,4 +132,4 @@ def _looked_up(policy: Table, batch: Turns, rows: np.ndarray, fits: np.ndarray) 
         known = plan < table.shape[2]
         event = batch.event[these]
         result[mine] = np.where(known, table[event, nodes, plan * known], 0)
-    return np.asarray(np.where(fits[np.arange(len(rows)), result % MOST_PLANS], result, 0))
+    return np.asarray(np.where(fits[np.arange(len(rows)), result % MAX_PLANS], result, 0))

@@ -124,17 +124,17 @@ class LookAhead:
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
         """See ``Policy``."""
-        place = moment.interval % WINDOW
+        slot = moment.interval % WINDOW
         first = moment.interval == 0  # those that are there at the beginning did not join
-        self.left[place], self.joined[place] = left, 0 if first else joined
-        self.there[place] = moment.nodes
+        self.left[slot], self.joined[slot] = left, 0 if first else joined
+        self.there[slot] = moment.nodes
         seen = min(moment.interval + 1, WINDOW)
         leave = round(float(self.left.sum() / max(self.there.sum(), 1.0)), 3)
         trend = float((self.joined - self.left).sum()) / seen
-        most = self.problem.nodes
+        max_nodes = self.problem.nodes
         steps = min(self.ahead, self.problem.intervals - moment.interval)
         nodes = tuple(
-            int(np.clip(round(moment.nodes + trend * h), 0, most)) for h in range(1, steps)
+            int(np.clip(round(moment.nodes + trend * h), 0, max_nodes)) for h in range(1, steps)
         )
         after = self._value(leave, nodes)
         fits = self.problem.fits(moment.nodes)

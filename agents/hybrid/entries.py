@@ -50,7 +50,7 @@ from parenvs.tasks.hybrid.space import software_of
 from parenvs.tasks.hybrid.uniform import Uniform
 from parenvs.view.words import duration
 
-MOST_MICRO_BATCH = 16
+MAX_MICRO_BATCH = 16
 """Samples of a micro-batch in one replica of a plan of task ``hetero``, at most."""
 TIERS_OF_HYBRID = {"inside": "hybrid-test", "outside": "hybrid-outside"}
 """Tier of task ``hybrid`` -> the set that its problems are the first of."""
@@ -146,8 +146,8 @@ class HeteroProblem(HybridProblem):
             (plan.context == 1, "field 'context' must be 1"),
             (plan.expert == 1, "field 'expert' must be 1"),
             (
-                plan.micro_batch <= MOST_MICRO_BATCH,
-                f"field 'micro_batch' is {plan.micro_batch:,}, at most {MOST_MICRO_BATCH}",
+                plan.micro_batch <= MAX_MICRO_BATCH,
+                f"field 'micro_batch' is {plan.micro_batch:,}, at most {MAX_MICRO_BATCH}",
             ),
             (
                 all(stage.devices == inside for stage in plan.stages),

@@ -59,13 +59,13 @@ def neh(problem: Order) -> Answer:
 def random_order(problem: Order, judged: int, rng: np.random.Generator) -> Answer:
     """Return the best of ``judged`` random orders."""
     begin = time.perf_counter()
-    best, least = np.arange(problem.micro_batches), np.inf
+    best, lowest = np.arange(problem.micro_batches), np.inf
     for start in range(0, judged, BLOCK):
         count = min(BLOCK, judged - start)
         orders = rng.permuted(np.tile(np.arange(problem.micro_batches), (count, 1)), axis=1)
-        found = problem.length(orders)
-        if found.min() < least:
-            best, least = orders[int(np.argmin(found))], found.min()
+        lengths = problem.length(orders)
+        if lengths.min() < lowest:
+            best, lowest = orders[int(np.argmin(lengths))], lengths.min()
     return _answer(problem, best, "random", judged, begin)
 
 
@@ -94,10 +94,10 @@ def local_search(
     while left > 0 and problem.micro_batches > 1:
         tried = np.array([_moved(order, rng) for _ in range(min(width, left))])
         left -= len(tried)
-        found = problem.length(tried)
-        best = int(np.argmin(found))
-        if found[best] <= length:
-            order, length = tried[best], float(found[best])
+        lengths = problem.length(tried)
+        best = int(np.argmin(lengths))
+        if lengths[best] <= length:
+            order, length = tried[best], float(lengths[best])
     return _answer(problem, order, "swap", judged, begin)
 
 

@@ -39,7 +39,7 @@ def reference_of(problem: Order) -> dict[str, Any]:
     """Compute the reference of a problem, as an object of JSON types (seconds)."""
     if problem.micro_batches <= FEW:
         answer = exact_order(problem)
-        found = {"bound": answer.bound, "length": answer.cost, "proven": answer.proven}
+        reference = {"bound": answer.bound, "length": answer.cost, "proven": answer.proven}
         order = answer.plan.order
     else:
         starts = (None, neh(problem).plan.order)
@@ -49,9 +49,9 @@ def reference_of(problem: Order) -> dict[str, Any]:
         ]
         best = min(answers, key=lambda answer: answer.cost)
         bound = path_bound(problem)
-        found = {"bound": bound, "length": best.cost, "proven": False}
+        reference = {"bound": bound, "length": best.cost, "proven": False}
         order = best.plan.order
-    return {"fingerprint": problem.fingerprint, **found, "order": list(order)}
+    return {"fingerprint": problem.fingerprint, **reference, "order": list(order)}
 
 
 def fault_of(problem: Order, row: dict[str, Any]) -> str:

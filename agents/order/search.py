@@ -96,15 +96,15 @@ class _Expansion:
         if not left.any():
             return self.problem.length(order)
         placed, stages = order.shape[1], self.stages
-        rest = left @ self.work
+        remaining = left @ self.work
         for stage in range(stages):  # backward passes of what is placed
             waiting = order[:, max(placed - (stages - 1 - stage), 0) :]
-            rest[:, stage] += self.seconds.backward[waiting, stage].sum(axis=1)
+            remaining[:, stage] += self.seconds.backward[waiting, stage].sum(axis=1)
         free = np.where(left[:, None, None, :], self.between, np.inf).min(axis=3)
         start = frontier[:, :, None] + np.triu(np.ones((stages, stages))) * free
         start = np.where(np.triu(np.ones((stages, stages), dtype=bool)), start, 0.0).max(axis=1)
         tail = np.where(left[:, :, None], self.tail, np.inf).min(axis=1)
-        return np.asarray((start + rest + tail).max(axis=1))
+        return np.asarray((start + remaining + tail).max(axis=1))
 
 
 def exact_order(
@@ -149,9 +149,9 @@ def exact_order(
         children = expansion.children(nodes)
         judged += len(children.bound)
         if depth + 1 == complete:
-            least = int(np.argmin(children.bound))
-            if children.bound[least] < length:
-                best, length = children.order[least], float(children.bound[least])
+            lowest = int(np.argmin(children.bound))
+            if children.bound[lowest] < length:
+                best, length = children.order[lowest], float(children.bound[lowest])
             continue
         promising = np.flatnonzero(children.bound < length * (1 - CLOSE))
         promising = promising[np.argsort(children.bound[promising], kind="stable")]

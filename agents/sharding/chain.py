@@ -52,20 +52,20 @@ class Chain:
         self.space = np.zeros((2 * largest + 1) * widest)
 
     def move(
-        self, priced: np.ndarray, warm: float, made: int, moves: int, total: int, lead: float
+        self, priced: np.ndarray, warm: float, done: int, moves: int, total: int, lead: float
     ) -> None:
         """Make some moves.
 
         Args:
             priced: (s,) price of the memory of each strategy.
             warm: temperature of the chain's first move, in units of cost.
-            made: number of moves made before.
+            done: number of moves made before.
             moves: number of moves to make.
             total: number of moves of the whole chain, over which it cools.
             lead: by how much the plan it is at costs more than the best one known.
         """
         self.change += improve(
             self.model, priced, self.tree, self.chosen, self.best, self.local, self.blocked,
-            self.marks, self.space, self.rng, lead, made, moves, total, self.largest, warm,
+            self.marks, self.space, self.rng, lead, done, moves, total, self.largest, warm,
             warm / _COOLED, 1.0,
         )  # fmt: skip

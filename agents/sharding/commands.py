@@ -53,11 +53,9 @@ def add_files(files: Annotated[list[Path], typer.Argument(metavar="FILE...")]) -
     from parenvs.tasks.sharding import store
 
     for path in files:
-        problem, place, same = store.add(path)
+        problem, copy, same = store.add(path)
         check = "the contest's file by its SHA-256" if same else "its SHA-256 is not listed"
-        say(
-            f"{problem.name}: {len(problem):,} nodes, {len(problem.ends):,} edges; {check}; {place}"
-        )
+        say(f"{problem.name}: {len(problem):,} nodes, {len(problem.ends):,} edges; {check}; {copy}")
 
 
 def list_() -> None:

@@ -67,8 +67,8 @@ def solve_core(m: Arrays, kept: np.ndarray, price: np.ndarray, seconds: float) -
     count = len(costs)
     scale = max(float(np.median(costs[costs > 0])) if (costs > 0).any() else 1.0, 1.0)
     # HiGHS takes indices of 32 bits; SciPy before 1.12 hands it whatever it is given.
-    places = (np.asarray(rows, dtype=np.int32), np.asarray(columns, dtype=np.int32))
-    equal = coo_array((entries, places), shape=(len(right), count)).tocsr()
+    coordinates = (np.asarray(rows, dtype=np.int32), np.asarray(columns, dtype=np.int32))
+    equal = coo_array((entries, coordinates), shape=(len(right), count)).tocsr()
     integral = np.zeros(count)
     integral[: len(values)] = 1
     times = [int(t) for t in np.argsort(-price, kind="stable")[:_TIMES] if price[t] > 0]
@@ -81,34 +81,34 @@ def solve_core(m: Arrays, kept: np.ndarray, price: np.ndarray, seconds: float) -
         constraints = [LinearConstraint(equal, right, right)]
         if times:
             constraints.append(_memory(m, values, node, times, count, top))
-        found = milp(
+        result = milp(
             costs / scale,
             integrality=integral,
             bounds=Bounds(0, 1),
             constraints=constraints,
             options={"time_limit": left, "mip_rel_gap": 1e-9},
         )
-        told = found.mip_dual_bound
+        told = result.mip_dual_bound
         if told is not None and np.isfinite(told) and not tightened:
             value = told * scale
             value += shift - _TRUST * abs(value)
             bound = value if bound is None else max(bound, value)
-        if found.x is None:
-            return Core(None, bound, found.status == 2 and not tightened)
+        if result.x is None:
+            return Core(None, bound, result.status == 2 and not tightened)
         chosen = np.zeros(len(m.offset) - 1, dtype=np.int64)
-        (taken,) = np.nonzero(found.x[: len(values)] > 0.5)
+        (taken,) = np.nonzero(result.x[: len(values)] > 0.5)
         chosen[node[taken]] = values[taken] - m.offset[node[taken]]
         profile(m, chosen, used)
         excess = used[:-1] - m.slack
         if len(taken) == len(chosen) and not (excess > 0).any():
-            return Core(chosen, bound, found.status == 0 and not tightened)
+            return Core(chosen, bound, result.status == 0 and not tightened)
         worst = [int(t) for t in np.argsort(-excess / np.maximum(m.slack, 1))[:_TIMES]]
         fresh = [t for t in worst if excess[t] > 0 and t not in times]
         for t in times:  # HiGHS's tolerances let it exceed a row by a little
             if excess[t] > 0:
                 top[t] -= 2 * excess[t] / max(int(m.slack[t]), 1)
                 tightened = True
-        if found.status != 0 or len(taken) != len(chosen):
+        if result.status != 0 or len(taken) != len(chosen):
             return Core(None, bound, False)
         times += fresh
     return Core(None, bound, False)
@@ -126,7 +126,7 @@ def _polytope(
     count = len(m.offset) - 1
     spans = _spans(m.offset)
     listed = [np.flatnonzero(kept[a:b]) for a, b in spans]
-    some = column >= 0
+    is_free = column >= 0
     costs = [
         np.concatenate(
             [
@@ -135,8 +135,8 @@ def _polytope(
             ]
         )
     ]
-    rows, columns, entries = [node], [column[some]], [np.ones(int(some.sum()))]
-    row, col = count, int(some.sum())
+    rows, columns, entries = [node], [column[is_free]], [np.ones(int(is_free.sum()))]
+    row, col = count, int(is_free.sum())
     for source in range(count):
         for p in range(m.start[source], m.start[source + 1]):
             other = int(m.neighbour[p])
@@ -192,6 +192,6 @@ def _memory(
             usage = m.usage[m.term_at[term] : m.term_at[term] + size]
             used[begin : begin + size] += usage
         own = used[values] / max(int(m.slack[time_]), 1)
-        places = np.zeros(len(own), np.int32), np.arange(len(own), dtype=np.int32)
-        lines.append(csr_array((own, places), shape=(1, count)))
+        coordinates = np.zeros(len(own), np.int32), np.arange(len(own), dtype=np.int32)
+        lines.append(csr_array((own, coordinates), shape=(1, count)))
     return LinearConstraint(vstack(lines).tocsr(), -np.inf, top[times])

@@ -49,7 +49,7 @@ def random_plans(problem: Sharding, evaluations: int, rng: np.random.Generator) 
     """
     begin = time.perf_counter()
     board = _board(problem)
-    best, least = board.witness, float(board.reduced.cost(board.witness))
+    best, lowest = board.witness, float(board.reduced.cost(board.witness))
     for start in range(0, evaluations, EPISODES):
         count = min(EPISODES, evaluations - start)
         rows = np.arange(count)
@@ -61,8 +61,8 @@ def random_plans(problem: Sharding, evaluations: int, rng: np.random.Generator) 
             drawn = np.where(game.legal[open_], rng.random(game.legal[open_].shape), -1.0)
             game.play(open_, drawn.argmax(axis=1))
         cheapest = int(np.where(np.isnan(game.cost), np.inf, game.cost).argmin())
-        if game.cost[cheapest] < least:
-            best, least = game.chosen[cheapest, : len(board)].copy(), float(game.cost[cheapest])
+        if game.cost[cheapest] < lowest:
+            best, lowest = game.chosen[cheapest, : len(board)].copy(), float(game.cost[cheapest])
     return _answer(board, best, "random", evaluations, begin)
 
 

@@ -23,8 +23,8 @@ def empty_tree(m: Arrays) -> np.ndarray:
     tree = np.zeros((2, 2 * half), dtype=np.int64)
     tree[0, half:] = _LEAST
     tree[0, half : half + len(m.slack)] = -m.slack
-    for place in range(half - 1, 0, -1):
-        tree[0, place] = max(tree[0, 2 * place], tree[0, 2 * place + 1])
+    for index in range(half - 1, 0, -1):
+        tree[0, index] = max(tree[0, 2 * index], tree[0, 2 * index + 1])
     return tree
 
 

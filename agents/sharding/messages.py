@@ -71,12 +71,12 @@ def sweep(
             degree = m.start[node + 1] - m.start[node]
             share = 1.0 / max(after, degree - after, 1)
             if turn == 1:
-                least = np.inf
+                minimum = np.inf
                 for s in range(size):
-                    least = min(least, work[s])
-                bound += least
+                    minimum = min(minimum, work[s])
+                bound += minimum
                 for s in range(size):
-                    work[s] -= least
+                    work[s] -= minimum
                     marginals[begin + s] = work[s]
             for p in range(m.start[node], m.start[node + 1]):
                 other = m.neighbour[p]
@@ -97,13 +97,13 @@ def sweep(
                     for t in range(width):
                         total = value + line[t]
                         out[t] = total if total < out[t] else out[t]
-                least = np.inf
+                minimum = np.inf
                 for t in range(width):
-                    least = min(least, out[t])
+                    minimum = min(minimum, out[t])
                 for t in range(width):
-                    out[t] -= least
+                    out[t] -= minimum
                 if turn == 1:
-                    bound += least
+                    bound += minimum
     return bound
 
 

@@ -39,8 +39,8 @@ def arrays_of(reduced: Reduced) -> Arrays:
     target = np.concatenate([b, a])
     edges = len(a)
     order = np.lexsort((target, source))
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
+    position = np.empty_like(order)
+    position[order] = np.arange(len(order))
     edge_sizes = np.diff(reduced.edge_offset)
     lengths = np.concatenate([edge_sizes, edge_sizes])[order]
     table = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -48,7 +48,7 @@ def arrays_of(reduced: Reduced) -> Arrays:
     values = np.where(reduced.edge_costs >= NEVER, np.inf, reduced.edge_costs.astype(float))
     for edge in range(edges):
         one = values[reduced.edge_offset[edge] : reduced.edge_offset[edge + 1]]
-        first, second = table[place[edge]], table[place[edge + edges]]
+        first, second = table[position[edge]], table[position[edge + edges]]
         pair[first : first + len(one)] = one
         pair[second : second + len(one)] = one.reshape(sizes[a[edge]], -1).T.ravel()
     message = np.concatenate([[0], np.cumsum(sizes[source[order]])]).astype(np.int64)
@@ -58,7 +58,7 @@ def arrays_of(reduced: Reduced) -> Arrays:
         costs=reduced.costs.astype(float),
         start=np.searchsorted(source[order], np.arange(count + 1)).astype(np.int64),
         neighbour=target[order],
-        reverse=place[(order + edges) % max(2 * edges, 1)],
+        reverse=position[(order + edges) % max(2 * edges, 1)],
         table=table[:-1],
         pair=pair,
         message=message,

@@ -374,8 +374,8 @@ class Search:
         while self.clock.spent < until and not self.proven:
             turn += 1
             left = until - self.clock.spent
-            least = max(_COOLING[0] * len(self.reduced), _COOLING[1])
-            moves = min(least * luby(turn), int(left / self.pace))
+            min_temperature = max(_COOLING[0] * len(self.reduced), _COOLING[1])
+            moves = min(min_temperature * luby(turn), int(left / self.pace))
             start = self.decoded if turn % 2 else None
             self.cool(_HOT[turn // 2 % len(_HOT)], moves=moves, start=start)
 
@@ -399,8 +399,8 @@ class Search:
             self.raise_bound(0.01, 20)
         if self.chosen is not None and not self.proven:
             before = self.chosen
-            found = self.anneal(Arm(warm, _LARGEST[0]), share, start, moves)
-            self.combine(before, found)
+            cost = self.anneal(Arm(warm, _LARGEST[0]), share, start, moves)
+            self.combine(before, cost)
 
     def combine(self, *others: np.ndarray) -> None:
         """Take connected parts in which the best plan differs from others, where they are cheaper.
@@ -455,24 +455,24 @@ class Search:
             total = max(moves, 50)
         elif np.isfinite(self.clock.left):
             total = max(int(min(total, 0.25 * self.clock.left / self.pace)), 50)
-        made, part = 0, max(min(total // 10, int(0.5 / self.pace)), 1)
+        done, part = 0, max(min(total // 10, int(0.5 / self.pace)), 1)
         first, until = plan_cost(model, start), self.clock.spent + (share or 0.0) * self.clock.left
         with ThreadPoolExecutor(len(chains)) as pool:
-            while made < total and self.clock.left > 0 and not self.proven:
+            while done < total and self.clock.left > 0 and not self.proven:
                 begin = self.clock.spent
                 if share is not None:
-                    total = made + max(int((until - begin) / self.pace), 1)
-                some = min(part, total - made)
+                    total = done + max(int((until - begin) / self.pace), 1)
+                batch = min(part, total - done)
                 leads = [max(0.0, first + chain.change - self.cost) for chain in chains]
                 moving = [
-                    pool.submit(chain.move, priced, warm, made, some, total, lead)
+                    pool.submit(chain.move, priced, warm, done, batch, total, lead)
                     for chain, lead in zip(chains, leads, strict=True)
                 ]
                 for chain, one in zip(chains, moving, strict=True):
                     one.result()
                     self.offer(chain.best)
-                made += some
-                self.pace = 0.5 * self.pace + 0.5 * (self.clock.spent - begin) / some
+                done += batch
+                self.pace = 0.5 * self.pace + 0.5 * (self.clock.spent - begin) / batch
                 self.collect()
                 self.say(f"trees at {arm.warm:g}")
         return chains[0].chosen

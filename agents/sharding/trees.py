@@ -52,7 +52,7 @@ def complete(
             else:
                 for s in range(size):
                     work[s] += messages[m.message[p] + s]
-        found = -1
+        strategy = -1
         for _ in range(size):
             best = 0
             for s in range(1, size):
@@ -63,20 +63,20 @@ def complete(
             if fits(m, tree, node, best) and leaves_choice(m, allowed, node, best):
                 place_node(m, tree, node, best, 1)
                 if tree[0, 1] <= 0:
-                    found = best
+                    strategy = best
                     break
                 place_node(m, tree, node, best, -1)  # its terms fit alone, but not together
             work[best] = np.inf
-        if found < 0:
+        if strategy < 0:
             return node
-        chosen[node] = found
+        chosen[node] = strategy
         for p in range(m.start[node], m.start[node + 1]):
             other = m.neighbour[p]
             if other > node:
                 at, row = m.offset[other], m.table[p]
                 width = m.offset[other + 1] - at
                 for t in range(width):
-                    if m.pair[row + found * width + t] == np.inf:
+                    if m.pair[row + strategy * width + t] == np.inf:
                         allowed[at + t] = 0
     return -1
 
@@ -90,12 +90,12 @@ def leaves_choice(m: Arrays, allowed: np.ndarray, node: int, strategy: int) -> b
             continue
         at = m.offset[other]
         width = m.offset[other + 1] - at
-        row, some = m.table[p] + strategy * width, False
+        row, is_free = m.table[p] + strategy * width, False
         for t in range(width):
             if allowed[at + t] and m.pair[row + t] < np.inf:
-                some = True
+                is_free = True
                 break
-        if not some:
+        if not is_free:
             return False
     return True
 
@@ -188,7 +188,7 @@ def improve(
                         frontier[at] = m.reverse[p]
             if size == wanted:
                 break
-            found = False
+            improved = False
             while waiting:
                 at = int(rng.random() * waiting)
                 through = frontier[at]
@@ -196,9 +196,9 @@ def improve(
                 frontier[at] = frontier[waiting]
                 node = m.neighbour[m.reverse[through]]
                 if marks[node] == -1:
-                    found = True
+                    improved = True
                     break
-            if not found:
+            if not improved:
                 break
         # Costs of each strategy with the neighbours outside of the tree; the forbidden ones are
         # counted in the second half meanwhile.
@@ -245,8 +245,8 @@ def improve(
                     p = parents[i]
                     other = m.neighbour[p]
                     width = m.offset[other + 1] - m.offset[other]
-                    there = fresh[marks[other] - 1]
-                    change += m.pair[m.table[p] + new * width + there]
+                    target = fresh[marks[other] - 1]
+                    change += m.pair[m.table[p] + new * width + target]
                     change -= m.pair[m.table[p] + old * width + chosen[other]]
             if same:
                 break
@@ -357,18 +357,18 @@ def best_subtrees(
         node, other = nodes[i], m.neighbour[p]
         width, across = m.offset[node + 1] - m.offset[node], m.offset[other + 1] - m.offset[other]
         above, row, below = half + (marks[other] - 1) * widest, m.table[p], half + i * widest
-        value, line, least = space[below], m.pair[row : row + across], space[low : low + across]
+        value, line, costs = space[below], m.pair[row : row + across], space[low : low + across]
         for t in range(across):
-            least[t] = value + line[t]
+            costs[t] = value + line[t]
         for s in range(1, width):
             value = space[below + s]
             row += across
             line = m.pair[row : row + across]
             for t in range(across):
                 whole = value + line[t]
-                least[t] = whole if whole < least[t] else least[t]
+                costs[t] = whole if whole < costs[t] else costs[t]
         for t in range(across):
-            space[above + t] += least[t]
+            space[above + t] += costs[t]
     for i in range(size):
         width = m.offset[nodes[i] + 1] - m.offset[nodes[i]]
         below = half + i * widest

@@ -23,8 +23,8 @@ STACKS = {"h100": "llama-2024", "a100": "megascale-2024"}
 """Device of a drawn cluster -> its stack; with both, sends are overlapped."""
 STATE_BYTES = 18.0
 """Bytes of a parameter's weight, gradient, master copy and moments where nothing is shared."""
-_MOST_STATES = 0.45  # share of the cluster's memory that they may take
-_MOST_LAYER = 0.2  # share of a server's memory that those of one block may take
+_MAX_STATES = 0.45  # share of the cluster's memory that they may take
+_MAX_LAYER = 0.2  # share of a server's memory that those of one block may take
 _LARGEST_SEED = 2**31
 
 
@@ -179,8 +179,8 @@ def _shape(tier: Tier, rng: np.random.Generator, name: str, cluster: Cluster) ->
         )
         block = STATE_BYTES * sum(shape.block_parameters)
         server = cluster.memory_limit * DEVICES_PER_SERVER
-        fits = STATE_BYTES * shape.parameters <= _MOST_STATES * server * tier.servers
-        if fits and block <= _MOST_LAYER * server:
+        fits = STATE_BYTES * shape.parameters <= _MAX_STATES * server * tier.servers
+        if fits and block <= _MAX_LAYER * server:
             return shape
 
 

@@ -222,7 +222,7 @@ def test_env__bad_problems(mine, tmp_path):
 
 
 def test_env__too_many_classes(monkeypatch):
-    monkeypatch.setattr("parenvs.tasks.partition.episode.MOST_CLASSES", 3)
+    monkeypatch.setattr("parenvs.tasks.partition.episode.MAX_CLASSES", 3)
     problem = load_partitioning("big-lstm", "1x8:v100", reward="step_time", memory_limit=True)
     with pytest.raises(InfeasibleError, match="8 classes; PartitionPlan-v0 has at most 3"):
         make(problem=problem)

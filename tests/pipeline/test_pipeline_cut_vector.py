@@ -77,7 +77,7 @@ def test_vector__equals_single_ones(kwargs, mode):
 
 @modes
 def test_vector__equals_single_ones_without_tables(mode, monkeypatch):
-    monkeypatch.setattr("parenvs.tasks.pipeline.game.cut_kernel.MOST_OPENINGS", 0)
+    monkeypatch.setattr("parenvs.tasks.pipeline.game.cut_kernel.MAX_OPENINGS", 0)
     monkeypatch.setattr(
         "parenvs.tasks.pipeline.game.cut_kernel.BLOCK", 50
     )  # several blocks of environments

@@ -33,7 +33,7 @@ from parenvs.agents.hybrid.tables import FIRST, INNER, LAST
 from parenvs.tasks.pipeline.formulas import prepend_core, prepend_tail
 
 _BLOCK = 40_000  # labels that are extended at once
-MOST_LABELS = 12_000_000
+MAX_LABELS = 12_000_000
 """Labels above which a search gives up: about 2 GB."""
 
 
@@ -169,7 +169,7 @@ class ServerLabels:
                 if time.perf_counter() > self.deadline:
                     raise OutOfTimeError
                 parts += self._stage(k, kind, rows[begin : begin + _BLOCK], labels)
-            if kept_before + sum(len(part.core) for part in parts) > MOST_LABELS:
+            if kept_before + sum(len(part.core) for part in parts) > MAX_LABELS:
                 raise OutOfTimeError
         if not parts:
             return labels.take(np.zeros(0, dtype=np.int64))

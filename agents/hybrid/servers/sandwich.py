@@ -27,9 +27,9 @@ from parenvs.core.answer import Answer
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints
 
-MOST_TYPES = 8
+MAX_TYPES = 8
 """Types of servers, at most."""
-MOST_STATES = 20_000
+MAX_STATES = 20_000
 """Sets of servers by type, at most."""
 SECONDS = 60.0
 """Seconds of each search of the planner, by default."""
@@ -83,8 +83,8 @@ def types(speeds: np.ndarray, holds: np.ndarray, most: int, states: int) -> list
 
 def lower_bound(
     orders: Orders,
-    most_types: int = MOST_TYPES,
-    states: int = MOST_STATES,
+    most_types: int = MAX_TYPES,
+    states: int = MAX_STATES,
     deadline: float = np.inf,
 ) -> tuple[float, int]:
     """Return a certified lower bound of every plan of one server a stage, and labels kept.
@@ -164,8 +164,8 @@ def _judge(
 
 def rounded_down(
     orders: Orders,
-    most_types: int = MOST_TYPES,
-    states: int = MOST_STATES,
+    most_types: int = MAX_TYPES,
+    states: int = MAX_STATES,
     deadline: float = np.inf,
 ) -> int:
     """Judge the best plan with every server as slow as the slowest of its type; return labels kept.
@@ -200,8 +200,8 @@ def rounded_down(
 def sandwich(
     problem: Hybrid,
     limits: Constraints = ONE_SERVER,
-    most_types: int = MOST_TYPES,
-    states: int = MOST_STATES,
+    most_types: int = MAX_TYPES,
+    states: int = MAX_STATES,
     time_limit: float | None = None,
     orders: Orders | None = None,
 ) -> Answer:

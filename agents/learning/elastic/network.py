@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.arrays import Array, joined, namespace, positive
-from parenvs.tasks.elastic.library import MOST_SPARES
-from parenvs.tasks.elastic.trace import MOST_NODES
+from parenvs.tasks.elastic.library import MAX_SPARES
+from parenvs.tasks.elastic.trace import MAX_NODES
 
 WIDTH, LAST = 32, 16
 """Widths of the hidden layers, and of the last of them."""
@@ -55,7 +55,7 @@ def features(plans: Array, change: Array, numbers: Array) -> Seen:
     xp = namespace(plans)
     nodes, leaving, joining = (numbers[:, i : i + 1] for i in (0, 13, 14))
     rate, used = plans[..., 5], plans[..., 3]
-    held = used + plans[..., 4] * (MOST_SPARES / MOST_NODES)
+    held = used + plans[..., 4] * (MAX_SPARES / MAX_NODES)
     fits = xp.where((held <= nodes + 1e-4) & (rate > 0), 1.0 + 0.0 * rate, 0.0 * rate)
     most = xp.max(fits * rate, axis=1, keepdims=True).clip(1e-6)
     share = (rate / most).clip(0.0, 2.0)
@@ -64,17 +64,17 @@ def features(plans: Array, change: Array, numbers: Array) -> Seen:
         [
             (10.0 * share - 9.0).clip(-4.0, 2.0), share * seconds, share, seconds, sent, current,
             plans[..., 0], plans[..., 1], plans[..., 2], plans[..., 4], rate,
-            (8.0 * (nodes - held)).clip(-1.0, 1.0), (MOST_NODES * used * leaving).clip(0.0, 2.0),
+            (8.0 * (nodes - held)).clip(-1.0, 1.0), (MAX_NODES * used * leaving).clip(0.0, 2.0),
         ], axis=-1,
     )  # fmt: skip
     each = [numbers[:, i] for i in range(16)]
-    net = MOST_NODES * (joining - nodes * leaving)[:, 0]
+    net = MAX_NODES * (joining - nodes * leaving)[:, 0]
     left = each[12] / each[15].clip(1e-6)  # intervals
     scaled = zip((2.0, 8.0, 8.0, 2.0, 32.0, 8.0), each[:6], strict=True)
     job = xp.stack(
         [
             *((factor * column).clip(0.0, 4.0) for factor, column in scaled), *each[6:13],
-            (20.0 * each[13]).clip(0.0, 2.0), (MOST_NODES * each[14]).clip(0.0, 4.0),
+            (20.0 * each[13]).clip(0.0, 2.0), (MAX_NODES * each[14]).clip(0.0, 4.0),
             net.clip(-2.0, 2.0), most[:, 0], (left / 30.0).clip(0.0, 1.0),
             (each[6] / most[:, 0]).clip(0.0, 1.0),
         ], axis=-1,

@@ -17,7 +17,7 @@ from parenvs.agents.elastic.exact import optimal
 from parenvs.agents.elastic.policies import Rating, seen_of
 from parenvs.agents.learning.rainbow.policy import masked
 from parenvs.agents.learning.vec_env import one_thread
-from parenvs.tasks.elastic.library import MOST_PLANS
+from parenvs.tasks.elastic.library import MAX_PLANS
 from parenvs.tasks.elastic.problem import Elastic
 from parenvs.tasks.elastic.tables import Tables
 from parenvs.tasks.elastic.turns import Turns
@@ -49,7 +49,7 @@ class Lessons:
     ) -> None:
         self.tables = tables = Tables.of(problems)
         first = problems[0]
-        shape = (first.intervals, first.nodes + 1, MOST_PLANS, int(tables.every.max()))
+        shape = (first.intervals, first.nodes + 1, MAX_PLANS, int(tables.every.max()))
         self.after = np.zeros((len(problems), *shape), dtype=np.float16)
         for number, problem in enumerate(problems):
             unit = problem.intervals / problem.ideal

@@ -27,7 +27,7 @@ from parenvs.graph import python_source
 
 CONFIG = "config.json"
 _LARGEST = 1 << 20  # bytes of a configuration
-_MOST_WEIGHTS = 1 << 22  # between layers, so that a network is made in seconds
+_MAX_WEIGHTS = 1 << 22  # between layers, so that a network is made in seconds
 _Share = Annotated[float, number(0, 1)] | None
 _Positive = Annotated[float, number(0, 10**6)] | None
 _Count = Annotated[int, whole(1, 10**9)] | None
@@ -45,9 +45,9 @@ class _Layers:
     def __post_init__(self) -> None:
         """Refuse networks that are not made in seconds."""
         weights = sum(one * other for one, other in pairwise(self.net_arch))
-        if weights > _MOST_WEIGHTS:
+        if weights > _MAX_WEIGHTS:
             raise ParenvsError(
-                f"its layers have {weights:,} weights between them, more than {_MOST_WEIGHTS:,}; "
+                f"its layers have {weights:,} weights between them, more than {_MAX_WEIGHTS:,}; "
                 "give smaller widths"
             )
 

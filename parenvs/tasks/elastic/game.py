@@ -16,7 +16,7 @@ from parenvs.core.source import ORDERS, Drawn, Fixed, Source, Stream, is_sequent
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.tasks.elastic.library import MOST_PLANS
+from parenvs.tasks.elastic.library import MAX_PLANS
 from parenvs.tasks.elastic.load import ELASTIC_SETS, elastic_rows, load_elastic
 from parenvs.tasks.elastic.problem import SECONDS, Elastic
 from parenvs.tasks.elastic.run import Run
@@ -137,14 +137,14 @@ class ElasticPlan(Game):
         self.groups = Groups(count, self.home)
         self._jobs: list[Job] = [None] * count  # type: ignore[list-item]
         self._complete = np.zeros(count, dtype=np.bool_)
-        self._plans = np.zeros((count, MOST_PLANS, len(PLAN_COLUMNS)), dtype=np.float32)
-        self.action_space = spaces.Discrete(MOST_PLANS)
+        self._plans = np.zeros((count, MAX_PLANS, len(PLAN_COLUMNS)), dtype=np.float32)
+        self.action_space = spaces.Discrete(MAX_PLANS)
         self.observation_space = spaces.Dict(
             {
                 key: spaces.Box(0.0, 1.0, shape, np.float32)
                 for key, shape in (
-                    ("plans", (MOST_PLANS, len(PLAN_COLUMNS))),
-                    ("change", (MOST_PLANS, len(CHANGE_COLUMNS))),
+                    ("plans", (MAX_PLANS, len(PLAN_COLUMNS))),
+                    ("change", (MAX_PLANS, len(CHANGE_COLUMNS))),
                     ("numbers", (len(NUMBERS),)),
                 )
             }
@@ -155,7 +155,7 @@ class ElasticPlan(Game):
         """See ``Game.legal``: plans that the nodes are enough for."""
         if self.groups.only:
             return self.home.masks() > 0
-        legal = np.empty((self.count, MOST_PLANS), dtype=np.bool_)
+        legal = np.empty((self.count, MAX_PLANS), dtype=np.bool_)
         for turns, rows, _ in self.groups.of(EVERY):
             legal[rows] = turns.masks()[rows] > 0
         return legal
@@ -172,19 +172,19 @@ class ElasticPlan(Game):
 
     def start(self, rows: Rows) -> None:
         """See ``Game.start``."""
-        for turns, some, _ in self.groups.of(rows):
-            indices = self._rows[some].tolist()
+        for turns, group, _ in self.groups.of(rows):
+            indices = self._rows[group].tolist()
             jobs = [self._jobs[row] for row in indices]
-            turns.start(some, [job.number for job in jobs], [job.drawn for job in jobs])
-            self._plans[some] = turns.tables.plans[turns.row[some]]
+            turns.start(group, [job.number for job in jobs], [job.drawn for job in jobs])
+            self._plans[group] = turns.tables.plans[turns.row[group]]
         self.over[rows] = self._complete[rows] = False
 
     def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
         """See ``Game.play``: choose the plans of an interval."""
         rewards = np.full(len(actions), ILLEGAL)
         columns = self.columns(actions)
-        for turns, some, places in self.groups.of(rows):
-            indices, chosen = self._rows[some], columns[places]
+        for turns, group, positions in self.groups.of(rows):
+            indices, chosen = self._rows[group], columns[positions]
             legal = turns.legal(indices, chosen)
             if not legal.all():
                 self.over[indices[~legal]] = True
@@ -192,7 +192,7 @@ class ElasticPlan(Game):
             if not indices.size:
                 continue
             paid, complete = turns.step(indices, chosen)
-            rewards[places if legal.all() else np.arange(len(actions))[places][legal]] = paid
+            rewards[positions if legal.all() else np.arange(len(actions))[positions][legal]] = paid
             self.over[indices] = self._complete[indices] = complete
         return rewards
 
@@ -202,22 +202,22 @@ class ElasticPlan(Game):
         if len(groups) == 1:
             return {"plans": self._plans[rows], **groups[0][0].observation(rows)}
         observed: dict[str, np.ndarray] = {"plans": self._plans[rows]}
-        for turns, some, places in groups:
-            for key, values in turns.observation(some).items():
+        for turns, group, positions in groups:
+            for key, values in turns.observation(group).items():
                 whole = observed.setdefault(
                     key, np.empty((len(observed["plans"]), *values.shape[1:]), values.dtype)
                 )
-                whole[places] = values
+                whole[positions] = values
         return observed
 
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
         """See ``Game.outcome``: ``samples`` and ``share``, that of the ideal of the very course."""
         indices = self._rows[rows]
         figures = {name: np.full(len(indices), np.nan) for name in ("samples", "share")}
-        for turns, some, places in self.groups.of(indices[self._complete[indices]]):
-            at = np.flatnonzero(self._complete[indices])[places]
-            figures["samples"][at] = turns.total[some]
-            figures["share"][at] = turns.shares(self._rows[some])
+        for turns, group, positions in self.groups.of(indices[self._complete[indices]]):
+            at = np.flatnonzero(self._complete[indices])[positions]
+            figures["samples"][at] = turns.total[group]
+            figures["share"][at] = turns.shares(self._rows[group])
         return figures
 
     def plan(self, row: int) -> Run:  # type: ignore[override]
@@ -269,8 +269,8 @@ def source_of(
         ParenvsError: an argument is wrong.
     """
     is_set = problem is None and instance in ELASTIC_SETS
-    for name, asked in (("order", is_sequential(order)), ("family", family is not None)):
-        if asked and not is_set:
+    for name, is_given in (("order", is_sequential(order)), ("family", family is not None)):
+        if is_given and not is_set:
             raise ParenvsError(
                 f"{name}: it is of a set, like instance='elastic-test'; leave it out"
             )

@@ -17,15 +17,15 @@ from parenvs.tasks.elastic.state import State
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.uniform import Uniform
 
-MOST_PLANS = 64
+MAX_PLANS = 64
 """Most candidates, that of waiting among them."""
-MOST_DEGREES = 46
+MAX_DEGREES = 46
 """Most different degrees; the other candidates are the best of them with spares."""
-MOST_SPARES = 2
+MAX_SPARES = 2
 """Most nodes that a candidate keeps as spares."""
 LOST = 4
 """So many lost nodes stand for more, too."""
-EVENTS = 1 + LOST + MOST_SPARES + 1
+EVENTS = 1 + LOST + MAX_SPARES + 1
 """What may have happened to a plan: nothing; 1 to 4 of its nodes lost; 1 or 2 lost, and spares
 ready; and more lost than replicas hold (``GONE``)."""
 READY, GONE = LOST, EVENTS - 1
@@ -61,9 +61,9 @@ class Library:
 
     def __post_init__(self) -> None:
         """Raise an error if there are no candidates, or too many."""
-        if not 1 <= len(self.candidates) < MOST_PLANS:
+        if not 1 <= len(self.candidates) < MAX_PLANS:
             raise InfeasibleError(
-                f"{self.name}: {len(self.candidates)} candidate plans; from 1 to {MOST_PLANS - 1} "
+                f"{self.name}: {len(self.candidates)} candidate plans; from 1 to {MAX_PLANS - 1} "
                 "are possible, give another cluster or batch"
             )
 
@@ -101,8 +101,8 @@ class Library:
     @cached_property
     def replicas(self) -> np.ndarray:
         """(K,) nodes that hold the same part of the state."""
-        found = [replica_nodes(plan.degrees, self.devices) for plan in self.candidates]
-        return np.array([1, *(x or 1 for x in found)], dtype=np.int64)
+        replicas = [replica_nodes(plan.degrees, self.devices) for plan in self.candidates]
+        return np.array([1, *(x or 1 for x in replicas)], dtype=np.int64)
 
     @cached_property
     def borders(self) -> np.ndarray:
@@ -110,8 +110,8 @@ class Library:
 
         The i-th oldest node in use is replica i % R of group i // R.
         """
-        most = int((self.used // self.replicas).max())
-        return np.minimum(np.arange(most + 1) * self.replicas[:, None], self.used[:, None])
+        max_borders = int((self.used // self.replicas).max())
+        return np.minimum(np.arange(max_borders + 1) * self.replicas[:, None], self.used[:, None])
 
     @cached_property
     def movements(self) -> dict[tuple[Degrees, Degrees, int], Movement]:
@@ -127,8 +127,8 @@ class Library:
         result = {}
         for old in layouts:
             replicas = replica_nodes(old.degrees, self.devices) or 1
-            most = min(LOST, old.hosts - old.hosts // replicas)
-            for count in range(most + 1):
+            max_lost = min(LOST, old.hosts - old.hosts // replicas)
+            for count in range(max_lost + 1):
                 lost = _lost_nodes(old.hosts, replicas, count)
                 for new in layouts:
                     on = old.on(max(old.hosts, new.hosts), lost)
@@ -154,18 +154,18 @@ class Library:
                 is_same = old.degrees == new.degrees
                 for event in range(GONE):
                     lost = event if event <= READY else event - READY
-                    found = movements.get((old.degrees, new.degrees, lost))
-                    if found is None:  # no replica can be left
+                    movement = movements.get((old.degrees, new.degrees, lost))
+                    if movement is None:  # no replica can be left
                         continue
-                    egress[event, k, j] = found.egress_bytes
+                    egress[event, k, j] = movement.egress_bytes
                     joins = bool(self.used[j] > self.used[k] - lost)
                     if event == 0 and is_same:
                         more = new.spares > old.spares
-                        seconds[0, k, j] = costs.planned(found, new.degrees, True) * more
+                        seconds[0, k, j] = costs.planned(movement, new.degrees, True) * more
                     elif event == 0 or event > READY:
-                        seconds[event, k, j] = costs.planned(found, new.degrees, joins)
+                        seconds[event, k, j] = costs.planned(movement, new.degrees, joins)
                     else:
-                        seconds[event, k, j] = costs.unplanned(int(self.used[j]), found)
+                        seconds[event, k, j] = costs.unplanned(int(self.used[j]), movement)
         return seconds, egress
 
     @classmethod
@@ -195,7 +195,7 @@ class Library:
             costs: of changes (default: ``Costs.of_state``).
         """
         cluster, devices = problem.cluster, problem.cluster.devices_per_server
-        found: list[tuple[Degrees, float]] = []
+        modelled: list[tuple[Degrees, float]] = []
         options = list(_degrees(problem))
         for micro_batch in _SHARES["micro_batch"]:
             for mode in _SHARES["recompute"]:
@@ -209,9 +209,9 @@ class Library:
                 fits = size["total"] <= problem.memory_limit
                 rate = np.where(fits & (dp * micro_batch <= problem.batch), problem.batch, 0)
                 rate = rate / seconds["length"]
-                found += [(x, float(y)) for x, y in zip(options, rate, strict=True) if y > 0]
+                modelled += [(x, float(y)) for x, y in zip(options, rate, strict=True) if y > 0]
         best: dict[Degrees, float] = {}
-        for degrees, speed in found:
+        for degrees, speed in modelled:
             best[degrees] = max(best.get(degrees, 0.0), speed)
         state = State.of(problem.model)
         name = f"{problem.instance} on {cluster}"
@@ -272,12 +272,12 @@ def chosen(plans: Iterable[tuple[Degrees, float]], devices: int) -> tuple[Candid
     for nodes, minus, degrees in rows:
         best = max(best, -minus)
         regret.append((1 + minus / best, nodes, degrees, -minus))
-    kept = sorted(regret)[:MOST_DEGREES]
-    room = MOST_PLANS - 1 - len(kept)
+    kept = sorted(regret)[:MAX_DEGREES]
+    room = MAX_PLANS - 1 - len(kept)
     fastest = [row for row in sorted(kept, key=lambda row: -row[1]) if row[0] == 0.0]
-    most = max(row[1] for row in kept)
-    more = [(row, spares) for spares in range(1, MOST_SPARES + 1) for row in fastest]
-    more = [(row, spares) for row, spares in more if row[1] + spares <= most][:room]
+    max_nodes = max(row[1] for row in kept)
+    more = [(row, spares) for spares in range(1, MAX_SPARES + 1) for row in fastest]
+    more = [(row, spares) for row, spares in more if row[1] + spares <= max_nodes][:room]
     rows_of = [(row, 0) for row in kept] + more
     rows_of.sort(key=lambda pair: (pair[0][1] + pair[1], pair[1], pair[0][2]))
     return tuple(Candidate(row[2], spares, row[3]) for row, spares in rows_of)
@@ -289,9 +289,9 @@ def _degrees(problem: Hybrid) -> Iterable[Degrees]:
     for tensor in (t for t in range(1, devices + 1) if devices % t == 0):
         if problem.model.reasons_against_tp(tensor) is not None:
             continue
-        most = cluster.devices // tensor
-        for pipeline in range(1, min(len(problem.model), most) + 1):
-            for data in range(1, min(most // pipeline, problem.batch) + 1):
+        max_replicas = cluster.devices // tensor
+        for pipeline in range(1, min(len(problem.model), max_replicas) + 1):
+            for data in range(1, min(max_replicas // pipeline, problem.batch) + 1):
                 degrees = Degrees(tensor, pipeline, data)
                 if replica_nodes(degrees, devices) is not None:
                     yield degrees

@@ -19,7 +19,7 @@ import numpy as np
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.fields import check, number, read, whole
 from parenvs.tasks.elastic.course import Course
-from parenvs.tasks.elastic.trace import MOST_INTERVALS, MOST_NODES
+from parenvs.tasks.elastic.trace import MAX_INTERVALS, MAX_NODES
 
 FAMILIES = ("independent", "bulk", "daynight", "growth")
 """Names of the families."""
@@ -42,13 +42,13 @@ class Markov:
         phase: intervals of a phase; phases follow each other over and over.
     """
 
-    nodes: Annotated[int, whole(1, MOST_NODES)]
-    start: Annotated[int, whole(0, MOST_NODES)]
+    nodes: Annotated[int, whole(1, MAX_NODES)]
+    start: Annotated[int, whole(0, MAX_NODES)]
     leave: tuple[_Probability, ...]
     join: tuple[_Probability, ...]
     bulk: _Probability = 0.0
     severity: _Probability = 0.0
-    phase: Annotated[int, whole(1, MOST_INTERVALS)] = 1
+    phase: Annotated[int, whole(1, MAX_INTERVALS)] = 1
 
     def __post_init__(self) -> None:
         """Raise errors for numbers that no cluster has."""
@@ -160,9 +160,9 @@ def courses(chains: Sequence[Markov], uniform: np.ndarray) -> Course:
     leave = np.where(uniform[:, :, 0] < bulk[:, None], severity, leave)
     ranks, now = np.arange(width - 1), nodes[:, 0]
     for t in range(1, intervals):
-        there = ranks < now[:, None]
-        happens = uniform[:, t, 1:] < np.where(there, leave[:, t, None], join[:, t, None])
-        out = (happens & there).cumsum(axis=1, dtype=np.int8)
+        present = ranks < now[:, None]
+        happens = uniform[:, t, 1:] < np.where(present, leave[:, t, None], join[:, t, None])
+        out = (happens & present).cumsum(axis=1, dtype=np.int8)
         lost[:, t, 1:] = out
         left[:, t] = out[:, -1]
         joined[:, t] = np.count_nonzero(happens, axis=1) - left[:, t]

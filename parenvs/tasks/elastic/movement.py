@@ -155,8 +155,8 @@ def move(
     grid = math.lcm(old.tensor, new.tensor)
     size = atom_bytes(state, grid)
     before, after = (Layout.of(state, degrees, grid, devices) for degrees in (old, new))
-    place = np.arange(after.hosts) if fixed_hosts else None
-    return minimal(size, before.on(hosts), before, after, place, exact)
+    assignment = np.arange(after.hosts) if fixed_hosts else None
+    return minimal(size, before.on(hosts), before, after, assignment, exact)
 
 
 class Layout(NamedTuple):
@@ -185,10 +185,10 @@ class Layout(NamedTuple):
     def of(cls, state: State, degrees: Degrees, grid: int, devices: int) -> Layout:
         """Return the layout of degrees, whose T divides the grid."""
         hosts = degrees.hosts(devices)
-        held = np.zeros((hosts * devices, len(state.split) * (grid + 1)), dtype=bool)
-        held[: degrees.ranks] = held_by_rank(state, degrees, grid)
-        asked = held.reshape(hosts, devices, -1).sum(axis=1, dtype=np.float32)
-        return cls(degrees, devices, grid, held, asked)
+        holds = np.zeros((hosts * devices, len(state.split) * (grid + 1)), dtype=bool)
+        holds[: degrees.ranks] = held_by_rank(state, degrees, grid)
+        needed = holds.reshape(hosts, devices, -1).sum(axis=1, dtype=np.float32)
+        return cls(degrees, devices, grid, holds, needed)
 
     def on(self, hosts: int, lost: Sequence[int] = ()) -> np.ndarray:
         """Return what is on each device of so many hosts, (hosts, devices, A) bool.
@@ -208,7 +208,7 @@ def minimal(
     on: np.ndarray,
     old: Layout,
     new: Layout,
-    place: np.ndarray | None = None,
+    assignment: np.ndarray | None = None,
     exact: bool = False,
 ) -> Movement:
     """Return what moves if what is on a device stays there.
@@ -219,19 +219,19 @@ def minimal(
             as it comes from a checkpoint.
         old: layout of the plan that it is laid out for.
         new: layout that is wanted.
-        place: hosts of the new ranks (default: chosen).
+        assignment: hosts of the new ranks (default: chosen).
         exact: see ``move``.
     """
     had: np.ndarray = on.any(axis=1)  # type: ignore[assignment]
-    if exact and place is None:
-        place, egress = least_placement(had, new.asked, size)
-    elif place is None:
-        place = fewest_bytes(had, new.asked, size)
-        egress = shared(had, new.asked, size, place)
+    if exact and assignment is None:
+        assignment, egress = least_placement(had, new.asked, size)
+    elif assignment is None:
+        assignment = fewest_bytes(had, new.asked, size)
+        egress = shared(had, new.asked, size, assignment)
     else:
-        egress = (least_egress if exact else shared)(had, new.asked, size, place)
-    missing = new.asked * ~had[place]
-    fresh = new.held & ~on[place].reshape(new.held.shape)
+        egress = (least_egress if exact else shared)(had, new.asked, size, assignment)
+    missing = new.asked * ~had[assignment]
+    fresh = new.held & ~on[assignment].reshape(new.held.shape)
     counts = fresh.sum(axis=0)
     split = len(size) // (old.grid + 1) * old.grid
     is_cut = old.degrees.tensor != new.degrees.tensor
@@ -241,7 +241,7 @@ def minimal(
         float(missing.sum(axis=0) @ size),
         egress,
         float(counts[:split] @ size[:split]) if is_cut else 0.0,
-        tuple(int(x) for x in place),
+        tuple(int(x) for x in assignment),
     )
 
 
@@ -299,44 +299,46 @@ def held_by_rank(state: State, degrees: Degrees, grid: int) -> np.ndarray:
     return np.repeat(unit, degrees.data, axis=0).reshape(degrees.ranks, -1)
 
 
-def fewest_bytes(had: np.ndarray, asked: np.ndarray, size: np.ndarray) -> np.ndarray:
+def fewest_bytes(had: np.ndarray, needed: np.ndarray, size: np.ndarray) -> np.ndarray:
     """Return the hosts of the new ranks that need the fewest bytes in all, (J,).
 
     Args:
         had: (H, A) bool, atoms of each host.
-        asked: (J, A) how many ranks of each host-full of new ranks need an atom.
+        needed: (J, A) how many ranks of each host-full of new ranks need an atom.
         size: (A,) bytes.
     """
     from scipy.optimize import linear_sum_assignment
 
-    resident = (had * size.astype(np.float32)) @ asked.T
+    resident = (had * size.astype(np.float32)) @ needed.T
     host, full = linear_sum_assignment(resident, maximize=True)
     return np.asarray(host[np.argsort(full)])
 
 
-def shared(had: np.ndarray, asked: np.ndarray, size: np.ndarray, place: np.ndarray) -> float:
+def shared(had: np.ndarray, needed: np.ndarray, size: np.ndarray, assignment: np.ndarray) -> float:
     """Return the most that a host sends if all that hold an atom send equal parts of it."""
-    demand = (asked * ~had[place]).sum(axis=0) * size
+    demand = (needed * ~had[assignment]).sum(axis=0) * size
     return float((had @ (demand / np.maximum(had.sum(axis=0), 1))).max())
 
 
-def least_egress(had: np.ndarray, asked: np.ndarray, size: np.ndarray, place: np.ndarray) -> float:
+def least_egress(
+    had: np.ndarray, needed: np.ndarray, size: np.ndarray, assignment: np.ndarray
+) -> float:
     """Return the least that the host that sends most can send, for given hosts of the new ranks."""
-    return _program(had, asked, size, place)[1]
+    return _program(had, needed, size, assignment)[1]
 
 
 def least_placement(
-    had: np.ndarray, asked: np.ndarray, size: np.ndarray
+    had: np.ndarray, needed: np.ndarray, size: np.ndarray
 ) -> tuple[np.ndarray, float]:
     """Return hosts of the new ranks whose largest egress is least, and that egress, in bytes."""
-    place = fewest_bytes(had, asked, size)
-    if not (asked * ~had[place]).any():
-        return place, 0.0
-    return _program(had, asked, size, None)
+    assignment = fewest_bytes(had, needed, size)
+    if not (needed * ~had[assignment]).any():
+        return assignment, 0.0
+    return _program(had, needed, size, None)
 
 
 def _program(
-    had: np.ndarray, asked: np.ndarray, size: np.ndarray, place: np.ndarray | None
+    had: np.ndarray, needed: np.ndarray, size: np.ndarray, assignment: np.ndarray | None
 ) -> tuple[np.ndarray, float]:
     """Solve the assignment of hosts and sources as one mixed-integer program.
 
@@ -345,8 +347,8 @@ def _program(
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
-    hosts, fulls = len(had), len(asked)
-    columns = np.concatenate([had, asked]).T
+    hosts, fulls = len(had), len(needed)
+    columns = np.concatenate([had, needed]).T
     kinds, inverse = np.unique(columns, axis=0, return_inverse=True)
     amount = np.bincount(inverse.ravel(), size, len(kinds)) / 1e9
     holder, need = kinds[:, :hosts] > 0, kinds[:, hosts:]
@@ -376,8 +378,8 @@ def _program(
     upper = np.full(width, np.inf)
     upper[:taken] = 1
     lower = np.zeros(width)
-    if place is not None:
-        lower[place * fulls + np.arange(fulls)] = 1
+    if assignment is not None:
+        lower[assignment * fulls + np.arange(fulls)] = 1
     kind = np.zeros(width)
     kind[:taken] = 1
     goal = np.zeros(width)

@@ -28,7 +28,7 @@ from parenvs.tasks.elastic.course import Course
 from parenvs.tasks.elastic.library import GONE, Library, happened
 from parenvs.tasks.elastic.markov import Markov, courses
 from parenvs.tasks.elastic.plan import WAIT, ElasticPlan
-from parenvs.tasks.elastic.trace import MOST_INTERVALS, Trace
+from parenvs.tasks.elastic.trace import MAX_INTERVALS, Trace
 
 SECONDS = 60.0
 """Length of an interval by default."""
@@ -84,10 +84,10 @@ class Elastic:
             raise ParenvsError(f"interval must be from 1 to 86,400 s, not {shown(seconds)}")
         whole = source.intervals(seconds) if isinstance(source, Trace) else INTERVALS
         count = self.intervals or whole
-        most = whole if isinstance(source, Trace) else MOST_INTERVALS
-        if type(count) is not int or not 1 <= count <= most:
+        max_intervals = whole if isinstance(source, Trace) else MAX_INTERVALS
+        if type(count) is not int or not 1 <= count <= max_intervals:
             raise ParenvsError(
-                f"intervals must be a whole number from 1 to {most:,}, not {shown(count)}"
+                f"intervals must be a whole number from 1 to {max_intervals:,}, not {shown(count)}"
             )
         object.__setattr__(self, "intervals", count)
         if not self.name:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.tasks.elastic.library import MOST_PLANS, MOST_SPARES, Library
+from parenvs.tasks.elastic.library import MAX_PLANS, MAX_SPARES, Library
 from parenvs.tasks.elastic.problem import Elastic
-from parenvs.tasks.elastic.trace import MOST_NODES
+from parenvs.tasks.elastic.trace import MAX_NODES
 
 PLAN_COLUMNS = ("tensor", "pipeline", "data", "nodes", "spares", "rate")
 """Columns of the observation's ``plans``."""
@@ -60,36 +60,36 @@ class Tables(NamedTuple):
     def of(cls, problems: Sequence[Elastic]) -> Tables:
         """Make the arrays of some problems."""
         rows: dict[tuple[int, float], Elastic] = {}
-        place = []
+        slots = []
         for problem in problems:
             key = (id(problem.library), problem.seconds)
             rows.setdefault(key, problem)
-            place.append(list(rows).index(key))
+            slots.append(list(rows).index(key))
         firsts = list(rows.values())
         libraries = [problem.library for problem in firsts]
         width = max(library.borders.shape[1] for library in libraries)
-        nodes = np.arange(MOST_NODES + 1)[:, None]
-        fits = np.zeros((len(firsts), MOST_NODES + 1, MOST_PLANS + 1), dtype=np.int8)
-        best = np.zeros((len(firsts), MOST_NODES + 1))
+        nodes = np.arange(MAX_NODES + 1)[:, None]
+        fits = np.zeros((len(firsts), MAX_NODES + 1, MAX_PLANS + 1), dtype=np.int8)
+        best = np.zeros((len(firsts), MAX_NODES + 1))
         for i, (problem, library) in enumerate(zip(firsts, libraries, strict=True)):
             fits[i, :, : len(library)] = library.needed <= nodes
             best[i] = (fits[i, :, : len(library)] * library.rate).max(axis=1) * problem.seconds
         return cls(
             tuple(problems),
-            np.array(place),
+            np.array(slots),
             np.array([problem.ideal for problem in problems]),
-            _stack([problem.earned for problem in firsts], MOST_PLANS, MOST_PLANS),
-            _stack([problem.lost_samples for problem in firsts], MOST_PLANS),
-            _stack([problem.saved for problem in firsts], MOST_PLANS),
+            _stack([problem.earned for problem in firsts], MAX_PLANS, MAX_PLANS),
+            _stack([problem.lost_samples for problem in firsts], MAX_PLANS),
+            _stack([problem.saved for problem in firsts], MAX_PLANS),
             best,
             np.array([library.costs.every for library in libraries]),
-            _stack([library.used for library in libraries], MOST_PLANS),
-            _stack([library.needed for library in libraries], MOST_PLANS),
-            _stack([library.replicas for library in libraries], MOST_PLANS),
-            _stack([_widened(library.borders, width) for library in libraries], MOST_PLANS, width),
+            _stack([library.used for library in libraries], MAX_PLANS),
+            _stack([library.needed for library in libraries], MAX_PLANS),
+            _stack([library.replicas for library in libraries], MAX_PLANS),
+            _stack([_widened(library.borders, width) for library in libraries], MAX_PLANS, width),
             fits,
-            _stack([_plans(library) for library in libraries], MOST_PLANS, len(PLAN_COLUMNS)),
-            _stack([_change(x) for x in firsts], MOST_PLANS, MOST_PLANS, len(CHANGE_COLUMNS)),
+            _stack([_plans(library) for library in libraries], MAX_PLANS, len(PLAN_COLUMNS)),
+            _stack([_change(x) for x in firsts], MAX_PLANS, MAX_PLANS, len(CHANGE_COLUMNS)),
         )
 
 
@@ -99,8 +99,8 @@ def _stack(arrays: Sequence[np.ndarray], *shape: int) -> np.ndarray:
     front = first.shape[: first.ndim - len(shape)]
     result = np.zeros((len(arrays), *front, *shape), dtype=first.dtype)
     for i, array in enumerate(arrays):
-        place: Any = (i, *(slice(length) for length in array.shape))
-        result[place] = array
+        index: Any = (i, *(slice(length) for length in array.shape))
+        result[index] = array
     return result
 
 
@@ -114,8 +114,8 @@ def _plans(library: Library) -> np.ndarray:
     degrees = [plan.degrees for plan in library.candidates]
     result = np.zeros((len(library), len(PLAN_COLUMNS)))
     result[1:, :3] = np.log2(1.0 + np.array(degrees)) / np.log2(DEGREES)
-    result[:, 3] = library.used / MOST_NODES
-    result[:, 4] = library.spares / MOST_SPARES
+    result[:, 3] = library.used / MAX_NODES
+    result[:, 4] = library.spares / MAX_SPARES
     result[:, 5] = library.rate / library.rate.max()
     return np.minimum(result, 1.0).astype(np.float32)
 

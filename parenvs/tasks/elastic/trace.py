@@ -22,9 +22,9 @@ from parenvs.tasks.elastic.course import Course
 EVENTS = ("seconds", "event", "node")
 COUNTS = ("seconds", "nodes")
 """Heads of the two forms."""
-MOST_NODES = 64
+MAX_NODES = 64
 """Most nodes at a time."""
-MOST_INTERVALS = 20_000
+MAX_INTERVALS = 20_000
 """Most intervals of a course."""
 MOST_BYTES = 16 << 20
 """Size of the largest file that is read."""
@@ -57,9 +57,9 @@ class Trace:
             ParenvsError: there are too many.
         """
         count = math.floor(self.events[-1][0] / seconds) + 1
-        if count > MOST_INTERVALS:
+        if count > MAX_INTERVALS:
             raise ParenvsError(
-                f"{self.name}: {count:,} intervals of {seconds:g} s, more than {MOST_INTERVALS:,}; "
+                f"{self.name}: {count:,} intervals of {seconds:g} s, more than {MAX_INTERVALS:,}; "
                 "give a longer interval"
             )
         return count
@@ -134,80 +134,82 @@ def read_trace(path: str | os.PathLike[str], name: str | None = None) -> Trace:
             f"{where}: the first line must be {','.join(EVENTS)!r} or {','.join(COUNTS)!r}, not "
             f"{shown(','.join(head))}"
         )
-    found = _named if head == EVENTS else _counted
-    events, most = found(where, [(i, row) for i, row in enumerate(rows[1:], 2) if row], len(head))
-    if not events or not most:
+    reader = _named if head == EVENTS else _counted
+    events, max_nodes = reader(
+        where, [(i, row) for i, row in enumerate(rows[1:], 2) if row], len(head)
+    )
+    if not events or not max_nodes:
         raise ParenvsError(f"{where}: no node ever joins; a trace needs one")
-    return Trace(name or where, tuple(events), most)
+    return Trace(name or where, tuple(events), max_nodes)
 
 
 def _named(where: str, rows: list[tuple[int, list[str]]], width: int) -> tuple[list, int]:
     """Return the events of the first form, those of the same second together, and most nodes."""
     present: set[str] = set()
     events: list[tuple[float, list[str], list[str]]] = []
-    most = 0
+    max_nodes = 0
     for line, row in rows:
-        place = f"{where}: line {line}"
-        seconds = _seconds(place, row, width, events[-1][0] if events else 0.0)
+        where_line = f"{where}: line {line}"
+        seconds = _seconds(where_line, row, width, events[-1][0] if events else 0.0)
         kind, node = row[1].strip(), row[2].strip()
         if kind not in ("add", "remove"):
-            raise ParenvsError(f"{place}: 'event' must be add or remove, not {shown(kind)}")
+            raise ParenvsError(f"{where_line}: 'event' must be add or remove, not {shown(kind)}")
         if not node or len(node) > 200:
-            raise ParenvsError(f"{place}: 'node' must be a name, not {shown(node)}")
+            raise ParenvsError(f"{where_line}: 'node' must be a name, not {shown(node)}")
         if (kind == "add") == (node in present):
             state = "is there already" if kind == "add" else "is not there"
-            raise ParenvsError(f"{place}: 'node' {shown(node)} {state}; remove the line")
+            raise ParenvsError(f"{where_line}: 'node' {shown(node)} {state}; remove the line")
         # A departure after a join of the same second is an event of its own.
         if not events or events[-1][0] != seconds or (kind == "remove" and events[-1][2]):
             events.append((seconds, [], []))
         (events[-1][2] if kind == "add" else events[-1][1]).append(node)
         (present.add if kind == "add" else present.remove)(node)
-        most = max(most, _bounded(place, len(present)))
-    return [(second, tuple(out), tuple(come)) for second, out, come in events], most
+        max_nodes = max(max_nodes, _bounded(where_line, len(present)))
+    return [(second, tuple(out), tuple(come)) for second, out, come in events], max_nodes
 
 
 def _counted(where: str, rows: list[tuple[int, list[str]]], width: int) -> tuple[list, int]:
     """Return the events of the second form, and most nodes; the last row stays the end."""
     events: list[tuple[float, int, int]] = []
-    now = most = 0
+    now = max_nodes = 0
     for line, row in rows:
-        place = f"{where}: line {line}"
-        seconds = _seconds(place, row, width, events[-1][0] if events else 0.0)
+        where_line = f"{where}: line {line}"
+        seconds = _seconds(where_line, row, width, events[-1][0] if events else 0.0)
         text = row[1].strip()
         if not (text.isascii() and text.isdigit() and len(text) < 10):
-            raise ParenvsError(f"{place}: 'nodes' must be a whole number, not {shown(text)}")
-        count = _bounded(place, int(text))
+            raise ParenvsError(f"{where_line}: 'nodes' must be a whole number, not {shown(text)}")
+        count = _bounded(where_line, int(text))
         events.append((seconds, max(now - count, 0), max(count - now, 0)))
-        now, most = count, max(most, count)
-    return events, most
+        now, max_nodes = count, max(max_nodes, count)
+    return events, max_nodes
 
 
-def _seconds(place: str, row: list[str], width: int, before: float) -> float:
+def _seconds(where: str, row: list[str], width: int, before: float) -> float:
     """Return the time of a row, which does not go back.
 
     Raises:
         ParenvsError: it does, or the row has another number of fields.
     """
     if len(row) != width:
-        raise ParenvsError(f"{place}: expected {width} fields, not {len(row)}")
+        raise ParenvsError(f"{where}: expected {width} fields, not {len(row)}")
     try:
         seconds = float(row[0])
     except ValueError:
         seconds = math.nan
     if not before <= seconds <= 1e9:
         raise ParenvsError(
-            f"{place}: 'seconds' must be a number from {before:g} on, not {shown(row[0])}; sort "
+            f"{where}: 'seconds' must be a number from {before:g} on, not {shown(row[0])}; sort "
             "the rows by time"
         )
     return seconds
 
 
-def _bounded(place: str, count: int) -> int:
+def _bounded(where: str, count: int) -> int:
     """Return a number of nodes.
 
     Raises:
-        ParenvsError: there are more than ``MOST_NODES``.
+        ParenvsError: there are more than ``MAX_NODES``.
     """
-    if count > MOST_NODES:
-        raise ParenvsError(f"{place}: {count:,} nodes at a time, more than {MOST_NODES}")
+    if count > MAX_NODES:
+        raise ParenvsError(f"{where}: {count:,} nodes at a time, more than {MAX_NODES}")
     return count

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from parenvs.tasks.elastic.course import Course
-from parenvs.tasks.elastic.library import GONE, LOST, MOST_PLANS, READY, happened
+from parenvs.tasks.elastic.library import GONE, LOST, MAX_PLANS, READY, happened
 from parenvs.tasks.elastic.markov import Markov, courses
 from parenvs.tasks.elastic.run import Run, replay
 from parenvs.tasks.elastic.tables import Tables
-from parenvs.tasks.elastic.trace import MOST_NODES
+from parenvs.tasks.elastic.trace import MAX_NODES
 
 NUMBERS = (
     "nodes", "joined", "left", "used", "spares", "idle", "rate", "lost", "ready", "gone", "since",
@@ -52,10 +52,10 @@ class Turns:
         self.row = np.zeros(count, dtype=np.int64)
         self.length = np.full(count, self.size)
         self.is_shared = not any(problem.is_random for problem in tables.problems)
-        held = 1 if self.is_shared else count
+        slots = 1 if self.is_shared else count
         # Beside each other, as each episode reads all three of one interval.
-        self._counts = counts = np.zeros((held, self.size, 4), dtype=np.int16)
-        lost = np.zeros((held, self.size, nodes + 1), dtype=np.int8)
+        self._counts = counts = np.zeros((slots, self.size, 4), dtype=np.int16)
+        lost = np.zeros((slots, self.size, nodes + 1), dtype=np.int8)
         self.course = Course(counts[:, :, 0], counts[:, :, 1], counts[:, :, 2], lost)
         self._own = np.zeros(count, dtype=np.int64) if self.is_shared else np.arange(count)
         if self.is_shared:
@@ -130,28 +130,30 @@ class Turns:
         """Let nodes leave and come before interval ``at``, (k,), of episodes ``rows``."""
         who = self._all_of(rows)
         own = self._own[who]
-        there, joined, left, _ = self._counts[own, at].T
+        nodes, joined, left, _ = self._counts[own, at].T
         self.leaving[who] *= KEEP
         self.leaving[who] += (1 - KEEP) * left / np.maximum(self.nodes[who], 1)
         self.joining[who] *= KEEP
-        self.joining[who] += (1 - KEEP) * joined / MOST_NODES
-        self.nodes[who], self.joined[who], self.left[who] = there, joined, left
+        self.joining[who] += (1 - KEEP) * joined / MAX_NODES
+        self.nodes[who], self.joined[who], self.left[who] = nodes, joined, left
         self.quiet[who] = np.where((joined > 0) | (left > 0), 0, self.quiet[who] + 1)
         losing = left.nonzero()[0]
         if losing.size:
-            some = rows[losing]
-            row, plan = self.row[some], self.plan[some]
+            hit_rows = rows[losing]
+            row, plan = self.row[hit_rows], self.plan[hit_rows]
             lost = self.course.lost[own[losing], at[losing]]
-            hit = lost[np.arange(len(some)), self.tables.used[row, plan]].nonzero()[0]
+            hit = lost[np.arange(len(hit_rows)), self.tables.used[row, plan]].nonzero()[0]
             if hit.size:
-                some = some[hit]
+                hit_rows = hit_rows[hit]
                 tables, row, plan = self.tables, row[hit], plan[hit]
                 columns = (tables.used, tables.held, tables.replicas, tables.borders)
-                self.event[some] = happened(lost[hit], *(column[row, plan] for column in columns))
+                self.event[hit_rows] = happened(
+                    lost[hit], *(column[row, plan] for column in columns)
+                )
 
     def masks(self) -> np.ndarray:
         """Return the legal plans, (n, 64) int8; the nodes are enough for them."""
-        return self.tables.fits[self.row, self.nodes][:, :MOST_PLANS]
+        return self.tables.fits[self.row, self.nodes][:, :MAX_PLANS]
 
     def legal(self, who: np.ndarray, plan: np.ndarray) -> np.ndarray:
         """Return whether plans of episodes ``who``, (k,) int64 from 0 to 64, are legal."""
@@ -167,12 +169,12 @@ class Turns:
         used, held = tables.used[row, plan], tables.held[row, plan]
         numbers = np.empty((len(row), len(NUMBERS)), dtype=np.float32)
         columns = (
-            nodes / MOST_NODES,
-            self.joined[who] / MOST_NODES,
-            self.left[who] / MOST_NODES,
-            used / MOST_NODES,
-            (held - used) / MOST_NODES,
-            np.maximum(nodes - held, 0) / MOST_NODES,
+            nodes / MAX_NODES,
+            self.joined[who] / MAX_NODES,
+            self.left[who] / MAX_NODES,
+            used / MAX_NODES,
+            (held - used) / MAX_NODES,
+            np.maximum(nodes - held, 0) / MAX_NODES,
             tables.plans[row, plan, 5],
             np.where((event > 0) & (event < GONE), (event - 1) % LOST + 1, 0) / LOST,
             (event > READY) & (event < GONE),
@@ -209,24 +211,24 @@ class Turns:
         own = self._own[who].tolist()
         chains = [self.tables.problems[i].source for i in problems]
         if not isinstance(chains[0], Markov):  # a trace whose nodes have no names
-            for place, number, numbers in zip(own, problems, drawn, strict=True):
-                self._put(place, self.tables.problems[number].course(numbers))
+            for slot, number, numbers in zip(own, problems, drawn, strict=True):
+                self._put(slot, self.tables.problems[number].course(numbers))
             return
         block = np.empty((_BLOCK, self.size, self.course.lost.shape[2]), dtype=np.float32)
         for first in range(0, len(own), _BLOCK):
-            some = slice(first, first + _BLOCK)
-            for mine, numbers in zip(block, drawn[some], strict=False):
+            block_rows = slice(first, first + _BLOCK)
+            for mine, numbers in zip(block, drawn[block_rows], strict=False):
                 assert numbers is not None
                 mine[:, numbers.shape[1] :] = mine[len(numbers) :] = 1.0
                 mine[: len(numbers), : numbers.shape[1]] = numbers
-            made = courses(chains[some], block[: len(own[some])])  # type: ignore[arg-type]
-            for mine, new in zip(self.course, made, strict=True):
-                mine[own[some]] = new
+            drawn_courses = courses(chains[block_rows], block[: len(own[block_rows])])  # type: ignore[arg-type]
+            for mine, new in zip(self.course, drawn_courses, strict=True):
+                mine[own[block_rows]] = new
 
-    def _put(self, place: int, course: Course) -> None:
+    def _put(self, slot: int, course: Course) -> None:
         """Write one course into the arrays."""
         for mine, new in zip(self.course, course, strict=True):
             if new.ndim == 1:
-                mine[place, : len(new)] = new
+                mine[slot, : len(new)] = new
             else:
-                mine[place, : len(new), : new.shape[1]] = new
+                mine[slot, : len(new), : new.shape[1]] = new

@@ -18,23 +18,23 @@ from parenvs.errors import ParenvsError
 from parenvs.fields import SCHEMA, read, read_rows, words, write_rows
 from parenvs.files import read_object
 from parenvs.tasks.hybrid.shape import TransformerShape
-from parenvs.tasks.order.packing import MOST_MICRO_BATCHES, MOST_STAGES, PackedStep, StepRow
+from parenvs.tasks.order.packing import MAX_MICRO_BATCHES, MAX_STAGES, PackedStep, StepRow
 from parenvs.tasks.order.problem import Order
 
 _Stage = Annotated[
     tuple[Annotated[float, words("a number of seconds above 0", gt=0, lt=1e6)], ...],
     words(
-        f"a list of seconds, one for each of 1 to {MOST_MICRO_BATCHES} micro-batches",
+        f"a list of seconds, one for each of 1 to {MAX_MICRO_BATCHES} micro-batches",
         min_length=1,
-        max_length=MOST_MICRO_BATCHES,
+        max_length=MAX_MICRO_BATCHES,
     ),
 ]
 _Matrix = Annotated[
     tuple[_Stage, ...],
     words(
-        f"a list of lists of seconds, one for each of 1 to {MOST_STAGES} stages",
+        f"a list of lists of seconds, one for each of 1 to {MAX_STAGES} stages",
         min_length=1,
-        max_length=MOST_STAGES,
+        max_length=MAX_STAGES,
     ),
 ]
 

@@ -227,8 +227,8 @@ class MicroBatchOrder(Game):
     def plan(self, row: int) -> OrderPlan:
         """Return the order so far; the other micro-batches follow by number."""
         placed = self.offset[row, STAGES - 1 :][: int(self.placed[row])] // STAGES
-        rest = np.flatnonzero(self._legal[row])
-        return self.problem(row).plan(np.concatenate([placed, rest]))
+        remaining = np.flatnonzero(self._legal[row])
+        return self.problem(row).plan(np.concatenate([placed, remaining]))
 
     def problem(self, row: int) -> Order:
         """See ``Game.problem``."""

@@ -23,7 +23,7 @@ from parenvs.tasks.hybrid.shape import TransformerShape
 
 TOKENS = (1, 1 << 22)
 """Least and most tokens of a micro-batch."""
-MOST_STAGES, MOST_MICRO_BATCHES = 64, 1024
+MAX_STAGES, MAX_MICRO_BATCHES = 64, 1024
 """Most stages and micro-batches of a step in a file."""
 
 
@@ -152,13 +152,13 @@ class StepRow:
     cluster: Cluster
     layers: Annotated[
         tuple[Index, ...],
-        words(f"a list of 1 to {MOST_STAGES} whole numbers", min_length=1, max_length=MOST_STAGES),
+        words(f"a list of 1 to {MAX_STAGES} whole numbers", min_length=1, max_length=MAX_STAGES),
     ]
     squares: Annotated[
         tuple[Annotated[int, whole(1, TOKENS[1] ** 2)], ...],
         words(
-            f"a list of 1 to {MOST_MICRO_BATCHES} whole numbers",
+            f"a list of 1 to {MAX_MICRO_BATCHES} whole numbers",
             min_length=1,
-            max_length=MOST_MICRO_BATCHES,
+            max_length=MAX_MICRO_BATCHES,
         ),
     ]

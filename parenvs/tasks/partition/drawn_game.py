@@ -18,7 +18,7 @@ from parenvs.tasks.partition.drawn.outlook import CLASS
 from parenvs.tasks.partition.episode import (
     AHEAD,
     CHOICE,
-    MOST_CLASSES,
+    MAX_CLASSES,
     PLAN,
     Episode,
     looked,
@@ -206,7 +206,7 @@ class PartitionPlan(Game):
     @property
     def episode_steps(self) -> int:
         """Steps of the longest episode; the largest number of any problem if it is drawn."""
-        return MOST_CLASSES if self.draws else len(self.source.only.gain)
+        return MAX_CLASSES if self.draws else len(self.source.only.gain)
 
     def elsewhere(self, options: dict[str, Any]) -> Source:
         """See ``Game.elsewhere``."""

@@ -27,7 +27,7 @@ PLAN = (
     "micro_batches", "recompute", "classes",
 )  # fmt: skip
 """Names of the figures on the plan so far and its problem."""
-MOST_CLASSES = 1024
+MAX_CLASSES = 1024
 """Most classes of a problem, and steps of an episode."""
 KEPT = 256
 """Most problems of sets that a process keeps."""
@@ -173,10 +173,10 @@ def looked(problem: Partitioning, name: str = "", optimum: float = np.nan) -> Ou
     if problem.step.limit is None:
         raise ParenvsError(f"problem: {problem.instance} has no limit; give memory_limit='device'")
     found = Outlook.of(problem, name, optimum)
-    if len(found.gain) > MOST_CLASSES:
+    if len(found.gain) > MAX_CLASSES:
         raise InfeasibleError(
             f"{found.name}: {len(found.gain):,} classes; PartitionPlan-v0 has at most "
-            f"{MOST_CLASSES:,}"
+            f"{MAX_CLASSES:,}"
         )
     return found
 

@@ -11,7 +11,7 @@ from parenvs.graph.graph import Graph
 from parenvs.graph.proto import ELEMENT_TYPES
 from parenvs.tasks.partition.classes import DimensionClasses
 
-MOST_STEPS = 6
+MAX_STEPS = 6
 """Most instructions of a chain of links that are named; the middle of a longer chain is not."""
 
 
@@ -113,8 +113,8 @@ class Explainer:
         """The instructions through which two dimensions of one class belong together, in words."""
         steps = self.chain(start, end)
         words = [self.instruction(index) for index in steps]
-        if len(words) > MOST_STEPS:
-            half = MOST_STEPS // 2
+        if len(words) > MAX_STEPS:
+            half = MAX_STEPS // 2
             words[half:-half] = [f"{len(words) - 2 * half} more"]
         return ", ".join(words)
 

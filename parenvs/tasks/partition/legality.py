@@ -11,7 +11,7 @@ from parenvs.tasks.partition.classes import DimensionClasses, full_scope
 from parenvs.tasks.partition.explain import Explainer, shape_text
 from parenvs.tasks.partition.plan import PartitionPlan
 
-MOST_REASONS = 20
+MAX_REASONS = 20
 """Reasons that are given in full."""
 
 
@@ -40,9 +40,9 @@ def verdict(
     chosen = classes.chosen(known)
     if not reasons:
         reasons = _broken_rules(plan, classes, chosen)
-    more = len(reasons) - MOST_REASONS
+    more = len(reasons) - MAX_REASONS
     if more > 0:
-        reasons[MOST_REASONS:] = [f"and {more} more"]
+        reasons[MAX_REASONS:] = [f"and {more} more"]
     return Verdict(chosen, tuple(reasons))
 
 
@@ -123,7 +123,7 @@ def _broken_rules(plan: PartitionPlan, classes: DimensionClasses, chosen: np.nda
     for path, dimension in tied.items():
         if path in plan.partition:
             continue
-        if len(reasons) >= MOST_REASONS:  # a chain takes a search, and only these are shown
+        if len(reasons) >= MAX_REASONS:  # a chain takes a search, and only these are shown
             reasons.append(path)
             continue
         position = int(graph.dim_offset[classes.tensor[path]]) + dimension

@@ -29,7 +29,7 @@ SETTINGS = ("micro_batch", "micro_batches", "recompute")
 """Settings of a step that plans must share with the problem that they are judged on."""
 DEVICE = "device"
 """The limit of memory that is the cluster's own."""
-_MOST_BYTES = 1e30
+_MAX_BYTES = 1e30
 """The largest limit: costs stay finite, and plan files take it."""
 
 
@@ -144,7 +144,7 @@ def limit_of(memory_limit: float | str | bool | None, cluster: Cluster) -> float
         return cluster.memory_limit
     kinds = (int, float, np.integer, np.floating)
     number = memory_limit if isinstance(memory_limit, kinds) else 0
-    if 0 < number <= _MOST_BYTES:
+    if 0 < number <= _MAX_BYTES:
         return float(number)
     raise ParenvsError(
         f"memory_limit must be a positive number of bytes, or {DEVICE!r} for "

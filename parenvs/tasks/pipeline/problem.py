@@ -24,7 +24,7 @@ from parenvs.tasks.pipeline.profile import StageProfile
 from parenvs.tasks.pipeline.simulate import StageTimes, Timetable, simulate
 from parenvs.tasks.pipeline.sums import ChainSums
 
-MOST_MICRO_BATCHES = 10_000
+MAX_MICRO_BATCHES = 10_000
 """Largest number of micro-batches; the time of the simulation grows with it."""
 MOST_COPIES = 1_000
 """Largest number of copies of the parameters."""
@@ -87,9 +87,9 @@ class Pipeline(ChainSums):
                 "StageProfile.from_graph(graph, cluster.device) or parenvs.problem(graph, cluster)"
             )
         whole = isinstance(self.micro_batches, (int, np.integer))
-        if not (whole and 1 <= self.micro_batches <= MOST_MICRO_BATCHES):
+        if not (whole and 1 <= self.micro_batches <= MAX_MICRO_BATCHES):
             raise InfeasibleError(
-                f"micro_batches must be from 1 to {MOST_MICRO_BATCHES}, not "
+                f"micro_batches must be from 1 to {MAX_MICRO_BATCHES}, not "
                 f"{shown(self.micro_batches)}"
             )
         if self.recompute not in RECOMPUTE:

@@ -57,12 +57,12 @@ class Exchange:
             if a in node_of and b in node_of:
                 ends.append([node_of[a], node_of[b]])
                 tables.append([0, 0, 0, FORBIDDEN])
-        for (lo, hi, held), sizes in _groups(partitioning, node_of).items():
-            for place, label in enumerate(held):
+        for (lo, hi, parameters), sizes in _groups(partitioning, node_of).items():
+            for index, label in enumerate(parameters):
                 tie = np.full((2, len(sizes)), FORBIDDEN)
                 tie[0, :] = 0
-                tie[0, place + 1] = FORBIDDEN
-                tie[1, place + 1] = 0
+                tie[0, index + 1] = FORBIDDEN
+                tie[1, index + 1] = 0
                 ends.append([node_of[label], len(costs)])
                 tables.append(tie.ravel().tolist())
             costs.append([0] * len(sizes))
@@ -120,8 +120,8 @@ def _groups(
     """(first moment, end, classes) -> bytes if none of these is partitioned, or each one."""
     footprint, graph = partitioning.footprint, partitioning.graph
     moments = max(len(footprint.order), 1)
-    held = footprint.parameters[footprint.bytes[footprint.parameters] > 0]
-    lives = [(tensor, 0, moments) for tensor in held.tolist()]
+    parameters = footprint.parameters[footprint.bytes[footprint.parameters] > 0]
+    lives = [(tensor, 0, moments) for tensor in parameters.tolist()]
     stays = np.stack(footprint.stays, axis=1)
     lives += [(tensor, first, last + 1) for tensor, first, last in stays.tolist()]
     groups: dict[tuple[int, int, tuple[int, ...]], np.ndarray] = {}

@@ -29,7 +29,7 @@ from parenvs.tasks.sharding.problem import Sharding
 
 MOST_BYTES = 2**29
 """Limit of the bytes of a file unpacked."""
-MOST_RATIO, FREE_BYTES = 200, 2**24
+MAX_RATIO, FREE_BYTES = 200, 2**24
 """Limit of the bytes unpacked to one that is read; so many bytes unpacked are never too much."""
 LARGEST = 2**63 - 1
 """Largest number of a file."""
@@ -176,12 +176,12 @@ def _unpacked(path: Path) -> bytes:
         packed = stream.read(size)
     if not packed.startswith(_GZIP):
         return packed
-    most = min(MOST_BYTES, max(FREE_BYTES, MOST_RATIO * len(packed)))
-    told = int.from_bytes(packed[-4:], "little")  # ISIZE, RFC 1952
+    max_bytes = min(MOST_BYTES, max(FREE_BYTES, MAX_RATIO * len(packed)))
+    stated = int.from_bytes(packed[-4:], "little")  # ISIZE, RFC 1952
     unpacker = zlib.decompressobj(wbits=31)
-    text = unpacker.decompress(packed, most + 1) if told <= most else b""
-    if told > most or len(text) > most:
-        raise _Refused(f"it unpacks to more than {most:,} bytes, the most for its size")
+    text = unpacker.decompress(packed, max_bytes + 1) if stated <= max_bytes else b""
+    if stated > max_bytes or len(text) > max_bytes:
+        raise _Refused(f"it unpacks to more than {max_bytes:,} bytes, the most for its size")
     if not unpacker.eof or unpacker.unused_data:
         raise _Refused("its gzip data are cut short, or something follows them")
     return text
@@ -270,6 +270,6 @@ def _pairs(rows: tuple[tuple[int, int], ...]) -> np.ndarray:
 
 def _first(wrong: np.ndarray, what: str, text: str) -> None:
     """Refuse the first entry that is wrong."""
-    (places,) = np.nonzero(wrong)
-    if len(places):
-        raise _Refused(f"{what}[{places[0]}] {text}")
+    (indices,) = np.nonzero(wrong)
+    if len(indices):
+        raise _Refused(f"{what}[{indices[0]}] {text}")

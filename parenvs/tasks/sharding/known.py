@@ -83,10 +83,10 @@ def check_file(path: str | os.PathLike[str], name: str) -> bool:
     expected = SHA256.get(name.removeprefix("asplos-2025-iopddl-"))
     if expected is None or not os.fspath(path).endswith(".gz"):
         return False
-    found = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    if found != expected:
+    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    if digest != expected:
         raise ParenvsError(
-            f"{os.fspath(path)}: it calls itself {name}, but its SHA-256 is {found}, not that of "
+            f"{os.fspath(path)}: it calls itself {name}, but its SHA-256 is {digest}, not that of "
             f"the contest's file, {expected}; rename the problem or take the contest's file"
         )
     return True

@@ -95,11 +95,11 @@ class Sharding:
         Nodes whose interval is empty have none.
         """
         lo, hi = self.intervals.T
-        (some,) = np.nonzero(lo < hi)
-        times = np.concatenate([lo[some], hi[some]])
-        signs = np.repeat(np.array([1, -1]), len(some))
+        (nonempty,) = np.nonzero(lo < hi)
+        times = np.concatenate([lo[nonempty], hi[nonempty]])
+        signs = np.repeat(np.array([1, -1]), len(nonempty))
         order = np.lexsort((signs, times))
-        return times[order], np.concatenate([some, some])[order], signs[order]
+        return times[order], np.concatenate([nonempty, nonempty])[order], signs[order]
 
     def cost(self, strategies: np.ndarray) -> int:
         """Return the exact cost of strategies, (n,) int64, one for each node."""

@@ -27,9 +27,9 @@ from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.sharding.problem import FORBIDDEN, Sharding
 from parenvs.tasks.sharding.reduced import NEVER, Reduced
 
-_MOST_PAIRS = 2**22
+_MAX_PAIRS = 2**22
 """Entries that are compared at once."""
-_MOST_GROWTH = 2**20
+_MAX_GROWTH = 2**20
 """A contraction is left out if it adds more costs of edges."""
 
 Term = dict[tuple[int, int], np.ndarray]
@@ -199,7 +199,7 @@ class _Reduction:
         more = len(self.cost[into]) - len(self.cost[node])
         if more <= 0:
             return True
-        return more * sum(len(self.cost[x]) for x in self.edges[node] if x != into) <= _MOST_GROWTH
+        return more * sum(len(self.cost[x]) for x in self.edges[node] if x != into) <= _MAX_GROWTH
 
     def contract(self, node: int, into: int, image: np.ndarray) -> None:
         """Contract a node whose strategy is ``image``, (k of ``into``,), of another's."""
@@ -263,27 +263,27 @@ class _Reduction:
         if len(others) == 1:
             total = tables[0] + own
             (a,) = others
-            least = np.minimum(total.min(1), NEVER)
+            minimum = np.minimum(total.min(1), NEVER)
             table = np.zeros(sizes, dtype=np.int64)
             table[self.kept[a]] = kept[total.argmin(1)]
             self.drop_edge(node, a)
-            self.cost[a] = np.minimum(self.cost[a] + least, NEVER)
+            self.cost[a] = np.minimum(self.cost[a] + minimum, NEVER)
             self.remove(node, (a,), table)
             return True
         a, b = others
         size_a, size_b = len(self.cost[a]), len(self.cost[b])
         grown = size_a * size_b * (b not in self.edges[a])
-        if grown > (size_a + size_b) * len(own) or size_a * size_b * len(own) > _MOST_PAIRS:
+        if grown > (size_a + size_b) * len(own) or size_a * size_b * len(own) > _MAX_PAIRS:
             return False
-        if sizes[0] * sizes[1] > _MOST_PAIRS:
+        if sizes[0] * sizes[1] > _MAX_PAIRS:
             return False
         total = tables[0][:, None, :] + np.minimum(tables[1] + own, NEVER)[None, :, :]
         table = np.zeros(sizes, dtype=np.int32)
         table[np.ix_(self.kept[a], self.kept[b])] = kept[total.argmin(2)]
-        least = np.minimum(total.min(2), NEVER)
+        minimum = np.minimum(total.min(2), NEVER)
         self.drop_edge(node, a)
         self.drop_edge(node, b)
-        self.add_edge(a, b, least)
+        self.add_edge(a, b, minimum)
         self.remove(node, (a, b), table)
         return True
 
@@ -293,12 +293,12 @@ class _Reduction:
         tables = []
         for other in self.edges[node]:
             table = self.edges[node][other]
-            least = table.min(1)
-            if least.any():
-                if (least >= NEVER).any():  # arc consistency comes first
-                    return least < NEVER
-                cost = cost + least
-                table = np.where(table < NEVER, table - least[:, None], NEVER)
+            minimum = table.min(1)
+            if minimum.any():
+                if (minimum >= NEVER).any():  # arc consistency comes first
+                    return minimum < NEVER
+                cost = cost + minimum
+                table = np.where(table < NEVER, table - minimum[:, None], NEVER)
             tables.append(table)
         better = cost[:, None] <= cost  # [r, s]: r may replace s
         np.fill_diagonal(better, False)
@@ -327,7 +327,7 @@ class _Reduction:
     @staticmethod
     def most_more(table: np.ndarray, r: np.ndarray, s: np.ndarray) -> np.ndarray:
         """What row r has more than row s at most, of each pair; what s cannot take is no matter."""
-        part = max(1, _MOST_PAIRS // table.shape[1])
+        part = max(1, _MAX_PAIRS // table.shape[1])
         parts = []
         for begin in range(0, len(r), part):
             of_r, of_s = table[r[begin : begin + part]], table[s[begin : begin + part]]
@@ -353,11 +353,11 @@ class _Reduction:
         """Keep the times that can exceed the limit; whether that changes any node."""
         for node, terms in enumerate(self.terms):
             for times, used in list(terms.items()):
-                least = int(used.min())
-                if least:
-                    self.slack[times[0] : times[1]] -= least
-                    terms[times] = used - least
-                if used.max() == least:
+                lowest = int(used.min())
+                if lowest:
+                    self.slack[times[0] : times[1]] -= lowest
+                    terms[times] = used - lowest
+                if used.max() == lowest:
                     del terms[times]
                     self.dirty.add(node)
         if (self.slack < 0).any():
@@ -366,10 +366,10 @@ class _Reduction:
                 f"least that is used exceeds it by {-int(self.slack.min()):,}"
             )
         listed = [(lo, hi, used.max()) for terms in self.terms for (lo, hi), used in terms.items()]
-        lo, hi, most = np.array(listed, dtype=np.int64).reshape(-1, 3).T
+        lo, hi, highest = np.array(listed, dtype=np.int64).reshape(-1, 3).T
         change = np.zeros(len(self.slack) + 1, dtype=np.int64)
-        np.add.at(change, lo, most)
-        np.add.at(change, hi, -most)
+        np.add.at(change, lo, highest)
+        np.add.at(change, hi, -highest)
         binding = np.cumsum(change)[:-1] > self.slack
         starts = np.bincount(lo, minlength=len(change)) > 0
         ends = np.bincount(hi, minlength=len(change)) > 0
@@ -407,10 +407,10 @@ class _Reduction:
 
     def recode(self, kept: np.ndarray) -> None:
         """Write the terms in the kept times; terms without any are dropped, equal ones summed."""
-        place = np.zeros(int(self._last_time()) + 2, dtype=np.int64)
-        place[kept + 1] = 1
-        np.cumsum(place, out=place)  # number of kept times before each one
-        at = place.tolist()
+        rank = np.zeros(int(self._last_time()) + 2, dtype=np.int64)
+        rank[kept + 1] = 1
+        np.cumsum(rank, out=rank)  # number of kept times before each one
+        at = rank.tolist()
         for node, terms in enumerate(self.terms):
             if not terms:
                 continue
@@ -438,9 +438,9 @@ class _Reduction:
             mask = None
             for (lo, hi), used in terms.items():
                 level = (hi - lo).bit_length() - 1
-                least = min(table[level][lo], table[level][hi - 2**level])
-                if used.max() > least:
-                    mask = (used <= least) if mask is None else mask & (used <= least)
+                minimum = min(table[level][lo], table[level][hi - 2**level])
+                if used.max() > minimum:
+                    mask = (used <= minimum) if mask is None else mask & (used <= minimum)
             if mask is not None:
                 self.keep(node, mask)
 
@@ -449,13 +449,13 @@ class _Reduction:
     def reduced(self) -> Reduced:
         """The arrays of what is left."""
         nodes = np.flatnonzero(self.alive)
-        place = {node: i for i, node in enumerate(nodes.tolist())}
+        index = {node: i for i, node in enumerate(nodes.tolist())}
         pairs = [
-            (place[a], place[b], self.edges[a][b]) for a in place for b in self.edges[a] if a < b
+            (index[a], index[b], self.edges[a][b]) for a in index for b in self.edges[a] if a < b
         ]
         terms = [
-            (place[node], *times, used)
-            for node in place
+            (index[node], *times, used)
+            for node in index
             for times, used in self.terms[node].items()
         ]
 
@@ -465,7 +465,7 @@ class _Reduction:
             whole = np.concatenate([x.ravel() for x in listed]) if listed else np.zeros(0)
             return whole.astype(np.int64), offset.astype(np.int64)
 
-        costs, offset = flat(self.cost[node] for node in place)
+        costs, offset = flat(self.cost[node] for node in index)
         edge_costs, edge_offset = flat(costs for *_, costs in pairs)
         usages, term_offset = flat(used for *_, used in terms)
         return Reduced(
@@ -482,6 +482,6 @@ class _Reduction:
             usages=usages,
             slack=self.slack,
             constant=self.constant,
-            values=flat(self.kept[node] for node in place)[0],
+            values=flat(self.kept[node] for node in index)[0],
             steps=tuple(reversed(self.steps)),
         )

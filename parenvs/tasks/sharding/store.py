@@ -26,13 +26,13 @@ def names() -> list[str]:
     place = folder()
     if not place.is_dir():
         return []
-    found = {
+    names_ = {
         path.name.removesuffix(suffix)
         for path in place.iterdir()
         for suffix in SUFFIXES
         if path.name.endswith(suffix) and not path.name.startswith(".")
     }
-    return sorted(found)
+    return sorted(names_)
 
 
 def add(path: str | os.PathLike[str]) -> tuple[Sharding, Path, bool]:

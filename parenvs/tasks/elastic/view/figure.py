@@ -69,9 +69,9 @@ def _nodes(axes: Axes, run: Run, edges: np.ndarray) -> None:
     used, spares = library.used[run.plans], library.spares[run.plans]
     axes.stairs(nodes, edges[: len(nodes) + 1], color=INK, linewidth=1.0, label="there")
     if count:
-        place = edges[: count + 1]
-        axes.stairs(used + spares, place, fill=True, color=mix("#E3A02B", "#FFFFFF", 0.3))
-        axes.stairs(used, place, fill=True, color="#5FB3DE")
+        starts = edges[: count + 1]
+        axes.stairs(used + spares, starts, fill=True, color=mix("#E3A02B", "#FFFFFF", 0.3))
+        axes.stairs(used, starts, fill=True, color="#5FB3DE")
     axes.set_ylim(0, run.problem.nodes * 1.05)
     axes.set_ylabel("nodes: in use (blue),\nspares (yellow), there", color=QUIET, size=8)
 

@@ -30,16 +30,16 @@ def page(name: str, report: PolicyReport) -> PlanPage:
 
 def _nodes(name: str, run: Run) -> Figure:
     """Draw nodes that are there, and in front of them those that train."""
-    there = run.course.nodes[: len(run.plans)].astype(int)
+    nodes = run.course.nodes[: len(run.plans)].astype(int)
     used = run.problem.library.used[run.plans]
     total = max(run.problem.nodes, 1)
     caption = (
-        f"The first course, {len(there)} intervals: nodes that are there, up to {there.max()} of "
+        f"The first course, {len(nodes)} intervals: nodes that are there, up to {nodes.max()} of "
         f"{total}, and in front of them those that train, {used.mean():.1f} on average."
     )
     areas = [
         shape("path", style, d=_area(values, total))
-        for values, style in ((there, "there"), (used, "used"))
+        for values, style in ((nodes, "there"), (used, "used"))
     ]
     picture = Picture(f"Nodes over time of {name}, and those in use", areas, _HEIGHT)
     return Figure([picture], caption)

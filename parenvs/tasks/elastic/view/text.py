@@ -13,7 +13,7 @@ from parenvs.view.words import SEPARATOR, clip, duration, plural, reason_lines
 WIDTH = 110
 """Columns of the text."""
 _BARS = " ▁▂▃▄▅▆▇█"
-_MOST_CHANGES = 12
+_MAX_CHANGES = 12
 _COLUMNS = 96  # of the line over time
 
 
@@ -56,8 +56,12 @@ def plan_name(run: Run, plan: int) -> str:
 def clock(run: Run, interval: int) -> str:
     """The time of an interval, as hours and minutes, or minutes and seconds."""
     seconds = round(interval * run.problem.seconds)
-    hours, rest = divmod(seconds, 3600)
-    return f"{hours}:{rest // 60:02d} h" if hours else f"{rest // 60}:{rest % 60:02d} min"
+    hours, remainder = divmod(seconds, 3600)
+    return (
+        f"{hours}:{remainder // 60:02d} h"
+        if hours
+        else f"{remainder // 60}:{remainder % 60:02d} min"
+    )
 
 
 def bars(values: np.ndarray, top: float) -> str:
@@ -86,10 +90,10 @@ def text(viewable: Run | Elastic, colour: bool = False) -> str:
         f"samples  {bars(run.samples, float(run.problem.best[nodes].max()))}",
     ]
     changes = np.flatnonzero(run.changed)
-    for t in changes[:_MOST_CHANGES].tolist():
+    for t in changes[:_MAX_CHANGES].tolist():
         lines.append(clip(_change(run, t), WIDTH))
-    if len(changes) > _MOST_CHANGES:
-        lines.append(f"and {plural(len(changes) - _MOST_CHANGES, 'change')} more")
+    if len(changes) > _MAX_CHANGES:
+        lines.append(f"and {plural(len(changes) - _MAX_CHANGES, 'change')} more")
     return "\n".join(lines)
 
 

@@ -25,10 +25,10 @@ def page(name: str, report: OrderReport) -> PlanPage:
     longest, width = float(work.max()), WIDTH / len(work)
     bars = [
         shape(
-            "rect", "s0", x=(place + 0.1) * width, width=0.8 * width,
+            "rect", "s0", x=(position + 0.1) * width, width=0.8 * width,
             y=_HEIGHT * (1 - seconds / longest), height=_HEIGHT * seconds / longest,
         )
-        for place, seconds in enumerate(work.tolist())
+        for position, seconds in enumerate(work.tolist())
     ]  # fmt: skip
     words = f"Order of {name}: seconds of each of {len(work)} micro-batches"
     order = " ".join(map(str, report.plan.order))

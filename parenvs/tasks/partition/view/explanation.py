@@ -31,7 +31,7 @@ STATES = {
     "tied blocked": "blocked",
 }
 """What becomes of a dimension, by the kind of its reason; ``open``: that is up to a plan."""
-MOST_RIVALS = 3
+MAX_RIVALS = 3
 """Excluded classes that are named where a pattern does not ask for all."""
 SIZES = "sizes that are no multiple of the devices (uneven=forbid)"
 """What blocks a class that no instruction blocks."""
@@ -434,7 +434,7 @@ class _Prospects(_Reasons):
             [path for path, _ in places],
             [(d, graph.opcode[i]) for (_, d), i in zip(places, at, strict=True)],
         )
-        named = groups if self.alone else groups[:MOST_RIVALS]
+        named = groups if self.alone else groups[:MAX_RIVALS]
         words = [
             f"class {rivals[k[0]]}{f' and {len(k) - 1:,} more' if len(k) > 1 else ''}, dimension "
             f"{places[k[0]][1]} of {name}, at {self.words.instruction(at[k[0]])}"

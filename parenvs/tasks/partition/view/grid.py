@@ -23,7 +23,7 @@ STATE_NAMES = {
     REPLICATED: "replicated",
     BLOCKED: "cannot be partitioned",
 }
-MOST_TABLES, MOST_ROWS = 4, 64
+MAX_TABLES, MOST_ROWS = 4, 64
 """Beyond these, tables become lists, and rows stand for several layers."""
 _MANY_ROWS = 32  # from which on equal neighbours share a row
 
@@ -203,7 +203,7 @@ def grid(variables: Sequence[Cell]) -> tuple[list[Table], list[Group]]:
     )
     while smallest_first and (
         len(smallest_first[0]) == 1
-        or len(smallest_first) > MOST_TABLES
+        or len(smallest_first) > MAX_TABLES
         or sum(len(_columns(block)) for block in smallest_first) > MAX_COLUMNS
     ):
         too_wide = [block for block in smallest_first if len(_columns(block)) > MAX_COLUMNS]

@@ -24,7 +24,7 @@ WIDTH = 110
 """Columns of the text."""
 MEMORY_PARTS = ("parameters", "optimiser", "inputs", "gradients", "activations")
 """Fields of ``Memory`` in the order in which they are shown."""
-_MOST_LINES = 60  # of the table
+_MAX_LINES = 60  # of the table
 
 
 def text(
@@ -187,8 +187,8 @@ def _table(variables: list[Cell], inputs: list[Cell], colour: bool) -> list[str]
             lines.append(_row(printable(name) + role, [split[i] for i in indices], colour))
     if len(lines) == 1:
         lines = ["nothing is partitioned"]
-    if len(lines) > _MOST_LINES + 1:
-        lines[_MOST_LINES:] = [f"and {len(lines) - _MOST_LINES:,} lines more"]
+    if len(lines) > _MAX_LINES + 1:
+        lines[_MAX_LINES:] = [f"and {len(lines) - _MAX_LINES:,} lines more"]
     for state, name in STATE_NAMES.items():
         whole_variables = [cell for cell in variables if cell.state == state]
         whole_inputs = [cell for cell in inputs if cell.state == state]

@@ -19,7 +19,7 @@ from parenvs.graph.graph import Graph
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.cuts import RADIUS, CutSpace
 from parenvs.tasks.pipeline.game.cut_kernel import (
-    MOST_BYTES_VECTOR,
+    MAX_BYTES_VECTOR,
     NOTHING,
     CutKernel,
     SettledStages,
@@ -154,7 +154,7 @@ class PipelineCut(Game):
                 f"device by {least:,.0f} bytes or more, so every episode pays -1"
             )
         if count > 1 and not kernel.tabulated:
-            kernel = kernel_of(space, MOST_BYTES_VECTOR)
+            kernel = kernel_of(space, MAX_BYTES_VECTOR)
         self.source = Fixed(kernel)
         candidate_count, cuts = kernel.end, kernel.cuts
         self.action_space = spaces.Discrete(candidate_count)

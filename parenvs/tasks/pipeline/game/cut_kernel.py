@@ -23,9 +23,9 @@ from parenvs.tasks.pipeline.cuts import CutSpace
 
 MOST_BYTES = 16 << 20
 """Size up to which one environment tabulates stages; beyond, they are computed in every step."""
-MOST_BYTES_VECTOR = 96 << 20
+MAX_BYTES_VECTOR = 96 << 20
 """The same of many environments: tables that take longer to build pay off."""
-MOST_OPENINGS = 1 << 22
+MAX_OPENINGS = 1 << 22
 """Float32 numbers up to which the observations after the first cut are tabulated."""
 BLOCK = 1 << 14
 """Pairs of environment and candidate worked on at a time, so that temporaries stay in the cache."""
@@ -473,7 +473,7 @@ class CutKernel:
 
     def _opening_features(self) -> np.ndarray | None:
         cut = np.arange(self.low[0], self.high[0])
-        if self.cuts < 2 or 3 * self.end * len(cut) > MOST_OPENINGS:
+        if self.cuts < 2 or 3 * self.end * len(cut) > MAX_OPENINGS:
             return None
         chains = np.stack([np.full(len(cut), self.start), cut])
         unset = np.empty(0)

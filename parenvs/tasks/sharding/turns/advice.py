@@ -117,16 +117,16 @@ class _Messages:
             total += message
         bound = 0.0
         if not forward:
-            least = float(total.min())
-            bound, total = least, total - least
+            minimum = float(total.min())
+            bound, total = minimum, total - minimum
         allowed = np.isfinite(total)
         for other in board.beside[node]:
             if (other.node > node) == forward:
-                told = np.where(allowed, into[other.node], 0.0)  # without inf - inf
-                sent = (other.table + (self.share[node] * total - told)).min(axis=1)
-                least = float(sent.min())
-                self.into[other.node][node] = sent - least
-                bound += 0.0 if forward else least
+                received = np.where(allowed, into[other.node], 0.0)  # without inf - inf
+                sent = (other.table + (self.share[node] * total - received)).min(axis=1)
+                minimum = float(sent.min())
+                self.into[other.node][node] = sent - minimum
+                bound += 0.0 if forward else minimum
         return bound
 
     def _decoded(self, costs: np.ndarray) -> np.ndarray:

@@ -57,17 +57,17 @@ class Block:
 
     def _elimination(self, nodes: list[int]) -> list[tuple[int, tuple[int, ...]]] | None:
         """Return an order of elimination, least tables first; None if a table is too large."""
-        place = {node: at for at, node in enumerate(nodes)}
+        index = {node: at for at, node in enumerate(nodes)}
         beside = [
-            {place[other.node] for other in self.board.beside[node] if other.node in place}
+            {index[other.node] for other in self.board.beside[node] if other.node in index}
             for node in nodes
         ]
         size = np.log2(self.board.sizes[nodes]).tolist()
         table = [size[at] + sum(size[x] for x in others) for at, others in enumerate(beside)]
-        left, order, most = set(place.values()), [], np.log2(LARGEST_TABLE) + 1e-9
+        left, order, max_log_size = set(index.values()), [], np.log2(LARGEST_TABLE) + 1e-9
         while left:
             at = min(left, key=table.__getitem__)
-            if table[at] > most:
+            if table[at] > max_log_size:
                 return None
             others = beside[at]
             order.append((at, tuple(sorted(others))))
@@ -80,12 +80,12 @@ class Block:
     @cached_property
     def tables(self) -> list[tuple[tuple[int, int], np.ndarray]]:
         """Places of two neighbours in the block, and the costs of their pairs."""
-        place = {node: at for at, node in enumerate(self.nodes)}
+        index = {node: at for at, node in enumerate(self.nodes)}
         return [
-            ((place[other.node], at), other.table)
+            ((index[other.node], at), other.table)
             for at, node in enumerate(self.nodes)
             for other in self.board.beside[node]
-            if place.get(other.node, at) < at
+            if index.get(other.node, at) < at
         ]
 
     def solve(self, chosen: np.ndarray, room: np.ndarray) -> np.ndarray | None:
@@ -115,15 +115,15 @@ class Block:
             own.append(costs)
             shares.append(share)
         now = self._cost(own, chosen[nodes])
-        best, least = self._best(own, shares, np.zeros(1))
-        if not least[0] < now:
+        best, lowest = self._best(own, shares, np.zeros(1))
+        if not lowest[0] < now:
             return None
         if self._fits(best[0], free):
             return best[0]
-        found, costs = self._best(own, shares, _PRICES * (now - least[0]))
+        strategies, costs = self._best(own, shares, _PRICES * (now - lowest[0]))
         for at in np.argsort(costs, kind="stable").tolist():
-            if costs[at] < now and self._fits(found[at], free):
-                return found[at]
+            if costs[at] < now and self._fits(strategies[at], free):
+                return strategies[at]
         return None
 
     def _share(self, node: int, free: np.ndarray) -> np.ndarray:
@@ -131,9 +131,9 @@ class Block:
         usage = self.board.usage[node]
         if usage is None:
             return np.zeros(int(self.board.sizes[node]))
-        least = np.minimum.reduceat(free[usage.first : usage.last], usage.starts)[:, None]
-        over = usage.amount > least
-        return np.where(over, np.inf, usage.amount / np.maximum(least, 1)).max(axis=0)
+        free_share = np.minimum.reduceat(free[usage.first : usage.last], usage.starts)[:, None]
+        over = usage.amount > free_share
+        return np.where(over, np.inf, usage.amount / np.maximum(free_share, 1)).max(axis=0)
 
     def _best(
         self, own: list[np.ndarray], shares: list[np.ndarray], prices: np.ndarray
@@ -153,11 +153,11 @@ class Block:
             factors = [x for x in factors if at not in x[0]]
             factors.append((others, whole.min(axis=-1)))
             back.append((at, others, whole.argmin(axis=-1)))
-        found = np.zeros((len(prices), len(own)), dtype=np.int64)
+        strategies = np.zeros((len(prices), len(own)), dtype=np.int64)
         rows = np.arange(len(prices))
         for at, others, best in reversed(back):
-            found[:, at] = best[(rows, *(found[:, x] for x in others))]
-        return found, np.array([self._cost(own, one) for one in found])
+            strategies[:, at] = best[(rows, *(strategies[:, x] for x in others))]
+        return strategies, np.array([self._cost(own, one) for one in strategies])
 
     def _cost(self, own: list[np.ndarray], taken: np.ndarray) -> float:
         """Return what strategies of the block, (m,), cost within it and with its neighbours."""

@@ -213,8 +213,8 @@ class Board:
         """
         choice = np.empty(len(self), dtype=np.int64)
         for node, of_problem in enumerate(self.reduced.nodes.tolist()):
-            kept = self.reduced.values[self.offset[node] : self.offset[node + 1]]
-            (at,) = np.nonzero(kept == strategies[of_problem])
+            values = self.reduced.values[self.offset[node] : self.offset[node + 1]]
+            (at,) = np.nonzero(values == strategies[of_problem])
             if not len(at):
                 raise InfeasibleError(
                     f"{self.problem.name}: strategy {strategies[of_problem]} of node {of_problem} "
@@ -229,10 +229,10 @@ def _usages(reduced: Reduced, sizes: np.ndarray, headroom: np.ndarray) -> tuple[
     of_node: list[list[int]] = [[] for _ in sizes]
     for term, node in enumerate(reduced.term_node.tolist()):
         of_node[node].append(term)
-    found: list[Usage | None] = []
+    usages: list[Usage | None] = []
     for node, terms in enumerate(of_node):
         if not terms:
-            found.append(None)
+            usages.append(None)
             continue
         at = reduced.term_times[terms]
         borders = np.unique(at)
@@ -245,7 +245,7 @@ def _usages(reduced: Reduced, sizes: np.ndarray, headroom: np.ndarray) -> tuple[
         first, last = int(borders[0]), int(borders[-1])
         headroom[first:last] -= np.repeat(floor, lengths)
         amount -= floor[:, None]
-        found.append(
+        usages.append(
             Usage(first, last, borders[:-1] - first, lengths, amount) if amount.any() else None
         )
-    return tuple(found)
+    return tuple(usages)

@@ -79,11 +79,11 @@ class Construct:
         for name, size in (
             ("costs", len(board.costs)), ("room", len(board.headroom)), ("chosen", len(board)),
         ):  # fmt: skip
-            held = getattr(self, name)
-            if held.shape[1] < size:
-                wide = np.zeros((len(held), size), dtype=held.dtype)
-                wide[:, : held.shape[1]] = held
-                setattr(self, name, wide)
+            array = getattr(self, name)
+            if array.shape[1] < size:
+                widened = np.zeros((len(array), size), dtype=array.dtype)
+                widened[:, : array.shape[1]] = array
+                setattr(self, name, widened)
 
     def start(self, rows: np.ndarray) -> None:
         """Start episodes, (k,) int64, with nothing decided."""
@@ -157,29 +157,29 @@ class Construct:
 
     def _groups(self, rows: np.ndarray) -> Iterator[tuple[Board, int, np.ndarray]]:
         """Yield the episodes that have the same node of the same board in hand; places in rows."""
-        found: dict[tuple[int, int], list[int]] = {}
+        groups: dict[tuple[int, int], list[int]] = {}
         for at, (row, turn) in enumerate(zip(rows.tolist(), self.turn[rows].tolist(), strict=True)):
-            found.setdefault((id(self.boards[row]), turn), []).append(at)
-        for (_, turn), places in found.items():
-            yield self.boards[int(rows[places[0]])], turn, np.array(places)
+            groups.setdefault((id(self.boards[row]), turn), []).append(at)
+        for (_, turn), positions in groups.items():
+            yield self.boards[int(rows[positions[0]])], turn, np.array(positions)
 
     def _place(self, rows: np.ndarray, chosen: np.ndarray) -> None:
         """Decide the node in hand of each episode."""
         self.chosen[rows, self.turn[rows]] = chosen
-        for board, node, places in self._groups(rows):
-            some, taken = rows[places], chosen[places]
-            own = self.costs[some, board.offset[node] : board.offset[node + 1]]
-            more = own[np.arange(len(some)), taken] - own.min(axis=1)
+        for board, node, positions in self._groups(rows):
+            group, taken = rows[positions], chosen[positions]
+            own = self.costs[group, board.offset[node] : board.offset[node + 1]]
+            more = own[np.arange(len(group)), taken] - own.min(axis=1)
             for other in board.later[node]:
                 begin, end = board.offset[other.node], board.offset[other.node + 1]
-                before = self.costs[some, begin:end]
+                before = self.costs[group, begin:end]
                 after = before + other.table.T[taken]
-                self.costs[some, begin:end] = after
+                self.costs[group, begin:end] = after
                 more += after.min(axis=1) - before.min(axis=1)
-            self.floor[some] += more
+            self.floor[group] += more
             usage = board.usage[node]
             if usage is not None:
-                self.room[some, usage.first : usage.last] -= usage.at_times(taken)
+                self.room[group, usage.first : usage.last] -= usage.at_times(taken)
         for row, strategy in zip(rows.tolist(), chosen.tolist(), strict=True):
             witness = self.witness[row]
             if witness is not None:
@@ -187,20 +187,20 @@ class Construct:
 
     def _look(self, rows: np.ndarray) -> None:
         """Tell what is legal at the node in hand of each episode, and describe it."""
-        for board, node, places in self._groups(rows):
-            some = rows[places]
-            own, ahead = self._costs(board, node, some)
-            share, fits, free = self._memory(board, node, some)
+        for board, node, positions in self._groups(rows):
+            group = rows[positions]
+            own, ahead = self._costs(board, node, group)
+            share, fits, free = self._memory(board, node, group)
             legal = np.isfinite(own + ahead) & fits
             if not board.is_free:
-                for row, mine in zip(some.tolist(), legal, strict=True):
+                for row, mine in zip(group.tolist(), legal, strict=True):
                     witness = self.witness[row]
                     if witness is not None:
                         witness.look(node, self.costs[row], mine)
             none = ~legal.any(axis=1)
             if none.any():
-                self.dead[some[none]] = self.over[some[none]] = True
-            self._describe(board, node, some, own, ahead, legal, share, free)
+                self.dead[group[none]] = self.over[group[none]] = True
+            self._describe(board, node, group, own, ahead, legal, share, free)
 
     def _costs(self, board: Board, node: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return costs with decided neighbours, and the least more with each that follows."""
@@ -211,9 +211,9 @@ class Construct:
             theirs, table = self.costs[rows, begin:end], other.table
             part = max(1, _PART // table.size)
             for first in range(0, len(rows), part):
-                some = slice(first, first + part)
-                least = (theirs[some, :, None] + table).min(axis=1)
-                ahead[some] += least - theirs[some].min(axis=1, keepdims=True)
+                block = slice(first, first + part)
+                minimum = (theirs[block, :, None] + table).min(axis=1)
+                ahead[block] += minimum - theirs[block].min(axis=1, keepdims=True)
         return own, ahead
 
     def _memory(
@@ -226,15 +226,15 @@ class Construct:
         if usage is None:
             return share, fits, np.ones(count)
         room = self.room[rows, usage.first : usage.last]
-        least = np.minimum.reduceat(room, usage.starts, axis=1)
+        free = np.minimum.reduceat(room, usage.starts, axis=1)
         part = max(1, _PART // usage.amount.size)
         for first in range(0, count, part):
-            some = slice(first, first + part)
-            left = least[some, :, None]
-            fits[some] = (usage.amount <= left).all(axis=1)
-            share[some] = (usage.amount / np.maximum(left, 1)).max(axis=1)
+            block = slice(first, first + part)
+            left = free[block, :, None]
+            fits[block] = (usage.amount <= left).all(axis=1)
+            share[block] = (usage.amount / np.maximum(left, 1)).max(axis=1)
         whole = np.minimum.reduceat(board.headroom[usage.first : usage.last], usage.starts)
-        return share, fits, (least / np.maximum(whole, 1)).min(axis=1)
+        return share, fits, (free / np.maximum(whole, 1)).min(axis=1)
 
     def _describe(
         self, board: Board, node: int, rows: np.ndarray, own: np.ndarray, ahead: np.ndarray,
@@ -244,8 +244,8 @@ class Construct:
         size, at = own.shape[1], slice(board.offset[node], board.offset[node + 1])
         both = own + ahead
         mass = board.mass[at]
-        told = np.zeros((len(rows), self.width, len(ROWS)), dtype=np.float32)
-        mine = told[:, :size]
+        features = np.zeros((len(rows), self.width, len(ROWS)), dtype=np.float32)
+        mine = features[:, :size]
         mine[..., 0] = regret(own, board.unit)
         mine[..., 1] = regret(ahead, board.unit)
         mine[..., 2] = worst = regret(both, board.unit)
@@ -262,7 +262,7 @@ class Construct:
         )
         mine[..., 8] = legal
         mine[..., 7] *= mine[..., 8]
-        self.rows[rows] = told
+        self.rows[rows] = features
         self.legal[rows] = False
         self.legal[rows, :size] = legal
         floor = np.log(np.maximum(self.floor[rows], 1.0) / max(board.reference, 1)) / DEEPEST
@@ -285,8 +285,8 @@ class Construct:
 def regret(values: np.ndarray, unit: float) -> np.ndarray:
     """Return by how much values exceed the least of their row, as a logarithm in [0, 1]."""
     finite = np.isfinite(values)
-    least = np.where(finite, values, np.inf).min(axis=-1, keepdims=True)
-    more = np.where(finite, values - np.where(np.isfinite(least), least, 0.0), np.inf)
+    minimum = np.where(finite, values, np.inf).min(axis=-1, keepdims=True)
+    more = np.where(finite, values - np.where(np.isfinite(minimum), minimum, 0.0), np.inf)
     return np.minimum(np.log1p(more / unit) / DEEPEST, 1.0)
 
 

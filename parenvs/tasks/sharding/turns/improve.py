@@ -85,11 +85,11 @@ class Improve:
     def _look(self, row: int) -> None:
         """Tell which blocks are legal, and describe all."""
         state, count = self._states[row], len(self.boards[row])
-        told = np.zeros((self.width, len(ROWS)), dtype=np.float32)
-        told[:count] = state.rows(int(self.turn[row]), self.moves)
-        self.rows[row] = told
-        self.legal[row] = told[:, -1] > 0
-        self.numbers[row] = state.numbers(int(self.turn[row]), self.moves, told[:count])
+        features = np.zeros((self.width, len(ROWS)), dtype=np.float32)
+        features[:count] = state.rows(int(self.turn[row]), self.moves)
+        self.rows[row] = features
+        self.legal[row] = features[:, -1] > 0
+        self.numbers[row] = state.numbers(int(self.turn[row]), self.moves, features[:count])
 
 
 class _State:
@@ -113,16 +113,16 @@ class _State:
     def move(self, root: int, turn: int) -> None:
         """Solve a block, and take what is found."""
         block = self.blocks[root]
-        found = block.solve(self.chosen, self.room)
+        strategies = block.solve(self.chosen, self.room)
         self.tried[root], self.changed[root] = turn, False
         before = self.cost
-        if found is not None:
-            moved = [n for n, s in zip(block.nodes, found.tolist(), strict=True)
+        if strategies is not None:
+            moved = [n for n, s in zip(block.nodes, strategies.tolist(), strict=True)
                      if self.chosen[n] != s]  # fmt: skip
-            for node, strategy in zip(block.nodes, found.tolist(), strict=True):
+            for node, strategy in zip(block.nodes, strategies.tolist(), strict=True):
                 self.board.spend(self.room, node, int(self.chosen[node]), 1)
                 self.board.spend(self.room, node, strategy, -1)
-            self.chosen[block.nodes] = found
+            self.chosen[block.nodes] = strategies
             self.cost = self.board.reduced.cost(self.chosen)
             self.open[:] = True
             near = set(moved)
@@ -167,8 +167,8 @@ class _State:
     def numbers(self, turn: int, moves: int, rows: np.ndarray) -> np.ndarray:
         """Return the numbers of the episode, (len(NUMBERS),)."""
         saved = np.log(max(self.board.reference, 1) / max(self.cost, 1)) / DEEPEST
-        most = rows[:, :2].max(axis=0)
-        whole = [turn / moves, self.open.mean(), min(saved, 1.0), self.last, *most]
+        maximum = rows[:, :2].max(axis=0)
+        whole = [turn / moves, self.open.mean(), min(saved, 1.0), self.last, *maximum]
         return np.array(whole, dtype=np.float32)
 
 
@@ -182,10 +182,10 @@ class _Parts:
         self.near, self._near = _flat([block.around for block in every])
         self.size = np.array([len(block.nodes) / LARGEST for block in every])
         self.degree = np.minimum([np.log2(1 + len(x)) / 12 for x in board.beside], 1.0)
-        least = np.minimum.reduceat(board.costs, board.offset[:-1])
+        minimum = np.minimum.reduceat(board.costs, board.offset[:-1])
         for node, others in enumerate(board.beside):
-            least[node] += sum(float(other.table.min()) for other in others)
-        self.least = least
+            minimum[node] += sum(float(other.table.min()) for other in others)
+        self.least = minimum
 
     @classmethod
     def of(cls, board: Board, blocks: Blocks) -> _Parts:
