@@ -19,8 +19,8 @@ def reference(space: Any) -> Answer:
         InfeasibleError: no plan fits the memory.
         ParenvsError: the environment's task has no references.
     """
-    found: Answer = task_of(space).hook("reference")(space)
-    return found
+    answer: Answer = task_of(space).hook("reference")(space)
+    return answer
 
 
 def optimum(space: Any) -> float:

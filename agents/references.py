@@ -56,11 +56,11 @@ class ReferenceFile:
         options = parser.parse_args(None if arguments is None else list(arguments))
         rows, faults = read(options.out), 0
         items = [(name, rows.get(name), options.check) for name in options.problems or self.names()]
-        found: Iterable[tuple[str, str, Row | None]] = map(self.look, items)
+        results: Iterable[tuple[str, str, Row | None]] = map(self.look, items)
         try:
             if options.engine == RAY:
-                found = on_ray(self.look, items, options.jobs, options.address, in_order=True)
-            for name, fault, row in found:
+                results = on_ray(self.look, items, options.jobs, options.address, in_order=True)
+            for name, fault, row in results:
                 faults += bool(fault)
                 if row is not None:
                     rows[name] = row

@@ -115,6 +115,6 @@ def timed_reference(file: str, name: str, problem: Any, fingerprint: str) -> Ref
         share = problem.bound_seconds / float(row[field])
         return min(share, 1.0) if field == "bound" else share
 
-    found = of_row(file, name, lambda row: fingerprint, value)
-    meets = found.value >= found.bound * (1 - SAME) and found.kind == BEST_KNOWN
-    return found._replace(kind=OPTIMUM) if meets else found
+    reference = of_row(file, name, lambda row: fingerprint, value)
+    meets = reference.value >= reference.bound * (1 - SAME) and reference.kind == BEST_KNOWN
+    return reference._replace(kind=OPTIMUM) if meets else reference

@@ -82,8 +82,8 @@ def masked(mask: Array, values: Array) -> Array:
     return values.where(mask, 0.0)
 
 
-def at_least(values: Array, least: float) -> Array:
-    """Return the larger of each value and ``least``."""
+def at_least(values: Array, minimum: float) -> Array:
+    """Return the larger of each value and ``minimum``."""
     if isinstance(values, (np.ndarray, np.generic)):
-        return np.maximum(values, least)
-    return values.clamp(min=least)
+        return np.maximum(values, minimum)
+    return values.clamp(min=minimum)

@@ -137,8 +137,10 @@ class SetEvaluation:
         if self.problems != other.problems:
             raise ParenvsError(f"evaluated on {self.set_name} and on {other.set_name}: not alike")
         scores = self.regrets, other.regrets
-        found = probability_of_improvement(*scores)
-        return found, bootstrap_interval(probability_of_improvement, *scores, strata=self.families)
+        probability = probability_of_improvement(*scores)
+        return probability, bootstrap_interval(
+            probability_of_improvement, *scores, strata=self.families
+        )
 
     def __str__(self) -> str:
         """Return the figures in a few lines."""
@@ -286,8 +288,8 @@ def references_of(name: str, problems: Sequence[str]) -> tuple[Reference, ...]:
     Raises:
         ValueError: one is no problem of the set.
     """
-    found = set_of(name)
+    problem_set = set_of(name)
     for problem in problems:
-        if problem not in found.problems:
+        if problem not in problem_set.problems:
             raise ValueError(f"{problem!r} is no problem of {name}")
-    return tuple(found.reference(problem) for problem in problems)
+    return tuple(problem_set.reference(problem) for problem in problems)

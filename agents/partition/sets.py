@@ -95,8 +95,8 @@ def draw_rows(rng: np.random.Generator, family: str) -> list[SetRow]:
         and not name.endswith(SCANNED)
     ]
     name = names[int(rng.integers(len(names)))]
-    most = int(np.log2(min(entries[name]["batch_size"], MOST_SAMPLES)))
-    samples = 2 ** int(rng.integers(1, most + 1))
+    max_power = int(np.log2(min(entries[name]["batch_size"], MOST_SAMPLES)))
+    samples = 2 ** int(rng.integers(1, max_power + 1))
     devices = Cluster.parse(CLUSTERS[int(rng.integers(len(CLUSTERS)))]).devices
     alike = [text for text in CLUSTERS if Cluster.parse(text).devices == devices]
     every = [
@@ -177,25 +177,25 @@ def make_set(name: str, seed: int = SEED) -> Iterator[tuple[str, SetRow, Row]]:
     """
     families = [entry["family"] for entry in manifest()["instances"].values()]
     for family in FAMILIES[name]:
-        found: dict[SetRow, Row] = {}
+        rows: dict[SetRow, Row] = {}
         for draw in range(DRAWS):
             rng = np.random.default_rng([seed, families.index(family), draw])
             of_draw = _suiting(draw_rows(rng, family), strict=draw % 2 == 0)
             for row, reference in itertools.islice(of_draw, TAKEN):
-                if row not in found and len(found) < COUNT:
-                    yield f"{family}-{len(found):03d}", row, reference
-                    found[row] = reference
-            if len(found) == COUNT:
+                if row not in rows and len(rows) < COUNT:
+                    yield f"{family}-{len(rows):03d}", row, reference
+                    rows[row] = reference
+            if len(rows) == COUNT:
                 break
         else:
-            raise ParenvsError(f"{name}: {len(found)} problems of {family} suit; draw other ones")
+            raise ParenvsError(f"{name}: {len(rows)} problems of {family} suit; draw other ones")
 
 
 def _suiting(rows: list[SetRow], strict: bool) -> Iterator[tuple[SetRow, Row]]:
     """Yield the variants of a draw that suit, with their references."""
     graph, clusters = load_graph(rows[0].instance), [Cluster.parse(row.cluster) for row in rows]
-    held = float(graph.tensor_bytes[graph.parameter_tensor].sum())
-    if all(held / cluster.devices > cluster.memory_limit for cluster in clusters):
+    parameter_bytes = float(graph.tensor_bytes[graph.parameter_tensor].sum())
+    if all(parameter_bytes / cluster.devices > cluster.memory_limit for cluster in clusters):
         return  # as quick to see as it is common
     try:
         problem = build(replace(rows[0], recompute=REMADE[0]), rows[0].instance)
@@ -227,10 +227,10 @@ def check(sets: Iterable[str], references: dict[str, Row]) -> int:
     faults = 0
     for set_name in sets:
         for name in members(set_name):
-            found = fault(references.get(name), reference_of(build(row_of(name), name)))
-            faults += bool(found)
-            if found:
-                print(f"{name}: {found}", flush=True)
+            wrong = fault(references.get(name), reference_of(build(row_of(name), name)))
+            faults += bool(wrong)
+            if wrong:
+                print(f"{name}: {wrong}", flush=True)
     return faults
 
 
@@ -250,10 +250,10 @@ def main(arguments: Iterable[str] | None = None) -> int:
             return 1 if faults else 0
         for set_name in sets:
             rows: dict[str, SetRow] = {}
-            kept = {k: v for k, v in references.items() if not k.startswith(f"{set_name}/")}
+            others = {k: v for k, v in references.items() if not k.startswith(f"{set_name}/")}
             for member, row, reference in make_set(set_name, options.seed):
                 rows[member] = row
-                kept[f"{set_name}/{member}"] = reference
+                others[f"{set_name}/{member}"] = reference
                 best = 1.0 - reference["length"] / reference["replicated"]
                 words = f"{row.instance} on {row.cluster}, {row.micro_batches} x {row.micro_batch}"
                 print(
@@ -262,7 +262,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
                     flush=True,
                 )
             save_set(options.out / f"{set_name}.json", rows)
-            references = kept
+            references = others
             write(path, references)
     except ParenvsError as error:
         print(printable(str(error)), file=sys.stderr)

@@ -28,11 +28,11 @@ def pretrain(
     address: Address = None,
 ) -> None:
     """Train the network of the agent 'pretrained' from scratch, or go on with it."""
-    for option, value, least in (
+    for option, value, minimum in (
         ("--workers", workers, 1), ("--seed", seed, 0), ("--parts", parts, 1),
         ("--passes", passes, 1),
     ):  # fmt: skip
-        check_range(option, value, least)
+        check_range(option, value, minimum)
     check_engine(engine, address)
     with need_extra("agents", "training"):
         from parenvs.agents.learning.pretrained.imitate import Recipe

@@ -38,8 +38,8 @@ def exact_pruned(space: CutSpace) -> Answer:
     search.run()
     if search.best is None:
         raise infeasible(space.pipeline, least_excess_pruned(space).excess_bytes)
-    found = answer_of(space.pipeline, search.best, "exact-pruned", search.evaluations, begin)
-    return replace(found, among="pruned candidates")
+    answer = answer_of(space.pipeline, search.best, "exact-pruned", search.evaluations, begin)
+    return replace(answer, among="pruned candidates")
 
 
 def pruned_targets(space: CutSpace) -> Targets:
@@ -150,7 +150,7 @@ def answer_of(
     bound: float | None = None,
 ) -> Answer:
     """The plan as an answer; without ``bound`` the plan counts as proven."""
-    cuts, device_cuts = (np.asarray(places, dtype=np.int64) for places in plan)
+    cuts, device_cuts = (np.asarray(positions, dtype=np.int64) for positions in plan)
     length = float(pipeline.length(cuts, device_cuts))
     return Answer(
         problem=pipeline,

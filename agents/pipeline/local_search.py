@@ -23,7 +23,7 @@ def improve(
     deadline: float = np.inf,
     pivots: np.ndarray | None = None,
     devices: np.ndarray | None = None,
-    most: int = GRID,
+    max_points: int = GRID,
 ) -> Cuts:
     """Move one pivot and its device cut at a time while the plan gets shorter and fits the memory.
 
@@ -34,7 +34,7 @@ def improve(
         deadline: the search ends at this ``time.perf_counter()``.
         pivots: where cuts may move to, ascending (default: any pivot).
         devices: where device cuts may move to, ascending (default: any device).
-        most: plans that a step compares at most, those with the nearest pivots.
+        max_points: plans that a step compares at most, those with the nearest pivots.
 
     Returns:
         The shortest plan found; it is ``plan`` if no move makes that shorter.
@@ -56,7 +56,7 @@ def improve(
             p = pivots[(pivots > ends[k - 1]) & (pivots < ends[k + 1])]
             p = p[(variables[p] > variables[ends[k - 1]]) & (variables[ends[k + 1]] > variables[p])]
             d = devices[(devices > edges[k - 1]) & (devices < edges[k + 1])]
-            nearest = np.argsort(np.abs(p - ends[k]), kind="stable")[: max(most // len(d), 1)]
+            nearest = np.argsort(np.abs(p - ends[k]), kind="stable")[: max(max_points // len(d), 1)]
             p, d = (axis.ravel() for axis in np.meshgrid(p[nearest], d))
             plans, groups = np.tile(ends[1:-1], (len(p), 1)), np.tile(edges[1:-1], (len(p), 1))
             plans[:, k - 1], groups[:, k - 1] = p, d

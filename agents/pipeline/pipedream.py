@@ -70,10 +70,10 @@ def pipedream_objective(profile: StageProfile, devices: int, bandwidth: float) -
             transfer = 2 * profile.cut_bytes[:-1] / (bandwidth * last)
             before = np.maximum(best[total - last - 1][inner], transfer)
             position = scale[last - 1]
-            slowest, place = best_last_stage(before, position[inner], position[1:], np.arange(n))
+            slowest, index = best_last_stage(before, position[inner], position[1:], np.arange(n))
             better = 1 + np.flatnonzero(slowest < value[1:])
             value[better] = slowest[better - 1]
-            step[better, 0], step[better, 1] = inner[place[better - 1]], total - last
+            step[better, 0], step[better, 1] = inner[index[better - 1]], total - last
         best[total - 1] = value
     cuts: list[int] = []
     machines: list[int] = []
@@ -124,24 +124,24 @@ def pipedream(pipeline: Pipeline) -> Answer:
                 inside = int(same_server(e, a, server))
                 position = _stage_scale(pipeline, e, a)
                 for inside_before in (0, 1):
-                    places = np.flatnonzero(value[e, inside_before] <= upper)
-                    if not (places.size and targets.size):
+                    candidates = np.flatnonzero(value[e, inside_before] <= upper)
+                    if not (candidates.size and targets.size):
                         continue
-                    before = value[e, inside_before, places]
+                    before = value[e, inside_before, candidates]
                     if k > 1:
                         near = bool(inside_before) and same_server(e - 1, a, server)
                         bandwidth = group_bandwidth(near, cluster.intra_bw, cluster.inter_bw)
-                        transfer = 2 * pipeline.cut_before[places] / (bandwidth * (a - e))
+                        transfer = 2 * pipeline.cut_before[candidates] / (bandwidth * (a - e))
                         before = np.maximum(before, transfer)
-                    count = np.searchsorted(variables[places], variables[targets])
-                    slowest, place = best_last_stage(
-                        before, position[places], position[targets], count
+                    count = np.searchsorted(variables[candidates], variables[targets])
+                    slowest, index = best_last_stage(
+                        before, position[candidates], position[targets], count
                     )
                     evaluations += len(targets)
                     better = np.flatnonzero(slowest < after[a, inside, targets])
                     improved = targets[better]
                     after[a, inside, improved] = slowest[better]
-                    step[a, inside, improved, 0] = places[place[better]]
+                    step[a, inside, improved, 0] = candidates[index[better]]
                     step[a, inside, improved, 1:] = e, inside_before
         value = after
         steps.append(step)
@@ -199,10 +199,10 @@ def best_last_stage(
     Returns:
         (t,) seconds, infinite where count is 0, and (t,) the places i.
     """
-    value, place = np.full(len(to), np.inf), np.zeros(len(to), dtype=np.int64)
+    value, index = np.full(len(to), np.inf), np.zeros(len(to), dtype=np.int64)
     reachable = np.flatnonzero(count > 0)
     if not reachable.size:
-        return value, place
+        return value, index
     to, count, plans = to[reachable], count[reachable], RangeTable(have)
     # From later places the last stage is shorter, but fewer plans are left to choose from. The best
     # place is where the two cross, or one place before.
@@ -216,5 +216,5 @@ def best_last_stage(
     earlier = plans.place(np.maximum(low - 1, 0), count)
     slowest, slowest_earlier = (np.maximum(have[i], to - at[i]) for i in (crossing, earlier))
     value[reachable] = np.minimum(slowest, slowest_earlier)
-    place[reachable] = np.where(slowest_earlier < slowest, earlier, crossing)
-    return value, place
+    index[reachable] = np.where(slowest_earlier < slowest, earlier, crossing)
+    return value, index

@@ -204,7 +204,7 @@ class PointSearch:
         upper: float,
         deadline: float = np.inf,
         blocks: int = 0,
-        most: float = np.inf,
+        max_pairs: float = np.inf,
         grid: float = 0.0,
     ) -> None:
         """Prepare a search.
@@ -216,12 +216,12 @@ class PointSearch:
             upper: look for plans shorter than this, seconds.
             deadline: give up at this ``time.perf_counter()``.
             blocks: number of blocks of ``agents.pipeline.bounds.Prefixes``; 0: do without it.
-            most: give up before a layer with more pairs of state and label.
+            max_pairs: give up before a layer with more pairs of state and label.
             grid: seconds; core and tail are rounded down to its multiples (0: not at all). That
                 leaves fewer labels; ``upper`` is then a lower bound, ``best`` may be longer.
         """
         self.space, self.tables, self.points = space, tables, points
-        self.upper, self.deadline, self.most_pairs, self.grid = upper, deadline, most, grid
+        self.upper, self.deadline, self.max_pairs, self.grid = upper, deadline, max_pairs, grid
         self.best: tuple[np.ndarray, np.ndarray] | None = None
         self.bound, self.evaluations = 0.0, 0
         self._layers: list[Layer] = []
@@ -258,7 +258,7 @@ class PointSearch:
         """
         states = self._states(k)
         windows = self._windows(labels, states)
-        if windows.count.sum() > self.most_pairs:
+        if windows.count.sum() > self.max_pairs:
             raise OutOfTimeError
         tables, point = self.tables, labels.point
         sums = LabelSums(tables.seconds[point], tables.backward[point], tables.weights[point])
@@ -310,8 +310,8 @@ class PointSearch:
         keys = (labels.same * units + labels.unit) * ends + labels.point
         first_label = np.searchsorted(keys, np.arange(2 * units * ends + 1))
         start_units = np.unique(labels.unit)
-        state, place = np.nonzero(start_units > states.unit[:, None])
-        d = start_units[place]
+        state, index = np.nonzero(start_units > states.unit[:, None])
+        d = start_units[index]
         unit, point = states.unit[state], states.point[state]
         # The greatest prefix sums at which a stage may end: beyond them core, or core plus tail,
         # exceeds its limit.

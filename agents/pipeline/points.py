@@ -76,17 +76,17 @@ def even_plan(space: PointSpace) -> PointCuts:
     return np.array(points[1:]), np.array(units[1:])
 
 
-def few_points(space: PointSpace, most: int) -> np.ndarray:
-    """At most ``most`` points to cut before, ascending.
+def few_points(space: PointSpace, count: int) -> np.ndarray:
+    """At most ``count`` points to cut before, ascending.
 
     One in ``_CHEAP`` is where the fewest bytes cross; the others divide the work evenly.
     """
     inner = space.pivots[1:-1]
-    if len(inner) <= most:
+    if len(inner) <= count:
         return np.arange(1, len(inner) + 1)
-    even = coarse_pivots(space.pipeline, inner, most - most // _CHEAP)
+    even = coarse_pivots(space.pipeline, inner, count - count // _CHEAP)
     order = np.argsort(space.pipeline.cut_before[inner], kind="stable")
-    cheap = order[~np.isin(inner[order], even)][: most // _CHEAP]
+    cheap = order[~np.isin(inner[order], even)][: count // _CHEAP]
     return np.sort(np.append(np.searchsorted(space.pivots, even), cheap + 1))
 
 
@@ -154,18 +154,18 @@ class _Run:
                 self._polish()
         return True
 
-    def _search(self, most: int, blocks: int, pairs: float, grid: float = 0.0) -> bool:
+    def _search(self, max_points: int, blocks: int, pairs: float, grid: float = 0.0) -> bool:
         """Look for plans shorter than the best; True if the search ended.
 
         Args:
-            most: number of points to cut before, at most.
+            max_points: number of points to cut before, at most.
             blocks: see ``PointSearch``.
             pairs: pairs of state and label in a layer from which the search gives up.
             grid: unit of rounded labels, relative to the best length.
         """
         if time.perf_counter() > self.deadline:
             return False
-        points = few_points(self.space, most)
+        points = few_points(self.space, max_points)
         search = PointSearch(
             self.space, self._tables, points, self.upper, self.deadline, blocks, pairs,
             grid * self.upper,

@@ -231,9 +231,9 @@ class _Run:
                 self._keep(trial, improve(trial.pipeline, plan, deadline=self.deadline))
                 return
         shapes = [t.pipeline for t in self.trials if t.pipeline.cluster == self.clusters[0]]
-        some = [shapes[0], shapes[len(shapes) // 2], shapes[-1]]
-        lacking = [float(least_excess(shape).excess_bytes) for shape in some]
-        excess, shape = min(zip(lacking, some, strict=True), key=lambda pair: pair[0])
+        sample = [shapes[0], shapes[len(shapes) // 2], shapes[-1]]
+        lacking = [float(least_excess(shape).excess_bytes) for shape in sample]
+        excess, shape = min(zip(lacking, sample, strict=True), key=lambda pair: pair[0])
         more = "; another number of stages does not fit either" if len(shapes) > 1 else ""
         raise InfeasibleError(f"{infeasible(shape, excess)}{more}")
 
@@ -261,11 +261,11 @@ class _Run:
             upper = min((trial.length for trial in known.values()), default=np.inf)
             for stages in self._stages(cluster):
                 shape = self.pipeline.with_stages(stages, cluster)
-                least = least_length(shape) * (1 - SLACK)
-                if cluster == self._best_cluster or least >= upper or time.perf_counter() > end:
+                lower = least_length(shape) * (1 - SLACK)
+                if cluster == self._best_cluster or lower >= upper or time.perf_counter() > end:
                     break
                 if stages not in known:
-                    known[stages] = Trial(shape, least, settled=True)
+                    known[stages] = Trial(shape, lower, settled=True)
                     self.trials.append(known[stages])
                 self._search_coarse(known[stages], upper, end)
                 upper = min(upper, known[stages].length)
@@ -312,8 +312,8 @@ class _Run:
 
     def _stages(self, cluster: Cluster) -> range:
         """The numbers of stages that a plan with cuts on a cluster can have."""
-        most = min(cluster.devices, int(self.pipeline.variable_sum[-1]))
-        return range(max(self.fewest, 2), most + 1)
+        max_stages = min(cluster.devices, int(self.pipeline.variable_sum[-1]))
+        return range(max(self.fewest, 2), max_stages + 1)
 
     @property
     def _best_cluster(self) -> Cluster | None:

@@ -33,12 +33,12 @@ COUNTS = dict(zip(ELASTIC_SETS, (16, 2, 4), strict=True))
 
 def make_set(name: str, seed: int) -> dict[str, Row]:
     """Draw the problems of a shipped set, each from the seed, its set, family, model and number."""
-    place = list(COUNTS).index(name)
+    stream = list(COUNTS).index(name)
     return {
         f"{family}-{model}-{number:03d}": Row(
             model,
             INTERVALS,
-            draw_markov(np.random.default_rng([seed, place, i, k, number]), family, NODES),
+            draw_markov(np.random.default_rng([seed, stream, i, k, number]), family, NODES),
         )
         for i, family in enumerate(FAMILIES)
         for k, model in enumerate(MEASURED)

@@ -182,8 +182,8 @@ def _fits(problem: Hybrid) -> bool:
         tp, pp, dp, 1, problem.batch, sequence_parallel=True, recompute="full", zero=1,
         gradient_bytes=4.0,
     )  # fmt: skip
-    held = plans.judged(problem.model, problem.cluster, problem.machine)[1]
-    return bool((held["total"] <= problem.memory_limit).any())
+    memory = plans.judged(problem.model, problem.cluster, problem.machine)[1]
+    return bool((memory["total"] <= problem.memory_limit).any())
 
 
 def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:

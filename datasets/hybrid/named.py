@@ -17,22 +17,22 @@ def find_hybrid(name: str) -> Hybrid:
     Raises:
         UnknownInstanceError: there is no such set, or no such problem in it, or the seed is none.
     """
-    place, _, number = name.partition("/")
-    if place in TIERS or place == drawing.TIER:
+    kind, _, number = name.partition("/")
+    if kind in TIERS or kind == drawing.TIER:
         if not (number.isascii() and number.isdigit() and len(number) < 20):
             raise UnknownInstanceError(
-                f"instance {name!r}: give a seed, like {place}/7, or a set, like {place}-test"
+                f"instance {name!r}: give a seed, like {kind}/7, or a set, like {kind}-test"
             )
-        return drawing.drawn(int(number)) if place == drawing.TIER else drawn(place, int(number))
-    if place not in problem_sets():
+        return drawing.drawn(int(number)) if kind == drawing.TIER else drawn(kind, int(number))
+    if kind not in problem_sets():
         raise UnknownInstanceError(
-            f"unknown set {shown(place)}{did_you_mean(place, problem_sets())}; known: "
+            f"unknown set {shown(kind)}{did_you_mean(kind, problem_sets())}; known: "
             f"{', '.join(problem_sets())}"
         )
-    problems = {problem.instance: problem for problem in problem_sets()[place]}
+    problems = {problem.instance: problem for problem in problem_sets()[kind]}
     if name not in problems:
         raise UnknownInstanceError(
-            f"unknown problem {name!r}; {place} holds {len(problems)}: {', '.join(problems)}"
+            f"unknown problem {name!r}; {kind} holds {len(problems)}: {', '.join(problems)}"
         )
     return problems[name]
 

@@ -154,14 +154,14 @@ def make(tier: Tier, family: str, rng: np.random.Generator, name: str) -> Hybrid
 
 def _shape(tier: Tier, rng: np.random.Generator, name: str, cluster: Cluster) -> TransformerShape:
     """Draw a chain whose weights fit the cluster, and each block's a server."""
-    least, most = (round(tier.servers * share) for share in tier.layers)
+    fewest, largest = (round(tier.servers * share) for share in tier.layers)
     while True:
         hidden = int(rng.choice(tier.hidden))
         experts, active = int(rng.choice(tier.experts)), int(rng.choice((1, 2)))
         dense = _width(hidden * rng.uniform(2.5, 4.0))
         shape = TransformerShape(
             name,
-            layers=int(rng.integers(least, most + 1)),
+            layers=int(rng.integers(fewest, largest + 1)),
             hidden=hidden,
             heads=hidden // 128,
             sequence=int(rng.choice(tier.sequences)),

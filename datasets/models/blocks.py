@@ -51,9 +51,9 @@ def rotated(x: Array, theta: float) -> Array:
     """
     with named_scope("rotary"):
         tokens, half = x.shape[1], x.shape[-1] // 2
-        place = lax.broadcasted_iota(jnp.float32, (tokens, half), 0)
+        position = lax.broadcasted_iota(jnp.float32, (tokens, half), 0)
         frequency = theta ** (-lax.broadcasted_iota(jnp.float32, (tokens, half), 1) / half)
-        angle = (place * frequency).reshape(tokens, *[1] * (x.ndim - 3), half)
+        angle = (position * frequency).reshape(tokens, *[1] * (x.ndim - 3), half)
         sin, cos = jnp.sin(angle).astype(x.dtype), jnp.cos(angle).astype(x.dtype)
         a, b = jnp.split(x, 2, axis=-1)
         return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
@@ -87,15 +87,15 @@ def attend_in_chunks(q: Array, k: Array, v: Array, chunk: int) -> Array:
     Only one chunk's scores are there at any time, in the backward pass too, which computes them
     again. Arguments and result are those of ``attend``.
     """
-    batch, queries, *rest = q.shape
-    chunks = q.reshape(batch, queries // chunk, chunk, *rest).swapaxes(0, 1)
+    batch, queries, *trailing = q.shape
+    chunks = q.reshape(batch, queries // chunk, chunk, *trailing).swapaxes(0, 1)
     core = jax.checkpoint(attend, static_argnums=3)
 
     def one(first: Array, part: Array) -> tuple[Array, Array]:
         return first + chunk, core(part, k, v, True, first)
 
-    made = lax.scan(one, jnp.int32(0), chunks)[1]
-    return checkpoint_name(made.swapaxes(0, 1).reshape(q.shape), KEPT)
+    outputs = lax.scan(one, jnp.int32(0), chunks)[1]
+    return checkpoint_name(outputs.swapaxes(0, 1).reshape(q.shape), KEPT)
 
 
 def attention(

@@ -35,10 +35,10 @@ SETS: dict[str, tuple[int, OrderRanges]] = dict(
 def make_set(name: str, seed: int) -> dict[str, PackedStep]:
     """Draw the problems of a shipped set, each from ``seed``, its set, its tier and its number."""
     count, ranges = SETS[name]
-    place = list(SETS).index(name)
+    stream = list(SETS).index(name)
     return {
         f"{tier}-{number:03d}": draw_step(
-            np.random.default_rng([seed, place, row, number]), tier, ranges
+            np.random.default_rng([seed, stream, row, number]), tier, ranges
         )
         for row, tier in enumerate(TIERS)
         for number in range(count)

@@ -58,8 +58,8 @@ def problem_of(number: int, family: str | None, ranges: str) -> DrawnProblem:
         family: draw problems of this family only; None draws the family, too.
         ranges: a key of ``RANGES``.
     """
-    place = 0 if family is None else 1 + list(FAMILIES).index(family)
-    rng = np.random.default_rng([VERSION, list(RANGES).index(ranges), place, number])
+    stream = 0 if family is None else 1 + list(FAMILIES).index(family)
+    rng = np.random.default_rng([VERSION, list(RANGES).index(ranges), stream, number])
     return generators.draw(rng, family, RANGES[ranges], name_of(number, family, ranges))
 
 

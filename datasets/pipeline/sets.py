@@ -160,12 +160,12 @@ def save_set(path: str | os.PathLike[str], problems: Sequence[DrawnProblem]) -> 
 def make_set(name: str, seed: int) -> list[DrawnProblem]:
     """Draw the problems of a shipped set, each from ``seed``, its set's place and its number."""
     count, ranges = SETS[name]
-    families, place = list(FAMILIES), list(SETS).index(name)
+    families, stream = list(FAMILIES), list(SETS).index(name)
     every: Iterable[int] = range(count)
     if sys.stderr.isatty():  # before rich 14.3 a disabled bar prints an empty line
         every = track(every, description=name)
     return [
-        draw(np.random.default_rng([seed, place, i]), families[i % len(families)], ranges)
+        draw(np.random.default_rng([seed, stream, i]), families[i % len(families)], ranges)
         for i in every
     ]
 

@@ -144,25 +144,25 @@ def _source(name: str) -> _Source:
     graph, footprint = partitioning.graph, partitioning.footprint
     transient = np.flatnonzero(footprint.transient & (footprint.bytes > 0))
     transient = transient[np.argsort(footprint.first[transient], kind="stable")]
-    held = footprint.parameters[footprint.bytes[footprint.parameters] > 0]
-    made = _made_of(graph, set(transient.tolist()) | set(held.tolist()))
+    parameters = footprint.parameters[footprint.bytes[footprint.parameters] > 0]
+    made_of = _made_of(graph, set(transient.tolist()) | set(parameters.tolist()))
     return _Source(
         partitioning,
         transient,
         np.stack([footprint.first[transient], footprint.last[transient] + 1], axis=1),
-        tuple(tuple(sorted(made[tensor])) for tensor in transient.tolist()),
-        frozenset(held.tolist()),
+        tuple(tuple(sorted(made_of[tensor])) for tensor in transient.tolist()),
+        frozenset(parameters.tolist()),
     )
 
 
-def _made_of(graph: Graph, kept: set[int]) -> dict[int, set[int]]:
+def _made_of(graph: Graph, wanted: set[int]) -> dict[int, set[int]]:
     """Return the kept tensors that each tensor is made of, through those that are not kept."""
     made: dict[int, set[int]] = {}
     for instruction in range(len(graph.opcode)):
         read = graph.operands[slice(*graph.operand_offset[instruction : instruction + 2])].tolist()
         sources: set[int] = set()
         for tensor in read:
-            sources |= {tensor} if tensor in kept else made.get(tensor, set())
+            sources |= {tensor} if tensor in wanted else made.get(tensor, set())
         results = slice(*graph.result_offset[instruction : instruction + 2])
         for tensor in graph.results[results].tolist():
             made[tensor] = sources - {tensor}
@@ -185,7 +185,7 @@ def _mesh(rng: np.random.Generator, ranges: Ranges, name: str) -> Sharding | Non
     graph, footprint = source.partitioning.graph, source.partitioning.footprint
     slow = float(np.exp(rng.uniform(np.log(0.2), np.log(5.0))))  # of changing splits
     inner = source.tensors[begin:end].tolist()
-    read = {x for made in source.made_of[begin:end] for x in made if x in source.held}
+    read = {x for producers in source.made_of[begin:end] for x in producers if x in source.held}
     tensors = [*sorted(read), *inner]
     first, last = int(source.lives[begin, 0]), int(source.lives[end - 1, 0]) + 1
     lives = np.array([[first, last]] * len(read) + source.lives[begin:end].tolist())
@@ -203,14 +203,14 @@ def _mesh(rng: np.random.Generator, ranges: Ranges, name: str) -> Sharding | Non
         # What makes a tensor takes time by its bytes, on all devices that hold the same part.
         noise = np.exp(ranges.noise * rng.standard_normal(len(share)))
         costs.append(np.rint(0.1 * used * noise).astype(np.int64).tolist())
-    place = {tensor: at for at, tensor in enumerate(tensors)}
+    index = {tensor: at for at, tensor in enumerate(tensors)}
     ends, tables = [], []
     for tensor, made_of in zip(inner, source.made_of[begin:end], strict=True):
-        b = place[tensor]
-        held = {label for split in splits[b] for label in split}
-        for a in (place[x] for x in made_of if x in place):
+        b = index[tensor]
+        labels = {label for split in splits[b] for label in split}
+        for a in (index[x] for x in made_of if x in index):
             sizes = float(footprint.bytes[tensors[a]]), float(footprint.bytes[tensor])
-            table = [[_reshard(one, other, held, *sizes, axes) for other in splits[b]]
+            table = [[_reshard(one, other, labels, *sizes, axes) for other in splits[b]]
                      for one in splits[a]]  # fmt: skip
             moved = slow * np.exp(ranges.noise * rng.standard_normal()) * np.array(table)
             ends.append([a, b])
@@ -253,11 +253,11 @@ def _classes(rng: np.random.Generator, ranges: Ranges, name: str) -> Sharding | 
     lo, hi = whole.intervals.T
     inside = (lo < hi) & (lo < last) & (hi > first)
     edges = inside[whole.ends].any(axis=1)
-    kept = inside.copy()
-    kept[whole.ends[edges]] = True
-    nodes = np.flatnonzero(kept)
-    place = np.full(len(whole), -1)
-    place[nodes] = np.arange(len(nodes))
+    is_kept = inside.copy()
+    is_kept[whole.ends[edges]] = True
+    nodes = np.flatnonzero(is_kept)
+    index = np.full(len(whole), -1)
+    index[nodes] = np.arange(len(nodes))
     lives = np.clip(whole.intervals[nodes], first, last) - first
     lives[whole.intervals[nodes, 0] == whole.intervals[nodes, 1]] = 0
     typical = float(np.median(whole.costs[whole.costs > 0])) if (whole.costs > 0).any() else 1e3
@@ -272,8 +272,8 @@ def _classes(rng: np.random.Generator, ranges: Ranges, name: str) -> Sharding | 
         own *= np.exp(ranges.noise * rng.standard_normal(len(own)))
         costs.append(np.rint(own).astype(np.int64).tolist())
         usages.append(whole.usages[at].tolist())
-    some = np.flatnonzero((place[whole.ends] >= 0).all(axis=1))
-    ends = place[whole.ends[some]].tolist()
+    some = np.flatnonzero((index[whole.ends] >= 0).all(axis=1))
+    ends = index[whole.ends[some]].tolist()
     tables = [
         whole.edge_costs[slice(*whole.edge_offset[edge : edge + 2])].tolist()
         for edge in some.tolist()
@@ -344,8 +344,8 @@ def fingerprint_of(name: str) -> str:
     Raises:
         ParenvsError: there is no such problem.
     """
-    place, _, member = name.partition("/")
-    members = _sets().get(place, {})
+    set_name, _, member = name.partition("/")
+    members = _sets().get(set_name, {})
     if member not in members:
         raise ParenvsError(
             f"unknown problem {shown(name)}{did_you_mean(member, members)}; sets: "
@@ -363,8 +363,8 @@ def of_set(name: str) -> Sharding:
     Raises:
         ParenvsError: there is no such problem, or the generator no longer draws it.
     """
-    fingerprint, (place, _, member) = fingerprint_of(name), name.partition("/")
-    problem = _member(place, member)
+    fingerprint, (set_name, _, member) = fingerprint_of(name), name.partition("/")
+    problem = _member(set_name, member)
     if problem.fingerprint != fingerprint:
         raise ParenvsError(
             f"{name}: the generator draws another problem now than when the set was made; install "
@@ -373,9 +373,9 @@ def of_set(name: str) -> Sharding:
     return replace(problem, name=name, instance="")
 
 
-def _member(place: str, member: str) -> Sharding:
+def _member(set_name: str, member: str) -> Sharding:
     """Draw a problem of a set."""
-    ranges, _, first = SETS[place]
+    ranges, _, first = SETS[set_name]
     family, _, number = member.partition("-")
     return drawn(family, first + int(number), ranges)
 

@@ -91,7 +91,7 @@ class Model:
         if python_source.is_function(self.instance):
             with Step(f"lowering {self.instance}"):
                 python_source.lower(self.instance, self.options.get("arguments"))
-        with Step(f"reading {self.instance}", least=0.0 if self.kept else _SLOW) as step:
+        with Step(f"reading {self.instance}", min_seconds=0.0 if self.kept else _SLOW) as step:
             graph = self.graph()
             step.result = f"{len(graph.opcode):,} instructions"
         for words in graph.notes:

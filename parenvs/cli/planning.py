@@ -176,7 +176,7 @@ def _settled(request: Request, agents: Sequence[str]) -> tuple[Request, Any]:
     """Return the request with what was open chosen; what is assumed for other planners is told."""
     for agent in agents:
         request.check(agent)
-    with Step("searching stages and devices", least=_SLOW):
+    with Step("searching stages and devices", min_seconds=_SLOW):
         settled, choice = request.settled(agents)
     if choice is not None and choice.assumed:
         note(choice.assumed)
@@ -187,7 +187,7 @@ def _answer(request: Request, agent: str, choice: Any) -> Any:
     """Return a planner's answer; that of the one that chose what was open came with the choice."""
     if choice is not None and agent == choice.answer.method:
         return choice.answer
-    with Step(f"planning with {agent}", least=_SLOW):
+    with Step(f"planning with {agent}", min_seconds=_SLOW):
         return request.run(agent)
 
 

@@ -208,8 +208,8 @@ class Game(ABC):
             if problem is not None and problem is not held[row]:
                 held[row] = problem
                 given.setdefault(id(problem), []).append(row)
-        for some in given.values():
-            self.put(np.array(some), held[some[0]])
+        for values in given.values():
+            self.put(np.array(values), held[values[0]])
         self._shared = held[0] if all(problem is held[0] for problem in held) else None
         self.start(rows)
 

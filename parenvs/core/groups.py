@@ -50,8 +50,8 @@ class Groups(Generic[Part]):
             return [(self.home, rows, EVERY)]
         indices = np.arange(len(self._of))[rows]
         numbers = self._of[indices]
-        found: list[tuple[Part, Rows, Rows]] = []
+        groups: list[tuple[Part, Rows, Rows]] = []
         for number in np.unique(numbers).tolist():
-            places = np.flatnonzero(numbers == number)
-            found.append((self._parts[number], indices[places], places))
-        return found
+            positions = np.flatnonzero(numbers == number)
+            groups.append((self._parts[number], indices[positions], positions))
+        return groups

@@ -433,12 +433,12 @@ class DrawnProblem(TaskProblem):
         settings |= {"seed": seed, "number": number}
         bare = cls(name, cls.plan_class.task, "", name, "", settings, UNKNOWN, 0.0)
         target = bare.load()
-        made = cls(
+        drawn = cls(
             name, bare.kind, "", cls.instance_of(target, name), bare.fingerprint_of(target),
             settings | cls.settings_of(target), UNKNOWN, 0.0,
         )  # fmt: skip
-        made.__dict__["target"] = target  # it was made just now
-        return made
+        drawn.__dict__["target"] = target  # it was made just now
+        return drawn
 
     @classmethod
     def instance_of(cls, target: Any, name: str) -> str:

@@ -67,11 +67,11 @@ class Plan:
     @classmethod
     def _of(cls, body: dict[str, Any], where: str) -> Self:
         """Make a plan of the fields of a file behind schema and task; see ``from_json``."""
-        made = read(cls, body, where, PlanError)
+        plan = read(cls, body, where, PlanError)
         for name in cls.always:
             if name not in body:
                 raise PlanError(f"{where}: field {name!r} is missing")
-        return made
+        return plan
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as a JSON file."""

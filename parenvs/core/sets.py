@@ -110,14 +110,14 @@ class ProblemSet:
         Raises:
             ParenvsError: there are none.
         """
-        found = tuple(x for x in self.problems if family in (None, family_named(x)))
-        if not found:
+        chosen = tuple(x for x in self.problems if family in (None, family_named(x)))
+        if not chosen:
             known = list(dict.fromkeys(map(family_named, self.problems)))
             raise ParenvsError(
                 f"{self.name} has no problem of family {family!r}"
                 f"{did_you_mean(str(family), known)}; known: {', '.join(known)}"
             )
-        return found
+        return chosen
 
     def env_kwargs(self, family: str | None) -> dict[str, Any]:
         """Return arguments with which the environment plays the set, or a family, in order."""
@@ -188,8 +188,8 @@ def validation_of(env_id: str, env_kwargs: Mapping[str, Any]) -> Validation | No
     """
     for task in TASKS.values():
         if "validation" in task.hooks and task.hook("train")(None)[0] == env_id:
-            found: Validation = task.hook("validation")(env_kwargs)
-            return found
+            validation: Validation = task.hook("validation")(env_kwargs)
+            return validation
     return None
 
 
@@ -203,8 +203,8 @@ def known_reference(problem: str) -> Reference | None:
     set_name, slash, _ = problem.partition("/")
     if not slash or set_name not in set_names():
         return None
-    found = set_of(set_name)
-    return found.reference(problem) if problem in found.problems else None
+    problem_set = set_of(set_name)
+    return problem_set.reference(problem) if problem in problem_set.problems else None
 
 
 @lru_cache(maxsize=4096)

@@ -16,9 +16,9 @@ from typing import Any
 from parenvs.errors import ParenvsError, did_you_mean
 
 
-def late(place: str) -> Any:
+def late(entry_point: str) -> Any:
     """Import what a text like ``"package.module:attribute"`` names."""
-    module, _, name = place.partition(":")
+    module, _, name = entry_point.partition(":")
     return getattr(import_module(module), name)
 
 
@@ -107,10 +107,10 @@ class Task:
         if not isinstance(instance, (str, os.PathLike)):
             return False
         text = os.fspath(instance)
-        place, slash, _ = text.partition("/")
-        if place in self.instances or place in self.drawn:
+        kind, slash, _ = text.partition("/")
+        if kind in self.instances or kind in self.drawn:
             return True
-        return bool(slash) and place in self.sets
+        return bool(slash) and kind in self.sets
 
     def found(self, instance: object) -> Any:
         """Return the problem of a shipped set, or the drawn one, of a name; None if it is neither.
@@ -121,8 +121,8 @@ class Task:
         if not isinstance(instance, (str, os.PathLike)) or not self.find:
             return None
         text = os.fspath(instance)
-        place, slash, _ = text.partition("/")
-        is_known = place in self.drawn or (slash and place in self.sets)
+        kind, slash, _ = text.partition("/")
+        is_known = kind in self.drawn or (slash and kind in self.sets)
         return late(self.find)(text) if is_known else None
 
     def settings(self, given: Mapping[str, Any]) -> Any:
@@ -148,8 +148,8 @@ class Task:
         """
         if room not in self.hooks:
             raise ParenvsError(f"task {self.name} has no {room}")
-        found: Callable[..., Any] = late(self.hooks[room])
-        return found
+        function: Callable[..., Any] = late(self.hooks[room])
+        return function
 
 
 def given(options: Any) -> dict[str, Any]:

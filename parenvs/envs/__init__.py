@@ -25,6 +25,10 @@ def register(task: Task) -> None:
 
     Beside the class of a game ``Name`` stand ``NameEnv`` and ``NameVectorEnv``.
     """
-    for env_id, place in task.envs.items():
+    for env_id, entry_point in task.envs.items():
         for name in (env_id, f"parenvs/{env_id}"):
-            register_env(id=name, entry_point=f"{place}Env", vector_entry_point=f"{place}VectorEnv")
+            register_env(
+                id=name,
+                entry_point=f"{entry_point}Env",
+                vector_entry_point=f"{entry_point}VectorEnv",
+            )

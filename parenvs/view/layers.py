@@ -40,11 +40,11 @@ def layers(paths: Sequence[str]) -> list[tuple[str, str]]:
         if names:
             families.setdefault(kind_of(names[0]), []).append(names)
     depth = {kind: _depth(members) for kind, members in families.items()}
-    found = []
+    named = []
     for path, names in zip(paths, nested, strict=True):
         layer = names[min(depth[kind_of(names[0])], len(names)) - 1] if names else ""
-        found.append((layer, path[len(layer) + 1 :] if layer else path))
-    return found
+        named.append((layer, path[len(layer) + 1 :] if layer else path))
+    return named
 
 
 def _depth(nested: Sequence[Sequence[str]]) -> int:
@@ -90,8 +90,11 @@ def merged(paths: Sequence[str], keys: Sequence[Hashable]) -> list[tuple[str, li
             before, number, after = path[:start], path[start:end], path[end:]
         groups.setdefault((before, after, keys[index]), []).append((number, index))
     return [
-        (f"{before}{_ranges([number for number, _ in held])}{after}", [index for _, index in held])
-        for (before, after, _), held in groups.items()
+        (
+            f"{before}{_ranges([number for number, _ in members])}{after}",
+            [index for _, index in members],
+        )
+        for (before, after, _), members in groups.items()
     ]
 
 

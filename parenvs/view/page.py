@@ -168,8 +168,8 @@ class Page:
 
     def _line(self, top: float, words: str, size: float, **look: Any) -> None:
         """Write a line from the left margin, in smaller letters where it would leave the page."""
-        place = (MARGIN / WIDTH, 1 - top / HEIGHT)
-        text = self.figure.text(*place, words, size=size, va="top", **look)
+        position = (MARGIN / WIDTH, 1 - top / HEIGHT)
+        text = self.figure.text(*position, words, size=size, va="top", **look)
         room = (WIDTH - 2 * MARGIN) * DPI
         text.set_fontsize(size * min(1.0, 0.98 * room / max(text.get_window_extent().width, 1.0)))
 
@@ -182,8 +182,8 @@ def reasons_shown(reasons: Sequence[str]) -> list[str]:
         for line in textwrap.wrap(printable(reason), 150, subsequent_indent="   ")
     ]
     if len(lines) > _MOST_REASONS:
-        rest = len(lines) - _MOST_REASONS + 1
-        lines[_MOST_REASONS - 1 :] = [f"and {rest} lines more"]
+        hidden = len(lines) - _MOST_REASONS + 1
+        lines[_MOST_REASONS - 1 :] = [f"and {hidden} lines more"]
     return lines
 
 

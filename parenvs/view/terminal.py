@@ -54,13 +54,13 @@ def example(*lines: str) -> str:
     return "\n\n".join(["Example:", *(f"$ parenvs {line}" for line in lines)])
 
 
-def check_range(option: str, value: int, least: int) -> None:
-    """Raise a ParenvsError unless ``value`` is from ``least`` to the largest 32-bit integer.
+def check_range(option: str, value: int, minimum: int) -> None:
+    """Raise a ParenvsError unless ``value`` is from ``minimum`` to the largest 32-bit integer.
 
     Gymnasium, NumPy and torch fail on other numbers, with errors that do not name the option.
     """
-    if not least <= value < 2**31:
-        raise ParenvsError(f"{option} must be from {least} to {2**31 - 1}, not {value}")
+    if not minimum <= value < 2**31:
+        raise ParenvsError(f"{option} must be from {minimum} to {2**31 - 1}, not {value}")
 
 
 def _picture(path: Path | None) -> Path | None:
@@ -110,7 +110,7 @@ def note(words: str) -> None:
 
     A warning that begins with the file's name is the same as the graph's own note without it.
     """
-    if not any(told == words or told.endswith(f": {words}") for told in _noted):
+    if not any(noted == words or noted.endswith(f": {words}") for noted in _noted):
         _noted.add(words)
         say_progress(f"parenvs: note: {words}")
 
@@ -142,9 +142,9 @@ class Step:
     ...     step.result = "12 instructions"
     """
 
-    def __init__(self, words: str, least: float = 0.0) -> None:
+    def __init__(self, words: str, min_seconds: float = 0.0) -> None:
         """Describe the step in words."""
-        self.words, self.least, self.result = words, least, ""
+        self.words, self.least, self.result = words, min_seconds, ""
         self._live = sys.stderr.isatty()
 
     def __enter__(self) -> Step:

@@ -102,7 +102,7 @@ def refined(space: PointSpace, drawn: Draws) -> tuple[Cuts, int]:
     )
     searched = searched[(searched >= 1) & (searched < len(space.pivots) - 1)]
     upper = float(pipeline.length(*plan))
-    search = PointSearch(space, SpaceTables(space), searched, upper, most=PAIRS)
+    search = PointSearch(space, SpaceTables(space), searched, upper, max_pairs=PAIRS)
     search.run()
     if search.best is not None:
         exact = space.plan(*search.best)
@@ -112,7 +112,7 @@ def refined(space: PointSpace, drawn: Draws) -> tuple[Cuts, int]:
         len(space.pivots) - 1 < len(pipeline.profile)
         or len(space.devices) - 1 < pipeline.cluster.devices
     ):
-        plan = improve(pipeline, plan, pivots=distinct_pivots(pipeline), most=MOVES)
+        plan = improve(pipeline, plan, pivots=distinct_pivots(pipeline), max_points=MOVES)
     return plan, search.evaluations
 
 

@@ -132,9 +132,9 @@ def mixture(weights: Tree, x: Array, group: int, capacity: int) -> Array:
     with named_scope("expert"):
         gate = jax.nn.silu(jnp.einsum("egcd,edf->egcf", sent, weights["gate"]))
         up = jnp.einsum("egcd,edf->egcf", sent, weights["up"])
-        made = jnp.einsum("egcf,efd->egcd", gate * up, weights["down"])
+        outputs = jnp.einsum("egcf,efd->egcd", gate * up, weights["down"])
     with named_scope("combine"):
-        return jnp.einsum("gtec,egcd->gtd", combine.astype(x.dtype), made).reshape(x.shape)
+        return jnp.einsum("gtec,egcd->gtd", combine.astype(x.dtype), outputs).reshape(x.shape)
 
 
 def two_experts(gates: Array, capacity: int) -> tuple[Array, Array]:
@@ -153,17 +153,17 @@ def two_experts(gates: Array, capacity: int) -> tuple[Array, Array]:
     for _ in range(2):
         best = left.max(-1, keepdims=True)
         expert = lax.stop_gradient(left == best).astype(gates.dtype)
-        place = jnp.cumsum(expert, axis=1) - expert + taken[:, None]
+        position = jnp.cumsum(expert, axis=1) - expert + taken[:, None]
         taken = taken + expert.sum(1)
-        chosen.append((expert, place))
+        chosen.append((expert, position))
         left = jnp.where(expert > 0, -1.0, left)
     weight = [(expert * gates).sum(-1) for expert, _ in chosen]
     total = weight[0] + weight[1]
     shape = (*gates.shape, capacity)
-    places = lax.broadcasted_iota(jnp.float32, shape, 3)
+    positions = lax.broadcasted_iota(jnp.float32, shape, 3)
     dispatch, combine = jnp.zeros(shape), jnp.zeros(shape)
-    for (expert, place), share in zip(chosen, weight, strict=True):
-        takes = jnp.where(place[..., None] == places, expert[..., None], 0.0)
+    for (expert, position), share in zip(chosen, weight, strict=True):
+        takes = jnp.where(position[..., None] == positions, expert[..., None], 0.0)
         dispatch = dispatch + takes
         combine = combine + takes * (share / total)[..., None, None]
     return dispatch, combine

@@ -67,13 +67,13 @@ def dlrm(
         with named_scope("bottom"):
             x = run(params["bottom"], batch["numbers"].astype(jnp.bfloat16), True)
         with named_scope("tables"):
-            found = [x]
+            features = [x]
             for i in range(len(rows)):
                 with named_scope(f"table_{i}"):
                     taken = embed(params["tables"][f"table_{i}"], batch[f"category_{i}"])
-                    found.append(taken.astype(x.dtype))
+                    features.append(taken.astype(x.dtype))
         with named_scope("products"):
-            both = jnp.stack(found, 1)
+            both = jnp.stack(features, 1)
             products = jnp.einsum("bid,bjd->bij", both, both)
             below = [products[:, i, :i] for i in range(1, vectors)]
             x = jnp.concatenate([x, *below], 1)

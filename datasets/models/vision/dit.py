@@ -75,8 +75,8 @@ def dit(
     def loss(params: Tree, batch: Tree) -> Array:
         with named_scope("patches"):
             x = patches(params["patches"], batch["latents"], patch)
-            place = jnp.arange(tokens)
-            sides = [log_features(part, width // 2) for part in (place // side, place % side)]
+            position = jnp.arange(tokens)
+            sides = [log_features(part, width // 2) for part in (position // side, position % side)]
             x += jnp.concatenate(sides, -1).astype(x.dtype)
         with named_scope("condition"):
             y = log_features(batch["steps"], FREQUENCIES).astype(x.dtype)

@@ -42,11 +42,11 @@ def resnet(
         return {"mean": floats(unit[-1]), "variance": floats(unit[-1])}
 
     def units(make: bool) -> Tree:
-        found: Tree = {"stem": tree((7, 7, 3, stages[0][0]), make)}
+        result: Tree = {"stem": tree((7, 7, 3, stages[0][0]), make)}
         features = stages[0][0]
         for stage, (width, blocks) in enumerate(stages, 1):
             for i in range(blocks):
-                found[f"stage{stage}_block{i}"] = block = {
+                result[f"stage{stage}_block{i}"] = block = {
                     "conv1": tree((1, 1, features, width), make),
                     "conv2": tree((3, 3, width, width), make),
                     "conv3": tree((1, 1, width, 4 * width), make),
@@ -54,7 +54,7 @@ def resnet(
                 if i == 0:
                     block["shortcut"] = tree((1, 1, features, 4 * width), make)
                 features = 4 * width
-        return found
+        return result
 
     def init() -> Tree:
         return {**units(True), "predictions": dense_shapes(4 * stages[-1][0], classes)}
@@ -83,20 +83,20 @@ def resnet(
         for stage, (_, blocks) in enumerate(stages, 1):
             for i in range(blocks):
                 key, stride = f"stage{stage}_block{i}", 2 if stage > 1 and i == 0 else 1
-                weights, running, found = params[key], statistics[key], {}
+                weights, running, result = params[key], statistics[key], {}
                 with named_scope(key):
-                    y, found["conv1"] = unit(weights["conv1"], running["conv1"], x)
+                    y, result["conv1"] = unit(weights["conv1"], running["conv1"], x)
                     y = jax.nn.relu(y)
-                    y, found["conv2"] = unit(weights["conv2"], running["conv2"], y, stride)
+                    y, result["conv2"] = unit(weights["conv2"], running["conv2"], y, stride)
                     y = jax.nn.relu(y)
-                    y, found["conv3"] = unit(weights["conv3"], running["conv3"], y)
+                    y, result["conv3"] = unit(weights["conv3"], running["conv3"], y)
                     if i == 0:
                         with named_scope("shortcut"):
-                            x, found["shortcut"] = unit(
+                            x, result["shortcut"] = unit(
                                 weights["shortcut"], running["shortcut"], x, stride
                             )
                     x = jax.nn.relu(x + y)
-                new[key] = found
+                new[key] = result
         with named_scope("predictions"):
             logits = dense(params["predictions"], x.mean((1, 2)))
         with named_scope("loss"):

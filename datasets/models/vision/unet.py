@@ -52,7 +52,7 @@ def unet(
     wide = 4 * widths[0]  # of the diffusion step's embedding
 
     def residual_shapes(inputs: int, outputs: int) -> Tree:
-        found = {
+        result = {
             "norm1": norm_shapes(inputs),
             "conv1": dense_shapes(3, 3, inputs, outputs),
             "step": dense_shapes(wide, outputs),
@@ -60,8 +60,8 @@ def unet(
             "conv2": dense_shapes(3, 3, outputs, outputs),
         }
         if inputs != outputs:
-            found["shortcut"] = dense_shapes(1, 1, inputs, outputs)
-        return found
+            result["shortcut"] = dense_shapes(1, 1, inputs, outputs)
+        return result
 
     def transformer_shapes(width: int) -> Tree:
         return {
@@ -81,10 +81,10 @@ def unet(
         }
 
     def block_shapes(inputs: int, outputs: int, with_attention: bool) -> Tree:
-        found = {"residual": residual_shapes(inputs, outputs)}
+        result = {"residual": residual_shapes(inputs, outputs)}
         if with_attention:
-            found["transformer"] = transformer_shapes(outputs)
-        return found
+            result["transformer"] = transformer_shapes(outputs)
+        return result
 
     def init() -> Tree:
         params: Tree = {
@@ -148,9 +148,9 @@ def unet(
 
         with named_scope("noise"):
             added = np.linspace(FIRST**0.5, LAST**0.5, STEPS) ** 2
-            kept = jnp.asarray(np.cumprod(1 - added), jnp.float32)
-            kept = embed(kept, batch["steps"])[:, None, None, None]
-            x = jnp.sqrt(kept) * batch["latents"] + jnp.sqrt(1 - kept) * batch["noise"]
+            signal = jnp.asarray(np.cumprod(1 - added), jnp.float32)
+            signal = embed(signal, batch["steps"])[:, None, None, None]
+            x = jnp.sqrt(signal) * batch["latents"] + jnp.sqrt(1 - signal) * batch["noise"]
             x = x.astype(jnp.bfloat16)
         with named_scope("step"):
             step = log_features(batch["steps"], widths[0]).astype(jnp.bfloat16)

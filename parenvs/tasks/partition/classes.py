@@ -100,8 +100,8 @@ class DimensionClasses:
 
     def counts(self, dimensions: np.ndarray) -> np.ndarray:
         """(C,) number of the given dimensions, of those larger than 1, in each class."""
-        wide = dimensions[self.graph.dims[dimensions] > 1]
-        return np.bincount(self.label[wide], minlength=len(self))
+        splittable = dimensions[self.graph.dims[dimensions] > 1]
+        return np.bincount(self.label[splittable], minlength=len(self))
 
     @cached_property
     def variable_counts(self) -> np.ndarray:

@@ -177,9 +177,11 @@ class PartitionPlan(Game):
 
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
         """See ``Game.outcome``."""
-        found = [self.episodes[row].outcome for row in self._rows[rows].tolist()]
-        names = dict.fromkeys(name for outcome in found for name in outcome)
-        return {name: np.array([outcome.get(name, np.nan) for outcome in found]) for name in names}
+        outcomes = [self.episodes[row].outcome for row in self._rows[rows].tolist()]
+        names = dict.fromkeys(name for outcome in outcomes for name in outcome)
+        return {
+            name: np.array([outcome.get(name, np.nan) for outcome in outcomes]) for name in names
+        }
 
     def plan(self, row: int) -> Plan:
         """Return the plan built so far; undecided dimensions are replicated."""
@@ -219,11 +221,11 @@ class PartitionPlan(Game):
 
     def _check_memory(self, problem: Partitioning, name: str) -> None:
         """Warn if no plan can keep to the limit."""
-        least = problem.footprint.least(~problem.classes.blocked)
-        if least > problem.memory_limit:
+        minimum = problem.footprint.least(~problem.classes.blocked)
+        if minimum > problem.memory_limit:
             warnings.warn(
                 f"no plan fits the memory: {name} on {problem.cluster}: the peak exceeds "
-                f"memory_limit by {least - problem.memory_limit:,.0f} bytes or more, whatever is "
+                f"memory_limit by {minimum - problem.memory_limit:,.0f} bytes or more, whatever is "
                 "partitioned, so every complete episode returns -1",
                 stacklevel=4,
             )

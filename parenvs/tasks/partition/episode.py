@@ -73,9 +73,9 @@ class Episode:
         else:
             reward = float(outlook.gain[self.position]) if choice == PARTITION else 0.0
             self.known = self._look.after[choice]
-            rest = np.flatnonzero(self.known[self.position :] == OPEN)
-            self.position = self.position + int(rest[0]) if rest.size else len(self.known)
-            if not rest.size:
+            remaining = np.flatnonzero(self.known[self.position :] == OPEN)
+            self.position = self.position + int(remaining[0]) if remaining.size else len(self.known)
+            if not remaining.size:
                 reward = self._end() - self.earned
         self.earned += reward
         if not self.over:
@@ -91,12 +91,12 @@ class Episode:
         plan[0], plan[1] = 1.0, self.earned
         if not self.over:
             open_classes = self.known == OPEN
-            asked = open_classes.nonzero()[0]
-            plan[0] -= len(asked) / len(open_classes)
-            asked = asked[: 1 + AHEAD]  # classes in front of the one at stake are decided
-            classes[: len(asked)] = outlook.described(asked, open_classes)
+            shown = open_classes.nonzero()[0]
+            plan[0] -= len(shown) / len(open_classes)
+            shown = shown[: 1 + AHEAD]  # classes in front of the one at stake are decided
+            classes[: len(shown)] = outlook.described(shown, open_classes)
             gain, least = self._look.gain, self._look.least
-            returns = [self.earned + gain[0], self.earned + outlook.gain[asked[0]] + gain[1]]
+            returns = [self.earned + gain[0], self.earned + outlook.gain[shown[0]] + gain[1]]
             for choice in (REPLICATE, PARTITION):
                 choices[choice] = (
                     min(max(returns[choice], -1.0), 1.0),
@@ -172,13 +172,13 @@ def looked(problem: Partitioning, name: str = "", optimum: float = np.nan) -> Ou
         )
     if problem.step.limit is None:
         raise ParenvsError(f"problem: {problem.instance} has no limit; give memory_limit='device'")
-    found = Outlook.of(problem, name, optimum)
-    if len(found.gain) > MAX_CLASSES:
+    outlook = Outlook.of(problem, name, optimum)
+    if len(outlook.gain) > MAX_CLASSES:
         raise InfeasibleError(
-            f"{found.name}: {len(found.gain):,} classes; PartitionPlan-v0 has at most "
+            f"{outlook.name}: {len(outlook.gain):,} classes; PartitionPlan-v0 has at most "
             f"{MAX_CLASSES:,}"
         )
-    return found
+    return outlook
 
 
 def _kept(name: str, row: SetRow) -> Outlook:

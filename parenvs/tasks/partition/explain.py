@@ -54,8 +54,8 @@ class Explainer:
         classes = self.classes
         at = int(classes.blocked_by[label])
         if at < 0:
-            wide = np.flatnonzero((classes.label == label) & (self.graph.dims > 1))
-            odd = wide[self.graph.dims[wide] % classes.devices != 0][0]
+            splittable = np.flatnonzero((classes.label == label) & (self.graph.dims > 1))
+            odd = splittable[self.graph.dims[splittable] % classes.devices != 0][0]
             return (
                 f"{self.dimension(int(odd))}, of size {self.graph.dims[odd]}, is no multiple of "
                 f"{classes.devices} devices (uneven=forbid)"
@@ -80,8 +80,8 @@ class Explainer:
         where, positions = factors.untouchable.T
         unsplittable = np.stack([where, classes.label[positions]], axis=1)
         split = np.stack([factors.instruction, classes.factor_class], axis=1).astype(np.int64)
-        held, count = np.unique(split, axis=0, return_counts=True)
-        return np.unique(unsplittable, axis=0), held[count > 1]
+        pairs, count = np.unique(split, axis=0, return_counts=True)
+        return np.unique(unsplittable, axis=0), pairs[count > 1]
 
     def conflict(self, label: int, rival: int) -> str:
         """Why two classes cannot be partitioned together.

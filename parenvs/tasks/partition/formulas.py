@@ -72,8 +72,8 @@ def device_share(classes: DimensionClasses, devices: int) -> np.ndarray:
     size = classes.graph.dims
     share = np.ceil(size / devices) / np.maximum(size, 1)
     largest = np.full(len(classes), 1 / devices)
-    wide = size > 1
-    np.maximum.at(largest, classes.label[wide], share[wide])
+    splittable = size > 1
+    np.maximum.at(largest, classes.label[splittable], share[splittable])
     return largest
 
 

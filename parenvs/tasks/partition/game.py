@@ -91,8 +91,8 @@ class PartitionGame(Game):
 
     def start(self, rows: Rows) -> None:
         """See ``Game.start``."""
-        for turns, some, _ in self.groups.of(rows):
-            turns.start(some)
+        for turns, group, _ in self.groups.of(rows):
+            turns.start(group)
         self.over[rows] = False
 
     def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
@@ -101,8 +101,8 @@ class PartitionGame(Game):
             rewards, self.over[rows] = self.groups.home.play(rows, actions)
             return rewards
         rewards = np.empty(len(actions))
-        for turns, some, places in self.groups.of(rows):
-            rewards[places], self.over[some] = turns.play(some, actions[places])
+        for turns, group, positions in self.groups.of(rows):
+            rewards[positions], self.over[group] = turns.play(group, actions[positions])
         return rewards
 
     def observation(self, rows: Rows) -> dict[str, np.ndarray]:
@@ -110,15 +110,15 @@ class PartitionGame(Game):
         groups = self.groups.of(rows)
         seen = [
             (
-                turns.decisions[some],
-                turns.position[some],
-                turns.space.stakes.take(turns.position[some], axis=0),
+                turns.decisions[group],
+                turns.position[group],
+                turns.space.stakes.take(turns.position[group], axis=0),
             )
-            for turns, some, _ in groups
+            for turns, group, _ in groups
         ]
         if len(seen) == 1:
             return dict(zip(("decisions", "position", "stake"), seen[0], strict=True))
-        order = np.argsort(np.concatenate([places for _, _, places in groups]))
+        order = np.argsort(np.concatenate([positions for _, _, positions in groups]))
         return {
             name: np.concatenate([parts[i] for parts in seen])[order]
             for i, name in enumerate(("decisions", "position", "stake"))
@@ -126,16 +126,16 @@ class PartitionGame(Game):
 
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
         """See ``Game.outcome``: of complete plans."""
-        found: dict[str, np.ndarray] = {}
+        outcome: dict[str, np.ndarray] = {}
         indices = self._rows[rows]
-        for turns, some, places in self.groups.of(indices):
-            at = np.arange(len(indices))[places]
-            complete = turns.is_complete()[some]
+        for turns, group, positions in self.groups.of(indices):
+            at = np.arange(len(indices))[positions]
+            complete = turns.is_complete()[group]
             if not complete.any():
                 continue
-            for name, values in turns.figures(np.asarray(some)[complete]).items():
-                found.setdefault(name, np.full(len(indices), np.nan))[at[complete]] = values
-        return found
+            for name, values in turns.figures(np.asarray(group)[complete]).items():
+                outcome.setdefault(name, np.full(len(indices), np.nan))[at[complete]] = values
+        return outcome
 
     def plan(self, row: int) -> PartitionPlan:
         """Return the plan built so far; undecided dimensions are replicated."""
@@ -170,16 +170,16 @@ class PartitionGame(Game):
         problem = self.space.problem
         if problem.step.limit is None:
             every_class = np.ones(len(problem.classes), dtype=bool)
-            least, what = problem.footprint.memory(every_class).peak, "that of a device"
+            minimum, what = problem.footprint.memory(every_class).peak, "that of a device"
             more = ""
         else:
-            least, what = problem.footprint.least(~problem.classes.blocked), "memory_limit"
+            minimum, what = problem.footprint.least(~problem.classes.blocked), "memory_limit"
             more = ", so every complete episode returns -1"
-        if least > problem.memory_limit:
+        if minimum > problem.memory_limit:
             warnings.warn(
                 f"no plan fits the memory: {problem.instance} on {problem.cluster}: the peak "
-                f"exceeds {what} by {least - problem.memory_limit:,.0f} bytes or more, whatever is "
-                f"partitioned{more}",
+                f"exceeds {what} by {minimum - problem.memory_limit:,.0f} bytes or more, whatever "
+                f"is partitioned{more}",
                 stacklevel=4,
             )
 

@@ -140,8 +140,8 @@ def load_partitioning(
 @lru_cache(maxsize=64)
 def _cached(scope: str, reward: str, step: Step, *key: Any) -> Partitioning:
     """Load the problem; ``key`` begins the arguments of ``_cached_classes``."""
-    found = _cached_classes(*key, step.micro_batch)
-    return replace(found, scope=scope, reward=reward, step=step.on(found.graph))
+    classes = _cached_classes(*key, step.micro_batch)
+    return replace(classes, scope=scope, reward=reward, step=step.on(classes.graph))
 
 
 @lru_cache(maxsize=16)

@@ -172,7 +172,8 @@ class _Flow:
         """
         forward = (self.graph.phase == Phase.FORWARD).tolist()
         if any(
-            found and opcode == "dot" for found, opcode in zip(forward, self.opcodes, strict=True)
+            is_forward and opcode == "dot"
+            for is_forward, opcode in zip(forward, self.opcodes, strict=True)
         ):
             return forward
         return [True] * len(forward)
@@ -205,17 +206,17 @@ class _Flow:
         """Tensors that attentions make: a dot of two data reads what another one made."""
         scores: set[int] = set()
         contexts: set[int] = set()
-        forward = [i for i, found in enumerate(self._forward) if found]
+        forward = [i for i, is_forward in enumerate(self._forward) if is_forward]
         for index in [*forward, *forward] if self._ties else forward:
             read, opcode = self.operands[index], self.opcodes[index]
             product = opcode == "dot" and self._is_product(index)
             if opcode in LINKED or (opcode == "dot" and self._is_dense(index)):
                 continue
-            made = {*self.results[index], *self._tied(self.results[index])}
+            written = {*self.results[index], *self._tied(self.results[index])}
             if not contexts.isdisjoint(read) or (product and not scores.isdisjoint(read)):
-                contexts |= made
+                contexts |= written
             if product or not scores.isdisjoint(read):
-                scores |= made
+                scores |= written
         return contexts
 
     def feeds(self, label: int) -> bool:
@@ -275,13 +276,13 @@ class _Flow:
 
     def _tied(self, tensors: Iterable[int]) -> set[int]:
         """All tensors that are the same value as one of these."""
-        found: set[int] = set()
+        tied: set[int] = set()
         queue = [t for t in tensors if t in self._ties]
         while queue:
-            new = self._ties[queue.pop()] - found
-            found |= new
+            new = self._ties[queue.pop()] - tied
+            tied |= new
             queue += new
-        return found
+        return tied
 
     @cached_property
     def _begun(self) -> dict[int, list[int]]:
@@ -300,9 +301,9 @@ class _Flow:
         graph = self.graph
         origin = [_NEUTRAL] * len(graph.element_type)
 
-        def put(tensor: int, found: int) -> None:
+        def put(tensor: int, kind: int) -> None:
             for same in (tensor, *self._tied([tensor])):
-                origin[same] = max(origin[same], found)
+                origin[same] = max(origin[same], kind)
 
         roles = map(Role, graph.parameter_role.tolist())
         for tensor, role in zip(graph.parameter_tensor.tolist(), roles, strict=True):
@@ -313,12 +314,12 @@ class _Flow:
             for index, results in enumerate(self.results):
                 if self.opcodes[index] in LINKED:
                     continue
-                found = max((origin[t] for t in self.operands[index]), default=_NEUTRAL)
-                if found and self.opcodes[index] == "dot":
-                    found = _DATA
+                kind = max((origin[t] for t in self.operands[index]), default=_NEUTRAL)
+                if kind and self.opcodes[index] == "dot":
+                    kind = _DATA
                 for t in results:
-                    if origin[t] < found and graph.dim_offset[t] < graph.dim_offset[t + 1]:
-                        put(t, found)
+                    if origin[t] < kind and graph.dim_offset[t] < graph.dim_offset[t + 1]:
+                        put(t, kind)
         return origin
 
     def _is_product(self, index: int) -> bool:
@@ -338,8 +339,8 @@ class _Flow:
     def _classes_of(self, tensor: int) -> list[int]:
         """Classes of a tensor's dimensions that are larger than 1."""
         start, end = self.graph.dim_offset[tensor : tensor + 2]
-        wide = self.graph.dims[start:end] > 1
-        return self.classes.label[start:end][wide].tolist()
+        splittable = self.graph.dims[start:end] > 1
+        return self.classes.label[start:end][splittable].tolist()
 
 
 def _rows(flat: np.ndarray, offset: np.ndarray) -> list[list[int]]:

@@ -173,12 +173,14 @@ class Footprint:
         at = int(self.alive(chosen).argmax())
         size = self.bytes * self.scale(chosen)
         role = self.graph.parameter_role
-        held = size[self.parameters]
+        parameter_bytes = size[self.parameters]
         now = size * self._copies_at(at)
         return Memory(
-            parameters=float(held[np.isin(role, (Role.VARIABLE, Role.FROZEN))].sum()),
-            optimiser=float(held[np.isin(role, (Role.OPTIMISER, Role.STATISTICS))].sum()),
-            inputs=float(held[np.isin(role, (Role.BATCH, Role.SCALAR))].sum()),
+            parameters=float(parameter_bytes[np.isin(role, (Role.VARIABLE, Role.FROZEN))].sum()),
+            optimiser=float(
+                parameter_bytes[np.isin(role, (Role.OPTIMISER, Role.STATISTICS))].sum()
+            ),
+            inputs=float(parameter_bytes[np.isin(role, (Role.BATCH, Role.SCALAR))].sum()),
             gradients=float(now[self.gradient].sum()),
             activations=float(now[~self.gradient].sum()),
             at=at,
@@ -255,13 +257,13 @@ class Footprint:
         tensor, first, last = self.stays
         _, used = self._reads(self.graph.phase != Phase.UPDATE)
         own = np.flatnonzero(self.gradient[tensor])
-        made = self.first[tensor[own]]
-        until = moment[np.maximum(used[tensor[own]], made)]
+        first_use = self.first[tensor[own]]
+        until = moment[np.maximum(used[tensor[own]], first_use)]
         starts = first.copy()
         starts[own] = 0
         self.stays = Stays(
             np.concatenate([tensor, tensor[own]]),
-            np.concatenate([starts, moment[made]]),
+            np.concatenate([starts, moment[first_use]]),
             np.concatenate([last, until]),
         )
 
@@ -285,26 +287,26 @@ class Footprint:
                 "is kept; leave recompute out, or give the graph without loops"
             )
         ahead = np.arange(steps) < end
-        made = self.transient & (self.first < end)
+        replayed = self.transient & (self.first < end)
         _, used = self._reads(ahead)
         used = np.maximum(used, self.first)
         needed, _ = self._reads(~ahead)
         _, updated = self._reads(graph.phase == Phase.UPDATE)
-        saved = made & (needed < steps) & (updated < 0) & (self.last < steps - 1)
-        borders = self._borders(made, used, saved, end)
+        saved = replayed & (needed < steps) & (updated < 0) & (self.last < steps - 1)
+        borders = self._borders(replayed, used, saved, end)
         part = np.searchsorted(borders, np.arange(steps))
         own = part[np.maximum(self.first, 0)]
-        crosses = _crosses(made, self.first, used, borders)
+        crosses = _crosses(replayed, self.first, used, borders)
         remade = saved & ~crosses & (own < len(borders))
         needs = np.full(len(borders), steps)
         np.minimum.at(needs, own[remade], needed[remade])
         runs = self._needed_again(remade, crosses, end)
         moment, twice, passed = np.arange(steps), np.full(steps, -1), 0
         order = np.lexsort((-np.arange(len(borders)), needs))
-        for place in order[needs[order] < steps].tolist():
-            inside = np.flatnonzero(runs & (part == place))
-            twice[inside] = needs[place] + passed + np.arange(len(inside))
-            moment[needs[place] :] += len(inside)
+        for index in order[needs[order] < steps].tolist():
+            inside = np.flatnonzero(runs & (part == index))
+            twice[inside] = needs[index] + passed + np.arange(len(inside))
+            moment[needs[index] :] += len(inside)
             passed += len(inside)
         self.again = twice >= 0
         self.order = np.zeros(steps + passed, dtype=np.int64)
@@ -314,7 +316,7 @@ class Footprint:
         np.maximum.at(reread, self._whole[graph.operands], twice[self._read_by])
         tensor = self.stays.tensor
         first, last, use = self.first[tensor], self.last[tensor], used[tensor]
-        brief = made[tensor] & self.again[first] & ~crosses[tensor]
+        brief = replayed[tensor] & self.again[first] & ~crosses[tensor]
         brief &= remade[tensor] | (last <= use)  # other results are kept for the update
         # What crosses a border is there until the segments that read it have run again.
         ends = np.where(brief, moment[use], np.maximum(moment[last], reread[tensor]))
@@ -368,15 +370,15 @@ class Footprint:
         if not kept.any():
             return np.zeros(0, dtype=np.int64)
         narrow = _narrowest(crossing)
-        best, least = np.zeros(0, dtype=np.int64), np.inf
+        best, lowest = np.zeros(0, dtype=np.int64), np.inf
         for halvings in range(_HALVINGS):
             borders = _divide(narrow, crossing, total, float(total[-1]) / 2**halvings)
             crosses = _crosses(made, self.first, used, borders)
             part = np.searchsorted(borders, self.first)
             inside = np.bincount(part[saved & ~crosses], self.bytes[saved & ~crosses])
             peak = float(self.bytes[crosses].sum() + inside.max(initial=0.0))
-            if peak < least:
-                best, least = borders, peak
+            if peak < lowest:
+                best, lowest = borders, peak
         return best
 
     def _views(self) -> dict[int, int]:
@@ -385,9 +387,9 @@ class Footprint:
         views: dict[int, int] = {}
         codes = [_code(graph, name) for name in _VIEWS]
         for index in np.flatnonzero(np.isin(graph.opcode, codes) & ~graph.free).tolist():
-            made = graph.results[graph.result_offset[index] : graph.result_offset[index + 1]]
+            results = graph.results[graph.result_offset[index] : graph.result_offset[index + 1]]
             read = graph.operands[graph.operand_offset[index] : graph.operand_offset[index + 1]]
-            views.update(zip(made.tolist(), read.tolist(), strict=False))
+            views.update(zip(results.tolist(), read.tolist(), strict=False))
         return views
 
     def _written_in_place(self, views: dict[int, int]) -> list[int]:
@@ -398,15 +400,15 @@ class Footprint:
             return int(graph.element_type[tensor]), graph.shape(tensor)
 
         roles = (Role.VARIABLE, Role.OPTIMISER, Role.STATISTICS)
-        places = Counter(
+        uses = Counter(
             kind(t)
             for t, role in zip(graph.parameter_tensor, graph.parameter_role, strict=True)
             if role in roles
         )
         donated = []
         for tensor in graph.outputs.tolist():
-            if places[kind(tensor)] > 0:
-                places[kind(tensor)] -= 1
+            if uses[kind(tensor)] > 0:
+                uses[kind(tensor)] -= 1
                 while tensor in views:
                     tensor = views[tensor]
                 donated.append(tensor)
@@ -442,9 +444,9 @@ def _divide(narrow: np.ndarray, crossing: np.ndarray, total: np.ndarray, size: f
         window = narrow[int(begin) : stop]
         if not window.size:
             break
-        place = int(window[::-1][crossing[window][::-1].argmin()])
-        borders.append(place)
-        passed = float(total[place])
+        border = int(window[::-1][crossing[window][::-1].argmin()])
+        borders.append(border)
+        passed = float(total[border])
     return np.array(borders, dtype=np.int64)
 
 

@@ -103,8 +103,8 @@ class PartitionPlan(Plan):
                 f"{where}: field 'devices' is {given.devices}, but the cluster has "
                 f"{cluster.devices}"
             )
-        rest = {key: value for key, value in body.items() if key != "devices"}
-        return super()._of({**rest, "cluster": cluster}, where)
+        fields = {key: value for key, value in body.items() if key != "devices"}
+        return super()._of({**fields, "cluster": cluster}, where)
 
 
 @dataclass(frozen=True)

@@ -107,15 +107,15 @@ def dot(x: Instruction) -> Factors:
     part = x.part("dot")
     batch = list(zip(part.get("lhs_batch", ()), part.get("rhs_batch", ()), strict=True))
     inner = list(zip(part.get("lhs_contracting", ()), part.get("rhs_contracting", ()), strict=True))
-    for place, (lhs, rhs) in enumerate(batch):
-        yield Factor(((0, lhs), (1, rhs), (OUT, place)))
-    place = len(batch)
+    for index, (lhs, rhs) in enumerate(batch):
+        yield Factor(((0, lhs), (1, rhs), (OUT, index)))
+    index = len(batch)
     for slot in (0, 1):
         taken = {pair[slot] for pair in (*batch, *inner)}
         for d in range(len(x.operands[slot])):
             if d not in taken:
-                yield Factor(((slot, d), (OUT, place)))
-                place += 1
+                yield Factor(((slot, d), (OUT, index)))
+                index += 1
     for lhs, rhs in inner:
         yield Factor(((0, lhs), (1, rhs)), Kind.CONTRACTED)
 
@@ -141,14 +141,14 @@ def convolution(x: Instruction) -> Factors:
 
 def reduce(x: Instruction) -> Factors:
     """Kept dimensions, and reduced ones, for all inputs of a variadic reduction together."""
-    count, place = len(x.results), 0
+    count, index = len(x.results), 0
     for d in range(len(x.operands[0])):
         inputs = tuple((k, d) for k in range(count))
         if d in x.dimensions:
             yield Factor(inputs, Kind.REDUCED)
         else:
-            yield Factor((*inputs, *((-1 - k, place) for k in range(count))))
-            place += 1
+            yield Factor((*inputs, *((-1 - k, index) for k in range(count))))
+            index += 1
 
 
 def windowed(x: Instruction) -> Factors:
@@ -162,18 +162,18 @@ def windowed(x: Instruction) -> Factors:
 
 def broadcast(x: Instruction) -> Factors:
     """Operand dimensions where they go; each added dimension has a factor of its own."""
-    places = x.dimensions
-    for d, place in enumerate(places):
-        yield Factor(((0, d), (OUT, place)))
-    for place in range(len(x.results[0])):
-        if place not in places:
-            yield Factor(((OUT, place),))
+    dimensions = x.dimensions
+    for d, index in enumerate(dimensions):
+        yield Factor(((0, d), (OUT, index)))
+    for index in range(len(x.results[0])):
+        if index not in dimensions:
+            yield Factor(((OUT, index),))
 
 
 def transpose(x: Instruction) -> Factors:
     """Every dimension, where it goes."""
-    for place, d in enumerate(x.dimensions):
-        yield Factor(((0, d), (OUT, place)))
+    for index, d in enumerate(x.dimensions):
+        yield Factor(((0, d), (OUT, index)))
 
 
 def reshape(x: Instruction) -> Factors:
@@ -216,15 +216,15 @@ def gather(x: Instruction) -> Factors:
     offset, collapsed = part.get("offset_dims", []), part.get("collapsed_slice_dims", [])
     batching = part.get("operand_batching_dims", [])
     indices = _index_dimensions(x, part)
-    places = [d for d in range(len(x.results[0])) if d not in offset]
+    batch = [d for d in range(len(x.results[0])) if d not in offset]
     paired = dict(zip(part.get("start_indices_batching_dims", ()), batching, strict=True))
-    for place, d in zip(places, indices, strict=True):
+    for index, d in zip(batch, indices, strict=True):
         operand = ((0, paired[d]),) if d in paired else ()
-        yield Factor((*operand, (1, d), (OUT, place)))
+        yield Factor((*operand, (1, d), (OUT, index)))
     windows = [d for d in range(len(x.operands[0])) if d not in (*collapsed, *batching)]
-    for place, d in zip(offset, windows, strict=True):
+    for index, d in zip(offset, windows, strict=True):
         if x.attribute["gather_slice_sizes"][d] == x.operands[0][d]:
-            yield Factor(((0, d), (OUT, place)))
+            yield Factor(((0, d), (OUT, index)))
     for d in collapsed:
         yield Factor(((0, d),), Kind.INDEXED)
 
@@ -241,17 +241,17 @@ def scatter(x: Instruction) -> Factors:
     indices, updates = len(x.results), len(x.results) + 1
     paired = dict(zip(part.get("scatter_indices_batching_dims", ()), batching, strict=True))
     batch = [d for d in range(len(x.operands[updates])) if d not in window]
-    for place, d in zip(batch, _index_dimensions(x, part, indices), strict=True):
-        rows = ((indices, d), *((updates + k, place) for k in arrays))
+    for index, d in zip(batch, _index_dimensions(x, part, indices), strict=True):
+        rows = ((indices, d), *((updates + k, index) for k in arrays))
         if d in paired:
             array = [((k, paired[d]), (-1 - k, paired[d])) for k in arrays]
             yield Factor((*rows, *(pair for both in array for pair in both)))
         elif x.attribute.get("applies", [[]])[0] in _COMBINERS:
             yield Factor(rows, Kind.REDUCED)
     written = [d for d in range(len(x.operands[0])) if d not in (*inserted, *batching)]
-    for place, d in zip(window, written, strict=True):
-        if x.operands[updates][place] == x.operands[0][d]:
-            triples = [((k, d), (updates + k, place), (-1 - k, d)) for k in arrays]
+    for index, d in zip(window, written, strict=True):
+        if x.operands[updates][index] == x.operands[0][d]:
+            triples = [((k, d), (updates + k, index), (-1 - k, d)) for k in arrays]
             yield Factor(tuple(pair for triple in triples for pair in triple))
     for d in inserted:
         yield Factor(tuple(pair for k in arrays for pair in ((k, d), (-1 - k, d))))

@@ -36,14 +36,14 @@ def members(set_name: str, family: str | None = None) -> tuple[str, ...]:
         ParenvsError: there is no such set or file, it is wrong, or it has nothing of the family.
     """
     names = tuple(f"{set_name}/{name}" for name in partition_rows(set_name))
-    found = tuple(name for name in names if family in (None, family_of(name)))
-    if not found:
+    chosen = tuple(name for name in names if family in (None, family_of(name)))
+    if not chosen:
         known = list(dict.fromkeys(map(family_of, names)))
         raise ParenvsError(
             f"family: {set_name} has no problem of family {shown(family)}"
             f"{did_you_mean(str(family), known)}; known: {', '.join(known)}"
         )
-    return found
+    return chosen
 
 
 def row_of(name: str) -> SetRow:
@@ -53,16 +53,16 @@ def row_of(name: str) -> SetRow:
         UnknownInstanceError: there is no such set, file or problem.
         ParenvsError: the file is wrong.
     """
-    place, _, member = name.rpartition("/")
-    if not place:
+    set_name, _, member = name.rpartition("/")
+    if not set_name:
         raise UnknownInstanceError(
             f"unknown problem {name!r}{did_you_mean(name, PARTITION_SETS)}; give a set "
             f"({', '.join(PARTITION_SETS)}), SET/NAME, or the path of a .json file of a set"
         )
-    rows = partition_rows(place)
+    rows = partition_rows(set_name)
     if member not in rows:
         raise UnknownInstanceError(
-            f"unknown problem {name!r}{did_you_mean(member, rows)}; {place} holds {len(rows)}, "
+            f"unknown problem {name!r}{did_you_mean(member, rows)}; {set_name} holds {len(rows)}, "
             f"like {next(iter(rows))}"
         )
     return rows[member]

@@ -105,8 +105,8 @@ def _build(problem: Partitioning, linkage: bool) -> PartitionSpace:
     parameters = parameters[np.argsort([graph.paths[i] for i in parameters], kind="stable")]
     dims = problem.classes.dimensions_of(parameters)
     label = problem.classes.label[dims]
-    wide = graph.dims[dims] > 1
-    fixed = ~wide | problem.classes.blocked[label]
+    splittable = graph.dims[dims] > 1
+    fixed = ~splittable | problem.classes.blocked[label]
     if fixed.all():
         what = {"inputs": "batch input"}.get(problem.scope, "variable")
         why = ""
@@ -119,7 +119,7 @@ def _build(problem: Partitioning, linkage: bool) -> PartitionSpace:
             f"{graph.name}: no dimension of any {what} can be partitioned (rules="
             f"{problem.rules}, uneven={problem.uneven}){why}; parenvs explain tells more"
         )
-    order = np.argsort(-np.where(wide, weights[label], -np.inf), kind="stable")
+    order = np.argsort(-np.where(splittable, weights[label], -np.inf), kind="stable")
     # Stable: dimensions of one class, and classes of one worth, stay in the order of their paths.
     first: dict[int, int] = {}  # class of the graph -> the dimension that is asked for first
     for index in order[~fixed[order]].tolist():
@@ -181,9 +181,15 @@ def _stakes(
     owner = np.repeat(np.arange(len(tensors)), np.diff(graph.dim_offset)[tensors])
     dims = problem.classes.dimensions_of(np.arange(len(tensors)))
     size = graph.tensor_bytes[tensors]
-    held = np.bincount(problem.classes.label[dims], size[owner], len(problem.classes))
+    parameter_bytes = np.bincount(problem.classes.label[dims], size[owner], len(problem.classes))
     gains = np.clip(problem.gain_seconds[classes] / problem.replicate_seconds, -1.0, 1.0)
     excluded = [counts[row].sum() for row in rivals]
     lost = [min(np.maximum(gains[row], 0.0).sum(), 1.0) for row in rivals]
-    columns = [counts, np.minimum(held[classes] / size.sum(), 1.0), gains, excluded, lost]
+    columns = [
+        counts,
+        np.minimum(parameter_bytes[classes] / size.sum(), 1.0),
+        gains,
+        excluded,
+        lost,
+    ]
     return np.stack(columns, axis=1).astype(np.float32)

@@ -121,11 +121,11 @@ class Step:
         return np.where(synchronised_once(classes), 1.0, times)
 
 
-def _check_count(name: str, number: Any, least: int) -> None:
-    """Raise an error unless a number is a whole one from ``least``."""
+def _check_count(name: str, number: Any, minimum: int) -> None:
+    """Raise an error unless a number is a whole one from ``minimum``."""
     is_whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
-    if not is_whole or not least <= number <= LARGEST_NUMBER:
-        raise ParenvsError(f"{name} must be a whole number from {least}, not {shown(number)}")
+    if not is_whole or not minimum <= number <= LARGEST_NUMBER:
+        raise ParenvsError(f"{name} must be a whole number from {minimum}, not {shown(number)}")
 
 
 WHOLE = Step()
@@ -160,9 +160,9 @@ def batch_classes(classes: DimensionClasses) -> np.ndarray:
         for tensor in graph.parameter_tensor[classes.inputs].tolist()
         if graph.shape(tensor)[:1] == (graph.batch_size,)
     ]
-    held = np.zeros(len(classes), dtype=bool)
-    held[classes.label[firsts]] = True
-    return held
+    is_batch = np.zeros(len(classes), dtype=bool)
+    is_batch[classes.label[firsts]] = True
+    return is_batch
 
 
 def at_micro_batch(
@@ -195,9 +195,9 @@ def at_micro_batch(
         )
     follows = batch[classes.label] & (graph.dims > 1)
     dims = graph.dims.copy()
-    dims[follows], rest = np.divmod(dims[follows] * micro_batch, graph.batch_size)
-    if rest.any():
-        odd = int(graph.dims[follows][rest > 0][0])
+    dims[follows], remainder = np.divmod(dims[follows] * micro_batch, graph.batch_size)
+    if remainder.any():
+        odd = int(graph.dims[follows][remainder > 0][0])
         raise ParenvsError(
             f"micro_batch: a dimension of {odd} in {graph.name} is no multiple of its batch of "
             f"{graph.batch_size}, so it has no size for {micro_batch} samples; leave it out"
@@ -219,16 +219,16 @@ def _follow(graph: Graph, follows: np.ndarray, dims: np.ndarray) -> None:
     owner = np.repeat(np.arange(len(graph.element_type)), np.diff(graph.dim_offset))
     touched = np.zeros(len(graph.element_type), dtype=bool)
     touched[owner[follows]] = True
-    place, tensor = graph.uses(np.arange(len(graph.opcode)))
-    made_at, made = graph.makes(np.arange(len(graph.opcode)))
-    has_free = np.bincount(place[free[tensor]], minlength=len(graph.opcode)) > 0
+    use, tensor = graph.uses(np.arange(len(graph.opcode)))
+    made_at, result = graph.makes(np.arange(len(graph.opcode)))
+    has_free = np.bincount(use[free[tensor]], minlength=len(graph.opcode)) > 0
     partners: dict[int, list[int]] = {}
-    for where, tensors in ((place, tensor), (made_at, made)):
+    for where, tensors in ((use, tensor), (made_at, result)):
         kept = has_free[where] & touched[tensors]
         for index, partner in zip(where[kept].tolist(), tensors[kept].tolist(), strict=True):
             partners.setdefault(index, []).append(partner)
     offset = graph.dim_offset.tolist()
-    for index, other in zip(place.tolist(), tensor.tolist(), strict=True):
+    for index, other in zip(use.tolist(), tensor.tolist(), strict=True):
         if free[other]:
             for partner in partners.get(index, ()):
                 if graph.shape(partner) == graph.shape(other):
@@ -255,8 +255,8 @@ def _costs(
     ratios = np.ones(len(every))  # of bytes: operands and results, but for some opcodes
     sums = []
     for g in (graph, scaled):
-        place, tensor = graph.uses(every)
-        read = np.bincount(place, g.tensor_bytes[tensor], minlength=len(every))
+        use, tensor = graph.uses(every)
+        read = np.bincount(use, g.tensor_bytes[tensor], minlength=len(every))
         sums.append(read + g.tensor_bytes_of(every))
     np.divide(sums[1], sums[0], out=ratios, where=sums[0] > 0)
     parts = [code for code, name in enumerate(graph.opcodes) if name in PARTS_READ]

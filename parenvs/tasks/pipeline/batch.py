@@ -145,8 +145,8 @@ class PointBatch:
         reach = as_index(self.starts[rows, at_least(left - 1, 0)])[:, 1:POINTS]
         end_device = entries(self.devices, rows, at_least(reach, 0))
         group = at_least(end_device - entries(self.devices, rows, unit[:, None]), 1.0)
-        held = counting(inside, POINTS - 1) >= point[:, None]
-        largest = running_max(masked(held, inside[:, : POINTS - 1]))
+        is_inside = counting(inside, POINTS - 1) >= point[:, None]
+        largest = running_max(masked(is_inside, inside[:, : POINTS - 1]))
         weights = formulas.weight_bytes(
             parameters[:, 1:POINTS] - self.parameters.take(start)[:, None],
             self.copies[rows][:, None],
@@ -176,8 +176,8 @@ class PointBatch:
         left = self.stages[rows] - stage
         group = at_least(devices - entries(self.devices, rows, unit[:, None]), 1.0)
         indices = counting(inside, BOUNDARIES)
-        held = (indices >= point[:, None]) & (indices < end[:, None])
-        largest = namespace(inside).max(masked(held, inside), axis=1)
+        is_free = (indices >= point[:, None]) & (indices < end[:, None])
+        largest = namespace(inside).max(masked(is_free, inside), axis=1)
         start, end_index = rows * BOUNDARIES + point, rows * BOUNDARIES + end
         weights = formulas.weight_bytes(
             self.parameters.take(end_index) - self.parameters.take(start), self.copies[rows]

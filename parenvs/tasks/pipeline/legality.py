@@ -53,10 +53,10 @@ def mismatches(
         )
     if plan.cluster != cluster:
         reasons.append(f"cluster: the plan is for {plan.cluster}, not {cluster}")
-    for key, asked in settings.items():
+    for key, wanted in settings.items():
         planned = getattr(plan, key)
-        if planned != asked:
-            reasons.append(f"{key}: the plan is for {planned}, not {asked}")
+        if planned != wanted:
+            reasons.append(f"{key}: the plan is for {planned}, not {wanted}")
     if plan.cut_after and len(plan.cut_after) != len(plan.cuts):
         reasons.append(f"cut_after: {len(plan.cut_after)} names for {len(plan.cuts)} cuts")
     for cut, name in zip(plan.cuts, plan.cut_after, strict=False):

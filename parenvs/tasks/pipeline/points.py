@@ -47,12 +47,14 @@ class PointSpace:
     latest: np.ndarray
 
     @classmethod
-    def build(cls, pipeline: Pipeline, most: int = POINTS, by_network: bool = False) -> PointSpace:
+    def build(
+        cls, pipeline: Pipeline, max_points: int = POINTS, by_network: bool = False
+    ) -> PointSpace:
         """Choose the points and units of a problem.
 
         Args:
             pipeline: the problem.
-            most: largest number of points.
+            max_points: largest number of points.
             by_network: whether the network's speed decides on the points of a long chain, too
                 (``network_pivots``), as is best for planning; environments go by the chain alone.
 
@@ -67,7 +69,7 @@ class PointSpace:
                 f"{pipeline.profile.name} on {pipeline.cluster}: {stages} stages asked for; a plan "
                 f"has at most one for each of {len(devices) - 1} units of devices"
             )
-        pivots = points(pipeline, most, by_network)
+        pivots = points(pipeline, max_points, by_network)
         latest = _latest(Stages(pipeline, pivots), stages, devices)
         if latest[stages, 0].max() < 0:
             raise InfeasibleError(
@@ -117,20 +119,20 @@ class PointSpace:
         return self.pivots[point_index], self.devices[unit_index]
 
 
-def points(pipeline: Pipeline, most: int = POINTS, by_network: bool = False) -> np.ndarray:
-    """Return the boundaries of m <= ``most`` points, (m+1,) int64: 0, the pivots to cut at, n.
+def points(pipeline: Pipeline, max_points: int = POINTS, by_network: bool = False) -> np.ndarray:
+    """Return the boundaries of m points, (m+1,) int64: 0, the pivots to cut at, n.
 
-    In a chain of at most ``most`` pivots each pivot is a point; in a longer one ``coarse_pivots``
-    or, ``by_network``, ``network_pivots`` chooses. Points consist of whole pivots, so a plan of
+    In a chain of at most ``max_points`` pivots each pivot is a point; in a longer one
+    ``coarse_pivots`` or, ``by_network``, ``network_pivots`` chooses. Points consist of whole pivots, so a plan of
     points is a plan of pivots, with the same times and the same memory.
     """
     n = len(pipeline.profile)
     pivots = np.arange(1, n)
-    if n > most:
+    if n > max_points:
         pivots = distinct_pivots(pipeline)
-    if len(pivots) > most - 1:
+    if len(pivots) > max_points - 1:
         choose = network_pivots if by_network else coarse_pivots
-        pivots = choose(pipeline, pivots, most - 1)
+        pivots = choose(pipeline, pivots, max_points - 1)
     return np.concatenate([[0], pivots, [n]])
 
 
@@ -155,8 +157,8 @@ def distinct_pivots(pipeline: Pipeline) -> np.ndarray:
     return pivots[~equals_next]
 
 
-def network_pivots(pipeline: Pipeline, pivots: np.ndarray, most: int) -> np.ndarray:
-    """Choose at most ``most`` of the pivots: the slower the network, the more of them cheap to cut.
+def network_pivots(pipeline: Pipeline, pivots: np.ndarray, max_points: int) -> np.ndarray:
+    """Choose at most ``max_points`` pivots: the slower the network, the more are cheap to cut.
 
     Pivots without a variable on both sides are no legal cuts. Of the others, half and more are
     spread along the chain by ``coarse_pivots``. The rest are the cheapest that it gives for
@@ -166,54 +168,54 @@ def network_pivots(pipeline: Pipeline, pivots: np.ndarray, most: int) -> np.ndar
     Args:
         pipeline: the problem.
         pivots: (k,) int64, ascending.
-        most: largest number of pivots.
+        max_points: largest number of pivots.
     """
     variables = pipeline.variable_sum
     pivots = pivots[(variables[pivots] > 0) & (variables[pivots] < variables[-1])]
-    if len(pivots) <= most:
+    if len(pivots) <= max_points:
         return pivots
-    spread = coarse_pivots(pipeline, pivots, most)
+    spread = coarse_pivots(pipeline, pivots, max_points)
     cluster = pipeline.cluster
     transfer = formulas.transfer_seconds(np.median(pipeline.cut_before[spread]), cluster.inter_bw)
     slowness = 2 * transfer / (pipeline.seconds_sum[-1] / cluster.devices)
-    cheap = round(most / 2 * float(slowness / (1 + slowness)))
-    spread = coarse_pivots(pipeline, pivots, most - cheap)
-    fine = np.setdiff1d(coarse_pivots(pipeline, pivots, FINER * most), spread)
+    cheap = round(max_points / 2 * float(slowness / (1 + slowness)))
+    spread = coarse_pivots(pipeline, pivots, max_points - cheap)
+    fine = np.setdiff1d(coarse_pivots(pipeline, pivots, FINER * max_points), spread)
     order = np.argsort(pipeline.cut_before[fine], kind="stable")
-    return np.sort(np.append(spread, fine[order[: most - len(spread)]]))
+    return np.sort(np.append(spread, fine[order[: max_points - len(spread)]]))
 
 
-def coarse_pivots(pipeline: Pipeline, pivots: np.ndarray, most: int) -> np.ndarray:
-    """Choose at most ``most`` of the pivots, spread evenly along the chain.
+def coarse_pivots(pipeline: Pipeline, pivots: np.ndarray, max_points: int) -> np.ndarray:
+    """Choose at most ``max_points`` of the pivots, spread evenly along the chain.
 
-    The chain is divided into ``most`` bins by the mean of three shares that lie before a pivot: of
-    the pivots, of the seconds and of the parameter bytes. The pivot of each bin before which fewest
+    The chain is divided into ``max_points`` bins by the mean of three shares that lie before a
+    pivot: of the pivots, of the seconds and of the parameter bytes. The pivot of each bin before which fewest
     bytes cross is chosen.
     """
     shares = np.arange(len(pivots)) / len(pivots)  # sum of the three shares, from 0 to 3
     for prefix_sum in (pipeline.seconds_sum, pipeline.parameter_sum):
         total = prefix_sum[-1]
         shares = shares + prefix_sum[pivots] / (1.0 if total == 0 else total)
-    bins = np.minimum((shares / 3 * most).astype(np.int64), most - 1)
+    bins = np.minimum((shares / 3 * max_points).astype(np.int64), max_points - 1)
     order = np.lexsort((pipeline.cut_before[pivots], bins))
     first_of_bin = np.append(True, np.diff(bins[order]) > 0)
     return np.sort(pivots[order[first_of_bin]])
 
 
-def units(pipeline: Pipeline, most: int = UNITS) -> np.ndarray:
-    """Return the boundaries of at most ``most`` units of devices, (u+1,) int64.
+def units(pipeline: Pipeline, max_units: int = UNITS) -> np.ndarray:
+    """Return the boundaries of at most ``max_units`` units of devices, (u+1,) int64.
 
-    A unit is a device; with more than ``most`` devices it is a server or several servers; if these
-    servers are fewer than ``STAGES``, or than the stages, it is the smallest part of a server of
-    which ``most`` units suffice.
+    A unit is a device; with more than ``max_units`` devices it is a server or several servers; if
+    these servers are fewer than ``STAGES``, or than the stages, it is the smallest part of a server of
+    which ``max_units`` units suffice.
     """
     cluster = pipeline.cluster
     server_size, unit_size = cluster.devices_per_server, 1
-    if cluster.devices > most:
-        unit_size = server_size * -(-cluster.servers // most)
-        if cluster.servers < min(max(STAGES, pipeline.stages), most + 1):
+    if cluster.devices > max_units:
+        unit_size = server_size * -(-cluster.servers // max_units)
+        if cluster.servers < min(max(STAGES, pipeline.stages), max_units + 1):
             sizes = range(1, server_size + 1)
-            unit_size = next(size for size in sizes if -(-cluster.devices // size) <= most)
+            unit_size = next(size for size in sizes if -(-cluster.devices // size) <= max_units)
     return np.append(np.arange(0, cluster.devices, unit_size), cluster.devices)
 
 
@@ -260,13 +262,13 @@ class Stages:
         spare = limit - weights
         group = np.where((spare == 0) & (activations == 0), 1.0, np.inf)
         np.divide(activations, spare, out=group, where=spare > 0)
-        most = pipeline.cluster.devices
-        group = np.clip(np.ceil(group), 1.0, most + 1.0)
+        max_devices = pipeline.cluster.devices
+        group = np.clip(np.ceil(group), 1.0, max_devices + 1.0)
         # The quotient may be off by one, by rounding; the judge's formula decides, to the last bit.
         fewer = np.maximum(group - 1.0, 1.0)
         group = np.where(formulas.stage_bytes(weights, activations, fewer) <= limit, fewer, group)
         group += formulas.stage_bytes(weights, activations, group) > limit
-        return np.where(group <= most, group, np.inf)
+        return np.where(group <= max_devices, group, np.inf)
 
 
 def _latest(every: Stages, stages: int, devices: np.ndarray) -> np.ndarray:
@@ -290,8 +292,8 @@ def _latest(every: Stages, stages: int, devices: np.ndarray) -> np.ndarray:
             chosen = chosen[: np.searchsorted(chosen, every.whole)]
         first, end = every.first[chosen], every.end[chosen]
         first_device = devices[last_unit[end]] - every.fewest(k, chosen)
-        found = np.flatnonzero(first_device >= 0)
-        first, end = first[found], end[found]
-        latest[k, first, end] = unit_of[first_device[found].astype(np.int64)]
+        valid = np.flatnonzero(first_device >= 0)
+        first, end = first[valid], end[valid]
+        latest[k, first, end] = unit_of[first_device[valid].astype(np.int64)]
         last_unit = latest[k].max(axis=1).astype(np.int64)
     return latest

@@ -85,11 +85,11 @@ def _waves(resources: int, micro_batches: int) -> Iterator[Wave]:
         low = max(2 * resources - 1 - wave, 0)
         high = min(2 * (last + resources) - 1 - wave, last_resource)
         back = range(low + (wave + 1 - low) % 2, high + 1, 2)
-        for kind, found, twice in (
+        for kind, spans, twice in (
             (FORWARD, warming, False), (FORWARD, steady, True), (BACKWARD, back, True),
         ):  # fmt: skip
-            if len(found):
-                rows = np.asarray(found)
+            if len(spans):
+                rows = np.asarray(spans)
                 waited = wave - rows if kind == FORWARD else wave - 2 * resources + 1 + rows
                 yield kind, rows, waited // 2 if twice else waited
 

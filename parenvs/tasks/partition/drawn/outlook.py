@@ -151,7 +151,7 @@ class Outlook:
             rivals[k, row] = 1.0
         seconds = problem.replicate_seconds or 1.0
         saved, gain = problem.saved_seconds[classes], problem.gain_seconds[classes]
-        kept = np.divide(gain, saved, out=np.zeros(len(classes)), where=saved > 0)
+        share = np.divide(gain, saved, out=np.zeros(len(classes)), where=saved > 0)
         spared = 1.0 - problem.device_share[classes]
         moments = _fullest(problem, space, excluded)
         linear = problem.footprint.saved_at(moments[0])
@@ -169,7 +169,7 @@ class Outlook:
             tensors=_tensors(problem, space, moments),
             instructions=_instructions(problem, space, seconds),
             spared=spared,
-            paid=spared * np.maximum(kept, 0.0),
+            paid=spared * np.maximum(share, 0.0),
             figures=figures,
             weights=weights,
             optimum=optimum,
@@ -190,9 +190,9 @@ class Outlook:
         share[:2], share[2] = after != REPLICATE, known == PARTITION
         share *= self.spared
         bytes_at = self.whole - self.tensors.saved(share)
-        most = bytes_at.max(axis=1)
+        peak = bytes_at.max(axis=1)
         gain = self.instructions.saved((after == OPEN) * self.paid)[:, 0]
-        return Look(after, gain, most[:2], float(most[2]))
+        return Look(after, gain, peak[:2], float(peak[2]))
 
     def fits(self, needed: np.ndarray) -> np.ndarray:
         """Return whether bytes of ``bounds`` may keep to the limit, elementwise."""
@@ -260,20 +260,20 @@ def _fullest(
     rng = np.random.default_rng(0)
     known = np.full(len(space.classes), REPLICATE)
     at = problem.footprint.memory(space.chosen(known)).at
-    found = {at: None}
+    fullest = {at: None}
     for _ in range(ROUNDS):
         saved = problem.footprint.saved_at(at).saved[space.classes]
         order = np.argsort(-saved, kind="stable")
         chosen = space.chosen(_taken(order[saved[order] > 0], excluded))
         at = problem.footprint.memory(chosen).at
-        if at in found:
+        if at in fullest:
             break
-        found[at] = None
+        fullest[at] = None
     for number in range(SAMPLES):
-        asked = np.flatnonzero(rng.random(len(known)) < (0.9, 0.6, 0.3)[number % 3])
-        chosen = space.chosen(_taken(asked, excluded))
-        found[problem.footprint.memory(chosen).at] = None
-    return list(found)[:WATCHED]
+        sampled = np.flatnonzero(rng.random(len(known)) < (0.9, 0.6, 0.3)[number % 3])
+        chosen = space.chosen(_taken(sampled, excluded))
+        fullest[problem.footprint.memory(chosen).at] = None
+    return list(fullest)[:WATCHED]
 
 
 def _taken(order: np.ndarray, excluded: tuple[np.ndarray, ...]) -> np.ndarray:
@@ -310,9 +310,9 @@ def _instructions(problem: Partitioning, space: PartitionSpace, seconds: float) 
 
 def _places(problem: Partitioning, space: PartitionSpace) -> np.ndarray:
     """Return the index in the space of each class of the graph, (C,), -1 if it is none."""
-    place = np.full(len(problem.classes), -1)
-    place[space.classes] = np.arange(len(space.classes))
-    return place
+    position = np.full(len(problem.classes), -1)
+    position[space.classes] = np.arange(len(space.classes))
+    return position
 
 
 def _grouped(owner: np.ndarray, own: np.ndarray, values: np.ndarray) -> Groups:

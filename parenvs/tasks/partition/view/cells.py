@@ -228,9 +228,9 @@ def _heads(table: Table) -> list[int]:
 def _draw_table(sheet: Sheet, table: Table, left: float, top: float, cell_size: _CellSize) -> None:
     """Draw the names of columns and rows, and the cells."""
     pitch, tall, letters, shapes = cell_size
-    places = [left + k * pitch + head * _HEAD for k, head in enumerate(_heads(table))]
+    lefts = [left + k * pitch + head * _HEAD for k, head in enumerate(_heads(table))]
     half = (pitch - _PIXEL) / 2
-    for x, name in zip(places, table.columns, strict=True):
+    for x, name in zip(lefts, table.columns, strict=True):
         if pitch >= 0.115:
             words = clip_start(name, _LETTERS)
             sheet.text(
@@ -243,7 +243,7 @@ def _draw_table(sheet: Sheet, table: Table, left: float, top: float, cell_size: 
         if number % label_step == 0:
             label = clip_start(row.label, letters)
             sheet.text(left - 0.06, middle, label, ha="right", color=QUIET)
-        for x, variables in zip(places, row.cells, strict=True):
+        for x, variables in zip(lefts, row.cells, strict=True):
             if not variables:
                 continue
             sheet.cell(Box(x, y, pitch - _PIXEL, tall - _PIXEL), variables)

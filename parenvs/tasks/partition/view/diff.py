@@ -84,10 +84,10 @@ def _equal_layers(diff: PartitionDiff) -> list[tuple[str, list[ClassChange]]]:
         for change in classes
     ]
     groups = []
-    for name, places in merged(heads, keys):
-        first = classes[places[0]]
+    for name, indices in merged(heads, keys):
+        first = classes[indices[0]]
         others = len(first.partition) - 1
-        words = f"{first.partition[heads[places[0]]]} of {printable(name)}"
-        more = f" and {others:,} more" + (" each" if len(places) > 1 else "") if others > 0 else ""
-        groups.append((f"{clip_start(words, 58 - len(more))}{more}", [classes[k] for k in places]))
+        words = f"{first.partition[heads[indices[0]]]} of {printable(name)}"
+        more = f" and {others:,} more" + (" each" if len(indices) > 1 else "") if others > 0 else ""
+        groups.append((f"{clip_start(words, 58 - len(more))}{more}", [classes[k] for k in indices]))
     return groups

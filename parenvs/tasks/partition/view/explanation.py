@@ -142,21 +142,23 @@ def blockers(problem: Partitioning) -> list[Blocker]:
     """
     graph, classes, counts = problem.graph, problem.classes, problem.counts("all")
     unsplittable, together = Explainer(classes).blocking()
-    found: dict[str, list[tuple[int, int]]] = {
+    conflicts: dict[str, list[tuple[int, int]]] = {
         SIZES: [(-1, label) for label in np.flatnonzero(classes.blocked_by < 0).tolist()],
         TOGETHER: together.tolist(),
     }
     for index, label in unsplittable.tolist():
-        found.setdefault(graph.opcodes[graph.opcode[index]], []).append((index, label))
+        conflicts.setdefault(graph.opcodes[graph.opcode[index]], []).append((index, label))
     labels = {
         what: {label for _, label in pairs if counts[label] and classes.blocked[label]}
-        for what, pairs in found.items()
+        for what, pairs in conflicts.items()
     }
     reasons = Counter(label for held in labels.values() for label in held)
     blocking = [
         Blocker(
             what=what,
-            instructions=tuple(sorted({i for i, label in found[what] if label in held and i >= 0})),
+            instructions=tuple(
+                sorted({i for i, label in conflicts[what] if label in held and i >= 0})
+            ),
             classes=len(held),
             alone=sum(reasons[label] == 1 for label in held),
             dimensions=int(counts[sorted(held)].sum()),
@@ -227,7 +229,7 @@ def explanation_text(explanations: Sequence[Explanation]) -> str:
     A reason is given once; where it comes again, the text says where it stands.
     """
     lines: list[str] = []
-    told: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for item in explanations:
         count = len(item.paths)
         many = f"{count:,} variables" if item.role == "variable" else f"{count:,} batch inputs"
@@ -245,12 +247,12 @@ def explanation_text(explanations: Sequence[Explanation]) -> str:
             for words in filter(None, (entry.reason, entry.prospect)):
                 again = f"the same as for dimension {entry.dimension} of {item.name}"
                 lines += textwrap.wrap(
-                    printable(told.get(words, words)),
+                    printable(texts.get(words, words)),
                     WIDTH,
                     initial_indent="      ",
                     subsequent_indent="      ",
                 )
-                told.setdefault(words, again)
+                texts.setdefault(words, again)
     return "\n".join(lines)
 
 
@@ -429,15 +431,15 @@ class _Prospects(_Reasons):
         if not rivals:
             return "it excludes no other class of variables or inputs"
         at = [self.words.conflict_at(label, rival) for rival in rivals]
-        places = [self.words.place(self.head[rival]) for rival in rivals]
+        names = [self.words.place(self.head[rival]) for rival in rivals]
         groups = merged(
-            [path for path, _ in places],
-            [(d, graph.opcode[i]) for (_, d), i in zip(places, at, strict=True)],
+            [path for path, _ in names],
+            [(d, graph.opcode[i]) for (_, d), i in zip(names, at, strict=True)],
         )
         named = groups if self.alone else groups[:MAX_RIVALS]
         words = [
             f"class {rivals[k[0]]}{f' and {len(k) - 1:,} more' if len(k) > 1 else ''}, dimension "
-            f"{places[k[0]][1]} of {name}, at {self.words.instruction(at[k[0]])}"
+            f"{names[k[0]][1]} of {name}, at {self.words.instruction(at[k[0]])}"
             for name, k in named
         ]
         more = sum(len(k) for _, k in groups[len(named) :])
@@ -449,10 +451,10 @@ def _explanation(reasons: _Reasons, name: str, indices: list[int]) -> Explanatio
     """The explanation of the parameters ``indices``; the reasons are those of the first."""
     graph, classes = reasons.graph, reasons.classes
     first = indices[0]
-    places = [reasons.positions(index) for index in indices]
+    positions = [reasons.positions(index) for index in indices]
     start = int(graph.dim_offset[graph.parameter_tensor[first]])
     dimensions = []
-    for k, position in enumerate(places[0]):
+    for k, position in enumerate(positions[0]):
         label = int(classes.label[position])
         dimensions.append(
             DimensionReason(
@@ -461,7 +463,7 @@ def _explanation(reasons: _Reasons, name: str, indices: list[int]) -> Explanatio
                 state=reasons.state(position),
                 label=label,
                 members=int(classes.variable_counts[label]),
-                classes=len({int(classes.label[place[k]]) for place in places}),
+                classes=len({int(classes.label[place[k]]) for place in positions}),
                 reason=reasons.reason(position),
                 prospect=reasons.prospect(position),
             )

@@ -131,8 +131,8 @@ def _map(name: str, table: grid.Table) -> Picture:
     counts = Counter(cell.state for row in table.rows for group in row.cells for cell in group)
     states = ", ".join(f"{_words(state)} {counts[state]}" for state in sorted(counts, reverse=True))
     names = []
-    for place, column in enumerate(table.columns):
-        turned = f"translate({left + place * _CELL_WIDTH + 7} {top - 5})rotate(-50)"
+    for column_index, column in enumerate(table.columns):
+        turned = f"translate({left + column_index * _CELL_WIDTH + 7} {top - 5})rotate(-50)"
         names.append(shape("text", "quiet", column, transform=turned))
     return Picture(
         f"Partition map of {name}, {table.title or 'layers'}: {states}",
@@ -150,10 +150,10 @@ def _cells(table: grid.Table, left: int, top: int) -> list[Shape]:
         y = top + line * _CELL_HEIGHT
         shapes.append(label(left - 6, y + 10, row.label, "quiet", "end"))
         ends, numbers = dict[str, int](), dict[int, str]()
-        for place, group in enumerate(row.cells):
+        for cell_index, group in enumerate(row.cells):
             if not group:
                 continue
-            x, styles = left + place * _CELL_WIDTH, {_style(cell.state) for cell in group}
+            x, styles = left + cell_index * _CELL_WIDTH, {_style(cell.state) for cell in group}
             style = styles.pop() if len(styles) == 1 else "mixed"
             for drawn in (style, "fault") if any(cell.fault for cell in group) else (style,):
                 start = "" if ends.get(drawn) == x else f"M{x} {y + 6}"
@@ -173,8 +173,8 @@ def _rows(cells: Sequence[grid.Cell], note: str = "") -> list[Row]:
     split = [cell for cell in cells if cell.state >= 0]
     keys = [(cell.state, cell.shape, cell.fault) for cell in split]
     rows: list[Row] = []
-    for path, places in merged([cell.path for cell in split], keys):
-        equal = [split[place] for place in places]
+    for path, indices in merged([cell.path for cell in split], keys):
+        equal = [split[index] for index in indices]
         state, fault = equal[0].state, equal[0].fault
         total, on_each = (sum(getattr(x, key) for x in equal) for key in ("bytes", "device_bytes"))
         rows.append(

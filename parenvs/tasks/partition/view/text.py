@@ -172,7 +172,7 @@ def _figures(report: PartitionReport) -> list[str]:
         ),
         ("return", "", returns),
     ]
-    return [f"{name:<20}{value:>10}   {rest}".rstrip() for name, value, rest in rows]
+    return [f"{name:<20}{value:>10}   {remark}".rstrip() for name, value, remark in rows]
 
 
 def _table(variables: list[Cell], inputs: list[Cell], colour: bool) -> list[str]:

@@ -147,11 +147,11 @@ class PipelineCut(Game):
             )
         space = CutSpace.build(problem, radius, candidates)
         kernel = kernel_of(space)
-        least = kernel.least_excess()
-        if least > 0:
+        lowest_excess = kernel.least_excess()
+        if lowest_excess > 0:
             warn_infeasible(
                 f"{problem.instance} on {problem.cluster}: the fullest stage exceeds that of a "
-                f"device by {least:,.0f} bytes or more, so every episode pays -1"
+                f"device by {lowest_excess:,.0f} bytes or more, so every episode pays -1"
             )
         if count > 1 and not kernel.tabulated:
             kernel = kernel_of(space, MAX_BYTES_VECTOR)

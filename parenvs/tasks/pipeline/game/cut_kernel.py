@@ -195,11 +195,11 @@ class CutKernel:
         link = 0.0
         if step:
             link = self._scaled_links[cut < self._edges[chain[-2]]][last]
-        longest_all_reduce, longest_transfer, least, minus_greatest = past
+        longest_all_reduce, longest_transfer, least_compute, minus_greatest = past
         return SettledStages(
             max(longest_all_reduce, reduce),
             max(longest_transfer, link),
-            min(least, seconds),
+            min(least_compute, seconds),
             min(minus_greatest, -seconds),
         )
 
@@ -212,12 +212,12 @@ class CutKernel:
             return self.openings[last - self.low[0]].copy()
         features = np.zeros((self.end, 3), dtype=np.float32)
         peaks, paces = self.row(step, chain[-2], last)
-        reduce, transfer, least, minus_greatest = settled
+        reduce, transfer, least_compute, minus_greatest = settled
         skip = begin - self.low[step]
         view = features[begin : self.high[step]]
         np.maximum(peaks[0, skip:], reduce, out=view[:, 0])
         np.maximum(peaks[1, skip:], transfer, out=view[:, 1])
-        ratio = np.minimum(paces[0, skip:], least)
+        ratio = np.minimum(paces[0, skip:], least_compute)
         ratio /= np.minimum(paces[1, skip:], minus_greatest)
         view[:, 2] = np.negative(ratio, out=ratio)
         return features

@@ -181,13 +181,13 @@ class ProblemPool(PlanTables):
         units = self.batch.units[slots]
         sizes = np.maximum(units, self._units[rows])  # beyond, both topologies are 0
         self._units[rows] = units
-        places = list(zip(rows.tolist(), slots.tolist(), sizes.tolist(), strict=True))
+        entries = list(zip(rows.tolist(), slots.tolist(), sizes.tolist(), strict=True))
         for key, values in self.constant.items():
             target = self.seen[key]
             if key != "topology":
                 target[rows] = values[slots]
                 continue
-            for row, slot, size in places:
+            for row, slot, size in entries:
                 target[row, :size, :size] = values[slot, :size, :size]
 
 
@@ -249,15 +249,15 @@ def write_pool(
     Raises:
         ParenvsError: another process writes the same pool.
     """
-    place = Path(folder) / f"pool-{sequence.VERSION}-{label}"
-    if place.exists():
-        return place
-    with locked(place, beside=True, wait=WAIT):
-        if place.exists():  # another process has written it meanwhile
-            return place
-        with replacing_folder(place) as new:
+    path = Path(folder) / f"pool-{sequence.VERSION}-{label}"
+    if path.exists():
+        return path
+    with locked(path, beside=True, wait=WAIT):
+        if path.exists():  # another process has written it meanwhile
+            return path
+        with replacing_folder(path) as new:
             _fill(Path(new), make)
-    return place
+    return path
 
 
 def _fill(folder: Path, make: Make) -> None:

@@ -37,14 +37,14 @@ def cut_labels(profile: StageProfile, cuts: Iterable[int], width: int = 36) -> l
     Returns:
         A name for each cut; different cuts have different names.
     """
-    chain, places = _Chain(profile), list(cuts)
+    chain, pivots = _Chain(profile), list(cuts)
     words = {}
-    for cut in places:
+    for cut in pivots:
         label = printable(chain.label(cut))
         prefix = AFTER if label.startswith(AFTER) else ""
         words[cut] = prefix + _fit(label.removeprefix(prefix), width)
     count = Counter(words.values())
-    return [words[cut] if count[words[cut]] == 1 else f"{AFTER}pivot {cut - 1}" for cut in places]
+    return [words[cut] if count[words[cut]] == 1 else f"{AFTER}pivot {cut - 1}" for cut in pivots]
 
 
 class _Chain:
@@ -107,8 +107,8 @@ class _Chain:
         """The pivot's scope and instruction, and which of those of that name it is."""
         path, operation = self.paths[pivot], self.operations[pivot]
         same = [
-            place
-            for place, pair in enumerate(zip(self.paths, self.operations, strict=True))
+            position
+            for position, pair in enumerate(zip(self.paths, self.operations, strict=True))
             if pair == (path, operation)
         ]
         parts = (_suffix(path, self.spans), operation)
@@ -127,7 +127,7 @@ def _suffix(path: Path, rivals: Collection[Path], least: int = 1) -> str:
     other scopes: ``layers/3`` of an encoder where a decoder has layers too. It has at least
     ``least`` parts, if there are as many.
     """
-    numbered = [place for place, part in enumerate(path) if NUMBERED.search(part)]
+    numbered = [index for index, part in enumerate(path) if NUMBERED.search(part)]
     start = numbered[-1] if numbered else max(len(path) - 1, 0)
     stop = start + 1
     while start > 0 and (

@@ -64,12 +64,12 @@ def _moves(diff: PipelineDiff) -> list[str]:
     moves = sorted(diff.moves, key=lambda move: -abs(move.seconds or 0.0))
     for move in moves[:MAX_ROWS]:
         cost = "" if move.seconds is None else change_words(move.seconds, scale)
-        place = f"{'pivots' if move.kind == 'cut' else 'devices'} {move.stage}|{move.stage + 1}"
-        lines.append(f"{cost:>11}  {place:<13} {_positions(move):<26} {_names(diff, move)}")
+        border = f"{'pivots' if move.kind == 'cut' else 'devices'} {move.stage}|{move.stage + 1}"
+        lines.append(f"{cost:>11}  {border:<13} {_positions(move):<26} {_names(diff, move)}")
     hidden = moves[MAX_ROWS:]
     if hidden:
-        rest = sum(move.seconds or 0.0 for move in hidden)
-        cost = change_words(rest, scale) if diff.attributed else ""
+        others = sum(move.seconds or 0.0 for move in hidden)
+        cost = change_words(others, scale) if diff.attributed else ""
         lines.append(f"{cost:>11}  and {len(hidden)} more")
     if diff.attributed:
         lines.append(f"{change_words(diff.seconds or 0.0, scale):>11}  in all")
@@ -78,8 +78,8 @@ def _moves(diff: PipelineDiff) -> list[str]:
 
 def _positions(move: Move) -> str:
     if move.a is None or move.b is None:
-        only, place = ("b", move.b) if move.a is None else ("a", move.a)
-        return f"{place:,}, only in {only}"
+        only, position = ("b", move.b) if move.a is None else ("a", move.a)
+        return f"{position:,}, only in {only}"
     return f"{move.a:,} → {move.b:,} ({move.b - move.a:+,})"
 
 

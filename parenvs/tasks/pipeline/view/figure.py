@@ -64,9 +64,9 @@ def _draw_problem(page: Page, top: float, pipeline: Pipeline) -> None:
     """Draw the chain and its parameters, with the names of some pivots."""
     width = WIDTH - LEFT - RIGHT
     share = pipeline.seconds_sum[1:] / pipeline.seconds_sum[-1]
-    places = [int(np.searchsorted(share, x)) for x in (0.0, 0.2, 0.4, 0.6, 0.8)]
-    labels = cut_labels(pipeline.profile, [p + 1 for p in places])
-    marks = [(float(share[p]) * 100, words) for p, words in zip(places, labels, strict=True)]
+    ticks = [int(np.searchsorted(share, x)) for x in (0.0, 0.2, 0.4, 0.6, 0.8)]
+    labels = cut_labels(pipeline.profile, [p + 1 for p in ticks])
+    marks = [(float(share[p]) * 100, words) for p, words in zip(ticks, labels, strict=True)]
     top = _draw_cut_labels(page, top, width, marks)
     half = (HEIGHT - top - 1.25) / 2
     _draw_chain(page, top, width, half, pipeline, (), [x for x, _ in marks])
@@ -237,9 +237,9 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return ticks[:: (len(ticks) + 4) // 5 or 1]
 
 
-def _envelope(place: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _envelope(x: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Lowest and highest value in equal bins of 0..100; an empty bin takes the value before it."""
-    bins = np.minimum((place / 100 * _BINS).astype(int), _BINS - 1)
+    bins = np.minimum((x / 100 * _BINS).astype(int), _BINS - 1)
     lowest, highest = np.full(_BINS, np.inf), np.full(_BINS, -np.inf)
     np.minimum.at(lowest, bins, values)
     np.maximum.at(highest, bins, values)

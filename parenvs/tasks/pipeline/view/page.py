@@ -83,7 +83,7 @@ def _line(x: float, top: float, bottom: float, style: str) -> Shape:
 def _chain(report: Report) -> tuple[list[Shape], float]:
     """Draw the bytes across each cut of the chain, and the stages below; (shapes, height)."""
     pipeline, stages = report.pipeline, report.stages
-    places = _LEFT + (_RIGHT - _LEFT) * pipeline.seconds_sum / pipeline.seconds_sum[-1]
+    lefts = _LEFT + (_RIGHT - _LEFT) * pipeline.seconds_sum / pipeline.seconds_sum[-1]
     crossing = np.array(pipeline.cut_before[1:])
     largest = max(float(crossing.max()), 10.0)
     floor = max(float(np.quantile(crossing, 0.02)) / 3, largest / 1e6, 1.0)
@@ -99,9 +99,9 @@ def _chain(report: Report) -> tuple[list[Shape], float]:
         y = float(top + _CHAIN - per_log * np.log(tick / floor))
         shapes.append(shape("path", "rule", d=f"M{_LEFT} {y:.1f}H{_RIGHT}"))
         shapes.append(label(_LEFT - 8, y + 4, size(tick, tick=True), "quiet", "end"))
-    shapes.append(shape("path", "curve", d=_curve(places[1:], heights[1:])))
+    shapes.append(shape("path", "curve", d=_curve(lefts[1:], heights[1:])))
     for number, stage in enumerate(stages):
-        begin, end = (float(places[x]) for x in (stage.first, stage.end))
+        begin, end = (float(lefts[x]) for x in (stage.first, stage.end))
         over = stage.memory_bytes > report.memory_limit_bytes
         style, width = "over" if over else f"s{number % STAGE_COLOURS}", max(end - begin - 1.5, 0.8)
         shapes.append(shape("rect", style, x=begin, y=strip, width=width, height=_STRIP))
