@@ -123,8 +123,8 @@ def points(pipeline: Pipeline, max_points: int = POINTS, by_network: bool = Fals
     """Return the boundaries of m points, (m+1,) int64: 0, the pivots to cut at, n.
 
     In a chain of at most ``max_points`` pivots each pivot is a point; in a longer one
-    ``coarse_pivots`` or, ``by_network``, ``network_pivots`` chooses. Points consist of whole pivots, so a plan of
-    points is a plan of pivots, with the same times and the same memory.
+    ``coarse_pivots`` or, ``by_network``, ``network_pivots`` chooses. Points consist of whole
+    pivots, so a plan of points is a plan of pivots, with the same times and the same memory.
     """
     n = len(pipeline.profile)
     pivots = np.arange(1, n)
@@ -189,8 +189,8 @@ def coarse_pivots(pipeline: Pipeline, pivots: np.ndarray, max_points: int) -> np
     """Choose at most ``max_points`` of the pivots, spread evenly along the chain.
 
     The chain is divided into ``max_points`` bins by the mean of three shares that lie before a
-    pivot: of the pivots, of the seconds and of the parameter bytes. The pivot of each bin before which fewest
-    bytes cross is chosen.
+    pivot: of the pivots, of the seconds and of the parameter bytes. The pivot of each bin before
+    which fewest bytes cross is chosen.
     """
     shares = np.arange(len(pivots)) / len(pivots)  # sum of the three shares, from 0 to 3
     for prefix_sum in (pipeline.seconds_sum, pipeline.parameter_sum):
@@ -206,8 +206,8 @@ def units(pipeline: Pipeline, max_units: int = UNITS) -> np.ndarray:
     """Return the boundaries of at most ``max_units`` units of devices, (u+1,) int64.
 
     A unit is a device; with more than ``max_units`` devices it is a server or several servers; if
-    these servers are fewer than ``STAGES``, or than the stages, it is the smallest part of a server of
-    which ``max_units`` units suffice.
+    these servers are fewer than ``STAGES``, or than the stages, it is the smallest part of a
+    server of which ``max_units`` units suffice.
     """
     cluster = pipeline.cluster
     server_size, unit_size = cluster.devices_per_server, 1
