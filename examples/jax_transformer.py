@@ -98,7 +98,9 @@ def plans(graph: parenvs.Graph) -> dict[str, parenvs.core.plan.Plan]:
             graph, cluster, task="partition", scope=scope, reward=reward, uneven="forbid"
         )
         found[name] = parenvs.solve(problem, "exact").plan
-    hybrid = parenvs.problem(graph, cluster, "hybrid", "fp32", batch=BATCH, stack="roofline")
+    hybrid = parenvs.problem(
+        graph, cluster, task="hybrid", precision="fp32", batch=BATCH, stack="roofline"
+    )
     limits = Constraints(tp=4, pp=1, zero=(0,))
     found["hybrid"] = parenvs.solve(hybrid, "uniform", constraints=limits).plan
     return found

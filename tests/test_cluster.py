@@ -22,7 +22,7 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize(("name", "servers"), [("A", 2), ("B", 3), ("C", 4)])
+@each(("name", "servers"), [("A", 2), ("B", 3), ("C", 4)])
 def test_cluster__presets_are_the_papers(name, servers):
     """Table 2 of arXiv 2007.04069: servers of 8 V100, 25 Gbit/s between them."""
     cluster = PRESETS[name]
@@ -46,7 +46,7 @@ def test_cluster__figures_have_sources():
     assert {"v100", "a100", "h100"} <= set(DEVICES)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "inter", "intra"),
     [
         ("2x4:v100", 25e9 / 8, 150e9),
@@ -73,7 +73,7 @@ def test_cluster__bandwidth_by_brute_force():
     assert set(expected) == {1e9, 9e9}
 
 
-@pytest.mark.parametrize("method", SYNC_METHODS)
+@each("method", SYNC_METHODS)
 def test_cluster__sync_seconds_by_formula(method):
     cluster = Cluster.parse("3x4:v100,1GB/s,9GB/s")
     pairs = [(a, b) for a in range(12) for b in range(a + 1, 13)]
@@ -176,15 +176,13 @@ def test_cluster__bad_object(change, message, tmp_path):
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("key", GOOD)
+@each("key", GOOD)
 def test_cluster__missing_key(key):
     with pytest.raises(ClusterError, match=key):
         Cluster.parse({k: v for k, v in GOOD.items() if k != key})
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[1, 2]", b"3", b'"C"', b"\xff\xfe", b"[" * 100_000, b"null"]
-)
+@each("content", [b"", b"{", b"[1, 2]", b"3", b'"C"', b"\xff\xfe", b"[" * 100_000, b"null"])
 def test_cluster__bad_file(content, tmp_path):
     path = tmp_path / "my.json"
     path.write_bytes(content)
@@ -256,7 +254,7 @@ def test_cluster__parts():
             cluster.part(devices)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "words"),
     [
         ("[" * 100_000, "nested too deeply"),
@@ -290,7 +288,7 @@ def test_device__peaks_by_precision():
     assert Device("own", 1e12, 1e9, 1e9).peak("fp8") == 1e12
 
 
-@pytest.mark.parametrize(
+@each(
     ("device", "element_type", "peak"),
     [
         ("a100", "f32", 156e12), ("a100", "bf16", 312e12), ("a100", "s32", 156e12),
@@ -342,7 +340,7 @@ def test_cluster__network_cards_and_speeds():
             Cluster.parse({**figures, key: value})
 
 
-@pytest.mark.parametrize(
+@each(
     ("group", "stride", "ranks", "servers"),
     [(8, 1, 8, 1), (16, 1, 8, 2), (4, 8, 1, 4), (4, 4, 2, 2), (2, 16, 1, 2), (1, 1, 1, 1)],
 )
@@ -377,8 +375,8 @@ def test_links__whole_servers_as_in_the_pure_tasks():
             assert found == pytest.approx(float(asked), rel=1e-12)
 
 
-@pytest.mark.parametrize("rate", [1e-31, 5e-324, 1e31, 1e308])
-@pytest.mark.parametrize("key", ["intra_bw", "memory_bytes"])
+@each("rate", [1e-31, 5e-324, 1e31, 1e308])
+@each("key", ["intra_bw", "memory_bytes"])
 def test_cluster__rates_with_which_costs_would_overflow(key, rate):
     content = {"servers": 1, "devices_per_server": 2, "intra_bw": 1e9, "inter_bw": 1e9}
     device = {"name": "x", "peak_flops": 1e12, "memory_bw": 1e12, "memory_bytes": 1e9}

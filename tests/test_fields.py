@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import pytest
+from cases import each
 
 from parenvs.errors import ParenvsError, PlanError
 from parenvs.fields import (
@@ -83,7 +84,7 @@ def test_read__defaults_and_types():
     assert vars(made) == vars(Whole("x", made.parts, share=3, rate=1.0, either={"k": 1}))
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "line"),
     [
         ({"name": ""}, "field 'name' must be a text of 1 to 4,096 characters, not ''"),

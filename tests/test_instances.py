@@ -145,7 +145,7 @@ def test_instances__nothing_near():
     assert "did you mean" not in str(error.value)
 
 
-@pytest.mark.parametrize("name, words", [
+@each("name, words", [
     ("plan-test", "--set plan-test plays it"),
     ("plan-test/cnn-003", r"of task pipeline, .*problem\('plan-test/cnn-003'\)"),
     ("partition-train/bert-000", "is a problem of task partition, without a graph"),
@@ -183,7 +183,7 @@ def test_instances__paths_that_are_none(load, tmp_path):
             load(name)
 
 
-@pytest.mark.parametrize("ending", [".csv", ".npz", ".pb", ".txt"])
+@each("ending", [".csv", ".npz", ".pb", ".txt"])
 def test_instances__folders_and_garbage(ending, tmp_path):
     folder, garbage = tmp_path / f"folder{ending}", tmp_path / f"garbage{ending}"
     folder.mkdir()
@@ -361,7 +361,7 @@ def test_problem__reads_the_parameters_of_a_graph_anew():
         problem(graph, arguments="given")
 
 
-@pytest.mark.parametrize("task, kinds", [
+@each("task, kinds", [
     ("pipeline", "a Graph or a StageProfile"),
     ("partition", "a path or a Graph"),
     ("hybrid", "a Graph, a TransformerShape or a HybridModel"),

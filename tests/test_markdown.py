@@ -1,11 +1,11 @@
 """Texts of strangers in Markdown."""
 
-import pytest
+from cases import each
 
 from parenvs.markdown import escaped
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "shown"),
     [
         ("a|b [x](y) <script> *_~`\\&", r"a\|b \[x\](y) \<script\> \*\_\~\`\\\&"),

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import toys
+from cases import each
 
 import parenvs
 from parenvs import Pipeline, StageProfile
@@ -41,8 +42,8 @@ def test_solve__every_planner_of_pipelines(pipeline, agent):
     assert agent in str(answer)
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("reward", ["paper", "step_time"])
+@each("scope", SCOPES)
+@each("reward", ["paper", "step_time"])
 def test_solve__every_planner_of_partitions(scope, reward):
     problem = parenvs.problem("vgg-19", task="partition", scope=scope, reward=reward)
     best = solve(problem)
@@ -114,7 +115,7 @@ def test_solve__needs_no_candidates_for_what_does_not_use_them():
     assert solve(problem, "even").report.legal
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "options", "words"),
     [
         (("exat",), {}, "unknown agent 'exat'.*did you mean 'exact'.*known: exact, "),

@@ -203,9 +203,7 @@ def test_solve_problems__infeasible_are_named():
     assert problems[0].references["even"] == pytest.approx(0.4295, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("reward", "target"), [("1/L", 0.8 * 0.999), ("paper", 0.8 * 0.999), ("step_time", 0.7998)]
-)
+@each(("reward", "target"), [("1/L", 0.8 * 0.999), ("paper", 0.8 * 0.999), ("step_time", 0.7998)])
 def test_problem__target_is_a_cost_within_a_thousandth(reward, target):
     problem = problem_of(reward=reward)
     assert problem.target == pytest.approx(target, abs=1e-12)
@@ -273,7 +271,7 @@ def test_totals__by_agent_and_task():
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("values", "randoms", "expected"),
     [
         ([0.8, 0.8], [0.8, 0.8], True),
@@ -463,7 +461,7 @@ def test_bench__nothing_to_render(run, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("line", ["{", "[1]", "{}", '{"agent": "ppo"}', '"text"'])
+@each("line", ["{", "[1]", "{}", '{"agent": "ppo"}', '"text"'])
 def test_read__a_line_of_something_else(tmp_path, line):
     path = tmp_path / "agents.jsonl"
     path.write_text(json.dumps(record_of(problem_of())) + f"\n{line}\n")

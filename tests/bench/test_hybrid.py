@@ -87,7 +87,7 @@ def test_rows__bad_ones_are_named_in_one_line(tmp_path, call, changes, words):
     assert "row 1" in line
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "words"),
     [
         ([], "'rows' is empty"),

@@ -4,6 +4,7 @@ import json
 from functools import partial
 
 import pytest
+from cases import each
 
 from benchmarks.framework import apart, forked, parser, run
 from parenvs.bench.measurement import MEASUREMENTS, measurement
@@ -156,7 +157,7 @@ def test_parser__options_are_those_of_the_function(measured):
     assert "--jobs" not in parser(made).format_help()
 
 
-@pytest.mark.parametrize(
+@each(
     ("shown", "text"),
     [
         ("{plan[seconds]:.2f}", "1.50"),

@@ -3,12 +3,13 @@
 import elastic_toys as toys
 import numpy as np
 import pytest
+from cases import each
 
 from parenvs.errors import ParenvsError
 from parenvs.tasks.elastic.markov import FAMILIES, Markov, courses, draw_markov
 
 
-@pytest.mark.parametrize("name", toys.CHAINS)
+@each("name", toys.CHAINS)
 def test_markov__courses_follow_the_probabilities(name):
     chain, count, intervals = toys.CHAINS[name], 4000, 6
     rng = np.random.default_rng(0)
@@ -39,7 +40,7 @@ def test_markov__chains_side_by_side():
     assert (both.lost[0, :, :4] == alone.lost[0]).all()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each("family", FAMILIES)
 def test_markov__families(family):
     one, same = (draw_markov(np.random.default_rng(3), family, 16) for _ in range(2))
     assert one == same

@@ -7,6 +7,7 @@ from itertools import chain, combinations, permutations
 import elastic_toys as toys
 import numpy as np
 import pytest
+from cases import each
 
 from parenvs.errors import ParenvsError
 from parenvs.tasks.elastic.movement import (
@@ -37,8 +38,8 @@ def test_movement__overlap_counts_elements():
                     assert overlap(shard, one, its, other) == pytest.approx(float(exact), abs=1e-12)
 
 
-@pytest.mark.parametrize("old", [(1, 1), (2, 3), (4, 2)])
-@pytest.mark.parametrize("new", [(1, 4), (2, 1), (3, 2), (8, 3)])
+@each("old", [(1, 1), (2, 3), (4, 2)])
+@each("new", [(1, 4), (2, 1), (3, 2), (8, 3)])
 def test_movement__new_shards_are_complete(old, new):
     """Every new shard takes its part of what is split, and all of what is not."""
     state = toys.state()
@@ -97,7 +98,7 @@ def least_of(had, asked, size):
     return best
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each("seed", range(4))
 def test_movement__least_egress_is_that_of_all_assignments(seed):
     rng = np.random.default_rng(seed)
     had = rng.random((4, 6)) < 0.5
@@ -108,9 +109,7 @@ def test_movement__least_egress_is_that_of_all_assignments(seed):
     assert len(set(place)) == 3
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [((2, 2, 1), (2, 1, 2)), ((2, 1, 2), (4, 1, 1)), ((1, 3, 1), (1, 2, 2))]
-)
+@each(("old", "new"), [((2, 2, 1), (2, 1, 2)), ((2, 1, 2), (4, 1, 1)), ((1, 3, 1), (1, 2, 2))])
 def test_movement__minimal_is_that_of_all_assignments(old, new):
     state, devices = toys.state(), 2
     before, after = Degrees(*old), Degrees(*new)

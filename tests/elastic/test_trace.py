@@ -4,6 +4,7 @@ import csv
 
 import numpy as np
 import pytest
+from cases import each
 
 from parenvs.errors import ParenvsError
 from parenvs.shipped import data_folder
@@ -68,7 +69,7 @@ def test_trace__g4dn_is_as_counted():
     assert (course.lost[:, -1] == course.left).all()
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "words"),
     [
         ("time,nodes\n0,1\n", "first line must be 'seconds,event,node'"),

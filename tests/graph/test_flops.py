@@ -74,7 +74,7 @@ def test_flops__opcodes_are_met():
     assert set(wanted) <= met
 
 
-@pytest.mark.parametrize("steps", [1, 3, 7])
+@each("steps", [1, 3, 7])
 def test_flops__loop_counts_every_iteration(steps):
     def loop(x):
         return lax.scan(lambda c, _: (jnp.tanh(c @ c), None), x, length=steps)[0]

@@ -9,6 +9,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -196,7 +197,7 @@ def test_graph__fingerprint_sees_every_array(saved):
     assert Graph(name="other", batch_size=16, **arrays).fingerprint == graph.fingerprint
 
 
-@pytest.mark.parametrize(
+@each(
     "content",
     [b"", b"PK", b"\x89PNG\r\n\x1a\n", b"PK\x05\x06" + b"\0" * 18, b"\x93NUMPY", b"\x80\x04K\x01."],
 )

@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from cases import each
 
 from parenvs.errors import ParenvsError
 from parenvs.graph.python_source import graph_of, is_function, lower
@@ -92,7 +93,7 @@ def shapes(graph):
     return [graph.shape(t) for t in graph.parameter_tensor]
 
 
-@pytest.mark.parametrize(
+@each(
     ("instance", "is_one"),
     [
         ("my_model.py:step", True),

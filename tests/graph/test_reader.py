@@ -125,7 +125,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("apply", "message"), BROKEN)
+@each(("apply", "message"), BROKEN)
 def test_reader__broken_module(apply, message):
     module = small_module()
     apply(module)
@@ -188,7 +188,7 @@ def test_reader__nested_tuples():
         assert graph.paths == [str(k) for k in range(6)]
 
 
-@pytest.mark.parametrize("opcode", ["all-reduce", "all-gather", "reduce-scatter", "send"])
+@each("opcode", ["all-reduce", "all-gather", "reduce-scatter", "send"])
 def test_reader__partitioned_module(opcode):
     message = rf"'callee\.3' has opcode '{opcode}': the module is already partitioned; give the mod"
     with pytest.raises(HloError, match=message):

@@ -295,7 +295,7 @@ def test_text__one_character_changed(place, character):
         assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "path", "argument"),
     [
         ("params__embedding__", "embedding", "params"),
@@ -404,7 +404,7 @@ def test_text__optimised_module():
     assert graph.total_flops >= 16 * 4
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "path"),
     [
         ("params__layers___0___q__", "params['layers'][0]['q']"),

@@ -13,12 +13,12 @@ import pytest
 def each(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Callable], Callable]:
     """``pytest.mark.parametrize`` for cases that take no time: all of them are one test.
 
-    Fixtures are made once for all cases. The first case that fails ends the test, and stands in its
-    failure.
+    Fixtures are made once for all cases, none of which is a ``pytest.param``. The first case that
+    fails ends the test, and stands in its failure.
     """
     names = tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else names
     rows = [dict(zip(names, [row] if len(names) == 1 else row, strict=True)) for row in cases]
-    assert rows
+    assert rows and not any(hasattr(value, "marks") for row in rows for value in row.values())
 
     def decorate(test: Callable) -> Callable:
         @wraps(test)

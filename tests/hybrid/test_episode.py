@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from cases import slow
+from cases import each, slow
 from hybrid_turns import Scalar, every, played, several, toy
 
 import parenvs
@@ -266,7 +266,7 @@ def test_actions__are_laid_out_as_the_agents_have_them():
     assert OWN_OFFSETS[GLOBAL] == OWN_OFFSETS[STAGE_LAYERS] == OWN_OFFSETS[TP] == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("cluster", "layers", "message"),
     [
         ("65x8:a100", 4, "65 servers; turns can order 64"),
@@ -279,7 +279,7 @@ def test_limits__say_what_is_too_large(cluster, layers, message):
         TurnLimits.of(toy(80, cluster, layers=layers), Rules())
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "message"),
     [
         ({"order": "any"}, "order must be one of fixed, free, not 'any'"),

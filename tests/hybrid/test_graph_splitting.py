@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import each
 
 from parenvs.cluster import Cluster
 from parenvs.graph.graph import Phase
@@ -38,7 +39,7 @@ def test_splitting__a_decoder_layer_of_t5_has_six():
     assert [phase for phase, _, _ in found] == [Phase.FORWARD] * 3 + [Phase.BACKWARD] * 3
 
 
-@pytest.mark.parametrize(("tp", "split"), [(2, True), (4, True), (8, False)])
+@each(("tp", "split"), [(2, True), (4, True), (8, False)])
 def test_splitting__ranks_that_do_not_divide_the_heads_leave_attention_whole(tp, split):
     """T5-base has 12 heads: among 8 ranks the network is split, attention is not."""
     model = load_model("t5-base")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import each
 
 import parenvs
 from parenvs.agents.hybrid.heuristics import PURE, megatron, pure, random_plan
@@ -27,7 +28,7 @@ def test_megatron__rule(problem):
     assert len(megatron(problem).plan.stages) == 1
 
 
-@pytest.mark.parametrize("kind", PURE)
+@each("kind", PURE)
 def test_pure__one_axis(problem, kind):
     answer = pure(problem, kind)
     plan = answer.plan

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from cases import each
 
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -46,7 +47,7 @@ def held(name, sequence_parallel=False, recompute="none", **plan):
     return problem, problem.memory(problem.uniform_plan(rows, 0))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each("name", MODELS)
 def test_memory__figure_1_to_the_last_digit(name):
     _, hidden, layers, tp, pp, _ = MODELS[name]
     parameters, none, both = FIGURE_1[name]
@@ -63,7 +64,7 @@ def test_memory__figure_1_to_the_last_digit(name):
     assert 18 * layers / pp * 12 * hidden**2 / tp == parameters * GIB
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each("name", MODELS)
 def test_memory__figure_7_within_a_fifth_of_a_point(name):
     none = held(name)[1].activations[0]
     for column, percent in FIGURE_7[name].items():
@@ -72,7 +73,7 @@ def test_memory__figure_7_within_a_fifth_of_a_point(name):
         assert 100 * kept / none == pytest.approx(percent, abs=0.2)
 
 
-@pytest.mark.parametrize("dp", [1, 4, 16])
+@each("dp", [1, 4, 16])
 def test_memory__megatrons_bytes_of_a_parameter(dp):
     """18 bytes each, or 6 + 12 / dp with a distributed optimiser (Megatron-LM)."""
     for zero, size in ((0, 18.0), (1, 6 + 12 / dp)):

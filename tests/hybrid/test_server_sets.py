@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from cases import each
 
 import parenvs
 from parenvs.datasets.hybrid import server_sets as hetero_sets
@@ -13,7 +14,7 @@ from parenvs.errors import ParenvsError, UnknownInstanceError
 from parenvs.tasks.hybrid import shipped
 
 
-@pytest.mark.parametrize("tier", TIERS)
+@each("tier", TIERS)
 def test_draw__seeded_and_within_its_tier(tier):
     rng = np.random.default_rng(0)
     problems = [draw(tier, rng) for _ in range(12)]
@@ -72,7 +73,7 @@ def test_sets__other_settings_may_be_given():
     assert problem.batch == 128 and not problem.cluster.speeds
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "words"),
     [
         ("hetero-8-test/nothing", "holds 16: hetero-8-test/spread-000"),

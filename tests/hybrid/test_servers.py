@@ -140,7 +140,7 @@ def test_subset_search__says_what_it_does_not_know(problem, options, words):
         subset_search(parenvs.problem(problem, task="hybrid", **options))
 
 
-@pytest.mark.parametrize("limits", [{"pp": 2}, {"chunks": 2}, {"pinned": ((0, 2, None),)}])
+@each("limits", [{"pp": 2}, {"chunks": 2}, {"pinned": ((0, 2, None),)}])
 def test_planners__refuse_constraints_that_they_do_not_know(problem, limits):
     with pytest.raises(ParenvsError, match=next(iter(limits))):
         parenvs.solve(problem, "sorted-servers", constraints=limits)
@@ -174,9 +174,7 @@ def test_bottleneck__subsets_equal_the_integer_program_and_every_order(seed):
     assert bottleneck.mean_bound(weights, speeds) <= best * (1 + 1e-12)
 
 
-@pytest.mark.parametrize(
-    "values", [[6, 6, 8] * 2, [26, 26, 27, 27, 47, 47], [7, 7, 8, 6, 8, 8, 6, 9, 7]]
-)
+@each("values", [[6, 6, 8] * 2, [26, 26, 27, 27, 47, 47], [7, 7, 8, 6, 8, 8, 6, 9, 7]])
 def test_three_partition__yes_instances_have_bottleneck_one(values):
     assert bottleneck.subset_bottleneck(*bottleneck.three_partition(values)) == 1.0
 

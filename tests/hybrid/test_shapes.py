@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from cases import each
 
 from parenvs.errors import UnknownInstanceError
 from parenvs.graph.graph import Role
@@ -87,7 +88,7 @@ def test_shapes__as_json_and_back():
         assert TransformerShape.from_json(shape.to_json()) == shape
 
 
-@pytest.mark.parametrize(
+@each(
     ("numbers", "words"),
     [
         ({"experts": 1, "active": 1, "experts_every": 2}, "need experts"),

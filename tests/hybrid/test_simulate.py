@@ -84,8 +84,8 @@ def test_simulate__closed_form_is_a_lower_bound():
     assert max(map(max, excess.values())) < 0.3
 
 
-@pytest.mark.parametrize("chunks", [1, 2, 3])
-@pytest.mark.parametrize("is_linked", [False, True])
+@each("chunks", [1, 2, 3])
+@each("is_linked", [False, True])
 def test_simulate__nothing_overlaps_and_nothing_is_early(chunks, is_linked):
     """A stage does one pass at a time, and no pass before what it waits for has arrived."""
     rng, stages, micro_batches = np.random.default_rng(chunks), 3, 6

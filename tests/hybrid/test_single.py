@@ -100,7 +100,7 @@ def test_illegal_actions__end_the_episode():
     assert env.step(0)[1:3] == (-1.0, True)
 
 
-@pytest.mark.parametrize("action", [0.7, "1", None])
+@each("action", [0.7, "1", None])
 def test_actions__must_be_whole(action):
     env = gym.make("HybridPlan-v0", **SMALL).unwrapped
     env.reset()

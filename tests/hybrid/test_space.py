@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import each
 
 import parenvs
 from parenvs import Cluster
@@ -80,7 +81,7 @@ def test_uniform_plans__uneven_pieces_all_have_layers():
         assert all(stage.size for stage in problem.uniform_plan(plans, k).stages)
 
 
-@pytest.mark.parametrize(
+@each(
     "pins",
     [
         {"tp": 2}, {"pp": 2}, {"dp": 4}, {"micro_batch": 2}, {"chunks": 2}, {"most_micro_batch": 2},
@@ -113,7 +114,7 @@ def test_uniform_plans__nothing_keeps_to_constraints(small):
         uniform_plans(small.problem, Constraints(dp=5))
 
 
-@pytest.mark.parametrize(
+@each(
     ("pins", "words"),
     [
         ({"tp": 0}, "tp must be a whole number from 1"),

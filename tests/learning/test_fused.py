@@ -187,7 +187,7 @@ def test_draw__no_waiting_at_all_makes_nothing_legal(device, monkeypatch):
     assert draw(logits, torch.Generator(device)).tolist() == [1]
 
 
-@pytest.mark.parametrize("trace", [1.0, 0.7, 0.0])
+@each("trace", [1.0, 0.7, 0.0])
 def test_advantages__sums_of_errors_until_the_end(trace):
     torch.manual_seed(0)
     rewards, ends, values = torch.rand(9, 6), torch.rand(9, 6) < 0.3, torch.rand(10, 6)
@@ -724,7 +724,7 @@ def test_weights__are_judged_on_a_set(run_folder, monkeypatch, capfd, tmp_path):
     assert "regret, interquartile mean" in out
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "words"),
     [
         (lambda a: a.pop("units.out.bias"), "units.out.bias"),

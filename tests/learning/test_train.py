@@ -257,7 +257,7 @@ def test_train__refuses(tmp_path):
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", '"x"', "{}", '{"parenvs": "0", "odd": 1}'])
+@each("text", ["", "{", "[]", "3", '"x"', "{}", '{"parenvs": "0", "odd": 1}'])
 def test_train__broken_config(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     for call in (load_config, load_model, lambda f: train(config_of(1), f, resume=True)):

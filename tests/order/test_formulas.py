@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from cases import each
 from drawn_orders import drawn, every_order, longest_path
 
 from parenvs.tasks.hybrid.simulate import ChunkSeconds, simulate
@@ -15,8 +16,8 @@ def test_lengths__are_those_of_the_passes_one_by_one():
         assert float(problem.length(order)) == pytest.approx(longest_path(problem, order), rel=1e-9)
 
 
-@pytest.mark.parametrize("stages", [1, 2, 5])
-@pytest.mark.parametrize("count", [1, 3, 9])
+@each("stages", [1, 2, 5])
+@each("count", [1, 3, 9])
 def test_lengths__equal_micro_batches_take_what_hybrid_plans_simulate(stages, count):
     rng = np.random.default_rng(stages)
     forward, backward = np.round(rng.uniform(0.1, 1, (2, stages, 1)), 6)

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from batches import assert_same, deface, drawn, forks, modes
-from cases import slow
+from cases import each, slow
 from drawn_orders import drawn as drawn_problem
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
@@ -60,7 +60,7 @@ def test_env__gymnasium_accepts_it(kwargs):
     check_env(make(**kwargs), skip_render_check=True)
 
 
-@pytest.mark.parametrize("tier", ["p4-m8", "p8-m16", "p16-m32"])
+@each("tier", ["p4-m8", "p8-m16", "p16-m32"])
 def test_env__return_is_the_judges_value(tier):
     env, rng = make(tier=tier, pool=4), np.random.default_rng(0)
     env.reset(seed=0)
@@ -113,7 +113,7 @@ def test_env__observation_is_of_the_problem():
     assert observation["numbers"][:2].tolist() == [4 / 16, 8 / 64]
 
 
-@pytest.mark.parametrize("action", [-1, 8, 63, 64, 2**40])
+@each("action", [-1, 8, 63, 64, 2**40])
 def test_env__illegal_actions_end_the_episode(action):
     env = make(instance=NAME)
     env.reset()
@@ -159,7 +159,7 @@ def test_env__options_of_a_reset():
         assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
+@each(
     "kwargs",
     [{"tier": "p9"}, {"ranges": "in"}, {"pool": 0}, {"pool": 1.5}, {"instance": "order-best"}],
 )

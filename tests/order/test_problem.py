@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import each
 from drawn_orders import drawn, every_order
 
 import parenvs
@@ -92,7 +93,7 @@ def test_report__value_is_the_bound_over_the_length():
     assert json.loads(json.dumps(report.to_json()))["length_seconds"] == report.length_seconds
 
 
-@pytest.mark.parametrize(
+@each(
     ("order", "reason"),
     [
         ((0, 1, 2), "order: has 3 positions, the step has 4"),
@@ -133,7 +134,7 @@ def test_plan__file_and_judge(tmp_path):
         judge(plan, problem, "C")
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "words"),
     [
         ({"order": "abc"}, "field 'order'"),
@@ -165,7 +166,7 @@ def test_files__a_problem_of_ones_own(tmp_path, step):
     assert load_ordering(f"{tmp_path}/set.json/two").step == step
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "words"),
     [
         ({"model": "llama3-8c"}, "field 'model': unknown shape 'llama3-8c' (did you mean"),
@@ -189,7 +190,7 @@ def test_files__what_no_packed_step_is(tmp_path, step, change, words):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "words"),
     [
         ("{", "not a JSON file"),
@@ -211,7 +212,7 @@ def test_files__what_no_problem_is(tmp_path, text, words):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
+@each(
     "instance", ["order-test", "order-tset/p4-m8-000", "order-test/p4-m8-999", "t5-3b", "no.json"]
 )
 def test_load_ordering__unknown_names(instance):

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from cases import each
 
 from parenvs.datasets.order import drawing as orders
 from parenvs.datasets.order import sets as order_sets
@@ -8,8 +9,8 @@ from parenvs.shipped import data_folder
 from parenvs.tasks.order.load import ORDER_SETS, ordering_steps
 
 
-@pytest.mark.parametrize("tier", orders.TIERS)
-@pytest.mark.parametrize("ranges", [orders.INSIDE, orders.OUTSIDE])
+@each("tier", orders.TIERS)
+@each("ranges", [orders.INSIDE, orders.OUTSIDE])
 def test_draw_step__has_the_size_and_the_ranges_of_its_tier(tier, ranges):
     step = orders.draw_step(np.random.default_rng(0), tier, ranges)
     size = orders.TIERS[tier]
@@ -39,7 +40,7 @@ def test_tier_of__unknown():
         orders.tier_of("p8-m15")
 
 
-@pytest.mark.parametrize("name", ORDER_SETS)
+@each("name", ORDER_SETS)
 def test_order_sets__are_what_the_command_makes(name, tmp_path):
     assert order_sets.main([name, "--out", str(tmp_path)]) == 0
     shipped = data_folder() / f"{name}.json"

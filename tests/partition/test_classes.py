@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import partition_toys as toys
 import pytest
-from cases import slow
+from cases import each, slow
 from exhaustive import disagreements, search
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
@@ -335,7 +335,7 @@ def test_dimensions__few_devices_forbid_nothing():
         assert np.array_equal(forbidden.blocked, padded.blocked)
 
 
-@pytest.mark.parametrize(("size", "blocked"), [(8, False), (9, True), (15, True), (16, False)])
+@each(("size", "blocked"), [(8, False), (9, True), (15, True), (16, False)])
 def test_dimensions__one_too_many_or_too_few_is_uneven(size, blocked):
     shape = f"f32[{size},8]{{1,0}}"
     inputs = {"params__w__": shape, "batch__x__": shape}

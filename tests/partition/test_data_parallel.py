@@ -51,7 +51,7 @@ def play(env, choose, check=lambda *_: None):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kwargs", [{}, {"masked": False}, {"reward": "step_time"}])
+@each("kwargs", [{}, {"masked": False}, {"reward": "step_time"}])
 @pytest.mark.parametrize("name", toys.SHIPPED)
 def test_data_parallel__check_env(name, kwargs):
     with warnings.catch_warnings():
@@ -59,7 +59,7 @@ def test_data_parallel__check_env(name, kwargs):
         check_env(make(instance=name, **kwargs), skip_render_check=True)
 
 
-@pytest.mark.parametrize("reward", REWARDS)
+@each("reward", REWARDS)
 @pytest.mark.parametrize("name", toys.SHIPPED)
 def test_data_parallel__random_episodes(name, reward):
     """With the mask no conflict, always complete, and the return is the judge's value."""
@@ -333,7 +333,7 @@ def test_data_parallel__nothing_to_decide():
             make(instance=name, rules="automap")
 
 
-@pytest.mark.parametrize(
+@each(
     ("kwargs", "words"),
     [
         ({"instance": "vgg19"}, "did you mean 'vgg-19'"),

@@ -1,6 +1,7 @@
 """The shipped sets of partition problems: families, references, names."""
 
 import pytest
+from cases import each
 
 from parenvs import evaluate_set
 from parenvs.agents.partition import sets as partition_sets
@@ -43,7 +44,7 @@ def test_sets__problems_differ_and_the_constant_action_loses():
     assert sum(row["ones"] == ILLEGAL for row in rows.values()) >= 6
 
 
-@pytest.mark.parametrize("name", SMALL)
+@each("name", SMALL)
 def test_sets__references_are_the_solvers(name):
     problem = problems.load(name)
     best = exact_partition(problem)

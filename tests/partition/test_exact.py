@@ -52,7 +52,7 @@ def check(problem, answer, scope=None):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("index", [0, 1])
+@each("index", [0, 1])
 @pytest.mark.parametrize("name", toys.SHIPPED)
 def test_partition_exact__known_optima(name, index):
     problem = toys.shipped(name, ("shardy", "automap")[index])

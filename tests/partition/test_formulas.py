@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import partition_toys as toys
 import pytest
+from cases import each
 
 from parenvs import load_graph
 from parenvs.cluster import DEVICES, Device
@@ -204,8 +205,8 @@ def test_formulas__branches_in_a_loop():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
-@pytest.mark.parametrize("device", ["v100", "h100"])
+@each("name", ["vgg-19", "t5-base"])
+@each("device", ["v100", "h100"])
 def test_formulas__shipped_graphs(name, device):
     graph, chip = load_graph(name), DEVICES[device]
     seconds = instruction_seconds(graph, chip)

@@ -83,7 +83,7 @@ def test_footprint__least(mlp):
     assert footprint.least(both) == footprint.memory(none(mlp)).peak / 2
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each("seed", range(4))
 def test_footprint__no_plan_needs_less_than_the_least(seed):
     problem, rng = toys.random_problem(seed), np.random.default_rng(seed)
     least = problem.footprint.least(~problem.classes.blocked)
@@ -199,7 +199,7 @@ def alive(problem, opcode):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@each(
     ("opcode", "shape", "rest", "back"),
     [
         ("reshape", "f32[64]{0}", "", ""),

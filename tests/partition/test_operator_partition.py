@@ -398,9 +398,9 @@ def test_operator_partition__seed_sets_the_generator():
     assert draws[0] == draws[1]
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-@pytest.mark.parametrize("linkage", [False, True])
-@pytest.mark.parametrize("fork", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
+@each("wrapped", [False, True])
+@each("linkage", [False, True])
+@each("fork", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
 def test_operator_partition__fork(fork, linkage, wrapped):
     """A copy in the middle of an episode goes on as the original, and leaves it alone."""
     env = gym.make(ID, instance="vgg-19", linkage=linkage, masked=True)
@@ -581,7 +581,7 @@ def test_operator_partition__a_variable_that_nothing_reads(tmp_path):
         assert total == pytest.approx(judge(env.plan(), env.game.space.problem).value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("kwargs", "words"),
     [
         ({"instance": "t5-bse"}, "did you mean 't5-base'"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from cases import slow
+from cases import each, slow
 from expert_names import expert_dimensions
 
 from parenvs import Graph, from_jax, load_graph
@@ -155,7 +155,7 @@ def test_table_3__the_position_tables_belong_to_the_heads():
         assert reason.startswith(f"dimension 1 of {path} must be partitioned with dimension")
 
 
-@pytest.mark.parametrize("path", [*TABLE_4, "fc2/bias"])
+@each("path", [*TABLE_4, "fc2/bias"])
 def test_table_4__every_variable_is_legal_alone(path):
     assert judged(problem("vgg-19"), {path: {**TABLE_4, "fc2/bias": 0}[path]}).legal
 

@@ -9,6 +9,7 @@ import numpy as np
 import partition_sets
 import pytest
 from batches import assert_same, drawn, forks, modes
+from cases import each
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 from sb3_contrib import MaskablePPO
@@ -184,7 +185,7 @@ def test_env__look_ahead_leads_to_the_optimum(mine):
         assert sum(play(env, choose)[0]) >= 0.98 * best.value > 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("kwargs", "says"),
     [
         ({"instance": "partition-trial"}, "unknown problem 'partition-trial' .*'partition-train'"),

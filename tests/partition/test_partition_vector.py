@@ -83,7 +83,7 @@ def compare(envs, singles, steps, seed=0, wrong=0.02):
 @pytest.mark.parametrize("name", ["vgg-19", *slow("t5-base", "bert-48")])
 def test_vector__equals_single_environments(name, mode, setting):
     envs, singles = both(setting, 6, mode, instance=name)
-    assert compare(envs, singles, 120) > 3
+    assert compare(envs, singles, 120) > 2
 
 
 @pytest.mark.thorough
@@ -198,7 +198,7 @@ def test_vector__statistics():
     assert infos["episode"]["r"] == pytest.approx(56.2 + 0.3 * 343)
 
 
-@pytest.mark.parametrize(
+@each(
     ("kwargs", "error", "words"),
     [
         ({"instance": "t5-bse"}, ParenvsError, "did you mean 't5-base'"),

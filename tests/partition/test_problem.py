@@ -45,7 +45,7 @@ def test_partitioning__device_share_with_padding():
     assert share[label(problem, batch, 0)] == 1 / 8
 
 
-@pytest.mark.parametrize(("devices", "hidden"), [(2, 1 / 2), (4, 2 / 6), (5, 2 / 6), (8, 1 / 6)])
+@each(("devices", "hidden"), [(2, 1 / 2), (4, 2 / 6), (5, 2 / 6), (8, 1 / 6)])
 def test_partitioning__device_share_of_six(devices, hidden):
     problem = toys.problem_of(toys.MLP, devices)
     share, batch = problem.device_share, {2: 1 / 2, 4: 1 / 4, 5: 2 / 8, 8: 1 / 8}
@@ -251,7 +251,7 @@ def test_partitioning__legal(mlp):
 
 
 @pytest.mark.parametrize("name", toys.SHIPPED)
-@pytest.mark.parametrize("scope", SCOPES)
+@each("scope", SCOPES)
 def test_partitioning__partition_and_back(name, scope):
     """Paths and dimensions say which of the classes of a scope are partitioned."""
     problem, rng = toys.shipped(name), np.random.default_rng(0)
@@ -391,7 +391,7 @@ def test_partitioning__errors():
     assert len(toys.problem_of(text, variables=["x"]).graph.variables) == 1
 
 
-@pytest.mark.parametrize(
+@each(
     ("cluster", "devices", "words"),
     [
         (None, 1, "devices: partitioning needs at least 2, not 1"),

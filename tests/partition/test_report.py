@@ -107,7 +107,7 @@ def test_report__dimension_out_of_range(mlp):
     assert "has no dimension 2147483647" in only(mlp, {"w1": 2**31 - 1})
 
 
-@pytest.mark.parametrize("dimension", [-1, -2, -3])
+@each("dimension", [-1, -2, -3])
 def test_report__negative_dimension(mlp, dimension):
     """A file cannot hold one, but a plan made in Python can."""
     assert f"w1 is f32[4,6] and has no dimension {dimension}" in only(mlp, {"w1": dimension})
@@ -448,7 +448,7 @@ def test_report__memory_that_does_not_fit(mlp):
     assert judge(plan_of(problem, HIDDEN), problem).fits
 
 
-@pytest.mark.parametrize("partition", [{}, HIDDEN, {"w1": 1}, {"zzz": 0}])
+@each("partition", [{}, HIDDEN, {"w1": 1}, {"zzz": 0}])
 def test_report__to_json(mlp, partition):
     report = judge(plan_of(mlp, partition), mlp)
     content = json.loads(json.dumps(report.to_json(), allow_nan=False))
@@ -523,7 +523,7 @@ def test_report__as_text(mlp):
     assert f"  {illegal.reasons[0]}" in str(illegal).splitlines()
 
 
-@pytest.mark.parametrize(("wrong", "told"), [(19, 19), (20, 20), (21, 21), (22, 21)])
+@each(("wrong", "told"), [(19, 19), (20, 20), (21, 21), (22, 21)])
 def test_report__twenty_reasons_are_given_in_full(mlp, wrong, told):
     found = reasons(mlp, {f"nothing{k}": 0 for k in range(wrong)})
     assert len(found) == told

@@ -413,7 +413,7 @@ BATCHES = {
 """Target -> the last dimensions that it needs whole."""
 
 
-@pytest.mark.parametrize("target", BATCHES)
+@each("target", BATCHES)
 def test_rules__what_works_on_batches_splits_the_batch_alone(target):
     for batch in (0, 1, 2):
         shape = (2, 3, 4, 4)[4 - BATCHES[target] - batch :]

@@ -54,7 +54,7 @@ def test_files__wrong_rows_are_one_line(tmp_path, row, says):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "says"),
     [
         ("[", "not a JSON file"),

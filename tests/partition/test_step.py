@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import partition_toys as toys
 import pytest
+from cases import each
 
 from parenvs.cluster import Cluster
 from parenvs.core.judge import judge
@@ -96,7 +97,7 @@ def test_micro_batch__uneven_is_told_by_the_micro_batch():
     assert "of size 2, is no multiple of 4 devices" in report.reasons[0]
 
 
-@pytest.mark.parametrize(
+@each(
     ("step", "words"),
     [
         ({"micro_batch": 1}, "micro_batch must be a whole number from 2, not 1"),
@@ -220,7 +221,7 @@ def test_footprint__recomputation_holds_less_and_takes_longer(remade):
     assert linear.whole - linear.saved[batch].sum() == pytest.approx(memory.peak, rel=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each("seed", range(6))
 def test_footprint__recomputation_of_random_programs(seed):
     of = toys.random_problem(seed, steps=30)
     try:

@@ -1,7 +1,6 @@
 """Names of cuts: both sides are told apart, whatever wrote the ``op_name``."""
 
 import numpy as np
-import pytest
 from cases import each
 
 from parenvs import StageProfile
@@ -106,8 +105,8 @@ def test_cut_labels__public_models(names, cut, expected):
     assert label(names, cut) == expected
 
 
-@pytest.mark.parametrize("names", [GPT2, LLAMA, VIT, RESNET, BART, ROBERTA])
-@pytest.mark.parametrize("width", [48, 23])
+@each("names", [GPT2, LLAMA, VIT, RESNET, BART, ROBERTA])
+@each("width", [48, 23])
 def test_cut_labels__are_distinct_and_short(names, width):
     labels = cut_labels(chain(names), range(1, len(names) + 1), width)
     assert len(set(labels)) == len(names)

@@ -4,6 +4,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import toys
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -118,7 +119,7 @@ def test_candidates__device_of_pivot_and_minima(pipeline):
     assert local_minima(pipeline).tolist() == slow_minima(pipeline)
 
 
-@pytest.mark.parametrize(
+@each(
     ("servers", "per_server", "stages", "centre"),
     [
         (4, 8, 4, [8, 16, 24]),
@@ -185,7 +186,7 @@ def test_candidates__default_is_minima_at_radius_3():
     assert space.pivots.tolist() == [2, 4, 6, 8, 10]
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "words"),
     [
         ({"stages": 1}, "at least 2 stages, not 1"),

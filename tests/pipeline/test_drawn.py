@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from batches import assert_same, both, drawn, modes
-from cases import slow
+from cases import each, slow
 from scipy.stats import ks_2samp
 
 import parenvs
@@ -185,7 +185,7 @@ def test_drawn__refilled_by_another_process(small, monkeypatch):
     assert taken[:2] == [12, 16]
 
 
-@pytest.mark.parametrize(
+@each(
     ("kwargs", "words"),
     [
         ({"draw": 3}, "draw must be one of 1, 2, not 3"),

@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from cases import each
 
 from parenvs.datasets.pipeline.families import FAMILIES, MIN_PIVOTS, MIN_VARIABLES
 
@@ -13,7 +14,7 @@ def chains(family: str, count: int = 40, n: int = 128):
     return [FAMILIES[family](np.random.default_rng([3, i]), n) for i in range(count)]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each("family", FAMILIES)
 def test_families__lengths_and_values(family):
     for n in (MIN_PIVOTS, 25, 31, 64, 129, 1024):
         for arrays in chains(family, 10, n):

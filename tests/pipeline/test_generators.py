@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import each
 from drawn_problems import ARRAYS, figures, memory_binds, within
 
 from parenvs.cluster import Cluster
@@ -27,7 +28,7 @@ from parenvs.tasks.pipeline.load import load_profile
 from parenvs.tasks.pipeline.problem import Pipeline
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each("family", FAMILIES)
 def test_draw__same_seed_same_problem(family):
     one, again, other = (draw(np.random.default_rng(seed), family) for seed in (5, 5, 6))
     assert figures(one) == figures(again)
@@ -81,7 +82,7 @@ def test_draw__nothing_fits(monkeypatch):
         draw(np.random.default_rng(0), ranges=ranges)
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "message"),
     [
         ({"devices": (3, 3), "devices_per_server": (8,)}, "no cluster lies within"),

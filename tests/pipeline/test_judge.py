@@ -43,7 +43,7 @@ def strict(report):
     return json.loads(json.dumps(report.to_json(), allow_nan=False))
 
 
-@pytest.mark.parametrize("toy", [DENSE, BALANCED, toys.balanced(2, 2, 1)])
+@each("toy", [DENSE, BALANCED, toys.balanced(2, 2, 1)])
 def test_judge__known_optimum(toy):
     plan = toy.pipeline.plan(toy.cuts, toy.device_cuts)
     for target in (toy.pipeline, toy.profile):
@@ -230,7 +230,7 @@ def test_judge__malformed_plans_have_no_cost(cuts, device_cuts, words):
 OTHER = "sha256:" + "0" * 64
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "words"),
     [
         ({"fingerprint": OTHER}, "fingerprint: the plan is for sha256:000000000000..., but dense"),

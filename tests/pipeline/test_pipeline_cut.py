@@ -325,8 +325,8 @@ def test_pipeline_cut__determinism():
             done = a[2]
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-@pytest.mark.parametrize("fork", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
+@each("wrapped", [False, True])
+@each("fork", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
 def test_pipeline_cut__fork(fork, wrapped):
     """A copy in the middle of an episode goes on as the original, and leaves it alone."""
     env = gym.make(ID, instance="t5-base", cluster="C")
@@ -355,7 +355,7 @@ def test_pipeline_cut__fork(fork, wrapped):
     assert plan() == other.get_wrapper_attr("plan")()
 
 
-@pytest.mark.parametrize(
+@each(
     "kwargs",
     [
         {"instance": "vgg-19", "cluster": "B"},
@@ -459,7 +459,7 @@ def test_pipeline_cut__render_without_a_mode(env):
         assert env.render() is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("kwargs", "words"),
     [
         ({"instance": "t5-bse"}, "did you mean 't5-base'"),

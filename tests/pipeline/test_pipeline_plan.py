@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import toys
+from cases import each
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 
@@ -190,7 +191,7 @@ def test_chains_of_few_pivots__are_not_stretched(toy):
     assert env.game.space.pivots.tolist() == list(range(len(env.problem.profile) + 1))
 
 
-@pytest.mark.parametrize(
+@each(
     ("cluster", "expected"),
     [
         ("8x8:v100", range(65)),
@@ -235,7 +236,7 @@ def test_nan(tmp_path):
         make(instance=str(path))
 
 
-@pytest.mark.parametrize(
+@each(
     ("kwargs", "words"),
     [
         ({"family": "cn"}, "did you mean 'cnn'"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import toys
 from batches import assert_same, drawn, modes, named
-from cases import slow
+from cases import each, slow
 from gymnasium.vector import AutoresetMode
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -199,7 +199,7 @@ def test_dynamics__equal_space_and_judge(pipeline, stages, seed, plain):
     check_dynamics(space, np.random.default_rng(seed))
 
 
-@pytest.mark.parametrize("shape", [(67, 3), (64, 2), (1, 64), (130, 1), (7, 30)])
+@each("shape", [(67, 3), (64, 2), (1, 64), (130, 1), (7, 30)])
 def test_dynamics__of_large_clusters(shape):
     """Units of several servers, the last of them smaller."""
     rng, n = np.random.default_rng(0), 60

@@ -291,7 +291,7 @@ def even_chain(n):
     return toys.chain([1] * n, [1] * n, [1] * (n - 1) + [0], [1] * n)
 
 
-@pytest.mark.parametrize(
+@each(
     ("pivots", "cluster", "stages", "words"),
     [
         (9, "1x9:v100", 8, ""),
@@ -372,13 +372,13 @@ def drawn(seed):
     return replace(pipeline, cluster=replace(cluster, device=device))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@each("seed", range(8))
 def test_least_devices__of_drawn_problems(seed):
     for left in (1, 2):
         check_least_devices(drawn(seed), left)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@each("seed", range(8))
 def test_point_space__of_drawn_problems(seed):
     """Latest units, and the choices that they leave, by trying all."""
     for stages in (2, 3):

@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import toys
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from second_writing import (
@@ -127,7 +128,7 @@ def test_pipeline__largest_cut(profile, data):
     assert pipeline.largest_cut(a, b) == max(crossing[a:b])
 
 
-@pytest.mark.parametrize(
+@each(
     ("settings_", "words"),
     [
         ({"micro_batches": 0}, "micro_batches must be from 1"),

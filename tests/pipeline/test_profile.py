@@ -50,7 +50,7 @@ def test_profile__columns_in_any_order(tmp_path):
     assert profile.resident_bytes.tolist() == [5, 6]
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         f"\ufeff{HEADER}\n{ROWS}",
@@ -63,14 +63,14 @@ def test_profile__spreadsheets_and_comments(tmp_path, text):
     assert read(tmp_path, text).fingerprint == expected.fingerprint
 
 
-@pytest.mark.parametrize("column", HEADER.split(","))
+@each("column", HEADER.split(","))
 def test_profile__missing_column(tmp_path, column):
     header = ",".join("other" if x == column else x for x in HEADER.split(","))
     with pytest.raises(ProfileError, match=rf"mine\.csv: missing column '{column}'.*must hold"):
         read(tmp_path, f"{header}\n{ROWS}")
 
 
-@pytest.mark.parametrize("column", [*HEADER.split(","), "resident_bytes"])
+@each("column", [*HEADER.split(","), "resident_bytes"])
 def test_profile__duplicate_column(tmp_path, column):
     text = f"{HEADER},resident_bytes,{column}\na,1,2,3,4,5,6\nb,1,2,3,4,5,6\n"
     with pytest.raises(ProfileError, match=rf"mine\.csv: the header holds column '{column}' twice"):
@@ -107,14 +107,14 @@ def test_profile__bad_value(tmp_path, column, value):
     assert f"mine.csv: line 5, column '{column}': '{value}' is not a number >= 0" in message
 
 
-@pytest.mark.parametrize(("row", "count"), [("a,1,2,3", 4), ("a,1,2,3,4,5", 6), ("a", 1)])
+@each(("row", "count"), [("a,1,2,3", 4), ("a,1,2,3,4,5", 6), ("a", 1)])
 def test_profile__wrong_number_of_fields(tmp_path, row, count):
     message = rf"mine\.csv: line 3 has {count} fields, the header 5"
     with pytest.raises(ProfileError, match=message):
         read(tmp_path, f"{HEADER}\nx,1,2,3,4\n{row}\n")
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "message"),
     [
         ("", "missing column 'name'"),
@@ -268,7 +268,7 @@ def test_profile__numbers_whose_sums_would_overflow(tmp_path):
         StageProfile.from_csv(path)
 
 
-@pytest.mark.parametrize("micro_batch", [float("inf"), float("nan"), 2.5, 0, "8", 10**400])
+@each("micro_batch", [float("inf"), float("nan"), 2.5, 0, "8", 10**400])
 def test_profile__samples_that_cannot_be(micro_batch):
     """Before anything is computed with them."""
     with pytest.raises(ProfileError, match="micro_batch must be a whole number") as caught:

@@ -167,7 +167,7 @@ def test_instance_sets__broken_field(tmp_path, key, change, message):
     assert text.endswith("pipeline.sets plan-validation")
 
 
-@pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99])
+@each("keep", [0, 10, 0.5, 0.99])
 def test_instance_sets__truncated(tmp_path, keep):
     path = broken(tmp_path)
     data = path.read_bytes()
@@ -227,7 +227,7 @@ def test_instance_sets__chains_are_refused_like_any_other():
         replace(problem.pipeline.profile, forward=-problem.pipeline.profile.forward)
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "words"),
     [
         ({"(": " "}, "array 'schema': "),  # NumPy takes the header apart as Python

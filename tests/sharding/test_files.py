@@ -108,7 +108,7 @@ def test_load__refuses_in_one_line_that_names_file_and_field(tmp_path, message):
     assert str(error.value).startswith(f"{path}: ") and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "message"),
     [
         (b"[" * 100_000, "not a JSON file"),

@@ -230,8 +230,8 @@ def test_env__observation_of_the_first_node():
     assert not observation["actions"][len(costs) :].any()
 
 
-@pytest.mark.parametrize("form", ["construct", "improve"])
-@pytest.mark.parametrize("action", [-1, 24, 25, 2**70])
+@each("form", ["construct", "improve"])
+@each("action", [-1, 24, 25, 2**70])
 def test_env__illegal_actions_end_the_episode(form, action):
     env = make(form=form, problem=SMALL)
     env.reset()

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import toys
+from cases import each
 
 import parenvs
 from parenvs import view as viewer
@@ -12,7 +13,7 @@ from parenvs.errors import ParenvsError
 from parenvs.view.words import clip_start, paint, plural, reason_lines, signed, size
 
 
-@pytest.mark.parametrize("show", [viewer.text, viewer.figure, viewer.rgb_array])
+@each("show", [viewer.text, viewer.figure, viewer.rgb_array])
 def test_door__refuses_what_is_no_plan_or_problem(show):
     with pytest.raises(ParenvsError, match="expected a judged plan or a problem, not 't5-3b'"):
         show("t5-3b")

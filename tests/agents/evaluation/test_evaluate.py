@@ -3,6 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from cases import each
 
 import parenvs
 from parenvs.agents.reference import optimum, reference
@@ -35,7 +36,7 @@ def test_evaluate__optimal_policy_has_no_gap():
     assert "0.000% from the optimum" in str(found)
 
 
-@pytest.mark.parametrize(
+@each(
     ("env_id", "kwargs"),
     [
         ("PipelineCut-v0", {"instance": "vgg-19", "cluster": "B"}),

@@ -1,7 +1,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from cases import slow
+from cases import each, slow
 from interrupt import Interrupt
 from sb3_contrib import MaskablePPO
 from stable_baselines3 import DQN
@@ -63,7 +63,7 @@ def test_evaluate_set__planners_and_runs(tmp_path):
         SetEvaluation.load(tmp_path / "scores.json")
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "words"),
     [
         ((last, "plan-tset"), "unknown set 'plan-tset' .did you mean 'plan-test'"),

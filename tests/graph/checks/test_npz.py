@@ -10,6 +10,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from cases import each
 
 from parenvs import load_graph
 from parenvs.errors import HloError
@@ -84,7 +85,7 @@ def test_npz__unchanged_is_read(graph, tmp_path):
     assert Graph.load(path).fingerprint == graph.fingerprint
 
 
-@pytest.mark.parametrize(
+@each(
     ("head", "words"),
     [
         ({"batch_size": 0}, "head: batch_size must be a whole number of at least 1, not '0'"),
@@ -195,7 +196,7 @@ def test_npz__size_that_lies_is_not_unpacked(tmp_path):
     assert refused(path).startswith("not a graph file, or damaged")
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), }",
@@ -231,7 +232,7 @@ def rows_of(graph, opcode):
     return np.flatnonzero(graph.opcode == graph.opcodes.index(opcode)).tolist()
 
 
-@pytest.mark.parametrize(
+@each(
     ("opcode", "place", "other", "words"),
     [
         ("return", 1, "tanh", "a computation does not end"),
@@ -251,7 +252,7 @@ def test_npz__loops_that_do_not_fit(graph, tmp_path, opcode, place, other, words
 THREE = '{"value":[3],"dot":{}}'
 
 
-@pytest.mark.parametrize(
+@each(
     ("old", "new", "words"),
     [
         ('{"trip_count":3}', "", "a while has no trip_count"),

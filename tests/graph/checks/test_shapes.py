@@ -125,7 +125,7 @@ def test_shapes__good_and_bad(line):
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("old", "new", "words"),
     [
         ("b = f32[] parameter(1)", "b = f32[] parameter(0)", "'sum' has a parameter of number 0"),

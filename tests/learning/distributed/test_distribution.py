@@ -4,6 +4,7 @@ import json
 import socket
 
 import pytest
+from cases import each
 
 pytest.importorskip("sb3_contrib")
 
@@ -15,14 +16,14 @@ from parenvs.agents.learning.train.run import train
 from parenvs.errors import ParenvsError
 
 
-@pytest.mark.parametrize("word", WORDS)
+@each("word", WORDS)
 def test_distribution__reads_what_it_writes(word):
     made = Distribution.of(word)
     assert Distribution.from_json(made.to_json()) == made
     assert made.processes == sum(COUNTS[word].values())
 
 
-@pytest.mark.parametrize(
+@each(
     ("word", "counts", "words"),
     [
         ("actor", {}, "did you mean 'actors'"),
@@ -55,7 +56,7 @@ def test_config__keeps_the_distribution(tmp_path):
     assert "distribution" not in json.loads((tmp_path / CONFIG).read_text())
 
 
-@pytest.mark.parametrize(
+@each(
     "found",
     [
         {"word": "both"},
@@ -93,7 +94,7 @@ def test_session__says_how_ray_is_installed(monkeypatch):
         pass
 
 
-@pytest.mark.parametrize("address", ["here", "host:port", "127.0.0.1:99999", ":1"])
+@each("address", ["here", "host:port", "127.0.0.1:99999", ":1"])
 def test_session__refuses_what_is_no_address(address):
     with pytest.raises(ParenvsError, match="expected HOST:PORT or auto"):
         sessions._answers(address)

@@ -5,6 +5,7 @@ from itertools import product
 import gymnasium as gym
 import numpy as np
 import pytest
+from cases import each
 
 pytest.importorskip("sb3_contrib")
 
@@ -154,8 +155,8 @@ def test_target__discount_of_the_steps_that_there_were():
     assert targets(model, ends[0], going_on) == pytest.approx([1 + 0.5 * 2 + 0.25 * 3])
 
 
-@pytest.mark.parametrize("mask", [[0, 0, 0], [1, 1, 1]])
-@pytest.mark.parametrize("switches", [OFF, ON, {**OFF, "dueling": True, "double_q": True}])
+@each("mask", [[0, 0, 0], [1, 1, 1]])
+@each("switches", [OFF, ON, {**OFF, "dueling": True, "double_q": True}])
 def test_target__terminal_state(mask, switches):
     """The reward alone, whatever the networks say of the state, even where nothing is legal."""
     model = agent(**{**switches, "n_steps": 1, "noisy": False})
@@ -691,7 +692,7 @@ def test_refuses__actions():
         Rainbow("MlpPolicy", DummyVecEnv([lambda: env]))
 
 
-@pytest.mark.parametrize(
+@each(
     ("mask", "words"),
     [
         ([True, True, True], r"shape \(3,\); it should be \(2,\)"),
@@ -714,7 +715,7 @@ def test_refuses__truncation_without_a_mask():
         Rainbow("MlpPolicy", env).learn(10)
 
 
-@pytest.mark.parametrize(
+@each(
     "wrong",
     [{"n_steps": 0}, {"alpha": -1}, {"beta": 1.5}, {"n_atoms": 1}, {"v_min": 3.0, "v_max": 3.0}],
 )

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from cases import each
 
 pytest.importorskip("sb3_contrib")
 
@@ -17,7 +18,7 @@ from parenvs.agents.learning.rainbow.policy import beyond
 from parenvs.errors import ParenvsError
 
 
-@pytest.mark.parametrize(
+@each(
     ("rewards", "gamma", "horizon", "bounds"),
     [
         ([-1.0, 0.0], 0.99, 500, (-(1 - 0.99**500) / 0.01, 0.0)),  # Acrobot
