@@ -4,13 +4,14 @@ Each mutant is a module with one change: an operator, a comparison, a number, a 
 function in place of another, or a statement left out. A first run of the tests records which of
 them reach which line, and how long each takes. A mutant then meets the tests that reach its line,
 quick ones first, and after them the others of the same files, as long as ``--seconds`` last. It is
-killed if one fails or takes far longer than without it.
+killed if one fails or takes far longer than without it. The tests are those of ``make test``.
 
 A process that has collected the tests forks for each mutant and puts the changed code into the
 functions that are there. What runs at import needs a fork of a process that has imported NumPy and
 pytest, but not ``parenvs``. Everything happens in a copy of the checkout. ``--again`` runs those
-once more that lived. Each mutant has a place in an order drawn at random over all modules:
-``--sample N`` runs the first N of it, a uniform sample, and a page about a part of the mutants says
+once more that lived. The modules are two groups: formulas and rules; what all tasks share. Each
+mutant has a number in an order drawn at random over all of its group: ``--sample N M`` runs the
+first N of the one and M of the other, uniform samples, and a page about a part of the mutants says
 what share of all that leads to expect. The kept tools do not fit: mutmut changes functions alone,
 not tables of rules, and cosmic-ray runs one and the same test command for each mutant.
 """
@@ -36,6 +37,7 @@ from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
+from itertools import zip_longest
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
@@ -58,7 +60,7 @@ from benchmarks.framework import (
 )
 from benchmarks.mutations import Key, Mutant, estimate, mutants, reason, summary
 
-ROOMS = {
+FORMULAS = {
     "parenvs/core/judge.py": "tests/pipeline/test_judge.py",
     "parenvs/tasks/pipeline/formulas.py": "tests/pipeline/test_formulas.py",
     "parenvs/tasks/pipeline/legality.py": "tests/pipeline/test_judge.py",
@@ -70,19 +72,45 @@ ROOMS = {
     "parenvs/tasks/partition/memory.py": "tests/partition/test_memory.py",
 }
 """Module -> its own tests, which are to notice mistakes in what runs at import."""
+SPINE = {
+    "parenvs/core/game.py": "tests/core/test_toy.py",
+    "parenvs/core/sets.py": "tests/agents/evaluation/test_evaluate_set.py",
+    "parenvs/envs/env.py": "tests/envs/test_conventions.py",
+    "parenvs/envs/vector.py": "tests/envs/test_batched.py",
+    "parenvs/fields.py": "tests/test_fields.py",
+    "parenvs/tasks/pipeline/load.py": "tests/pipeline/test_judge.py",
+    "parenvs/tasks/partition/load.py": "tests/partition/test_report.py",
+    "parenvs/tasks/hybrid/load.py": "tests/hybrid/test_problem.py",
+    "parenvs/tasks/order/load.py": "tests/order/test_problem.py",
+    "parenvs/tasks/sharding/load.py": "tests/sharding/test_problem.py",
+}
+"""What all tasks share, and what makes and judges the problems of each; as ``FORMULAS``."""
+GROUPS = {"the formulas and rules": FORMULAS, "what tasks share and load": SPINE}
+ROOMS = FORMULAS | SPINE
 ABOUT = {
     "pipeline": (
         "batch cuts exact_points formulas judge points problem profile ranges simulate "
-        "simulate_large tied"
+        "simulate_large tied pipeline_cut pipeline_cut_vector pipeline_plan"
     ),
     "partition": (
-        "classes explain formulas memory paper problem report rules rules_oracle space step"
+        "classes explain formulas memory paper problem report rules rules_oracle space step "
+        "partition_plan partition_vector"
     ),
-    "hybrid": ("problem"),
-    "order": ("problem"),
-    "sharding": ("problem"),
+    "hybrid": "problem plan single batch",
+    "order": "problem game",
+    "sharding": "problem game",
+    "elastic": "game",
+    "core": "doors registry toy",
+    "envs": "batched conventions wrappers",
+    "agents/evaluation": "evaluate evaluate_set",
+    "leaderboard": "entry",
+    ".": "fields plan instances",
 }
-TESTS = tuple(f"tests/{room}/test_{x}.py" for room, names in ABOUT.items() for x in names.split())
+TESTS = tuple(
+    f"tests/{room}/test_{x}.py".replace("/./", "/")
+    for room, names in ABOUT.items()
+    for x in names.split()
+)
 """The tests that are to notice mistakes in functions."""
 MEMORY = 12 << 30
 """Bytes of addresses that a mutant may take."""
@@ -111,8 +139,8 @@ class Reach:
     seconds: dict[str, float] = field(default_factory=dict)
     imported: list[str] = field(default_factory=list)
 
-    def tests(self, mutant: Mutant, most: float) -> list[str]:
-        """The tests that a mutant meets, in their order, of ``most`` seconds in all."""
+    def tests(self, mutant: Mutant, limit: float) -> list[str]:
+        """The tests that a mutant meets, in their order, of ``limit`` seconds in all."""
         place = range(mutant.line, mutant.end + 1)
         direct = {
             test
@@ -126,7 +154,7 @@ class Reach:
         chosen, total = [], 0.0
         for test in sorted(others, key=lambda x: (x not in direct, self.seconds[x])):
             total += self.seconds[test]
-            if chosen and total > most:
+            if chosen and total > limit:
                 break
             chosen.append(test)
         return chosen
@@ -304,10 +332,10 @@ def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def imported_anew(folder: Path, changes: Changes, reach: Reach, most: float) -> Iterator[Mutant]:
+def imported_anew(folder: Path, changes: Changes, reach: Reach, limit: float) -> Iterator[Mutant]:
     """Give mutants their outcomes in processes that import the changed module."""
     for mutant, code in changes:
-        tests = reach.tests(mutant, most)
+        tests = reach.tests(mutant, limit)
 
         def work(mutant: Mutant = mutant, code: CodeType = code, tests: Any = tests) -> bool:
             sys.meta_path.insert(0, Changed(folder, mutant.module, code))
@@ -326,14 +354,14 @@ class Session:
         folder: the copy of the checkout.
         changes: the mutants, each with its code; all are inside of functions.
         reach: what the tests reach.
-        most: seconds of the tests of a mutant.
+        limit: seconds of the tests of a mutant.
         note: is called with each mutant that has its outcome.
     """
 
     def __init__(
-        self, folder: Path, changes: Changes, reach: Reach, most: float, note: Note
+        self, folder: Path, changes: Changes, reach: Reach, limit: float, note: Note
     ) -> None:
-        self.folder, self.changes, self.reach, self.most = folder, changes, reach, most
+        self.folder, self.changes, self.reach, self.limit = folder, changes, reach, limit
         self.note = note
 
     @pytest.hookimpl(tryfirst=True)
@@ -342,7 +370,7 @@ class Session:
         items = {item.nodeid: item for item in session.items}
         gc.freeze()
         for mutant, code in self.changes:
-            tests = [items[test] for test in self.reach.tests(mutant, self.most) if test in items]
+            tests = [items[test] for test in self.reach.tests(mutant, self.limit) if test in items]
 
             def work(mutant: Mutant = mutant, code: CodeType = code, tests: Any = tests) -> bool:
                 return transplanted(mutant.module, code) and self.passed(session, tests)
@@ -416,7 +444,7 @@ def warm(folder: Path, imported: list[str]) -> None:
     forget(folder)
 
 
-def examine(folder: Path, new: dict[Key, Mutant], most: float, note: Note) -> None:
+def examine(folder: Path, new: dict[Key, Mutant], limit: float, note: Note) -> None:
     """Give the mutants ``new`` their outcomes; ``note`` is called with each."""
 
     def changes(inside: bool) -> Changes:
@@ -430,9 +458,9 @@ def examine(folder: Path, new: dict[Key, Mutant], most: float, note: Note) -> No
     enter(folder)
     reach = recorded(folder)
     warm(folder, reach.imported)
-    for mutant in imported_anew(folder, changes(False), reach, most):
+    for mutant in imported_anew(folder, changes(False), reach, limit):
         note(mutant)
-    status = run(list(TESTS), Session(folder, changes(True), reach, most, note))
+    status = run(list(TESTS), Session(folder, changes(True), reach, limit, note))
     if status != pytest.ExitCode.OK:
         raise SystemExit(f"pytest ended with status {status}")
 
@@ -442,13 +470,20 @@ def code(text: str) -> str:
     return "`" + text.replace("|", "\\|") + "`"
 
 
-def every_mutant() -> list[Mutant]:
-    return [x for m in ROOMS for x, _ in mutants(m, (ROOT / m).read_text(encoding="utf-8"))]
+def every_mutant(rooms: Mapping[str, str]) -> list[Mutant]:
+    return [x for m in rooms for x, _ in mutants(m, (ROOT / m).read_text(encoding="utf-8"))]
 
 
 def drawn(every: list[Mutant], sample: int | None, seed: int) -> list[Mutant]:
     order = np.random.default_rng(seed).permutation(len(every))[:sample]
     return [every[k] for k in sorted(order.tolist())]
+
+
+def samples(sample: Sequence[int], seed: int) -> Iterator[tuple[str, list[Mutant], list[Mutant]]]:
+    """Name, mutants and drawn mutants of each group; without a number all are drawn."""
+    for (name, rooms), count in zip_longest(GROUPS.items(), sample[: len(GROUPS)]):
+        every = every_mutant(rooms)
+        yield name, every, drawn(every, count, seed)
 
 
 def chosen(modules: Sequence[str]) -> list[str]:
@@ -462,7 +497,7 @@ def chosen(modules: Sequence[str]) -> list[str]:
     about={
         "modules": "part of their paths (default: all)",
         "seconds": "of the tests of a mutant",
-        "sample": "mutants drawn from all modules (default: all)",
+        "sample": "mutants drawn from each group of modules (default: all)",
         "seed": "of the draw",
     },
 )
@@ -471,10 +506,10 @@ def mutants_(
     again: bool,
     modules: tuple[str, ...] = (),
     seconds: float = 15.0,
-    sample: int | None = None,
+    sample: tuple[int, ...] = (),
     seed: int = 0,
 ) -> Iterator[Case]:
-    some = [x for x in drawn(every_mutant(), sample, seed) if x.module in chosen(modules)]
+    some = [x for *_, few in samples(sample, seed) for x in few if x.module in chosen(modules)]
     lives = [row for row in rows if again and row["outcome"] == "lives"]
     new = {x.key: x for x in some if asdict(x) not in rows or rows[asdict(x)] in lives}
     progress(f"{len(some)} mutants, of which {len(some) - len(new)} are in {rows.path}")
@@ -506,18 +541,26 @@ SURVIVORS: list[Column] = [
 
 
 @mutants_.page
-def page(rows: list[Row], modules: tuple[str, ...], sample: int | None, seed: int) -> list[str]:
-    names, every = chosen(modules), every_mutant()
+def page(
+    rows: list[Row], modules: tuple[str, ...], sample: tuple[int, ...], seed: int
+) -> list[str]:
     known = {mutant.key: mutant for mutant in (Mutant(**row) for row in rows)}
-    some = [known.get(x.key, x) for x in drawn(every, sample, seed) if x.module in names]
-    every = [known.get(x.key, x) for x in every if x.module in names]
-    met = [mutant for mutant in every if mutant.outcome]
-    counts = [[f"`{m}`", *summary([x for x in met if x.module == m])] for m in names]
+    names, blocks, lines = chosen(modules), [], []
+    met: list[Mutant] = []
+    for group, every, few in samples(sample, seed):
+        every = [known.get(x.key, x) for x in every if x.module in names]
+        few = [known.get(x.key, x) for x in few if x.module in names]
+        tried = [x for x in every if x.outcome]
+        own = [name for name in names if any(x.module == name for x in every)]
+        lines += [[f"`{m}`", *summary([x for x in tried if x.module == m])] for m in own]
+        if 0 < len(few) < len(every) and all(x.outcome for x in few):
+            blocks.append(estimate(group, few, len(every), seed))
+        met += tried
     header = ["module", "mutants", "killed", "equivalent", "survivors", "share"]
     return [
-        f"{len(met)} of {len(every)} mutants were tried.",
-        table(header, [*counts, ["**all**", *summary(met)]]),
-        *([estimate(some, len(every), seed)] if len(some) < len(every) else []),
+        f"{len(met)} mutants were tried.",
+        table(header, [*lines, ["**all**", *summary(met)]]),
+        *blocks,
         columns([x for x in met if x.outcome == "lives"], SURVIVORS, left=4),
     ]
 

@@ -255,16 +255,17 @@ def summary(found: list[Mutant]) -> list[Any]:
     return [len(found), killed, equivalent, len(living) - equivalent, percent(share, 1)]
 
 
-def estimate(drawn: list[Mutant], every: int, seed: int) -> str:
+def estimate(group: str, drawn: list[Mutant], every: int, seed: int) -> str:
     """Say what a uniform sample leads to expect of all mutants that are not equivalent."""
     _, killed, equivalent, survivors, share = summary(drawn)
     able = killed + survivors
     low, high = interval(survivors, able, round(every * able / len(drawn)))
     return (
-        f"Of all {every}, {len(drawn)} drawn at random (seed {seed}) were tried whatever they are: "
-        f"{equivalent} are equivalent, and {killed} of the other {able} are killed, {share}. The "
-        f"share of all is between {percent(1 - high, 1)} and {percent(1 - low, 1)}, with 95 % "
-        "confidence (exact, of draws without putting back). Tests that were written for survivors "
+        f"Of all {every} of {group}, {len(drawn)} drawn at random (seed {seed}) were tried "
+        f"whatever they are: {equivalent} are equivalent, and {killed} of the other {able} are "
+        f"killed, {share}. The share of all is between {percent(1 - high, 1)} and "
+        f"{percent(1 - low, 1)}, with 95 % confidence (exact, of draws without putting back). "
+        "Tests that were written for survivors "
         "of the sample make it speak too well of the rest."
     )
 
