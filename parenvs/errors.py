@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 import sys
 from collections.abc import Iterable, Iterator
@@ -63,9 +64,36 @@ def printable(text: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``" (did you mean 't5-3b'?)"`` for the nearest known name, or an empty string."""
-    matches = difflib.get_close_matches(name[:80].lower(), list(known), n=1, cutoff=0.5)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
+    """Return ``" (did you mean 't5-3b'?)"`` for a known name that was mistyped, or an empty string.
+
+    A name is near if the other begins with it, or differs by at most one slip for every four
+    letters: one too many, too few, another, or two in the wrong order. A number is one letter.
+    """
+    given = name[:80].lower()
+    likely = difflib.get_close_matches(given, list(known), n=5, cutoff=0.5)
+    apart = {one: _slips(_letters(given), _letters(one)) for one in likely}
+    near = [one for one in likely if apart[one] <= max(len(_letters(given)) // 4, 1)]
+    near += [one for one in likely if one.lower().startswith(given)]
+    found = min(near, key=apart.__getitem__, default=None)
+    return f" (did you mean {found!r}?)" if found is not None else ""
+
+
+def _letters(name: str) -> list[str]:
+    """The letters and numbers of a name, without what separates its words."""
+    return re.findall(r"[0-9]+|[^\W_]", name.lower())
+
+
+def _slips(first: list[str], second: list[str]) -> int:
+    """How many slips of typing two names are apart (distance of optimal string alignment)."""
+    rows = [list(range(len(second) + 1))]
+    for i, x in enumerate(first, 1):
+        row = [i]
+        for j, y in enumerate(second, 1):
+            row.append(min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (x != y)))
+            if i > 1 and j > 1 and (x, y) == (second[j - 2], first[i - 2]):
+                row[-1] = min(row[-1], rows[-2][j - 2] + 1)
+        rows.append(row)
+    return rows[-1][-1]
 
 
 def one_line(error: Exception) -> str:

@@ -38,3 +38,12 @@ def test_printable():
 def test_did_you_mean__takes_endless_names():
     assert did_you_mean("exact" + " " * 10**6, ["exact"]) == ""
     assert did_you_mean("exat", ["exact", "even"]) == " (did you mean 'exact'?)"
+
+
+def test_did_you_mean__is_near_in_letters_or_silent():
+    known = ["vgg-19", "t5-base", "t5-3b", "bert-48", "llama3-70b", "resnet-50", "gpt3-175b"]
+    for name, wanted in {
+        "t5-bsae": "t5-base", "resnet50": "resnet-50", "llama": "llama3-70b", "VGG-20": "vgg-19",
+        "bert-base": "", "alexnet": "", "opt-175b": "", "t5-large": "", "gpt-2": "",
+    }.items():  # fmt: skip
+        assert did_you_mean(name, known) == (wanted and f" (did you mean {wanted!r}?)"), name

@@ -24,7 +24,12 @@ from typing import Any
 from parenvs.errors import HloError, ParenvsError, did_you_mean, need_extra, shown
 from parenvs.graph.formats.sources import proto_of
 from parenvs.graph.graph import Graph
-from parenvs.graph.pytorch.build import takes_arguments, torch_model, without_memory
+from parenvs.graph.pytorch.build import (
+    example_inputs,
+    takes_arguments,
+    torch_model,
+    without_memory,
+)
 from parenvs.graph.pytorch.read import Lowered, lower_module
 from parenvs.graph.reader import read_proto
 
@@ -72,8 +77,8 @@ def lower(instance: str, arguments: str | None = None) -> bytes:
 
     Args:
         instance: the function (also a jitted one, or an object that can be called), or a PyTorch
-            module, a class of one, or a function without arguments that returns one or a pair of
-            one and its loss.
+            module, an ``ExportedProgram``, a class of a module, or a function without arguments
+            that returns one or a pair of one and its loss.
         arguments: its arguments: a name in the same file, or ``FILE.py:NAME``. A function is called
             for them, abstractly if it can be traced, so that nothing is allocated. A tuple or list
             holds positional arguments, a dict keyword arguments; anything else is one argument. The
@@ -98,6 +103,8 @@ def _lowered(instance: str, arguments: str | None, changed_ns: int | None) -> Lo
             raise _one_line(error, instance) from None
         if arguments is not None:
             given = _attribute(_module(place), argument_name, place)
+        elif model is not None and example_inputs(model) is not None:
+            given = Ellipsis  # those that it was exported with
         elif takes_arguments(model.forward if model is not None else function):
             raise ParenvsError(
                 f"{instance} takes arguments: give --args NAME, a function of that file (or "
@@ -135,11 +142,12 @@ def torch_module(
             raise _one_line(error, instance) from None
         if model is None:
             raise ParenvsError(f"{instance}: {shown(function)} makes no torch.nn.Module")
-        if arguments is None and takes_arguments(model.forward):
+        own = example_inputs(model) if arguments is None else None
+        if arguments is None and own is None and takes_arguments(model.forward):
             raise ParenvsError(f"{instance} takes arguments: give --args NAME or FILE.py:NAME")
         given = () if arguments is None else _attribute(_module(place), argument_name, place)
         try:
-            positional, named = _call_form(given() if callable(given) else given)
+            positional, named = own or _call_form(given() if callable(given) else given)
         except (Exception, SystemExit) as error:
             raise _one_line(error, instance) from None
     if loss is not None and not positional:
@@ -215,7 +223,8 @@ def _named(instance: str, arguments: str | None) -> Iterator[tuple[Any, str, str
 def _lower_torch(model: Any, loss: Any, given: Any, where: str) -> Lowered:
     """Lower the training step of a PyTorch module."""
     try:
-        positional, named = _call_form(without_memory(given) if callable(given) else given)
+        own = example_inputs(model) if given is Ellipsis else None
+        positional, named = own or _call_form(without_memory(given) if callable(given) else given)
         count = 0 if loss is None else 1
         if count > len(positional):
             raise ParenvsError(

@@ -12,6 +12,7 @@ from parenvs.graph.pytorch.export import exported
 from parenvs.graph.pytorch.losses import Loss
 from parenvs.graph.pytorch.operations.randoms import KEY_WORDS
 from parenvs.graph.pytorch.program import Program
+from parenvs.graph.pytorch.step import ascent
 
 TINY = 1e-12
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -73,6 +74,7 @@ def agreement(module, inputs=(), keywords=None, loss=None, targets=(), double=Tr
 
         compute = jax.jit(jax.value_and_grad(value, has_aux=True), compiler_options=QUICK)
         (ours, updated), gradients = jax.tree.map(np.asarray, compute(weights))
+        gradients = {path: np.asarray(ascent(x)) for path, x in gradients.items()}
     theirs = Loss(module, loss, len(targets))(*inputs, *targets, **keywords)
     theirs.backward()
     wanted_gradients = {

@@ -7,6 +7,8 @@ with.
 
 import torch
 from torch import nn
+from torch._higher_order_ops import map as higher_order_map
+from torch._higher_order_ops import scan
 from torch.nn import functional
 
 
@@ -227,6 +229,47 @@ class Recurrent(nn.Module):
         return functional.cross_entropy(self.head(self.gru(x)[0][-1]), labels)
 
 
+class Branches(nn.Module):
+    """A conditional that holds dropout, a scan over time and a map, each with weights."""
+
+    def __init__(self, width=8, dropout=0.0):
+        super().__init__()
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x):
+        x, size = torch.cond(
+            x.mean() > 0.1,
+            lambda x: (self.drop(self.first(x)), x.sum()),
+            lambda x: (self.first(self.second(x)), x.mean() * 2),
+            (x,),
+        )
+        start = torch.zeros(x.shape[1:], dtype=x.dtype)
+        last, sums = scan(lambda h, row: ((self.second(h) + row).tanh(), h.sum(-1)), start, x)
+        x = higher_order_map(lambda row: self.first(row).tanh(), x)
+        return x.square().mean() + last.square().mean() + sums.mean() + size
+
+
+class Spectral(nn.Module):
+    """A Fourier operator with complex weights, a bag of embeddings and overlapping windows."""
+
+    def __init__(self, width=4, modes=3):
+        super().__init__()
+        self.modes = modes
+        self.weight = nn.Parameter(torch.randn(width, width, modes, dtype=torch.complex64))
+        self.bags = nn.EmbeddingBag(16, width)
+        self.dense = nn.Linear(3, 2)
+
+    def forward(self, x, ids):
+        x = x + self.bags(ids)[..., None]
+        spectrum = torch.fft.rfft(x, norm="ortho")
+        weight = self.weight.to(spectrum.dtype)
+        kept = torch.einsum("bim,iom->bom", spectrum[..., : self.modes], weight)
+        kept = nn.functional.pad(kept, (0, spectrum.shape[-1] - self.modes))
+        x = x + torch.fft.irfft(kept, n=x.shape[-1], norm="ortho")
+        return self.dense(x.unfold(2, 3, 1)).square().mean()
+
+
 def _ids(*shape, below=32):
     return torch.randint(1, below, shape)
 
@@ -238,6 +281,8 @@ MODULES = {
     "resnet": lambda: (ResNet(), (torch.randn(4, 3, 32, 32), _ids(4, below=5))),
     "u-net": lambda: (UNet(), (torch.randn(4, 3, 8, 8), _ids(4), torch.randn(4, 3, 8, 8))),
     "experts": lambda: (Experts(), (torch.randn(4, 6, 16), _ids(4, below=5))),
+    "branches": lambda: (Branches(), (torch.randn(5, 4, 8),)),
+    "spectral": lambda: (Spectral(), (torch.randn(4, 4, 8), _ids(4, 6, below=16))),
     "recurrent": lambda: (Recurrent(), (_ids(4, 6), _ids(4, below=5))),
 }
 """Name -> what makes the module and its inputs."""

@@ -10,13 +10,17 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+TITLE = "_parenvs_title"
+"""Attribute of an exported program's module: name of the class that was exported."""
+
 
 def torch_model(thing: Any, memory: bool = False) -> tuple[Any, Any]:
     """Return the PyTorch module that ``thing`` is or makes, and its loss.
 
     Args:
-        thing: a module, a class of one, or a function without arguments that returns a module, or a
-            pair of a module and its loss. Anything else is not called, if it takes arguments.
+        thing: a module, an ``ExportedProgram``, a class of a module, or a function without
+            arguments that returns one of them, or a pair of one and its loss. Anything else is not
+            called, if it takes arguments.
         memory: whether its weights get memory and values.
 
     Returns:
@@ -25,16 +29,37 @@ def torch_model(thing: Any, memory: bool = False) -> tuple[Any, Any]:
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn"):
         return None, None
-    made = thing
+    made = of_program(thing)
     if not isinstance(made, torch.nn.Module):
         if hasattr(thing, "lower") or takes_arguments(thing):
             return None, None
         made = thing() if memory else without_memory(thing)
-    if isinstance(made, torch.nn.Module):
-        return made, None
-    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module):
-        return made
-    return None, None
+    first, *others = made if isinstance(made, tuple) and made else (made,)
+    first = of_program(first)
+    if not isinstance(first, torch.nn.Module) or len(others) > 1:
+        return None, None
+    return first, (others[0] if others else None)
+
+
+def of_program(thing: Any) -> Any:
+    """Return the module of an ``ExportedProgram``; anything else as it is."""
+    torch = sys.modules["torch"]
+    if not isinstance(thing, torch.export.ExportedProgram):
+        return thing
+    guarded = "check_guards" in inspect.signature(thing.module).parameters
+    module = thing.module(check_guards=False) if guarded else thing.module()
+    stacks = (node.meta.get("nn_module_stack") for node in thing.graph.nodes)
+    kinds = [next(iter(stack.values()))[1] for stack in stacks if stack]
+    kind = kinds[0] if kinds else type(module)
+    name = kind if isinstance(kind, str) else kind.__name__
+    setattr(module, TITLE, name.rpartition(".")[2])
+    module.example_inputs = thing.example_inputs
+    return module
+
+
+def example_inputs(module: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Return the inputs that an exported program was made with; None for another module."""
+    return module.example_inputs if hasattr(module, TITLE) else None
 
 
 def without_memory(make: Callable[[], Any]) -> Any:

@@ -18,18 +18,19 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from parenvs.errors import HloError, shown
-from parenvs.graph.pytorch.losses import ROOT, Loss, name_of
+from parenvs.graph.pytorch.losses import ROOT, Loss, title_of
 from parenvs.graph.pytorch.marks import mark_stops
 from parenvs.graph.pytorch.nodes import (
     ElementType,
     Exported,
     Input,
     Node,
+    RefusedError,
+    Subprogram,
     TensorType,
     Value,
-    unknown_operations,
 )
-from parenvs.graph.pytorch.watch import NO_VALUES, Watch, quiet
+from parenvs.graph.pytorch.watch import NO_VALUES, is_called_from, quiet, refused
 
 WHOLE = (
     "einsum", "gru.input", "linear", "lstm.input", "matmul", "rnn_relu.input", "rnn_tanh.input",
@@ -42,6 +43,9 @@ Decomposed, attention, products and ``einsum`` merge the batch with the heads, s
 be split; recurrent layers would be written out step by step.
 """
 _TARGET = "target"
+_BAGS = "_embedding_bag"
+_FRAME = re.compile(r'File "(.*)", line (\d+)')
+"""A line of a stack trace."""
 
 
 def exported(
@@ -72,7 +76,7 @@ def exported(
     arguments, named = pytree.tree_map(
         lambda leaf: _placed(leaf, where), ((*inputs, *targets), dict(keywords or {}))
     )
-    with quiet(), Watch(whole) as watch:
+    with quiet():
         try:
             program = torch.export.export(whole, arguments, named, strict=False)
             mark_stops(program)
@@ -80,7 +84,7 @@ def exported(
         except HloError:
             raise
         except Exception as error:
-            raise watch.explained(error, name_of(type(module))) from error
+            raise refused(error, whole, title_of(module)) from error
     return _flat(program, module, whole, len(inputs))
 
 
@@ -95,7 +99,7 @@ def _table() -> dict[Any, Any]:
 
 def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Exported:
     """Turn an exported program into plain data; see ``exported``."""
-    signature, title = program.graph_signature, name_of(type(module))
+    signature, title = program.graph_signature, title_of(module)
     updated = {_path(path): Value(name) for name, path in signature.buffers_to_mutate.items()}
     outputs = [spec.arg.name for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"]
     if getattr(signature, "user_inputs_to_mutate", None):
@@ -117,6 +121,8 @@ def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Expo
             kind, target = spec.kind.name, (spec.target or "").removeprefix(f"{ROOT}.")
             target = first.get(target, target)
             path = _path(target)
+            if kind == "TOKEN":
+                continue  # the order of what checks and prints
             if kind == "PARAMETER":
                 if node not in trained:
                     unused.append(path)
@@ -138,8 +144,8 @@ def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Expo
                 inputs.append(Input(node.name, path, type_, told, value))
         elif node.op == "call_function" and node in needed:
             nodes.append(_node(node))
-        elif node.op == "get_attr" and node in needed:
-            raise HloError(unknown_operations([(str(node.target), _scope(node))]))
+        elif node.op == "get_attr" and node in needed and not _inner(node):
+            raise HloError(f"{title} needs {node.target!r}, which torch.export gives no input for")
     used = {one.path for one in inputs}
     unused = [path for path in unused if path not in used]
     if unused:
@@ -176,22 +182,38 @@ def _node(node: Any) -> Node:
         operation = str(target).removeprefix("aten.").removesuffix(".default")
     value = node.meta.get("val")
     result = tuple(map(_type, value)) if isinstance(value, (tuple, list)) else _type(value)
-    scope = _scope(node)
+    scope, line = _scope(node), _line(node)
     for type_ in result if isinstance(result, tuple) else (result,):
         if isinstance(type_, TensorType) and not all(type(n) is int for n in type_.shape):
-            raise HloError(
-                f"{operation} in {scope or 'the module'} gives a shape that depends on values "
-                f"({', '.join(map(str, type_.shape))}): {NO_VALUES}; use a fixed shape and a mask"
+            raise RefusedError(
+                f"{operation} in {scope or 'the module'}{f', called at {line},' if line else ''} "
+                f"gives a shape that depends on values ({', '.join(map(str, type_.shape))}): "
+                f"{NO_VALUES}",
+                "use a fixed shape and a mask",
             )
     arguments = tuple(map(_argument, node.args))
     keywords = {key: _argument(value) for key, value in node.kwargs.items()}
-    return Node(node.name, operation, arguments, keywords, scope, result)
+    if operation == _BAGS:
+        keywords |= _bag_size(node)
+    return Node(node.name, operation, arguments, keywords, scope, result, line)
+
+
+def _bag_size(node: Any) -> dict[str, int]:
+    """How many places each bag of an ``EmbeddingBag`` has, if PyTorch made the bags of rows."""
+    indices, offsets = node.args[1:3]
+    bounds = list(offsets.args) if str(offsets.target).startswith("aten.arange") else []
+    if len(bounds) != 3 or node.kwargs.get("include_last_offset", node.args[7:8] == (True,)):
+        return {}
+    start, end, step = bounds
+    whole = start == 0 and end == indices.meta["val"].numel() and end % step == 0
+    return {"bag_size": step} if whole else {}
 
 
 def _argument(value: Any) -> Any:
     """An argument of a node as plain data; what tells only where and how to store it is None."""
     if isinstance(value, torch.fx.Node):
-        return Value(value.name)
+        inner = _inner(value)
+        return Value(value.name) if inner is None else _subprogram(inner)
     if isinstance(value, (tuple, list)):
         return [_argument(x) for x in value]
     if isinstance(value, torch.dtype):
@@ -199,6 +221,30 @@ def _argument(value: Any) -> Any:
     if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
         return None
     return value
+
+
+def _inner(node: Any) -> Any:
+    """The graph of a branch or body that a node stands for, or None."""
+    found = getattr(node.graph.owning_module, node.target, None) if node.op == "get_attr" else None
+    return found if isinstance(found, torch.fx.GraphModule) else None
+
+
+def _subprogram(module: Any) -> Subprogram:
+    """A branch or body as plain data."""
+    graph = module.graph
+    inputs = tuple(node.name for node in graph.nodes if node.op == "placeholder")
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    needed = _needed(graph, {node.name for node in output.all_input_nodes})
+    nodes = tuple(_node(n) for n in graph.nodes if n.op == "call_function" and n in needed)
+    given = output.args[0]
+    results = given if isinstance(given, (tuple, list)) else (given,)
+    return Subprogram(inputs, nodes, tuple(map(_argument, results)))
+
+
+def _line(node: Any) -> str:
+    """Where a node's operation is called, like ``model.py:12``."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    return next((f"{file}:{line}" for file, line in frames[::-1] if is_called_from(file)), "")
 
 
 def _type(value: Any) -> Any:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.fx import _pytree as fx_pytree
+from torch.fx import traceback as fx_traceback
 from torch.utils import _pytree as pytree
 
 from parenvs.errors import HloError, shown
+from parenvs.graph.pytorch.build import TITLE
 
 ROOT = "module"
 """Where the user's module stands below the module that is exported."""
@@ -36,14 +39,15 @@ class Loss(nn.Module):
         if not self.stand_in.used:
             return ()
         return (
-            f"{name_of(type(getattr(self, ROOT)))} returns no loss, so the mean square of its "
+            f"{title_of(getattr(self, ROOT))} returns no loss, so the mean square of its "
             "output stands in for it; return the loss, or give one (docs/reading.md)",
         )
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
         """Return the loss; the last ``targets`` of ``inputs`` are what it compares with."""
         inputs, targets = inputs[: len(inputs) - self.targets], inputs[len(inputs) - self.targets :]
-        output, title = getattr(self, ROOT)(*inputs, **keywords), name_of(type(getattr(self, ROOT)))
+        module: nn.Module = getattr(self, ROOT)
+        output, title = _run(module, inputs, keywords), title_of(module)
         if self.loss is not None:
             return _scalar(self.loss(output, *targets), f"the loss {name_of(self.loss)!r} returns")
         found = _own_loss(output)
@@ -57,6 +61,20 @@ class Loss(nn.Module):
             )
         self.stand_in.used = True
         return sum(t.float().square().mean() for t in tensors)
+
+
+def _run(module: nn.Module, inputs: Sequence[Any], keywords: dict[str, Any]) -> Any:
+    """What a module returns; of an exported program, whose nodes keep the submodules they are of.
+
+    Its own code would be traced anew, and lose them.
+    """
+    if not isinstance(module, torch.fx.GraphModule) or not hasattr(module, TITLE):
+        return module(*inputs, **keywords)
+    flat = fx_pytree.tree_flatten_spec((inputs, keywords), module._in_spec)
+    with fx_traceback.preserve_node_meta():
+        made = torch.fx.Interpreter(module).run(*flat, enable_io_processing=False)
+    spec: Any = module._out_spec
+    return pytree.tree_unflatten(made, spec)
 
 
 def _own_loss(output: Any) -> Any:
@@ -85,6 +103,11 @@ def _scalar(value: Any, what: str) -> Any:
         kind = f"a tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else shown(value)
         raise HloError(f"{what} {kind}; it has to be a floating scalar")
     return value
+
+
+def title_of(module: nn.Module) -> str:
+    """Return the name of a module's class, of an exported program the name that it was made of."""
+    return getattr(module, TITLE, None) or name_of(type(module))
 
 
 def name_of(thing: Any) -> str:

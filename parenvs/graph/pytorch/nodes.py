@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from parenvs.errors import HloError, did_you_mean
+from parenvs.errors import HloError
+
+
+class RefusedError(HloError):
+    """A module that cannot be read, and what helps.
+
+    Args:
+        what: why not, and where.
+        remedy: what may be done about it.
+    """
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}; {remedy}")
+        self.what, self.remedy = what, remedy
+
+    def __reduce__(self) -> Any:
+        """Pickle it by its parts."""
+        return type(self), (self.what, self.remedy)
 
 
 @dataclass(frozen=True)
@@ -38,10 +55,13 @@ class Node:
     Attributes:
         name: of its result.
         operation: like ``add.Tensor``; ``getitem`` takes one of several results.
-        arguments: positional ones: numbers, texts, lists, ``Value`` and ``ElementType``.
+        arguments: positional ones: numbers, texts, lists, ``Value``, ``ElementType`` and
+            ``Subprogram``.
         keywords: the others.
         scope: path of the submodule that it belongs to, like ``h/0/attn``.
         result: its type; a tuple where there are several, None for what is no tensor.
+        line: where it is called, like ``model.py:12``: the innermost line that is not PyTorch's
+            own; "" if that is not known.
     """
 
     name: str
@@ -50,6 +70,22 @@ class Node:
     keywords: dict[str, Any]
     scope: str
     result: Any
+    line: str = ""
+
+
+@dataclass(frozen=True)
+class Subprogram:
+    """A branch of a conditional, or the body of a loop.
+
+    Attributes:
+        inputs: names that its arguments have in its nodes.
+        nodes: in the order of their computation.
+        outputs: its results: ``Value``, or what is no tensor.
+    """
+
+    inputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -94,26 +130,37 @@ class Exported:
     notes: tuple[str, ...] = ()
 
 
-def unknown_operations(missing: Sequence[tuple[str, str]]) -> str:
-    """The clause about operations without an expression: (operation, scope) of each."""
-    listed = ", ".join(f"{name} (in {scope or 'the module itself'})" for name, scope in missing)
-    return f"no expression for the PyTorch operations {listed}"
+def inner_programs(node: Node) -> list[Subprogram]:
+    """Return the branches or the body of a node."""
+    return [x for x in node.arguments if isinstance(x, Subprogram)]
 
 
-def check_known(program: Exported, known: Sequence[str]) -> None:
+def all_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Yield nodes, and those inside of branches and bodies."""
+    for node in nodes:
+        yield node
+        for program in inner_programs(node):
+            yield from all_nodes(program.nodes)
+
+
+def check_known(program: Exported, known: Container[str]) -> None:
     """Check that every operation of a program is known.
 
     Raises:
-        HloError: some are not; the line names them all, each with the first submodule that uses it.
+        RefusedError: some are not; the line names them all, each with the first submodule and line
+            that uses it.
     """
-    missing: dict[str, str] = {}
-    for node in program.nodes:
+    missing: dict[str, Node] = {}
+    for node in all_nodes(program.nodes):
         if node.operation not in known:
-            missing.setdefault(node.operation, node.scope)
+            missing.setdefault(node.operation, node)
     if missing:
-        hint = did_you_mean(next(iter(missing)), known) if len(missing) == 1 else ""
-        words = unknown_operations(list(missing.items()))
-        raise HloError(
-            f"{program.name}: {words}{hint}; write these modules with other operations, or report "
-            "the names"
+        raise RefusedError(
+            f"{program.name}: no expression for the PyTorch operations "
+            + ", ".join(
+                f"{name} (in {node.scope or 'the module itself'}"
+                + (f", called at {node.line})" if node.line else ")")
+                for name, node in missing.items()
+            ),
+            "write these modules with other operations, or report the names",
         )

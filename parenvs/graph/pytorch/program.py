@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import groupby
 from typing import Any
@@ -19,25 +19,32 @@ from parenvs.graph.pytorch.nodes import (
     Exported,
     Input,
     Node,
+    Subprogram,
     TensorType,
     Value,
+    all_nodes,
     check_known,
 )
 from parenvs.graph.pytorch.operations import (
+    algebra,
+    control,
     convolutions,
     elementwise,
+    fourier,
     indexing,
     norms,
     products,
     randoms,
     recurrent,
     reductions,
+    sampling,
     shapes,
 )
 from parenvs.graph.pytorch.operations.table import OPERATIONS, RANDOM, without_place
 
 FAMILIES = (
-    convolutions, elementwise, indexing, norms, products, randoms, recurrent, reductions, shapes,
+    algebra, control, convolutions, elementwise, fourier, indexing, norms, products, randoms,
+    recurrent, reductions, sampling, shapes,
 )  # fmt: skip
 """What fills the table."""
 _TAKE = "getitem"
@@ -57,7 +64,7 @@ class Program:
     """
 
     def __init__(self, exported: Exported) -> None:
-        check_known(exported, (*OPERATIONS, _TAKE))
+        check_known(exported, {*OPERATIONS, _TAKE})
         self.exported = exported
         self.fused = fused_parts(exported)
 
@@ -77,7 +84,7 @@ class Program:
     @property
     def is_random(self) -> bool:
         """Whether the loss depends on random numbers."""
-        return any(_draws(node) for node in self.exported.nodes)
+        return any(_draws(node) for node in all_nodes(self.exported.nodes))
 
     def __call__(
         self, values: Mapping[str, Array], key: Array | None = None
@@ -105,27 +112,47 @@ class Program:
             else:
                 groups = self.fused.get(one.path, tuple((n,) for n in one.type.shape))
                 known[one.name] = layout.seen(values[one.path], groups)
-        for scope, nodes in groupby(self.exported.nodes, key=lambda node: node.scope):
-            with ExitStack() as stack:
-                for part in (scope or _OUTSIDE).split("/"):
-                    stack.enter_context(named_scope(part))
-                for node in nodes:
-                    known[node.name] = self._run(node, known, drawn)
+        self._run_all(self.exported.nodes, known, drawn)
         loss = layout.plain(known[self.exported.loss.name])
         updated = {
             path: layout.plain(known[value.name]) for path, value in self.exported.updated.items()
         }
         return jnp.reshape(loss, ()), updated
 
+    def _run_all(
+        self, nodes: Sequence[Node], known: dict[str, Any], key: randoms.Key | None
+    ) -> None:
+        """Compute nodes in their order, each in its scope."""
+        for scope, group in groupby(nodes, key=lambda node: node.scope):
+            with ExitStack() as stack:
+                for part in (scope or _OUTSIDE).split("/"):
+                    stack.enter_context(named_scope(part))
+                for node in group:
+                    known[node.name] = self._run(node, known, key)
+
+    def _inner(self, program: Subprogram, key: randoms.Key | None) -> Callable[..., Any]:
+        """A branch or body as a function of arrays."""
+
+        def compute(*arrays: Array) -> tuple[Any, ...]:
+            known: dict[str, Any] = dict(zip(program.inputs, arrays, strict=True))
+            self._run_all(program.nodes, known, key)
+            return tuple(layout.plain(_given(x, known)) for x in program.outputs)
+
+        return compute
+
     def _run(self, node: Node, known: dict[str, Any], key: randoms.Key | None) -> Any:
         """Compute one node, of the type that PyTorch gives it."""
-        arguments = [_given(x, known) for x in node.arguments]
+        arguments: list[Any] = [
+            self._inner(x, key) if isinstance(x, Subprogram) else _given(x, known)
+            for x in node.arguments
+        ]
         if node.operation == _TAKE:
             made = arguments[0][arguments[1]]
+            made = made() if callable(made) else made
             if made is None:
                 raise HloError(
-                    f"{_place(self.exported, node)}: the places of a pooling's maxima are needed, "
-                    "for which there is no expression"
+                    f"{_place(self.exported, node)}: result {arguments[1]} of "
+                    f"{node.arguments[0].name} is needed, for which there is no expression"
                 )
             return _checked(self.exported, node, lambda: made)
         keywords = {k: _given(x, known) for k, x in without_place(node.keywords).items()}
@@ -173,7 +200,8 @@ def _draws(node: Node) -> bool:
 
 
 def _place(exported: Exported, node: Node) -> str:
-    return f"{exported.name}, {node.operation} in {node.scope or 'the module itself'}"
+    called = f", called at {node.line}" if node.line else ""
+    return f"{exported.name}, {node.operation} in {node.scope or 'the module itself'}{called}"
 
 
 def _given(value: Any, known: Mapping[str, Any]) -> Any:

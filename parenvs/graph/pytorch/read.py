@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parenvs.errors import HloError, need_extra, shown
+from parenvs.errors import HloError, ParenvsError, need_extra, shown
 from parenvs.graph.graph import Graph, Role
+from parenvs.graph.pytorch.build import example_inputs, of_program
+from parenvs.graph.pytorch.nodes import RefusedError
 from parenvs.graph.reader import read_proto
 
 OPTIONS = ("loss", "targets", "optimiser", "masters")
@@ -39,7 +41,7 @@ class Lowered:
 
 def lower_module(
     module: Any,
-    inputs: Sequence[Any] = (),
+    inputs: Sequence[Any] | None = None,
     keywords: Mapping[str, Any] | None = None,
     loss: Callable[..., Any] | None = None,
     targets: Sequence[Any] = (),
@@ -49,8 +51,9 @@ def lower_module(
     """Export a module and lower its training step; nothing is allocated.
 
     Args:
-        module: a ``torch.nn.Module``.
-        inputs: see ``parenvs.graph.pytorch.export.exported``.
+        module: a ``torch.nn.Module``, or an ``ExportedProgram`` of one.
+        inputs: see ``parenvs.graph.pytorch.export.exported``; None or none for those that a program
+            was exported with.
         keywords: see there.
         loss: see there.
         targets: see there.
@@ -69,10 +72,20 @@ def lower_module(
             raise ImportError(f"PyTorch {torch.__version__} is too old")
         from parenvs.graph.pytorch.export import exported
         from parenvs.graph.pytorch.step import Step
+    module = of_program(module)
     if not isinstance(module, torch.nn.Module):
         raise HloError(f"{shown(module)} is no torch.nn.Module")
-    program = exported(module, inputs, dict(keywords or {}), loss, targets)
-    step = Step.of(program, optimiser, masters)
+    given = (tuple(inputs or ()), dict(keywords or {}))
+    given = (example_inputs(module) or given) if given == ((), {}) else given
+
+    def made() -> tuple[Any, Any]:
+        program = exported(module, *given, loss, targets)
+        return program, Step.of(program, optimiser, masters)
+
+    try:
+        program, step = made()
+    except RefusedError as error:
+        raise RefusedError(error.what, _cure(module, made) + error.remedy) from error
     notes = program.notes
     fused = step.program.fused
     if fused:
@@ -84,3 +97,22 @@ def lower_module(
             f"({shape}), part by part",
         )
     return Lowered(step.lowered(), program.name, step.roles, notes)
+
+
+def _cure(module: Any, made: Callable[[], Any]) -> str:
+    """What to do first, if a module that is refused in training is read in evaluation mode."""
+    training = [one for one in module.modules() if one.training]
+    if not training or example_inputs(module) is not None:
+        return ""
+    try:
+        module.eval()
+        made()
+    except ParenvsError:
+        return ""
+    finally:
+        for one in training:
+            one.training = True
+    return (
+        "call .eval() on the module first: then it is read, without dropout and with the "
+        "statistics that it has; or "
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, named_scope
+from jax import Array, lax, named_scope
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.graph.graph import Role
@@ -125,6 +125,7 @@ class Step:
                 return program({**frozen, **statistics, **batch, **weights}, key)
 
             (value, updated), gradients = jax.value_and_grad(loss, has_aux=True)(weights)
+            gradients = {path: ascent(gradient) for path, gradient in gradients.items()}
             with named_scope(rule_name):
                 weights, optimiser = _updated(rule, weights, gradients, optimiser)
             return weights, optimiser, updated, value
@@ -153,6 +154,25 @@ def _like(weight: Any, wide: bool) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(weight.shape, _WIDE if wide else weight.dtype)
 
 
+def ascent(gradient: Array) -> Array:
+    """Return where the loss grows: JAX's gradient by a complex number is the conjugate of that."""
+    return jnp.conj(gradient) if jnp.iscomplexobj(gradient) else gradient
+
+
+def _changed(
+    rule: Optimiser, weight: Array, gradient: Array, state: Tree, count: Array
+) -> tuple[Array, Tree]:
+    """One weight's update; the two parts of a complex number change each for itself."""
+    if not jnp.iscomplexobj(weight):
+        return rule.update(weight, gradient, state, count)
+    parts = [
+        rule.update(part(weight), part(gradient), jax.tree.map(part, state), count)
+        for part in (jnp.real, jnp.imag)
+    ]
+    changed, own = jax.tree.map(lax.complex, *parts)
+    return changed, own
+
+
 def _updated(rule: Optimiser, weights: Tree, gradients: Tree, state: Tree) -> tuple[Tree, Tree]:
     """The new weights and the new state."""
     new_state: Tree = {name: {} for name in state if name != "count"}
@@ -166,7 +186,7 @@ def _updated(rule: Optimiser, weights: Tree, gradients: Tree, state: Tree) -> tu
         own = {name: state[name][path] for name in rule.state}
         held = masters.get(path, weight)
         kind = next((part.dtype for part in own.values()), held.dtype)
-        changed, own = rule.update(held, gradients[path].astype(kind), own, count)
+        changed, own = _changed(rule, held, gradients[path].astype(kind), own, count)
         changed = changed.astype(held.dtype)
         new[path] = changed.astype(weight.dtype)
         if path in masters:

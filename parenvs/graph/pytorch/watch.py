@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import traceback
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
 
 import torch
 from torch import nn
 
-from parenvs.errors import HloError, one_line
+from parenvs.errors import one_line
 from parenvs.graph.pytorch.losses import ROOT
+from parenvs.graph.pytorch.nodes import RefusedError
 
 NO_VALUES = "what a tensor holds decides a shape or a branch there, which no compiled step can have"
 """Why a data-dependent module cannot be planned."""
-_LIBRARIES = ("site-packages", "dist-packages", "/parenvs/graph/pytorch/")
+_OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+"""Folders whose lines are not those that a user reads."""
+_STANDARD = (contextlib.__file__, functools.__file__)
 _LONGEST = 200
 """Characters of PyTorch's error that are shown."""
 
@@ -36,54 +41,58 @@ def quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-@dataclass
-class Watch:
-    """Knows which submodule was running when tracing failed.
+def refused(error: Exception, whole: nn.Module, name: str) -> RefusedError:
+    """Return PyTorch's error in short, and ours: the line, the submodule and the remedy.
 
-    Attributes:
-        whole: the module that is traced.
-        running: its submodules that run, outermost first.
+    Args:
+        error: what tracing raised.
+        whole: the module that was traced.
+        name: of the user's module.
     """
-
-    whole: nn.Module
-    running: list[nn.Module] = field(default_factory=list)
-
-    def __enter__(self) -> Watch:
-        """Start watching."""
-        hooks = torch.nn.modules.module
-        self._handles = [
-            hooks.register_module_forward_pre_hook(lambda m, _: self.running.append(m)),
-            hooks.register_module_forward_hook(lambda m, _, __: self._leave()),
-        ]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop watching."""
-        for handle in self._handles:
-            handle.remove()
-
-    def _leave(self) -> None:
-        if self.running:
-            self.running.pop()
-
-    def explained(self, error: Exception, name: str) -> HloError:
-        """The framework's error in short, and ours."""
-        paths = {id(m): path for path, m in self.whole.named_modules()}
-        last = self.running[-1] if self.running else None
-        path = paths.get(id(last), "").removeprefix(ROOT).lstrip(".").replace(".", "/")
-        where = f"{name}, submodule {path} ({type(last).__name__})" if path else name
-        words = one_line(error).partition(" (unhinted")[0].rstrip(". ")
-        kind = type(error).__name__
-        by_value = "DataDependent" in kind or "data-dependent" in words or ".item()" in words
-        words = words if len(words) <= _LONGEST else words[:_LONGEST] + "..."
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [f for f in frames if not any(part in f.filename for part in _LIBRARIES)]
-        own = [f for f in own if not f.filename.startswith("<")]
-        where = f"{own[-1].filename}:{own[-1].lineno}: {where}" if own else where
+    paths = {id(m): path for path, m in whole.named_modules()}
+    frames = _frames(error)
+    running = [
+        frame.f_locals.get("self")
+        for frame, _ in frames
+        if frame.f_code.co_name in ("_call_impl", "forward")
+    ]
+    known = [module for module in running if id(module) in paths]
+    path = paths[id(known[-1])].removeprefix(ROOT).lstrip(".").replace(".", "/") if known else ""
+    where = f"{name}, submodule {path} ({type(known[-1]).__name__})" if path else name
+    words = one_line(error).partition(" (unhinted")[0].rstrip(". ")
+    kind = type(error).__name__
+    by_value = "DataDependent" in kind or "data-dependent" in words or ".item()" in words
+    words = words if len(words) <= _LONGEST else words[:_LONGEST] + "..."
+    own = [(frame, line) for frame, line in frames if is_called_from(frame.f_code.co_filename)]
+    where = f"{own[-1][0].f_code.co_filename}:{own[-1][1]}: {where}" if own else where
+    if any(_is_packed(frame) for frame, _ in frames):
         remedy = (
-            f"{NO_VALUES}: compute all cases and mask them"
-            if by_value
-            else "the module has to run on its example inputs, and torch.export(strict=False) has "
-            "to accept it"
+            "packed sequences have shapes that depend on values: give the recurrent layer the "
+            "padded batch, and mask what is behind each sequence's end"
         )
-        return HloError(f"{where}: torch.export fails ({kind}: {words}); {remedy}")
+    elif by_value:
+        remedy = f"{NO_VALUES}: compute all cases and mask them, or use torch.cond"
+    else:
+        remedy = (
+            "the module has to run on its example inputs, and torch.export(strict=False) has to "
+            "accept it"
+        )
+    return RefusedError(f"{where}: torch.export fails ({kind}: {words})", remedy)
+
+
+def is_called_from(file: str) -> bool:
+    """Return whether a file calls PyTorch: it is neither PyTorch's own nor the importer's."""
+    return not (file.startswith((*_OWN, "<")) or file in _STANDARD)
+
+
+def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    """The frames and lines that an error came through, the outermost first."""
+    return list(traceback.walk_tb(error.__traceback__))
+
+
+def _is_packed(frame: FrameType) -> bool:
+    """Whether a function packs sequences, or is given packed ones."""
+    packed = torch.nn.utils.rnn.PackedSequence
+    return frame.f_code.co_name == "pack_padded_sequence" or any(
+        isinstance(value, packed) for value in frame.f_locals.values()
+    )

@@ -83,6 +83,37 @@ def test_encoder__heads_that_pytorch_merges_with_the_batch_can_be_split():
     assert verify(graph, plan, lowered).agrees
 
 
+@pytest.mark.slow
+def test_spectral__is_split_as_shardy_says():
+    module, inputs = MODULES["spectral"]()
+    lowered = lower_module(module, inputs)
+    graph = lowered.graph()
+    problem = Partitioning.build(graph, choose_cluster(devices=2), uneven="forbid")
+    legal = {}
+    for path, dimensions in {"x": 3, "ids": 2, "bags/weight": 2, "weight": 3}.items():
+        for dimension in range(dimensions):
+            chosen = problem.chosen({path: dimension})
+            legal[path, dimension] = bool(
+                problem.legal(chosen) and not (chosen & problem.classes.blocked).any()
+            )
+            if legal[path, dimension]:
+                assert verify(graph, problem.report(problem.plan(chosen)).plan, lowered).agrees
+    assert legal["x", 0] and legal["x", 1] and not legal["x", 2]  # the transform is of dimension 2
+    assert legal["ids", 0] and legal["bags/weight", 0] and legal["bags/weight", 1]
+
+
+@pytest.mark.slow
+def test_branches__are_branches_of_the_graph():
+    module, inputs = MODULES["branches"]()
+    module.drop.p = 0.5
+    graph = lower_module(module, inputs).graph()
+    held = {graph.opcodes[k] for k in graph.opcode.tolist()}
+    assert {"conditional", "while", "dot"} <= held and graph.notes == ()
+    roles = dict(zip(graph.paths, map(Role, graph.parameter_role.tolist()), strict=True))
+    assert roles["first/weight"] == roles["second/bias"] == Role.VARIABLE
+    assert roles["key"] == Role.SCALAR and roles["x"] == Role.BATCH
+
+
 @pytest.mark.thorough
 def test_roles__are_the_modules_own():
     module, inputs = MODULES["resnet"]()

@@ -37,6 +37,12 @@ def image():
     return _(2, 4, 7, 6)
 
 
+def definite():
+    """Two symmetric matrices with positive eigenvalues."""
+    root = _(2, 3, 3)
+    return root @ root.mT + 3 * torch.eye(3)
+
+
 X, S = (3, 4), (2, 3, 4)
 UNARY = (
     "abs alias asinh atan ceil clone cos cosh erf erfc exp expm1 floor gelu hardswish log_sigmoid "
@@ -77,6 +83,10 @@ CASES = [
     ("where.self", lambda: [_(*X) > 0, _(*X), _(4)]),
     ("masked_fill.Scalar", lambda: [_(*X), _(4) > 0, -1e9]),
     ("gelu", lambda: [_(*X), {"approximate": "tanh"}]),
+    ("polygamma", lambda: [1, positive(*X)]),
+    ("i0", lambda: [_(*X)]),
+    ("special_erfcx", lambda: [_(*X)]),
+    ("fake_quantize_per_tensor_affine_cachemask", lambda: [_(*X), 0.125, 1, -8, 7]),
     ("nan_to_num", lambda: [_(*X).log()]),
     ("_to_copy", lambda: [_(*X), {"dtype": torch.int64}]),
     # reductions
@@ -99,6 +109,13 @@ CASES = [
     ("cumsum", lambda: [_(*S), 1]),
     ("cumsum", lambda: [_(*S) > 0, 1]),
     ("cumprod", lambda: [_(*S), 1]),
+    ("cummax", lambda: [whole(3, 2, 5).double(), 1]),
+    ("cummin", lambda: [_(*S), 0]),
+    ("kthvalue", lambda: [_(*S), 2, 1, True]),
+    ("median.dim", lambda: [_(*S), -1]),
+    ("median", lambda: [_(*S)]),
+    ("_cdist_forward", lambda: [_(2, 3, 4), _(2, 5, 4), 2.0, None]),
+    ("_cdist_forward", lambda: [_(2, 3, 4), _(2, 5, 4), 1.0, None]),
     ("logsumexp", lambda: [_(*S), [1]]),
     ("_softmax", lambda: [_(*S), 1, False]),
     ("_log_softmax", lambda: [_(*S), -1, False]),
@@ -132,7 +149,54 @@ CASES = [
     ("full_like", lambda: [_(2, 3), 7.0]),
     ("eye", lambda: [4]),
     ("linspace", lambda: [0.0, 1.0, 5]),
+    ("unfold", lambda: [_(2, 7, 3), 1, 3, 1]),
+    ("unfold", lambda: [_(2, 9, 3), -2, 2, 3]),
+    ("unfold", lambda: [_(8), 0, 4, 4]),
+    ("max_unpool2d", lambda: [_(2, 1, 2), torch.tensor([[[0, 3]], [[5, 2]]]), [3, 2]]),
+    # Fourier transforms
+    ("_fft_r2c", lambda: [_(*S), [1, 2], 0, True]),
+    ("_fft_r2c", lambda: [_(*S), [0], 2, False]),
+    ("_fft_c2c", lambda: [held(torch.complex(_(*S), _(*S))), [1], 1, True]),
+    ("_fft_c2c", lambda: [held(torch.complex(_(*S), _(*S))), [0, 2], 2, False]),
+    ("_fft_c2r", lambda: [held(torch.complex(_(*S), _(*S))), [1, 2], 2, 7]),
+    ("_fft_c2r", lambda: [held(torch.complex(_(*S), _(*S))), [2], 1, 6]),
+    # places between values
+    *[
+        ("grid_sampler_2d", lambda how=how: [image(), _(2, 5, 3, 2), *how])
+        for how in ((0, 0, True), (0, 1, False), (0, 2, True), (1, 0, False), (2, 2, False))
+    ],
+    ("grid_sampler_3d", lambda: [_(1, 2, 3, 4, 5), _(1, 2, 2, 3, 3), 0, 2, False]),
+    ("upsample_bicubic2d.vec", lambda: [image(), [9, 11], True, None]),
+    ("upsample_bicubic2d.vec", lambda: [image(), None, False, [1.7, 2.0]]),
+    ("bucketize.Tensor", lambda: [_(*S), torch.linspace(-1, 1, 5).double(), {"right": True}]),
+    ("searchsorted.Tensor", lambda: [_(3, 5).sort(-1)[0].detach(), _(3, 2)]),
+    # matrices
+    ("linalg_cholesky_ex", lambda: [definite()]),
+    ("linalg_cholesky_ex", lambda: [definite(), {"upper": True}]),
+    ("cholesky_solve", lambda: [_(2, 3, 4), held(definite().tril())]),
+    ("cholesky_solve", lambda: [_(2, 3, 4), held(definite().triu()), True]),
+    ("linalg_solve_triangular", lambda: [definite(), _(2, 3, 4), {"upper": False}]),
+    ("linalg_solve_triangular", lambda: [definite(), _(2, 4, 3), {"upper": True, "left": False}]),
+    ("linalg_inv_ex", lambda: [definite()]),
+    ("_linalg_solve_ex", lambda: [definite(), _(2, 3, 4)]),
+    ("_linalg_solve_ex", lambda: [definite(), _(2, 3)]),
+    ("_linalg_solve_ex", lambda: [definite(), _(2, 4, 3), {"left": False}]),
+    ("_linalg_det", lambda: [definite()]),
+    ("linalg_matrix_exp", lambda: [definite()]),
+    ("linalg_pinv.atol_rtol_tensor", lambda: [_(2, 4, 3)]),
     # look-ups
+    *[
+        ("_embedding_bag", lambda how=how: [_(7, 3), whole(7, 6), torch.tensor([0, 2, 5]), *how])
+        for how in (
+            (),
+            (False, 1),
+            (False, 2),
+            (False, 0, False, None, True),
+            (False, 1, False, None, False, 3),
+            (False, 2, False, None, False, 3),
+        )
+    ],
+    ("_embedding_bag", lambda: [_(7, 3), whole(7, 4), torch.tensor([0, 2]), False, 0, False, _(4)]),
     ("embedding", lambda: [_(7, 3), whole(7, 2, 5)]),
     ("embedding", lambda: [_(7, 3), whole(3, 2, 5), 1]),
     ("index_select", lambda: [_(*S), 1, whole(3, 5)]),
@@ -196,6 +260,7 @@ CASES = [
     ],
     ("max_pool2d_with_indices", lambda: [image(), [3, 2], [2, 2], [1, 1]]),
     ("max_pool2d_with_indices", lambda: [image(), [2, 2], [2, 2], [0, 0], [1, 1], True]),
+    ("max_pool2d_with_indices", lambda: [image(), [2, 3], [2, 1], [1, 1], [2, 1], True]),
     ("avg_pool2d", lambda: [image(), [3, 3], [2, 2], [1, 1]]),
     ("avg_pool2d", lambda: [image(), [3, 3], [2, 2], [1, 1], True]),
     ("avg_pool2d", lambda: [image(), [3, 3], [2, 2], [1, 1], True, False]),
@@ -224,10 +289,13 @@ CASES = [
 
 
 def test_operations__every_family_is_in_the_table():
-    assert len(FAMILIES) == 9 and len(OPERATIONS) > 300
+    assert len(FAMILIES) == 13 and len(OPERATIONS) > 300
     for name in OPERATIONS:
         if name.partition(".")[0] not in ("parenvs", "prims", "transformers"):
             packet, _, overload = name.partition(".")
+            if OPERATIONS[name].__module__.endswith(".control"):
+                assert getattr(torch.ops.higher_order, packet)
+                continue
             found = getattr(torch.ops.aten, packet)
             assert (overload or "default") in found.overloads(), name
 
@@ -277,8 +345,9 @@ def in_pytorch(number):
     trained = [t for t in tensors(given) if t.requires_grad]
     if not made[0].requires_grad:
         return made, []
-    weights = torch.linspace(-1, 1, made[0].numel(), dtype=torch.float64).reshape(made[0].shape)
-    return made, torch.autograd.grad((made[0] * weights).sum(), trained, allow_unused=True)
+    first = torch.view_as_real(made[0]) if made[0].is_complex() else made[0]
+    weights = torch.linspace(-1, 1, first.numel(), dtype=torch.float64).reshape(first.shape)
+    return made, torch.autograd.grad((first * weights).sum(), trained, allow_unused=True)
 
 
 def in_jax(number):
@@ -301,7 +370,10 @@ def in_jax(number):
             new[k] = leaf
         made = OPERATIONS[name](*rebuilt(arrays, iter(new)), **how)
         made = list(made) if isinstance(made, (tuple, list)) else [made]
+        made = [x() if callable(x) else x for x in made]
         first = made[0]
+        if jax.numpy.iscomplexobj(first):
+            first = jax.numpy.stack([first.real, first.imag], -1)
         if not jax.numpy.issubdtype(first.dtype, jax.numpy.floating):
             return 0.0, made
         weights = jax.numpy.linspace(-1, 1, first.size).reshape(first.shape)
@@ -330,12 +402,31 @@ def test_operation__values_and_gradients_are_pytorchs(group):
         name, (theirs, wanted_gradients) = CASES[number][0], in_pytorch(number)
         for mine, wanted in zip(ours, theirs, strict=False):
             if mine is not None and wanted.numel():
-                wanted = wanted.detach().numpy()
+                wanted = wanted.detach().resolve_conj().numpy()
                 mine = mine.astype(wanted.dtype)
                 np.testing.assert_allclose(mine, wanted, 1e-9, 1e-9, err_msg=name)
         for mine, wanted in zip(gradients, wanted_gradients, strict=False):
             wanted = np.zeros(mine.shape) if wanted is None else wanted.numpy()
             np.testing.assert_allclose(mine, wanted, 1e-8, 1e-8, err_msg=name)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_scaled_product__multiplies_as_pytorch_does(rows):
+    torch.manual_seed(0)
+    x, y = torch.randn(16, 32), torch.randn(48, 32)
+    scales = [torch.rand(16, 1), torch.rand(1, 48)] if rows else [torch.rand(()), torch.rand(())]
+    narrow = [t.to(torch.float8_e4m3fn) for t in (x, y)]
+    bias = None if rows else torch.randn(48).bfloat16()
+    how = {"out_dtype": torch.bfloat16}
+    wanted = torch._scaled_mm(narrow[0], narrow[1].t(), *scales, bias, **how).float()
+    left, right = (
+        jax.numpy.asarray(t.float().numpy()).astype(jax.numpy.float8_e4m3fn) for t in narrow
+    )
+    ours = OPERATIONS["_scaled_mm"](
+        left, right.T, *map(to_jax, scales), bias=None if rows else to_jax(bias.float()),
+        out_dtype=jax.numpy.bfloat16,
+    )  # fmt: skip
+    np.testing.assert_allclose(ours.astype("float32"), wanted.numpy(), 2e-2, 2e-2)
 
 
 @pytest.mark.slow
@@ -351,3 +442,8 @@ def test_random__is_drawn_as_asked():
     assert not np.array_equal(uniform, OPERATIONS["rand"]([20000], key=key))
     low = OPERATIONS["randint.low"](3, 7, [1000], key=key)
     assert set(np.unique(low).tolist()) == {3, 4, 5, 6}
+    assert sorted(OPERATIONS["randperm"](50, key=key).tolist()) == list(range(50))
+    shares = jax.numpy.asarray([0.0, 3.0, 1.0])
+    drawn = OPERATIONS["multinomial"](shares, 20000, True, key=key)
+    assert abs(float((drawn == 1).mean()) - 0.75) < 0.02 and int(drawn.min()) == 1
+    assert set(OPERATIONS["multinomial"](shares, 2, key=key).tolist()) == {1, 2}

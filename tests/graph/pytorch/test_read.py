@@ -9,6 +9,8 @@ from cases import slow
 torch = pytest.importorskip("torch", "2.9", reason="extra torch")
 jax = pytest.importorskip("jax", reason="extra jax")
 
+from torch._higher_order_ops import while_loop  # noqa: E402
+
 from parenvs import ParenvsError, from_torch  # noqa: E402
 from parenvs.graph.graph import Role  # noqa: E402
 from parenvs.graph.proto import ELEMENT_TYPES  # noqa: E402
@@ -110,11 +112,14 @@ def test_gradients__stop_where_the_module_says():
 def test_errors__name_the_operation_and_the_submodule():
     class Inner(torch.nn.Module):
         def forward(self, x):
-            return torch.linalg.qr(x)[0] + torch.special.bessel_j0(x)
+            return torch.special.bessel_y0(x) + torch.special.bessel_j0(x)
 
     whole = torch.nn.Sequential(torch.nn.Linear(4, 4), Inner())
     text = error_of(whole, torch.ones(4, 4), loss=torch.sum)
-    assert "linalg_qr (in 1)" in text and "special_bessel_j0 (in 1)" in text
+    line = Inner.forward.__code__.co_firstlineno + 1
+    for name in ("special_bessel_y0", "special_bessel_j0"):
+        assert f"{name} (in 1, called at {__file__}:{line})" in text
+    assert "did you mean" not in text
 
     class Routed(torch.nn.Module):
         def forward(self, x):
@@ -129,6 +134,112 @@ def test_errors__name_the_operation_and_the_submodule():
     )
     assert "no torch.nn.Module" in error_of("model.pt")
     assert "numpy" in error_of(Dense(), np.ones((8, 4)))
+
+
+LIBRARY = """
+import torch
+
+class Skipped(torch.nn.Module):
+    def forward(self, x):
+        if self.training and torch.rand(()) < 0.1:
+            return x
+        return x.square()
+
+class Odd(torch.nn.Module):
+    def forward(self, x):
+        return torch.special.bessel_j0(x)
+"""
+
+
+def test_errors__name_a_librarys_line_and_evaluation_first_where_it_helps(tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "some_library.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(str(folder))
+    from some_library import Odd, Skipped
+
+    whole = torch.nn.Sequential(torch.nn.Linear(4, 4), Skipped(), torch.nn.Dropout().eval())
+    text = error_of(whole, BATCH, loss=torch.sum)
+    assert text.startswith(f"{folder / 'some_library.py'}:6: Sequential, submodule 1 (Skipped)")
+    first, _, others = text.partition("; ")[2].partition("; or ")
+    assert first.startswith("call .eval() on the module first") and "mask them" in others
+    assert whole.training and whole[1].training and not whole[2].training
+    odd = error_of(torch.nn.Sequential(torch.nn.Linear(4, 4), Odd()), BATCH, loss=torch.sum)
+    assert f"special_bessel_j0 (in 1, called at {folder / 'some_library.py'}:12)" in odd
+    assert ".eval()" not in odd
+
+
+class Packed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.LSTM(4, 4, batch_first=True)
+
+    def forward(self, x, lengths):
+        x = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        return torch.nn.utils.rnn.pad_packed_sequence(self.layer(x)[0], batch_first=True)[0].mean()
+
+
+class Repeated(torch.nn.Module):
+    def __init__(self, trained):
+        super().__init__()
+        self.dense, self.trained = torch.nn.Linear(4, 4), trained
+
+    def forward(self, x):
+        y = x if not self.trained else self.dense(x)
+        _, y = while_loop(lambda k, y: k < 3, lambda k, y: (k + 1, y * 2), (torch.tensor(0), y))
+        return self.dense(y).sum()
+
+
+def test_errors__say_what_to_write_in_the_place_of_packed_sequences_and_open_loops():
+    text = error_of(Packed(), torch.ones(3, 5, 4), torch.tensor([5, 3, 2]))
+    assert "give the recurrent layer the padded batch, and mask" in text
+    assert from_torch(Repeated(False), BATCH, optimiser="sgd").parameter_bytes == 80
+    text = error_of(Repeated(True), BATCH)
+    assert "a loop whose length depends on values; write a loop of fixed length" in text
+
+
+def test_exported_program__is_read_as_its_module(tmp_path, monkeypatch):
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), Dense(), torch.nn.BatchNorm1d(4))
+    module[0].bias.requires_grad_(False)
+    program = torch.export.export(module, (BATCH,))
+    mine, theirs = (
+        from_torch(thing, *given, loss=torch.nn.functional.mse_loss, targets=(BATCH,))
+        for thing, given in ((module, (BATCH,)), (program, ()))
+    )
+    assert theirs.name == mine.name == "Sequential"
+    assert theirs.paths == mine.paths and "1/dense/weight" in mine.paths
+    np.testing.assert_array_equal(theirs.parameter_role, mine.parameter_role)
+    np.testing.assert_array_equal(theirs.opcode, mine.opcode)
+    assert any("1/dense" in name for name in theirs.strings)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "torch_program.py").write_text(PROGRAM)
+    try:
+        for name in ("program", "make"):
+            graph = graph_of(f"torch_program.py:{name}")
+            assert graph.paths[:2] == ["bias", "weight"] and graph.batch_size == 6
+        assert graph_of("torch_program.py:pair", "both").batch_size == 6
+    finally:
+        sys.modules.pop("torch_program", None)
+
+
+PROGRAM = """
+import torch
+
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x).square().mean()
+
+program = torch.export.export(Net(4, 4), (torch.ones(6, 4),))
+
+def make():
+    return program
+
+def pair():
+    return torch.export.export(torch.nn.Linear(4, 4), (torch.ones(6, 4),)), torch.nn.MSELoss()
+
+def both():
+    return torch.ones(6, 4), torch.ones(6, 4)
+"""
 
 
 SCRIPT = """

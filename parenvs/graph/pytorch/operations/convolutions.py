@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -89,12 +89,52 @@ def _max_pool(
     padding: Sizes = (0,),
     dilation: Sizes = (1,),
     ceil_mode: bool = False,
-) -> tuple[Array, None]:
-    if any(d != 1 for d in dilation):
-        raise NotImplementedError("dilated pooling")
-    sizes, strides, pads = _windows(x, kernel, stride, padding, ceil_mode)
-    low = -jnp.inf if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.iinfo(x.dtype).min
-    return lax.reduce_window(x, np.asarray(low, x.dtype), lax.max, sizes, strides, pads), None
+) -> tuple[Array, Callable[[], Array]]:
+    """Take the maximum of each window, and its place among all places of an image, if asked for."""
+    count, lead = len(kernel), x.ndim - len(kernel)
+    wide = list(dilation) * count if len(dilation) == 1 else list(dilation)
+    reach = [d * (k - 1) + 1 for d, k in zip(wide, kernel, strict=True)]
+    _, strides, pads = _windows(x, reach, list(stride) or list(kernel), padding, ceil_mode)
+    floating = jnp.issubdtype(x.dtype, jnp.inexact)
+    low = np.asarray(-jnp.inf if floating else jnp.iinfo(x.dtype).min, x.dtype)
+    offsets = [[o * d for o, d in zip(offset, wide, strict=True)] for offset in np.ndindex(*kernel)]
+
+    def windows(padded: Array, first: int) -> Array:
+        """What lies at each offset of each window, the offsets last."""
+        parts = []
+        for offset in offsets:
+            end = list(padded.shape[:first])
+            for size, o, r, step in zip(
+                padded.shape[first:], offset, reach, strides[lead:], strict=True
+            ):
+                end.append(o + (size - r) // step * step + 1)
+            steps = [1] * first + list(strides[lead:])
+            parts.append(lax.slice(padded, [0] * first + offset, end, steps))
+        return jnp.stack(parts, -1)
+
+    def places() -> Array:
+        padded = lax.pad(lax.stop_gradient(x), low, [(a, b, 0) for a, b in pads])
+        best = jnp.argmax(windows(padded, lead), -1)
+        own = np.arange(math.prod(x.shape[lead:])).reshape(x.shape[lead:])
+        choices = windows(jnp.asarray(np.pad(own, pads[lead:])), 0)
+        choices = jnp.broadcast_to(choices, (*best.shape, len(offsets)))
+        return jnp.take_along_axis(choices, best[..., None], -1)[..., 0]
+
+    if any(d != 1 for d in wide):  # JAX has no gradient of dilated windows
+        padded = lax.pad(x, low, [(a, b, 0) for a, b in pads])
+        return jnp.max(windows(padded, lead), -1), places
+    sizes = (1,) * lead + tuple(kernel)
+    return lax.reduce_window(x, low, lax.max, sizes, strides, pads), places
+
+
+@operation("max_unpool2d", "max_unpool3d")
+def _max_unpool(x: Array, places: Array, output: Sizes, *_: Any) -> Array:
+    count = len(output)
+    lead = x.shape[: x.ndim - count]
+    flat, at = x.reshape(*lead, -1), places.reshape(*lead, -1)
+    index = [lax.broadcasted_iota(jnp.int32, at.shape, axis) for axis in range(len(lead))]
+    made = jnp.zeros((*lead, math.prod(output)), x.dtype).at[(*index, at)].set(flat)
+    return made.reshape(*lead, *output)
 
 
 @operation("avg_pool1d", "avg_pool2d", "avg_pool3d")

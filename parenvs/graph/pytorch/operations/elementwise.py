@@ -129,6 +129,15 @@ _enter(
         "nan_to_num": lambda x, nan=None, posinf=None, neginf=None: jnp.nan_to_num(
             x, nan=nan or 0.0, posinf=posinf, neginf=neginf
         ),
+        "i0": special.i0,
+        "special_i0e": special.i0e,
+        "special_i1": special.i1,
+        "special_i1e": special.i1e,
+        "polygamma": lambda n, x: special.polygamma(n, x),
+        "special_erfcx": lambda x: _scaled_erfc(x),
+        "fake_quantize_per_tensor_affine_cachemask": lambda x, scale, zero, low, high: _quantised(
+            x, scale, zero, low, high
+        ),
         "real": jnp.real,
         "imag": jnp.imag,
         "_conj conj": jnp.conj,
@@ -140,6 +149,29 @@ _enter(
 
 def _times(x: Any, factor: float) -> Any:
     return x if factor == 1 else x * factor
+
+
+def _quantised(x: Array, scale: Any, zero: Any, low: int, high: int) -> tuple[Array, Array]:
+    """Round to whole multiples of a scale; the gradient passes where nothing is cut off."""
+    whole = jnp.round(x / scale) + zero
+    inside = (whole >= low) & (whole <= high)
+    made = (jnp.clip(whole, low, high) - zero) * scale
+    through = jnp.where(inside, x - lax.stop_gradient(x), 0)
+    return lax.stop_gradient(made) + through, inside
+
+
+@operation("fake_quantize_per_channel_affine_cachemask")
+def _quantised_by_channel(
+    x: Array, scale: Array, zero: Array, axis: int, low: int, high: int
+) -> tuple[Array, Array]:
+    shape = [1] * x.ndim
+    shape[axis] = -1
+    return _quantised(x, scale.reshape(shape), zero.reshape(shape), low, high)
+
+
+def _scaled_erfc(x: Array) -> Array:
+    """The complementary error function, times what it shrinks by."""
+    return jnp.exp(special.log_ndtr(-math.sqrt(2) * x) + math.log(2) + jnp.square(x))
 
 
 def _clamp(x: Array, low: Any = None, high: Any = None) -> Array:

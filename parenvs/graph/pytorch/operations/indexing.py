@@ -21,6 +21,49 @@ def _embedding(
     return jnp.where((ids == padding_idx)[..., None], lax.stop_gradient(rows), rows)
 
 
+@operation("_embedding_bag")
+def _embedding_bag(
+    table: Array,
+    ids: Array,
+    offsets: Array,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Array | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+    *,
+    bag_size: int | None = None,
+) -> tuple[Array, None, None, None]:
+    """Sum (mode 0), average (1) or take the maximum (2) of the rows of each bag.
+
+    Bags of ``bag_size`` places each are a dimension of their own, so that they can be split.
+    """
+    if scale_grad_by_freq:
+        raise NotImplementedError("gradients scaled by how often a row is looked up")
+    rows = jnp.take(table, ids, axis=0, mode="clip")
+    kept = jnp.ones(ids.shape, jnp.bool_) if padding_idx < 0 else ids != padding_idx
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights[:, None]
+    bags = offsets.shape[0] - int(include_last_offset)
+    low = -jnp.inf if mode == 2 else 0
+    if padding_idx >= 0:
+        rows = jnp.where(kept[:, None], rows, jnp.asarray(low, rows.dtype))
+    if bag_size is not None:
+        rows, kept = rows.reshape(bags, bag_size, -1), kept.reshape(bags, bag_size)
+        made, counts = (jnp.max if mode == 2 else jnp.sum)(rows, 1), jnp.sum(kept, 1)
+    else:
+        at = jnp.sum(offsets[:bags] <= lax.iota(offsets.dtype, ids.shape[0])[:, None], -1) - 1
+        start = jnp.full((bags, rows.shape[1]), low, rows.dtype)
+        made = start.at[at].max(rows) if mode == 2 else start.at[at].add(rows)
+        counts = jnp.zeros((bags,), jnp.int32).at[at].add(kept.astype(jnp.int32))
+    if mode == 1:
+        made = made / jnp.maximum(counts, 1).astype(made.dtype)[:, None]
+    if mode == 2:
+        made = jnp.where(counts[:, None] > 0, made, 0)
+    return made, None, None, None
+
+
 @operation("index_select")
 def _index_select(x: Array, dim: int, index: Array) -> Array:
     return jnp.take(x, index, axis=dim, mode="clip")

@@ -34,6 +34,50 @@ def _addmm(start: Array, x: Array, y: Array, beta: float = 1, alpha: float = 1) 
     return product + (start if beta == 1 else beta * start) if beta else product
 
 
+@operation("_int_mm")
+def _whole_numbers(x: Array, y: Array) -> Array:
+    return lax.dot(x, y, preferred_element_type=jnp.int32)
+
+
+@operation("_weight_int8pack_mm")
+def _packed_product(x: Array, weight: Array, scales: Array) -> Array:
+    return _linear(x, weight.astype(x.dtype)) * scales
+
+
+@operation("_scaled_mm")
+def _scaled_product(
+    x: Array,
+    y: Array,
+    scale_a: Array,
+    scale_b: Array,
+    bias: Array | None = None,
+    scale_result: Array | None = None,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> Array:
+    """Multiply 8-bit matrices and scale the product: by one number each, or row and column."""
+    rows = scale_a.ndim < 2 or scale_a.shape in ((1, 1), (x.shape[0], 1))
+    columns = scale_b.ndim < 2 or scale_b.shape in ((1, 1), (1, y.shape[1]))
+    if not (rows and columns):
+        raise NotImplementedError("scales of blocks of a matrix")
+    made = lax.dot(x, y, preferred_element_type=jnp.float32)
+    made = made * scale_a.astype(jnp.float32) * scale_b.astype(jnp.float32)
+    made = made if bias is None else made + bias.astype(jnp.float32)
+    made = made if scale_result is None else made * scale_result
+    return made.astype(out_dtype or x.dtype)
+
+
+@operation("_cdist_forward")
+def _distances(x: Array, y: Array, p: float = 2.0, compute_mode: int | None = None) -> Array:
+    """Distances of all rows to each other: Euclidean ones by a product, as PyTorch's are."""
+    if p != 2:
+        away = jnp.abs(x[..., :, None, :] - y[..., None, :, :])
+        return jnp.max(away, -1) if math.isinf(p) else jnp.sum(away**p, -1) ** (1 / p)
+    squares = jnp.sum(x * x, -1)[..., :, None] + jnp.sum(y * y, -1)[..., None, :]
+    squares = squares - 2 * jnp.matmul(x, jnp.swapaxes(y, -1, -2))
+    return jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)
+
+
 @operation("einsum")
 def _einsum(equation: str, operands: Sequence[Array], path: Any = None) -> Array:
     return jnp.einsum(equation, *operands)

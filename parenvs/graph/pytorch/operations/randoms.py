@@ -116,6 +116,36 @@ def _randint_from_zero(high: int, size: Sequence[int], dtype: Any = None, *, key
     return _randint(0, high, size, key=key)
 
 
+@random("randperm")
+def _randperm(count: int, dtype: Any = None, *, key: Key) -> Array:
+    places = lax.iota(jnp.int32, count)
+    return lax.sort((key.bits((count,)), places), num_keys=1)[1]
+
+
+@random("multinomial")
+def _multinomial(shares: Array, count: int, replacement: bool = False, *, key: Key) -> Array:
+    """Draw places by their shares: those of the largest logarithms with Gumbel noise."""
+    shape = (*shares.shape[:-1], count, shares.shape[-1]) if replacement else shares.shape
+    noise = -jnp.log(-jnp.log(key.uniform(shape) + 2.0**-25))
+    scores = jnp.log(shares[..., None, :] if replacement else shares) + noise
+    return jnp.argmax(scores, -1) if replacement else lax.top_k(scores, count)[1]
+
+
+@random("rrelu_with_noise_functional")
+def _rrelu(
+    x: Array,
+    noise: Array,
+    low: float = 0.125,
+    high: float = 1 / 3,
+    training: bool = False,
+    *,
+    key: Key,
+) -> tuple[Array, Array]:
+    slope = low + (high - low) * key.uniform(x.shape) if training else (low + high) / 2
+    slope = jnp.where(x > 0, 1, slope).astype(x.dtype)
+    return x * slope, slope
+
+
 @random("exponential")
 def _exponential(x: Array, rate: float = 1.0, *, key: Key) -> Array:
     return -jnp.log1p(-key.uniform(x.shape)) / rate

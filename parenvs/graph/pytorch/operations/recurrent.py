@@ -12,7 +12,8 @@ from jax import Array, lax
 from parenvs.graph.pytorch.operations.table import random
 
 State = tuple[Array, ...]
-Cell = Callable[[State, Array, Array, "Array | None"], State]
+Cell = Callable[..., State]
+"""Computes the next state of a state, the input's product, the weight and the bias."""
 
 
 def _dense(x: Array, weight: Array, bias: Array | None) -> Array:
@@ -20,11 +21,14 @@ def _dense(x: Array, weight: Array, bias: Array | None) -> Array:
     return product if bias is None else product + bias
 
 
-def _lstm_cell(state: State, given: Array, weight: Array, bias: Array | None) -> State:
+def _lstm_cell(
+    state: State, given: Array, weight: Array, bias: Array | None, projection: Array | None = None
+) -> State:
     gates = given + _dense(state[0], weight, bias)
     enter, forget, new, leave = jnp.split(gates, 4, -1)
     cell = jax.nn.sigmoid(forget) * state[1] + jax.nn.sigmoid(enter) * jnp.tanh(new)
-    return jax.nn.sigmoid(leave) * jnp.tanh(cell), cell
+    out = jax.nn.sigmoid(leave) * jnp.tanh(cell)
+    return out if projection is None else _dense(out, projection, None), cell
 
 
 def _gru_cell(state: State, given: Array, weight: Array, bias: Array | None) -> State:
@@ -56,20 +60,22 @@ def _run(
     training, whether both directions, and whether the batch comes first.
     """
     has_biases, layers, dropout, train, bidirectional, batch_first = how
-    each = 4 if has_biases else 2
-    if len(weights) != each * layers * (1 + bidirectional):
-        raise NotImplementedError("projections of a recurrent layer")
+    each, over = divmod(len(weights), layers * (1 + bidirectional))
+    projected = each - (4 if has_biases else 2)
+    if over or projected not in (0, 1):
+        raise NotImplementedError(f"{len(weights)} weights of a recurrent layer")
     x = x.swapaxes(0, 1) if batch_first else x
     last: list[State] = []
     for layer in range(layers):
         directions = []
         for back in range(1 + bidirectional):
             number = layer * (1 + bidirectional) + back
-            of_input, of_state, *biases = weights[each * number : each * (number + 1)]
-            bias, own = biases or (None, None)
+            of_input, of_state, *others = weights[each * number : each * (number + 1)]
+            bias, own = others[:2] if has_biases else (None, None)
+            held = (of_state, own, *others[len(others) - projected :])
 
-            def step(state: State, given: Array, w: Array = of_state, b: Any = own) -> Any:
-                state = cell(state, given, w, b)
+            def step(state: State, given: Array, held: Any = held) -> Any:
+                state = cell(state, given, *held)
                 return state, state[0]
 
             start = tuple(state[number] for state in states)

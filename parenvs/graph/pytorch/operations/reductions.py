@@ -160,6 +160,47 @@ def _cumprod(x: Array, dim: int, dtype: Any = None) -> Array:
     return jnp.cumprod(x, dim, dtype=dtype)
 
 
+def _running(x: Array, dim: int, largest: bool) -> tuple[Array, Array]:
+    dim %= max(x.ndim, 1)
+    made = (lax.cummax if largest else lax.cummin)(lax.stop_gradient(x), dim)
+    own = lax.broadcasted_iota(jnp.int32, x.shape, dim)
+    places = lax.cummax(jnp.where(x == made, own, 0), dim)
+    return jnp.take_along_axis(x, places, axis=dim, mode="clip"), places
+
+
+@operation("cummax")
+def _cummax(x: Array, dim: int) -> tuple[Array, Array]:
+    return _running(x, dim, True)
+
+
+@operation("cummin")
+def _cummin(x: Array, dim: int) -> tuple[Array, Array]:
+    return _running(x, dim, False)
+
+
+def _ranked(x: Array, rank: int, dim: int, keepdim: bool) -> tuple[Array, Array]:
+    """The element of a rank along a dimension, and its place."""
+    own = lax.broadcasted_iota(jnp.int32, x.shape, dim % x.ndim)
+    values, places = lax.sort((x, own), dimension=dim % x.ndim, num_keys=1, is_stable=True)
+    one = tuple(lax.index_in_dim(y, rank, dim % x.ndim, keepdims=keepdim) for y in (values, places))
+    return one[0], one[1]
+
+
+@operation("kthvalue")
+def _kth(x: Array, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
+    return _ranked(x, k - 1, dim, keepdim)
+
+
+@operation("median.dim", "nanmedian.dim")
+def _median_along(x: Array, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
+    return _ranked(x, (x.shape[dim] - 1) // 2, dim, keepdim)
+
+
+@operation("median", "nanmedian")
+def _median(x: Array) -> Array:
+    return _ranked(x.ravel(), (x.size - 1) // 2, 0, False)[0]
+
+
 @operation("logcumsumexp")
 def _logcumsumexp(x: Array, dim: int) -> Array:
     return lax.cumlogsumexp(x, dim % x.ndim)

@@ -208,6 +208,26 @@ def _as_strided(x: Array, size: Dims, stride: Dims, storage_offset: int | None =
     return jnp.take(x.ravel(), places)
 
 
+@operation("unfold")
+def _unfold(x: Array, dim: int, size: int, step: int) -> Array:
+    """Put the windows of a dimension in its place, and what is in them last."""
+    if not x.ndim:
+        return jnp.broadcast_to(x, (size,))
+    dim %= x.ndim
+    count = (x.shape[dim] - size) // step + 1
+    if size <= step:
+        x = lax.slice_in_dim(x, 0, min(count * step, x.shape[dim]), axis=dim)
+        x = lax.pad(
+            x,
+            jnp.zeros((), x.dtype),
+            [(0, count * step - n if axis == dim else 0, 0) for axis, n in enumerate(x.shape)],
+        )
+        split = x.reshape(*x.shape[:dim], count, step, *x.shape[dim + 1 :])
+        return jnp.moveaxis(lax.slice_in_dim(split, 0, size, axis=dim + 1), dim + 1, -1)
+    places = np.arange(count)[:, None] * step + np.arange(size)
+    return jnp.moveaxis(jnp.take(x, places, axis=dim, mode="clip"), dim + 1, -1)
+
+
 @operation("tril")
 def _tril(x: Array, diagonal: int = 0) -> Array:
     return jnp.tril(x, diagonal)
