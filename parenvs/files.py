@@ -1,17 +1,21 @@
 """Writes files and folders so that a kill leaves the old or the new, never a part of either.
 
 What a killed process left under a temporary name is removed when the next one writes to the folder.
+Links are followed, and what is no file stays what it is: pipes and devices are written to.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import io
 import json
 import os
 import re
 import secrets
 import shutil
+import stat
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -40,19 +44,36 @@ _held: set[tuple[Path, int]] = set()
 def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
     """Open a temporary file beside ``path``; rename it over ``path`` when the block succeeds.
 
-    File and folder are on the disk when the block ends (``fsync``).
+    File and folder are on the disk when the block ends (``fsync``). A link is followed, also one to
+    a file that is not there yet; a file keeps its permissions. A pipe or a device of characters is
+    written to when the block succeeds.
 
     Args:
         path: the file to write; missing parent folders are created.
         mode: ``"wb"`` or ``"w"`` (UTF-8; lines end with a newline alone on every system).
+
+    Raises:
+        ParenvsError: the path is a folder, a socket, a disk, or a pipe that nobody reads any more.
+        OSError: it cannot be written; the error names the path.
     """
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(target.parent)
+    with naming(path):
+        found = _status(path)
+        if (found is not None and not stat.S_ISREG(found.st_mode)) or _printed(found):
+            with _through(path, found, mode) as stream:
+                yield stream
+            return
+        target = Path(os.path.realpath(path))
+        if found is not None and not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    with naming(path, target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target.parent)
     temporary = _temporary(target.parent, target.name[:40])
     try:
-        encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
-        with temporary.open(mode.replace("w", "x"), encoding=encoding, newline=newline) as stream:
+        with naming(path, temporary), _opened(temporary, mode.replace("w", "x")) as stream:
+            if found is not None:
+                with suppress(OSError):  # some file systems have no permissions
+                    temporary.chmod(stat.S_IMODE(found.st_mode))
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -61,6 +82,69 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(target.parent)
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str], *aliases: Path) -> Iterator[None]:
+    """Let the errors of the system in the block that name no file, or an alias, name ``path``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, *aliases, *map(str, aliases)):
+            raise
+        raise type(error)(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
+    """What the system says of what a path leads to; None if there is nothing yet."""
+    try:
+        return Path(path).stat()
+    except FileNotFoundError:
+        return None
+
+
+def _printed(found: os.stat_result | None) -> int:
+    """The number, 1 or 2, under which this process has a file open to print to it; 0 if none."""
+    for number in (1, 2):
+        with suppress(OSError):  # it is closed
+            if found is not None and os.path.samestat(os.fstat(number), found):
+                return number
+    return 0
+
+
+def _opened(path: str | os.PathLike[str] | int, mode: str) -> IO:
+    """Open a file in binary or as ``replacing`` says of text."""
+    encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
+    return open(path, mode, encoding=encoding, newline=newline)  # noqa: PTH123 - numbers
+
+
+@contextmanager
+def _through(path: str | os.PathLike[str], found: os.stat_result | None, mode: str) -> Iterator[IO]:
+    """Collect what is written, and write it to a pipe or a device when the block succeeds.
+
+    Raises:
+        ParenvsError: see ``replacing``.
+    """
+    kind = found.st_mode if found is not None else 0
+    for is_one, words in (
+        (stat.S_ISDIR, "is a folder; name a file in it"),
+        (stat.S_ISSOCK, "is a socket, which cannot be written to as a file; name another"),
+        (stat.S_ISBLK, "is a disk, which is not written over; name a file"),
+    ):
+        if is_one(kind):
+            raise ParenvsError(f"{os.fspath(path)}: {words}")
+    held = io.BytesIO()
+    stream: IO = held if "b" in mode else io.TextIOWrapper(held, "utf-8", newline="\n")
+    yield stream
+    stream.flush()
+    number = _printed(found)  # it is written to where this process has come to in it
+    if number:
+        (sys.stdout if number == 1 else sys.stderr).flush()
+    try:
+        with _opened(os.dup(number) if number else path, "wb") as out:
+            out.write(held.getvalue())
+    except BrokenPipeError:
+        raise ParenvsError(f"{os.fspath(path)}: nobody reads from this pipe any more") from None
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -78,14 +162,28 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Args:
         path: the folder to replace, or to make; missing parent folders are created.
+
+    Raises:
+        ParenvsError: the path is no folder, or the folder in which this process works.
+        OSError: it cannot be written; the error names the path.
     """
-    target = Path(path).resolve()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(target.parent)
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_dir():
+        raise ParenvsError(f"{os.fspath(path)}: is no folder; name another")
+    if Path.cwd().is_relative_to(target):
+        raise ParenvsError(
+            f"{os.fspath(path)}: the folder in which this command works is not replaced; name "
+            "another"
+        )
+    with naming(path, target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target.parent)
     new = _temporary(target.parent, target.name)
-    new.mkdir()
+    with naming(path, new):
+        new.mkdir()
     try:
-        yield new
+        with naming(path, new):
+            yield new
         for root, _, names in os.walk(new):
             for name in names:
                 _sync(Path(root) / name)

@@ -1,13 +1,18 @@
 """What killed, failing and concurrent writers leave."""
 
+import errno
 import os
+import socket
+import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import killed_writers
 import pytest
+from cases import each
 
 from parenvs import files
 from parenvs.errors import ParenvsError
@@ -111,6 +116,98 @@ def test_files__long_names(tmp_path):
     path = tmp_path / ("ü" * 120 + ".json")
     files.write_text(path, "x")
     assert path.read_text() == "x"
+
+
+# What is no file.
+
+
+def test_files__pipes_and_devices_are_written_to(tmp_path):
+    """Neither is replaced, whoever writes."""
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    files.write_text(pipe, "x\n")
+    reader.join(5)
+    assert read == [b"x\n"] and stat.S_ISFIFO(pipe.stat().st_mode)
+    for device in ("/dev/full", "/dev/null"):
+        before = Path(device).stat().st_rdev
+        if device == "/dev/full":
+            with pytest.raises(OSError, match=r"No space left.*'/dev/full'"):
+                files.write_text(device, "x")
+        else:
+            files.write_text(device, "x")
+        assert stat.S_ISCHR(Path(device).stat().st_mode) and Path(device).stat().st_rdev == before
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_files__what_cannot_be_a_file_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("socket")
+    Path("folder").mkdir()
+    Path("circle").symlink_to("circle")
+    for name, words in (
+        (".", r"^\.: is a folder; name a file in it"), ("folder", "folder: is a folder"),
+        ("socket", "socket: is a socket"), ("circle", "symbolic links: 'circle'"),
+        ("", "is a folder"),
+    ):  # fmt: skip
+        with pytest.raises((ParenvsError, OSError), match=words):
+            files.write_text(name, "x")
+    for name, words in ((".", "in which this command works"), ("socket", "socket: is no folder")):
+        with pytest.raises(ParenvsError, match=words), files.replacing_folder(name):
+            pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["circle", "folder", "socket"]
+
+
+@each("there", [True, False])
+def test_files__links_are_followed(tmp_path, there):
+    target, link = tmp_path / f"deep{there}" / "plan.json", tmp_path / f"link{there}"
+    link.symlink_to(target)
+    if there:
+        files.write_text(target, "old")
+        target.chmod(0o600)
+    files.write_text(link, "new")
+    assert link.is_symlink() and target.read_text() == "new"
+    assert not there or stat.S_IMODE(target.stat().st_mode) == 0o600
+
+
+def test_files__what_stdout_is_gets_what_is_written_there(tmp_path):
+    code = "from parenvs import files; print('one'); files.write_text('/dev/stdout', 'two')"
+    with (tmp_path / "out").open("wb") as out:
+        subprocess.run(
+            [sys.executable, "-c", code], stdout=out, cwd=killed_writers.ROOT, check=True
+        )
+    assert (tmp_path / "out").read_text() == "one\ntwo"
+
+
+def test_files__errors_name_what_was_to_be_written(tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text("old")
+    full = pytest.raises(OSError, match=rf"No space left on device: '{path}'")
+    with full, files.replacing(path) as stream:
+        stream.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_files__what_may_not_be_written(tmp_path, monkeypatch):
+    """A file, or its folder; for the super-user nothing is so."""
+    path = tmp_path / "plan.json"
+    path.write_text("old")
+    monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != path)
+    with pytest.raises(PermissionError, match=rf"'{path}'"):
+        files.write_text(path, "new")
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied", str(files._temporary(tmp_path, "x")))
+
+    monkeypatch.setattr(files, "_opened", refuse)
+    monkeypatch.setattr(files, "_temporary", lambda *_: Path("t"))
+    monkeypatch.setattr(os, "access", lambda *_: True)
+    with pytest.raises(PermissionError, match=rf"'{path}'"):
+        files.write_text(path, "new")
+    assert path.read_text() == "old"
 
 
 # Locks.

@@ -18,7 +18,7 @@ from parenvs.core.registry import TASKS
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (
-    ("arrays", "errors", "machine", "markdown"),
+    ("arrays", "errors", "interrupts", "machine", "markdown"),
     ("files",),
     ("fields",),
     ("cluster",),

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.view import save
 from parenvs.view.tables import empty
 from parenvs.view.terminal import (
     Json,
@@ -15,10 +14,11 @@ from parenvs.view.terminal import (
     Seed,
     Step,
     example,
+    files_of,
     out,
     print_report,
-    say,
     say_json,
+    written,
 )
 
 if TYPE_CHECKING:
@@ -75,15 +75,13 @@ def elastic(
         with Step(f"{'hindsight' if policy is None else policy.name} on {problem.name}", 1.0):
             runs.append(_hindsight(problem, seed) if policy is None else
                         follow(problem, course, policy))  # fmt: skip
-    if as_json:
-        say_json({"runs": [run.to_json() for run in runs]})
-    else:
-        out.print(_table(runs))
-        print_report(runs[-2])
-    if plot is not None:
-        save(plot, runs[-2])
-        if not as_json:
-            say(f"picture written to {plot}")
+    work, lines = files_of(runs[-2], plot=plot)
+    with written(work, *lines, quiet=as_json):
+        if as_json:
+            say_json({"runs": [run.to_json() for run in runs]})
+        else:
+            out.print(_table(runs))
+            print_report(runs[-2])
 
 
 def _policies(problem: Elastic, names: list[str]) -> list[Policy]:

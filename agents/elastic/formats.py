@@ -18,6 +18,7 @@ from parenvs.agents.learning.elastic.network import features, rate, shapes
 from parenvs.core.leaderboard import PolicyError
 from parenvs.errors import did_you_mean, shown
 from parenvs.tasks.elastic.library import EVENTS, MAX_PLANS
+from parenvs.tasks.elastic.load import MEASURED, load_library
 from parenvs.tasks.elastic.tables import CHANGE_COLUMNS, PLAN_COLUMNS
 from parenvs.tasks.elastic.trace import MAX_INTERVALS, MAX_NODES
 from parenvs.tasks.elastic.turns import NUMBERS
@@ -242,9 +243,14 @@ def _table(tables: Any) -> Table:
     """Make a decision table."""
     if not isinstance(tables, dict) or not 1 <= len(tables) <= 16:
         raise PolicyError("field 'tables' must be an object of 1 to 16 libraries")
-    choices = {}
+    choices, known = {}, [load_library(model).name for model in MEASURED]
     for name, rows in tables.items():
         where = f"field 'tables.{name[:60]}'"
+        if name not in known:
+            raise PolicyError(
+                f"{where} is of no library that is played{did_you_mean(name[:80], known)}; known: "
+                f"{', '.join(known)}"
+            )
         array = _whole_numbers(rows, where)
         if array.ndim != 3 or array.shape[0] != EVENTS:
             raise PolicyError(

@@ -167,7 +167,7 @@ class ShardingProblem(TaskProblem):
 
     def words(self, cost: float) -> str:
         """See ``TaskProblem.words``: all digits."""
-        return f"{cost:,.0f}"
+        return f"{cost:,}" if isinstance(cost, int) else f"{cost:,.0f}"
 
 
 @lru_cache(maxsize=len(_EXPORTS))

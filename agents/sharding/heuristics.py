@@ -49,7 +49,7 @@ def random_plans(problem: Sharding, evaluations: int, rng: np.random.Generator) 
     """
     begin = time.perf_counter()
     board = _board(problem)
-    best, lowest = board.witness, float(board.reduced.cost(board.witness))
+    best, lowest = board.witness, board.reduced.cost(board.witness)
     for start in range(0, evaluations, EPISODES):
         count = min(EPISODES, evaluations - start)
         rows = np.arange(count)
@@ -61,8 +61,9 @@ def random_plans(problem: Sharding, evaluations: int, rng: np.random.Generator) 
             drawn = np.where(game.legal[open_], rng.random(game.legal[open_].shape), -1.0)
             game.play(open_, drawn.argmax(axis=1))
         cheapest = int(np.where(np.isnan(game.cost), np.inf, game.cost).argmin())
-        if game.cost[cheapest] < lowest:
-            best, lowest = game.chosen[cheapest, : len(board)].copy(), float(game.cost[cheapest])
+        chosen = game.chosen[cheapest, : len(board)]
+        if np.isfinite(game.cost[cheapest]) and board.reduced.cost(chosen) < lowest:
+            best, lowest = chosen.copy(), board.reduced.cost(chosen)
     return _answer(board, best, "random", evaluations, begin)
 
 

@@ -35,7 +35,7 @@ def reference_of(problem: Sharding) -> dict[str, Any]:
         "fingerprint": problem.fingerprint,
         "greedy": int(board_of(problem).reference),
         "length": int(answer.cost),
-        "bound": min(float(answer.bound or 0.0), float(answer.cost)),
+        "bound": min(answer.bound or 0, answer.cost),
         "proven": answer.proven,
         "strategies": list(answer.plan.strategies),
     }

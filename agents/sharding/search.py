@@ -201,7 +201,7 @@ class Search:
         self.tell(
             Status(
                 self.clock.spent,
-                None if self.chosen is None else round(self.cost) + constant,
+                None if self.chosen is None else self.reduced.cost(self.chosen),
                 None if not np.isfinite(self.bound) else self.whole_bound() + constant,
                 work,
             )

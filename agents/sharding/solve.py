@@ -94,7 +94,7 @@ def solve_iopddl(
         cost=cost,
         method="iopddl",
         proven=bound >= cost,
-        bound=float(bound),
+        bound=bound,
         evaluations=rounds,
         seconds=clock.spent,
         notes=notes,

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from parenvs.agents.learning.distributed.tasks import LOCAL, RAY, on_ray
 from parenvs.errors import ParenvsError
-from parenvs.files import locked, write_text
+from parenvs.files import locked, naming, write_text
 
 KeyOf = Callable[[dict[str, Any]], tuple[Any, ...]]
 """Gives what tells a row from others."""
@@ -95,7 +95,7 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
         text = _text(path)
         if not text.endswith("\n"):
             write_text(path, text[: text.rfind("\n") + 1])
-        with path.open("a", encoding="utf-8") as stream:
+        with naming(path), path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(record) + "\n")
 
 

@@ -28,6 +28,7 @@ from parenvs.view.terminal import (
     say_json,
     say_progress,
     say_text,
+    written,
 )
 
 _Kind = Annotated[str, typer.Option(help="Kind of the device: cpu or cuda.")]
@@ -286,11 +287,10 @@ def calibrate(
             found = measured(device, processes, repeats, sizes)
         else:
             found = calibrated(device, processes, repeats, sizes, meet=meet, seconds=timeout)
-    out.print(tables.calibration(found.rows))
-    for words in found.missing:
-        note(f"not measured: {words}")
-    found.save(path)
-    say(f"written to {path}; give it as --cluster {path}")
+    with written(lambda: found.save(path), f"written to {path}; give it as --cluster {path}"):
+        out.print(tables.calibration(found.rows))
+        for words in found.missing:
+            note(f"not measured: {words}")
 
 
 def profile(
@@ -332,9 +332,12 @@ def profile(
             from parenvs.clock.xla.profile import profiled as scopes
 
             found = scopes(*given)
-    out.print(tables.layers(found))
-    found.profile.to_csv(path, [f"parenvs profile {model} on {device}", *found.comments()])
-    say(f"written to {path}; plan it with --micro-batch {found.samples}")
+    head = [f"parenvs profile {model} on {device}", *found.comments()]
+    with written(
+        lambda: found.profile.to_csv(path, head),
+        f"written to {path}; plan it with --micro-batch {found.samples}",
+    ):
+        out.print(tables.layers(found))
 
 
 def run(

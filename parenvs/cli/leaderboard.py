@@ -195,14 +195,15 @@ def update(files: Files) -> None:
 
     with locked(tasks_file(), beside=True):  # what is read is what is replaced
         entries, refused = _accepted(files)
-        better = improvements(entries)
+        better, known = improvements(entries), tasks()
+        if better:
+            known.improved(better).save()
         for task, references in better.items():
             for name, new in references.items():
-                old = tasks().task(task).problems[name].reference
+                old = known.task(task).problems[name].reference
                 gain = f"{old.cost:.9g} ({old.method}) -> {new.cost:.9g} ({new.method})"
                 say(f"{task} {name}: {gain}")
         if better:
-            tasks().improved(better).save()
             say(f"references written to {tasks_file()}")
         else:
             say("no reference is improved; nothing written")

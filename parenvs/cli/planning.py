@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +33,7 @@ from parenvs.view.terminal import (
     Seed,
     Step,
     check_range,
+    files_of,
     note,
     out,
     print_report,
@@ -40,7 +41,7 @@ from parenvs.view.terminal import (
     refuse_illegal,
     say,
     say_json,
-    write,
+    written,
 )
 
 if TYPE_CHECKING:
@@ -95,23 +96,30 @@ def plan(
     remarks = None
     if "remarks" in model.task.hooks:
         remarks = model.task.hook("remarks")(request, answer, choice)
-    if as_json:
-        content = {"plan": report.plan.to_json(), "report": report.to_json()}
-        if answer.notes:
-            content["notes"] = list(answer.notes)
-        say_json(content if remarks is None else {**content, **remarks.to_json()})
-    else:
-        print_report(report)
-        say(proof(answer))
-        for words in answer.notes:
-            say(words)
-        for line in () if remarks is None else remarks.lines():
-            say(line) if isinstance(line, str) else out.print(line)
-    refuse_illegal(report, f"the plan of {agent!r} is illegal")
-    model.save(out_)
-    write(report, out_, plot, quiet=as_json)
-    if map_ is not None:
-        _write_map(model.task, request, report, map_, quiet=as_json)
+    work, lines = _files(model, report, out_, plot)
+    if map_ is not None and report.legal:
+        plain, lines = work, (*lines, f"map written to {map_}")
+
+        def work() -> None:
+            from parenvs.view import page
+
+            plain()
+            page.write(map_, lambda: model.task.hook("map")(request, report))
+
+    with written(work, *lines, quiet=as_json):
+        if as_json:
+            content = {"plan": report.plan.to_json(), "report": report.to_json()}
+            if answer.notes:
+                content["notes"] = list(answer.notes)
+            say_json(content if remarks is None else {**content, **remarks.to_json()})
+        else:
+            print_report(report)
+            say(proof(answer))
+            for words in answer.notes:
+                say(words)
+            for line in () if remarks is None else remarks.lines():
+                say(line) if isinstance(line, str) else out.print(line)
+        refuse_illegal(report, f"the plan of {agent!r} is illegal")
     if not as_json:
         say(f"next: {_next(model.task, report, out_, plot)}")
 
@@ -153,14 +161,14 @@ def compare(
         raise InfeasibleError("no agent found a plan")
     hooks = model.task.hooks
     side_by_side = model.task.hook("compare") if "compare" in hooks else tables.comparison
-    out.print(side_by_side(answers))
-    if choice is not None and "remarks" in hooks:
-        for line in model.task.hook("remarks")(request, choice.answer, choice).lines():
-            say(line) if isinstance(line, str) else out.print(line)
     first = model.named(answers[0].report, out_)
-    refuse_illegal(first, f"the plan of {answers[0].method!r} is illegal")
-    model.save(out_)
-    write(first, out_, plot)
+    work, lines = _files(model, first, out_, plot)
+    with written(work, *lines):
+        out.print(side_by_side(answers))
+        if choice is not None and "remarks" in hooks:
+            for line in model.task.hook("remarks")(request, choice.answer, choice).lines():
+                say(line) if isinstance(line, str) else out.print(line)
+        refuse_illegal(first, f"the plan of {answers[0].method!r} is illegal")
 
 
 def _model(
@@ -200,13 +208,22 @@ def _refined(request: Request, agent: str) -> str:
     return agent + _REFINED
 
 
-def _write_map(task: Task, request: Request, report: Any, path: Path, quiet: bool) -> None:
-    """Draw the map of all plans, with the plan of ``report`` marked."""
-    from parenvs.view import page
+def _files(
+    model: Model, report: Any, path: Path | None, plot: Path | None
+) -> tuple[Callable[[], None], tuple[str, ...]]:
+    """Return what writes a plan, its graph and its picture, and the lines on them.
 
-    page.write(path, lambda: task.hook("map")(request, report))
-    if not quiet:
-        say(f"map written to {path}")
+    Nothing is written of an illegal plan.
+    """
+    if not report.legal:
+        return lambda: None, ()
+    write, lines = files_of(report, path, plot)
+
+    def work() -> None:
+        model.save(path)
+        write()
+
+    return work, lines
 
 
 def _next(task: Task, report: Any, path: Path | None, plot: Path | None) -> str:

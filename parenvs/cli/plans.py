@@ -28,13 +28,14 @@ from parenvs.view.terminal import (
     PlanFile,
     Plot,
     Step,
+    files_of,
     note,
     print_report,
     refuse_illegal,
     say,
     say_json,
     say_text,
-    write,
+    written,
 )
 
 if TYPE_CHECKING:
@@ -59,11 +60,12 @@ def judge(
 ) -> None:
     """Judge a plan file: legality, cost, memory. Exit status 2 if it is illegal."""
     report = _judged(file, instance, values_in(GraphOptions, given))
-    if as_json:
-        say_json(report.to_json())
-    else:
-        print_report(report)
-    write(report, plot=plot, quiet=as_json)
+    work, lines = files_of(report, plot=plot)
+    with written(work, *lines, quiet=as_json):
+        if as_json:
+            say_json(report.to_json())
+        else:
+            print_report(report)
     refuse_illegal(report, f"{file}: illegal")
 
 

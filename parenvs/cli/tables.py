@@ -147,9 +147,17 @@ def comparison(answers: Sequence[Answer]) -> Table:
         over = "illegal"
         if report.legal:
             over = f"{report.cost / best - 1:.2%}" if best > 0 else ""
-        shown = "" if report.cost is None else f"{report.cost:,.6g}"
-        table.add_row(answer.method, shown, over, answer.claim, f"{answer.seconds:.2f}")
+        table.add_row(
+            answer.method, _cost(report.cost), over, answer.claim, f"{answer.seconds:.2f}"
+        )
     return table
+
+
+def _cost(cost: float | None) -> str:
+    """A cost as tables show it; whole numbers are exact."""
+    if isinstance(cost, int):
+        return f"{cost:,}"
+    return "" if cost is None else f"{cost:,.6g}"
 
 
 def training(result: TrainResult, best: float | None, folder: Path) -> Table:
@@ -192,7 +200,7 @@ def evaluation(result: Evaluation) -> Table:
         table = empty("evaluation", "plan of", "cost", f"over the {best_known}")
         for name, report in (*plans, (best_known, answer.report)):
             over = f"{report.cost / answer.cost - 1:.2%}" if report.legal else "illegal"
-            table.add_row(name, "" if report.cost is None else f"{report.cost:,.6g}", over)
+            table.add_row(name, _cost(report.cost), over)
         return table
     best = answer.value
     table = empty("evaluation", "what", "return", "share of the optimum")
@@ -285,7 +293,7 @@ def verdicts(entry: CheckedEntry) -> Table:
         table.columns[index].justify = "left"
     for verdict in entry.verdicts:
         reference = verdict.problem.reference
-        figures = (f"{verdict.cost:.6g}", f"{reference.cost:.6g}", reference.status)
+        figures = (_cost(verdict.cost), _cost(reference.cost), reference.status)
         row = (verdict.problem.name, *figures, f"{verdict.score:.4f}", verdict.state)
         table.add_row(*row)
     return table

@@ -30,7 +30,7 @@ from parenvs.core.request import STEPS
 from parenvs.errors import ParenvsError, need_extra
 from parenvs.files import locked
 from parenvs.instances import load_graph
-from parenvs.view.terminal import Address, Seed, check_range, out, say
+from parenvs.view.terminal import Address, Seed, check_range, out, say, written
 
 if TYPE_CHECKING:
     from parenvs.core.request import Request
@@ -324,10 +324,11 @@ def _evaluate_set(
             policies = [policy for policy, _ in players]
             found.append(evaluate_set(policies, name, family, seed=seed, settings=rules))
     ours, theirs = found[0], found[1] if against else None
-    out.print(tables.set_evaluation(ours, theirs))
-    if scores is not None:
-        ours.save(scores)
-        say(f"written: {scores}")
+    if scores is None:
+        out.print(tables.set_evaluation(ours, theirs))
+        return
+    with written(lambda: ours.save(scores), f"written: {scores}"):
+        out.print(tables.set_evaluation(ours, theirs))
 
 
 def _trainer() -> Any:

@@ -17,8 +17,8 @@ class Answer:
         cost: what the plan costs, the number that the task minimises (default: the judge's).
         method: name of the planner.
         proven: whether the plan is proven optimal over the planner's search space.
-        bound: proven bound over that space, or None: a lower bound of the cost; of partitions an
-            upper bound of the return.
+        bound: proven bound over that space, or None: a lower bound of the cost, a whole number
+            where costs are; of partitions an upper bound of the return.
         among: the plans over which ``bound`` and ``proven`` hold, in words; empty: all of them.
         evaluations: number of plans, labels or search nodes that the planner evaluated.
         seconds: wall seconds of the planner.

@@ -69,7 +69,7 @@ def reference_of_row(
         bounded_by: what proves the bound, in words.
         source: the command that makes it.
     """
-    cost, bound = float(row["length"]), float(row["bound"])
+    cost, bound = row["length"], row["bound"]
     proven = cost <= bound * (1 + TOLERANCE)
     return Reference(
         cost,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +23,17 @@ from parenvs.view.words import printable_text
 if TYPE_CHECKING:
     from parenvs.core.answer import Answer
 
-out = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+
+class _Output(Console):
+    """Standard output for tables; that nobody reads it is an error like any other."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error, where newer versions of rich end the process."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+_IS_TERMINAL = sys.stdout is not None and sys.stdout.isatty()
+out = _Output(width=None if _IS_TERMINAL else 110, highlight=False)
 """Standard output, for tables; sentences go through ``say``."""
 
 
@@ -68,6 +80,19 @@ def _picture(path: Path | None) -> Path | None:
     if path is not None:
         ending(path)
     return path
+
+
+def writable_streams() -> None:
+    """Let standard output and error take every character, and be there if they are closed.
+
+    What another encoding than UTF-8 does not have is written by its number.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def say(words: str) -> None:
@@ -180,24 +205,54 @@ def proof(answer: Answer) -> str:
     if answer.bound:
         side, unit = answer.report.bound_words
         of_these = " of these" if answer.among else ""
-        words += f", proven {side} bound{of_these} {answer.bound:.6g}{unit}"
+        number = f"{answer.bound:,}" if isinstance(answer.bound, int) else f"{answer.bound:.6g}"
+        words += f", proven {side} bound{of_these} {number}{unit}"
     if answer.evaluations:
         words += f"; {answer.evaluations:,} evaluations"
     return f"{words}; {answer.seconds:.2f} s"
 
 
-def write(
-    report: Any, path: Path | None = None, plot: Path | None = None, quiet: bool = False
-) -> None:
-    """Write plan and picture if asked for; ``quiet`` keeps standard output for JSON."""
-    if path is not None:
-        report.plan.save(path)
-        if not quiet:
-            say(f"plan written to {path}")
-    if plot is not None:
-        save(plot, report)
-        if not quiet:
-            say(f"picture written to {plot}")
+@contextmanager
+def written(work: Callable[[], None], *lines: str, quiet: bool = False) -> Iterator[None]:
+    """Write files, then run the block, which prints, and then say what was written.
+
+    So neither is lost: the files if nobody reads what is printed any more, nor what is printed if
+    the files cannot be written.
+
+    Args:
+        work: writes the files.
+        *lines: what to say of them.
+        quiet: whether to say nothing.
+
+    Raises:
+        ParenvsError: of the work, after the block.
+        OSError: likewise.
+    """
+    failed: Exception | None = None
+    try:
+        work()
+    except (ParenvsError, OSError) as error:
+        failed = error
+    yield
+    if failed is not None:
+        raise failed
+    for line in () if quiet else lines:
+        say(line)
+
+
+def files_of(
+    report: Any, path: Path | None = None, plot: Path | None = None
+) -> tuple[Callable[[], None], tuple[str, ...]]:
+    """Return what writes a report's plan and picture, if asked for, and what to say of them."""
+
+    def work() -> None:
+        if path is not None:
+            report.plan.save(path)
+        if plot is not None:
+            save(plot, report)
+
+    plan = () if path is None else (f"plan written to {path}",)
+    return work, plan if plot is None else (*plan, f"picture written to {plot}")
 
 
 def refuse_illegal(report: Any, what: str) -> None:

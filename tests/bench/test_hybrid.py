@@ -324,7 +324,7 @@ STEPS = {
         ({"measured": [[1, 2, 3.0]]}, "measured must be a list of at least 3 rows"),
         ({"measured": [[1, 2, 3.0]] * 3 + [[1, 2]]}, "measured[3] must be [data parallel"),
         ({"measured": [[1, 0, 3.0]] * 3}, "measured[0] needs whole degrees"),
-        ({"measured": [[1, 2, -3.0]] * 3}, "positive milliseconds"),
+        *(({"measured": [[1, 2, x]] * 3}, "milliseconds from 1e-06") for x in (-3.0, 0, 1e-320)),
         ({"measured": [[1, 25, 3.0]] * 3}, "measured has 25 stages, but gpt-2 has 24 layers"),
         ({"layers": [[1, 2]]}, "layers must be a list of at least 3 rows"),
         ({"shape": 3}, "shape must be an object"),

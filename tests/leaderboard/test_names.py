@@ -44,6 +44,11 @@ def test_entry_fault__none(name):
         ("Ada\ufe0f", "invisible character U+FE0F"),
         ("A\u2800da", "invisible character U+2800"),
         ("\u0e01" + "\u0e47" * 9, "more than 3 follow"),
+        ("\u0410da Lovelace", "in one script; it mixes Cyrillic and Latin"),
+        ("\u0391l\u0435x", "in one script; it mixes Cyrillic and Greek and Latin"),
+        ("\u0421\u0430\u0440\u0430", "looks like 'Capa'"),
+        ("\u13aa\u13a0\u13aa", "looks like 'ADA'"),
+        ("Ad\u0251", "looks like 'Ada'"),
     ],
 )
 def test_author_fault(name, words):
@@ -60,6 +65,11 @@ def test_author_fault(name, words):
         "J. R. O'Neil Jr.",
         "\u0e2a\u0e38\u0e14\u0e32",
         "Ng\u00f4 B\u1ea3o Ch\u00e2u",
+        "I\u015f\u0131k \u00c6sir",
+        "\u041d\u0438\u043a\u043e\u043b\u0430\u0439 (Nikolai)",
+        "\u03a0\u03b1\u03cd\u03bb\u03bf\u03c2",
+        "PFN\u7814\u7a76\u6240",
+        "\u4e8c\u30ce\u5bae",
     ],
 )
 def test_author_fault__none(name):

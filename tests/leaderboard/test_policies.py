@@ -40,7 +40,8 @@ RATINGS = {
     **SHARED,
     "weights": {name: np.zeros(shape).tolist() for name, shape in shapes().items()},
 }
-TABLE = {"kind": "table", **SHARED, "tables": {"gpt-1.5b-measured": [[[0, 0]]] * 8}}
+LIBRARY = "gpt-1.5b-measured"
+TABLE = {"kind": "table", **SHARED, "tables": {LIBRARY: [[[0, 0]]] * 8}}
 RULE = {"kind": "rule", "rule": "fastest"}
 
 
@@ -215,12 +216,17 @@ WRONG = [
     (mutated(RATINGS, "weights", "score", value=[0.0]), "'weights.score' is 1 numbers, not 16"),
     (mutated(RATINGS, "weights", "prior", value=[10**30] * 13), "finite numbers"),
     (mutated(TABLE, "tables", value={}), "1 to 16 libraries"),
-    (mutated(TABLE, "tables", "x", value=[[[0]]]), "must be 8 x nodes x plans numbers, not 1 x"),
-    (mutated(TABLE, "tables", "x", value=[[[0] * 65]] * 8), "at most 8 x 65 x 64"),
-    (mutated(TABLE, "tables", "x", value=[[[1]]] * 8), "names plans out of 0 to 0"),
-    (mutated(TABLE, "tables", "x", value=[[[-1]]] * 8), "names plans out of 0 to 0"),
-    (mutated(TABLE, "tables", "x", value=[[[0.5]]] * 8), "must be lists of numbers"),
-    (mutated(TABLE, "tables", "x", value=[[[10**18]]] * 8), "must be numbers of plans"),
+    (
+        mutated(TABLE, "tables", LIBRARY, value=[[[0]]]),
+        "must be 8 x nodes x plans numbers, not 1 x",
+    ),
+    (mutated(TABLE, "tables", LIBRARY, value=[[[0] * 65]] * 8), "at most 8 x 65 x 64"),
+    (mutated(TABLE, "tables", LIBRARY, value=[[[1]]] * 8), "names plans out of 0 to 0"),
+    (mutated(TABLE, "tables", LIBRARY, value=[[[-1]]] * 8), "names plans out of 0 to 0"),
+    (mutated(TABLE, "tables", LIBRARY, value=[[[0.5]]] * 8), "must be lists of numbers"),
+    (mutated(TABLE, "tables", LIBRARY, value=[[[10**18]]] * 8), "must be numbers of plans"),
+    (mutated(TABLE, "tables", "gpt-1.5b", value=[[[0]]] * 8), "mean 'gpt-1.5b-measured'?"),
+    (mutated(TABLE, "tables", "x" * 999, value=[[[0]]] * 8), "of no library that is played"),
     ({"kind": "recorded", "seed": 0, "rule": None, "plans": {}}, "enter a table, a network"),
 ]
 

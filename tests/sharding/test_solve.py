@@ -1,5 +1,6 @@
 """The solver against brute force: plans, bounds, moves and messages; with or without numba."""
 
+import io
 from contextlib import suppress
 from functools import cache
 from itertools import pairwise, product
@@ -7,8 +8,10 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 import scipy.optimize
+from cases import each
 from drawn_intra_op import draw, optimum
 from intra_op_files import FOLDER, needs_files
+from rich.console import Console
 
 from parenvs.agents.sharding import search, solve_iopddl
 from parenvs.agents.sharding.chain import Chain
@@ -19,10 +22,14 @@ from parenvs.agents.sharding.messages import Dual, priced_costs, profile
 from parenvs.agents.sharding.model import arrays_of
 from parenvs.agents.sharding.search import Clock, Search, luby
 from parenvs.agents.sharding.trees import improve, plan_cost, surroundings
+from parenvs.cli import tables
+from parenvs.core.leaderboard import reference_of_row
 from parenvs.errors import NO_PLAN, InfeasibleError, ParenvsError
 from parenvs.tasks.sharding.files import load_iopddl
 from parenvs.tasks.sharding.known import known
+from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.reduction import reduce
+from parenvs.view.terminal import proof
 
 
 @cache
@@ -287,6 +294,25 @@ def test_solve__the_program_has_indices_of_32_bits(monkeypatch):
     assert given
     for matrix in given:
         assert {matrix.indices.dtype, matrix.indptr.dtype} == {np.dtype(np.int32)}
+
+
+@each("cost", [2**53 + 3, 2**59 - 1])
+def test_solve__bounds_beyond_exact_floats_stay_whole_numbers(cost):
+    """A float of either is above it: no bound may be."""
+    one = np.array([0, 1])
+    problem = Sharding(
+        "one", None, np.zeros((1, 2), np.int64), one, np.array([cost]), np.array([0]),
+        np.zeros((0, 2), np.int64), np.array([0]), np.array([], np.int64),
+    )  # fmt: skip
+    answer = solve_iopddl(problem, None, steps=1)
+    assert answer.proven and type(answer.bound) is int and answer.bound == answer.cost == cost
+    assert answer.report.to_json()["bound"] == cost
+    assert f"proven lower bound {cost:,}, 0.0000 %" in str(answer.report)
+    assert f"{cost:,}" in proof(answer)
+    assert reference_of_row({"length": cost, "bound": cost}, "", "", "").bound == cost
+    shown = Console(width=200, file=io.StringIO())
+    shown.print(tables.comparison([answer]))
+    assert f"{cost:,}" in shown.file.getvalue()
 
 
 def test_solve__errors_of_the_program_are_told(monkeypatch):

@@ -43,6 +43,8 @@ MASKED = 80 / 512
 """Share of tokens that BERT's head sees: the masked ones (assumed; as NVIDIA's pretraining)."""
 MOST = 65_536
 """Most stages, and most replicas, in a row."""
+SHORTEST = 1e-6
+"""Milliseconds of the shortest step that is taken for a measured one: a nanosecond."""
 
 
 def _gpt(name: str, layers: int, hidden: int, heads: int) -> TransformerShape:
@@ -282,10 +284,10 @@ def _measured(rows: Any, where: str) -> np.ndarray:
                 f"...], not {shown(row)}"
             )
         whole = all(x == int(x) and 1 <= x <= MOST for x in row[:2])
-        if not whole or not 0 < row[2] < 1e12:
+        if not whole or not SHORTEST <= row[2] < 1e12:
             raise ParenvsError(
-                f"{where}: measured[{number}] needs whole degrees from 1 to {MOST} and positive "
-                f"milliseconds, not {shown(row)}"
+                f"{where}: measured[{number}] needs whole degrees from 1 to {MOST} and "
+                f"milliseconds from {SHORTEST:g}, not {shown(row)}"
             )
     return np.array([row[:3] for row in rows], dtype=float)
 

@@ -8,8 +8,9 @@ are those of the ASPLOS 2025 contest on intra-operator parallelism (arXiv 2501.1
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, ClassVar
@@ -167,7 +168,7 @@ class ShardingReport(Report):
         cost: cost of all nodes and edges, exact; None if the strategies are none of the problem's.
         peak: most that is used at a time, exact; None likewise.
         peak_at: first time of the peak.
-        bound: proven lower bound of the cost of all legal plans, or None.
+        bound: proven lower bound of the cost of all legal plans, exact, or None.
     """
 
     task: ClassVar[str] = "sharding"
@@ -177,7 +178,7 @@ class ShardingReport(Report):
     cost: int | None
     peak: int | None
     peak_at: int
-    bound: float | None = None
+    bound: int | None = None
 
     @property
     def forbidden(self) -> bool:
@@ -188,13 +189,12 @@ class ShardingReport(Report):
         """Share by which the cost exceeds a bound; None without cost or bound."""
         if self.cost is None or answer.bound is None:
             return None
-        return (self.cost - answer.bound) / max(abs(answer.bound), 1.0)
+        return (self.cost - answer.bound) / max(abs(answer.bound), 1)
 
     def certified(self, answer: Bounded) -> ShardingReport:
         """Return the report with the bound that a planner proved."""
-        return ShardingReport(
-            self.plan, self.problem, self.reasons, self.cost, self.peak, self.peak_at, answer.bound
-        )
+        bound = None if answer.bound is None else math.ceil(answer.bound)  # costs are whole
+        return replace(self, bound=bound)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as an object of JSON types."""
@@ -222,7 +222,7 @@ class ShardingReport(Report):
         if self.bound is not None:
             excess = self.gap(self)
             gap = "" if excess is None else f", {100 * excess:.4f} % below the cost"
-            lines.append(f"proven lower bound {self.bound:,.0f}{gap}")
+            lines.append(f"proven lower bound {self.bound:,}{gap}")
         if self.peak is not None:
             limit = self.problem.limit
             share = "" if not limit else f" of {limit:,} ({100 * self.peak / limit:.2f} %)"
