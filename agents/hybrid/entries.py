@@ -63,8 +63,8 @@ class HybridProblem(TaskProblem):
 
     plan_class = HybridPlan
     decisions = (
-        "micro_batch", "schedule", "chunks", "sequence_parallel", "context", "expert", "servers",
-        "stages",
+        "micro_batch", "schedule", "chunks", "sequence_parallel", "context", "expert", "shard",
+        "servers", "stages",
     )  # fmt: skip
     page = "parenvs.tasks.hybrid.view.page:page"
     optional: ClassVar[Mapping[str, Any]] = {
@@ -145,6 +145,7 @@ class HeteroProblem(HybridProblem):
             (plan.chunks == 1, "field 'chunks' must be 1"),
             (plan.context == 1, "field 'context' must be 1"),
             (plan.expert == 1, "field 'expert' must be 1"),
+            (plan.shard == 0, "field 'shard' must be left out"),
             (
                 plan.micro_batch <= MAX_MICRO_BATCH,
                 f"field 'micro_batch' is {plan.micro_batch:,}, at most {MAX_MICRO_BATCH}",

@@ -252,7 +252,7 @@ def _settings(problem: Hybrid, limits: Constraints) -> Iterator[Setting]:
                         if limits.chunks in (None, 1):
                             yield Setting(
                                 batch // samples, samples, devices, sequence, context, expert,
-                                software,
+                                software, limits.shard or 0,
                             )  # fmt: skip
 
 
@@ -267,6 +267,7 @@ def _plan(problem: Hybrid, setting: Setting, stages: tuple[HybridStage, ...]) ->
         sequence_parallel=setting.sequence_parallel and any(stage.tp > 1 for stage in stages),
         context=setting.context,
         expert=setting.expert,
+        shard=setting.shard,
         p2p=SENDS[0] if software.blocking else SENDS[1],
         gradient_bytes=software.gradient_bytes,
         gradient_overlap=software.gradient_overlap,

@@ -40,6 +40,7 @@ class Setting:
         context: ranks that share the tokens of a sample.
         expert: replicas among which experts are dealt out.
         software: how it sends and sums gradients.
+        shard: replicas among which ZeRO shares states; 0: all.
     """
 
     micro_batches: int
@@ -49,6 +50,7 @@ class Setting:
     context: int
     expert: int
     software: Software
+    shard: int = 0
 
 
 class Configurations(NamedTuple):
@@ -124,6 +126,8 @@ def configurations(
             ):
                 continue
             for zero in limits.levels(1 if single else 2, dp * setting.context):
+                if setting.shard and (not zero or dp * setting.context % setting.shard):
+                    continue
                 rows += [(group, tp, dp, zero, speed) for speed in speeds]
     columns = np.array(rows, dtype=float).reshape(-1, 5).T
     group, tp, dp, zero = columns[:4].astype(np.int64)
@@ -243,7 +247,7 @@ class StageTables:
             context=setting.context, sequence_parallel=setting.sequence_parallel,
             expert=setting.expert, blocking=False,
             gradient_bytes=float(setting.software.gradient_bytes),
-            gradient_overlap=setting.software.gradient_overlap,
+            gradient_overlap=setting.software.gradient_overlap, shard=setting.shard,
         )  # fmt: skip
         step = formulas.step(problem.model, problem.cluster, problem.machine, stages)
         held = formulas.memory(problem.model, problem.machine, stages)

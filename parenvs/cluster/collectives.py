@@ -107,9 +107,16 @@ class Ring(NamedTuple):
     bandwidth: Array
     lap: Array
 
-    def all_gather(self, size: Array) -> Array:
-        """See ``Links.all_gather``."""
-        return ring_bytes(size, self.group) / self.bandwidth + self.lap
+    def all_gather(self, size: Array, bucket: float = 0.0) -> Array:
+        """See ``Links.all_gather``.
+
+        Args:
+            size: bytes of the whole array.
+            bucket: bytes that one collective passes at most, each of which goes once around; 0 if
+                one passes all.
+        """
+        laps = self.lap * np.maximum(1.0, size / bucket) if bucket else self.lap
+        return ring_bytes(size, self.group) / self.bandwidth + laps
 
 
 @dataclass(frozen=True)
@@ -178,6 +185,31 @@ class Links:
         servers = self.servers(group, stride)[1]
         bandwidth = self.share * np.where(servers == 1, self.intra_bw, self.nic_bw)
         return ring_bytes(size, group) / bandwidth + self.ring(group, stride).lap
+
+    def dispatch(
+        self, size: Array, copies: Array, group: Array, stride: Array, once: bool = False
+    ) -> Array:
+        """Return the seconds in which every rank sends copies of its tokens to drawn ranks.
+
+        What leaves a server passes the network card, all else the links inside, both at a time.
+        Tokens choose their ``copies`` receivers alike.
+
+        Args:
+            size: bytes of a rank's tokens, each once.
+            copies: K, receivers of each token.
+            group: R, ranks.
+            stride: distance of the ranks.
+            once: whether a token passes to another server, and to another device, once at most.
+        """
+        servers = self.servers(group, stride)[1]
+        if once:
+            out = (servers - 1) * (1 - (1 - 1 / servers) ** copies)
+            inside = (group - 1) * (1 - (1 - 1 / group) ** copies)
+        else:
+            out = copies * (servers - 1) / servers
+            inside = copies * (1 / servers - 1 / group)
+        slowest = np.maximum(out / self.nic_bw, inside / self.intra_bw)
+        return size * slowest / self.share + self.ring(group, stride).lap
 
     def send(self, size: Array, same_server: Array, ranks: Array = 1) -> Array:
         """Return the seconds in which each of ``ranks`` pairs of devices passes ``size`` bytes.

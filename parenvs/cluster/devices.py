@@ -41,6 +41,10 @@ class Device:
         intra_bw: default bandwidth between two devices of one server, one direction, bytes/s.
         inter_bw: default bandwidth between two servers, one direction, bytes/s.
         source: data sheet or paper that the figures are from.
+        inside: devices of a server, as they are sold.
+        watts: of thermal design; 0 if they are not known.
+        like: device of the same generation, by name, as whose products its own reach FLOP/s a watt;
+            empty if none.
     """
 
     name: str
@@ -51,6 +55,9 @@ class Device:
     intra_bw: float = field(default=0.0, compare=False)
     inter_bw: float = field(default=0.0, compare=False)
     source: str = field(default="", compare=False)
+    inside: int = field(default=8, compare=False)
+    watts: float = field(default=0.0, compare=False)
+    like: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         """Put the peaks in order, so that equal devices are equal."""
@@ -110,6 +117,29 @@ class Device:
         return None
 
 
+def _blackwell(
+    name: str, bf16: float, fp8: float, memory: float, nic: float, watts: float, inside: int,
+    sheet: str,
+) -> Device:  # fmt: skip
+    """A device of NVIDIA's Blackwell generation; ``nic`` is bytes/s of its network card."""
+    peaks = {"fp32": bf16 / 30, "tf32": bf16 / 2, "fp16": bf16, "bf16": bf16, "fp8": fp8}
+    return Device(
+        name,
+        peak_flops=bf16 / 2,
+        memory_bw=8000e9,
+        memory_bytes=memory,
+        peaks=tuple(peaks.items()),
+        intra_bw=900e9,
+        inter_bw=inside * nic,
+        source=f"NVIDIA {sheet} datasheet: dense {bf16 / 1e12:,.0f} TFLOP/s BF16, "
+        f"{fp8 / 1e12:,.0f} FP8, {watts:,.0f} W a device, 8 TB/s, NVLink 1.8 TB/s (both directions), "
+        f"{nic * 8 / 1e9:.0f} Gbit/s of network a device",
+        inside=inside,
+        watts=watts,
+        like="" if name == "gb200" else "gb200",
+    )
+
+
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
@@ -155,5 +185,9 @@ DEVICES: dict[str, Device] = {
             "3.35 TB/s, NVLink 900 GB/s (both directions); DGX H100 datasheet: 8 x 400 Gbit/s "
             "InfiniBand",
         ),
+        _blackwell("gb200", 2500e12, 5000e12, 186e9, 50e9, 1200.0, 72, "GB200 NVL72"),
+        _blackwell("gb300", 2500e12, 5000e12, 279e9, 100e9, 1400.0, 72, "GB300 NVL72"),
+        _blackwell("b200", 2250e12, 4500e12, 180e9, 50e9, 1000.0, 8, "DGX B200"),
+        _blackwell("b300", 2250e12, 4500e12, 268e9, 100e9, 1100.0, 8, "DGX B300"),
     )
 }

@@ -206,11 +206,12 @@ def _of_hybrid(plan: HybridPlan, graph: Graph | None, pipelines: bool) -> Shardi
             f"stages: JAX's shardings have no pipeline, and the plan has {len(plan.stages)} "
             "stages; plan with --stages 1, or export --to torch"
         )
-    for name in ("context", "expert"):
+    for name, what, other in (("context", "tokens", 1), ("expert", "experts", 1),
+                              ("shard", "states", 0)):  # fmt: skip
         if getattr(plan, name) > 1:
             raise ParenvsError(
-                f"{name}: shardings of inputs cannot say which ranks share "
-                f"{'tokens' if name == 'context' else 'experts'}; plan with --{name} 1"
+                f"{name}: shardings of inputs cannot say which ranks share {what}; plan with "
+                f"--{name} {other}"
             )
     report = judge(plan) if graph is None else judge(plan, HybridModel.of_graph(graph))
     chain = report.model.chain

@@ -44,6 +44,7 @@ class PlannedStages:
         sequence_parallel: whether tp ranks share what lies between the matrices.
         context: ranks that share the tokens of a sample.
         expert: replicas among which experts are dealt out.
+        shard: replicas, context ranks counted, among which ZeRO shares states; 0: all.
         precision: of products; "" if the plan does not say.
         shape: the model's shape, if the plan is for one.
         bounds: (n+1,) of a pipeline plan: where its chain of pivots may be cut, with both ends.
@@ -61,6 +62,7 @@ class PlannedStages:
     sequence_parallel: bool = False
     context: int = 1
     expert: int = 1
+    shard: int = 0
     precision: str = ""
     shape: TransformerShape | None = None
     bounds: tuple[int, ...] = ()
@@ -221,6 +223,7 @@ def stages_of(plan: Plan, graph: Graph | None = None) -> PlannedStages:
         sequence_parallel=plan.sequence_parallel,
         context=plan.context,
         expert=plan.expert,
+        shard=plan.shard,
         precision=plan.precision,
         shape=model.shape,
         target=target,

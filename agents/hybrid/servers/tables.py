@@ -25,7 +25,7 @@ ONE_SERVER = Constraints(chunks=1, context=1, expert=1)
 """What plans of a hetero problem keep to beside stages of one server."""
 NEVER = 1e200
 """Seconds of a stage that does not fit."""
-_UNKNOWN = ("pp", "devices", "pinned", "idle", "uneven")
+_UNKNOWN = ("pp", "devices", "pinned", "idle", "uneven", "shard")
 """Constraints that the searches over the order of servers do not know."""
 
 

@@ -76,16 +76,11 @@ SERVERS: dict[str, Server] = {
         _like("h100", "h100", "NVIDIA H200 datasheet: 141 GB, 4.8 TB/s", memory_bw=4800e9,
               memory_bytes=141e9), 8, 50e9
     ),
-    "b200": Server(
-        _like("h100", "b200", "NVIDIA DGX B200 datasheet: 2.25 PFLOP/s BF16 dense, 8 TB/s, NVLink "
-              "1.8 TB/s", {"fp16": 2250e12, "bf16": 2250e12, "fp8": 4500e12, "tf32": 1125e12},
-              memory_bw=8000e9, memory_bytes=180e9, intra_bw=900e9), 8, 50e9
-    ),
-    "gb200": Server(
-        _like("h100", "b200", "NVIDIA GB200 NVL72 datasheet: 2.5 PFLOP/s BF16 dense a GPU, 8 TB/s",
-              {"fp16": 2500e12, "bf16": 2500e12, "fp8": 5000e12, "tf32": 1250e12},
-              memory_bw=8000e9, memory_bytes=186e9, intra_bw=900e9), 72, 50e9
-    ),
+    **{
+        name: Server(DEVICES[name], DEVICES[name].inside, DEVICES[name].inter_bw / inside)
+        for name in ("b200", "gb200", "b300", "gb300")
+        for inside in [DEVICES[name].inside]
+    },
     "mi300x": Server(
         _like("h100", "mi300x", "AMD Instinct MI300X datasheet: 1,307 TFLOP/s BF16 dense, 5.3 TB/s",
               {"fp16": 1307e12, "bf16": 1307e12, "fp8": 2615e12, "tf32": 654e12, "fp32": 163e12},
@@ -94,15 +89,13 @@ SERVERS: dict[str, Server] = {
 }  # fmt: skip
 """Servers by the words of rows; the network of a server of V100 is that of cluster C's."""
 ALIASES = {
-    "dgx-2h": "dgx-2", "dgx2": "dgx-2", "gb300": "gb200", "b300": "b200", "ampere": "a100",
-    "hopper": "h100", "volta": "v100", "blackwell": "b200",
+    "dgx-2h": "dgx-2", "dgx2": "dgx-2", "ampere": "a100", "hopper": "h100", "volta": "v100",
+    "blackwell": "b200",
 }  # fmt: skip
 """Other words for them; ``GUESSES`` says which of them are one."""
 GUESSES = {
     "ampere": "device 'ampere' is an A100",
     "hopper": "device 'hopper' is an H100",
-    "gb300": "device 'gb300' computes as a GB200",
-    "b300": "device 'b300' computes as a B200",
     "blackwell": "device 'blackwell' is a B200",
 }
 

@@ -25,8 +25,10 @@ LEAST, MOST = 1e-12, 2**53
 """Smallest and largest figure that a row can have measured; the largest count, too."""
 COUNTS = (
     "hidden", "layers", "heads", "kv_heads", "head_width", "ffn", "seq", "vocab", "experts",
-    "active_experts", "tp", "pp", "dp", "cp", "ep", "gpus", "gpus_per_node", "batch",
+    "active_experts", "query_rank", "key_rank", "rope_width", "shared_experts",
+    "tp", "pp", "dp", "cp", "ep", "gpus", "gpus_per_node", "batch",
     "batch_per_dp", "micro_batch", "interleave", "nodes", "ranks_per_node", "gradient_bytes",
+    "shard",
 )  # fmt: skip
 """Fields that are whole numbers of at least 1."""
 FLAGS = (

@@ -180,12 +180,14 @@ def setting_of(row: Row, column: str = "") -> Setting:
     gpus = fields["tp"] * fields["pp"] * fields["dp"] * fields["cp"]
     if "gpus_per_node" in fields:
         server = replace(server, devices=fields["gpus_per_node"])
+    if "node_gbit" in fields:
+        server = replace(server, nic_bw=fields["node_gbit"] * 1e9 / 8 / server.devices)
     cluster = server.cluster(gpus)
     stack = _stack(row, fields, key, cluster, assumed)
     precision = _precision(fields, cluster)
     device = cluster.device.name
     if not was_fitted(stack.name, device, precision):
-        share = stack.share_of(device, precision)
+        share = stack.share_of(cluster.device, precision)
         assumed.append(
             f"stack {stack.name}: matmul share {share:g}, not fitted on {device} {precision}"
         )
@@ -203,6 +205,7 @@ def setting_of(row: Row, column: str = "") -> Setting:
         sequence_parallel=fields["sequence_parallel"],
         recompute=fields["recompute"],
         zero=fields["zero"],
+        shard=fields.get("shard", 0),
         gradient_bytes=float(fields["gradient_bytes"]),
         gradient_overlap=fields["ddp_overlap"],
         blocking=stack.send_wait > 0,
@@ -278,6 +281,8 @@ def _fill(row: Row, fields: dict[str, Any], assumed: list[str]) -> None:
         )
 
 
+LATENT = ("shared_experts", "query_rank", "key_rank", "rope_width")
+"""Fields of rows that shapes have by the same names."""
 FAMILIES = ("llama", "mistral", "mixtral", "qwen", "gemma", "deepseek", "405b")
 """Words in the names of models whose networks are gated, without biases and dropout."""
 
@@ -315,6 +320,7 @@ def _shape(row: Row, fields: dict[str, Any], assumed: list[str]) -> TransformerS
             positions=0 if modern else fields["seq"],
             experts=experts,
             active=fields.get("active_experts", min(2, experts)),
+            **{name: fields.get(name, 0) for name in LATENT},
         )
     except ParenvsError as error:
         raise row.error(str(error).partition(": ")[2]) from None

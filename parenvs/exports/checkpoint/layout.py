@@ -62,7 +62,8 @@ class Files:
                     )
         data = first.devices // (first.tp * plan.context)
         degrees = Degrees(first.tp, len(plan.stages), data)
-        return cls(degrees, data if first.zero else 1)
+        sharing = max(plan.shard // plan.context, 1) if plan.shard else data
+        return cls(degrees, sharing if first.zero else 1)
 
     def __len__(self) -> int:
         """Return the number of files."""

@@ -22,6 +22,11 @@ def document(planned: PlannedStages) -> tuple[dict[str, Any], list[str]]:
     """
     tp, dp, zero = (planned.same(field, _NAME) for field in ("tp", "dp", "zero"))
     stages = len(planned.stages)
+    if planned.shard and zero != 3:
+        raise InfeasibleError(
+            f"shard: DeepSpeed shares the states of ZeRO {zero} among all replicas; plan with "
+            "--shard 0, or with --zero 3 (MiCS)"
+        )
     if planned.chunks > 1:
         raise InfeasibleError("chunks: DeepSpeed's pipelines are not interleaved; plan with one")
     if planned.context > 1:
@@ -40,7 +45,10 @@ def document(planned: PlannedStages) -> tuple[dict[str, Any], list[str]]:
         "train_batch_size": planned.batch,
         "train_micro_batch_size_per_gpu": planned.micro_batch,
         "gradient_accumulation_steps": planned.micro_batches,
-        "zero_optimization": {"stage": zero},
+        "zero_optimization": {
+            "stage": zero,
+            **({"mics_shard_size": planned.shard} if planned.shard else {}),
+        },
     }
     if planned.precision in ("bf16", "fp16"):
         config[planned.precision] = {"enabled": True}

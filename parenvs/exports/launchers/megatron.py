@@ -35,6 +35,9 @@ def flags(planned: PlannedStages) -> tuple[list[str], list[str]]:
     lines.append(f"--micro-batch-size {planned.micro_batch}")
     lines.append(f"--global-batch-size {planned.batch}")
     lines += ["--use-distributed-optimizer"] if zero else []
+    if planned.shard:
+        groups = planned.replicas[0] * planned.context // planned.shard
+        lines.append(f"--num-distributed-optimizer-instances {groups}")
     if zero > 1:
         lines.append("--use-megatron-fsdp")
         lines.append(f"--data-parallel-sharding-strategy {_SHARDED[zero]}")

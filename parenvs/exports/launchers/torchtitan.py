@@ -35,9 +35,15 @@ def table(planned: PlannedStages) -> tuple[Table, list[str]]:
         notes.append("sequence_parallel: torchtitan's tensor parallelism shares the tokens, too")
     if zero == 1:
         notes.append("zero: torchtitan shares gradients with the states; ZeRO 1 becomes 2")
+    sharing, rest = divmod(planned.shard or dp * planned.context, planned.context)
+    if rest:
+        raise InfeasibleError(
+            f"shard: torchtitan shares states among whole groups of context ranks, and "
+            f"{planned.shard} is no multiple of {planned.context}"
+        )
     parallelism: dict[str, object] = {
-        "data_parallel_replicate_degree": 1 if zero else dp,
-        "data_parallel_shard_degree": dp if zero else 1,
+        "data_parallel_replicate_degree": dp // sharing if zero else dp,
+        "data_parallel_shard_degree": sharing if zero else 1,
         "tensor_parallel_degree": tp,
         "context_parallel_degree": planned.context,
         "expert_parallel_degree": planned.expert,

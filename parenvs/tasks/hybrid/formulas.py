@@ -64,6 +64,10 @@ def step(
     single, last = stages.chunks == 1, stages.last
     chunk = first.forward + first.backward + first.forward_exchange + first.backward_exchange
     chunk = chunk + again * share_first + first_sends
+    held = parameters(model, stages) if held is None else held
+    if machine.stack.accumulate_bytes:
+        adding = machine.stack.accumulate_bytes * (held[0] + held[1]) / machine.memory_bw
+        backward, chunk = backward + adding, chunk + adding * share_first
     chunk[0] += (ends.forward + ends.backward)[0]
     # The head is in the last chunk, which is the first only if it is alone.
     behind = np.where(single & np.asarray(stages.several), (ends.forward + ends.backward)[last], 0)
@@ -76,7 +80,6 @@ def step(
         *_resources(before + busy, busy, chunk, links, stages), stages.micro_batches
     ) + gather_start.max(axis=0)
     hiding = backward + again + of_stage.backward_exchange
-    held = parameters(model, stages) if held is None else held
     reduction, exposed = _reduction(held, machine, stages, hiding)
     ahead = hiding.cumsum(axis=0) - hiding
     ahead[1:] += links.cumsum(axis=0) / 2  # gradients' way to the stages in front
@@ -145,8 +148,8 @@ def _states(
     """(S, ...) bytes of weights, of gradients, and of the optimiser.
 
     A parameter takes the bytes of weight and gradient, and 12 of fp32 master weight and two
-    moments at half precision, 8 of moments at full. ZeRO 1 shares the last among the replicas, 2
-    the gradients, 3 the weights, of which two layers are gathered at a time.
+    moments at half precision, 8 of moments at full. ZeRO 1 shares the last among the replicas, or
+    some of them, 2 the gradients, 3 the weights, of which two layers are gathered at a time.
     """
     dense, experts = held
     width, zero, stack = machine.width, stages.zero, machine.stack
@@ -154,10 +157,10 @@ def _states(
         weights = width * (dense + experts)
         return weights, (stack.state_bytes - 1) * weights, 0.0 * weights
     shared = [zero >= level for level in (3, 2, 1)]
-    part = 1 / stages.replicas
+    part = 1 / stages.sharing
     sums = [np.where(those, part, 1.0) * dense for those in shared]
     if np.any(experts):
-        dealt = np.maximum(stages.replicas / stages.expert, 1)
+        dealt = np.maximum(stages.sharing / stages.expert, 1)
         parts = [np.where(those, 1 / dealt, 1.0) * experts for those in shared]
         sums = [own + part for own, part in zip(sums, parts, strict=True)]
     weights = width * sums[0]
@@ -386,36 +389,47 @@ def _gathers(
     if not np.any(stages.zero >= 3):
         return total, total
     layers = np.maximum(stages.layers.sum(axis=0), 1)
-    ring, split = machine.links.ring(stages.replicas, stages.stride), stages.split
+    ring, split = machine.links.ring(stages.sharing, stages.stride), stages.split
     for kind, count in zip(model.kinds, stages.layers, strict=True):
         passing = ring.all_gather(width * sum(kind.parameters(split))) - ring.lap
         total = total + 3 * count * (passing / stack.gather_share + ring.lap)
     total = np.where(stages.zero >= 3, total, 0.0)
-    return stack.exposed(total, busy), total / layers
+    return stack.exposed(total, busy, stack.gather_hidden), total / layers
 
 
 def _reduction(
     held: tuple[np.ndarray, np.ndarray], machine: Machine, stages: Stages, backward: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(S, ...) seconds of the gradients' collectives, and what the last backward pass leaves."""
-    u = stages.gradient_bytes
+    """(S, ...) seconds of the gradients' collectives, and what the last backward pass leaves.
+
+    Where some of the replicas share states, gradients are scattered among those, summed with the
+    same part of the others, and gathered; with ZeRO 3 the sum alone is left, beside the backward
+    pass.
+    """
+    u, bucket = stages.gradient_bytes, machine.stack.bucket
     dense, experts = held
-    dealt = np.maximum(stages.replicas // stages.expert, 1)
-    groups = ((dense, stages.replicas, stages.stride),
-              (experts, dealt, stages.stride * stages.expert))  # fmt: skip
+    sharing = np.asarray(np.where(stages.zero == 0, stages.replicas, stages.sharing))
+    some = np.any(sharing != stages.replicas)
     total: np.ndarray = np.zeros_like(dense)
-    for own, group, stride in groups:
+    for own, expert in ((dense, 1), (experts, stages.expert)):
         if not np.any(own):
             continue
+        every, stride = np.maximum(stages.replicas // expert, 1), stages.stride * expert
+        group = np.maximum(sharing // expert, 1)
         ring = machine.links.ring(group, stride)
-        scattered = ring.all_gather(u * own)
-        gathered = ring.all_gather(machine.width * own)
+        scattered = ring.all_gather(u * own, bucket)
+        gathered = ring.all_gather(machine.width * own, bucket)
         # A ring sums arrays in the time in which it scatters and gathers them.
         seconds = scattered + np.where(stages.zero == 0, scattered, gathered)
         # Nothing is exchanged where there is nothing to sum, nor with ZeRO 3 at the end of a step.
-        total = total + np.where((stages.zero >= 3) | (own == 0), 0.0, seconds)
+        seconds = np.where(stages.zero >= 3, 0.0, seconds)
+        if some:  # the ranks that hold one part, one in each group
+            between = machine.links.ring(every // group, stride * group)
+            seconds = seconds + 2 * between.all_gather(u * own / group, bucket)
+        total = total + np.where(own == 0, 0.0, seconds)
     layers = stages.layers.sum(axis=0)
-    return total, exposed_seconds(total, layers, backward, stages.gradient_overlap)
+    overlap = stages.gradient_overlap | (stages.zero >= 3)
+    return total, exposed_seconds(total, layers, backward, overlap)
 
 
 def exposed_seconds(total: Figure, layers: Figure, backward: Figure, overlap: Figure) -> Figure:
@@ -446,6 +460,6 @@ def _update(held: tuple[np.ndarray, np.ndarray], machine: Machine, stages: Stage
     dense, experts = held
     stack = machine.stack
     traffic = stack.optimizer_bytes if machine.precision in HALF else stack.optimizer_bytes_full
-    dealt = np.maximum(stages.replicas / stages.expert, 1)
-    own = np.where(stages.zero >= 1, dense / stages.replicas + experts / dealt, dense + experts)
+    dealt = np.maximum(stages.sharing / stages.expert, 1)
+    own = np.where(stages.zero >= 1, dense / stages.sharing + experts / dealt, dense + experts)
     return np.asarray(traffic * own / machine.memory_bw)

@@ -114,6 +114,21 @@ def kernel_seconds(machine: Machine, size: Figure) -> Figure:
     return size * (machine.width / 2) / machine.memory_bw + machine.launch
 
 
+class _Product(NamedTuple):
+    """Products of (m, k) by (k, n), ``times`` kernels of ``batch`` each.
+
+    ``part`` tells apart what makes queries, keys and values (``"in"``, of latent attention from
+    ``"latent"``), what follows attention, and the networks.
+    """
+
+    part: str
+    m: Figure
+    n: Figure
+    k: Figure
+    times: Figure = 1.0
+    batch: Figure = 1
+
+
 @dataclass(frozen=True)
 class TransformerBlock(Layer):
     """One block: norm, attention, norm, feed-forward network.
@@ -134,38 +149,55 @@ class TransformerBlock(Layer):
     def _tokens(self, split: Split) -> Figure:
         return self.shape.sequence * split.samples / split.context
 
-    def _products(self, split: Split) -> list[tuple[Figure, Figure, Figure, float]]:
-        """(m, n, k, times) of the products with weights; the second and the last are row-split."""
+    def _products(self, machine: Machine, split: Split) -> list[_Product]:
+        """The products with weights, in the order of the forward pass."""
         shape, tokens = self.shape, self._tokens(split)
         queries, keys = self._widths(split)
         inner, routed = shape.feed_forward / split.tp, tokens
-        networks = 1.0
+        twice = 2 if shape.gated else 1
+        times: Figure = 1.0
+        networks: Figure = 1
         if shape.experts > 1:
             networks = shape.experts / split.expert
             routed = tokens * shape.active * shape.capacity / networks
-        up = (routed, inner, shape.hidden, networks * (2 if shape.gated else 1))
-        down = (routed, shape.hidden, inner, networks)
-        return [
-            (tokens, queries + 2 * keys, shape.hidden, 1.0),
-            (tokens, shape.hidden, queries, 1.0),
-            up,
-            down,
-        ]
+            if not machine.stack.grouped:
+                times, networks = networks, 1
+        if shape.key_rank:
+            whole, up, keyed, out = shape.attention_products
+            products = [
+                _Product("latent", tokens, *whole),
+                _Product("in", tokens, up[0] / split.tp, up[1]),
+                _Product("in", tokens, keyed[0] / split.tp, keyed[1]),
+                _Product("out", tokens, out[0], out[1] / split.tp),
+            ]
+        else:
+            products = [
+                _Product("in", tokens, queries + 2 * keys, shape.hidden),
+                _Product("out", tokens, shape.hidden, queries),
+            ]
+        if shape.shared_experts:
+            common = shape.shared_experts * inner
+            products.append(_Product("shared", tokens, common, shape.hidden, twice))
+            products.append(_Product("shared", tokens, shape.hidden, common))
+        products.append(_Product("up", routed, inner, shape.hidden, times * twice, networks))
+        products.append(_Product("down", routed, shape.hidden, inner, times, networks))
+        return products
 
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
         """See ``Layer.seconds``; the operations are those of hybrid layers in docs/hybrid.md."""
         shape, tokens = self.shape, self._tokens(split)
         forward = backward = 0.0
         last: Figure = 0.0
-        weight_gradients = []
-        for m, n, k, times in self._products(split):
-            last = times * matmul_seconds(machine, m, n, k)
+        weight_gradients: dict[str, Figure] = {}
+        for part, m, n, k, times, batch in self._products(machine, split):
+            last = times * matmul_seconds(machine, m, n, k, batch)
             forward += last
-            weight_gradient = times * matmul_seconds(machine, k, n, m)
-            backward += weight_gradient + times * matmul_seconds(machine, m, k, n)
-            weight_gradients.append(weight_gradient)
+            weight_gradient = times * matmul_seconds(machine, k, n, m, batch)
+            backward += weight_gradient + times * matmul_seconds(machine, m, k, n, batch)
+            weight_gradients[part] = weight_gradients.get(part, 0.0) + weight_gradient
+        beside = forward, backward
         stream = tokens * shape.hidden / split.shared
-        inner = tokens * shape.feed_forward / split.tp * shape.active
+        inner = tokens * shape.feed_forward / split.tp * (shape.active + shape.shared_experts)
         dropped = 1.0 if shape.dropout else 0.0
         gate_forward, gate_backward = (6, 10) if shape.gated else (4, 6)
         forward += 2 * kernel_seconds(machine, 4 * stream)
@@ -174,15 +206,19 @@ class TransformerBlock(Layer):
         backward += 2 * kernel_seconds(machine, 6 * stream)
         backward += kernel_seconds(machine, gate_backward * inner)
         backward += 2 * kernel_seconds(machine, (4 + dropped) * stream)
+        if shape.experts > 1 and machine.stack.permute_passes:
+            copies = stream * shape.active * shape.capacity
+            permuted = kernel_seconds(machine, 2 * machine.stack.permute_passes * copies)
+            forward, backward = forward + permuted, backward + permuted
         attention, attention_backward, again = self._attention(machine, split)
-        exchange = self._exchange(machine, split, weight_gradients, attention)
+        exchange = self._exchange(machine, split, weight_gradients, attention, beside)
         return LayerSeconds(
             forward + attention, backward + attention_backward, *exchange, again, last
         )
 
     def _attention(self, machine: Machine, split: Split) -> tuple[Figure, Figure, Figure]:
         """Seconds of the attention core forward and backward, and of its recomputation."""
-        shape, width = self.shape, self.shape.head_width
+        shape, width = self.shape, self.shape.core_width
         heads = split.samples * shape.heads / split.tp
         queries, keys = shape.sequence / split.context, shape.sequence
         if machine.attention_flops is not None:
@@ -192,8 +228,8 @@ class TransformerBlock(Layer):
             core = np.maximum(square / machine.attention_flops, traffic)
             return core, 2.5 * core, 0.0
         scores = heads * queries * keys
-        scored = matmul_seconds(machine, queries, keys, width, heads)
-        summed = matmul_seconds(machine, queries, width, keys, heads)
+        scored = matmul_seconds(machine, queries, keys, shape.head_width + shape.rope_width, heads)
+        summed = matmul_seconds(machine, queries, shape.head_width, keys, heads)
         dropping = kernel_seconds(machine, 5 * scores) if shape.dropout else 0.0
         core = scored + summed + kernel_seconds(machine, 4 * scores) + dropping
         backward = 2 * (scored + summed) + kernel_seconds(machine, 6 * scores) + dropping
@@ -203,10 +239,19 @@ class TransformerBlock(Layer):
         self,
         machine: Machine,
         split: Split,
-        weight_gradients: list[Figure],
+        weight_gradients: dict[str, Figure],
         attention: Figure,
+        products: tuple[Figure, Figure],
     ) -> tuple[Figure, Figure]:
-        """Seconds of collectives that nothing hides, forward and backward."""
+        """Seconds of collectives that nothing hides, forward and backward.
+
+        Args:
+            machine: the machine.
+            split: how the layer is split.
+            weight_gradients: seconds of those products by part of the layer.
+            attention: seconds of the attention core, forward.
+            products: seconds of all products with weights, forward and backward.
+        """
         shape, stack, links = self.shape, machine.stack, machine.links
         tokens = self._tokens(split)
         gather = links.all_gather(machine.width * tokens * shape.hidden, split.tp, 1)
@@ -214,22 +259,32 @@ class TransformerBlock(Layer):
         if stack.backward_overlap:
             # Input gradients are summed while the weight gradients of the same matrix are made;
             # sequence parallelism also gathers the gradients of outputs, in front of both.
-            behind = [weight_gradients[0], weight_gradients[2]]
+            behind = [weight_gradients["in"], weight_gradients["up"]]
             summed = sum(stack.exposed(2 * gather, product) for product in behind)
             scattered = sum(stack.exposed(gather, product) for product in behind)
             shared = 2 * gather * (1 - stack.tensor_overlap) + scattered
             backward = np.where(split.sequence_parallel, shared, summed)
         else:
             backward = 4 * gather
-        blocks = 2 * machine.width * tokens * self._widths(split)[1]
+        passed = 2 * self._widths(split)[1] + shape.heads * shape.rope_width / split.tp
+        blocks = machine.width * tokens * passed
         ring = links.all_gather(blocks * split.context, split.context, split.tp)
         forward = forward + np.maximum(0.0, ring - attention)
         backward = backward + np.maximum(0.0, 2 * ring - 2.5 * attention)
         if shape.experts > 1:
-            routed = machine.width * tokens * shape.hidden * shape.active * shape.capacity
-            dealt = 2 * links.all_to_all(routed / split.shared, split.expert, split.tp)
-            forward, backward = forward + dealt, backward + dealt
+            dealt = 2 * self._dispatch(machine, split)
+            hidden = [stack.expert_overlap * np.minimum(dealt, beside) for beside in products]
+            forward, backward = forward + dealt - hidden[0], backward + dealt - hidden[1]
         return forward, backward
+
+    def _dispatch(self, machine: Machine, split: Split) -> Figure:
+        """Seconds in which tokens pass to their experts, or back."""
+        shape, stack, links = self.shape, machine.stack, machine.links
+        once = machine.width * self._tokens(split) * shape.hidden * shape.capacity / split.shared
+        if not stack.two_levels:
+            return links.all_to_all(once * shape.active, split.expert, split.tp)
+        copies = shape.active
+        return links.dispatch(once, copies, split.expert, split.tp, stack.once_a_server)
 
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """See ``Layer.parameters``: matrices are divided by tp, norms and output biases are not."""
@@ -240,6 +295,8 @@ class TransformerBlock(Layer):
         )
         if shape.experts > 1:
             whole += shape.hidden * (shape.experts - (1 if shape.bias else 0))
+        if shape.key_rank:
+            whole += shape.hidden * shape.latent_width + shape.query_rank + shape.key_rank
         copied = self._widths(split)[1] * split.tp - shape.kv_heads * shape.head_width
         copied = 2 * copied * (shape.hidden + (1 if shape.bias else 0))
         per_device = (dense - whole + copied) / split.tp + whole
@@ -255,10 +312,14 @@ class TransformerBlock(Layer):
         queries = shape.heads * shape.head_width
         keys = np.maximum(shape.kv_heads * shape.head_width, shape.head_width * tp)
         stream = (4 * width + (2 if shape.dropout else 0)) * h / split.shared
-        inner = (3 if shape.gated else 2) * shape.feed_forward * shape.active
+        if shape.key_rank:
+            stream = stream + width * shape.latent_width / split.shared
+        passed = shape.active + shape.shared_experts
+        inner = (3 if shape.gated else 2) * shape.feed_forward * passed
         if mode == "selective" and shape.gated:
-            inner = 2 * shape.feed_forward * shape.active
-        within = width * (2 * queries + 2 * keys + inner) / tp
+            inner = 2 * shape.feed_forward * passed
+        rotated = 2 * shape.heads * shape.rope_width  # of queries and keys
+        within = width * (2 * queries + 2 * keys + rotated + inner) / tp
         if fused:
             within = within + 4 * shape.heads / tp
         elif mode == "none":
@@ -330,6 +391,7 @@ class Head(Layer):
         return 2 * machine.width * tokens * self.shape.hidden / split.shared
 
     def working_bytes(self, machine: Machine, split: Split) -> Figure:
-        """See ``Layer.working_bytes``: logits, and again in fp32 for the loss."""
+        """See ``Layer.working_bytes``: logits, again in fp32 for the loss, and more."""
         tokens = self.seen * self.shape.sequence * split.samples / split.context
-        return (machine.width + 4) * tokens * self.shape.vocabulary / split.tp
+        each = machine.width + 4 + machine.stack.logit_bytes
+        return each * tokens * self.shape.vocabulary / split.tp

@@ -63,10 +63,10 @@ def mismatches(
     if plan.cluster != cluster:
         reasons.append(f"cluster: the plan is for {plan.cluster}, not {cluster}")
     try:
-        planned = Stack.parse(plan.stack)
+        planned = Stack.parse(plan.stack, stored=True)
         if planned != stack:
-            other = "" if planned.name != stack.name else " with other constants"
-            reasons.append(f"stack: the plan is for {planned.name}{other}, not {stack.name}")
+            other = "" if planned.label != stack.label else " with other constants"
+            reasons.append(f"stack: the plan is for {planned.label}{other}, not {stack.label}")
     except PlanError as error:
         reasons.append(f"stack: {error}")
     if plan.precision != precision:
@@ -247,6 +247,7 @@ def _splits(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
             by = "2 x context" if plan.context > 1 else "tp"
             by = "2 x context x tp" if plan.context > 1 and plan.sequence_parallel else by
             yield f"sequence: {shape.sequence} tokens are not a multiple of {by} = {ranks}"
+    yield from _shard(plan)
     if plan.expert > 1:
         yield from _experts(plan, 1 if shape is None else shape.experts)
     for number, stage in enumerate(plan.stages):
@@ -254,6 +255,21 @@ def _splits(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
             yield f"stages[{number}].split: {model.name} is split by the Megatron pattern only"
     if plan.gradient_bytes not in GRADIENT_BYTES:
         yield f"gradient_bytes: {plan.gradient_bytes} is neither 2 nor 4"
+
+
+def _shard(plan: HybridPlan) -> Iterator[str]:
+    """Replicas among which ZeRO shares states."""
+    if not plan.shard:
+        return
+    if plan.shard == 1 or not any(stage.zero for stage in plan.stages):
+        yield f"shard: {plan.shard} needs zero of at least 1 and 2 replicas; leave it out"
+    for number, stage in enumerate(plan.stages):
+        replicas = stage.devices // stage.tp
+        if replicas % plan.shard:
+            yield (
+                f"shard: {plan.shard} does not divide the {_count(replicas, 'replica')} of "
+                f"stages[{number}]"
+            )
 
 
 def _experts(plan: HybridPlan, experts: int) -> Iterator[str]:

@@ -82,7 +82,7 @@ def judge(plan: HybridPlan, target: Any = None, cluster: Any = None) -> HybridRe
         )
     model = load_model(target)
     try:
-        stack = Stack.parse(plan.stack)
+        stack = Stack.parse(plan.stack, stored=True)
     except PlanError as error:
         raise PlanError(f"field 'stack': {error}") from None
     try:

@@ -102,6 +102,7 @@ class HybridPlan(Plan):
         gradient_bytes: bytes of a gradient.
         gradient_overlap: whether gradients are summed during the last backward pass.
         servers: order of the servers; empty where they stand in order.
+        shard: replicas, context ranks counted, among which ZeRO shares states, neighbours; 0: all.
     """
 
     instance: Text
@@ -121,6 +122,7 @@ class HybridPlan(Plan):
     gradient_bytes: Count = 4
     gradient_overlap: bool = False
     servers: tuple[Integer, ...] = ()
+    shard: Index = 0
 
     task: ClassVar[str] = "hybrid"
     settings: ClassVar[tuple[str, ...]] = ("fingerprint", "cluster", "stack", "precision", "batch")
@@ -137,6 +139,7 @@ class HybridPlan(Plan):
             "stack": self.stack,
             "precision": self.precision,
             **{name: getattr(self, name) for name in names},
+            **({"shard": self.shard} if self.shard else {}),
             **({"servers": list(self.servers)} if self.servers else {}),
             "stages": [stage.to_json() for stage in self.stages],
         }

@@ -218,6 +218,7 @@ class Hybrid:
             p2p=SENDS[0] if plans.blocking[k] else SENDS[1],
             gradient_bytes=int(plans.gradient_bytes[k]),
             gradient_overlap=bool(plans.gradient_overlap[k]),
+            shard=int(plans.shard[k]),
         )
 
     def stages(self, plan: HybridPlan) -> Stages:
@@ -267,7 +268,7 @@ class Hybrid:
                 self.model,
                 embedding=self.model.embedding if first == 0 else None,
                 head=self.model.head if end > last else None,
-                tied_parameters=0.0,
+                tied_parameters=self.model.tied_parameters if len(plan.stages) == 1 else 0.0,
             )
             stages = self._arrays(
                 plan,
@@ -366,6 +367,7 @@ class Hybrid:
             blocking=plan.p2p == SENDS[0],
             gradient_bytes=float(plan.gradient_bytes),
             gradient_overlap=plan.gradient_overlap,
+            shard=plan.shard,
         )
 
     def _speeds(self, plan: HybridPlan, first: np.ndarray, devices: np.ndarray) -> np.ndarray:

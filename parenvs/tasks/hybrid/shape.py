@@ -14,8 +14,11 @@ from parenvs.fields import LARGEST_NUMBER, Count, Index, check, read, whole, wor
 MOST_LAYERS = 10_000
 """Largest number of layers."""
 _POSITIVE = words("a positive number", gt=0, le=LARGEST_NUMBER)
-_ALTERNATING = {"experts_every": 1, "dense_feed_forward": 0}
-"""Fields of blocks that alternate; where all blocks are equal they are no part of fingerprints."""
+_LATENT = ("query_rank", "key_rank", "rope_width")
+_UNSEEN = {"experts_every": 1, "dense_feed_forward": 0, "shared_experts": 0} | dict.fromkeys(
+    _LATENT, 0
+)
+"""Fields that came later, and the values with which they are no part of fingerprints."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,13 @@ class TransformerShape:
         experts_every: 2 where every second block has experts and the others one dense network
             each, and so on; 1 where all have them. The first of as many blocks are dense.
         dense_feed_forward: inner width of those dense networks (0: ``feed_forward``).
+        shared_experts: networks as wide as an expert, in each block with experts, that every token
+            passes beside its ``active`` ones.
+        query_rank: width to which queries are compressed in latent attention (arXiv 2405.04434,
+            section 2.1); 0 if they are not.
+        key_rank: width to which keys and values are compressed together; 0 without latent
+            attention.
+        rope_width: width of each head's rotated part, beside ``head_width``, in latent attention.
         source: where the numbers are from.
     """
 
@@ -67,6 +77,10 @@ class TransformerShape:
     capacity: Annotated[int, _POSITIVE] | Annotated[float, _POSITIVE] = 1.0
     experts_every: Count = 1
     dense_feed_forward: Index = 0
+    shared_experts: Index = 0
+    query_rank: Index = 0
+    key_rank: Index = 0
+    rope_width: Index = 0
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -87,9 +101,19 @@ class TransformerShape:
                 f"shape {shown(self.name)}: kv_heads must divide heads, and active be at most "
                 "experts"
             )
-        if self.experts == 1 and (self.experts_every, self.dense_feed_forward) != (1, 0):
+        behind = self.experts_every, self.dense_feed_forward, self.shared_experts
+        if self.experts == 1 and behind != (1, 0, 0):
             raise UnknownInstanceError(
-                f"shape {shown(self.name)}: experts_every and dense_feed_forward need experts"
+                f"shape {shown(self.name)}: experts_every, dense_feed_forward and shared_experts "
+                "need experts"
+            )
+        if not self.key_rank and (self.query_rank or self.rope_width):
+            raise UnknownInstanceError(
+                f"shape {shown(self.name)}: query_rank and rope_width need key_rank"
+            )
+        if self.key_rank and self.kv_heads != self.heads:
+            raise UnknownInstanceError(
+                f"shape {shown(self.name)}: latent attention has as many kv_heads as heads"
             )
         if self.experts_every == 1 and self.dense_feed_forward:
             raise UnknownInstanceError(
@@ -102,7 +126,7 @@ class TransformerShape:
         numbers = {
             key: value
             for key, value in asdict(self).items()
-            if key not in ("name", "source") and _ALTERNATING.get(key) != value
+            if key not in ("name", "source") and _UNSEEN.get(key) != value
         }
         text = json.dumps(numbers, sort_keys=True).encode()
         return f"sha256:{hashlib.sha256(text).hexdigest()}"
@@ -117,7 +141,8 @@ class TransformerShape:
             return (self,)
         equal = replace(self, experts_every=1, dense_feed_forward=0)
         inner = self.dense_feed_forward or self.feed_forward
-        return replace(equal, experts=1, active=1, capacity=1.0, feed_forward=inner), equal
+        dense: dict[str, Any] = {"experts": 1, "active": 1, "capacity": 1.0, "shared_experts": 0}
+        return replace(equal, feed_forward=inner, **dense), equal
 
     @property
     def kind_of(self) -> tuple[int, ...]:
@@ -139,16 +164,45 @@ class TransformerShape:
         """
         h, f, wide = self.hidden, self.feed_forward, self.heads * self.head_width
         narrow = self.kv_heads * self.head_width
-        attention = h * (2 * wide + 2 * narrow)
+        attention = sum(n * k for n, k in self.attention_products)
         one = (3 if self.gated else 2) * h * f
         norms = 2 * h
         if self.bias:
             attention += wide + 2 * narrow + h
             one += f + h
             norms *= 2
+        norms += self.query_rank + self.key_rank
         if self.experts == 1:
             return float(attention + norms + one), 0.0
-        return float(attention + norms + h * self.experts), float(one * self.experts)
+        dense = attention + norms + h * self.experts + self.shared_experts * one
+        return float(dense), float(one * self.experts)
+
+    @property
+    def attention_products(self) -> list[tuple[int, int]]:
+        """(n, k) of the products with weights in attention; of latent attention the first is whole.
+
+        That one makes the latents on every rank; tensor parallelism divides all others.
+        """
+        h, wide = self.hidden, self.heads * self.head_width
+        if not self.key_rank:
+            return [(wide + 2 * self.kv_heads * self.head_width, h), (h, wide)]
+        queries = self.heads * (self.head_width + self.rope_width)
+        return [
+            (self.latent_width, h),
+            (queries, self.query_rank or h),
+            (2 * wide, self.key_rank),
+            (h, wide),
+        ]
+
+    @property
+    def latent_width(self) -> int:
+        """Width of the latents, of queries, of keys and values, and the keys' rotated part."""
+        return self.query_rank + self.key_rank + self.rope_width
+
+    @property
+    def core_width(self) -> float:
+        """Mean width of a head in both products of the attention core."""
+        return self.head_width + self.rope_width / 2 if self.rope_width else self.head_width
 
     @property
     def parameters(self) -> float:
@@ -175,10 +229,10 @@ class TransformerShape:
     def block_flops(self) -> float:
         """FLOPs of one block with experts, forward, of one sample; see ``flops``."""
         h, s = self.hidden, self.sequence
-        wide, narrow = self.heads * self.head_width, self.kv_heads * self.head_width
-        products = h * (2 * wide + 2 * narrow)
-        products += (3 if self.gated else 2) * h * self.feed_forward * self.active
-        return 2 * s * products + 4 * s * s * wide
+        products = sum(n * k for n, k in self.attention_products)
+        passed = self.active + self.shared_experts
+        products += (3 if self.gated else 2) * h * self.feed_forward * passed
+        return 2 * s * products + 4 * s * s * self.heads * self.core_width
 
     def token_flops(self, samples: float) -> float:
         """Model FLOPs of a step as arXiv 2407.21783 counts: ``6 N + 6 l h s`` a token.
@@ -187,7 +241,7 @@ class TransformerShape:
         """
         passed = self._summed(_passed)
         passed += self.hidden * self.vocabulary * (1 if self.tied else 2)
-        attention = 6 * self.layers * self.heads * self.head_width * self.sequence
+        attention = 6 * self.layers * self.heads * self.core_width * self.sequence
         return samples * self.sequence * (6 * passed + attention)
 
     def to_json(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from parenvs.shipped import data_folder
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.stack import Stack
 
 
 @lru_cache(maxsize=1)
@@ -69,7 +70,7 @@ def _sets(file: str, maker: str) -> dict[str, tuple[Hybrid, ...]]:
                     HybridModel.of_shape(TransformerShape.from_json(row["shape"])),
                     Cluster.parse(row["cluster"]),
                     row["batch"],
-                    row["stack"],
+                    Stack.parse(row["stack"], stored=True),
                     row["precision"],
                 )
                 for row in rows

@@ -7,21 +7,29 @@ is fixed. Sources stand beside the figures; "fitted" names the published rows it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from parenvs.cluster import EFFICIENCY, LINKS, Cluster, Links
+from parenvs.cluster import DEVICES, EFFICIENCY, LINKS, Cluster, Device, Links
 from parenvs.errors import PlanError, did_you_mean, shown
-from parenvs.fields import number, one_of, read, words
+from parenvs.fields import number, one_of, read, whole, words
 
-MULTIPROCESSORS = {"v100": 80, "a100": 108, "h100": 132}
+MULTIPROCESSORS = {
+    "v100": 80, "a100": 108, "h100": 132, "b200": 148, "b300": 148, "gb200": 152, "gb300": 152,
+}  # fmt: skip
 """Streaming multiprocessors of a device, by name (NVIDIA's data sheets)."""
 TILE = 128
 """Rows and columns of a product that one multiprocessor makes at a time (CUTLASS's usual tile)."""
 LEAST_SHARE = 1e-6
 """The smallest share of a peak or a bandwidth that a stack can have."""
+FP8_SHARE = 0.727
+"""Share of the peak that products in FP8 reach, over that in 16 bits, where none was measured.
+
+It is 0.436 / 0.60 of nemo-2024; 0.65 to 0.85 are plausible. Power, casts and bandwidth keep FP8
+from twice the speed.
+"""
 HALF = ("fp16", "bf16", "fp8")
 """Precisions in which weights and activations take 2 bytes, beside fp32 master weights."""
 
@@ -36,9 +44,9 @@ class Stack:
     """The constants of one training software.
 
     Attributes:
-        name: its name in plan files.
+        name: its name in plan files, where ``@VERSION`` stands behind all versions but the first.
         matmul_share: share of the peak that matrix products reach, by ``"DEVICE PRECISION"`` or
-            ``"DEVICE"``; ``"other"`` for what is not listed.
+            ``"DEVICE"``; ``"other PRECISION"`` and ``"other"`` for what is not listed.
         link_share: share of a link's bandwidth that collectives reach.
         memory_share: share of the memory bandwidth that elementwise kernels reach.
         send_share: share of a network card that a send between two stages reaches.
@@ -60,6 +68,20 @@ class Stack:
             gradients in the backward pass.
         hidden: share of the time of a collective that computation beside it really hides: both
             take streaming multiprocessors and memory bandwidth from each other.
+        gather_hidden: the same of the gathers of ZeRO 3 alone; None: ``hidden``.
+        permute_passes: times that every copy of a token is read or written to bring tokens to their
+            experts' order and back: router, padding, permutation, probabilities; about 4 at least.
+        grouped: whether the products of a device's experts are one kernel.
+        two_levels: whether the copies of tokens that stay in a server pass its links only; if not,
+            all pass the network card as soon as a group of experts spans servers.
+        once_a_server: whether a token passes to another server, and to another device, once at
+            most, whichever number of its experts is there.
+        expert_overlap: share of the dispatch of tokens that runs beside products of the layer.
+        bucket: bytes of gradients, or of ZeRO 1's weights, that one collective passes; each has the
+            latency of the whole ring. 0: one collective passes all.
+        accumulate_bytes: bytes that adding a micro-batch's gradients moves, per parameter on the
+            device; 0 where the products of weight gradients add by themselves.
+        logit_bytes: bytes that a logit takes beside its 2 or 4 and its 4 in fp32, as gradients.
         early_stop: whether full recomputation leaves out a layer's last product, whose result no
             backward pass needs, as PyTorch's checkpoints that are not reentrant do.
         scatter_gather: whether a stage sends each rank's share of its output, gathered behind.
@@ -69,6 +91,8 @@ class Stack:
             precision, ``gradient_bytes`` and ZeRO.
         link_rule: one of ``LINKS``.
         source: what the figures are from.
+        version: of the constants; 1 is the first.
+        date: year and month of the software.
     """
 
     name: str
@@ -90,6 +114,15 @@ class Stack:
     tensor_overlap: _Part = 0.0
     backward_overlap: bool = True
     hidden: _Part = 1.0
+    gather_hidden: _Part | None = None
+    permute_passes: _Number = 8.0
+    grouped: bool = True
+    two_levels: bool = True
+    once_a_server: bool = False
+    expert_overlap: _Part = 0.0
+    bucket: _Number = 0.0
+    accumulate_bytes: _Number = 0.0
+    logit_bytes: _Number = 0.0
     early_stop: bool = False
     scatter_gather: bool = True
     optimizer_bytes: _Number = 62.0
@@ -97,17 +130,36 @@ class Stack:
     state_bytes: Annotated[float, number(1, 1e30)] | None = None
     link_rule: Annotated[str, one_of(*LINKS)] = LINKS[0]
     source: str = ""
+    version: Annotated[int, whole(1, 1000)] = 1
+    date: str = ""
 
-    def share_of(self, device: str, precision: str) -> float:
-        """Return the share of the peak that matrix products reach on a device."""
-        return self._share(self.matmul_share, "matrix products", device, precision)
+    @property
+    def label(self) -> str:
+        """Its name in plan files."""
+        return self.name if self.version == 1 else f"{self.name}@{self.version}"
+
+    def share_of(self, device: Device, precision: str) -> float:
+        """Return the share of the peak that matrix products reach on a device.
+
+        FP8 whose share was measured nowhere reaches ``FP8_SHARE`` of that in 16 bits. A device
+        without a share of its own that is ``like`` another reaches as many FLOP/s a watt as that:
+        power bounds large products.
+        """
+        known = {f"{name} fp8" for name in (device.name, device.like, "other")}
+        if precision == "fp8" and not known & set(dict(self.matmul_share)):
+            return FP8_SHARE * self.share_of(device, "bf16")
+        if not self.is_guess(device.name, precision) or device.like not in DEVICES:
+            return self._share(self.matmul_share, "matrix products", device.name, precision)
+        like = DEVICES[device.like]
+        power, peak = device.watts / like.watts, like.peak(precision) / device.peak(precision)
+        return min(self.share_of(like, precision) * power * peak, 1.0)
 
     def _share(
         self, shares: tuple[tuple[str, float], ...], what: str, device: str, precision: str
     ) -> float:
         """Return the share for a device and precision, or that of others."""
         by_key = dict(shares)
-        for key in (f"{device} {precision}", device, "other"):
+        for key in (f"{device} {precision}", device, f"other {precision}", "other"):
             if key in by_key:
                 return by_key[key]
         raise PlanError(
@@ -127,7 +179,7 @@ class Stack:
             PlanError: the stack knows no share for it.
         """
         device = cluster.device
-        share = self.share_of(device.name, precision)
+        share = self.share_of(device, precision)
         flops = share * device.peak(precision)
         fused = None
         if self.attention_share is not None:
@@ -135,7 +187,7 @@ class Stack:
             part = self.attention_share
             if isinstance(part, tuple):
                 part = self._share(part, "fused attention", device.name, half)
-            fused = part * self.share_of(device.name, half) * device.peak(half)
+            fused = part * self.share_of(device, half) * device.peak(half)
         return Machine(
             stack=self,
             precision=precision,
@@ -160,31 +212,39 @@ class Stack:
 
     def to_json(self) -> str | dict[str, Any]:
         """Return the preset's name, or an object with the name and every other constant."""
-        preset = STACKS.get(self.name)
+        preset = VERSIONS.get(self.label)
         if preset == self or preset is None:
-            return self.name
+            return self.label
         changed = {
             item.name: getattr(self, item.name)
             for item in fields(self)
-            if getattr(self, item.name) != getattr(preset, item.name) and item.name != "source"
+            if getattr(self, item.name) != getattr(preset, item.name)
+            and item.name not in ("source", "date")
         }
         for name in ("matmul_share", "attention_share"):
             if isinstance(changed.get(name), tuple):
                 changed[name] = dict(changed[name])
-        return {"name": self.name, **changed}
+        return {"name": self.label, **changed}
 
-    def exposed(self, collective: Any, beside: Any) -> Any:
+    def exposed(self, collective: Any, beside: Any, hidden: float | None = None) -> Any:
         """Return the seconds that a collective adds to those of the computation beside it.
 
         Args:
             collective: seconds of the collective alone.
             beside: seconds of the computation.
+            hidden: share of it that can be hidden (default: that of the stack).
         """
-        return collective - self.hidden * np.minimum(collective, beside)
+        share = self.hidden if hidden is None else hidden
+        return collective - share * np.minimum(collective, beside)
 
     @classmethod
-    def parse(cls, value: str | dict[str, Any] | Stack) -> Stack:
+    def parse(cls, value: str | dict[str, Any] | Stack, stored: bool = False) -> Stack:
         """Return a stack by name, or a preset with other constants: ``{"name": ..., ...}``.
+
+        Args:
+            value: the stack.
+            stored: whether it stands in a file, where a name without ``@VERSION`` is that of the
+                first version; elsewhere it is that of the newest.
 
         Raises:
             PlanError: the name or a constant is unknown.
@@ -193,20 +253,25 @@ class Stack:
             return value
         content: dict[str, Any] = {"name": value} if isinstance(value, str) else dict(value)
         name = content.pop("name", None)
-        if not isinstance(name, str) or name not in STACKS:
-            hint = did_you_mean(name, STACKS) if isinstance(name, str) else ""
+        known = {**VERSIONS, **({} if stored else STACKS)}
+        if not isinstance(name, str) or name not in known:
+            hint = did_you_mean(name, known) if isinstance(name, str) else ""
             raise PlanError(f"unknown stack {shown(name)}{hint}; known: {', '.join(STACKS)}")
+        preset = known[name]
         if not content:
-            return STACKS[name]
+            return preset
+        for key in ("name", "version", "date", "source"):
+            if key in content:
+                raise PlanError(f"stack: {key} is no constant; leave it out")
         shares = [
             key for key in ("matmul_share", "attention_share") if content.get(key) is not None
         ]
         given = read(_Shares, {key: content[key] for key in shares}, "stack", PlanError)
         content |= {key: _pairs(key, getattr(given, key)) for key in shares}
-        every = {item.name: getattr(STACKS[name], item.name) for item in fields(cls)} | content
-        can_lack = ("attention_share", "state_bytes")  # where None is the default
-        known = {key: x for key, x in every.items() if x is not None or key not in can_lack}
-        return read(cls, known, "stack", PlanError)
+        every = {item.name: getattr(preset, item.name) for item in fields(cls)} | content
+        can_lack = ("attention_share", "state_bytes", "gather_hidden")  # where None is the default
+        found = {key: x for key, x in every.items() if x is not None or key not in can_lack}
+        return read(cls, found, "stack", PlanError)
 
 
 @dataclass(frozen=True)
@@ -252,12 +317,53 @@ class Machine(NamedTuple):
     waves: bool = False
 
 
+def _nemo(name: str, date: str, passes: float, of: str) -> Stack:
+    """Megatron-Bridge of a date; ``passes`` over the copies of tokens."""
+    return Stack(
+        name,
+        (("h100 bf16", 0.60), ("h100 fp8", 0.45), ("gb200 fp8", 0.44), ("a100", 0.72),
+         ("other", 0.60)),
+        date=date,
+        attention_share=0.75,
+        tensor_overlap=1.0,
+        gather_hidden=0.8,
+        permute_passes=passes,
+        once_a_server=True,
+        send_wait=0.0,
+        source=f"Megatron-Core with Transformer Engine, {of}; fp8 fitted on dgxc-benchmarking "
+        "(H100) and dense models of Megatron-Bridge (GB200), permute_passes on its mixtures of "
+        "experts; bf16 as nemo-2024",
+    )  # fmt: skip
+
+
+def _titan(name: str, overlap: float, of: str) -> Stack:
+    """Compiled PyTorch; ``overlap`` is the share of tensor-parallel collectives that is hidden."""
+    return Stack(
+        name,
+        (("a100", 0.72), ("other fp8", 0.42), ("other", 0.60)),
+        date="2025-01",
+        memory_share=0.5,
+        attention_share=(("a100", 0.5), ("other", 0.32)),
+        tensor_overlap=overlap,
+        backward_overlap=False,
+        hidden=0.8,
+        early_stop=True,
+        logit_bytes=6.0,
+        send_wait=0.0,
+        source="FSDP 2 of PyTorch with torch.compile and FlashAttention 2; fp8, attention and "
+        "memory fitted on torchtitan's table of December 2024, share of A100 and hidden on "
+        f"fms-fsdp; {of}",
+    )
+
+
 STACKS: dict[str, Stack] = {
     stack.name: stack
     for stack in (
         Stack(
             "megatron-2021",
             (("a100", 0.72), ("v100", 0.85), ("other", 0.72)),
+            version=2,
+            date="2021-04",
             backward_overlap=False,
             gather_share=0.129,
             hidden=0.62,
@@ -269,36 +375,70 @@ STACKS: dict[str, Stack] = {
         Stack(
             "megatron-2019",
             (("v100", 0.70), ("other", 0.70)),
+            version=2,
+            date="2019-09",
             backward_overlap=False,
             source="Megatron-LM's first release; share fitted on its weak scaling over 1 to 8 V100",
         ),
         Stack(
             "megatron-2022",
             (("a100", 0.78), ("other", 0.78)),
+            version=2,
+            date="2022-05",
             hidden=0.21,
             source="Megatron-LM of arXiv 2205.05198: collectives of input gradients run beside "
             "weight gradients; share and hidden fitted on its Table 4, a single layer",
         ),
         Stack(
+            "megatron-deepspeed-2022",
+            (("a100", 0.66), ("other", 0.66)),
+            date="2022-02",
+            backward_overlap=False,
+            accumulate_bytes=20.0,
+            source="Megatron-DeepSpeed with its BF16 optimiser, as BigScience ran it; share fitted "
+            "on BigScience's steps of groups 1, 3 and 5; accumulate_bytes counted: each gradient "
+            "is cast to fp32 (2 + 4), added (4 + 4 + 4) and cleared (2)",
+        ),
+        Stack(
+            "internevo-2023",
+            (("a100", 0.62), ("other", 0.62)),
+            date="2023-11",
+            memory_share=0.5,
+            attention_share=0.5,
+            bucket=35e6,
+            source="InternEvo with FlashAttention; share and bucket fitted on its table of 7B and "
+            "20B at tp 1; memory and attention set, 0.4 to 0.6 fit alike",
+        ),
+        Stack(
             "nemo-2024",
             (("h100 bf16", 0.60), ("h100 fp8", 0.436), ("a100", 0.72), ("other", 0.60)),
+            version=2,
+            date="2024-07",
             attention_share=0.75,
             tensor_overlap=1.0,
+            gather_hidden=0.8,
             send_wait=0.0,
             source="Megatron-Core with Transformer Engine; fp8 fitted on NeMo's performance "
             "summary 24.07; bf16 not fitted on rows of its own (Llama 3's would want 0.55 here)",
         ),
+        _nemo("nemo-2025", "2025-09", 32.0, "its releases 25.09 to 26.04"),
+        _nemo("nemo-2026", "2026-06", 8.0, "its releases from 26.06 on, with CUDA graphs"),
         Stack(
             "llama-2024",
             (("h100 bf16", 0.577), ("other", 0.577)),
+            version=2,
+            date="2024-07",
             attention_share=0.75,
             backward_overlap=False,
+            gather_hidden=0.8,
             send_wait=0.0,
             source="Llama 3's of arXiv 2407.21783; share fitted on its Table 4",
         ),
         Stack(
             "deepspeed-2022",
             (("v100 fp16", 0.477), ("other", 0.477)),
+            version=2,
+            date="2022-08",
             link_share=0.91,
             send_share=0.91,
             waves=True,
@@ -312,8 +452,11 @@ STACKS: dict[str, Stack] = {
         Stack(
             "megascale-2024",
             (("a100", 0.72), ("other", 0.72)),
+            version=2,
+            date="2024-02",
             attention_share=0.75,
             tensor_overlap=1.0,
+            gather_hidden=0.8,
             send_wait=0.0,
             source="MegaScale of arXiv 2402.15627: as megatron-2022 with collectives and sends "
             "overlapped and attention fused; nothing fitted",
@@ -321,28 +464,61 @@ STACKS: dict[str, Stack] = {
         Stack(
             "nccl-2021",
             (("other", 0.72),),
+            date="2021-12",
             link_share=0.53,
             source="collectives alone, on A100; share fitted on Galvatron's nine measurements",
         ),
         Stack(
             "nccl-2024",
             (("other", 0.60),),
+            date="2024-06",
             link_share=0.86,
             source="collectives alone, on H100; share fitted on 69 cells of nccl-tests",
         ),
         Stack(
             "torch-2024",
             (("h100 bf16", 0.64), ("a100", 0.78), ("other", 0.64)),
+            version=2,
+            date="2023-11",
             memory_share=0.30,
             attention_share=(("h100", 0.29), ("a100", 0.42), ("other", 0.35)),
             hidden=0.31,
             early_stop=True,
+            logit_bytes=6.0,
             source="PyTorch FSDP with Triton's attention of 2023, kernels not fused; fitted on "
             "llm-foundry's table of MPT on A100, on H100 the shares of products and attention",
         ),
+        _titan("titan-2025", 0.0, "nothing else"),
+        _titan("titan-async", 0.5, "asynchronous tensor parallelism hides half of it, a guess"),
+        Stack(
+            "maxtext-2025",
+            (("h100", 0.60), ("a100", 0.72), ("other", 0.60)),
+            date="2025-06",
+            attention_share=0.75,
+            backward_overlap=False,
+            gather_hidden=0.8,
+            send_wait=0.0,
+            source="MaxText by XLA: shares of nemo-2024; nothing fitted",
+        ),
+        Stack(
+            "deepseek-2024",
+            (("h100 bf16", 0.60), ("h100 fp8", 0.45), ("other", 0.60)),
+            date="2024-12",
+            attention_share=0.75,
+            gather_hidden=0.8,
+            once_a_server=True,
+            expert_overlap=1.0,
+            send_wait=0.0,
+            source="DeepSeek-V3's of arXiv 2412.19437: shares of nemo-2025, DeepEP, DualPipe hides "
+            "the dispatch; nothing fitted",
+        ),
         Stack(
             "roofline",
-            (("other", EFFICIENCY),),
+            (("other", EFFICIENCY), ("other fp8", EFFICIENCY)),
+            date="2020-07",
+            permute_passes=0.0,
+            grouped=False,
+            two_levels=False,
             link_share=1.0,
             memory_share=1.0,
             send_share=1.0,
@@ -359,4 +535,20 @@ STACKS: dict[str, Stack] = {
         ),
     )
 }
-"""Stacks by name."""
+"""Stacks by name, the newest version of each."""
+_FIRST: dict[str, Any] = {
+    "version": 1, "permute_passes": 0.0, "grouped": False, "two_levels": False,
+    "gather_hidden": None, "logit_bytes": 0.0,
+}  # fmt: skip
+VERSIONS: dict[str, Stack] = {
+    label: version
+    for stack in STACKS.values()
+    for version in (replace(stack, **_FIRST) if stack.version > 1 else stack, stack)
+    for label in (version.label, f"{version.name}@{version.version}")
+}
+"""Stacks by the names of files: ``NAME`` or ``NAME@1`` of a first version, ``NAME@2``.
+
+First versions are those of shipped sets, references and entries: experts took no time but for their
+products, and all their tokens passed the network card; the gathers of ZeRO 3 hid like any other
+collective.
+"""

@@ -39,6 +39,7 @@ class Stages(NamedTuple):
         blocking: (...) bool, whether the devices wait for their sends.
         gradient_bytes: (...) u, bytes of a gradient.
         gradient_overlap: (...) bool, whether gradients are summed during the last backward pass.
+        shard: (...) replicas among which ZeRO shares states, neighbours; 0: all of them.
         attended: (...) tokens of its own document, see ``Split``; None: samples are not packed.
         count: (P,) stages of each of P plans, at most S; what stands behind them holds nothing
             (None: all have S).
@@ -66,6 +67,7 @@ class Stages(NamedTuple):
     blocking: Figure
     gradient_bytes: Figure
     gradient_overlap: Figure
+    shard: Figure = 0
     attended: Figure = None
     count: Figure = None
 
@@ -107,6 +109,13 @@ class Stages(NamedTuple):
         if isinstance(self.context, int) and self.context == 1:
             return self.dp
         return self.dp * self.context
+
+    @property
+    def sharing(self) -> Figure:
+        """(S, ...) replicas among which ZeRO shares states."""
+        if isinstance(self.shard, int) and self.shard == 0:
+            return self.replicas
+        return np.where(np.equal(self.shard, 0), self.replicas, self.shard)
 
     @property
     def stride(self) -> Figure:

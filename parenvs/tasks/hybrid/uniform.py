@@ -31,6 +31,7 @@ class Uniform:
         sequence_parallel: whether tp ranks share what lies between the matrices.
         recompute: ``"none"``, ``"selective"`` or ``"full"``, for all layers.
         zero: 0 to 3.
+        shard: replicas among which ZeRO shares states, neighbours; 0: all of them.
         blocking: whether devices wait for their sends.
         gradient_bytes: bytes of a gradient.
         gradient_overlap: whether gradients are summed during the last backward pass.
@@ -50,6 +51,7 @@ class Uniform:
     blocking: Any = True
     gradient_bytes: Any = 2.0
     gradient_overlap: Any = False
+    shard: Any = 0
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -162,6 +164,7 @@ def uniform_stages(
         blocking=plans.blocking,
         gradient_bytes=plans.gradient_bytes,
         gradient_overlap=plans.gradient_overlap,
+        shard=plans.shard if np.any(plans.shard) else 0,
     )
 
 

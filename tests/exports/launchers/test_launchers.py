@@ -69,6 +69,24 @@ def test_megatron__uneven_stages(plan):
     assert "--decoder-first-pipeline-num-layers" not in values(exported(even, "megatron").text)
 
 
+def test_launchers__states_shared_by_some_replicas(plan):
+    """ZeRO among 2 of 4 replicas: instances of an optimiser, replicas of shards, MiCS."""
+    stages = (HybridStage(((0, 10),), 8, tp=2, zero=3),)
+    some = replace(plan, stages=stages, shard=2)
+    assert values(exported(some, "megatron").text)["--num-distributed-optimizer-instances"] == "2"
+    table = exported(some, "torchtitan").text
+    assert "data_parallel_replicate_degree = 2" in table
+    assert "data_parallel_shard_degree = 2" in table
+    alone = replace(some, stages=(replace(stages[0], tp=1),), shard=4)
+    assert json.loads(exported(alone, "deepspeed").text)["config"]["zero_optimization"] == {
+        "stage": 3, "mics_shard_size": 4,
+    }  # fmt: skip
+    with pytest.raises(ParenvsError, match="shard: DeepSpeed shares the states of ZeRO 1"):
+        exported(replace(alone, stages=(replace(stages[0], tp=1, zero=1),)), "deepspeed")
+    shared = replace(some, context=2, shard=2, stages=(replace(stages[0], zero=1),))
+    assert "data_parallel_shard_degree = 1" in exported(shared, "torchtitan").text
+
+
 def test_megatron__layout_is_read_back():
     rng = np.random.default_rng(0)
     for _ in range(100):

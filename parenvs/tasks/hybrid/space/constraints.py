@@ -39,11 +39,19 @@ class Software:
 SOFTWARE = {
     "megatron-2021": Software(True, 2, False),
     "megatron-2022": Software(True, 4, False),
+    "megatron-deepspeed-2022": Software(True, 4, False),
+    "internevo-2023": Software(True, 2, True),
     "nemo-2024": Software(False, 4, True),
+    "nemo-2025": Software(False, 2, True),
+    "nemo-2026": Software(False, 2, True),
     "llama-2024": Software(False, 4, True),
     "megascale-2024": Software(False, 4, True),
     "deepspeed-2022": Software(False, 2, False),
     "torch-2024": Software(False, 4, True),
+    "titan-2025": Software(False, 4, True),
+    "titan-async": Software(False, 4, True),
+    "maxtext-2025": Software(False, 4, True),
+    "deepseek-2024": Software(False, 4, True),
     "roofline": Software(False, 4, False),
 }
 """Stack -> how it sends and sums; gradients of the first are kept in half precision."""
@@ -87,6 +95,7 @@ class Constraints:
         chunks: pieces of the chain on each stage.
         context: ranks that share the tokens of a sample.
         expert: replicas among which experts are dealt out.
+        shard: replicas among which ZeRO shares states; 0: all.
         sequence_parallel: whether tp ranks share what lies between the matrices.
         recompute: modes of recomputation that are allowed.
         zero: ZeRO levels that are allowed.
@@ -106,6 +115,7 @@ class Constraints:
     chunks: int | None = option(None, "Chunks a stage (interleaving).")
     context: int | None = option(None, "Ranks that share a sample's tokens.")
     expert: int | None = option(None, "Replicas that share experts.")
+    shard: int | None = option(None, "Replicas that share states (ZeRO); 0: all.")
     sequence_parallel: bool | None = None
     recompute: tuple[str, ...] = option(
         RECOMPUTE_MODES, "Recomputation allowed: none,selective,full.", kind=str, read=_words
@@ -129,6 +139,10 @@ class Constraints:
             whole = isinstance(value, int) and not isinstance(value, bool)
             if value is not None and not (whole and 1 <= value <= LARGEST_NUMBER):
                 raise ParenvsError(f"{name} must be a whole number from 1, not {shown(value)}")
+        if self.shard is not None and not (
+            isinstance(self.shard, int) and 0 <= self.shard <= LARGEST_NUMBER
+        ):
+            raise ParenvsError(f"shard must be a whole number from 0, not {shown(self.shard)}")
         if not self.zero or not set(self.zero) <= {0, 1, 2, 3}:
             raise ParenvsError(f"zero must be some of 0, 1, 2 and 3, not {shown(self.zero)}")
         if not self.recompute or not set(self.recompute) <= set(RECOMPUTE_MODES):
@@ -197,6 +211,23 @@ class Constraints:
         possible = tp > 1 and shape is not None and shape.sequence % ranks == 0
         choices = [False, True] if possible else [False]
         return [choice for choice in choices if self.sequence_parallel in (None, choice)]
+
+    def shards(self, problem: Hybrid, tp: int, replicas: int, zero: int) -> list[int]:
+        """Return the replicas among which ZeRO may share states: all, or those of one server.
+
+        Args:
+            problem: the problem.
+            tp: ranks that share every matrix.
+            replicas: context ranks counted.
+            zero: the level.
+        """
+        if not zero:
+            return [0] if not self.shard else []
+        if self.shard is not None:
+            fits = self.shard == 0 or (self.shard > 1 and replicas % self.shard == 0)
+            return [self.shard] if fits else []
+        near = problem.cluster.devices_per_server // tp
+        return [0, near] if 1 < near < replicas and replicas % near == 0 else [0]
 
     def levels(self, pp: int, replicas: int) -> list[int]:
         """Return the ZeRO levels: none for one replica, gradients only without a pipeline."""

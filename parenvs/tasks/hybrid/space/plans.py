@@ -43,7 +43,7 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     names = (
         "tp", "pp", "dp", "micro_batch", "chunks", "context", "expert", "sequence_parallel", "zero",
-        "recompute",
+        "recompute", "shard",
     )  # fmt: skip
     software = software_of(problem)
     return Uniform(
@@ -56,7 +56,7 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
 
 
 def _rows(problem: Hybrid, limits: Constraints) -> Iterator[tuple[Any, ...]]:
-    """Every choice of tp, pp, dp, micro-batch, chunks, context, expert, sp, ZeRO, recompute."""
+    """Every choice of the axes, a column each."""
     layers = len(problem.model)
     ends = sum(end is not None for end in (problem.model.embedding, problem.model.head))
     for devices in limits.device_counts(problem):
@@ -81,6 +81,7 @@ def _of_mesh(
         return
     sequences = limits.sequences(problem, tp, context)
     levels = limits.levels(pp, dp * context)
+    shards = {zero: limits.shards(problem, tp, dp * context, zero) for zero in levels}
     experts = [count for count in limits.experts(problem) if dp % count == 0]
     for micro_batch in limits.micro_batches(problem.batch // dp):
         count = problem.batch // (dp * micro_batch)
@@ -90,9 +91,11 @@ def _of_mesh(
                     for zero in levels:
                         for mode in RECOMPUTE_MODES:
                             if mode in limits.recompute:
-                                yield (
-                                    micro_batch, chunks, context, expert, sequence, zero, mode
-                                )  # fmt: skip
+                                for shard in shards[zero]:
+                                    yield (
+                                        micro_batch, chunks, context, expert, sequence, zero, mode,
+                                        shard,
+                                    )  # fmt: skip
 
 
 def _chunk_counts(problem: Hybrid, limits: Constraints, pp: int, micro_batches: int) -> list[int]:
@@ -192,6 +195,7 @@ class UniformSpace:
         ]
         words += ["sequence parallel"] if plans.sequence_parallel[k] else []
         words += [f"ZeRO {plans.zero[k]}"] if plans.zero[k] else []
+        words += [f"shard {plans.shard[k]}"] if plans.shard[k] else []
         words += [f"recompute {plans.recompute[k]}"] if plans.recompute[k] != "none" else []
         return ", ".join(words)
 

@@ -81,7 +81,8 @@ def title(report: HybridReport | Hybrid) -> str:
         for name in ("dp", "tp"):
             found = {getattr(stage, name) for stage in stages}
             degrees.append(f"{name} {found.pop() if len(found) == 1 else 'mixed'}")
-        for name, value in (("cp", plan.context), ("ep", plan.expert), ("chunks", plan.chunks)):
+        told = ("cp", plan.context), ("ep", plan.expert), ("chunks", plan.chunks)
+        for name, value in (*told, ("shard", plan.shard)):
             degrees += [f"{name} {value}"] if value > 1 else []
         parts.append(" x ".join(degrees))
         batches = plural(report.micro_batches, "micro-batch", "es")

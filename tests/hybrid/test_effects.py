@@ -1,0 +1,291 @@
+"""Effects of today's training, by hand: precisions, experts, shards, buckets, gathers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cases import each
+from hybrid_toys import toy
+
+from parenvs.cluster import DEVICES, Cluster, Links
+from parenvs.errors import PlanError, UnknownInstanceError
+from parenvs.tasks.hybrid import formulas
+from parenvs.tasks.hybrid.layers import Head, Split, TransformerBlock
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.plan import HybridStage
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.stack import FP8_SHARE, STACKS, VERSIONS, Stack
+from parenvs.tasks.hybrid.uniform import Uniform, uniform_stages
+
+GPU = Cluster.parse("2x8:h100")
+PLAIN = {"launch": 0.0, "tiles": False, "hop_in": 0.0, "hop_out": 0.0, "permute_passes": 0.0}
+
+
+def mixture(**numbers):
+    return TransformerShape(
+        "mixture", 4, 256, 4, 128, 1024, gated=True, dropout=False, bias=False, tied=False,
+        feed_forward=512, **{"experts": 8, "active": 2, **numbers},
+    )  # fmt: skip
+
+
+def machine(cluster=GPU, precision="bf16", **constants):
+    return Stack.parse({"name": "llama-2024", **PLAIN, **constants}).machine(cluster, precision)
+
+
+@each(
+    ("stack", "device", "precision", "share"),
+    [
+        ("nemo-2025", "h100", "fp8", 0.45),
+        ("nemo-2025", "gb200", "fp8", 0.44),
+        ("nemo-2025", "b200", "fp8", 0.44 * 1000 / 1200 * 5000 / 4500),
+        ("nemo-2025", "b300", "fp8", 0.44 * 1100 / 1200 * 5000 / 4500),
+        ("nemo-2025", "gb300", "fp8", 0.44 * 1400 / 1200),
+        ("nemo-2025", "b200", "bf16", 0.60 * 1000 / 1200 * 2500 / 2250),
+        ("nemo-2025", "gb300", "bf16", 0.70),
+        ("llama-2024", "h100", "fp8", FP8_SHARE * 0.577),
+        ("torch-2024", "h100", "fp8", FP8_SHARE * 0.64),
+        ("llama-2024", "b200", "fp8", FP8_SHARE * 0.577 * 1000 / 1200 * 2500 / 2250),
+        ("titan-2025", "h100", "fp8", 0.42),
+        ("roofline", "h100", "fp8", 0.5),
+        ("megatron-2022", "a100", "bf16", 0.78),
+    ],
+)
+def test_shares__precision_before_device_and_watts(stack, device, precision, share):
+    found = STACKS[stack].share_of(DEVICES[device], precision)
+    assert found == pytest.approx(share, rel=1e-12)
+
+
+def test_shares__none_is_over_one():
+    eager = Stack.parse({"name": "nemo-2025", "matmul_share": {"gb200": 0.95, "other": 0.6}})
+    assert eager.share_of(DEVICES["gb300"], "bf16") == 1.0
+
+
+def test_versions__files_mean_the_first_and_people_the_newest():
+    assert Stack.parse("nemo-2024", stored=True) == VERSIONS["nemo-2024@1"]
+    assert Stack.parse("nemo-2024") == VERSIONS["nemo-2024@2"] == STACKS["nemo-2024"]
+    assert STACKS["nemo-2024"].to_json() == "nemo-2024@2"
+    assert VERSIONS["nemo-2024@1"].to_json() == "nemo-2024"
+    first = VERSIONS["llama-2024"]
+    assert (first.permute_passes, first.gather_hidden, first.two_levels) == (0.0, None, False)
+    for stack in VERSIONS.values():
+        assert Stack.parse(stack.to_json(), stored=True) == stack
+        assert len(stack.date.split("-")) == 2
+    for key in ("version", "date", "source"):
+        with pytest.raises(PlanError, match=f"{key} is no constant"):
+            Stack.parse({"name": "nemo-2024", key: 3})
+
+
+def test_experts__their_order_takes_passes_over_every_copy():
+    """P w T h K c bytes on one rank, a tp-th under sequence parallelism, forward and backward."""
+    block = TransformerBlock(mixture(capacity=1.5))
+    for shared, ranks in ((False, 1), (True, 4)):
+        split = Split(4, 2, sequence_parallel=shared)
+        without, with_ = (block.seconds(machine(permute_passes=p), split) for p in (0.0, 16.0))
+        here = machine()
+        seconds = 16 * 2 * (2 * 128) * 256 * 2 * 1.5 / ranks / here.memory_bw
+        assert with_.forward - without.forward == pytest.approx(seconds)
+        assert with_.backward - without.backward == pytest.approx(seconds)
+    dense = TransformerBlock(mixture(experts=1, active=1))
+    passes = (dense.seconds(machine(permute_passes=p), Split(1, 1)).forward for p in (0.0, 16.0))
+    assert next(passes) == next(passes)
+
+
+def test_experts__of_a_device_are_one_kernel():
+    """Eight small products fill the device together, and start once."""
+    block, split = TransformerBlock(mixture()), Split(1, 1)
+    own = {"tiles": True, "launch": 1e-3}
+    alone, together = (
+        block.seconds(machine(grouped=grouped, **own), split).forward for grouped in (False, True)
+    )
+    assert alone - together > 14e-3  # of 3 x 8 launches 3 are left: gate and up count as two
+    assert alone - together < 24e-3
+
+
+def test_dispatch__two_levels():
+    """Copies that leave a server pass the card, others the links inside; tokens once at most."""
+    links = Links(8, 100.0, 10.0)
+    # 16 ranks on 2 servers, 4 copies: half of them leave.
+    assert links.dispatch(5.0, 4, 16, 1) == pytest.approx(
+        5.0 * max(2 / 10, 4 * (1 / 2 - 1 / 16) / 100)
+    )
+    out, inside = 1 - 0.5**4, 15 * (1 - (15 / 16) ** 4)
+    assert links.dispatch(5.0, 4, 16, 1, True) == pytest.approx(5.0 * max(out / 10, inside / 100))
+    assert links.dispatch(5.0, 2, 8, 1) == pytest.approx(links.all_to_all(10.0, 8, 1))
+    assert links.dispatch(5.0, 2, 1, 1) == links.dispatch(5.0, 2, 1, 1, True) == 0.0
+    # Drawn alike: the mean number of other servers that 4 of 32 experts on 4 servers reach.
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(4, size=(20_000, 4))
+    others = np.mean([len(set(row) - {0}) for row in drawn.tolist()])
+    assert links.dispatch(1.0, 4, 32, 1, True) == pytest.approx(others / 10, rel=0.02)
+
+
+def test_dispatch__overlapped_by_products():
+    block, split = TransformerBlock(mixture()), Split(1, 1, expert=8)
+    none, half = (block.seconds(machine(expert_overlap=e), split) for e in (0.0, 0.5))
+    hidden = none.forward_exchange - half.forward_exchange
+    assert 0 < hidden <= 0.5 * none.forward_exchange + 1e-15
+
+
+LATENT = {"query_rank": 96, "key_rank": 64, "rope_width": 16}
+
+
+def test_latent_attention__parameters_and_flops_by_hand():
+    """h 256, 4 heads of 64, ranks 96 and 64, 16 rotated; one shared expert of eight."""
+    plain, latent = mixture(), mixture(**LATENT, shared_experts=1)
+    products = 256 * (96 + 64 + 16) + 4 * (64 + 16) * 96 + 2 * 4 * 64 * 64 + 256 * 256
+    one = 3 * 256 * 512
+    dense, experts = latent.block_parameters
+    assert dense == products + 2 * 256 + 96 + 64 + 256 * 8 + one
+    assert experts == plain.block_parameters[1] == 8 * one
+    core = 4 * 128 * 128 * 4 * (64 + 16 / 2)
+    assert latent.block_flops == 2 * 128 * (products + 3 * one) + core
+    block, whole = TransformerBlock(latent), 256 * (96 + 64 + 16) + 2 * 256 + 96 + 64 + 256 * 8
+    held, own = block.parameters(Split(4, 1, expert=2))
+    assert held == pytest.approx((dense - whole) / 4 + whole)
+    assert own == 8 * one / 4 / 2
+    seconds = block.seconds(machine(memory_share=1e6), Split(1, 2))
+    here = machine()
+    assert seconds.forward == pytest.approx(
+        2 * 2 * 128 * (products + 3 * one) / here.flops + core / 2 * 2 / here.attention_flops
+    )
+
+
+def test_latent_attention__is_no_part_of_other_fingerprints():
+    plain = mixture()
+    assert replace(plain, shared_experts=0).fingerprint == plain.fingerprint
+    assert mixture(shared_experts=1).fingerprint != plain.fingerprint
+    assert TransformerShape.from_json(mixture(**LATENT).to_json()) == mixture(**LATENT)
+    for wrong, words in (
+        ({"query_rank": 8}, "need key_rank"),
+        ({"key_rank": 8, "kv_heads": 2}, "as many kv_heads as heads"),
+        ({"experts": 1, "active": 1, "shared_experts": 1}, "shared_experts need experts"),
+    ):
+        with pytest.raises(UnknownInstanceError, match=words):
+            mixture(**wrong)
+
+
+def reduction(zero, shard, **constants):
+    """Seconds of the gradients' collectives of 16 replicas on two servers, and of the update."""
+    model = HybridModel.of_shape(mixture(experts=1, active=1))
+    here = machine(link_share=1.0, **constants)
+    plans = Uniform(1, 1, 16, 1, 16, zero=zero, shard=shard, gradient_bytes=4.0)
+    stages = uniform_stages(model, plans, 1)
+    step = formulas.step(model, GPU, here, stages)
+    held = formulas.memory(model, here, stages)
+    return step, held, float(formulas.parameters(model, stages)[0][0, 0])
+
+
+def test_shard__scatter_inside_sum_between_gather_inside():
+    """ZeRO 1 among the 8 of a server: W 7/8 inside, 2 W / 8 between two servers, and back."""
+    step, held, size = reduction(1, 8)
+    inside, card = GPU.intra_bw, GPU.device_nic_bw
+    seconds = (4 + 2) * size * 7 / 8 / inside + 2 * 4 * size / 8 / 2 / card
+    assert step.reduction[0, 0] == pytest.approx(seconds)
+    assert held.optimizer[0, 0] == pytest.approx(12 * size / 8)
+    every, states, _ = reduction(1, 0)
+    assert states.optimizer[0, 0] == pytest.approx(12 * size / 16)
+    assert step.update[0, 0] == pytest.approx(2 * every.update[0, 0])
+    assert reduction(1, 16)[0].length == every.length
+
+
+def test_shard__zero_3_gathers_inside_and_sums_between():
+    step, held, size = reduction(3, 8)
+    every, states, _ = reduction(3, 0)
+    assert step.reduction[0, 0] == pytest.approx(2 * 4 * size / 8 / 2 / GPU.device_nic_bw)
+    assert every.reduction[0, 0] == 0
+    assert step.exposed[0, 0] < step.reduction[0, 0]  # beside the last backward pass
+    assert step.gathers[0, 0] < every.gathers[0, 0]
+    assert held.total[0, 0] > states.total[0, 0]
+
+
+def test_shard__legal_if_it_divides_the_replicas():
+    problem = toy("2x8:h100", 32)
+    n = len(problem.model)
+
+    def reasons(shard, zero=1):
+        plan = problem.plan([HybridStage(((0, n),), 16, zero=zero)], shard=shard)
+        assert plan.from_json(plan.to_json(), "") == plan
+        return problem.report(plan).reasons
+
+    assert reasons(8) == reasons(0) == ()
+    assert reasons(3) == ("shard: 3 does not divide the 16 replicas of stages[0]",)
+    assert "needs zero of at least 1" in reasons(8, 0)[0]
+    assert "needs zero of at least 1" in reasons(1)[0]
+    rows = Uniform(1, 1, 16, 1, 32, zero=1, shard=8)
+    plan = problem.uniform_plan(rows, 0)
+    assert plan.shard == 8
+    seconds = rows.judged(problem.model, problem.cluster, problem.machine)[0]
+    assert problem.length(plan) == seconds["length"][0]
+
+
+def test_bucket__each_goes_around():
+    """A collective of S bytes takes S / bucket laps, one at least."""
+    lap = {"hop_in": 1e-5, "hop_out": 1e-4}
+    one, _, size = reduction(0, 0, **lap)
+    many = reduction(0, 0, bucket=1e6, **lap)[0]
+    around = 14 * 1e-5 + 2 * 1e-4
+    assert 4 * size > 1e6
+    assert many.reduction - one.reduction == pytest.approx(2 * (4 * size / 1e6 - 1) * around)
+    assert reduction(0, 0, bucket=1e12, **lap)[0].length == one.length
+
+
+def test_accumulation__every_micro_batch_adds_gradients():
+    problem = toy("2x8:a100", 32)
+    adding = replace(problem, stack=replace(problem.stack, accumulate_bytes=20.0))
+    for count, chunks in ((1, 1), (2, 1), (2, 2)):
+        plans = Uniform(1, count, 16 // count, 1, 32, chunks=chunks)
+        stages = uniform_stages(problem.model, plans, count)
+        own = formulas.parameters(problem.model, stages)[0]
+        base, step = (
+            formulas.step(problem.model, problem.cluster, x.machine, stages)
+            for x in (problem, adding)
+        )
+        bytes_ = 20 * own / problem.machine.memory_bw
+        assert step.busy - base.busy == pytest.approx(bytes_)
+        assert step.hiding - base.hiding == pytest.approx(bytes_)
+        plan = adding.uniform_plan(plans, 0)
+        assert adding.length(plan) == step.length[0]
+        simulated = adding.report(plan).simulated_seconds
+        assert simulated == pytest.approx(adding.length(plan), rel=0.05)
+
+
+def test_gathers__hide_by_a_share_of_their_own():
+    problem = toy("2x8:h100", 32, "llama-2024")
+    plan = problem.plan([HybridStage(((0, len(problem.model)),), 16, zero=3)])
+    lengths = [
+        replace(problem, stack=replace(problem.stack, gather_hidden=share)).length(plan)
+        for share in (0.0, 0.5, 1.0, None)
+    ]
+    assert lengths[0] > lengths[1] > lengths[2] == lengths[3]  # llama-2024 hides all else
+    assert STACKS["llama-2024"].gather_hidden == 0.8
+
+
+def test_logits__hold_gradients_too():
+    shape = mixture()
+    six, twelve = (Head(shape).working_bytes(machine(logit_bytes=x), Split(2, 1)) for x in (0, 6))
+    assert six == 6 * 128 * 1024 / 2
+    assert twelve == 2 * six
+
+
+def test_effects__rows_and_plans_cost_the_same():
+    """A row of arrays, one plan of it, and the plan among others, with every effect at once."""
+    shape = mixture(**LATENT, shared_experts=2, capacity=1.25)
+    problem = toy("2x8:h100", 64, "nemo-2025")
+    problem = replace(
+        problem, model=HybridModel.of_shape(shape),
+        stack=replace(problem.stack, bucket=1e5, accumulate_bytes=20.0, expert_overlap=0.3),
+    )  # fmt: skip
+    plans = Uniform(
+        tp=[1, 2, 1, 4], pp=[1, 1, 2, 1], dp=[16, 8, 8, 4], micro_batch=[1, 2, 1, 1], batch=64,
+        expert=[8, 4, 2, 1], zero=[3, 2, 1, 1], shard=[8, 4, 0, 2], chunks=[1, 1, 2, 1],
+        sequence_parallel=[False, True, False, True],
+        recompute=["none", "full", "selective", "none"],
+        gradient_bytes=2.0, gradient_overlap=True, blocking=False,
+    )  # fmt: skip
+    together = plans.judged(problem.model, problem.cluster, problem.machine)
+    for k in range(plans.size):
+        alone = plans.take(np.array([k])).judged(problem.model, problem.cluster, problem.machine)
+        plan = problem.uniform_plan(plans, k)
+        assert alone[0]["length"][0] == together[0]["length"][k]
+        assert problem.length(plan) == pytest.approx(together[0]["length"][k], rel=1e-13)
+        assert problem.memory(plan).total.max() == pytest.approx(together[1]["total"][k], rel=1e-13)
