@@ -63,6 +63,8 @@ def _pages() -> Iterator[tuple[Path, str]]:
     for name, text in command_pages():
         yield OUT / "commands" / f"{name}.md", text
     yield OUT / "api.md", names_page()
+    yield OUT / "stacks.md", stacks_page()
+    yield OUT / "rows.md", rows_page()
     for source, page in table_pages().items():
         if page.startswith("docs/generated/"):
             yield ROOT / page, linked((ROOT / source).read_text(encoding="utf-8"), page, source)
@@ -226,6 +228,107 @@ def _text(words: str | None) -> str:
 
 def _cell(words: str | None) -> str:
     return " ".join((words or "").split()).replace("|", "\\|").replace("*", "\\*")
+
+
+# The cost model of hybrid plans
+
+
+def stacks_page() -> str:
+    """Every constant of the stacks: meaning, values, plausible ranges, what it was fitted on."""
+    from dataclasses import MISSING, fields
+
+    from parenvs.bench.hybrid.constants import CONSTANTS
+    from parenvs.cluster import DEVICES
+    from parenvs.tasks.hybrid.stack import STACKS, VERSIONS, Stack
+
+    meaning = _attributes(Stack)
+    lines = [
+        "# Constants of the cost model",
+        "",
+        "A *stack* is one training software. It has a date and a version; a plan file names both, "
+        "`nemo-2024@2`, and `nemo-2024` alone is its first version. On the command line a name "
+        "alone is the newest. Formulas: [hybrid plans](../hybrid.md); errors: "
+        "[costs against measurements](../hybrid-errors.md).",
+        "",
+        "| stack | date | versions | from |",
+        "|:--|:--|:--|:--|",
+    ]
+    for name, stack in STACKS.items():
+        versions = [x.version for x in dict.fromkeys(VERSIONS.values()) if x.name == name]
+        told = ", ".join(map(str, sorted(versions)))
+        lines.append(f"| {name} | {stack.date} | {told} | {_cell(stack.source)} |")
+    for item in fields(Stack):
+        if item.name in ("name", "source", "version", "date"):
+            continue
+        own = {}
+        for label, stack in VERSIONS.items():
+            value = getattr(stack, item.name)
+            if "@1" not in label and value != item.default:
+                own.setdefault(_shown(value), []).append(label)
+        lines += ["", f"## {item.name}", "", meaning[item.name].capitalize()]
+        if item.default is not MISSING:
+            lines += ["", f"Default: {_shown(item.default)}."]
+        lines += ["", *(f"* {', '.join(names)}: {value}" for value, names in own.items())]
+        fits = [x for x in CONSTANTS if x.name == item.name]
+        if fits:
+            lines += ["", "| fitted for | value | plausible | on |", "|:--|--:|:--|:--|"]
+        for fit in fits:
+            span = "{:g} to {:g}".format(*fit.plausible) if fit.plausible else ""
+            of = f"{fit.stack} {fit.key}".strip()
+            lines.append(f"| {of} | {fit.value:g} | {span} | {_cell(fit.rows)} |")
+    lines += ["", "## Devices", "", "| device | peaks, TFLOP/s | GB, TB/s | from |",
+              "|:--|:--|:--|:--|"]  # fmt: skip
+    for device in DEVICES.values():
+        peaks = ", ".join(f"{name} {peak / 1e12:,.4g}" for name, peak in device.peaks)
+        size = f"{device.memory_bytes / 1e9:g}, {device.memory_bw / 1e12:.3g}"
+        lines.append(f"| {device.name} | {peaks} | {size} | {_cell(device.source)} |")
+    return "\n".join([*lines, ""])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(f"{key} {share:g}" for key, share in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _attributes(kind: type) -> dict[str, str]:
+    """What a class's docstring says of each attribute."""
+    text = inspect.getdoc(kind).partition("Attributes:")[2]
+    found = re.findall(r"^    (\w+): ((?:.*\n?)(?:^        .*\n?)*)", text, re.M)
+    return {name: " ".join(words.split()) for name, words in found}
+
+
+def rows_page() -> str:
+    """Every field that a row of published measurements may have."""
+    from parenvs.bench.hybrid import rows
+
+    lines = [
+        "# Rows of published measurements",
+        "",
+        "`parenvs bench hybrid --rows FILE.json` holds the cost model against your own rows. The "
+        "file is an object with `rows`, a list of objects (or that list alone); `sources` says of "
+        "each source where it is from, `reference_outputs` what other tools predict for a row. A "
+        "row needs `layers`, `hidden` and something measured. What it leaves out is assumed, and "
+        "the page says what. A field that stands in none of these tables is refused, and so is a "
+        "figure that the devices cannot reach.",
+    ]
+    parts = {
+        "Texts": rows.TEXTS,
+        "Whole numbers": {**rows.COUNTS, "zero": "0 to 3, which states the replicas share"},
+        "Numbers": rows.NUMBERS,
+        "True or false": rows.FLAGS,
+        "Measured, one at least": {
+            **{name: f"in {unit}" for name, unit in rows.MEASURED.items()},
+            rows.PERCENT: "activations by way to save them, of those that nothing saves",
+        },
+        "For people": dict.fromkeys(rows.NOTES, "nothing is predicted from it"),
+    }
+    for title, table in parts.items():
+        lines += ["", f"## {title}", "", "| field | meaning |", "|:--|:--|"]
+        lines += [f"| `{name}` | {_cell(words)} |" for name, words in table.items()]
+    return "\n".join([*lines, ""])
 
 
 # Public names, tables, links

@@ -200,6 +200,10 @@ def hybrid(
         str | None,
         typer.Option(help="Leave out the other half: rows or steps.", show_default=False),
     ] = None,
+    leave_out: Annotated[
+        bool,
+        typer.Option("--leave-out", help="Judge every source by constants fitted without it, too."),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print every row as JSON instead of tables.")
     ] = False,
@@ -219,9 +223,10 @@ def hybrid(
 
     if only not in (None, "rows", "steps"):
         raise ParenvsError(f"--only must be rows or steps, not {only!r}")
-    options = {"rows": rows, "steps": steps or [], "only": only}
+    options = {"rows": rows, "steps": steps or [], "only": only, "leave_out": leave_out}
     words = [f"--rows {rows}"] * (rows is not None) + [f"--steps {x}" for x in steps or ()]
-    command = " ".join(["parenvs bench hybrid", *words, *[f"--only {only}"] * (only is not None)])
+    words += [f"--only {only}"] * (only is not None) + ["--leave-out"] * leave_out
+    command = " ".join(["parenvs bench hybrid", *words])
     data = measured.run(Path(), options)
     if folder is None:
         text = measured.shown(data, Path(), options, command, "")["hybrid"]

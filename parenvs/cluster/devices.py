@@ -132,7 +132,7 @@ def _blackwell(
         intra_bw=900e9,
         inter_bw=inside * nic,
         source=f"NVIDIA {sheet} datasheet: dense {bf16 / 1e12:,.0f} TFLOP/s BF16, "
-        f"{fp8 / 1e12:,.0f} FP8, {watts:,.0f} W a device, 8 TB/s, NVLink 1.8 TB/s (both directions), "
+        f"{fp8 / 1e12:,.0f} FP8, {watts:,.0f} W a device, 8 TB/s, NVLink 1.8 TB/s (both ways), "
         f"{nic * 8 / 1e9:.0f} Gbit/s of network a device",
         inside=inside,
         watts=watts,

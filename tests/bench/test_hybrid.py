@@ -10,12 +10,13 @@ from cases import each
 from commands import caller
 
 from parenvs.bench.hybrid import steps as measured
+from parenvs.bench.hybrid.baselines import constant_mfu, leave_one_out, orders, totals
 from parenvs.bench.hybrid.constants import CONSTANTS
 from parenvs.bench.hybrid.errors import groups, rank_correlation
 from parenvs.bench.hybrid.hardware import server_of
 from parenvs.bench.hybrid.measured import MeasuredLayer
 from parenvs.bench.hybrid.predict import predictions
-from parenvs.bench.hybrid.rows import Published, checked, read_rows, shipped
+from parenvs.bench.hybrid.rows import SHIPPED, Published, checked, read_rows, shipped
 from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid.layers import Split
 from parenvs.tasks.hybrid.stack import STACKS
@@ -67,6 +68,16 @@ def write(folder, content):
         ({"hidden": 10**400}, "hidden must be a whole number from 1"),
         ({"tokens_per_s_per_gpu": 5e-324}, "must be a positive number, not 5e-324; 1e-12 to"),
         ({"hiden": 4096}, "unknown field 'hiden' (did you mean 'hidden'?)"),
+        ({"nic_bandwidth": 5e10}, "unknown field 'nic_bandwidth'"),
+        ({"node_gbit": 0}, "node_gbit must be a positive number, not 0"),
+        ({"shard": 3, "zero": 1, "pp": 1}, "shard 3 does not divide dp x cp = 8"),
+        ({"device": "TPU v5p"}, "device 'TPU v5p': only GPUs of servers with a switch inside"),
+        (
+            {"device": "a100", "tflops_per_gpu": 328.0, "tokens_per_s_per_gpu": None},
+            "tflops_per_gpu 328 is impossible: at the 312 TFLOP/s of a a100 at bf16",
+        ),
+        ({"tokens_per_s_per_gpu": 1e5}, "tokens_per_s_per_gpu 100000 is impossible"),
+        ({"peak_memory_gib": 81.0}, "peak_memory_gib 81 is more than the 74.51 GiB of a h100"),
         ({"sequence_parallel": "yes"}, "sequence_parallel must be true or false"),
         ({"stack": "megatron-2031"}, "unknown stack 'megatron-2031'"),
         ({"device": "v100", "precision": "bf16"}, "a v100 has no bf16"),
@@ -112,7 +123,7 @@ def test_rows__no_file_and_no_json(tmp_path, call):
 def test_settings__what_is_left_out_is_assumed_and_said():
     (one,) = of_row(
         source=None, device="accelerator-9", seq=None, vocab=None, heads=None, micro_batch=None,
-        batch=None, tp=None, pp=None,
+        batch=None, tp=None, pp=None, tokens_per_s_per_gpu=2000.0,
     )  # fmt: skip
     for words in (
         "device 'accelerator-9' is unknown: taken for an A100", "seq 2048", "vocab 51200",
@@ -133,7 +144,7 @@ def test_settings__a_full_row_assumes_only_its_stack():
 def test_settings__plan_of_the_row_decides():
     (base,) = of_row()
     for change in (
-        {"recompute": "full"}, {"batch": 16}, {"seq": 32768}, {"device": "a100"},
+        {"recompute": "full"}, {"batch": 16}, {"seq": 32768}, {"device": "h200"},
         {"zero": 3, "tp": 1, "pp": 1}, {"tp": 16, "pp": 1, "gpus_per_node": 4},
         {"stack": "nemo-2024"}, {"cp": 2, "gpus": 16},
     ):  # fmt: skip
@@ -145,9 +156,9 @@ def test_settings__plan_of_the_row_decides():
 
 
 def test_predictions__units_agree_with_each_other():
-    units = {"tokens_per_s_per_gpu": 1.0, "samples_per_s": 1.0, "ms": 1.0, "mfu": 0.5}
+    units = {"tokens_per_s_per_gpu": 1.0, "samples_per_s": 1.0, "ms": 2e4, "mfu": 0.5}
     found = {one.column: one.predicted for one in of_row(**units)}
-    (alone,) = of_row(tokens_per_s_per_gpu=None, seconds=1.0)
+    (alone,) = of_row(tokens_per_s_per_gpu=None, seconds=20.0)
     seconds = alone.predicted
     assert found["ms"] == pytest.approx(1e3 * seconds)
     assert found["samples_per_s"] == pytest.approx(128 / seconds)
@@ -155,6 +166,59 @@ def test_predictions__units_agree_with_each_other():
     rate = alone.details["flops"] / seconds / 16
     assert found["mfu"] == pytest.approx(rate / 989.4e12)
     assert alone.details["tflops_per_gpu"] == pytest.approx(rate / 1e12)
+
+
+def test_predictions__network_shards_and_memory_of_a_row():
+    """A slower network, shards of a server, latent attention count; bytes are predicted, too."""
+    own = {"tp": 1, "pp": 1, "zero": 3, "device": "a100", "tokens_per_s_per_gpu": 1000.0}
+    (base,) = of_row(**own)
+    for change in ({"node_gbit": 100}, {"shard": 8}):
+        (other,) = of_row(**own, **change)
+        assert (other.predicted < base.predicted) == ("node_gbit" in change), change
+    moe = {"experts": 8, "active_experts": 2, "ffn": 1024}
+    rates = [
+        of_row(**own, **moe, **change)[0].predicted
+        for change in ({}, {"shared_experts": 1}, {"key_rank": 512, "query_rank": 1024})
+    ]
+    assert rates[1] < rates[0] < rates[2]
+    step, size = of_row(peak_memory_gib=60.0)
+    assert (step.unit, size.unit) == ("tokens/s", "GiB")
+    assert size.predicted == pytest.approx(step.details["gib"])
+    assert [part.table for part in groups([step, size])] == ["", "memory"]
+
+
+def test_baselines__one_constant_a_kind():
+    """Two devices, MFU by twos: geometric means, and the order and regret of one group."""
+    found = [
+        of_row(name=name, micro_batch=size, tokens_per_s_per_gpu=rate)[0]
+        for name, size, rate in (("a", 1, 4000.0), ("b", 2, 8000.0), ("c", 4, 2000.0))
+    ]
+    errors = constant_mfu(found, "device")
+    assert errors == pytest.approx([0.0, -0.5, 1.0])
+    slow = replace(found[2], unit="s")
+    assert constant_mfu([slow], "stack", found) == pytest.approx([-0.5])
+    (order,) = orders(found)
+    assert (order["groups"], order["rows"]) == (1, 3)
+    best = max(found, key=lambda one: one.predicted)
+    assert order["regret"] == pytest.approx(8000.0 / best.measured - 1)
+    assert order["right"] + order["wrong"] + order["tied"] == 3
+    (one, *_), samples = totals(found), {row["sample"] for row in totals(found)}
+    assert one["of"] == "somebody" and samples == {False}
+    assert one["device"] == pytest.approx(0.5)
+
+
+@pytest.mark.thorough
+def test_left_out__constants_know_nothing_of_the_source():
+    """Of two sources of one stack, each is judged by constants of the other."""
+    published = read_rows("rows-2026.json")
+    few = tuple(row for row in published.rows if row.source in ("tt-2412", "fms-fsdp-a100"))
+    part = replace(published, rows=few)
+    found, _ = predictions(part)
+    rows = {one.source: one for one in leave_one_out(part, found)}
+    assert set(rows) == {"tt-2412", "fms-fsdp-a100"}
+    assert rows["tt-2412"].fitted < rows["tt-2412"].left_out
+    assert any("memory_share 0.5" in words for words in rows["tt-2412"].constants)
+    assert STACKS["titan-2025"].memory_share == 0.5  # nothing is left changed
 
 
 def test_predictions__flops_as_a_row_counts_them():
@@ -188,18 +252,23 @@ def test_hardware__words_of_rows():
 def test_constants__every_one_is_of_a_stack_and_of_shipped_rows():
     found, _ = predictions(read_rows())
     used = {item for part in groups(found) for item in part.constants}
-    assert used == set(CONSTANTS)
+    shipped_ones = [item for item in CONSTANTS if item.ships]
+    assert used == set(shipped_ones)
     assert all(item.value > 0 and item.stack in STACKS for item in CONSTANTS)
-    rows = {}
     for item in CONSTANTS:
+        low, high = item.plausible or (item.value, item.value)
+        assert low <= item.value <= high
+    rows = {}
+    for item in shipped_ones:
         where = [one for one in found if item.is_of(one.source, one.table, one.name, one.stack,
-                                                     one.device)]  # fmt: skip
-        rows[item.words, item.rows] = len({one.row for one in where})
+                                                     one.device, one.precision)]  # fmt: skip
+        of_both = item.words.partition(" ")[2], item.rows  # two releases share a table
+        rows[of_both] = rows.get(of_both, 0) + len({one.row for one in where})
     assert min(rows.values()) >= 3  # never per row
 
 
 def test_constants__none_was_fitted_on_rows_of_other_files():
-    (one,) = of_row(source="mpt", device="a100", tp=1, pp=1, zero=3)
+    (one,) = of_row(source="mpt", tp=1, pp=1, zero=3)
     assert groups([one])[0].constants == ()
 
 
@@ -217,7 +286,7 @@ def test_constants__none_was_fitted_on_rows_of_other_files():
 )
 def test_constants__are_at_the_best_value(monkeypatch, stack, name, source, table, key):
     """A tenth more or less fits the rows that they were fitted on worse."""
-    everything = read_rows()
+    everything = read_rows("published.json")
     rows = tuple(
         row for row in everything.rows if (row.source, row.table) == (source, table)
     )  # fmt: skip
@@ -253,7 +322,7 @@ def test_shipped__figures_of_published_rows_and_steps_stay():
 
     The stacks that ran them say so of every effect: those of later software are their own.
     """
-    found, _ = predictions(read_rows())
+    found, _ = predictions(read_rows("published.json"))
     assert len(found) == 268
     rows = [(x.source, x.table, x.name, x.gpus, x.column, x.predicted) for x in found]
     assert digest(rows) == FIGURES
@@ -412,5 +481,7 @@ def test_shipped__files_carry_sources():
     for name in ("published.json", *measured.SHIPPED):
         assert shipped(name).is_file()
     assert "MIT" in (shipped("published.json").parent / "NOTICE").read_text(encoding="utf-8")
-    published = read_rows()
-    assert {row.source for row in published.rows} <= set(published.sources)
+    for name in SHIPPED:
+        published = read_rows(name)
+        assert {row.source for row in published.rows} <= set(published.sources)
+        assert name in (shipped(name).parent / "NOTICE").read_text(encoding="utf-8")

@@ -34,7 +34,7 @@ def test_uniform_plans__specification_counts(big):
     stack = replace(
         STACKS["nemo-2024"], tensor_overlap=0.0, gather_share=0.11, matmul_share=(("other", 0.6),)
     )
-    space = UniformSpace.build(replace(big, stack=stack))
+    space = UniformSpace.build(replace(big, stack=stack), Constraints(context=1, shard=0))
     assert len(space) == 4452
     assert space.fits.sum() == pytest.approx(551, abs=5)
     best = space.best()

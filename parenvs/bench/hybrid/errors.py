@@ -11,7 +11,7 @@ import numpy as np
 
 from parenvs.bench.hybrid.constants import CONSTANTS, Constant
 from parenvs.bench.hybrid.predict import Prediction
-from parenvs.bench.hybrid.rows import read_rows
+from parenvs.bench.hybrid.rows import PEAKS, read_rows
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,9 @@ def fitted_on(one: Prediction) -> list[Constant]:
     """Return the constants that were fitted on a figure; none on one of another file."""
     if (one.source, one.table, one.name, one.gpus, one.measured) not in _shipped():
         return []
-    where = (one.source, one.table, one.name, one.stack, one.device)
+    if one.column in PEAKS:
+        return []  # bytes are counted
+    where = (one.source, one.table, one.name, one.stack, one.device, one.precision)
     return [item for item in CONSTANTS if item.is_of(*where)]
 
 
@@ -120,12 +122,13 @@ def _ranks(figures: np.ndarray) -> np.ndarray:
 def groups(predictions: Iterable[Prediction]) -> list[Group]:
     """Return the predictions by source and table, in the order of the file.
 
-    A table with rows of several stacks or devices, or of ZeRO 3 and without, is taken apart.
+    A table with rows of several stacks or devices, or of ZeRO 3 and without, is taken apart, and
+    so are the bytes of devices.
     """
     found = list(predictions)
     variants: dict[tuple[str, str], list[set]] = {}
     for one in found:
-        kinds = variants.setdefault((one.source, one.table), [set(), set(), set()])
+        kinds = variants.setdefault((one.source, one.table), [set(), set(), set(), set()])
         for kind, value in zip(kinds, _variant(one), strict=True):
             kind.add(value)
     tables: dict[tuple[str, str], list[Prediction]] = {}
@@ -147,6 +150,7 @@ def groups(predictions: Iterable[Prediction]) -> list[Group]:
     ]
 
 
-def _variant(one: Prediction) -> tuple[str, str, str]:
+def _variant(one: Prediction) -> tuple[str, str, str, str]:
     zero = one.details.get("plan", {}).get("zero", 0)
-    return one.stack, one.device, "ZeRO 3" if zero == 3 else ""
+    memory = "memory" if one.column in PEAKS else ""
+    return one.stack, one.device, "ZeRO 3" if zero == 3 else "", memory

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from parenvs.cluster import DEVICES, Cluster, Device
-from parenvs.errors import shown
+from parenvs.errors import ParenvsError, shown
 
 
 @dataclass(frozen=True)
@@ -100,14 +101,28 @@ GUESSES = {
 }
 
 
+UNKNOWN = re.compile(
+    r"\btpu|\bv[3-7][ep]?\b|trillium|ironwood|trainium|\btrn|gaudi|ascend|cerebras|\bipu\b"
+)
+"""Accelerators that are no GPUs, which no other is taken for."""
+
+
 def server_of(text: str | None, precision: str | None = None) -> Server:
     """Return the server that a row's ``device`` means; what is unknown is taken for another.
 
     Args:
         text: the words of the row, or None.
         precision: the row's; FP8 without a device means an H100.
+
+    Raises:
+        ParenvsError: it is no GPU.
     """
     words = (text or "").lower().replace("_", "-").replace("nvidia", "").strip()
+    if UNKNOWN.search(words):
+        raise ParenvsError(
+            f"device {shown(text)}: only GPUs of servers with a switch inside are known, no meshes "
+            f"of other links; known: {', '.join(SERVERS)}"
+        )
     known = sorted([*SERVERS, *ALIASES], key=len, reverse=True)
     for word in known:
         parts = word.split("-")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from parenvs.bench.hybrid.baselines import leave_one_out, orders, totals
 from parenvs.bench.hybrid.constants import CONSTANTS
 from parenvs.bench.hybrid.errors import fitted_on, groups
 from parenvs.bench.hybrid.predict import Prediction, Skipped, predictions
@@ -17,13 +19,17 @@ from parenvs.bench.measurement import measurement
 from parenvs.bench.page import Column, Row, columns
 from parenvs.markdown import escaped
 
+_NUMBERED = re.compile(r"\[\d+\]")
 TOOLS = ("calculon", "llm_analysis")
 """Tools whose recorded outputs stand beside ours."""
 
 
 @measurement(title="Costs against what others measured")
 def hybrid(
-    rows: Path | None = None, steps: Sequence[Path] = (), only: str | None = None
+    rows: Path | None = None,
+    steps: Sequence[Path] = (),
+    only: str | None = None,
+    leave_out: bool = False,
 ) -> dict[str, Any]:
     """Hold costs against published rows and measured steps.
 
@@ -31,14 +37,19 @@ def hybrid(
         rows: file of published rows (default: the shipped ones).
         steps: files of measured steps, judged beside the shipped ones of other models.
         only: ``"rows"`` or ``"steps"`` leaves out the other half.
+        leave_out: whether to judge every source by constants that were fitted without it, too.
     """
-    found, skipped = ([], []) if only == "steps" else predictions(read_rows(rows))
+    published = None if only == "steps" else read_rows(rows)
+    found, skipped = ([], []) if published is None else predictions(published)
     files = []
     if only == "steps" or (only is None and (rows is None or steps)):
         files = [read_steps(path) for path in steps]
         given = {one.model for one in files}
         files += [one for one in map(read_steps, SHIPPED) if one.model not in given]
-    return to_json(found, skipped, files, compared(files))
+    content = to_json(found, skipped, files, compared(files))
+    if leave_out and published is not None:
+        content["left_out"] = [asdict(one) for one in leave_one_out(published, found)]
+    return content
 
 
 def to_json(
@@ -57,10 +68,17 @@ def to_json(
         ],
         "not_predicted": [asdict(one) for one in skipped],
         "constants": [
-            {"constant": item.words, "value": item.value, "fitted_on": item.rows}
+            {
+                "constant": item.words,
+                "value": item.value,
+                "fitted_on": item.rows,
+                "plausible": item.plausible,
+            }
             for item in CONSTANTS
-            if item in used
+            if item in used or (used and not item.ships)
         ],
+        "totals": totals(found),
+        "orders": orders(found),
         "steps": [
             {
                 "file": one.path,
@@ -89,6 +107,7 @@ def page(data: dict[str, Any]) -> list[str]:
             "fitted on a single row. Other tools' outputs are recorded, not run.",
             columns(data["tables"], ERRORS, left=4),
         ]
+    sections += _honesty(data)
     if data["steps_judged"]:
         said = [
             f"* {escaped(one['model'])}: {one['count']} steps of {escaped(one['file'])}"
@@ -107,8 +126,9 @@ def page(data: dict[str, Any]) -> list[str]:
             columns(data["steps_judged"], STEPS, left=2),
         ]
     if data["constants"]:
-        told = [{"constant": words, **_fit(words, data)} for words in _fitted(data["tables"])]
-        sections += ["## Fitted constants", columns(told, FITS, left=(0, 2))]
+        names = dict.fromkeys(item["constant"] for item in data["constants"])
+        told = [{"constant": words, **_fit(words, data)} for words in names]
+        sections += ["## Fitted constants", columns(told, FITS, left=(0, 3))]
     if rows:
         sections += ["## Assumed", *_assumed(rows)]
     if data["not_predicted"]:
@@ -164,19 +184,100 @@ STEPS: list[Column] = [
 FITS: list[Column] = [
     ("constant", "{constant}"),
     ("value", "{value:g}"),
+    (
+        "plausible",
+        lambda one: "{:g} to {:g}".format(*one["plausible"]) if one["plausible"] else "",
+    ),
     ("fitted on", lambda one: escaped("; ".join(one["rows"]))),
 ]
-
-
-def _fitted(tables: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(words for part in tables for words in part["fitted"]))
 
 
 def _fit(words: str, data: dict[str, Any]) -> Row:
     """The value of a constant, and the rows that it was fitted on."""
     own = [item for item in data["constants"] if item["constant"] == words]
     rows = dict.fromkeys(item["fitted_on"] for item in own)
-    return {"value": own[-1]["value"], "rows": list(rows)}
+    return {
+        "value": own[-1]["value"], "rows": list(rows), "plausible": own[-1].get("plausible")
+    }  # fmt: skip
+
+
+def _honesty(data: dict[str, Any]) -> list[str]:
+    """In and out of sample, naive models, order, constants left out, rows called illegal."""
+    sections = []
+    if data["totals"]:
+        sections += [
+            "## In and out of sample",
+            "Steps by source. A figure is in sample if a constant was fitted on its table. Beside "
+            "the model stand two that know one constant each, the geometric mean of the measured "
+            "MFU of the same figures: of a device and precision, and of a stack.",
+            columns(data["totals"], TOTALS, left=2),
+        ]
+    if data["orders"]:
+        sections += [
+            "## Order of plans",
+            "Plans of one group train one model on as many devices of one kind at one precision. "
+            "Regret is what the plan called best costs over the best measured one, in seconds a "
+            "token; pairs are those that differ by more than 2 %.",
+            columns(data["orders"], ORDERS),
+        ]
+    if data.get("left_out"):
+        sections += [
+            "## Sources left out",
+            "Every source on which constants were fitted, judged by constants that know nothing of "
+            "it: fitted anew on the rows of the same stack in other sources, or the mean of the "
+            "same constant of other stacks where there are none. Beside it the constant MFU of a "
+            "device and precision, of all other sources.",
+            columns(data["left_out"], LEFT_OUT),
+        ]
+    called = Counter(
+        (row["source"], reason.partition(":")[0])
+        for row in data["rows"]
+        for reason in row["details"].get("illegal", ())[:1]
+    )
+    if called:
+        judged = [row for row in data["rows"] if "illegal" in row["details"]]
+        rows = len({(row["source"], row["row"]) for row in judged if row["details"]["illegal"]})
+        lines = [
+            f"* {escaped(source)}: {count} for {escaped(_NUMBERED.sub('', field))}."
+            for (source, field), count in called.items()
+        ]
+        sections += [
+            "## Called illegal",
+            f"{rows} of {len({(row['source'], row['row']) for row in judged})} configurations that "
+            "ran break a rule of the judge, or exceed the memory that it lets plans fill (0.9 of "
+            "the device's), in figures:",
+            "\n".join(lines),
+        ]
+    return sections
+
+
+TOTALS: list[Column] = [
+    ("", lambda row: "in sample" if row["sample"] else "out of sample"),
+    ("source", lambda row: escaped(row["of"])),
+    ("n", "{n}"),
+    ("model", "{model:.1%}"),
+    ("MFU of a device", "{device:.1%}"),
+    ("MFU of a stack", "{stack:.1%}"),
+]
+ORDERS: list[Column] = [
+    ("source", lambda row: escaped(row["source"])),
+    ("groups", "{groups}"),
+    ("rows", "{rows}"),
+    ("rank corr.", "{rank:.2f}"),
+    ("regret", "{regret:.1%}"),
+    ("worst", "{worst_regret:.1%}"),
+    ("pairs right", "{right}"),
+    ("wrong", "{wrong}"),
+    ("tied", "{tied}"),
+]
+LEFT_OUT: list[Column] = [
+    ("source", lambda row: escaped(row["source"])),
+    ("n", "{n}"),
+    ("fitted", "{fitted:.1%}"),
+    ("left out", "{left_out:.1%}"),
+    ("MFU of a device", "{baseline:.1%}"),
+    ("constants", lambda row: escaped("; ".join(row["constants"]))),
+]
 
 
 def _assumed(rows: Sequence[Row]) -> list[str]:

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from parenvs.bench.hybrid.hardware import server_of
-from parenvs.bench.hybrid.rows import MEASURED, PERCENT, Published, Row
+from parenvs.bench.hybrid.rows import MEASURED, PEAKS, PERCENT, Published, Row
 from parenvs.bench.hybrid.settings import Setting, known_source, setting_of
 from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid import formulas
+from parenvs.tasks.hybrid.legality import malformed
 from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.stack import STACKS, Stack
 from parenvs.tasks.hybrid.uniform import uniform_stages
 
@@ -51,7 +53,9 @@ class Prediction:
         precision: of matrix products.
         assumed: what the row does not say.
         others: tool -> its recorded output.
-        details: seconds by part, plan, FLOPs, as JSON types.
+        details: seconds by part, plan, FLOPs, as JSON types; of a step also ``problem``, what was
+            trained on what, ``seconds_measured``, ``mfu`` (measured, no recomputation counted) and
+            ``illegal``, the judge's reasons.
     """
 
     row: int
@@ -137,13 +141,13 @@ def _reason_against(row: Row) -> str:
 def _of_row(row: Row, published: Published) -> Iterator[Prediction]:
     measured = row.measured
     if "algorithm_gb_per_s" in measured:
-        yield _collective(row)
+        yield _collective(row, published)
     elif "gb_per_s" in measured:
-        yield _link(row)
+        yield _link(row, published)
     elif "forward_ms" in measured or "backward_ms" in measured:
-        yield from _layer(row)
+        yield from _layer(row, published)
     elif PERCENT in row.fields:
-        yield from _bytes(row)
+        yield from _bytes(row, published)
     else:
         columns = [column for column in measured if MEASURED[column] in STEP_UNITS]
         if "tflops_per_gpu" in columns or "seconds" in columns:  # MFU is the same figure again
@@ -152,8 +156,9 @@ def _of_row(row: Row, published: Published) -> Iterator[Prediction]:
             columns = [column for column in columns if not column.startswith("mfu")]
         for column in columns:
             yield _step(row, column, published)
-        if any(MEASURED[column] == "GiB" for column in measured):
-            yield from _bytes(row)
+        if any(column.startswith("gib_") for column in measured):
+            yield from _bytes(row, published)
+        yield from (_peak(row, column, published) for column in PEAKS if column in measured)
 
 
 def _prediction(row: Row, column: str, setting: Setting, value: float, **more: Any) -> Prediction:
@@ -178,7 +183,7 @@ def _prediction(row: Row, column: str, setting: Setting, value: float, **more: A
 
 def _step(row: Row, column: str, published: Published) -> Prediction:
     """Return the prediction of a training step in the unit of a column."""
-    setting = setting_of(row, column)
+    setting = setting_of(row, column, published.stacks)
     model = HybridModel.of_shape(setting.shape)
     machine = setting.stack.machine(setting.cluster, setting.precision)
     seconds, held = setting.plan.judged(model, setting.cluster, machine)
@@ -187,6 +192,7 @@ def _step(row: Row, column: str, published: Published) -> Prediction:
     tokens = setting.batch * setting.shape.sequence
     peak = setting.cluster.device.peak(setting.precision)
     rate = counted / length / setting.gpus
+    unit, measured = MEASURED[column], row.measured[column]
     value = {
         "TFLOP/s": rate / 1e12,
         "s": length,
@@ -194,14 +200,19 @@ def _step(row: Row, column: str, published: Published) -> Prediction:
         "tokens/s": tokens / length / setting.gpus,
         "samples/s": setting.batch / length,
         "MFU": rate / peak,
-    }[MEASURED[column]]
+    }[unit]
+    times = {"s": 1.0, "ms": 1e-3}
+    took = measured * times[unit] if unit in times else length * value / measured
+    _check_possible(row, column, setting, model, took)
     plan = {
         name: getattr(setting.plan, name)[0].item()
         for name in (
             "tp", "pp", "dp", "context", "expert", "micro_batch", "batch", "chunks",
             "sequence_parallel", "recompute", "zero", "gradient_bytes", "gradient_overlap",
+            "shard",
         )
     }  # fmt: skip
+    shape, cluster = setting.shape, setting.cluster
     details = {
         "plan": plan,
         "seconds": {name: float(part[0]) for name, part in seconds.items()},
@@ -209,7 +220,15 @@ def _step(row: Row, column: str, published: Published) -> Prediction:
         "flops": counted,
         "flops_counted": words,
         "tflops_per_gpu": rate / 1e12,
-    }
+        "problem": [
+            shape.fingerprint[:19], setting.gpus, cluster.device.name, cluster.intra_bw,
+            setting.precision,
+        ],
+        "tokens": tokens,
+        "seconds_measured": took,
+        "mfu": shape.flops(setting.batch) / took / setting.gpus / peak,
+        "illegal": _reasons(setting, model, float(held["total"][0])),
+    }  # fmt: skip
     others = {
         tool: figures[key]
         for tool, figures in published.references.items()
@@ -217,6 +236,57 @@ def _step(row: Row, column: str, published: Published) -> Prediction:
         if key in figures
     }
     return _prediction(row, column, setting, value, details=details, others=others)
+
+
+def _peak(row: Row, column: str, published: Published) -> Prediction:
+    """Return the prediction of all bytes on the fullest device.
+
+    Raises:
+        ParenvsError: the device does not have as many.
+    """
+    setting = setting_of(row, stacks=published.stacks)
+    model, size = HybridModel.of_shape(setting.shape), setting.cluster.device.memory_bytes
+    if row.measured[column] * GIB > size:
+        raise row.error(
+            f"{column} {row.measured[column]:g} is more than the {size / GIB:.4g} GiB of a "
+            f"{setting.cluster.device.name}; correct one"
+        )
+    machine = setting.stack.machine(setting.cluster, setting.precision)
+    held = setting.plan.judged(model, setting.cluster, machine)[1]
+    parts = {name: float(part[0]) / GIB for name, part in held.items()}
+    return _prediction(row, column, setting, parts["total"], details={"gib": parts})
+
+
+def _problem(setting: Setting, model: HybridModel) -> Hybrid:
+    return Hybrid(
+        model, setting.cluster, int(setting.batch), setting.stack, setting.precision, "row"
+    )
+
+
+def _check_possible(
+    row: Row, column: str, setting: Setting, model: HybridModel, seconds: float
+) -> None:
+    """Raise an error for a step that is faster than its products at the devices' peak."""
+    device = setting.cluster.device
+    peak = device.peak(setting.precision)
+    least = _problem(setting, model).bound_seconds * setting.cluster.devices / setting.gpus
+    rate = row.measured[column] * 1e12 if column == "tflops_per_gpu" else 0.0
+    if seconds < least or rate > peak:
+        raise row.error(
+            f"{column} {row.measured[column]:g} is impossible: at the {peak / 1e12:,.4g} TFLOP/s "
+            f"of a {device.name} at {setting.precision} a step takes {least:.4g} s at least, and "
+            f"this one took {seconds:.4g}; correct the figure, the batch or the device"
+        )
+
+
+def _reasons(setting: Setting, model: HybridModel, held: float) -> list[str]:
+    """Why the judge calls the plan of a row illegal; ``held`` are bytes of its fullest stage."""
+    problem = _problem(setting, model)
+    plan = problem.uniform_plan(setting.plan, 0)
+    reasons = malformed(plan, model, setting.cluster)
+    if held > problem.memory_limit:
+        reasons.append(f"memory: {held / GIB:.1f} of {problem.memory_limit / GIB:.1f} GiB")
+    return reasons
 
 
 def flops_of(row: Row, setting: Setting) -> tuple[float, str]:
@@ -249,7 +319,7 @@ def _reference_keys(row: Row, column: str) -> list[str]:
     return [f"T1 {row.name}", row.name]
 
 
-def _layer(row: Row) -> Iterator[Prediction]:
+def _layer(row: Row, published: Published) -> Iterator[Prediction]:
     """Predict the milliseconds of one layer, forward and backward."""
     words = row.name.lower()
     plan: dict[str, Any] = {"layers": 1, "batch": row.get("micro_batch", 1), "vocab": 51200}
@@ -258,7 +328,7 @@ def _layer(row: Row) -> Iterator[Prediction]:
         plan["recompute"] = next((mode for mode in modes if mode in words), "none")
     if "sequence_parallel" not in row.fields and "sp" not in row.fields:
         plan["sequence_parallel"] = "sequence parallel" in words
-    setting = setting_of(replace(row, fields={**plan, **row.fields}))
+    setting = setting_of(replace(row, fields={**plan, **row.fields}), stacks=published.stacks)
     model = HybridModel.of_shape(setting.shape)
     machine = setting.stack.machine(setting.cluster, setting.precision)
     alone = replace(model, embedding=None, head=None, tied_parameters=0.0)
@@ -271,10 +341,10 @@ def _layer(row: Row) -> Iterator[Prediction]:
             yield _prediction(row, column, setting, 1e3 * seconds)
 
 
-def _bytes(row: Row) -> Iterator[Prediction]:
+def _bytes(row: Row, published: Published) -> Iterator[Prediction]:
     """Predict GiB of a device of the first stage, without embeddings, as Korthikanti counts."""
     plain = {"recompute": "none", "sequence_parallel": False, "accumulation": 1}
-    setting = setting_of(replace(row, fields={**plain, **row.fields}))
+    setting = setting_of(replace(row, fields={**plain, **row.fields}), stacks=published.stacks)
     model = HybridModel.of_shape(setting.shape)
     alone = replace(model, embedding=None, head=None, tied_parameters=0.0)
     machine = setting.stack.machine(setting.cluster, setting.precision)
@@ -303,7 +373,7 @@ def _bytes(row: Row) -> Iterator[Prediction]:
         yield replace(prediction, unit="%")
 
 
-def _collective(row: Row) -> Prediction:
+def _collective(row: Row, published: Published) -> Prediction:
     """Predict the algorithm bandwidth of a collective over some ranks of some servers."""
     nodes, ranks = row.get("nodes", 1), row.get("ranks_per_node", row.get("gpus_per_node", 8))
     server = server_of(row.get("device", "h100" if "h100" in row.source else None))
@@ -312,6 +382,7 @@ def _collective(row: Row) -> Prediction:
         stack = Stack.parse(row.get("stack", "nccl-2024"))
     except ParenvsError as error:
         raise row.error(str(error)) from None
+    stack = published.stacks.get(stack.name, stack)
     links = stack.machine(cluster, "bf16").links
     kinds = {
         "all_gather": links.all_gather,
@@ -343,7 +414,7 @@ class _Bare:
     assumed: tuple[str, ...]
 
 
-def _link(row: Row) -> Prediction:
+def _link(row: Row, published: Published) -> Prediction:
     """Predict the bus bandwidth of an all-reduce, or of a send, as Galvatron names its files."""
     match = re.match(r"(\d+)x(\d+) (?:size (\d+)(?:.*\((\d+) per node\))?|p2p)", row.name)
     if match is None:
@@ -356,7 +427,7 @@ def _link(row: Row) -> Prediction:
     guess = f"{server.guess or row.get('device')}, one 100 Gbit/s card a device"
     server = replace(server, devices=inside, nic_bw=12.5e9)
     cluster = server.cluster(nodes * inside)
-    stack = STACKS["nccl-2021"]
+    stack = published.stacks.get("nccl-2021", STACKS["nccl-2021"])
     links = stack.machine(cluster, "bf16").links
     if match[3] is None:
         rate = LARGE / float(links.send(LARGE, nodes == 1))

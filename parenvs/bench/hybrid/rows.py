@@ -2,7 +2,8 @@
 
 A file is an object with ``rows``, a list of objects; ``sources`` (texts on each source) and
 ``reference_outputs`` (what other tools predict, by row) may stand beside. A row says what was
-trained where and what was measured; ``FIELDS`` lists what a row may say.
+trained where and what was measured: ``TEXTS``, ``COUNTS``, ``NUMBERS``, ``FLAGS``, ``zero`` and
+``MEASURED`` are all that it may say beside ``NOTES``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,24 +21,67 @@ from parenvs.cluster import PRECISIONS
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.files import DuplicateFieldError, no_duplicates
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
+from parenvs.tasks.hybrid.stack import Stack
 
 LEAST, MOST = 1e-12, 2**53
 """Smallest and largest figure that a row can have measured; the largest count, too."""
-COUNTS = (
-    "hidden", "layers", "heads", "kv_heads", "head_width", "ffn", "seq", "vocab", "experts",
-    "active_experts", "query_rank", "key_rank", "rope_width", "shared_experts",
-    "tp", "pp", "dp", "cp", "ep", "gpus", "gpus_per_node", "batch",
-    "batch_per_dp", "micro_batch", "interleave", "nodes", "ranks_per_node", "gradient_bytes",
-    "shard",
-)  # fmt: skip
-"""Fields that are whole numbers of at least 1."""
-FLAGS = (
-    "sequence_parallel", "sp", "ddp_overlap", "scatter_gather", "gated", "tied", "dropout", "bias",
-    "causal",
-)  # fmt: skip
+TEXTS = {
+    "source": "who published it; rows of one source are judged together",
+    "table": "the table or figure that it is from",
+    "name": "what the row is called",
+    "device": "the accelerator, in words",
+    "precision": "of matrix products: fp32, tf32, fp16, bf16, fp8",
+    "recompute": "none, selective or full",
+    "stack": "the training software, a stack's name (default: by source, else by device)",
+    "flops_formula": "how the source counts FLOPs: begins with 96, 72 or 6",
+}
+"""Fields that are texts, and what they say."""
+COUNTS = {
+    "layers": "transformer blocks",
+    "hidden": "width of the residual stream",
+    "heads": "attention heads (default: 128 wide)",
+    "kv_heads": "heads of keys and values (default: heads)",
+    "head_width": "width of a head (default: hidden / heads)",
+    "ffn": "inner width of a feed-forward network, or of an expert (default: 4 hidden)",
+    "seq": "tokens of a sample",
+    "vocab": "rows of the embedding",
+    "experts": "feed-forward networks of a block (default: 1)",
+    "active_experts": "experts that a token passes (default: 2)",
+    "shared_experts": "experts that every token passes beside them",
+    "query_rank": "width of compressed queries, of latent attention",
+    "key_rank": "width of compressed keys and values, of latent attention",
+    "rope_width": "rotated width of a head, of latent attention",
+    "tp": "ranks that share every matrix",
+    "pp": "stages",
+    "dp": "replicas of the data (default: what is left of gpus)",
+    "cp": "ranks that share the tokens of a sample",
+    "ep": "replicas among which experts are dealt out",
+    "shard": "replicas, context ranks counted, among which ZeRO shares states (default: all)",
+    "gpus": "devices in all",
+    "gpus_per_node": "devices of a server (default: as the device is sold)",
+    "batch": "samples of a step",
+    "batch_per_dp": "the same of one replica",
+    "micro_batch": "samples of a micro-batch in one replica",
+    "interleave": "chunks on each stage",
+    "gradient_bytes": "bytes of a gradient, 2 or 4",
+    "nodes": "servers of a collective",
+    "ranks_per_node": "ranks of a collective in each server",
+}
+"""Fields that are whole numbers of at least 1, and what they count."""
+NUMBERS = {"node_gbit": "Gbit/s of a server's network, one direction (default: as sold)"}
+"""Fields that are positive numbers."""
+FLAGS = {
+    "sequence_parallel": "whether tp ranks share what lies between the matrices",
+    "sp": "the same by another name",
+    "ddp_overlap": "whether gradients are summed during the last backward pass",
+    "scatter_gather": "whether stages send each rank's share, gathered behind",
+    "gated": "whether networks have a gate (default: by the shape)",
+    "tied": "whether embedding and head share their weights",
+    "dropout": "whether there is dropout",
+    "bias": "whether there are biases",
+    "causal": "whether a token attends to those before it only",
+}
 """Fields that are true or false."""
-TEXTS = ("source", "table", "name", "device", "precision", "recompute", "stack", "flops_formula")
-"""Fields that are texts."""
 MEASURED = {
     "tflops_per_gpu": "TFLOP/s",
     "seconds": "s",
@@ -55,16 +99,26 @@ MEASURED = {
     "gib_parameters_optimiser": "GiB",
     "gib_activations_none": "GiB",
     "gib_activations_selective_sp": "GiB",
+    "peak_memory_gib": "GiB",
+    "published_memory": "GiB",
     "algorithm_gb_per_s": "GB/s",
     "gb_per_s": "GB/s",
 }
-"""What a row may have measured, and its unit."""
+"""What a row may have measured, and its unit; ``published_memory`` is the peak, too."""
+PEAKS = ("peak_memory_gib", "published_memory")
+"""Bytes on the fullest device, all of them."""
+NOTES = (
+    "note", "provenance", "status", "uncertainty", "interleave_status", "order",
+    "tokens_per_batch", "plan", "throughput", "seconds_here", "bytes", "p2p_bytes_per_s",
+    "allreduce_bytes_per_s", "mfu_megascale", "tflops_per_gpu_unfused", "parameters",
+)  # fmt: skip
+"""Fields that say more to people, and that nothing is predicted from."""
 PERCENT = "percent_of_none"
 """Activations by way to save them, in per cent of those that nothing saves."""
 SAVINGS = ("sp", "selective", "selective_sp", "full")
 """Keys of ``percent_of_none``."""
 SHARES = tuple(name for name, unit in MEASURED.items() if unit == "MFU")
-KNOWN = (*TEXTS, *COUNTS, *FLAGS, *MEASURED, PERCENT, "zero")
+KNOWN = (*TEXTS, *COUNTS, *NUMBERS, *FLAGS, *MEASURED, PERCENT, "zero", *NOTES)
 
 
 @dataclass(frozen=True)
@@ -119,16 +173,18 @@ class Published:
     """The rows of a file.
 
     Attributes:
-        path: the file.
+        path: the file, or files.
         rows: its rows.
         sources: source -> what it says of itself.
         references: tool -> name of a row -> what the tool predicts for it.
+        stacks: by name, stacks that stand in for those of the same names.
     """
 
     path: str
     rows: tuple[Row, ...]
     sources: Mapping[str, Any]
     references: Mapping[str, Mapping[str, float]]
+    stacks: Mapping[str, Stack] = field(default_factory=dict)
 
 
 def shipped(name: str) -> Path:
@@ -136,14 +192,23 @@ def shipped(name: str) -> Path:
     return Path(str(resources.files("parenvs.datasets"))) / "data" / "measured" / name
 
 
+SHIPPED = ("published.json", "rows-2026.json")
+"""Files of rows that ship: up to 2024, and from there to 2026."""
+
+
 def read_rows(path: str | os.PathLike[str] | None = None) -> Published:
-    """Read a file of published rows, by default the one that ships.
+    """Read a file of published rows, by default those that ship; the name of one is enough.
 
     Raises:
         ParenvsError: the file cannot be read, or a row has a field that no row can have.
     """
-    place = shipped("published.json") if path is None else Path(path)
-    where = os.fspath(path) if path is not None else "published.json"
+    if path is None:
+        parts = [read_rows(name) for name in SHIPPED]
+        joined = tuple(row for part in parts for row in part.rows)
+        every = {key: value for part in parts for key, value in part.sources.items()}
+        return Published(" and ".join(SHIPPED), joined, every, parts[0].references)
+    where = os.fspath(path)
+    place = shipped(where) if where in SHIPPED and not Path(where).exists() else Path(path)
     content = read_json(place, where)
     if isinstance(content, list):
         content = {"rows": content}
@@ -191,10 +256,8 @@ def read_json(path: Path, where: str) -> Any:
 def checked(content: Any, number: int) -> Row:
     """Return a row of an object of JSON types.
 
-    Fields that no row knows are left alone, unless they look like a known one misspelt.
-
     Raises:
-        ParenvsError: a field is of a wrong type, or has a value that is impossible.
+        ParenvsError: a field is unknown, of a wrong type, or has a value that is impossible.
     """
     if not isinstance(content, dict):
         raise ParenvsError(f"row {number}: expected an object, not {shown(content)}")
@@ -206,6 +269,9 @@ def checked(content: Any, number: int) -> Row:
     for key in COUNTS:
         if key in fields:
             fields[key] = _count(row, key)
+    for key in NUMBERS:
+        if key in fields and not (is_number(fields[key]) and LEAST <= fields[key] <= MOST):
+            raise row.error(f"{key} must be a positive number, not {shown(fields[key])}")
     for key in FLAGS:
         if key in fields and not isinstance(fields[key], bool):
             raise row.error(f"{key} must be true or false, not {shown(fields[key])}")
@@ -228,39 +294,12 @@ def checked(content: Any, number: int) -> Row:
                 f"{key} {shown(fields[key])} is unknown{hint}; known: {', '.join(known)}"
             )
     for key in fields:
-        hint = did_you_mean(key, KNOWN) if key not in KNOWN else ""
-        if hint and _misspelt(key):
-            raise row.error(f"unknown field {shown(key)}{hint}; leave it out or correct it")
+        if key not in KNOWN:
+            raise row.error(
+                f"unknown field {shown(key)}{did_you_mean(key, KNOWN)}; leave it out, or correct "
+                "it; words for people go into 'note'"
+            )
     return row
-
-
-OTHER = (
-    "note", "uncertainty", "interleave_status", "order", "tokens_per_batch", "status", "plan",
-    "throughput", "seconds_here", "bytes", "p2p_bytes_per_s", "allreduce_bytes_per_s",
-    "mfu_megascale", "tflops_per_gpu_unfused", "parameters",
-)  # fmt: skip
-"""Fields of the shipped file that nothing reads."""
-
-
-def _misspelt(key: str) -> bool:
-    """Whether a field's name is a known one but for a letter or two."""
-    if key in OTHER:
-        return False
-    return any(_distance(key.lower(), known) <= (1 if len(known) < 6 else 2) for known in KNOWN
-               if len(known) > 2)  # fmt: skip
-
-
-def _distance(one: str, other: str) -> int:
-    """Letters to change, add or leave out between two words."""
-    if abs(len(one) - len(other)) > 2:
-        return 3
-    before = list(range(len(other) + 1))
-    for i, x in enumerate(one, 1):
-        now = [i]
-        for j, y in enumerate(other, 1):
-            now.append(min(before[j] + 1, now[-1] + 1, before[j - 1] + (x != y)))
-        before = now
-    return before[-1]
 
 
 def _count(row: Row, key: str) -> int:

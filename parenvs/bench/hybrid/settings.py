@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from parenvs.bench.hybrid.constants import was_fitted
@@ -138,12 +139,15 @@ def known_source(row: Row, table: Mapping[str, Any]) -> str | None:
     return None
 
 
-def setting_of(row: Row, column: str = "") -> Setting:
+def setting_of(
+    row: Row, column: str = "", stacks: Mapping[str, Stack] = MappingProxyType({})
+) -> Setting:
     """Return what a row was run with.
 
     Args:
         row: the row.
         column: the field that was measured; some columns of one row are of different plans.
+        stacks: by name, stacks that stand in for those of the same names.
 
     Raises:
         ParenvsError: the row leaves out what has no default, or contradicts itself.
@@ -184,6 +188,7 @@ def setting_of(row: Row, column: str = "") -> Setting:
         server = replace(server, nic_bw=fields["node_gbit"] * 1e9 / 8 / server.devices)
     cluster = server.cluster(gpus)
     stack = _stack(row, fields, key, cluster, assumed)
+    stack = stacks.get(stack.name, stack)
     precision = _precision(fields, cluster)
     device = cluster.device.name
     if not was_fitted(stack.name, device, precision):
@@ -270,6 +275,9 @@ def _fill(row: Row, fields: dict[str, Any], assumed: list[str]) -> None:
             assumed.append(f"batch {fields['batch']}, {fields['pp']} micro-batches a replica")
     if fields["dp"] % fields["ep"]:
         raise row.error(f"ep {fields['ep']} does not divide dp {fields['dp']}; correct one")
+    ranks = fields["dp"] * fields["cp"]
+    if fields.get("shard") and ranks % fields["shard"]:
+        raise row.error(f"shard {fields['shard']} does not divide dp x cp = {ranks}; correct one")
     if fields["batch"] < fields["dp"]:
         raise row.error(
             f"batch {fields['batch']} is less than dp {fields['dp']}: a replica needs a sample"

@@ -340,7 +340,7 @@ def _titan(name: str, overlap: float, of: str) -> Stack:
     """Compiled PyTorch; ``overlap`` is the share of tensor-parallel collectives that is hidden."""
     return Stack(
         name,
-        (("a100", 0.72), ("other fp8", 0.42), ("other", 0.60)),
+        (("a100", 0.72), ("h100-96gb fp8", 0.42), ("other fp8", 0.42), ("other", 0.60)),
         date="2025-01",
         memory_share=0.5,
         attention_share=(("a100", 0.5), ("other", 0.32)),
