@@ -17,8 +17,8 @@ MODEL_145B = {"hidden": 12288, "heads": 96, "layers": 80}
 
 
 @cache
-def shipped():
-    return predictions(read_rows())
+def shipped(name="published.json"):
+    return predictions(read_rows(name))
 
 
 def table(source, name):
@@ -79,6 +79,30 @@ def test_errors__of_every_table(source, name, mean, worst):
     part = table(source, name)
     assert part.mean < mean
     assert abs(part.worst) < worst
+
+
+@pytest.mark.thorough
+def test_errors__of_rows_of_2022_to_2026():
+    """Mean errors of steps by source, in per cent, as the formulas were specified; bytes apart."""
+    found, skipped = shipped("rows-2026.json")
+    assert not skipped
+    steps = {}
+    for one in found:
+        if one.unit != "GiB":
+            steps.setdefault(one.source, []).append(100 * abs(one.error))
+    specified = {
+        "bigscience": 4.3, "dgxc-fp8": 4.4, "fms-fsdp-a100": 3.6, "internevo": 2.4,
+        "mb-dense-gb200": 3.8, "mb-moe-gb200": 16.9, "mb-moe-h100": 32.2, "tt-2412": 8.3,
+    }  # fmt: skip
+    for source, mean in specified.items():
+        assert np.mean(steps[source]) == pytest.approx(mean, abs=0.16), source
+    fitted = [error for source in specified for error in steps[source]]
+    assert len(fitted) == 131
+    assert np.mean(fitted) == pytest.approx(10.4, abs=0.05)
+    assert np.median(fitted) == pytest.approx(5.4, abs=0.05)
+    assert np.mean(steps["mpt-rest-h100-fp8"]) == pytest.approx(4.1, abs=0.1)
+    for source in ("mpt-rest-a100", "mpt-rest-a100-40gb", "mpt-rest-h100", "mpt-rest-h100-large"):
+        assert np.mean(steps[source]) < 5, source
 
 
 def test_errors__figures_together_and_every_row_has_a_verdict():
