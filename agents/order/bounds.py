@@ -3,22 +3,28 @@
 A step is as long as the longest path through its passes. A path takes some passes of each position;
 what it costs is a sum over positions of seconds of the micro-batch there. For one path, the least
 sum over all orders is an assignment problem, and a lower bound of the step. ``path_bound`` takes,
-for each stage, the machine's path and the one through its warm-up; ``relaxed_bound`` takes all
-paths together, with micro-batches that may be spread over positions (the relaxation of Wagner's
-model of permutation flow shops, Naval Research Logistics Quarterly 6, 1959).
+for each stage, the machine's path and the one through its warm-up; ``Program`` takes all paths
+together, with micro-batches that may be spread over positions (the relaxation of Wagner's model of
+permutation flow shops, Naval Research Logistics Quarterly 6, 1959), of which some may be fixed.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from parenvs.tasks.order.problem import Order
 
-ROUNDING, TOLERANCE = 1e-12, 1e-6
-"""Shares by which sums of seconds, and answers of linear programs, are lowered to be bounds."""
+ROUNDING = 1e-12
+"""Share by which sums of seconds are lowered to be bounds."""
 
 
 def path_costs(problem: Order) -> np.ndarray:
@@ -67,85 +73,189 @@ def path_bound(problem: Order) -> float:
     return best
 
 
-@dataclass(frozen=True)
-class Relaxation:
-    """An answer of ``relaxed_bound``.
-
-    Attributes:
-        bound: seconds that no order takes less than.
-        share: (M, M) share of each micro-batch (row) at each position; None without an answer.
-    """
-
-    bound: float
-    share: np.ndarray | None
-
-
-def relaxed_bound(problem: Order, time_limit: float | None = None) -> Relaxation:
-    """Return the bound by all paths together, a linear program.
+class Program:
+    """The linear program over all paths together, kept in memory and solved again and again.
 
     Variables are the shares x[m, k] of micro-batch m at position k (a doubly stochastic matrix) and
     when each pass ends. A pass takes the seconds of its position's micro-batches by their shares,
-    and ends that much after what it waits for. Orders are the matrices of 0 and 1.
+    and ends that much after what it waits for. Orders are the matrices of 0 and 1; those that have
+    some micro-batches at given positions are those in which their shares are 1.
+
+    What the solver says is not trusted. Its dual values weigh what passes wait for; they are made a
+    flow from the first pass to the last one, which is an average of paths whatever it is, and the
+    least sum of what that average takes, over all orders, is an assignment problem.
 
     Args:
         problem: the problem.
-        time_limit: seconds after which ``path_bound`` alone is returned.
     """
-    from scipy.optimize import linprog
-    from scipy.sparse import coo_matrix
 
+    def __init__(self, problem: Order) -> None:
+        import highspy
+
+        self.seconds = np.stack([problem.forward, problem.backward])
+        self.passes = _passes(*problem.forward.shape)
+        self._optimal = highspy.HighsModelStatus.kOptimal
+        self._fixed = np.zeros(0, dtype=np.int64)
+        with _silence():
+            self._solver = highspy.Highs()
+        for name, value in (("output_flag", False), ("threads", 1), ("presolve", "off")):
+            self._solver.setOptionValue(name, value)
+        self._solver.passModel(self._model(problem.bound_seconds))
+
+    def _model(self, unit: float) -> Any:
+        """The program as the solver takes it; its seconds are those of ``unit``.
+
+        A pass has two rows: what it waits for on its stage, then what its micro-batch comes from.
+        """
+        import highspy
+        from scipy.sparse import coo_matrix
+
+        count, square = self.seconds.shape[2], self.seconds.shape[2] ** 2
+        own, behind = np.repeat(self.passes[:, 0], 2), self.passes[:, 1:].ravel()
+        row, waits = np.arange(len(own)), behind >= 0
+        cells = np.arange(count) * count + own[:, None] % count  # column k of the shares
+        seconds = self.seconds.reshape(-1, count)[own // count] / unit
+        goal, cell = square + len(self.passes), np.arange(square)
+        last = len(row)
+        parts = [
+            (np.repeat(row, count), cells, seconds),
+            (row, square + own, np.full(len(row), -1.0)),
+            (row[waits], square + behind[waits], np.ones(int(waits.sum()))),
+            ([last, last], [square + self.passes[-1, 0], goal], [1.0, -1.0]),
+            (last + 1 + cell // count, cell, np.ones(square)),
+            (last + 1 + count + cell % count, cell, np.ones(square)),
+        ]
+        rows, columns, values = (
+            np.concatenate([np.ravel(part) for part in x]) for x in zip(*parts, strict=True)
+        )
+        matrix = coo_matrix((values, (rows, columns))).tocsr()
+        model = highspy.HighsLp()
+        model.num_row_, model.num_col_ = matrix.shape
+        model.col_cost_ = np.eye(1, goal + 1, goal)[0]
+        model.col_lower_, model.col_upper_ = np.zeros(goal + 1), np.full(goal + 1, np.inf)
+        model.row_lower_ = np.repeat([-np.inf, 1.0], [last + 1, 2 * count])
+        model.row_upper_ = np.repeat([0.0, 1.0], [last + 1, 2 * count])
+        model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        model.a_matrix_.start_, model.a_matrix_.index_ = matrix.indptr, matrix.indices
+        model.a_matrix_.value_ = matrix.data
+        return model
+
+    def solve(
+        self,
+        micro_batches: Sequence[int] = (),
+        positions: Sequence[int] = (),
+        limit: float | None = None,
+    ) -> Relaxation | None:
+        """Solve it over the orders that have some micro-batches at given positions.
+
+        Args:
+            micro_batches: those that are fixed.
+            positions: of each of them, all different.
+            limit: seconds after which it gives up (None: none).
+
+        Returns:
+            The answer; None if there is none in time.
+        """
+        count, solver = self.seconds.shape[2], self._solver
+        fixed = np.asarray(micro_batches, np.int64) * count + np.asarray(positions, np.int64)
+        changed = np.union1d(self._fixed, fixed).astype(np.int32)
+        self._fixed = fixed
+        lower = np.isin(changed, fixed).astype(np.float64)
+        solver.changeColsBounds(len(changed), changed, lower, np.full(len(changed), np.inf))
+        end = np.inf if limit is None else solver.getRunTime() + max(limit, 0.0)
+        solver.setOptionValue("time_limit", end)
+        solver.run()
+        if solver.getModelStatus() != self._optimal:
+            solver.clearSolver()
+            return None
+        solution = solver.getSolution()
+        share = np.array(solution.col_value[: count * count]).reshape(count, count)
+        flow = self._flow([max(-y, 0.0) for y in solution.row_dual[: 2 * len(self.passes)]])
+        return Relaxation(np.einsum("tsk,tsm->mk", flow, self.seconds), share)
+
+    def _flow(self, weight: list[float]) -> np.ndarray:
+        """(2, S, M) share of the average's paths through each pass, from the last one back."""
+        flow = [0.0] * len(self.passes)
+        flow[self.passes[-1, 0]] = 1.0
+        for row, (own, before, source) in reversed(list(enumerate(self.passes.tolist()))):
+            through = flow[own]
+            if before >= 0:
+                both = weight[2 * row] + weight[2 * row + 1]
+                share = weight[2 * row] / both if both > 0.0 else 1.0
+                flow[before] += share * through
+                through -= share * through
+            if source >= 0:
+                flow[source] += through
+        return np.reshape(flow, self.seconds.shape)
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """What ``Program.solve`` says of the orders with some micro-batches at given positions.
+
+    Attributes:
+        costs: (M, M) seconds of each micro-batch at each position on an average of paths. No order
+            takes less than the sum of its own.
+        share: (M, M) share of each micro-batch (row) at each position.
+    """
+
+    costs: np.ndarray
+    share: np.ndarray
+
+    def bound(self, micro_batches: Sequence[int] = (), positions: Sequence[int] = ()) -> float:
+        """Return seconds that no order takes less than with these micro-batches at positions."""
+        from scipy.optimize import linear_sum_assignment
+
+        rows, columns = list(micro_batches), list(positions)
+        free = np.delete(np.delete(self.costs, rows, axis=0), columns, axis=1)
+        least = free[linear_sum_assignment(free)].sum()
+        return float(self.costs[rows, columns].sum() + least) * (1 - ROUNDING)
+
+
+def relaxed_bound(problem: Order, time_limit: float | None = None) -> float:
+    """Return the bound by all paths together, see ``Program``; it is never below ``path_bound``.
+
+    Args:
+        problem: the problem.
+        time_limit: seconds after which ``path_bound`` alone is returned (None: no limit).
+    """
+    relaxation = Program(problem).solve(limit=time_limit)
     floor = path_bound(problem)
-    stages, count = problem.forward.shape
-    square, passes = count * count, stages * count
-    unit = problem.bound_seconds
-    seconds = np.stack([problem.forward, problem.backward]) / unit
-    end = square + np.arange(2 * passes).reshape(2, stages, count)
-    step = square + 2 * passes  # the variable of the step's length
-    waits = _waits(stages, count)
-    own, behind = waits[:, :3], waits[:, 3:]
-    number = np.arange(len(waits))
-    cells = np.arange(count) * count + own[:, 2, None]  # column k of the shares
-    has = behind[:, 0] >= 0
-    parts = [
-        (np.repeat(number, count), cells.ravel(), seconds[own[:, 0], own[:, 1]].ravel()),
-        (number, end[tuple(own.T)], np.full(len(waits), -1.0)),
-        (number[has], end[tuple(behind[has].T)], np.ones(int(has.sum()))),
-        (np.array([len(waits)] * 2), np.array([end[1, 0, -1], step]), np.array([1.0, -1.0])),
-    ]
-    row, column, value = (np.concatenate(x) for x in zip(*parts, strict=True))
-    before = coo_matrix((value, (row, column)), shape=(len(waits) + 1, step + 1)).tocsr()
-    cell = np.arange(square)
-    sums = np.concatenate([cell // count, count + cell % count])
-    stochastic = coo_matrix(
-        (np.ones(2 * square), (sums, np.tile(cell, 2))), shape=(2 * count, step + 1)
-    ).tocsr()
-    goal = np.zeros(step + 1)
-    goal[step] = 1.0
-    solved = linprog(
-        goal, before, np.zeros(before.shape[0]), stochastic, np.ones(2 * count), (0, None),
-        "highs", options={} if time_limit is None else {"time_limit": time_limit},
-    )  # fmt: skip
-    if solved.status != 0:
-        return Relaxation(floor, None)
-    bound = float(solved.fun) * unit * (1 - TOLERANCE)
-    return Relaxation(max(floor, bound), solved.x[:square].reshape(count, count))
+    return floor if relaxation is None else max(floor, relaxation.bound())
 
 
-def _waits(stages: int, count: int) -> np.ndarray:
-    """(n, 6) what each pass waits for: its kind, stage and position, and those of the other pass.
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep the solver's banner, which its library writes by itself, from the standard output."""
+    sys.stdout.flush()
+    before, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    try:
+        yield
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+        os.close(nothing)
 
-    The other is -1 where the pass waits for nothing.
+
+def _passes(stages: int, count: int) -> np.ndarray:
+    """(2 S M, 3) passes in an order in which none waits for a later one, and what each waits for.
+
+    A pass is its number in an array of kind (forward, backward), stage and position. The second is
+    the pass before it on its stage, the third the one that its micro-batch comes from; -1: none.
     """
-    rows: list[tuple[int, ...]] = []
+    number = np.arange(2 * stages * count).reshape(2, stages, count)
+    before, source = np.full((2, *number.shape), -1)
+    source[0, 1:], source[1, :-1], source[1, -1] = number[0, :-1], number[1, 1:], number[0, -1]
     for stage in range(stages):
-        left = stages - stage - 1
-        warm = min(left, count)
-        passes = [(0, stage, k) for k in range(warm)]
-        for k in range(count - warm):
-            passes += [(0, stage, warm + k), (1, stage, k)]
-        passes += [(1, stage, k) for k in range(count - warm, count)]
-        rows += [(*two, *one) for one, two in pairwise(passes)]
-        for k in range(count):
-            rows.append((0, stage, k, *((0, stage - 1, k) if stage else (-1, -1, -1))))
-            rows.append((1, stage, k, *((1, stage + 1, k) if left else (0, stage, k))))
-    return np.array(rows)
+        warm = min(stages - stage - 1, count)
+        turns = np.stack([number[0, stage, warm:], number[1, stage, : count - warm]], axis=1)
+        own = [*number[0, stage, :warm], *turns.ravel(), *number[1, stage, count - warm :]]
+        for one, other in pairwise(own):
+            before.flat[other] = one
+    waits = {
+        own: [one for one in (before.flat[own], source.flat[own]) if one >= 0]
+        for own in number.ravel().tolist()
+    }
+    order = np.array(list(TopologicalSorter(waits).static_order()))
+    return np.stack([order, before.flat[order], source.flat[order]], axis=1)

@@ -62,7 +62,10 @@ class OrderRequest(OrderSearch, Request):
 
 ORDER_PLANNERS: dict[str, Callable[[OrderRequest], Answer]] = {
     "exact": lambda r: exact_order(
-        r.problem, SECONDS if r.time_limit is None else r.time_limit, r.seed
+        r.problem,
+        SECONDS if r.time_limit is None and r.rounds is None else r.time_limit,
+        r.seed,
+        r.rounds,
     ),
     "neh": lambda r: heuristics.neh(r.problem),
     "swap": lambda r: heuristics.local_search(r.problem, r.judged, np.random.default_rng(r.seed)),

@@ -3,10 +3,8 @@
     python -m parenvs.agents.order.references             # what is missing or outdated
     python -m parenvs.agents.order.references --check     # judge all, change nothing
 
-Problems of at most ``FEW`` micro-batches are solved by ``exact_order``; of others the bound is
-``path_bound`` (``relaxed_bound`` is seldom higher, and takes seconds), and the order is the best of
-two long local searches, from the pyramid and from NEH. Each row is written when it is known, so an
-interruption loses one problem.
+``exact_order`` gives both, within a number of linear programs that falls with their size; what it
+proves is marked so. Each row is written when it is known, so an interruption loses one problem.
 """
 
 from __future__ import annotations
@@ -14,20 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
-from parenvs.agents.order.bounds import path_bound
-from parenvs.agents.order.heuristics import local_search, neh
 from parenvs.agents.order.search import exact_order
 from parenvs.agents.references import SAME, ReferenceFile, run
 from parenvs.datasets.references import ORDERS, references
 from parenvs.tasks.order.load import ORDER_SETS, load_ordering, ordering_steps
 from parenvs.tasks.order.problem import Order
 
-FEW = 8
-"""Most micro-batches of problems that are solved exactly."""
-JUDGED, WIDTH = 4_096, 64
-"""Orders that each local search judges, and how many together."""
+WORK = 2**27
+"""Stages times micro-batches to the third power, over all programs of a problem."""
 
 
 def order_references() -> dict[str, dict[str, Any]]:
@@ -37,21 +29,15 @@ def order_references() -> dict[str, dict[str, Any]]:
 
 def reference_of(problem: Order) -> dict[str, Any]:
     """Compute the reference of a problem, as an object of JSON types (seconds)."""
-    if problem.micro_batches <= FEW:
-        answer = exact_order(problem)
-        reference = {"bound": answer.bound, "length": answer.cost, "proven": answer.proven}
-        order = answer.plan.order
-    else:
-        starts = (None, neh(problem).plan.order)
-        answers = [
-            local_search(problem, JUDGED, np.random.default_rng(k), start, WIDTH)
-            for k, start in enumerate(starts)
-        ]
-        best = min(answers, key=lambda answer: answer.cost)
-        bound = path_bound(problem)
-        reference = {"bound": bound, "length": best.cost, "proven": False}
-        order = best.plan.order
-    return {"fingerprint": problem.fingerprint, **reference, "order": list(order)}
+    rounds = max(WORK // (problem.stages * problem.micro_batches**3), 1)
+    answer = exact_order(problem, rounds=rounds)
+    return {
+        "fingerprint": problem.fingerprint,
+        "bound": answer.bound,
+        "length": answer.cost,
+        "proven": answer.proven,
+        "order": list(answer.plan.order),
+    }
 
 
 def fault_of(problem: Order, row: dict[str, Any]) -> str:

@@ -1,172 +1,189 @@
-"""Branch and bound over the orders of micro-batches, many nodes at a time.
+"""Branch and bound over the positions of micro-batches, the heaviest first.
 
-A node is the beginning of an order. Its frontier is all that the rest needs to know
-(``parenvs.tasks.order.formulas``), so a child costs one turn. What is left to do on a stage cannot
-be done faster than one pass after the other, from when the next forward pass can reach the stage.
+A node fixes the positions of the d heaviest micro-batches; its bound is that of the linear program
+over all paths with these shares fixed (``parenvs.agents.order.bounds``). A heavy micro-batch that
+the program may spread over all positions costs it little, and one that has a position delays all
+that comes after it, so bounds rise quickly. Before a node's own program is solved, its bound is
+that of its parent's average of paths. The open node with the least bound is always the next.
+
+Passes take whole nanoseconds, and so do steps: a bound is rounded up to the next one.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.order.bounds import relaxed_bound
+from parenvs.agents.order.bounds import Program, Relaxation, path_bound
 from parenvs.agents.order.heuristics import local_search, neh
 from parenvs.core.answer import Answer
-from parenvs.tasks.order import formulas
-from parenvs.tasks.order.problem import Order
+from parenvs.tasks.order.problem import NANO, Order
 
-WIDTH = 256
-"""Nodes that are expanded together, always the most promising of the deepest."""
-START = 1024
-"""Orders that the local search judges before the search begins."""
-CLOSE = 1e-12
-"""A node is left out if its bound is at most this share below the best length."""
+START = 32
+"""Orders for each micro-batch that a local search judges before the first program is solved."""
+NANOSECOND = 1 / NANO
+SLACK = 1e-3
+"""Nanoseconds that a bound may be above a whole one and still be called that one."""
 
 
-class _Nodes(NamedTuple):
-    """Beginnings of orders, all of the same length k.
+class _Node(NamedTuple):
+    """Orders that have some micro-batches at given positions.
 
     Attributes:
-        order: (n, k) micro-batches.
-        frontier: (n, S) seconds, see ``formulas``.
-        used: (n, M) bool.
-        bound: (n,) seconds that no order with this beginning takes less than.
+        bound: seconds that none of them takes less than.
+        number: tells nodes apart; of equal bounds the one with the greatest depth is first.
+        positions: of the heaviest micro-batches, heaviest first.
+        relaxation: of the parent until the own program is solved.
+        is_solved: whether that is the node's own.
     """
 
-    order: np.ndarray
-    frontier: np.ndarray
-    used: np.ndarray
-    bound: np.ndarray
-
-    def rows(self, which: np.ndarray) -> _Nodes:
-        """Return some of the nodes."""
-        return _Nodes(*(x[which] for x in self))
+    bound: float
+    number: tuple[int, int]
+    positions: tuple[int, ...]
+    relaxation: Relaxation | None
+    is_solved: bool
 
 
-class _Expansion:
-    """Children of nodes, and their bounds."""
+class _Search:
+    """One problem's search: its best order, its open nodes, and what it has spent."""
 
-    def __init__(self, problem: Order) -> None:
-        self.problem, self.seconds = problem, problem.seconds
-        forward, backward = problem.forward, problem.backward
-        self.stages, self.count = forward.shape
-        self.wait = formulas.warming(self.stages, self.count + self.stages)
-        self.work = (forward + backward).T
-        self.tail = (backward.cumsum(axis=0) - backward).T
-        through = np.concatenate([np.zeros((1, self.count)), forward.cumsum(axis=0)])
-        # (S, S, M) forward seconds of each micro-batch from stage i up to, not including, stage s.
-        self.between = np.array(
-            [
-                [through[s] - through[min(i, s)] for s in range(self.stages)]
-                for i in range(self.stages)
-            ]
-        )
+    def __init__(
+        self,
+        problem: Order,
+        seed: int,
+        programs: int | None,
+        left: Callable[[], float | None],
+    ) -> None:
+        self.problem, self.rng, self.left = problem, np.random.default_rng(seed), left
+        self.programs = math.inf if programs is None else programs
+        first = neh(problem)
+        self.order, self.length = np.array(first.plan.order), first.cost
+        self.judged, self.solved, self.made = first.evaluations, 0, 0
+        self._improve(START * problem.micro_batches)
+        self.by_work = np.argsort(-problem.work, kind="stable")
+        self.open: list[_Node] = []
+        self.floor = _rounded_up(path_bound(problem))
 
-    def root(self) -> _Nodes:
-        """Return the empty order."""
-        nothing = np.zeros((1, 0), dtype=np.int64)
-        used = np.zeros((1, self.count), dtype=bool)
-        return _Nodes(nothing, np.zeros((1, self.stages)), used, np.zeros(1))
+    @property
+    def bound(self) -> float:
+        """Seconds that no order takes less than."""
+        least = self.open[0].bound if self.open else self.length
+        return min(max(self.floor, least), self.length)
 
-    def children(self, nodes: _Nodes) -> _Nodes:
-        """Return all children of nodes that are not complete."""
-        parent, chosen = np.nonzero(~nodes.used)
-        turn, stages = nodes.order.shape[1], self.stages
-        order = np.concatenate([nodes.order[parent], chosen[:, None]], axis=1)
-        used = nodes.used[parent]
-        used[np.arange(len(chosen)), chosen] = True
-        before = nodes.frontier[parent]
-        reached = formulas.forward_turn(
-            before, self.seconds.before[chosen], self.seconds.through[chosen]
-        )
-        position = turn - (stages - 1 - np.arange(stages))
-        passing = np.zeros_like(reached)
-        at = np.flatnonzero(position >= 0)
-        passing[:, at] = self.seconds.backward[order[:, position[at]], at]
-        frontier = formulas.backward_turn(reached, before, passing, self.wait[turn])
-        return _Nodes(order, frontier, used, self._bounds(order, frontier, used))
+    def run(self) -> None:
+        """Search until the best order is proven, or nothing of what may be spent is left."""
+        self._push(self.floor, (), None, False)
+        program = None
+        while self.open and self.bound < self.length:
+            left = self.left()
+            if self.solved >= self.programs or (left is not None and left <= 0):
+                return
+            node = heapq.heappop(self.open)
+            if node.is_solved:
+                self._expand(node)
+                continue
+            program = Program(self.problem) if program is None else program
+            relaxation = program.solve(self._fixed(node), node.positions, left)
+            if relaxation is None:
+                heapq.heappush(self.open, node)
+                return
+            self.solved += 1
+            self._suggest(relaxation.share)
+            bound = relaxation.bound(self._fixed(node), node.positions)
+            self._push(max(node.bound, bound), node.positions, relaxation, True)
 
-    def _bounds(self, order: np.ndarray, frontier: np.ndarray, used: np.ndarray) -> np.ndarray:
-        """(n,) seconds that no completion takes less than."""
-        left = ~used
-        if not left.any():
-            return self.problem.length(order)
-        placed, stages = order.shape[1], self.stages
-        remaining = left @ self.work
-        for stage in range(stages):  # backward passes of what is placed
-            waiting = order[:, max(placed - (stages - 1 - stage), 0) :]
-            remaining[:, stage] += self.seconds.backward[waiting, stage].sum(axis=1)
-        free = np.where(left[:, None, None, :], self.between, np.inf).min(axis=3)
-        start = frontier[:, :, None] + np.triu(np.ones((stages, stages))) * free
-        start = np.where(np.triu(np.ones((stages, stages), dtype=bool)), start, 0.0).max(axis=1)
-        tail = np.where(left[:, :, None], self.tail, np.inf).min(axis=1)
-        return np.asarray((start + remaining + tail).max(axis=1))
+    def _expand(self, node: _Node) -> None:
+        """Put the next micro-batch at every free position."""
+        depth, count = len(node.positions), self.problem.micro_batches
+        free = [k for k in range(count) if k not in node.positions]
+        if len(free) <= 2:
+            orders = [[*node.positions, *rest] for rest in (free, free[::-1])]
+            self._judge(self.by_work[np.argsort(orders, axis=1)])
+            return
+        relaxation = node.relaxation
+        assert relaxation is not None
+        chosen = self.by_work[: depth + 1]
+        for k in free:
+            positions = (*node.positions, k)
+            bound = max(node.bound, relaxation.bound(chosen, positions))
+            self._push(bound, positions, relaxation, False)
+
+    def _push(
+        self, bound: float, positions: tuple[int, ...], relaxation: Relaxation | None, solved: bool
+    ) -> None:
+        bound = _rounded_up(bound)
+        if bound < self.length:
+            self.made += 1
+            number = (-len(positions), self.made)
+            heapq.heappush(self.open, _Node(bound, number, positions, relaxation, solved))
+
+    def _fixed(self, node: _Node) -> np.ndarray:
+        return np.asarray(self.by_work[: len(node.positions)])
+
+    def _suggest(self, share: np.ndarray) -> None:
+        """Judge the order of the micro-batches' mean positions, and orders near the best one."""
+        order = np.argsort(share @ np.arange(len(share)), kind="stable")
+        self._judge(order[None])
+        self._improve(self.problem.stages * self.problem.micro_batches // 2)
+
+    def _improve(self, judged: int) -> None:
+        """Judge orders near the best one, about as long as a program takes."""
+        width = 2 * self.problem.micro_batches
+        near = local_search(self.problem, judged, self.rng, self.order, width)
+        self.judged += near.evaluations
+        if near.cost <= self.length:
+            self.order, self.length = np.array(near.plan.order), near.cost
+
+    def _judge(self, orders: np.ndarray) -> None:
+        lengths = self.problem.length(orders)
+        self.judged += len(orders)
+        index = int(np.argmin(lengths))
+        if lengths[index] < self.length - SLACK * NANOSECOND:
+            self.order, self.length = orders[index], float(lengths[index])
+
+
+def _rounded_up(bound: float) -> float:
+    """Seconds of the next whole nanosecond."""
+    return math.ceil(bound * NANO - SLACK) / NANO
 
 
 def exact_order(
     problem: Order,
     time_limit: float | None = None,
     seed: int = 0,
+    rounds: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Answer:
-    """Return an order that is proven optimal, or the best one within the time limit.
+    """Return an order that is proven optimal, or the best one within the limits, with a bound.
 
     Args:
         problem: the problem.
         time_limit: seconds (None: none).
-        seed: of the local search whose order the search begins with.
-        clock: what the limit is measured by, in seconds.
-
-    Returns:
-        The answer; ``bound`` is the least bound of the nodes that are left, or that of
-        ``relaxed_bound`` if it is higher.
+        seed: of the local searches.
+        rounds: linear programs that are solved (None: as many as it takes); without a time limit
+            the answer is the same every time.
+        clock: what the time limit is measured by, in seconds.
     """
     begin = clock()
-    first = local_search(problem, START, np.random.default_rng(seed), neh(problem).plan.order, 16)
-    best, length, judged = np.array(first.plan.order), first.cost, first.evaluations
-    spare = None if time_limit is None else time_limit / 4
-    floor = relaxed_bound(problem, spare).bound
-    expansion = _Expansion(problem)
-    levels: list[list[_Nodes]] = [[expansion.root()]] + [[] for _ in range(problem.micro_batches)]
-    complete = problem.micro_batches
-    while any(levels):
-        if floor >= length * (1 - CLOSE):
-            break
-        if time_limit is not None and clock() - begin > time_limit:
-            break
-        depth = max(k for k, batches in enumerate(levels) if batches)
-        nodes = levels[depth].pop()
-        nodes = nodes.rows(np.flatnonzero(nodes.bound < length * (1 - CLOSE)))
-        if not len(nodes.bound):
-            continue
-        if len(nodes.bound) > WIDTH:
-            levels[depth].append(nodes.rows(np.arange(WIDTH, len(nodes.bound))))
-            nodes = nodes.rows(np.arange(WIDTH))
-        children = expansion.children(nodes)
-        judged += len(children.bound)
-        if depth + 1 == complete:
-            lowest = int(np.argmin(children.bound))
-            if children.bound[lowest] < length:
-                best, length = children.order[lowest], float(children.bound[lowest])
-            continue
-        promising = np.flatnonzero(children.bound < length * (1 - CLOSE))
-        promising = promising[np.argsort(children.bound[promising], kind="stable")]
-        if len(promising):
-            levels[depth + 1].append(children.rows(promising))
-    open_bounds = [float(nodes.bound.min()) for batches in levels for nodes in batches]
-    bound = min(max(floor, min(open_bounds, default=length)), length)
-    proven = bound >= length * (1 - CLOSE)
+
+    def left() -> float | None:
+        return None if time_limit is None else begin + time_limit - clock()
+
+    search = _Search(problem, seed, rounds, left)
+    search.run()
+    proven = search.bound >= search.length
     return Answer(
         problem=problem,
-        plan=problem.plan(best),
-        cost=length,
+        plan=problem.plan(search.order),
+        cost=search.length,
         method="exact",
         proven=proven,
-        bound=length if proven else bound,
-        evaluations=judged,
+        bound=search.length if proven else search.bound,
+        evaluations=search.judged,
         seconds=clock() - begin,
     )

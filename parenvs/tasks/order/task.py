@@ -16,7 +16,12 @@ class OrderOptions:
 class OrderSearch:
     """Options of planners; the help of each field says what it is."""
 
-    time_limit: float | None = option(None, "Seconds of the exact search (default: 20).")
+    time_limit: float | None = option(
+        None, "Seconds of the exact search (default: 20; with --rounds: no limit)."
+    )
+    rounds: int | None = option(
+        None, "Linear programs of the exact search; without seconds the same order every time."
+    )
 
 
 TASK = Task(
