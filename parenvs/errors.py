@@ -71,8 +71,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     given = name[:80].lower()
     likely = difflib.get_close_matches(given, list(known), n=5, cutoff=0.5)
-    apart = {one: _slips(_letters(given), _letters(one)) for one in likely}
-    near = [one for one in likely if apart[one] <= max(len(_letters(given)) // 4, 1)]
+    apart: dict[str, int] = {}
+    near = []
+    for one in likely:
+        for letters in (_letters, lambda name: [*"".join(_letters(name))]):
+            slips = _slips(letters(given), letters(one))
+            apart[one] = min(slips, apart.get(one, slips))
+            near += [one] if slips <= max(len(letters(given)) // 4, 1) else []
     near += [one for one in likely if one.lower().startswith(given)]
     found = min(near, key=apart.__getitem__, default=None)
     return f" (did you mean {found!r}?)" if found is not None else ""

@@ -20,7 +20,7 @@ from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.cuts import Cuts, CutSpace
 from parenvs.tasks.pipeline.points import coarse_pivots, distinct_pivots
-from parenvs.tasks.pipeline.problem import Pipeline, check_stages
+from parenvs.tasks.pipeline.problem import Pipeline, check_split, check_stages
 
 _COARSE = (24, 96, 320)  # points of the ever finer chains that give the incumbent
 _COARSE_SECONDS = (2.0, 5.0, 10.0)  # time limits of the searches over them
@@ -37,6 +37,7 @@ def exact_pruned(space: CutSpace) -> Answer:
     search = LabelSearch(space.pipeline, space.stages, pruned_targets(space))
     search.run()
     if search.best is None:
+        check_split(space.pipeline)
         raise infeasible(space.pipeline, least_excess_pruned(space).excess_bytes)
     answer = answer_of(space.pipeline, search.best, "exact-pruned", search.evaluations, begin)
     return replace(answer, among="pruned candidates")
@@ -74,6 +75,7 @@ def exact_full(
     begin = time.perf_counter()
     deadline = np.inf if time_limit is None else begin + time_limit
     check_stages(pipeline)
+    check_split(pipeline)
     stages = pipeline.stages
     if stages == 1:
         return one_stage(pipeline)
@@ -110,6 +112,7 @@ def one_stage(pipeline: Pipeline) -> Answer:
         InfeasibleError: it does not fit the memory; says how many bytes it lacks.
     """
     begin = time.perf_counter()
+    check_split(pipeline)
     nothing = np.zeros(0, dtype=np.int64)
     excess = float(pipeline.excess_bytes(nothing, nothing))
     if excess > 0:
@@ -167,6 +170,12 @@ def answer_of(
 def infeasible(pipeline: Pipeline, excess: float) -> InfeasibleError:
     """The error for a problem whose best plan exceeds the memory by ``excess`` bytes."""
     stages = f"{pipeline.stages} stage{'s' if pipeline.stages > 1 else ''}"
+    if excess == np.inf:
+        return InfeasibleError(
+            f"{pipeline.profile.name} on {pipeline.cluster} with {stages}: no candidates divide "
+            f"{pipeline.profile.micro_batch} samples by devices; give candidates='all', another "
+            "agent or --fractions"
+        )
     return InfeasibleError(
         f"{pipeline.profile.name} on {pipeline.cluster} with {stages}: no plan fits the "
         f"memory; the best one needs {excess:,.0f} bytes more than the "

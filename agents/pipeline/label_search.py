@@ -32,6 +32,7 @@ import numpy as np
 from parenvs.agents.pipeline.bounds import SLACK, Bounds, Columns, Prefixes
 from parenvs.agents.pipeline.labels import Front, Labels, LayerPart, join
 from parenvs.tasks.pipeline import formulas
+from parenvs.tasks.pipeline.legality import can_split
 from parenvs.tasks.pipeline.problem import Pipeline
 
 _BLOCK = 32_768  # elements of a matrix; a handful of such matrices fits the processor's cache
@@ -86,6 +87,17 @@ class LabelSearch:
         self._seconds, self._backward = pipeline.seconds_sum, pipeline.backward_sum
         self._variables = pipeline.variable_sum
         self._largest_cut = float(pipeline.cut_before.max())
+        sizes = np.flatnonzero(pipeline.is_group).tolist()
+        devices = pipeline.cluster.devices
+        # Can the k last stages share the devices from e on, and those in front the others?
+        self._can_share = {
+            k: [
+                can_split(devices - e, k, sizes) and can_split(e, stages - k, sizes)
+                for e in range(devices + 1)
+            ]
+            for k in range(1, stages)
+            if not pipeline.fractions
+        }
 
     def run(self) -> bool:
         """Search; True if the search space was exhausted, False if time ran out."""
@@ -113,7 +125,7 @@ class LabelSearch:
         bound = np.inf
         for e in range(self.stages - k, devices - k + 1):
             pivots = self.targets(k, e)
-            if not pivots.size:
+            if not pivots.size or (self._can_share and not self._can_share[k][e]):
                 continue
             columns = self._bounds.columns(k, e, pivots, self.upper)
             if not columns.pivot.size:
@@ -124,7 +136,7 @@ class LabelSearch:
             inside: list[bool] = cluster.same_server(device[e], device).tolist()
             for d in range(e + 1, devices + 1):
                 rows = labels.slices.get((d, with_start[d]))
-                if rows is not None:
+                if rows is not None and self.pipeline.is_group[d - e]:
                     self._stage(k, e, d, labels, rows, columns, inside[d], fronts[inside[d]])
             if k == self.stages - 1:
                 continue

@@ -8,7 +8,7 @@ import numpy as np
 
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.cuts import Cuts, CutSpace
-from parenvs.tasks.pipeline.problem import Pipeline, check_stages
+from parenvs.tasks.pipeline.problem import Pipeline, check_split, check_stages
 from parenvs.tasks.pipeline.ranges import RangeTable
 
 _TOLERANCE = 0.5
@@ -38,13 +38,14 @@ def least_excess_pruned(space: CutSpace) -> LeastExcess:
     pipeline, stages, pivot, device = space.pipeline, space.stages, space.pivots, space.devices
     n, devices, variables = len(pipeline.profile), pipeline.cluster.devices, pipeline.variable_sum
     fullest = np.where(
-        space.allowed[-1],
+        space.allowed[-1] & pipeline.is_group[devices - device],
         pipeline.memory_of(pivot, np.full_like(pivot, n), devices - device, np.ones_like(pivot)),
         np.inf,
     )
     successors: list[np.ndarray] = []  # of each candidate, for suffixes of 2, 3, ... stages
     may_follow = device[:, None] < device
     may_follow &= variables[pivot][:, None] < variables[pivot]
+    may_follow &= pipeline.is_group[np.maximum(device - device[:, None], 0)]
     i, j = np.nonzero(may_follow)
     for k in range(2, stages):
         pairs = np.full((len(pivot), len(pivot)), np.inf)
@@ -52,12 +53,15 @@ def least_excess_pruned(space: CutSpace) -> LeastExcess:
         pairs[i, j] = np.maximum(stage, fullest[j])
         successors.append(pairs.argmin(axis=1))
         fullest = np.where(space.allowed[stages - 1 - k], pairs.min(axis=1), np.inf)
-    legal = (variables[pivot] > 0) & np.isfinite(fullest)
+    legal = (variables[pivot] > 0) & np.isfinite(fullest) & pipeline.is_group[device]
     first_cut = pivot[legal]
     first_stage = pipeline.memory_of(
         np.zeros_like(first_cut), first_cut, device[legal], np.full_like(first_cut, stages)
     )
     fullest[legal] = np.maximum(first_stage, fullest[legal])
+    if not legal.any():  # the candidates allow no groups of whole samples
+        nothing = np.zeros(0, dtype=np.int64)
+        return LeastExcess(nothing, nothing, np.inf)
     chosen = [int(np.where(legal, fullest, np.inf).argmin())]
     for successor in reversed(successors):
         chosen.append(int(successor[chosen[-1]]))
@@ -75,6 +79,7 @@ def least_excess(pipeline: Pipeline) -> LeastExcess:
         InfeasibleError: more stages than variables or devices.
     """
     check_stages(pipeline)
+    check_split(pipeline)
     stages = pipeline.stages
     # The stages together hold all parameters, so one of them holds an even share.
     weights = formulas.weight_bytes(float(pipeline.parameter_sum[-1]), pipeline.copies)
@@ -100,6 +105,8 @@ def plan_within(pipeline: Pipeline, stages: int, limit: float) -> Cuts | None:
     k stages hold the pivots from p on; more devices never hurt. A stage from p on over ``group``
     devices may end at any pivot up to its reach.
     """
+    if not pipeline.fractions:
+        return _whole_within(pipeline, stages, limit)
     n, devices = len(pipeline.profile), pipeline.cluster.devices
     variables = pipeline.variable_sum
     weights = formulas.weight_bytes(pipeline.parameter_sum, pipeline.copies)
@@ -130,6 +137,48 @@ def plan_within(pipeline: Pipeline, stages: int, limit: float) -> Cuts | None:
     if needed_devices[0] > devices:
         return None
     return _unroll(pipeline, ends, limit)
+
+
+def _whole_within(pipeline: Pipeline, stages: int, limit: float) -> Cuts | None:
+    """``plan_within`` where devices share no sample, so that more of them are not always allowed.
+
+    ``ends[k - 1][d, p]`` is where the first of k stages that hold the pivots from p on, on exactly
+    d devices, may end; 0 if they cannot.
+    """
+    n, devices = len(pipeline.profile), pipeline.cluster.devices
+    variables, sizes = pipeline.variable_sum, np.flatnonzero(pipeline.is_group).tolist()
+    fits = np.zeros((devices + 1, n + 1), dtype=np.bool_)
+    fits[0, n] = True
+    ends: list[np.ndarray] = []
+    groups: list[np.ndarray] = []
+    places = np.arange(n + 1)
+    for k in range(1, stages + 1):
+        p = np.arange(n) if k < stages else np.zeros(1, dtype=np.int64)
+        first_end = np.minimum(np.searchsorted(variables, variables[p], side="right"), n)
+        has_variable = variables[-1] > variables[p]
+        # Of each place, the next one from which the stages behind can go on.
+        following = np.where(fits, places, n + 1)
+        following = np.minimum.accumulate(following[:, ::-1], axis=1)[:, ::-1]
+        end_of, group_of = np.zeros((2, devices + 1, n + 1), dtype=np.int64)
+        for group in sizes:
+            reach = _reach(pipeline, p, group, k, limit)
+            end = following[: devices + 1 - group, first_end]
+            found = (end <= reach) & has_variable & (end_of[group:, p] == 0)
+            row, column = np.nonzero(found)
+            end_of[row + group, p[column]] = end[row, column]
+            group_of[row + group, p[column]] = group
+        fits = end_of > 0
+        ends.append(end_of)
+        groups.append(group_of)
+    if not fits[devices, 0]:
+        return None
+    cuts, device_cuts, left = [0], [0], devices
+    for k in range(stages, 0, -1):
+        start = cuts[-1]
+        cuts.append(int(ends[k - 1][left, start]))
+        left -= int(groups[k - 1][left, start])
+        device_cuts.append(devices - left)
+    return np.array(cuts[1:-1]), np.array(device_cuts[1:-1])
 
 
 def _unroll(pipeline: Pipeline, ends: list[np.ndarray], limit: float) -> Cuts:

@@ -15,6 +15,7 @@ from parenvs.agents.names import REFINED, TRAINED
 from parenvs.agents.pipeline.beam import beam
 from parenvs.agents.pipeline.exact import exact_full, exact_pruned
 from parenvs.agents.pipeline.heuristics import even_cut, random_search
+from parenvs.agents.pipeline.local_search import cuts_of, whole
 from parenvs.agents.pipeline.pipedream import pipedream
 from parenvs.agents.pipeline.points import exact_points
 from parenvs.agents.pipeline.shapes import Choice, exact_shape
@@ -100,6 +101,10 @@ class PipelineRequest(PipelineSearch, Request):
         """The problem over at most 128 points and 64 units."""
         return PointSpace.build(self.problem, by_network=True)
 
+    def run(self, agent: str) -> Answer:
+        """See ``Request.run``; where devices share no sample, no plan's devices do."""
+        return _whole_answer(super().run(agent))
+
     @property
     def compared(self) -> tuple[str, ...]:
         """Planners that ``parenvs compare`` runs."""
@@ -110,6 +115,19 @@ class PipelineRequest(PipelineSearch, Request):
         """The cluster."""
         cluster = self.problem.cluster
         return cluster.name or f"{cluster.devices}-devices"
+
+
+def _whole_answer(answer: Answer) -> Answer:
+    """The answer, its device cuts moved as little as needed so that devices share no sample."""
+    problem, plan = answer.problem, cuts_of(answer.plan)
+    moved = whole(problem, plan)
+    if (moved[1] == plan[1]).all():
+        return answer
+    length = float(problem.length(*moved))
+    notes = (*answer.notes, "device cuts moved to whole samples for each device (--fractions)")
+    return replace(
+        answer, plan=problem.plan(*moved), cost=length, proven=False, bound=None, notes=notes
+    )
 
 
 def reference(space: CutSpace | PointSpace) -> Answer:
@@ -138,6 +156,9 @@ def _exact_pipeline(request: PipelineRequest) -> Answer:
     try:
         points_answer = exact_points(request.points, full_answer, limit)
     except InfeasibleError:  # the problem has more stages than a ``PointSpace`` can have
+        return full_answer
+    points_answer = _whole_answer(points_answer)
+    if request.problem.excess_bytes(*cuts_of(points_answer.plan)) > 0:
         return full_answer
     shorter = min(full_answer, points_answer, key=lambda answer: answer.cost)
     return replace(shorter, proven=False, bound=full_answer.bound, among="")

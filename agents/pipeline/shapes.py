@@ -25,14 +25,14 @@ import numpy as np
 from parenvs.agents.pipeline.bounds import SLACK, least_length
 from parenvs.agents.pipeline.exact import answer_of, infeasible, one_stage, search_pivots
 from parenvs.agents.pipeline.least_memory import least_excess, plan_within
-from parenvs.agents.pipeline.local_search import cuts_of, improve
+from parenvs.agents.pipeline.local_search import cuts_of, improve, whole
 from parenvs.agents.pipeline.points import exact_points
 from parenvs.cluster import Cluster
 from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.cuts import Cuts
 from parenvs.tasks.pipeline.points import PointSpace, coarse_pivots, distinct_pivots
-from parenvs.tasks.pipeline.problem import Pipeline, check_stages
+from parenvs.tasks.pipeline.problem import Pipeline, check_split, check_stages
 from parenvs.view.words import plural
 
 _FEW = 24  # pivots of the first searches
@@ -225,12 +225,18 @@ class _Run:
         """
         limit = self.pipeline.memory_limit
         largest = [t for t in self._open() if t.pipeline.cluster == self.clusters[0]]
+        if not self.pipeline.fractions:  # another number of devices may be divided better
+            largest = list(self._open())
         for trial in largest:
             plan = plan_within(trial.pipeline, trial.pipeline.stages, limit)
             if plan is not None:
                 self._keep(trial, improve(trial.pipeline, plan, deadline=self.deadline))
                 return
         shapes = [t.pipeline for t in self.trials if t.pipeline.cluster == self.clusters[0]]
+        shapes = shapes or [t.pipeline for t in self.trials]
+        if not shapes:
+            check_split(self.pipeline.with_stages(self.fewest, self.clusters[0]))
+        shapes = [shape for shape in shapes if shape.can_split(shape.stages)] or shapes
         sample = [shapes[0], shapes[len(shapes) // 2], shapes[-1]]
         lacking = [float(least_excess(shape).excess_bytes) for shape in sample]
         excess, shape = min(zip(lacking, sample, strict=True), key=lambda pair: pair[0])
@@ -310,10 +316,11 @@ class _Run:
             if self._is_out(trial):
                 return
 
-    def _stages(self, cluster: Cluster) -> range:
+    def _stages(self, cluster: Cluster) -> list[int]:
         """The numbers of stages that a plan with cuts on a cluster can have."""
         max_stages = min(cluster.devices, int(self.pipeline.variable_sum[-1]))
-        return range(max(self.fewest, 2), max_stages + 1)
+        counts = range(max(self.fewest, 2), max_stages + 1)
+        return [n for n in counts if self.pipeline.with_stages(n, cluster).can_split(n)]
 
     @property
     def _best_cluster(self) -> Cluster | None:
@@ -336,7 +343,9 @@ class _Run:
             return
         answer = exact_points(space, time_limit=_POINT_SECONDS)
         self.evaluations += answer.evaluations
-        self._keep(trial, cuts_of(answer.plan))
+        plan = whole(trial.pipeline, cuts_of(answer.plan))
+        if trial.pipeline.excess_bytes(*plan) <= 0:
+            self._keep(trial, plan)
 
     def _search_coarse(self, trial: Trial, upper: float, end: float) -> None:
         """Look for a plan shorter than ``upper`` over few pivots, and improve it."""

@@ -267,11 +267,8 @@ def _of_pipeline(plan: PipelinePlan, graph: Graph | None) -> PlannedStages:
         )
         for s in range(len(ends) - 1)
     )
-    if plan.micro_batch % stages[0].devices:
-        raise InfeasibleError(
-            f"micro_batch: {plan.micro_batch} samples cannot be shared by the {stages[0].devices} "
-            "replicas of the first stage"
-        )
+    for remark in report.remarks[:1]:
+        raise InfeasibleError(f"micro_batch: {remark}; plan anew without --fractions")
     return PlannedStages(
         plan=plan,
         names=names,

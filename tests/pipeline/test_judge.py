@@ -394,7 +394,8 @@ def test_report__gap():
 def test_report__as_text():
     text = str(judge(plan_of(DENSE), DENSE.pipeline))
     assert text.startswith(f"dense on {DENSE.pipeline.cluster}: 2 stages, L ")
-    assert len(text.splitlines()) == 3
+    lines = text.splitlines()
+    assert len(lines) == 4 and lines[1].startswith("  fractions of samples are allowed: stage 0: ")
     assert str(judge(plan_of(DENSE, (99,), (1,)), DENSE.pipeline)).startswith("malformed plan")
 
 

@@ -89,3 +89,34 @@ def over_memory(stage_bytes: Sequence[float], limit: float) -> list[str]:
         for stage, size in enumerate(stage_bytes)
         if size > limit
     ]
+
+
+def group_sizes(micro_batch: int, devices: int) -> list[int]:
+    """Numbers of devices, up to ``devices``, that share a micro-batch by whole samples."""
+    return [g for g in range(1, min(micro_batch, devices) + 1) if micro_batch % g == 0]
+
+
+def can_split(devices: int, stages: int, sizes: Sequence[int]) -> bool:
+    """Whether all devices can be dealt out to stages in groups of these sizes."""
+    reached = 1  # bit d: d devices are dealt out
+    for _ in range(stages):
+        grown = 0
+        for size in sizes:
+            grown |= reached << size
+        reached = grown & ((2 << devices) - 1)
+    return bool(reached >> devices & 1)
+
+
+def of_fractions(groups: Sequence[int], micro_batch: int) -> list[str]:
+    """Stages whose devices share a sample.
+
+    Args:
+        groups: (S,) devices of each stage.
+        micro_batch: samples of a micro-batch.
+    """
+    return [
+        f"stage {stage}: the {micro_batch} sample{'s' if micro_batch > 1 else ''} of a micro-batch "
+        f"are no whole number for each of {group} devices"
+        for stage, group in enumerate(groups)
+        if micro_batch % group
+    ]

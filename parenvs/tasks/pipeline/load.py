@@ -57,6 +57,7 @@ def load(source: Any, cluster: Any, options: PipelineOptions) -> Pipeline:
     instance = os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
     of_the_paper = instance in PAPER if instance else _is_of_the_paper(profile.fingerprint)
     settings.setdefault("tied", TIED[not of_the_paper])
+    settings.setdefault("fractions", of_the_paper or _is_profile(source))
     pipeline = Pipeline(profile, parsed, stages_on(parsed, stages), instance=instance, **settings)
     check_stages(pipeline)
     return pipeline
@@ -90,6 +91,7 @@ def judge(plan: PipelinePlan, target: Any = None, cluster: Any = None) -> Report
         recompute=plan.recompute,
         sync=plan.sync,
         tied=plan.tied,
+        fractions=plan.fractions,
         instance=plan.instance,
     )
     return pipeline.report(plan, any_stages=True)
@@ -183,6 +185,12 @@ def load_profile(
             return StageProfile.from_csv(instance, micro_batch)
     device = cluster if isinstance(cluster, Device) else Cluster.parse(cluster).device
     return StageProfile.from_graph(load_graph(instance, "forward", **reading), device, micro_batch)
+
+
+def _is_profile(source: Any) -> bool:
+    """Return whether a source is a chain with seconds of its own, no graph."""
+    is_path = isinstance(source, (str, os.PathLike))
+    return isinstance(source, StageProfile) or (is_path and os.fspath(source).endswith(".csv"))
 
 
 def _is_of_the_paper(fingerprint: str) -> bool:

@@ -22,7 +22,7 @@ RECOMPUTE = ("full", "none")
 """The backward pass recomputes all activations of a stage, or none."""
 TIED = ("once", "held")
 """Weights that several stages read count where they are first read, or are held by each of them."""
-_SETTINGS = ("copies", "recompute", "sync", "tied")
+_SETTINGS = ("copies", "recompute", "sync", "tied", "fractions")
 """Fields of the cost model that files of pipelines may leave out."""
 
 
@@ -42,6 +42,8 @@ class PipelinePlan(Plan):
         recompute: ``"full"`` or ``"none"``.
         sync: how gradients are synchronised, see ``Cluster.sync_seconds``.
         tied: ``"once"`` or ``"held"``.
+        fractions: whether devices may share a sample: False says that the devices of each stage
+            take the same whole number of samples of a micro-batch.
         cut_after: (S-1) name of the last pivot before each cut, for readers of the file; may be
             empty.
     """
@@ -57,6 +59,7 @@ class PipelinePlan(Plan):
     recompute: Annotated[str, one_of(*RECOMPUTE)] = RECOMPUTE[0]
     sync: Annotated[str, one_of(*SYNC_METHODS)] = SYNC_METHODS[0]
     tied: Annotated[str, one_of(*TIED)] = TIED[0]
+    fractions: bool = True
     cut_after: tuple[str, ...] = field(default=(), compare=False)
 
     task: ClassVar[str] = "pipeline"
@@ -69,10 +72,10 @@ class PipelinePlan(Plan):
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first.
 
-        Copies, recomputation, synchronisation and tied weights are left out where they have their
-        defaults.
+        Copies, recomputation, synchronisation, tied weights and fractions are left out where they
+        have their defaults.
         """
-        defaults = (COPIES, RECOMPUTE[0], SYNC_METHODS[0], TIED[0])
+        defaults = (COPIES, RECOMPUTE[0], SYNC_METHODS[0], TIED[0], True)
         options = dict(zip(_SETTINGS, defaults, strict=True))
         content: dict[str, Any] = {
             **self._head(),

@@ -58,6 +58,8 @@ class Pipeline(ChainSums):
         sync: how gradients are synchronised, see ``Cluster.sync_seconds``.
         tied: ``"held"``: every stage that reads a tied weight holds it, and sums its gradient with
             the others; ``"once"``: it counts where it is first read.
+        fractions: whether devices may share a sample of a micro-batch, as in the paper; else the
+            devices of a stage divide its number of samples, as programs that run ask for.
         instance: name or path of the instance; plans carry it (default: the profile's name).
     """
 
@@ -70,6 +72,7 @@ class Pipeline(ChainSums):
     recompute: str = RECOMPUTE[0]
     sync: str = SYNC_METHODS[0]
     tied: str = TIED[0]
+    fractions: bool = True
     instance: str = ""
 
     def __post_init__(self) -> None:
@@ -121,9 +124,14 @@ class Pipeline(ChainSums):
 
     def with_stages(self, stages: int, cluster: Cluster | None = None) -> Pipeline:
         """Return the problem with other stages, also on another cluster; prefix sums are shared."""
-        other = replace(self, stages=stages, cluster=cluster or self.cluster)
+        return self._sharing(stages=stages, cluster=cluster or self.cluster)
+
+    def _sharing(self, **changes: Any) -> Pipeline:
+        """The problem with changes that the prefix sums do not depend on."""
+        other = replace(self, **changes)
         for name, value in vars(self).items():
-            vars(other).setdefault(name, value)  # values of cached properties
+            if name != "is_group":
+                vars(other).setdefault(name, value)  # values of cached properties
         return other
 
     @property
@@ -131,6 +139,25 @@ class Pipeline(ChainSums):
         """Settings of the cost model, by the names that plans and environments use."""
         names = ("copies", "recompute", "sync", "tied")
         return {name: getattr(self, name) for name in names}
+
+    @cached_property
+    def is_group(self) -> np.ndarray:
+        """Whether a stage may have so many devices, (D+1,) bool."""
+        sizes = np.ones(self.cluster.devices + 1, dtype=np.bool_)
+        if not self.fractions:
+            sizes[:] = False
+            sizes[legality.group_sizes(self.profile.micro_batch, self.cluster.devices)] = True
+        sizes[0] = False
+        return sizes
+
+    def can_split(self, stages: int, devices: int | None = None) -> bool:
+        """Return whether stages can share all devices, or ``devices`` of them, by ``is_group``."""
+        count = self.cluster.devices if devices is None else devices
+        return legality.can_split(count, stages, np.flatnonzero(self.is_group).tolist())
+
+    def with_fractions(self) -> Pipeline:
+        """Return the problem in which devices may share a sample, as environments play it."""
+        return self if self.fractions else self._sharing(fractions=True)
 
     @property
     def bubble_free(self) -> float:
@@ -241,6 +268,7 @@ class Pipeline(ChainSums):
             micro_batch=self.profile.micro_batch,
             micro_batches=self.micro_batches,
             **self.options,
+            fractions=self.fractions,
             cut_after=tuple(str(self.profile.names[pivot - 1]) for pivot in pivots),
         )
 
@@ -272,6 +300,9 @@ class Pipeline(ChainSums):
             simulated = float(simulate(times, self.micro_batches).length)
             stages = self._stages(plan, times, simulated)
             bounds = [0, *plan.cuts, len(self.profile)]
+            if not (self.fractions and plan.fractions):
+                groups = [stage.device_end - stage.device_first for stage in stages]
+                reasons += legality.of_fractions(groups, self.profile.micro_batch)
             reasons += legality.without_variable(bounds, self.variable_sum[bounds].tolist())
             reasons += legality.over_memory([s.memory_bytes for s in stages], self.memory_limit)
         return Report(
@@ -420,6 +451,16 @@ class Report(TimedReport):
             return ILLEGAL
         return float(formulas.value(self.length_seconds, self.bubble_free_seconds))
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Return what the plan's rules allow and programs that run refuse: fractions of samples."""
+        groups = [stage.device_end - stage.device_first for stage in self.stages]
+        found = legality.of_fractions(groups, self.plan.micro_batch)
+        if not found or any(reason in self.reasons for reason in found):
+            return ()
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        return (f"fractions of samples are allowed: {found[0]}{more}; exports refuse such a plan",)
+
     def __str__(self) -> str:
         """Return the verdict and the stages in a few lines; ``parenvs.view.text`` shows more."""
         if not self.stages:
@@ -429,7 +470,7 @@ class Report(TimedReport):
             f"{self.pipeline.profile.name} on {self.pipeline.cluster}: {count}, "
             f"L {self.length_seconds:.6g} s a step (simulated {self.simulated_seconds:.6g} s), "
             f"value {self.value:.4f}" + ("" if self.legal else ", ILLEGAL"),
-            *(f"  {reason}" for reason in self.reasons),
+            *(f"  {reason}" for reason in (*self.reasons, *self.remarks)),
         ]
         for number, stage in enumerate(self.stages):
             lines.append(
@@ -455,6 +496,7 @@ class Report(TimedReport):
         return {
             "legal": self.legal,
             "reasons": list(self.reasons),
+            "remarks": list(self.remarks),
             "length_seconds": self.length_seconds if self.stages else None,
             "simulated_seconds": self.simulated_seconds if self.stages else None,
             "bubble_free_seconds": self.bubble_free_seconds,
@@ -484,6 +526,24 @@ def check_stages(pipeline: Pipeline, fewest: int = 1) -> None:
         raise InfeasibleError(
             f"{name}: {stages} stages asked for, but cluster {pipeline.cluster} has only "
             f"{pipeline.cluster.devices} devices"
+        )
+
+
+def check_split(pipeline: Pipeline) -> None:
+    """Raise an error if the stages cannot share the devices by whole samples.
+
+    Raises:
+        InfeasibleError: they cannot; the line says what can be changed.
+    """
+    stages, devices = pipeline.stages, pipeline.cluster.devices
+    if not pipeline.can_split(stages):
+        samples = pipeline.profile.micro_batch
+        one = stages == 1
+        raise InfeasibleError(
+            f"{pipeline.profile.name}: {'one stage' if one else f'{stages} stages'} on {devices} "
+            f"devices cannot share {samples} sample{'s' if samples > 1 else ''} of a micro-batch, "
+            "a whole number for each device of a stage; choose another --micro-batch, --stages or "
+            "--devices-used, or allow --fractions"
         )
 
 

@@ -25,6 +25,9 @@ class PipelineOptions(GraphOptions):
     sync: str | None = option(
         None, "allreduce (default), parameter-server or sharded-parameter-server."
     )
+    fractions: bool | None = option(
+        None, "Devices may share a sample (default: no; yes for profiles and models of the paper)."
+    )
     tied: str | None = option(
         None, "Tied weights: held by all that read them, or once (shipped models of the paper)."
     )

@@ -144,8 +144,9 @@ class PipelineCut(Game):
                 recompute=recompute,
                 sync=sync,
                 tied=tied,
+                fractions=True,
             )
-        space = CutSpace.build(problem, radius, candidates)
+        space = CutSpace.build(problem.with_fractions(), radius, candidates)
         kernel = kernel_of(space)
         lowest_excess = kernel.least_excess()
         if lowest_excess > 0:

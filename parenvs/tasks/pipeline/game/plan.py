@@ -567,7 +567,7 @@ def named(settings: dict[str, Any]) -> PointSpace:
     settings["cluster"] = Cluster.parse(settings["cluster"])
     if settings["stages"] is None:
         settings["stages"] = min(stages_on(settings["cluster"]), STAGES)
-    return playable(load_problem(instance, **settings))
+    return playable(load_problem(instance, fractions=True, **settings))
 
 
 def member(name: str) -> PlanProblem:

@@ -99,7 +99,7 @@ def playable(pipeline: Pipeline) -> PointSpace:
             f"{pipeline.profile.name} on {pipeline.cluster}: {pipeline.stages} stages asked for; "
             f"PipelinePlan-v0 has at most {STAGES} (planners take more)"
         )
-    return PointSpace.build(pipeline)
+    return PointSpace.build(pipeline.with_fractions())
 
 
 class PlanTables:

@@ -41,7 +41,9 @@ def text(viewable: Report | Pipeline, colour: bool = False) -> str:
     """
     pipeline, report = taken_apart(viewable)
     lines = [clip(title(pipeline, report), WIDTH), SEPARATOR.join(verdict(pipeline, report))]
-    lines += reason_lines(report.reasons if report is not None else (), WIDTH)
+    if report is not None:
+        lines += reason_lines(report.reasons, WIDTH)
+        lines += [clip(f"  {remark}", WIDTH) for remark in report.remarks]
     stages = report.stages if report is not None else ()
     lines += ["", *_bar(pipeline, stages, colour)]
     if report is not None and stages:
