@@ -84,6 +84,8 @@ class Graph:
         opcode_names: newline-joined UTF-8 as (bytes,) uint8.
         string_table: newline-joined UTF-8 as (bytes,) uint8.
         notes: what the reader assumed, in sentences; no part of the fingerprint.
+        twins: pairs of an output's and an entry parameter's tensor that have one path in the
+            function's results and arguments, where these are known; no part of the fingerprint.
     """
 
     name: str
@@ -111,6 +113,7 @@ class Graph:
     opcode_names: np.ndarray
     string_table: np.ndarray
     notes: tuple[str, ...] = ()
+    twins: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""
@@ -258,6 +261,8 @@ class Graph:
         head = {"schema": SCHEMA, "name": self.name, "batch_size": self.batch_size}
         if self.notes:
             head["notes"] = list(self.notes)
+        if self.twins:
+            head["twins"] = [list(pair) for pair in self.twins]
         with replacing(path) as stream:
             np.savez_compressed(
                 stream,
@@ -276,17 +281,18 @@ class Graph:
             arrays = read_arrays(path)
             head = json.loads(arrays.pop("head").tobytes())
             schema, name, batch_size = head["schema"], head["name"], head["batch_size"]
-            notes = head.get("notes", [])
+            notes, twins = head.get("notes", []), head.get("twins", [])
         except UNREADABLE as error:
             raise HloError(f"{path}: not a graph file, or damaged ({one_line(error)})") from None
         if schema != SCHEMA or set(arrays) != set(_ARRAYS):
             raise HloError(
                 f"{path}: graph schema {shown(schema)} is not {SCHEMA}; build the file anew"
             )
-        complaint = head_complaint(name, batch_size, notes)
+        complaint = head_complaint(name, batch_size, notes, twins, arrays["element_type"].size)
         if complaint:
             raise HloError(f"{path}: head: {complaint}; build the file anew")
-        graph = cls(name=name, batch_size=batch_size, notes=tuple(notes), **arrays)
+        pairs = tuple((output, source) for output, source in twins)
+        graph = cls(name=name, batch_size=batch_size, notes=tuple(notes), twins=pairs, **arrays)
         broken = graph._broken_array()
         if broken:
             raise HloError(f"{path}: {broken}")
@@ -303,7 +309,9 @@ def pack_texts(texts: Sequence[str]) -> np.ndarray:
     return np.frombuffer("\n".join(texts).encode(), dtype=np.uint8).copy()
 
 
-_ARRAYS = tuple(f.name for f in fields(Graph) if f.name not in ("name", "batch_size", "notes"))
+_HEAD = ("name", "batch_size", "notes", "twins")
+"""Fields that are no arrays."""
+_ARRAYS = tuple(f.name for f in fields(Graph) if f.name not in _HEAD)
 _TYPES = {
     **dict.fromkeys(_ARRAYS, "<i4"),
     **dict.fromkeys(("element_type", "opcode", "phase", "parameter_role"), "|u1"),

@@ -1,12 +1,14 @@
 """Phases of a training step, by the scopes of its instructions or else by the flow of its data.
 
 Automatic differentiation leaves its scopes in ``op_name``: ``jvp(...)`` forward and
-``transpose(jvp(...))`` backward. Text printed without metadata, and tools that strip it, lose them;
+``transpose(jvp(...))`` backward. The outermost counts: a gradient that a loss is made of, as in a
+penalty on gradients, is forward, ``jvp(transpose(jvp(...)))``. Text printed without metadata, and tools that strip it, lose them;
 then the backward pass is what the variables' gradients need and the loss does not.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +19,7 @@ from parenvs.graph.training import Training
 
 _FORWARD, _BACKWARD, _UPDATE = map(int, Phase)
 _UNKNOWN = -1
+_DIFFERENTIATION = re.compile(r"\bjvp\(|\btranspose\(")
 _OUTERMOST = "/jit(main)/"
 """In names of JAX before 0.7. Its scopes of differentiation stand around named functions alone."""
 
@@ -76,8 +79,9 @@ def scope_phases(names: list[str]) -> list[int]:
     by_name: dict[str, int] = {}
     for name in names:
         if name not in by_name:
-            scope = _FORWARD if "jvp(" in name else _UNKNOWN
-            by_name[name] = _BACKWARD if "transpose(" in name else scope
+            outermost = _DIFFERENTIATION.search(name)
+            scope = {None: _UNKNOWN, "jvp(": _FORWARD, "transpose(": _BACKWARD}
+            by_name[name] = scope[outermost and outermost.group()]
     return [by_name[name] for name in names]
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.errors import HloError, ParenvsError, did_you_mean, need_extra, shown
-from parenvs.graph.formats.sources import proto_of
+from parenvs.graph.formats.sources import proto_of, results_of
 from parenvs.graph.graph import Graph
 from parenvs.graph.pytorch.build import (
     example_inputs,
@@ -31,7 +31,6 @@ from parenvs.graph.pytorch.build import (
     without_memory,
 )
 from parenvs.graph.pytorch.read import Lowered, lower_module
-from parenvs.graph.reader import read_proto
 
 _FORM = re.compile(r"(?P<module>.+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_][\w.]*)")
 _LIBRARIES = ("site-packages", "dist-packages", "importlib", "<frozen")
@@ -66,8 +65,7 @@ def graph_of(instance: str, arguments: str | None = None, **options: Any) -> Gra
     """
     name = _split(instance)[1].split(".")[-1]
     lowered = _lowered(instance, arguments, stamp(instance))
-    told = {"known": lowered.roles or None, "told": lowered.notes}
-    return read_proto(lowered.proto, instance, name=name, **told, **options)
+    return lowered.graph(instance, name=name, **options)
 
 
 def lower(instance: str, arguments: str | None = None) -> bytes:
@@ -115,7 +113,7 @@ def _lowered(instance: str, arguments: str | None, changed_ns: int | None) -> Lo
         if model is not None:
             return _lower_torch(model, loss, given, instance)
         jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
-        return Lowered(_lower(jax, jitted, given, instance))
+        return _lower(jax, jitted, given, instance)
 
 
 def torch_module(
@@ -240,7 +238,7 @@ def _lower_torch(model: Any, loss: Any, given: Any, where: str) -> Lowered:
         raise _one_line(error, where) from None
 
 
-def _lower(jax: Any, jitted: Any, given: Any, where: str) -> bytes:
+def _lower(jax: Any, jitted: Any, given: Any, where: str) -> Lowered:
     """Lower with the arguments that ``given`` is or returns, abstract ones if they suffice."""
     ways = [lambda: given]
     if callable(given) and not isinstance(given, type):
@@ -248,7 +246,8 @@ def _lower(jax: Any, jitted: Any, given: Any, where: str) -> bytes:
     for number, arguments in enumerate(ways, 1):
         try:
             positional, named = _call_form(arguments())
-            return proto_of(jitted.lower(*positional, **named))
+            lowered = jitted.lower(*positional, **named)
+            return Lowered(proto_of(lowered), results=results_of(lowered))
         except (Exception, SystemExit) as error:
             if number == len(ways):
                 raise _one_line(error, where) from None

@@ -35,6 +35,7 @@ from parenvs.graph.loops.integers import Program, holds_numbers
 from parenvs.graph.phases import with_phases
 from parenvs.graph.proto import ELEMENT_TYPES, TUPLE, Module, Wrapper
 from parenvs.graph.roles import parse_names, with_roles
+from parenvs.graph.twins import find_twins
 
 _INLINED = ("call", "fusion", "async-start")
 """Opcodes that are replaced by the instructions of the computation that they call."""
@@ -123,6 +124,7 @@ def read_module(
     where: str = "module",
     name: str | None = None,
     told: Sequence[str] = (),
+    results: Sequence[str] = (),
     **choices: Any,
 ) -> Graph:
     """Read a graph from an HloModuleProto message.
@@ -135,6 +137,7 @@ def read_module(
         where: file or function, for error messages.
         name: the graph's name (default: the module's).
         told: notes of who made the module.
+        results: name of each output of the function that was lowered, like ``[0]['q']``, if known.
         **choices: ``variables``, ``batch``, ``frozen``, ``batch_size`` and ``known`` in place of
             what the reader would find, see ``parenvs.graph.roles.with_roles``.
 
@@ -145,7 +148,9 @@ def read_module(
         reader = _Reader(module, where)
         reader.run()
         plain = reader.graph(name or module.name)
-        plain = replace(plain, notes=(*told, *what_passes_left(module)))
+        plain = replace(
+            plain, notes=(*told, *what_passes_left(module)), twins=reader.twins(results)
+        )
         flow = Flow(plain)
         graph = with_roles(with_phases(plain, flow), flow=flow, **choices)
         for note in graph.notes:
@@ -443,6 +448,18 @@ class _Reader:
                 [x.opcode for x in self.computations[i].instructions if x.opcode != "parameter"]
                 for i in node.called_ids
             ]
+
+    def twins(self, results: Sequence[str]) -> tuple[tuple[int, int], ...]:
+        """Return pairs of an output's and a parameter's tensor that have one path."""
+        if len(results) != len(self.outputs):
+            return ()
+        inputs = [parameter.tensor for parameter in self.parameters]
+        pairs = find_twins(
+            [parameter.name for parameter in self.parameters],
+            results,
+            (self.arrays(inputs), self.arrays(self.outputs)),
+        )
+        return tuple((self.outputs[o], inputs[i]) for o, i in pairs)
 
     def graph(self, name: str) -> Graph:
         """Return the graph of the instructions that were read, without phases and roles."""

@@ -9,7 +9,6 @@ pass has no gradient: its variables are told from its data by how they are read.
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +22,7 @@ from parenvs.graph.freeze import without_updates
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.proto import ELEMENT_TYPES, FLOATING
 from parenvs.graph.training import Update, find_updates, returned_gradients, viewed_readers
+from parenvs.graph.twins import keys_of
 from parenvs.graph.use import DATA, WEIGHT, Use
 
 Choice = int | str | Sequence[str] | None
@@ -53,10 +53,8 @@ def parse_names(names: Sequence[str]) -> tuple[list[int], list[str]]:
     arguments: dict[str, int] = {}
     numbers, paths = [], []
     for name in names:
-        head = re.split(r"[\[./]", name, maxsplit=1)[0]
+        head, parts = keys_of(name)
         numbers.append(arguments.setdefault(head, len(arguments)))
-        keys = re.findall(r"\['([^']*)'\]|\[\"([^\"]*)\"\]|\[(\w+)\]|\.(\w+)", name[len(head) :])
-        parts = [next(filter(None, key), "") for key in keys]
         paths.append("/".join(parts) if parts else name)
     return numbers, paths
 

@@ -22,6 +22,8 @@ from parenvs.graph.proto import FLOATING
 
 _QUIET = {"constant", "iota", "broadcast", "rng", "rng-bit-generator", "pad"}
 """Opcodes at which the search for roots ends without one."""
+_OTHERS = 2
+"""Rank of inputs that have the path of another output."""
 _SEEN_THROUGH = VIEWS | {"slice", "dynamic-slice", "parameter", *CARRIES}
 """Opcodes through which a tensor is read as it is."""
 
@@ -106,8 +108,17 @@ class Walk:
     passed: set[int]  # tensors on the way
 
 
-def walk(flow: Flow, output: int) -> Walk:
-    """Follow an output back through elementwise operations, casts, layouts, loops and branches."""
+def walk(flow: Flow, output: int, within: frozenset[int] = frozenset()) -> Walk:
+    """Follow an output back through elementwise operations, casts, layouts, loops and branches.
+
+    A stack that a loop writes block by block counts as made of stacked inputs one for one if its
+    blocks are; else it is a root.
+
+    Args:
+        flow: the flow of data.
+        output: where to start.
+        within: stacks whose blocks are being followed.
+    """
     inputs: dict[int, int] = {}
     roots: list[int] = []
     seen = {output}
@@ -120,6 +131,18 @@ def walk(flow: Flow, output: int) -> Walk:
         if opcode == "parameter" and (index < 0 or parents[index] < 0):
             inputs.setdefault(tensor, distance)
             continue
+        if opcode == "dynamic-update-slice" and parents[index] >= 0 and tensor not in within:
+            stack, block = flow.operands[index][:2]
+            inner = walk(flow, block, within | {tensor})
+            if any(flow.shapes[t] == flow.shapes[tensor] for t in inner.inputs):
+                for source, steps in inner.inputs.items():
+                    inputs.setdefault(source, distance + steps + 1)
+                roots += [root for root in inner.roots if root not in roots]
+                seen |= inner.passed
+                if stack not in seen:
+                    seen.add(stack)
+                    waiting.append((stack, distance + 1))
+                continue
         if not (opcode in ELEMENTWISE | VIEWS | PARTS or opcode in (*CARRIES, "parameter")):
             if opcode not in _QUIET:
                 roots.append(tensor)
@@ -134,10 +157,13 @@ def walk(flow: Flow, output: int) -> Walk:
 def find_updates(flow: Flow) -> list[Update]:
     """Pair outputs with the inputs whose place they take: the nearest of their type and shape.
 
-    Of inputs that are equally near, the first that has no update yet is taken. An input that is
-    returned as it is has no update.
+    An input of the output's path comes before all others (``Graph.twins``), and one that has the
+    path of another output after them. Of inputs that are equally near, the first that has no update
+    yet is taken. An input that is returned as it is has no update.
     """
     graph, shapes = flow.graph, flow.shapes
+    twin = dict(graph.twins)
+    claimed = set(twin.values())
     kind = graph.element_type.tolist()
     inputs = set(graph.parameter_tensor.tolist())
     updates: list[Update] = []
@@ -148,16 +174,21 @@ def find_updates(flow: Flow) -> list[Update]:
             continue
         found = walk(flow, output)
         near = [
-            (distance, source in updated, source)
+            (_rank(source, twin.get(output), claimed), distance, source in updated, source)
             for source, distance in found.inputs.items()
             if kind[source] == kind[output] and shapes[source] == shapes[output]
         ]
-        if near:
-            source = min(near)[2]
+        if near and (twin.get(output) is None or min(near)[0] < _OTHERS):
+            source = min(near)[-1]
             updated.add(source)
             passed = found.passed.intersection(outputs) - {output}
             updates.append(Update(output, source, found.roots, passed))
     return updates
+
+
+def _rank(source: int, twin: int | None, claimed: set[int]) -> int:
+    """Which inputs come first: that of the output's path, those of no output's, the others."""
+    return 0 if source == twin else _OTHERS if source in claimed else 1
 
 
 def returned_gradients(

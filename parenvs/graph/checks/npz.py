@@ -93,8 +93,16 @@ def _array(data: bytes) -> np.ndarray:
     return np.frombuffer(data, dtype, offset=start).reshape(shape)
 
 
-def head_complaint(name: Any, batch_size: Any, notes: Any) -> str:
-    """Return what is wrong with the fields of a graph file's head, "" if nothing is."""
+def head_complaint(name: Any, batch_size: Any, notes: Any, twins: Any, tensors: int) -> str:
+    """Return what is wrong with the fields of a graph file's head, "" if nothing is.
+
+    Args:
+        name: see ``Graph``, as are the next three.
+        batch_size: a whole number.
+        notes: a list of texts.
+        twins: a list of pairs of tensors.
+        tensors: number of tensors.
+    """
     if not isinstance(name, str):
         return f"name must be a text, not {type(name).__name__}"
     whole = isinstance(batch_size, int) and not isinstance(batch_size, bool)
@@ -102,6 +110,9 @@ def head_complaint(name: Any, batch_size: Any, notes: Any) -> str:
         return f"batch_size must be a whole number of at least 1, not {str(batch_size)[:40]!r}"
     if not (isinstance(notes, list) and all(isinstance(note, str) for note in notes)):
         return "notes must be a list of texts"
+    pairs = isinstance(twins, list) and all(isinstance(x, list) and len(x) == 2 for x in twins)
+    if not pairs or any(type(t) is not int or not 0 <= t < tensors for x in twins for t in x):
+        return "twins must be a list of pairs of tensors"
     return ""
 
 

@@ -51,7 +51,8 @@ def from_jax(function: Callable[..., Any], *args: Any, **options: Any) -> Graph:
         import jax
     jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
     where = getattr(function, "__name__", "function")
-    return read_proto(proto_of(jitted.lower(*args)), where=where, **options)
+    lowered = jitted.lower(*args)
+    return read_proto(proto_of(lowered), where=where, results=results_of(lowered), **options)
 
 
 def from_torch(
@@ -78,3 +79,15 @@ def from_torch(
 def proto_of(lowered: Any) -> bytes:
     """Serialize ``lowered``, the result of ``jax.jit(f, keep_unused=True).lower(...)``."""
     return lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+
+
+def results_of(lowered: Any) -> tuple[str, ...]:
+    """Name of each array that a lowered function returns, like ``[0]['q']``; none if unknown."""
+    import jax
+
+    tree = getattr(lowered, "out_tree", None)
+    if tree is None:
+        return ()
+    leaves = jax.tree.unflatten(tree, range(tree.num_leaves))
+    paths = jax.tree_util.tree_flatten_with_path(leaves)[0]
+    return tuple(jax.tree_util.keystr(path) for path, _ in paths)

@@ -123,6 +123,7 @@ class Writer:
             outputs=np.array(outputs, dtype=np.int32),
             opcode_names=pack_texts(list(opcodes)),
             string_table=pack_texts(list(strings)),
+            twins=(),
         )
 
 

@@ -25,17 +25,19 @@ class Lowered:
         name: of the class of a PyTorch module.
         roles: (arguments of the step,) what each of them holds, if that is known.
         notes: what was assumed, in sentences.
+        results: names of the outputs of a JAX function.
     """
 
     proto: bytes
     name: str = ""
     roles: tuple[Role, ...] = ()
     notes: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
 
     def graph(self, where: str | None = None, **options: Any) -> Graph:
         """Read the graph; ``options`` are those of ``parenvs.graph.reader.read_module``."""
         options.setdefault("name", self.name)
-        told = {"known": self.roles or None, "told": self.notes}
+        told = {"known": self.roles or None, "told": self.notes, "results": self.results}
         return read_proto(self.proto, where or self.name, **told, **options)
 
 
