@@ -105,7 +105,7 @@ EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
             START,
         ("-1", "-2"): "any number below 0 means never",
     },
-    "parenvs/tasks/partition/rules.py": {
+    "parenvs/graph/rules.py": {
         ("max(map(len, slots.values()), default=0)", "max(map(len, slots.values()), default=1)"):
             "an instruction has a result",
         ("batch > 0 and len({s[:batch] for s in arrays.values()}) == 1",

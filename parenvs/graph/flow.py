@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -92,9 +92,20 @@ class Flow:
         """(T,) bool: ``tensors``, and everything that they are made of."""
         return self._closure(tensors, self.before)
 
-    def descendants(self, tensors: Iterable[int]) -> np.ndarray:
-        """(T,) bool: ``tensors``, and everything that is made of them."""
-        return self._closure(tensors, self.after)
+    def descendants(
+        self, tensors: Iterable[int], kinds: Collection[int] | None = None
+    ) -> np.ndarray:
+        """(T,) bool: ``tensors``, and everything that is made of them.
+
+        Args:
+            tensors: where to start.
+            kinds: codes of element types, if nothing else is to be gone through.
+        """
+        if kinds is None:
+            return self._closure(tensors, self.after)
+        fits = np.isin(self.graph.element_type, list(kinds)).tolist()
+        after = [[t for t in row if fits[t]] for row in self.after]
+        return self._closure((t for t in tensors if fits[t]), after)
 
     def makers(self, tensors: np.ndarray) -> np.ndarray:
         """(I,) bool: the instructions that make any of ``tensors``, (T,) bool."""

@@ -2,8 +2,9 @@
 
 Automatic differentiation leaves its scopes in ``op_name``: ``jvp(...)`` forward and
 ``transpose(jvp(...))`` backward. The outermost counts: a gradient that a loss is made of, as in a
-penalty on gradients, is forward, ``jvp(transpose(jvp(...)))``. Text printed without metadata, and tools that strip it, lose them;
-then the backward pass is what the variables' gradients need and the loss does not.
+penalty on gradients, is forward, ``jvp(transpose(jvp(...)))``. Text printed without metadata, and
+tools that strip it, lose them; then the backward pass is what the variables' gradients need and the
+loss does not.
 """
 
 from __future__ import annotations

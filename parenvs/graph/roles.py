@@ -16,12 +16,19 @@ from dataclasses import replace
 import numpy as np
 
 from parenvs.errors import HloError
+from parenvs.graph.axes import Axes, forward_of, samples
 from parenvs.graph.flops import ELEMENTWISE
 from parenvs.graph.flow import Flow
 from parenvs.graph.freeze import without_updates
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.proto import ELEMENT_TYPES, FLOATING
-from parenvs.graph.training import Update, find_updates, returned_gradients, viewed_readers
+from parenvs.graph.training import (
+    Update,
+    find_updates,
+    returned_gradients,
+    viewed_readers,
+    walk,
+)
 from parenvs.graph.twins import keys_of
 from parenvs.graph.use import DATA, WEIGHT, Use
 
@@ -34,6 +41,8 @@ _IMPURE = ("rng", "rng-get-and-update-state", "custom-call", "while", "condition
 _GUESS = "nothing tells what it is"
 _KEY_WORDS = 4
 """Most 32-bit words of a random key."""
+_MIXERS = {"xor", "custom-call", "rng-bit-generator", "broadcast"}
+"""Opcodes that mix the words of random keys, and what repeats them."""
 _SMALL = frozenset(
     code for code, (name, bits) in ELEMENT_TYPES.items() if name[0] in "su" and bits <= 8
 )
@@ -83,7 +92,7 @@ def with_roles(
         batch: the batch inputs (default: likewise).
         frozen: weights to be taken as frozen (default: those without gradient and update). What
             only their gradients, updates and optimiser state need is left out of the graph.
-        batch_size: samples per batch (default: the commonest leading dimension of batch inputs).
+        batch_size: samples per batch (default: what ``parenvs.graph.axes.samples`` finds).
         flow: the graph's flow, if it is there already.
         known: role of each argument by who made the module, in place of what the data flow says;
             what is a number there stays one, unless it is trained.
@@ -123,15 +132,12 @@ def with_roles(
         for index, picked in enumerate(_without_state(_chosen(graph, choice, name), role)):
             if picked and (name == "batch" or kinds[index] in FLOATING):
                 role[index] = given
+    notes += _state_without_a_weight(graph.paths, role)
     tensors = graph.parameter_tensor.tolist()
-    shapes = [flow.shapes[t] for t in tensors]
     if batch_size is None:
-        leading = Counter(
-            shape[0]
-            for shape, told in zip(shapes, role, strict=True)
-            if told == Role.BATCH and shape and shape[0]
-        )
-        batch_size = leading.most_common(1)[0][0] if leading else 1
+        inputs = [t for t, told in zip(tensors, role, strict=True) if told == Role.BATCH]
+        batch_size, note = samples(Axes(flow), inputs, graph.phase.tolist())
+        notes += (note,) if note else ()
     scalars = {t for t, told in zip(tensors, role, strict=True) if told == Role.SCALAR}
     graph = replace(
         graph,
@@ -156,6 +162,26 @@ def reasons(graph: Graph) -> list[str]:
         why if told == role else "as the reader was told"
         for (told, why), role in zip(found, graph.parameter_role.tolist(), strict=True)
     ]
+
+
+def _state_without_a_weight(paths: Sequence[str], role: Sequence[Role]) -> tuple[str, ...]:
+    """Warn of optimiser state whose path ends in that of a weight that is taken as frozen."""
+    trained = {path for path, told in zip(paths, role, strict=True) if told == Role.VARIABLE}
+    held = {path for path, told in zip(paths, role, strict=True) if told == Role.FROZEN} - trained
+    odd = {}
+    for path, told in zip(paths, role, strict=True):
+        if told == Role.OPTIMISER:
+            keys = path.split("/")
+            odd.update({"/".join(keys[k:]): path for k in range(1, len(keys))})
+    odd = {weight: state for weight, state in odd.items() if weight in held}
+    if not odd:
+        return ()
+    weight, state = next(iter(odd.items()))
+    more = f", and {len(odd) - 1:,} more such" if len(odd) > 1 else ""
+    return (
+        f"{weight} is taken as frozen, though {state} looks like its optimiser state{more}; if it "
+        "is trained, say so with variables=",
+    )
 
 
 def _chosen(graph: Graph, choice: Choice, name: str) -> list[bool]:
@@ -198,8 +224,7 @@ def _detected(graph: Graph, flow: Flow) -> list[tuple[Role, str]]:
     for tensor in tensors:
         if not shapes[tensor] and not (kind[tensor] in FLOATING and _has_gradient(graph)):
             found[tensor] = Role.SCALAR, "it is a number"
-        elif _is_key(kind[tensor], shapes[tensor]):
-            found[tensor] = Role.SCALAR, "it has the form of a random key"
+    keys = _by_keys(graph, flow, found)
     _by_update(graph, flow, found)
     for tensor in tensors:
         if not shapes[tensor]:
@@ -211,12 +236,34 @@ def _detected(graph: Graph, flow: Flow) -> list[tuple[Role, str]]:
         if tensor in returned:
             found.setdefault(tensor, (Role.FROZEN, "it is returned as it is"))
     _by_use(graph, flow, found)
+    if keys:
+        given = [t for t in tensors if found[t][0] == Role.BATCH]
+        size, _ = samples(Axes(flow), given, graph.phase.tolist())
+        for tensor in keys:
+            if given and flow.shapes[tensor][0] == size:
+                found[tensor] = Role.BATCH, "random numbers are drawn from it for each sample"
     return [found[t] for t in tensors]
 
 
-def _is_key(kind: int, shape: tuple[int, ...]) -> bool:
-    """Whether an input looks like the words of a random key."""
-    return ELEMENT_TYPES[kind][0] == "u32" and len(shape) == 1 and shape[0] <= _KEY_WORDS
+def _by_keys(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> list[int]:
+    """Find random keys by their form, and arrays of keys, which are returned, by their use too."""
+    arrays = []
+    for tensor in graph.parameter_tensor.tolist():
+        shape = flow.shapes[tensor]
+        if ELEMENT_TYPES[int(graph.element_type[tensor])][0] != "u32" or not shape:
+            continue
+        if len(shape) == 1 and shape[0] <= _KEY_WORDS:
+            found[tensor] = Role.SCALAR, "it has the form of a random key"
+        elif shape[-1] in (_KEY_WORDS // 2, _KEY_WORDS) and _is_drawn_from(flow, tensor):
+            found[tensor] = Role.SCALAR, "random numbers are drawn from it"
+            arrays.append(tensor)
+    return arrays
+
+
+def _is_drawn_from(flow: Flow, tensor: int) -> bool:
+    """Whether words are mixed with each other and looked up nowhere, as a random key's are."""
+    readers = {flow.opcode[index] for index in viewed_readers(flow, tensor)}
+    return not readers.isdisjoint(_MIXERS) and readers <= ELEMENTWISE | _MIXERS
 
 
 def _by_update(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> None:
@@ -237,9 +284,13 @@ def _by_update(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> 
         for t in graph.parameter_tensor.tolist()
         if any(graph.phase[r] == Phase.FORWARD for r in viewed_readers(flow, t))
     }
+    _by_counting(graph, flow, found, by_gradient)
+    by_value = flow.descendants((t for i in backward for t in flow.results[i]), FLOATING)
     trained = {u.output for u in updates if u.source in forward and by_gradient[u.output]}
     for update in updates:
         source, where = update.source, place[update.output]
+        if not (shapes[source] or by_value[update.output]):
+            continue  # gradients decide about a scale of the loss, but it is not made of them
         if not (by_gradient[update.output] or update.roots):
             told = Role.FROZEN if source in forward else Role.OPTIMISER
             if shapes[source]:
@@ -262,6 +313,25 @@ def _by_update(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> 
         if source in forward:
             why = f"{place[output]} is its gradient, or made of it"
             found[source] = Role.VARIABLE, why
+
+
+def _by_counting(
+    graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]], by_gradient: np.ndarray
+) -> None:
+    """Find whole numbers that a step carries on, as the counters of models side by side."""
+    twins, inputs = set(graph.twins), graph.parameter_tensor.tolist()
+    place = {t: f"output {k}" for k, t in reversed(list(enumerate(graph.outputs.tolist())))}
+    for output in dict.fromkeys(graph.outputs.tolist()):
+        kind, shape = graph.element_type[output], flow.shapes[output]
+        if int(kind) in FLOATING or not shape or output in inputs:
+            continue
+        made_of = flow.ancestors([output])
+        for source in walk(flow, output).inputs:
+            if graph.element_type[source] != kind or flow.shapes[source] != shape:
+                continue
+            alone = all(t == source or not flow.shapes[t] for t in inputs if made_of[t])
+            if alone or by_gradient[output] or (output, source) in twins:
+                found.setdefault(source, (Role.OPTIMISER, f"{place[output]} counts it on"))
 
 
 def _by_readers(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> None:
@@ -299,7 +369,7 @@ def _by_use(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> Non
     unknown = [t for t in tensors if t not in found]
     if not unknown:
         return
-    use = Use(flow, known, unknown)
+    use = Use(flow, known, unknown, forward_of(graph.phase.tolist()))
     arguments = graph.parameter_argument.tolist()
     roles_of: dict[int, Counter[Role]] = {}  # argument -> roles of its arrays
     for tensor, argument in zip(tensors, arguments, strict=True):

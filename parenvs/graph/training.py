@@ -158,32 +158,44 @@ def find_updates(flow: Flow) -> list[Update]:
     """Pair outputs with the inputs whose place they take: the nearest of their type and shape.
 
     An input of the output's path comes before all others (``Graph.twins``), and one that has the
-    path of another output after them. Of inputs that are equally near, the first that has no update
-    yet is taken. An input that is returned as it is has no update.
+    path of another output after them. The nearest pairs are made first, and an input that is taken
+    is not taken again as long as there is another one. One that is returned as it is has no update.
     """
     graph, shapes = flow.graph, flow.shapes
     twin = dict(graph.twins)
     claimed = set(twin.values())
     kind = graph.element_type.tolist()
     inputs = set(graph.parameter_tensor.tolist())
-    updates: list[Update] = []
-    updated: set[int] = set()
     outputs = dict.fromkeys(graph.outputs.tolist())
+    walks: dict[int, Walk] = {}
+    pairs: list[tuple[int, int, int, int]] = []
     for output in outputs:
         if output in inputs or kind[output] not in FLOATING:
             continue
-        found = walk(flow, output)
+        walks[output] = walk(flow, output)
         near = [
-            (_rank(source, twin.get(output), claimed), distance, source in updated, source)
-            for source, distance in found.inputs.items()
+            (_rank(source, twin.get(output), claimed), distance, source, output)
+            for source, distance in walks[output].inputs.items()
             if kind[source] == kind[output] and shapes[source] == shapes[output]
         ]
         if near and (twin.get(output) is None or min(near)[0] < _OTHERS):
-            source = min(near)[-1]
-            updated.add(source)
-            passed = found.passed.intersection(outputs) - {output}
-            updates.append(Update(output, source, found.roots, passed))
-    return updates
+            pairs += near
+    pairs.sort()
+    source_of: dict[int, int] = {}
+    taken: set[int] = set()
+    for _, _, source, output in pairs:
+        if output not in source_of and source not in taken:
+            source_of[output] = source
+            taken.add(source)
+    for _, _, source, output in pairs:  # those of which all inputs are taken
+        source_of.setdefault(output, source)
+    return [
+        Update(
+            output, source_of[output], found.roots, found.passed.intersection(outputs) - {output}
+        )
+        for output, found in walks.items()
+        if output in source_of
+    ]
 
 
 def _rank(source: int, twin: int | None, claimed: set[int]) -> int:
@@ -198,7 +210,7 @@ def returned_gradients(
 
     So it is with ``jax.grad``, and with a cast copy of a variable that is kept elsewhere. First
     come those of which a root is the transpose of how the input is read; then, where there are
-    any, the others in order.
+    any, those of the input's path (``Graph.twins``), and the others in order.
 
     Args:
         flow: the flow of data.
@@ -238,7 +250,8 @@ def returned_gradients(
             inner = [root for root in open_outputs[output] if root not in known]
             return bool(found) and not any(needed[root] for root in inner)
 
-    gradient = is_gradient
+    gradient, twins = is_gradient, set(graph.twins)
+    pair(lambda source, output: (output, source) in twins and gradient(output))
     pair(lambda source, output: bool(open_outputs[output]) and gradient(output))
     return pairs
 

@@ -6,9 +6,11 @@ the model with them. Weights are what they are multiplied with, looked up in or 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from parenvs.graph.axes import CONTRACTED, SHARED, Axes, leading_samples
 from parenvs.graph.flops import ELEMENTWISE
 from parenvs.graph.flow import CARRIES, PARTS, VIEWS, Flow
 
@@ -24,16 +26,30 @@ class Use:
     Attributes:
         known: input tensor -> ``WEIGHT`` or ``DATA``.
         why: input tensor -> the reason in words, of those that were found out here.
+        looked_up: inputs of which all that is known is that indices pick rows of them.
     """
 
-    def __init__(self, flow: Flow, known: Mapping[int, str], unknown: list[int]) -> None:
+    def __init__(
+        self, flow: Flow, known: Mapping[int, str], unknown: list[int], forward: Collection[int]
+    ) -> None:
         self.flow = flow
         self.known = dict(known)
         self.why: dict[int, str] = {}
         self._label: dict[int, Label] = {**known, **{t: t for t in unknown}}
         self._summed: set[int] = set()  # data without the batch: sums over it, made of sums
+        self._numbers: set[int] = set()  # numbers made of data that are repeated
+        self._rows: dict[int, set[int]] = {}  # tensor -> its dimensions that are the batch
+        self.looked_up: set[int] = set()
+        self._axes = Axes(flow)
+        self._forward = forward
+        for tensor, label in known.items():
+            if label == DATA:
+                self._follow_rows(tensor)
         for index in range(len(flow.opcode)):
             self._read(index)
+        self.looked_up.difference_update(self.known)
+        for tensor in self.looked_up:
+            self._decide(tensor, WEIGHT, "rows are looked up in it")
 
     def _of(self, tensor: int) -> Label:
         """The label of a tensor; what is found out of an input holds for all that is made of it."""
@@ -44,6 +60,16 @@ class Use:
         if isinstance(source, int):
             self.known[source] = verdict
             self.why[source] = why
+            if verdict == DATA:
+                self._follow_rows(source)
+
+    def _follow_rows(self, tensor: int) -> None:
+        """Find out what has the batch of an input, and as which dimension."""
+        if not self.flow.shapes[tensor]:
+            return
+        start = leading_samples(self._axes, tensor, self._forward)
+        for reached, dimension in self._axes.journey(tensor, start, self._forward).reached:
+            self._rows.setdefault(reached, set()).add(dimension)
 
     def _read(self, index: int) -> None:
         """Label the results of an instruction, and decide what it tells of its operands."""
@@ -59,15 +85,23 @@ class Use:
             return
         labels = [self._of(t) for t in operands]
         if opcode in ("dot", "convolution") and len(labels) == 2:
-            self._product(opcode, labels)
-        elif opcode == "gather" and labels[1] == DATA:
-            self._decide(labels[0], WEIGHT, "the batch looks rows up in it")
+            self._product(index, labels)
+        elif opcode == "gather" and isinstance(labels[0], int):
+            if labels[1] == DATA or (labels[1] is None and self._is_drawn(operands[1])):
+                self.looked_up.add(labels[0])
         elif opcode == "broadcast" and flow.shapes[operands[0]]:
             self._broadcast(index, labels[0])
+        elif opcode == "reduce":
+            self._reduced(index, labels[0])
+        elif opcode == "concatenate" and '"dimensions":[0]' not in self._attribute(index):
+            if DATA in labels:
+                for found in labels:
+                    self._decide(found, DATA, "it stands beside the batch, row by row")
         elif opcode in ELEMENTWISE or opcode in PARTS:
             self._together(operands, labels)
         labels = [self._of(t) for t in operands]
         unknown = [x for x in labels if isinstance(x, int)]
+        unknown.sort(key=self.looked_up.__contains__)
         if DATA in labels:
             label: Label = DATA
         elif unknown:
@@ -79,19 +113,39 @@ class Use:
             label = None  # every sample may meet it, and so may a weight
         for tensor in flow.results[index]:
             self._label[tensor] = label
-        if label == DATA and self._is_summed(index, operands, labels):
-            self._summed.update(flow.results[index])
+        if label == DATA:
+            data = [t for t, found in zip(operands, labels, strict=True) if found == DATA]
+            repeated = opcode == "broadcast" and not flow.shapes[operands[0]]
+            if repeated or (opcode in ELEMENTWISE and self._numbers.issuperset(data)):
+                self._numbers.update(flow.results[index])
+            if self._is_summed(index, operands, data):
+                self._summed.update(flow.results[index])
 
-    def _is_summed(self, index: int, operands: list[int], labels: list[Label]) -> bool:
-        """Whether what an instruction makes of data has lost the batch, its leading dimension."""
+    def _attribute(self, index: int) -> str:
+        """Dimension numbers and the like of an instruction, as JSON."""
+        return self.flow.graph.strings[self.flow.graph.attribute[index]]
+
+    def _is_drawn(self, tensor: int) -> bool:
+        """Whether indices are made of some input, as those are that a random key draws."""
+        made_of = self.flow.ancestors([tensor])
+        return any(made_of[t] for t in self.flow.graph.parameter_tensor.tolist())
+
+    def _is_summed(self, index: int, operands: list[int], data: list[int]) -> bool:
+        """Whether what an instruction makes of data has lost the batch."""
         opcode = self.flow.opcode[index]
-        data = [t for t, label in zip(operands, labels, strict=True) if label == DATA]
         if opcode in VIEWS or opcode in ELEMENTWISE:
-            return self._summed.issuperset(data)
+            return self._summed.union(self._numbers).issuperset(data)
+        if opcode == "dot":
+            return all(t in self._summed or self._is_contracted(index, t) for t in data)
         shape = self.flow.shapes[operands[0]] if operands else ()
-        attribute = self.flow.graph.strings[self.flow.graph.attribute[index]]
-        leading = opcode == "reduce" and '"dimensions":[0' in attribute
+        leading = opcode == "reduce" and '"dimensions":[0' in self._attribute(index)
         return leading and shape[:1] == (self.batch_size,)
+
+    def _is_contracted(self, index: int, tensor: int, done: str = CONTRACTED) -> bool:
+        """Whether a product sums over the batch of one of its factors, or ``done`` otherwise."""
+        rows = self._rows.get(tensor)
+        place = self.flow.operands[index].index(tensor)
+        return bool(rows) and all(self._axes.move(index, place, d)[1] == done for d in rows or ())
 
     def _carry(self, index: int) -> None:
         """Label what a loop or branch returns by what its computation returns."""
@@ -105,15 +159,29 @@ class Use:
             if self._of(source) == DATA or self._label.get(tensor) is None:
                 self._label[tensor] = self._label.get(source)
 
-    def _product(self, opcode: str, labels: list[Label]) -> None:
-        """Decide what data is multiplied with, or what weights are multiplied with."""
+    def _product(self, index: int, labels: list[Label]) -> None:
+        """Decide what data is multiplied with, or what weights are multiplied with.
+
+        Data without the batch are weights that a step of gradient descent has changed.
+        """
+        opcode, operands = self.flow.opcode[index], self.flow.operands[index]
+        if opcode == "dot":
+            labels = [
+                WEIGHT if label == DATA and t in self._summed else label
+                for t, label in zip(operands, labels, strict=True)
+            ]
         left, right = labels
         if opcode == "convolution":
             self._decide(left, DATA, "a kernel slides over it")
             self._decide(right, WEIGHT, "it is the kernel of a convolution")
         elif DATA in labels:
+            own = operands[labels.index(DATA)]
+            if any(self._is_contracted(index, own, done) for done in (SHARED, CONTRACTED)):
+                verdict, why = DATA, "each sample is multiplied with its own part of it"
+            else:
+                verdict, why = WEIGHT, "the batch is multiplied with it"
             for label in labels:
-                self._decide(label, WEIGHT, "the batch is multiplied with it")
+                self._decide(label, verdict, why)
         elif WEIGHT in labels:
             for label in labels:
                 self._decide(label, DATA, "weights are multiplied with it")
@@ -122,10 +190,24 @@ class Use:
             self._decide(right, WEIGHT, "it is the right factor of the first product")
 
     def _broadcast(self, index: int, label: Label) -> None:
-        """An input that is repeated along new leading dimensions is no batch."""
-        attribute = self.flow.graph.strings[self.flow.graph.attribute[index]]
-        if '"dimensions":[0' not in attribute:
+        """An input that is repeated along new leading dimensions is no batch.
+
+        Unless it has the batch itself, and the new dimensions, the members of an ensemble, have
+        another size.
+        """
+        first = json.loads(self._attribute(index))["dimensions"][0]
+        new = self.flow.shapes[self.flow.results[index][0]][:first]
+        if not first or not isinstance(label, int):
+            return
+        size = self.batch_size
+        if self.flow.shapes[label][:1] != (size,) or size in new:
             self._decide(label, WEIGHT, "every sample gets the same of it")
+
+    def _reduced(self, index: int, label: Label) -> None:
+        """A list of numbers that is as long as the batch, and summed up, belongs to it."""
+        is_number = not self.flow.shapes[self.flow.results[index][0]]
+        if isinstance(label, int) and is_number and self.flow.shapes[label] == (self.batch_size,):
+            self._decide(label, DATA, "it is as long as the batch, and summed over it")
 
     def _together(self, operands: list[int], labels: list[Label]) -> None:
         """What is combined element by element with data has their batch, or is a weight."""
@@ -133,7 +215,11 @@ class Use:
             if not isinstance(label, int):
                 continue
             shape = self.flow.shapes[label]
-            data = [t for t, other in zip(operands, labels, strict=True) if other == DATA]
+            data = [
+                t
+                for t, other in zip(operands, labels, strict=True)
+                if other == DATA and t not in self._numbers
+            ]
             if data and self._summed.issuperset(data):
                 self._decide(label, WEIGHT, "it meets sums over the batch")
             elif data:

@@ -483,7 +483,7 @@ def test_reader__variables_by_argument_and_by_glob():
         roles(variables=3)
 
 
-def test_reader__whole_numbers_are_no_variables_and_no_state():
+def test_reader__whole_numbers_are_no_variables_and_state_only_where_they_count():
     jax = pytest.importorskip("jax")
 
     def step(params, state, batch):
@@ -503,7 +503,7 @@ def test_reader__whole_numbers_are_no_variables_and_no_state():
         "ids": "BATCH",
         "w": "VARIABLE",
         "m": "OPTIMISER",
-        "seen": "BATCH",
+        "seen": "OPTIMISER",
         "batch": "BATCH",
     }
     assert roles_by_path == expected

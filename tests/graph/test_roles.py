@@ -102,3 +102,64 @@ def test_roles__a_scale_as_long_as_the_batch_meets_sums_over_it():
     found = dict(zip(graph.paths, map(Role, graph.parameter_role.tolist()), strict=True))
     assert found.pop("images") == Role.BATCH
     assert set(found.values()) == {Role.VARIABLE}
+
+
+def test_roles__a_path_tells_weights_that_are_not_updated_one_for_one():
+    """Weights that are made orthogonal after each step, and a projection that is not trained."""
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+
+    def step(fixed, params, x):
+        def loss(params):
+            return jnp.square(jnp.tanh(x @ fixed["p"]) @ params["w"]).mean()
+
+        value, gradients = jax.value_and_grad(loss)(params)
+        return value, {"w": jnp.linalg.qr(params["w"] - 0.1 * gradients["w"])[0]}
+
+    weights = jax.ShapeDtypeStruct((16, 16), jnp.float32)
+    args = {"p": weights}, {"w": weights}, jax.ShapeDtypeStruct((32, 16), jnp.float32)
+    assert roles_of(step, *args)[0] == {"p": "FROZEN", "w": "VARIABLE", "x": "BATCH"}
+
+
+def test_roles__state_of_a_weight_that_is_taken_as_frozen_is_warned_of():
+    """Gradients are added up here, and the weight is updated elsewhere."""
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+
+    def step(params, state, x):
+        gradients = jax.grad(lambda p: jnp.square(jnp.tanh(x @ p["w"])).mean())(params)
+        return {"m": {"w": 0.9 * state["m"]["w"] + gradients["w"]}}
+
+    weights = {"w": jax.ShapeDtypeStruct((16, 4), jnp.float32)}
+    args = weights, {"m": weights}, jax.ShapeDtypeStruct((32, 16), jnp.float32)
+    with pytest.warns(UserWarning, match="w is taken as frozen, though m/w looks like its optim"):
+        roles, graph = roles_of(step, *args)
+    assert roles["w"] == "FROZEN" and "say so with variables=" in graph.notes[0]
+
+
+def test_roles__drawn_rows_of_a_buffer_are_data_and_of_a_schedule_are_not():
+    """Rows that a key picks: a replay buffer feeds the network, a table of strengths does not."""
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+
+    def step(params, buffer, table, key):
+        def loss(params):
+            rows = jax.random.randint(key, (32,), 0, 500)
+            strength = table["strength"][rows % 50][:, None]
+            value = jnp.tanh(buffer["seen"][rows] * strength) @ params
+            return jnp.square(value - buffer["reward"][rows][:, None]).mean()
+
+        value, gradient = jax.value_and_grad(loss)(params)
+        return params - 0.1 * gradient, value
+
+    floats = jax.ShapeDtypeStruct
+    buffer = {"seen": floats((500, 6), jnp.float32), "reward": floats((500,), jnp.float32)}
+    table, key = {"strength": floats((50,), jnp.float32)}, floats((2,), jnp.uint32)
+    roles, _ = roles_of(step, floats((6, 1), jnp.float32), buffer, table, key)
+    assert roles == {
+        "params": "VARIABLE",
+        "reward": "BATCH",
+        "seen": "BATCH",
+        "strength": "FROZEN",
+        "key": "SCALAR",
+    }

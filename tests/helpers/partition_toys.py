@@ -18,9 +18,9 @@ from parenvs.graph.formats import text as hlo_text
 from parenvs.graph.graph import Phase, Role
 from parenvs.graph.proto import FLOATING
 from parenvs.graph.roles import free_instructions, with_roles
+from parenvs.graph.rules import Instruction, Kind, factors_of
 from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.problem import Partitioning
-from parenvs.tasks.partition.rules import Instruction, Kind, factors_of
 from parenvs.tasks.partition.space import PartitionSpace
 
 INSTANCES = ("vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48")

@@ -65,12 +65,12 @@ class Program:
 
     @property
     def roles(self) -> list[str]:
-        """Role of each leaf of the arguments, in order; an array without dimensions is a scalar."""
+        """Role of each leaf of the arguments, in order; numbers that no one trains are scalars."""
         role_of = jax.tree.map(
             lambda role, part: jax.tree.map(lambda _: role, part), self.truth, self.args
         )
         pairs = zip(jax.tree.leaves(role_of), jax.tree.leaves(self.args), strict=True)
-        return [role if leaf.shape else SCALAR for role, leaf in pairs]
+        return [role if leaf.shape or role == VARIABLE else SCALAR for role, leaf in pairs]
 
     @property
     def paths(self) -> list[str]:

@@ -31,9 +31,9 @@ import numpy as np
 
 from parenvs.graph.flops import ELEMENTWISE
 from parenvs.graph.graph import Phase, Role
+from parenvs.graph.rules import Kind
 from parenvs.tasks.partition.classes import DimensionClasses
 from parenvs.tasks.partition.factors import LINKED
-from parenvs.tasks.partition.rules import Kind
 
 ATTENTION, FEED_FORWARD, DENSE = "attention", "feed-forward", "dense"
 """Kinds of blocks."""

@@ -10,7 +10,7 @@ jax_that_verifies()
 
 from benchmarks.shardy import STRICTER, Case  # noqa: E402
 from benchmarks.single_ops import OPS  # noqa: E402
-from parenvs.tasks.partition import rules  # noqa: E402
+from parenvs.graph import rules  # noqa: E402
 
 pytestmark = pytest.mark.thorough
 

@@ -9,7 +9,7 @@ import pytest
 from cases import each
 
 from parenvs.errors import HloError
-from parenvs.tasks.partition.rules import RULES, Instruction, Kind, factors_of
+from parenvs.graph.rules import RULES, Instruction, Kind, factors_of
 
 K, C, R, I = Kind.KEPT, Kind.CONTRACTED, Kind.REDUCED, Kind.INDEXED  # noqa: E741
 CASES = {

@@ -1,0 +1,773 @@
+"""Programs whose inputs are hard to tell apart, each with the truth beside it. Needs JAX.
+
+Loops over layers that hand the weights on, ensembles, micro-batches and time as leading dimensions,
+gradients of gradients, scales and keys; and models of many kinds, from graphs to fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax, named_scope
+from programs import (
+    BATCH,
+    FROZEN,
+    MLP,
+    OPTIMISER,
+    SAMPLES,
+    SCALAR,
+    STACK,
+    STATISTICS,
+    TOKENS,
+    VARIABLE,
+    VECTORS,
+    AdamState,
+    Array,
+    Program,
+    Tree,
+    adam,
+    adam_program,
+    adam_state,
+    block,
+    convolve,
+    cross_entropy,
+    dense,
+    floats,
+    integers,
+    layer,
+    mlp,
+    sgd,
+)
+
+_KEYS = partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
+
+
+def network(weights: Tree, x: Array) -> Array:
+    """A perceptron with one hidden layer."""
+    return dense(weights["out"], jnp.tanh(dense(weights["up"], x)))
+
+
+def two_layers(inputs: int, hidden: int, outputs: int) -> Tree:
+    """Its weights."""
+    return {"up": layer(inputs, hidden), "out": layer(hidden, outputs)}
+
+
+def stepped(
+    loss: Callable[..., Array],
+    args: tuple[Tree, ...],
+    truth: tuple[Tree, ...],
+    update: Callable[[Tree, Tree], Tree] = sgd,
+) -> Program:
+    """``step(params, ...)`` that updates the first argument by its gradient alone."""
+
+    def step(params: Tree, *rest: Tree) -> Any:
+        value, gradients = jax.value_and_grad(loss)(params, *rest)
+        with named_scope("update"):
+            return update(gradients, params), value
+
+    def named(params: Tree, batch: Tree) -> Any:
+        return step(params, batch)
+
+    def with_more(params: Tree, batch: Tree, more: Tree) -> Any:
+        return step(params, batch, more)
+
+    function = named if len(args) == 2 else with_more
+    return Program(function, args, truth, loss, jax.value_and_grad(loss))
+
+
+# Loops over layers
+
+
+def scan_that_hands_on() -> Program:
+    """A scan over checkpointed blocks that returns their weights, as ``nnx.scan`` does."""
+
+    def forward(params: Tree, batch: Tree) -> tuple[Array, Tree]:
+        body = jax.checkpoint(lambda x, weights: (block(weights, x), weights))
+        x, blocks = lax.scan(body, params["embedding"][batch["tokens"]], params["blocks"])
+        loss = cross_entropy(dense(params["head"], x), batch["labels"])
+        return loss, {**params, "blocks": blocks}
+
+    gradients_of = jax.value_and_grad(forward, has_aux=True)
+
+    def step(state: Tree, batch: Tree) -> Any:
+        (value, params), gradients = gradients_of(state["params"], batch)
+        with named_scope("update"):
+            params, moments = adam(gradients, state["optimiser"], params)
+        return {"params": params, "optimiser": moments}, value
+
+    state = {"params": STACK, "optimiser": adam_state(STACK)}
+    return Program(
+        step,
+        (state, TOKENS),
+        ({"params": VARIABLE, "optimiser": OPTIMISER}, BATCH),
+        lambda state, batch: forward(state["params"], batch)[0],
+        lambda state, batch: gradients_of(state["params"], batch),
+    )
+
+
+def update_by_scan() -> Program:
+    """Plain gradient descent on stacked weights, layer by layer in a scan of its own."""
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        x = params["embedding"][batch["tokens"]]
+        x, _ = lax.scan(lambda x, weights: (block(weights, x), None), x, params["blocks"])
+        return cross_entropy(dense(params["head"], x), batch["labels"])
+
+    def update(gradients: Tree, params: Tree) -> Tree:
+        new = sgd(gradients, params)
+
+        def one(_: None, pair: tuple[Tree, Tree]) -> tuple[None, Tree]:
+            return None, sgd(*pair)
+
+        blocks = lax.scan(one, None, (gradients["blocks"], params["blocks"]))[1]
+        return {**new, "blocks": blocks}
+
+    return stepped(loss, (STACK, TOKENS), (VARIABLE, BATCH), update)
+
+
+# Ensembles, micro-batches and time as leading dimensions
+
+MEMBERS = 5
+
+
+def _members(tree: Tree) -> Tree:
+    """Abstract arrays with the members of an ensemble in front."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((MEMBERS, *x.shape), x.dtype), tree)
+
+
+def _regression(params: Tree, batch: Tree) -> Array:
+    return jnp.mean((network(params, batch["x"]) - batch["y"]) ** 2)
+
+
+REGRESSION = {"x": floats(SAMPLES, 16), "y": floats(SAMPLES, 1)}
+
+
+def _ensemble(batch: Tree, axes: Any) -> Program:
+    params = two_layers(16, 32, 1)
+
+    def each(params: Tree, batch: Tree) -> Array:
+        return jax.vmap(_regression, in_axes=(0, axes))(params, batch).sum()
+
+    def step(params: Tree, opt_state: AdamState, batch: Tree) -> Any:
+        value, gradients = jax.value_and_grad(each)(params, batch)
+        with named_scope("update"):
+            params, opt_state = jax.vmap(adam)(gradients, opt_state, params)
+        return params, opt_state, value
+
+    return Program(
+        step,
+        (_members(params), _members(adam_state(params)), batch),
+        (VARIABLE, OPTIMISER, BATCH),
+        lambda params, opt_state, batch: each(params, batch),
+        lambda params, opt_state, batch: jax.value_and_grad(each)(params, batch),
+    )
+
+
+def ensemble() -> Program:
+    """Five models side by side that see the same batch; each has a counter of its own."""
+    return _ensemble(REGRESSION, None)
+
+
+def ensemble_with_own_batches() -> Program:
+    """Five models side by side, each of which sees a batch of its own."""
+    return _ensemble(_members(REGRESSION), 0)
+
+
+def micro_batches_in_front() -> Program:
+    """Gradients are summed over the leading dimension of the batch, (4, samples, features)."""
+    parts = 4
+    batch = {"x": floats(parts, SAMPLES // parts, 16), "y": integers(parts, SAMPLES // parts)}
+
+    def total(compute: Any, params: Tree, batch: Tree) -> Any:
+        shapes = jax.eval_shape(compute, params, jax.tree.map(lambda x: x[0], batch))
+        start = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+        def add(total: Tree, part: Tree) -> tuple[Tree, None]:
+            return jax.tree.map(jnp.add, total, compute(params, part)), None
+
+        return lax.scan(add, start, batch)[0]
+
+    def step(params: Tree, opt_state: AdamState, batch: Tree) -> Any:
+        value, gradients = total(jax.value_and_grad(mlp), params, batch)
+        with named_scope("update"):
+            params, opt_state = adam(gradients, opt_state, params)
+        return params, opt_state, value
+
+    return Program(
+        step,
+        (MLP, adam_state(MLP), batch),
+        (VARIABLE, OPTIMISER, BATCH),
+        lambda params, opt_state, batch: total(mlp, params, batch),
+        lambda params, opt_state, batch: total(jax.value_and_grad(mlp), params, batch),
+    )
+
+
+RECURRENT = {"input": floats(16, 32), "hidden": floats(32, 32), "head": layer(32, 4)}
+
+
+def _recurrent(params: Tree, x: Array) -> Array:
+    """States of a recurrent network, over a leading dimension of time."""
+
+    def cell(hidden: Array, x: Array) -> tuple[Array, Array]:
+        hidden = jnp.tanh(x @ params["input"] + hidden @ params["hidden"])
+        return hidden, hidden
+
+    return lax.scan(cell, jnp.zeros((SAMPLES, 32)), x)[1]
+
+
+def time_in_front() -> Program:
+    """A recurrent network whose data are (time, samples, features)."""
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        out = dense(params["head"], _recurrent(params, batch["x"]))
+        return jnp.mean((out - batch["y"]) ** 2)
+
+    batch = {"x": floats(7, SAMPLES, 16), "y": floats(7, SAMPLES, 4)}
+    return stepped(loss, (RECURRENT, batch), (VARIABLE, BATCH))
+
+
+def tokens_with_time_in_front() -> Program:
+    """The same with tokens, whose embeddings a scan goes through."""
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        out = _recurrent(params, params["embedding"][batch["tokens"]])
+        return cross_entropy(dense(params["head"], out), batch["labels"])
+
+    params = {**RECURRENT, "embedding": floats(50, 16)}
+    batch = {"tokens": integers(7, SAMPLES), "labels": integers(7, SAMPLES)}
+    return stepped(loss, (params, batch), (VARIABLE, BATCH))
+
+
+# Gradients of gradients
+
+
+def inner_steps() -> Program:
+    """MAML: the loss is that of weights after a step of gradient descent."""
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        gradients = jax.grad(_regression)(params, {"x": batch["x"], "y": batch["y"]})
+        return _regression(sgd(gradients, params), {"x": batch["query"], "y": batch["answer"]})
+
+    batch = {**REGRESSION, "query": floats(SAMPLES, 16), "answer": floats(SAMPLES, 1)}
+    return adam_program(loss, two_layers(16, 32, 1), batch)
+
+
+def gradient_penalty() -> Program:
+    """A critic whose gradient by its inputs is held at a norm of one."""
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        def critic(x: Array) -> Array:
+            return network(params, x).sum()
+
+        slope = jax.grad(critic)(batch["mixed"])
+        norm = jnp.sqrt((slope**2).sum(-1) + 1e-6)
+        spread = critic(batch["fake"]) - critic(batch["real"])
+        return spread / SAMPLES + 10 * jnp.mean((norm - 1) ** 2)
+
+    batch = {name: floats(SAMPLES, 16) for name in ("real", "fake", "mixed")}
+    return adam_program(loss, two_layers(16, 32, 1), batch)
+
+
+def energy_and_forces() -> Program:
+    """An interatomic potential: forces are gradients of the energy by positions."""
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        def energy(positions: Array) -> Array:
+            distance = positions[:, :, None] - positions[:, None]
+            features = jnp.exp(-(distance**2)).sum(2)
+            return network(params, features).sum()
+
+        value, slope = jax.value_and_grad(energy)(batch["positions"])
+        error = jnp.mean((slope + batch["forces"]) ** 2)
+        return error + (value - batch["energy"].sum()) ** 2
+
+    atoms = {"positions": floats(SAMPLES, 6, 3), "forces": floats(SAMPLES, 6, 3)}
+    return adam_program(loss, two_layers(3, 32, 1), {**atoms, "energy": floats(SAMPLES)})
+
+
+# Scales, counters and keys
+
+
+def dynamic_loss_scale() -> Program:
+    """A scale of the loss that halves where a gradient is not finite, and doubles at times."""
+
+    def step(params: Tree, opt_state: AdamState, scaling: Tree, batch: Tree) -> Any:
+        scale = scaling["scale"]
+        value, gradients = jax.value_and_grad(lambda p: mlp(p, batch) * scale)(params)
+        with named_scope("update"):
+            gradients = jax.tree.map(lambda g: g / scale, gradients)
+            finite = jnp.all(jnp.array([jnp.isfinite(g).all() for g in jax.tree.leaves(gradients)]))
+            new = adam(gradients, opt_state, params)
+            params, opt_state = jax.tree.map(
+                lambda new, old: jnp.where(finite, new, old), new, (params, opt_state)
+            )
+            good = jnp.where(finite, scaling["good"] + 1, 0)
+            grown = jnp.where(good >= 200, scale * 2, scale)
+            scaling = {"scale": jnp.where(finite, grown, scale / 2), "good": good % 200}
+        return params, opt_state, scaling, value
+
+    args = (MLP, adam_state(MLP), {"scale": floats(), "good": integers()}, VECTORS)
+    return Program(
+        step,
+        args,
+        (VARIABLE, OPTIMISER, SCALAR, BATCH),
+        lambda params, opt_state, scaling, batch: mlp(params, batch),
+        lambda params, opt_state, scaling, batch: jax.value_and_grad(mlp)(params, batch),
+    )
+
+
+def keys_of_layers() -> Program:
+    """A key for the dropout of every layer, in one array of (layers, 2)."""
+
+    def loss(params: Tree, batch: Tree, keys: Array) -> Array:
+        x = batch["x"]
+        for weights, key in zip(params["layers"], keys, strict=True):
+            x = jax.nn.relu(dense(weights, x))
+            x = jnp.where(jax.random.bernoulli(key, 0.9, x.shape), x, 0.0)
+        return cross_entropy(dense(params["head"], x), batch["y"])
+
+    return stepped(loss, (MLP, VECTORS, _KEYS((2, 2))), (VARIABLE, BATCH, SCALAR))
+
+
+def keys_of_samples() -> Program:
+    """A key for the noise of every sample."""
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        noise = jax.vmap(lambda key: jax.random.normal(key, (16,)))(batch["keys"])
+        return mlp(params, {"x": batch["x"] + noise, "y": batch["y"]})
+
+    return stepped(loss, (MLP, {**VECTORS, "keys": _KEYS((SAMPLES, 2))}), (VARIABLE, BATCH))
+
+
+# Paths that collide
+
+
+def bootstrap() -> Program:
+    """BYOL: a target network of the same paths as the online one follows it."""
+
+    def loss(params: Tree, target: Tree, batch: Tree) -> Array:
+        online = network(params, batch["one"])
+        aim = lax.stop_gradient(network(target, batch["two"]))
+        return jnp.mean((online - aim) ** 2)
+
+    def step(params: Tree, target: Tree, opt_state: AdamState, batch: Tree) -> Any:
+        value, gradients = jax.value_and_grad(loss)(params, target, batch)
+        with named_scope("update"):
+            params, opt_state = adam(gradients, opt_state, params)
+            target = jax.tree.map(lambda t, p: 0.99 * t + 0.01 * p, target, params)
+        return params, target, opt_state, value
+
+    weights, views = two_layers(16, 32, 8), {n: floats(SAMPLES, 16) for n in ("one", "two")}
+    return Program(
+        step,
+        (weights, weights, adam_state(weights), views),
+        (VARIABLE, FROZEN, OPTIMISER, BATCH),
+        lambda params, target, opt_state, batch: loss(params, target, batch),
+        lambda params, target, opt_state, batch: jax.value_and_grad(loss)(params, target, batch),
+    )
+
+
+def distillation() -> Program:
+    """A student learns what a teacher of the same paths says."""
+
+    def loss(student: Tree, teacher: Tree, batch: Tree) -> Array:
+        aim = jax.nn.softmax(network(teacher, batch["x"]))
+        return -(aim * jax.nn.log_softmax(network(student, batch["x"]))).sum(-1).mean()
+
+    def step(student: Tree, teacher: Tree, batch: Tree) -> Any:
+        value, gradients = jax.value_and_grad(loss)(student, teacher, batch)
+        with named_scope("update"):
+            return sgd(gradients, student), value
+
+    args = (two_layers(16, 8, 10), two_layers(16, 64, 10), {"x": floats(SAMPLES, 16)})
+    return Program(
+        step, args, (VARIABLE, FROZEN, BATCH), loss, lambda *args: jax.value_and_grad(loss)(*args)
+    )
+
+
+# Models of many kinds
+
+
+def graph_network() -> Program:
+    """Messages along the edges of one graph, summed at the nodes."""
+    params = {"message": layer(16, 16), "update": layer(32, 16), "out": layer(16, 3)}
+    batch = {
+        "nodes": floats(SAMPLES, 16),
+        "senders": integers(60),
+        "receivers": integers(60),
+        "labels": integers(SAMPLES),
+    }
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        x = batch["nodes"]
+        for _ in range(2):
+            messages = jax.nn.relu(dense(params["message"], x[batch["senders"]]))
+            heard = jax.ops.segment_sum(messages, batch["receivers"], num_segments=SAMPLES)
+            x = jax.nn.relu(dense(params["update"], jnp.concatenate([x, heard], -1)))
+        return cross_entropy(dense(params["out"], x), batch["labels"])
+
+    return adam_program(loss, params, batch)
+
+
+def variational_autoencoder() -> Program:
+    """Codes are drawn with a key that the step is given."""
+
+    def loss(params: Tree, images: Array, key: Array) -> Array:
+        hidden = jnp.tanh(dense(params["encoder"], images))
+        mean, spread = dense(params["mean"], hidden), dense(params["spread"], hidden)
+        code = mean + jnp.exp(spread) * jax.random.normal(key, mean.shape)
+        again = network(params["decoder"], code)
+        divergence = 0.5 * (jnp.exp(2 * spread) + mean**2 - 1 - 2 * spread).sum(-1)
+        return jnp.mean(((again - images) ** 2).sum(-1) + divergence)
+
+    params = {
+        "encoder": layer(36, 32),
+        "mean": layer(32, 4),
+        "spread": layer(32, 4),
+        "decoder": two_layers(4, 32, 36),
+    }
+    return stepped(loss, (params, floats(SAMPLES, 36), _KEYS((2,))), (VARIABLE, BATCH, SCALAR))
+
+
+def vision_transformer() -> Program:
+    """Patches with a class token and learned positions."""
+    params = {
+        "patch": floats(4, 4, 3, 16),
+        "token": floats(1, 1, 16),
+        "position": floats(1, 5, 16),
+        "block": {"up": floats(16, 32), "down": floats(32, 16), "scale": floats(16)},
+        "mix": {name: floats(16, 16) for name in ("query", "key", "value")},
+        "head": layer(16, 10),
+    }
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        numbers = ("NHWC", "HWIO", "NHWC")
+        x = lax.conv_general_dilated(
+            batch["images"], params["patch"], (4, 4), "VALID", dimension_numbers=numbers
+        ).reshape(SAMPLES, 4, 16)
+        token = jnp.broadcast_to(params["token"], (SAMPLES, 1, 16))
+        x = jnp.concatenate([token, x], axis=1) + params["position"]
+        query, key, value = (x @ params["mix"][name] for name in ("query", "key", "value"))
+        x = x + jax.nn.softmax(query @ key.swapaxes(1, 2) / 4) @ value
+        return cross_entropy(dense(params["head"], block(params["block"], x)[:, 0]), batch["y"])
+
+    return adam_program(loss, params, {"images": floats(SAMPLES, 8, 8, 3), "y": integers(SAMPLES)})
+
+
+def contrast() -> Program:
+    """CLIP: images and texts of a batch against each other, with a trained temperature."""
+    params = {
+        "image": two_layers(20, 32, 8),
+        "words": floats(50, 12),
+        "text": two_layers(12, 32, 8),
+        "temperature": floats(),
+    }
+
+    def unit(x: Array) -> Array:
+        return x * lax.rsqrt((x * x).sum(-1, keepdims=True) + 1e-6)
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        one = unit(network(params["image"], batch["image"]))
+        two = unit(network(params["text"], params["words"][batch["text"]].mean(1)))
+        logits = one @ two.T * jnp.exp(params["temperature"])
+        pairs = jnp.arange(SAMPLES)
+        return cross_entropy(logits, pairs) + cross_entropy(logits.T, pairs)
+
+    batch = {"image": floats(SAMPLES, 20), "text": integers(SAMPLES, 6)}
+    program = adam_program(loss, params, batch)
+    state: Any = adam_state({**dict.fromkeys(params, OPTIMISER), "temperature": SCALAR})
+    return Program(
+        program.function,
+        program.args,
+        ({**dict.fromkeys(params, VARIABLE)}, state._replace(count=SCALAR), BATCH),
+        program.loss,
+        program.gradients,
+    )
+
+
+def state_space() -> Program:
+    """A selective state space, by an associative scan over time."""
+    params = {
+        "embedding": floats(50, 16),
+        "decay": floats(16, 4),
+        "rate": layer(16, 16),
+        "write": floats(16, 4),
+        "read": floats(16, 4),
+        "skip": floats(16),
+        "head": layer(16, 50),
+    }
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        x = params["embedding"][batch["tokens"]]
+        rate = jax.nn.softplus(dense(params["rate"], x))[..., None]
+        keep = jnp.exp(-rate * jnp.exp(params["decay"]))
+        new = rate * (x @ params["write"])[..., None, :] * x[..., None]
+
+        def join(one: tuple[Array, Array], two: tuple[Array, Array]) -> tuple[Array, Array]:
+            return one[0] * two[0], two[0] * one[1] + two[1]
+
+        state = lax.associative_scan(join, (keep, new), axis=1)[1]
+        y = (state * (x @ params["read"])[..., None, :]).sum(-1) + params["skip"] * x
+        return cross_entropy(dense(params["head"], y), batch["labels"])
+
+    batch = {"tokens": integers(SAMPLES, 8), "labels": integers(SAMPLES, 8)}
+    return adam_program(loss, params, batch)
+
+
+def coupling_flow() -> Program:
+    """A normalising flow whose masks are an argument that is never trained."""
+
+    def loss(params: Tree, masks: Array, x: Array) -> Array:
+        total = jnp.zeros(SAMPLES)
+        for weights, mask in zip(params, masks, strict=True):
+            scale, shift = jnp.split(network(weights, x * mask), 2, axis=-1)
+            scale = jnp.tanh(scale) * (1 - mask)
+            x = x * jnp.exp(scale) + shift * (1 - mask)
+            total = total + scale.sum(-1)
+        return (0.5 * (x * x).sum(-1) - total).mean()
+
+    params = [two_layers(6, 32, 12), two_layers(6, 32, 12)]
+    args = (params, floats(2, 6), floats(SAMPLES, 6))
+    return stepped(loss, args, (VARIABLE, FROZEN, BATCH))
+
+
+def physics() -> Program:
+    """A network that solves a wave equation: second derivatives by its inputs are the loss."""
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        def field(point: Array) -> Array:
+            return network(params, point)[0]
+
+        curvature = jax.vmap(jax.hessian(field))(batch["points"])
+        inside = curvature[:, 0, 0] - curvature[:, 1, 1]
+        edge = jax.vmap(field)(batch["edge"]) - batch["value"]
+        return jnp.mean(inside**2) + jnp.mean(edge**2)
+
+    batch = {"points": floats(SAMPLES, 2), "edge": floats(SAMPLES, 2), "value": floats(SAMPLES)}
+    return adam_program(loss, two_layers(2, 32, 1), batch)
+
+
+def recommendation() -> Program:
+    """Embeddings of categories and their products with each other, beside dense features."""
+    params = {
+        "tables": [floats(100, 8), floats(30, 8), floats(70, 8)],
+        "dense": two_layers(13, 32, 8),
+        "top": two_layers(14, 32, 1),
+    }
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        low = network(params["dense"], batch["dense"])
+        found = [table[batch["category"][:, k]] for k, table in enumerate(params["tables"])]
+        together = jnp.stack([low, *found], axis=1)
+        products = jnp.einsum("bid,bjd->bij", together, together)
+        rows, columns = jnp.triu_indices(4, 1)
+        picked = products[:, rows, columns]
+        logit = network(params["top"], jnp.concatenate([low, picked], -1))[:, 0]
+        return jnp.mean(jax.nn.softplus(logit) - batch["click"] * logit)
+
+    batch = {
+        "dense": floats(SAMPLES, 13),
+        "category": integers(SAMPLES, 3),
+        "click": floats(SAMPLES),
+    }
+    return adam_program(loss, params, batch)
+
+
+def actor_and_critic() -> Program:
+    """Advantages by a scan back in time over data that are (time, samples, ...)."""
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        values = network(params["critic"], batch["seen"])[..., 0]
+
+        def back(total: Array, reward: Array) -> tuple[Array, Array]:
+            total = reward + 0.99 * total
+            return total, total
+
+        rewards = batch["rewards"]
+        returns = lax.scan(back, jnp.zeros(SAMPLES), rewards, reverse=True)[1]
+        gain = lax.stop_gradient(returns - values)
+        logits = jax.nn.log_softmax(network(params["actor"], batch["seen"]))
+        taken = jnp.take_along_axis(logits, batch["actions"][..., None], -1)[..., 0]
+        return jnp.mean((values - returns) ** 2 - taken * gain)
+
+    batch = {
+        "seen": floats(9, SAMPLES, 5),
+        "actions": integers(9, SAMPLES),
+        "rewards": floats(9, SAMPLES),
+    }
+    params = {"actor": two_layers(5, 32, 4), "critic": two_layers(5, 32, 1)}
+    return adam_program(loss, params, batch)
+
+
+def diffusion() -> Program:
+    """Noise of a drawn strength is predicted; an average of the weights follows them."""
+
+    def loss(params: Tree, schedule: Tree, x: Array, key: Array) -> Array:
+        one, two = jax.random.split(key)
+        times = jax.random.randint(one, (SAMPLES,), 0, 100)
+        noise = jax.random.normal(two, x.shape)
+        kept = schedule["kept"][times][:, None]
+        mixed = jnp.sqrt(kept) * x + jnp.sqrt(1 - kept) * noise
+        return jnp.mean((network(params, mixed) - noise) ** 2)
+
+    def step(state: Tree, schedule: Tree, x: Array, key: Array) -> Any:
+        params = state["params"]
+        value, gradients = jax.value_and_grad(loss)(params, schedule, x, key)
+        with named_scope("update"):
+            params = sgd(gradients, params)
+            average = jax.tree.map(lambda a, p: 0.99 * a + 0.01 * p, state["average"], params)
+        return {"params": params, "average": average}, value
+
+    weights = two_layers(12, 32, 12)
+    return Program(
+        step,
+        (
+            {"params": weights, "average": weights},
+            {"kept": floats(100)},
+            floats(SAMPLES, 12),
+            _KEYS((2,)),
+        ),
+        ({"params": VARIABLE, "average": OPTIMISER}, FROZEN, BATCH, SCALAR),
+        lambda state, *rest: loss(state["params"], *rest),
+        lambda state, *rest: jax.value_and_grad(loss)(state["params"], *rest),
+    )
+
+
+def hypernetwork() -> Program:
+    """A network that makes the weights of another one, for each sample its own."""
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        made = network(params["maker"], batch["task"]).reshape(SAMPLES, 6, 4)
+        x = jnp.einsum("bi,bio->bo", batch["x"], made) + params["bias"]
+        return jnp.mean((dense(params["head"], jnp.tanh(x)) - batch["y"]) ** 2)
+
+    params = {"maker": two_layers(9, 32, 24), "bias": floats(4), "head": layer(4, 2)}
+    batch = {"task": floats(SAMPLES, 9), "x": floats(SAMPLES, 6), "y": floats(SAMPLES, 2)}
+    return adam_program(loss, params, batch)
+
+
+def equilibrium() -> Program:
+    """A fixed point of one layer, found without a gradient, which the last step alone has."""
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        def once(z: Array) -> Array:
+            return jnp.tanh(z @ params["inner"] + dense(params["outer"], batch["x"]))
+
+        start = jnp.zeros((SAMPLES, 32))
+        z = lax.stop_gradient(lax.fori_loop(0, 6, lambda _, z: once(z), start))
+        return cross_entropy(dense(params["head"], once(z)), batch["y"])
+
+    params = {"inner": floats(32, 32), "outer": layer(16, 32), "head": layer(32, 10)}
+    return adam_program(loss, params, VECTORS)
+
+
+def quantised_base() -> Program:
+    """QLoRA: adapters beside a base of small whole numbers with a scale for each column."""
+    base = {
+        "kernel": jax.ShapeDtypeStruct((16, 64), jnp.int8),
+        "scale": floats(64),
+        "head": floats(64, 10),
+    }
+
+    def loss(adapters: Tree, base: Tree, batch: Tree) -> Array:
+        kernel = base["kernel"].astype(jnp.float32) * base["scale"]
+        x = batch["x"] @ kernel + batch["x"] @ adapters["a"] @ adapters["b"]
+        return cross_entropy(jax.nn.relu(x) @ base["head"], batch["y"])
+
+    adapters = {"a": floats(16, 2), "b": floats(2, 64)}
+    return stepped(loss, (adapters, base, VECTORS), (VARIABLE, FROZEN, BATCH))
+
+
+def sharpness() -> Program:
+    """SAM: the gradient is taken where the loss rises most, a small step away."""
+
+    def moved(params: Tree, batch: Tree) -> Tree:
+        gradients = jax.grad(mlp)(params, batch)
+        norm = jnp.sqrt(sum(jnp.sum(g * g) for g in jax.tree.leaves(gradients)))
+        return jax.tree.map(lambda p, g: p + 0.05 * g / norm, params, gradients)
+
+    def step(params: Tree, batch: Tree) -> Any:
+        value, gradients = jax.value_and_grad(mlp)(moved(params, batch), batch)
+        with named_scope("update"):
+            return sgd(gradients, params), value
+
+    return Program(
+        step,
+        (MLP, VECTORS),
+        (VARIABLE, BATCH),
+        lambda params, batch: mlp(params, batch) + mlp(params, batch),
+        lambda params, batch: jax.value_and_grad(mlp)(moved(params, batch), batch),
+    )
+
+
+def running_normaliser() -> Program:
+    """Inputs are normalised by running moments of their own."""
+    params = {"stem": floats(3, 3, 3, 8), "head": layer(8, 10)}
+    batch = {"images": floats(SAMPLES, 6, 6, 3), "y": integers(SAMPLES)}
+
+    def loss(params: Tree, moments: Tree, batch: Tree) -> tuple[Array, Tree]:
+        images = batch["images"]
+        x = (images - moments["mean"]) * lax.rsqrt(moments["square"] + 1e-5)
+        new = {
+            "mean": 0.9 * moments["mean"] + 0.1 * images.mean((0, 1, 2)),
+            "square": 0.9 * moments["square"] + 0.1 * (images**2).mean((0, 1, 2)),
+        }
+        x = jax.nn.relu(convolve(params["stem"], x)).mean((1, 2))
+        return cross_entropy(dense(params["head"], x), batch["y"]), new
+
+    gradients_of = jax.value_and_grad(loss, has_aux=True)
+
+    def step(params: Tree, moments: Tree, batch: Tree) -> Any:
+        (value, moments), gradients = gradients_of(params, moments, batch)
+        with named_scope("update"):
+            return sgd(gradients, params), moments, value
+
+    return Program(
+        step,
+        (params, {"mean": floats(3), "square": floats(3)}, batch),
+        (VARIABLE, STATISTICS, BATCH),
+        lambda *args: loss(*args)[0],
+        gradients_of,
+    )
+
+
+HARD_PROGRAMS: dict[str, Callable[[], Program]] = {
+    program.__name__: program
+    for program in (
+        scan_that_hands_on,
+        update_by_scan,
+        ensemble,
+        ensemble_with_own_batches,
+        micro_batches_in_front,
+        time_in_front,
+        tokens_with_time_in_front,
+        inner_steps,
+        gradient_penalty,
+        energy_and_forces,
+        dynamic_loss_scale,
+        keys_of_layers,
+        keys_of_samples,
+        bootstrap,
+        distillation,
+        graph_network,
+        variational_autoencoder,
+        vision_transformer,
+        contrast,
+        state_space,
+        coupling_flow,
+        physics,
+        recommendation,
+        actor_and_critic,
+        diffusion,
+        hypernetwork,
+        equilibrium,
+        quantised_base,
+        sharpness,
+        running_normaliser,
+    )
+}
+"""Name -> what makes the program."""
