@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
@@ -108,13 +108,14 @@ def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Expo
     kept = {*outputs, *(value.name for value in updated.values())}
     needed = _needed(graph, kept)
     trained = _needed(graph, set(outputs))
+    reached = _needed(graph, set(outputs), _has_gradient)
     frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
     first = _first_names(module)
     names = argument_names(module, positional, whole.targets)
     notes = list(whole.notes)
     inputs, nodes = [], []
     specs = {spec.arg.name: spec for spec in signature.input_specs}
-    unused = []
+    unused, constant = [], []
     for node in graph.nodes:
         if node.op == "placeholder":
             spec = specs[node.name]
@@ -127,7 +128,9 @@ def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Expo
                 if node not in trained:
                     unused.append(path)
                     continue
-                told = "frozen" if target in frozen else "weight"
+                told = "frozen" if target in frozen or node not in reached else "weight"
+                if told == "frozen" and target not in frozen:
+                    constant.append(path)
             elif kind == "BUFFER":
                 told = "statistics" if path in updated else "buffer"
             elif kind == "CONSTANT_TENSOR":
@@ -151,6 +154,12 @@ def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Expo
     if unused:
         more = f" and {len(unused) - 3:,} more" if len(unused) > 3 else ""
         notes.append(f"the loss does not need {', '.join(unused[:3])}{more}; left out")
+    if constant:
+        more = f" and {len(constant) - 3:,} more" if len(constant) > 3 else ""
+        notes.append(
+            f"no gradient reaches {', '.join(constant[:3])}{more} (torch.no_grad, detach, or whole "
+            "numbers made of it); taken as frozen, without optimiser state"
+        )
     return Exported(title, tuple(inputs), tuple(nodes), Value(outputs[0]), updated, tuple(notes))
 
 
@@ -161,15 +170,23 @@ def _first_names(module: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(tensor), name) for name, tensor in named}
 
 
-def _needed(graph: Any, names: set[str]) -> set[Any]:
-    """The nodes that those of ``names`` are made of, they included."""
+def _has_gradient(node: Any) -> bool:
+    """Whether a gradient goes through a node: not where it is stopped, nor to whole numbers."""
+    value = node.meta.get("val")
+    whole = isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex())
+    return not whole and node.target is not torch.ops.parenvs.stop_gradient.default
+
+
+def _needed(graph: Any, names: set[str], through: Callable[[Any], bool] | None = None) -> set[Any]:
+    """The nodes that those of ``names`` are made of, they included; only ``through`` some."""
     found: set[Any] = set()
     waiting = [node for node in graph.nodes if node.name in names]
     while waiting:
         node = waiting.pop()
         if node not in found:
             found.add(node)
-            waiting.extend(node.all_input_nodes)
+            if through is None or through(node):
+                waiting.extend(node.all_input_nodes)
     return found
 
 

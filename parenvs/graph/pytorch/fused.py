@@ -106,6 +106,7 @@ def _taken_apart(node: Node, users: Mapping[str, list[Node]]) -> int:
         return 0
     outputs = node.result.shape[-1]
     counts = set()
+    taken: set[int] = set()  # outputs that slices take
     waiting = [node]
     while waiting:
         made = waiting.pop()
@@ -124,6 +125,7 @@ def _taken_apart(node: Node, users: Mapping[str, list[Node]]) -> int:
                 length = end - start
                 fits = length > 0 and outputs % length == 0 and start % length == 0
                 counts.add(outputs // length if fits else 0)
+                taken.update(range(start, end))
             elif user.operation == "view":
                 count = _split_off(shape, user.result.shape, outputs)
                 if count is None:
@@ -136,6 +138,8 @@ def _taken_apart(node: Node, users: Mapping[str, list[Node]]) -> int:
                 waiting.append(user)
             else:
                 return 0
+    if taken and len(taken) < outputs:
+        return 0  # some outputs of one layer, no layers side by side
     return counts.pop() if len(counts) == 1 else 0
 
 

@@ -109,6 +109,58 @@ def test_gradients__stop_where_the_module_says():
     assert agreement(Dense(returned=returned), (BATCH,)).gradient_error < 1e-12
 
 
+class Student(torch.nn.Module):
+    """Learns what a teacher says; codes are the nearest of a table, which is looked at alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.teacher, self.student = torch.nn.Linear(4, 6), torch.nn.Linear(4, 6)
+        self.table = torch.nn.Parameter(torch.ones(6, 6))
+
+    def forward(self, x):
+        with torch.no_grad():
+            aim = self.teacher(x).softmax(-1)
+        out = self.student(x)
+        nearest = torch.cdist(out, self.table).argmin(-1)
+        return -(aim * out.log_softmax(-1)).sum(-1)[nearest].mean()
+
+
+def test_roles__weights_without_a_gradient_are_frozen_and_said_to_be():
+    """Each requires one, but is used under ``no_grad``, or for whole numbers, alone."""
+    with pytest.warns(UserWarning, match="no gradient reaches table, teacher/weight, teacher/bias"):
+        graph = from_torch(Student(), BATCH)
+    roles = {p: Role(r).name for p, r in zip(graph.paths, graph.parameter_role, strict=True)}
+    assert {path for path, role in roles.items() if role == "FROZEN"} == {
+        "table",
+        "teacher/weight",
+        "teacher/bias",
+    }
+    assert {path for path, role in roles.items() if role == "OPTIMISER"} == {
+        f"{state}/student/{name}" for state in "mv" for name in ("weight", "bias")
+    }
+
+
+class Gate(torch.nn.Module):
+    """Takes some slices of a layer's outputs, of which there are ``width``."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.dense = torch.nn.Linear(4, width)
+
+    def forward(self, x):
+        y = self.dense(x)
+        return (y[:, :4] * y[:, 4:8].sigmoid()).square().mean()
+
+
+def test_fused__slices_have_to_take_all_outputs():
+    def shape(width):
+        graph = from_torch(Gate(width), BATCH)
+        return graph.shape(int(graph.parameter_tensor[graph.paths.index("dense/weight")]))
+
+    assert shape(8) == (2, 4, 4)
+    assert shape(16) == (16, 4)
+
+
 def test_errors__name_the_operation_and_the_submodule():
     class Inner(torch.nn.Module):
         def forward(self, x):
