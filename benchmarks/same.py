@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
@@ -35,6 +35,8 @@ Parts = dict[str, Any]
 ENDS, STEPS, BATCH = 3, 300, 3
 """Episodes of a single environment; maximum number of steps; environments of a batch."""
 SEED = 42
+PARTS = ("observation", "reward", "over", "cut", "info")
+"""What a step returns."""
 ENVIRONMENTS: dict[str, list[dict[str, Any]]] = {
     "DataParallel-v0": [
         {}, {"instance": "bert-48", "cluster": "B", "reward": "step_time"},
@@ -331,7 +333,8 @@ def single(env_id: str, arguments: dict[str, Any]) -> Parts:
         if hasattr(plan, "to_json"):
             tape.add("plan", plan_json(plan))
     if over:
-        tape.add("after the end", env.step(0)[1:3])
+        for part, value in zip(PARTS, env.step(0), strict=True):
+            tape.add(f"after the end, {part}", value)
     return tape.parts()
 
 
@@ -453,9 +456,11 @@ def cases() -> Iterator[tuple[str, str, Callable[[], Parts]]]:
         yield "sets", name, partial(members, name)
     for kind in ("numbered", "pipeline", "order", "sharding", "hybrid", "hetero-8", "hetero-64"):
         numbers = range(20 if kind != "sharding" else 6)
-        yield "drawn problems", kind, lambda k=kind, n=numbers: {
-            f"{k} {x}": digest(drawn(k, x)) for x in n
-        }
+        yield (
+            "drawn problems",
+            kind,
+            lambda k=kind, n=numbers: {f"{k} {x}": digest(drawn(k, x)) for x in n},
+        )
     for env_id, forms in ENVIRONMENTS.items():
         for arguments in forms:
             name = f"{env_id} {json.dumps(arguments)[1:-1]}".strip()
@@ -481,6 +486,10 @@ def cases() -> Iterator[tuple[str, str, Callable[[], Parts]]]:
 
 def write(out: Path, words: list[str]) -> None:
     """Run the cases of the imported checkout whose name holds one of the words, or all."""
+    import parenvs
+
+    if Path.cwd() not in Path(parenvs.__file__).parents:
+        raise SystemExit(f"{parenvs.__file__} is not of {Path.cwd()}")
     found: dict[str, Parts] = {}
     for kind, name, run in cases():
         case, begin = f"{kind} | {name}", time.perf_counter()
@@ -511,12 +520,15 @@ def compared(before: Path, after: Path) -> tuple[str, int]:
         keys = [key for key in {**old, **new} if key.startswith(f"{kind} | ")]
         other = [key for key in keys if old.get(key) != new.get(key)]
         count = len({key.rpartition(" | ")[0] for key in keys})
-        rows.append(f"| {kind} | {count} | {len(keys):,} | {len(keys) - len(other):,} | {len(other)} |")
+        rows.append(
+            f"| {kind} | {count} | {len(keys):,} | {len(keys) - len(other):,} | {len(other)} |"
+        )
         for key in other:
             found = (words for pattern, words in EXPLAINED if re.search(pattern, key))
             why[next(found, "")].append(key)
     lines = [
-        "# Two checkouts, to the last bit", "`python benchmarks/same.py compare`", 
+        "# Two checkouts, to the last bit",
+        "`python benchmarks/same.py compare`",
         "| kind | cases | parts | equal | other |\n|:--|--:|--:|--:|--:|\n" + "\n".join(rows),
     ]
     for words, keys in sorted(why.items()):
@@ -542,7 +554,7 @@ def main() -> int:
         return 0
     root, out = options.first.resolve(), options.second.resolve()
     command = [sys.executable, str(Path(__file__).resolve()), "write", ".", str(out)]
-    threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     inside = {**os.environ, **threads, "PYTHONPATH": str(root)}
     return subprocess.run([*command, *options.words], cwd=root, env=inside, check=False).returncode
 

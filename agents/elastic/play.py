@@ -43,8 +43,7 @@ def seeds(problem: Elastic, seed: int) -> range:
 
 def load(name: str) -> Elastic:
     """Load a problem: ``SET/NAME`` of a shipped set, or ``TRACE/MODEL``."""
-    set_name, _, member = name.partition("/")
-    return load_elastic(name) if set_name.startswith("elastic-") else load_elastic(set_name, member)
+    return load_elastic(name)
 
 
 def play(job: dict[str, Any]) -> dict[str, Plans]:

@@ -1,4 +1,4 @@
-"""Draw version 2: the sequence of problems that belongs to a seed, each problem by its number.
+"""Names of drawn problems; draw version 2, the problems of a seed, each by its number.
 
 Generated problems are numbered without end. Problem j is drawn from a generator that is seeded with
 the version, the ranges, the family and j, so it can be made alone, whatever was made before. The
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from parenvs.core.source import generator_of, word_of
 from parenvs.datasets.pipeline import generators
 from parenvs.datasets.pipeline.generators import FAMILIES, DrawnProblem
 from parenvs.errors import UnknownInstanceError, shown
@@ -31,6 +32,8 @@ ANY = "any"
 """In names, the family of problems whose family is drawn, too."""
 FIRST = f"generated-{VERSION}"
 """First word of the names of numbered problems."""
+FIRSTS = ("generated-1", FIRST)
+"""First words of all names: version 1 has the state of the generator in place of a number."""
 _WORD = (1 << 64) - 1
 
 
@@ -68,17 +71,33 @@ def name_of(number: int, family: str | None, ranges: str) -> str:
     return f"{FIRST}/{ranges}/{family or ANY}/{number}"
 
 
+def drawn_by(rng: np.random.Generator, family: str | None, ranges: str) -> DrawnProblem:
+    """Draw a problem by draw version 1, whose name has the state of the generator.
+
+    Args:
+        rng: the generator.
+        family: see ``problem_of``.
+        ranges: a key of ``RANGES``.
+    """
+    name = f"{FIRSTS[0]}/{ranges}/{family or ANY}/{word_of(rng)}"
+    return generators.draw(rng, family, RANGES[ranges], name)
+
+
 def named(name: str) -> DrawnProblem:
-    """Draw the problem of a name that ``name_of`` gave.
+    """Draw the problem of a name that ``name_of`` or ``drawn_by`` gave.
 
     Raises:
         UnknownInstanceError: it is no such name.
     """
     first, *words = name.split("/")
-    if first == FIRST and len(words) == 3 and words[2].isdecimal() and words[0] in RANGES:
-        ranges, family, number = words
-        if family == ANY or family in FAMILIES:
-            return problem_of(int(number), None if family == ANY else family, ranges)
+    if len(words) == 3 and words[0] in RANGES and words[1] in (ANY, *FAMILIES):
+        ranges, which = words[0], words[2]
+        family = None if words[1] == ANY else words[1]
+        if first == FIRST and which.isdecimal():
+            return problem_of(int(which), family, ranges)
+        rng = generator_of(which) if first == FIRSTS[0] else None
+        if rng is not None:
+            return drawn_by(rng, family, ranges)
     raise UnknownInstanceError(
         f"unknown problem {shown(name)}; drawn ones are called like {name_of(17, None, 'inside')}: "
         f"ranges ({', '.join(RANGES)}), family ({', '.join((ANY, *FAMILIES))}) and number"

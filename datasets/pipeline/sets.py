@@ -90,16 +90,16 @@ def load_set(name: str | os.PathLike[str]) -> list[DrawnProblem]:
 
 
 def find(name: str) -> DrawnProblem:
-    """Return the problem of a shipped set, or a numbered one, by its name.
+    """Return the problem of a shipped set, or a drawn one, by its name.
 
     Args:
-        name: like ``"plan-test/transformer-017"``, or what ``sequence.name_of`` gives.
+        name: like ``"plan-test/transformer-017"``, or one of ``sequence``.
 
     Raises:
         UnknownInstanceError: there is no such set, or no such problem in it.
     """
     set_name = name.partition("/")[0]
-    if set_name == sequence.FIRST:
+    if set_name in sequence.FIRSTS:
         return sequence.named(name)
     known = _by_name(set_name)
     if name in known:

@@ -32,7 +32,13 @@ from parenvs.cluster import Cluster
 from parenvs.core.answer import Answer
 from parenvs.core.sets import Reference, SetKind
 from parenvs.datasets.references import INTRA_OP, of_row
-from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
+from parenvs.errors import (
+    InfeasibleError,
+    ParenvsError,
+    UnknownInstanceError,
+    did_you_mean,
+    shown,
+)
 from parenvs.files import write_text
 from parenvs.graph.graph import Graph
 from parenvs.shipped import data_folder
@@ -44,6 +50,8 @@ from parenvs.tasks.sharding.turns.board import Board
 from parenvs.tasks.sharding.turns.construct import board_of, completed
 
 COMMAND = "python -m parenvs.datasets.sharding.drawing"
+FIRST = "intra-op"
+"""First word of the names of drawn problems."""
 SEED = 2025
 """Seed of all problems."""
 FILE = "intra-op-sets.json"
@@ -101,7 +109,7 @@ def drawn(family: str, number: int, ranges: str = "inside") -> Sharding:
     check_family(family)
     words = [SEED, FAMILIES.index(family), list(RANGES).index(ranges), number]
     rng = np.random.default_rng(words)
-    name = f"{family}-{ranges}-{number}"
+    name = f"{FIRST}/{ranges}/{family}/{number}"
     for _ in range(_TRIES):
         problem = (_mesh if family == "mesh" else _classes)(rng, RANGES[ranges], name)
         if problem is not None:
@@ -371,6 +379,31 @@ def of_set(name: str) -> Sharding:
             "the version that made it"
         )
     return replace(problem, name=name, instance="")
+
+
+def named(name: str) -> tuple[str, int, str]:
+    """Return the arguments of ``drawn`` for the name of its problem.
+
+    Raises:
+        ParenvsError: it is no such name.
+    """
+    first, *words = name.split("/")
+    is_whole = len(words) == 3 and words[2].isdecimal() and len(words[2]) < 10
+    if first == FIRST and is_whole and words[0] in RANGES and words[1] in FAMILIES:
+        return words[1], int(words[2]), words[0]
+    raise UnknownInstanceError(
+        f"unknown problem {shown(name)}; drawn ones are called like {FIRST}/inside/mesh/17: "
+        f"ranges ({', '.join(RANGES)}), family ({', '.join(FAMILIES)}) and number"
+    )
+
+
+def find(name: str) -> Sharding:
+    """Return a problem of a set, or a drawn one, by its name.
+
+    Raises:
+        ParenvsError: there is none, see ``of_set`` and ``named``.
+    """
+    return of_set(name) if name.split("/")[0] in SETS else drawn(*named(name))
 
 
 def _member(set_name: str, member: str) -> Sharding:

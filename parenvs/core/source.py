@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -53,6 +55,42 @@ class Stream:
         self.rng  # noqa: B018  # without a seed it is drawn
         assert self._seed is not None
         return self._seed
+
+
+def word_of(rng: np.random.Generator) -> str:
+    """Return the state of a generator as a word, by which what it draws next can be drawn again.
+
+    Args:
+        rng: a generator of PCG64, such as those of environments.
+    """
+    state: Any = rng.bit_generator.state
+    words = [
+        state["state"]["state"].to_bytes(16, "little"),
+        state["state"]["inc"].to_bytes(16, "little"),
+    ]
+    if state["has_uint32"]:  # half of the last 64 bits is left
+        words.append(state["uinteger"].to_bytes(4, "little"))
+    return base64.urlsafe_b64encode(b"".join(words)).decode().rstrip("=")
+
+
+def generator_of(word: str) -> np.random.Generator | None:
+    """Return a generator in the state of a word of ``word_of``; None if it is no such word."""
+    try:
+        data = base64.b64decode(word + "=" * (-len(word) % 4), altchars=b"-_", validate=True)
+    except (ValueError, binascii.Error):
+        return None
+    if len(data) not in (32, 36):
+        return None
+    state, inc, rest = (int.from_bytes(x, "little") for x in (data[:16], data[16:32], data[32:]))
+    bits = np.random.PCG64(0)
+    bits.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": state, "inc": inc},
+        "has_uint32": int(len(data) > 32),
+        "uinteger": rest,
+    }
+    rng = np.random.Generator(bits)
+    return rng if word_of(rng) == word else None
 
 
 class Source(ABC):

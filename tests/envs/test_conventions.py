@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import toys
 from batches import assert_same, both, drawn, modes
-from cases import each
+from cases import each, slow
 from sb3_contrib import MaskablePPO
 
 import parenvs
+from parenvs.core.registry import TASKS
 from parenvs.datasets.pipeline import optima
 from parenvs.datasets.pipeline import sets as instance_sets
 from parenvs.datasets.pipeline.optima import optimum_of
@@ -341,3 +342,48 @@ def test_conventions__infeasible_problems_warn():
         gym.make("HybridPlan-v0", instance="hybrid-outside/gpt-003")
     with pytest.raises(ParenvsError, match="automap forbids to partition a dimension that"):
         gym.make("DataParallel-v0", instance="t5-base", rules="automap")
+
+
+NAMED = [
+    ("pipeline", "PipelineCut-v0", VGG),
+    ("pipeline", "PipelinePlan-v0", {}),
+    ("pipeline", "PipelinePlan-v0", {"family": "cnn", "ranges": "outside"}),
+    ("pipeline", "PipelinePlan-v0", {"draw": 2}),
+    ("pipeline", "PipelinePlan-v0", {"instance": "plan-test"}),
+    ("partition", "OperatorPartition-v0", VGG),
+    ("partition", "DataParallel-v0", VGG),
+    ("partition", "PartitionPlan-v0", {"family": "vgg"}),
+    ("hybrid", "HybridPlan-v0", {}),
+    ("hybrid", "HybridPlan-v0", {"instance": "hetero-8-test"}),
+    ("order", "MicroBatchOrder-v0", {}),
+    ("order", "MicroBatchOrder-v0", {"tier": None, "ranges": "outside"}),
+    ("order", "MicroBatchOrder-v0", {"tier": "p4-m8", "pool": 9}),
+    ("order", "MicroBatchOrder-v0", {"instance": "order-validation", "tier": "p4-m8"}),
+    ("sharding", "IntraOpSharding-v0", {"pool": 2}),
+    ("elastic", "ElasticPlan-v0", {}),
+    ("elastic", "ElasticPlan-v0", {"instance": "p3"}),
+    ("elastic", "ElasticPlan-v0", {"instance": "p3", "cluster": "16x8:a100"}),
+]
+
+
+def test_conventions__instances_are_of_all_environments():
+    assert {env_id for _, env_id, _ in NAMED} == {x for t in TASKS.values() for x in t.envs}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("task, env_id, kwargs", [*NAMED[:-3], *slow(*NAMED[-3:])])
+def test_conventions__an_instance_can_be_made_again(task, env_id, kwargs):
+    """By ``parenvs.problem``, and by the environment, where the episode begins alike."""
+    env, other = (gym.make(env_id, **kwargs) for _ in range(2))
+    for seed in (3, None):
+        seen, info = env.reset(seed=seed)
+        name = info["instance"]
+        problem = parenvs.problem(name, task=task)
+        again, told = other.reset(options={"instance": name})
+        assert told["instance"] == name
+        for key, value in seen.items():
+            np.testing.assert_array_equal(again[key], value)
+        own = env.unwrapped.problem
+        assert type(problem) is type(own)
+        if task != "partition":  # whose plans carry the name of the graph
+            assert own.instance == problem.instance == name

@@ -308,3 +308,23 @@ def test_agents__ppo_learns_on_it(mine):
     seen, info = env.reset(seed=0)
     action, _ = agent.predict(seen, action_masks=info["action_mask"].astype(bool))
     assert int(action) in (0, 1)
+
+
+@each(
+    "name, options",
+    [
+        ("partition-train/vgg-000", {}),
+        ("vgg-19", {"reward": "step_time", "memory_limit": "device"}),
+        ("vgg-19", {"scope": "inputs", "reward": "step_time", "micro_batch": 8}),
+        ("vgg-19", {}),
+    ],
+)
+def test_partition_plan__judged_alone_as_by_its_problem(tmp_path, name, options):
+    problem = parenvs.problem(name, task="partition", **options)
+    plan = problem.plan(~problem.classes.blocked)
+    plan.save(tmp_path / "plan.json")
+    own, report = problem.report(plan), parenvs.judge(tmp_path / "plan.json")
+    assert report.problem.reward == problem.reward == plan.reward
+    assert (report.cost, report.value) == (own.cost, own.value)
+    assert report.to_json() == own.to_json()
+    assert ("reward" in plan.to_json()) == (problem.reward != "paper")

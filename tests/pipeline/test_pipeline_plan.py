@@ -107,7 +107,7 @@ def test_options__for_one_episode():
     assert play(env, np.random.default_rng(0), options={"instance": "t5-base"})
     assert env.problem.cluster == Cluster.parse("C")
     env.reset()
-    assert env.problem.instance.startswith("generated/")
+    assert env.problem.instance.startswith("generated-1/inside/any/")
     fixed = make(instance="t5-base", cluster="A")
     base, _ = fixed.reset()
     assert not np.array_equal(base["chain"], observation["chain"])

@@ -19,7 +19,7 @@ from parenvs.tasks.sharding.turns.construct import board_of
 def test_drawn__is_known_by_its_number():
     one, other = drawn("mesh", 2), drawn("mesh", 2)
     assert one.fingerprint == other.fingerprint
-    assert one.name == "mesh-inside-2"
+    assert one.name == "intra-op/inside/mesh/2"
     assert drawn("mesh", 3).fingerprint != one.fingerprint
 
 

@@ -281,7 +281,7 @@ def test_env__reset_draws_under_the_seed_and_options_name_a_problem():
     env = make(pool=3)
     names = [env.reset(seed=seed)[1]["instance"] for seed in (5, None, 5, None)]
     assert names[:2] == names[2:]
-    assert {name.rpartition("-")[0] for name in names} == {"mesh-inside"}
+    assert {name.rpartition("/")[0] for name in names} == {"intra-op/inside/mesh"}
     _, info = env.reset(options={"instance": "intra-op-test/mesh-001"})
     assert info["instance"] == "intra-op-test/mesh-001"
     for options in ({"instanc": "x"}, {"instance": "intra-op-test"}, {"instance": 3}):

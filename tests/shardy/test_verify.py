@@ -14,8 +14,8 @@ from parenvs.cluster import choose_cluster
 from parenvs.errors import UnknownInstanceError
 from parenvs.shardy.verify import _mesh, verify_plan
 from parenvs.tasks.partition.load import load_partitioning
-from parenvs.tasks.partition.plan import PartitionPlan
-from parenvs.tasks.partition.problem import REWARDS, Partitioning
+from parenvs.tasks.partition.plan import REWARDS, PartitionPlan
+from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.pipeline.plan import PipelinePlan
 
 jax = jax_that_verifies()

@@ -46,11 +46,7 @@ def load(source: Any, cluster: Any, options: ElasticOptions) -> Elastic:
     """
     if isinstance(source, Elastic):
         return refuse_settings(source, cluster, options)
-    text, settings = text_of(source, "an Elastic"), given(options)
-    trace, slash, model = text.partition("/")
-    if slash and trace in TRACES:
-        text, settings = trace, {"model": model.removesuffix("-measured"), **settings}
-    return load_elastic(text, cluster=cluster, **settings)
+    return load_elastic(text_of(source, "an Elastic"), cluster=cluster, **given(options))
 
 
 def judge(plan: ElasticPlan, target: Any = None, cluster: Any = None) -> Run:
@@ -157,7 +153,8 @@ def load_elastic(
 
     Args:
         instance: a problem of a shipped set, ``"elastic-test/bulk-gpt-1.5b-000"``; or a trace:
-            ``"p3"``, ``"g4dn"`` or the path of a ``.csv`` file.
+            ``"p3"``, ``"g4dn"``, ``TRACE/MODEL`` as such a problem is called, or the path of a
+            ``.csv`` file.
         model: of a trace, see ``load_library`` (default: ``gpt-1.5b``).
         interval: seconds of an interval, of a trace.
         cluster: of a trace, see ``load_library``.
@@ -168,6 +165,9 @@ def load_elastic(
     """
     text = os.fspath(instance)
     place, _, member = text.partition("/")
+    if place in TRACES and member:
+        text, (named, _, servers) = place, member.removesuffix("-measured").partition(" on ")
+        model, cluster = model or named, cluster or servers.replace(" ", ":") or None
     if place not in ELASTIC_SETS:
         library = load_library(model or MEASURED[0], cluster, batch)
         trace = load_trace(text)

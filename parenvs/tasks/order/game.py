@@ -12,6 +12,7 @@ from parenvs.core.game import Game, Rows, with_regret
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.source import ORDERS, Drawn, Fixed, Members, Source, is_sequential
 from parenvs.datasets.order.drawing import tier_of
+from parenvs.datasets.order.named import RANGES
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError, shown
@@ -22,7 +23,6 @@ from parenvs.tasks.order.problem import Order, OrderReport
 from parenvs.tasks.order.tables import (
     MICRO_BATCHES,
     NUMBERS,
-    RANGES,
     SECONDS,
     STAGES,
     WAIT,
@@ -91,8 +91,9 @@ class MicroBatchOrder(Game):
       from all.
     * ``instance``: None draws new problems; the name of a set (``"order-validation"``,
       ``"order-test"``, ``"order-outside"``) draws from its problems of the tier; the name of a
-      problem (``"order-test/p8-m16-003"``) or the path of a ``.json`` file gives that problem at
-      every reset. ``reset(options={"instance": ...})`` sets the problem of one episode.
+      problem (``"order-test/p8-m16-003"``, or of a drawn one) or the path of a ``.json`` file gives
+      that problem at every reset. ``reset(options={"instance": ...})`` sets the problem of one
+      episode.
     * ``ranges``: ``"inside"``, what agents train on, or ``"outside"``.
     * ``pool``: how many different new problems there are (None: one anew at every reset, which
       takes milliseconds). Problems of a pool are the same in all environments.

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from parenvs.core.registry import TASKS
 from parenvs.core.sets import Validation
 from parenvs.core.task import refuse_settings
 from parenvs.datasets.order.drawing import TIERS
@@ -44,7 +45,7 @@ def judge(plan: OrderPlan, target: Any = None, cluster: Any = None) -> OrderRepo
         raise ParenvsError(f"a plan of task {plan.task} has the cluster of its problem")
     problem = plan.instance if target is None else target
     if isinstance(problem, (str, os.PathLike)):
-        problem = load_ordering(problem)
+        problem = TASKS[plan.task].found(problem) or load_ordering(problem)
     if not isinstance(problem, Order):
         raise ParenvsError(
             f"a plan of task {plan.task} is judged on an Order, not on {shown(target)}"

@@ -12,13 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from parenvs.core.problem import problem as problem_of
 from parenvs.core.sets import proven_optimum
 from parenvs.core.source import Stream
-from parenvs.datasets.order import drawing as orders
+from parenvs.datasets.order import named as orders
+from parenvs.datasets.order.drawing import TIERS
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.tasks.order import formulas
 from parenvs.tasks.order.load import ORDER_SETS, load_ordering
 from parenvs.tasks.order.problem import Order
+from parenvs.tasks.order.task import TASK
 
 STAGES, MICRO_BATCHES = 16, 64
 """Most stages and micro-batches of a problem."""
@@ -26,8 +29,6 @@ NUMBERS = ("stages", "micro_batches", "placed", "bound", "elapsed")
 """Names of the observation's ``numbers``."""
 SECONDS = ("forward_seconds", "backward_seconds")
 """Names of the observation's seconds; a network of torch cannot have a part called forward."""
-RANGES = {"inside": orders.INSIDE, "outside": orders.OUTSIDE}
-"""Values of the argument ``ranges``."""
 WAIT = formulas.warming(STAGES, MICRO_BATCHES + STAGES)
 """Row of a turn: -inf for stages that do no backward pass yet."""
 
@@ -110,26 +111,23 @@ def drawn(tier: str | None, ranges: str, pool: int | None, stream: Stream) -> Or
 
     Args:
         tier: its tier, or None to draw the tier, too.
-        ranges: a key of ``RANGES``.
+        ranges: a key of ``parenvs.datasets.order.named.RANGES``.
         pool: number of different problems (None: a new one each time).
         stream: what it is drawn from.
     """
     rng = stream.rng
     if tier is None:
-        tier = list(orders.TIERS)[int(rng.integers(len(orders.TIERS)))]
+        tier = list(TIERS)[int(rng.integers(len(TIERS)))]
     if pool is None:
-        return OrderTables.of(orders.draw_ordering(rng, tier, RANGES[ranges], f"drawn-{tier}"))
+        return OrderTables.of(orders.drawn_by(rng, tier, ranges))
     return pooled(tier, ranges, int(rng.integers(pool)))
 
 
 @lru_cache(maxsize=8192)
 def pooled(tier: str, ranges: str, number: int) -> OrderTables:
     """Return problem ``number`` of the pool of a tier, the same in every process."""
-    words = [list(orders.TIERS).index(tier), list(RANGES).index(ranges), number]
-    rng = np.random.default_rng([orders.POOL_SEED, *words])
-    name = f"pool-{ranges}/{tier}-{number}"
-    drawn = orders.draw_ordering(rng, tier, RANGES[ranges], name)
-    return OrderTables.of(drawn)._replace(key=name)
+    problem = orders.numbered(number, tier, ranges)
+    return OrderTables.of(problem)._replace(key=problem.instance)
 
 
 @lru_cache(maxsize=512)
@@ -140,7 +138,7 @@ def _of_set(name: str) -> OrderTables:
 
 
 def named(name: object) -> OrderTables:
-    """Return the problem of a shipped set, or of a file, which is read anew.
+    """Return the problem of a shipped set, a drawn one, or that of a file, which is read anew.
 
     Raises:
         ParenvsError: there is no such problem, or it is too large.
@@ -151,4 +149,4 @@ def named(name: object) -> OrderTables:
         raise ParenvsError(f"'instance' must name one problem of {name}, such as {name}/p4-m8-000")
     if name.split("/")[0] in ORDER_SETS:
         return _of_set(name)
-    return OrderTables.of(load_ordering(name))
+    return OrderTables.of(problem_of(name, task=TASK.name))

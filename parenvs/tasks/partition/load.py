@@ -58,7 +58,7 @@ def judge(plan: PartitionPlan, target: Any = None, cluster: Any = None) -> Parti
             f"a plan of task {plan.task} is judged on a Graph or a Partitioning, not on "
             f"{shown(target)}"
         )
-    own = {"scope": plan.scope, "instance": plan.instance, **plan.step}
+    own = {"scope": plan.scope, "reward": plan.reward, "instance": plan.instance, **plan.step}
     partitioning = Partitioning.build(target, judged_cluster, plan.rules, plan.uneven, **own)
     return partitioning.report(plan)
 

@@ -28,10 +28,9 @@ from parenvs.tasks.partition.explain import Explainer
 from parenvs.tasks.partition.formulas import LinearReturn
 from parenvs.tasks.partition.legality import over_memory, verdict
 from parenvs.tasks.partition.memory import Footprint, Memory
-from parenvs.tasks.partition.plan import SCOPES, PartitionPlan
+from parenvs.tasks.partition.plan import REWARDS, SCOPES, PartitionPlan
 from parenvs.tasks.partition.step import SETTINGS, WHOLE, Step, at_micro_batch
 
-REWARDS = ("paper", "step_time")
 _PEAKS = 4096
 """Peaks of plans that a problem keeps."""
 
@@ -340,6 +339,7 @@ class Partitioning:
             cluster=self.cluster,
             partition=self.partition(chosen, scope),
             scope=self.scope,
+            reward=self.reward,
             rules=self.rules,
             uneven=self.uneven,
             **self.step.settings,

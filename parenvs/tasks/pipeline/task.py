@@ -59,7 +59,7 @@ TASK = Task(
     plan="parenvs.tasks.pipeline.plan:PipelinePlan",
     request="parenvs.agents.pipeline.planners:PipelineRequest",
     sets=("plan-validation", "plan-test", "plan-outside"),
-    drawn=("generated-2",),
+    drawn=("generated-1", "generated-2"),
     find="parenvs.datasets.pipeline.sets:pipeline_of",
     envs={
         "PipelineCut-v0": "parenvs.tasks.pipeline.game.cut:PipelineCut",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache, partial
 from typing import Any
 
@@ -32,7 +31,6 @@ FORMS = {"construct": construct, "improve": improve}
 """Forms of the environment, and the modules of their rules."""
 DRAWS = 10**6
 """Numbers of the problems that are drawn."""
-_DRAWN = re.compile(rf"({'|'.join(FAMILIES)})-({'|'.join(RANGES)})-(\d{{1,7}})")
 
 
 class IntraOpSharding(Game):
@@ -104,8 +102,9 @@ class IntraOpSharding(Game):
       (``parenvs.datasets.sharding.drawing``). None plays all problems of a set.
     * ``instance``: None draws new problems; the name of a set (``"intra-op-validation"``,
       ``"intra-op-test"``, ``"intra-op-outside"``) draws from its problems of the family; the name
-      of one (``"intra-op-test/mesh-003"``), of an added file (``parenvs iopddl add``; its last
-      letter is enough: ``"B"``) or a path gives that problem at every reset.
+      of one (``"intra-op-test/mesh-003"``), of a drawn one (``"intra-op/inside/mesh/17"``), of an
+      added file (``parenvs iopddl add``; its last letter is enough: ``"B"``) or a path gives that
+      problem at every reset.
       ``reset(options={"instance": ...})`` sets the problem of one episode.
     * ``order``: ``"random"``, or ``"sequential"``, which plays a set in its order, each problem
       once, and then again; a seed begins it anew. In a batch of n environment i plays the problems
@@ -356,6 +355,6 @@ def named(name: object, reduction: bool = True) -> Board:
         raise ParenvsError(f"'instance' must be the name of a problem, not {shown(name)}")
     if name in SETS:
         raise ParenvsError(f"'instance' must name one problem of {name}, such as {name}/mesh-000")
-    if match := _DRAWN.fullmatch(name):
-        return numbered(match[1], int(match[3]), match[2])
+    if name.split("/")[0] == drawing.FIRST:
+        return numbered(*drawing.named(name))
     return _of_set(name) if name.split("/")[0] in SETS else _of_file(name, reduction)

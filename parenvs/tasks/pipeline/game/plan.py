@@ -521,9 +521,9 @@ def is_set(instance: Any) -> bool:
 
 
 def is_member(instance: Any) -> bool:
-    """Return whether an instance is the name of a problem of a shipped set, or a numbered one."""
+    """Return whether an instance is the name of a problem of a shipped set, or a drawn one."""
     first = instance.split("/")[0] if isinstance(instance, str) else None
-    return first in instance_sets.SETS or first == sequence.FIRST
+    return first in (*instance_sets.SETS, *sequence.FIRSTS)
 
 
 def check_settings(settings: dict[str, Any], problem: Pipeline | None) -> None:
@@ -578,7 +578,7 @@ def member(name: str) -> PlanProblem:
 
 def drawn(family: str | None, ranges: str, stream: Stream) -> PlanProblem:
     """Draw a problem from the generator of a stream."""
-    return PlanProblem(generators.draw(stream.rng, family, RANGES[ranges]).space)
+    return PlanProblem(sequence.drawn_by(stream.rng, family, ranges).space)
 
 
 def numbered(family: str | None, ranges: str, stream: Stream) -> PlanProblem:
