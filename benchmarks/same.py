@@ -20,16 +20,18 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from same_cases import ENVIRONMENTS, EXPLAINED, GRIDS, LEARNED, LONG, PLANNED
+from same_sides import drawn, is_old, problem_of, sets, solved
 
 Parts = dict[str, Any]
 ENDS, STEPS, BATCH = 3, 300, 3
@@ -37,208 +39,6 @@ ENDS, STEPS, BATCH = 3, 300, 3
 SEED = 42
 PARTS = ("observation", "reward", "over", "cut", "info")
 """What a step returns."""
-ENVIRONMENTS: dict[str, list[dict[str, Any]]] = {
-    "DataParallel-v0": [
-        {}, {"instance": "bert-48", "cluster": "B", "reward": "step_time"},
-        {"instance": "t5-3b", "memory": True, "memory_limit": "device", "reward": "step_time"},
-    ],
-    "OperatorPartition-v0": [
-        {}, {"instance": "vgg-19", "rules": "automap", "uneven": "forbid", "linkage": False},
-        {"instance": "t5-base", "reward": "step_time", "masked": True, "memory": True,
-         "memory_limit": "device", "cluster": "C"},
-        {"instance": "bert-48", "reward": "step_time", "micro_batch": 8, "micro_batches": 2,
-         "recompute": "full", "devices": 4},
-    ],
-    "PartitionPlan-v0": [
-        {}, {"instance": "partition-test", "order": "sequential"}, {"family": "vgg"},
-        {"instance": "partition-validation/dit-000"},
-    ],
-    "PipelineCut-v0": [
-        {}, {"instance": "t5-3b"}, {"instance": "vgg-19", "cluster": "A", "candidates": "all"},
-        {"instance": "bert-48", "cluster": "B", "radius": 1, "recompute": "none", "tied": "held",
-         "sync": "parameter-server", "micro_batches": 4, "stages": 3},
-    ],
-    "PipelinePlan-v0": [
-        {}, {"family": "cnn", "repeat": 2}, {"ranges": "outside"}, {"draw": 2},
-        {"draw": 2, "family": "transformer", "ranges": "outside"}, {"instance": "plan-test"},
-        {"instance": "plan-outside", "order": "sequential"}, {"instance": "plan-test/cnn-003"},
-        {"instance": "t5-3b", "cluster": "C"},
-        {"instance": "llama3-8b", "cluster": "4x8:h100", "recompute": "none", "stages": 3},
-    ],
-    "HybridPlan-v0": [
-        {}, {"mask": "completable"}, {"instance": "hybrid-test"}, {"instance": "hetero-8-test"},
-        {"instance": "hybrid-outside", "order": "sequential"}, {"instance": "hybrid/7"},
-        {"instance": "hetero-16/3"}, {"pool": 4, "most_chunks": 1},
-        {"instance": "llama3-8b", "cluster": "2x8:h100", "batch": 64},
-    ],
-    "MicroBatchOrder-v0": [
-        {}, {"tier": None, "ranges": "outside"}, {"tier": "p4-m8", "pool": 4},
-        {"instance": "order-test"}, {"instance": "order-outside", "order": "sequential"},
-        {"instance": "order-validation/p16-m32-003"},
-    ],
-    "IntraOpSharding-v0": [
-        {"pool": 4}, {"pool": 2, "form": "improve"}, {"pool": 2, "family": "classes"},
-        {"instance": "intra-op-test"}, {"instance": "intra-op-test/mesh-003", "reward": "ratio"},
-        {"instance": "intra-op-validation/classes-001", "advice": "messages"},
-        {"instance": "intra-op-test/mesh-002", "advice": "prices", "form": "construct"},
-        {"instance": "intra-op-test/classes-002", "reduction": False},
-    ],
-    "ElasticPlan-v0": [
-        {}, {"instance": "elastic-test", "order": "sequential"}, {"family": "daynight-gpt-1.5b"},
-        {"instance": "p3"}, {"instance": "g4dn", "model": "bert-large", "interval": 120.0},
-        {"instance": "p3", "model": "gpt-1.5b", "cluster": "16x8:a100", "batch": 256},
-    ],
-}  # fmt: skip
-"""Id of an environment -> arguments of its cases."""
-PIPELINES = [
-    (name, {"cluster": cluster})
-    for name, cluster in (("vgg-19", "A"), ("t5-base", "C"), ("t5-3b", "C"), ("bert-48", "B"))
-] + [
-    ("t5-3b", {"cluster": "C", "stages": 3, "recompute": "none", "micro_batches": 8}),
-    ("gpt3-175b", {"cluster": "16x8:h100", "micro_batch": 1, "tied": "held"}),
-    ("plan-test/cnn-003", {}), ("plan-outside/transformer-001", {}),
-]  # fmt: skip
-PARTITIONS = [
-    (name, {"reward": reward, "scope": scope})
-    for name in ("vgg-19", "t5-base", "bert-48", "resnet-50")
-    for reward, scope in (("paper", "variables"), ("step_time", "variables"), ("paper", "inputs"))
-] + [
-    ("t5-3b", {"reward": "step_time", "memory_limit": "device"}),
-    ("llama3-8b", {"reward": "step_time", "cluster": "2x8:h100", "micro_batch": 1}),
-    ("vgg-19", {"rules": "automap", "uneven": "forbid"}),
-    ("partition-test/t5-000", {}), ("partition-validation/dit-000", {}),
-]  # fmt: skip
-HYBRIDS = [
-    ("llama3-8b", {"cluster": "2x8:h100", "batch": 64}),
-    ("gpt-1.5b", {"cluster": "2x8:a100", "batch": 64, "stack": "megatron-2022"}),
-    ("bert-48", {"cluster": "1x8:v100", "batch": 64}),
-    ("hybrid/7", {}), ("hybrid-test/gpt-000", {}), ("hetero-8-test/spread-000", {}),
-]  # fmt: skip
-PLANNED: dict[str, tuple[list[tuple[str, dict[str, Any]]], dict[str, dict[str, Any]]]] = {
-    "pipeline": (PIPELINES, {
-        "exact-pruned": {}, "exact-points": {}, "even": {}, "pipedream": {}, "beam": {},
-        "pretrained": {}, "pretrained-refined": {}, "random": {"steps": 3000}, "exact": {},
-        "exact-full": {}, "ppo": {"steps": 256}, "rainbow": {"steps": 256},
-    }),
-    "partition": (PARTITIONS, {
-        "exact": {}, "greedy": {}, "ones": {}, "expert": {}, "data-parallel": {}, "replicate": {},
-        "random": {"steps": 3000}, "ppo": {"steps": 256}, "rainbow": {"steps": 256},
-    }),
-    "hybrid": (HYBRIDS, {
-        "uniform": {}, "megatron": {}, "data-parallel": {}, "zero-3": {}, "tensor": {},
-        "pipeline": {}, "random": {}, "exact-hybrid": {}, "sorted-servers": {},
-        "random-servers": {}, "swap-search": {}, "subset-dp": {}, "sandwich": {},
-    }),
-    "order": ([(f"order-{x}", {}) for x in (
-        "test/p4-m8-000", "test/p8-m16-001", "validation/p4-m8-002", "outside/p4-m8-001")], {
-        **{x: {} for x in ("as-drawn", "ascending", "descending", "pyramid", "neh")},
-        "swap": {"steps": 2000}, "random": {"steps": 2000}, "exact": {"time_limit": 600.0},
-    }),
-    "sharding": ([(f"intra-op-{x}", {}) for x in (
-        "test/mesh-000", "test/classes-001", "validation/mesh-002", "outside/classes-003")], {
-        "exact": {"rounds": 20}, "greedy": {}, "leanest": {},
-    }),
-    "elastic": ([("elastic-test/independent-gpt-1.5b-000", {}), ("p3", {}), ("g4dn", {}),
-                 ("elastic-validation/independent-gpt-1.5b-001", {})], {
-        x: {} for x in ("exact", "optimal", "fastest", "hysteresis", "keep-degrees", "look-ahead",
-                        "myopic")
-    }),
-}  # fmt: skip
-"""Task -> its problems with their options, and its planners with theirs."""
-LEARNED = ("vgg-19",)
-"""Problems that agents train on, as training takes time."""
-
-EXPLAINED: tuple[tuple[str, str], ...] = ()
-"""Pattern of ``kind | case | part`` -> why the two checkouts differ there."""
-
-
-# What the checkout from before calls otherwise. A checkout from before has no ``core.sets``.
-
-
-def is_old() -> bool:
-    """Return whether the imported checkout is the one from before."""
-    return find_spec("parenvs.core.sets") is None
-
-
-def sets() -> Any:
-    """Return the module of sets."""
-    if is_old():
-        from parenvs.datasets import sets as module
-    else:
-        from parenvs.core import sets as module
-    return module
-
-
-def problem_of(task: str, source: str, options: dict[str, Any]) -> Any:
-    """Make a problem of a name."""
-    import parenvs
-
-    if not is_old():
-        return parenvs.problem(source, task=task, **options)
-    from parenvs import shipped
-
-    place = source.partition("/")[0]
-    if place in sets().set_names():
-        return sets().set_of(place).load(source)
-    if task == "elastic":
-        return shipped.load_elastic(source, **options)
-    rest = {key: value for key, value in options.items() if key != "scope"}
-    is_batch = options.get("scope") == "inputs"
-    old = {"pipeline": "pipeline-cut", "order": "packed-order",
-           "partition": "data-parallel" if is_batch else "operator-partition"}  # fmt: skip
-    return parenvs.problem(source, task=old.get(task, task), **rest)
-
-
-def drawn(kind: str, number: int) -> Any:
-    """Draw a problem by its number, or from a generator that is seeded with it."""
-    rng = np.random.default_rng(number)
-    if kind == "numbered":
-        if is_old():
-            from parenvs.tasks.pipeline.drawn import sequence
-        else:
-            from parenvs.datasets.pipeline import sequence
-        return sequence.problem_of(number, None, ("inside", "outside")[number % 2]).pipeline
-    if kind == "pipeline":
-        from parenvs.datasets.pipeline import generators
-
-        return generators.draw(rng, None, (generators.INSIDE, generators.OUTSIDE)[number % 2])
-    if kind == "order":
-        from parenvs.datasets.order import drawing
-
-        return drawing.draw_ordering(rng, list(drawing.TIERS)[number % len(drawing.TIERS)])
-    if kind == "sharding":
-        from parenvs.datasets.sharding import drawing as mesh
-
-        return mesh.drawn(mesh.FAMILIES[number % 2], number)
-    return problem_of("hybrid", f"{kind}/{number}", {})
-
-
-def solved(task: str, problem: Any, agent: str, options: dict[str, Any]) -> Any:
-    """Plan a problem."""
-    import parenvs
-
-    if not is_old() or task not in ("sharding", "elastic"):
-        return parenvs.solve(problem, agent, **options)
-    if task == "elastic":
-        from parenvs.agents.elastic import exact, rules
-        from parenvs.tasks.elastic.run import follow
-
-        course = problem.drawn(0)
-        if agent == "exact":
-            return exact.hindsight(problem, course)
-        policy = exact.optimal(problem) if agent == "optimal" else rules.RULES[agent]()
-        return follow(problem, course, policy)
-    from parenvs.agents.sharding.solve import solve_iopddl
-    from parenvs.tasks.sharding.turns.construct import board_of
-
-    if agent == "exact":
-        return solve_iopddl(problem, None, 0, options["rounds"])
-    board = board_of(problem, True)
-    plan = problem.plan(board.reduced.lift(board.first if agent == "greedy" else board.witness))
-    return problem.report(plan)
-
-
-# What is written down.
 
 
 def digest(value: Any) -> str:
@@ -304,7 +104,8 @@ class Tape:
 def plan_json(plan: Any) -> Any:
     """Return a plan's JSON object without what names its problem."""
     content = json.loads(json.dumps(plan.to_json()))
-    return {key: x for key, x in content.items() if key not in ("task", "instance", "scope")}
+    named = ("task", "instance", "scope", "reward")
+    return {key: x for key, x in content.items() if key not in named}
 
 
 def single(env_id: str, arguments: dict[str, Any]) -> Parts:
@@ -360,7 +161,7 @@ def batch(mode: str, env_id: str, arguments: dict[str, Any]) -> Parts:
     return tape.parts()
 
 
-def answer_parts(task: str, name: str, options: dict[str, Any], agent: str, more: Any) -> Parts:
+def answered(task: str, name: str, options: dict[str, Any], agent: str, more: Any) -> Parts:
     """Plan a problem, and return what the planner and the judge say."""
     answer = solved(task, problem_of(task, name, options), agent, more)
     report = getattr(answer, "report", answer)
@@ -368,11 +169,11 @@ def answer_parts(task: str, name: str, options: dict[str, Any], agent: str, more
         run = {x: getattr(report, x) for x in ("plans", "events", "samples", "seconds", "total")}
         return {"run": digest(run), "share": report.share.hex()}
     said = json.loads(json.dumps(report.to_json()))
-    parts = {f"report {key}": digest(value) for key, value in said.items() if key != "plan"}
+    parts = {f"report {key}": digest(x) for key, x in said.items() if key not in ("plan", "task")}
     parts["plan"] = digest(plan_json(report.plan))
-    if answer is not report:
-        for key in ("proven", "bound", "evaluations", "notes"):
-            parts[key] = digest(getattr(answer, key))
+    if answer is not report and (task, agent == "exact") != ("sharding", False):
+        parts |= {key: digest(getattr(answer, key)) for key in ("proven", "bound", "evaluations")}
+        parts["notes"] = re.sub(r"[0-9.]+ s\b", "", " ".join(answer.notes))  # without seconds
     return parts
 
 
@@ -395,6 +196,27 @@ def table(task: str) -> Parts:
     for standing in ranking(tasks().tasks[task], checked):
         own = f"rank {standing.rank}, {standing.score!r}, {standing.reached}"
         parts[standing.checked.entry.entry] = f"{own}, {sorted(standing.checked.figures.items())}"
+    return parts
+
+
+def plan_files(task: str) -> Parts:
+    """Judge the first plans of submissions as plan files, which alone say what they are for."""
+    import parenvs
+
+    parts = {}
+    for path in sorted(Path("leaderboard/submissions", task).glob("*.json")):
+        plans = json.loads(path.read_text(encoding="utf-8")).get("plans") or {}
+        for name, content in list(plans.items())[:3]:
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "plan.json"
+                file.write_text(json.dumps(content), encoding="utf-8")
+                try:
+                    said = parenvs.judge(str(file)).to_json()
+                except Exception as error:
+                    said = {"error": str(error).replace(folder, "")}
+            for key, value in said.items():
+                if key not in ("plan", "task"):
+                    parts[f"{path.stem} {name} {key}"] = digest(json.loads(json.dumps(value)))
     return parts
 
 
@@ -467,21 +289,17 @@ def cases() -> Iterator[tuple[str, str, Callable[[], Parts]]]:
             yield "rollouts", f"{name}, single", partial(single, env_id, arguments)
             for mode in ("NextStep", "SameStep", "Disabled"):
                 yield "rollouts", f"{name}, {mode}", partial(batch, mode, env_id, arguments)
-    for name, cluster, samples in (
-        ("llama3-8b", "2x8:h100", 64), ("llama3-70b", "16x8:h100", 512),
-        ("mixtral-8x7b", "8x8:h100", 256), ("gpt3-175b", "64x8:a100", 1536),
-        ("t5-3b", "4x8:v100", 64),
-    ):  # fmt: skip
+    for name, cluster, samples in GRIDS:
         yield "hybrid grids", f"{name} {cluster} {samples}", partial(grid, name, cluster, samples)
     for task, (problems, planners) in PLANNED.items():
         for (name, options), agent in ((x, y) for y in planners for x in problems):
-            if agent in ("ppo", "rainbow") and name not in LEARNED:
-                continue
             case = f"{task} {agent}: {name} {json.dumps(options)[1:-1]}".strip()
-            more = planners[agent]
-            yield "plans", case, partial(answer_parts, task, name, options, agent, more)
+            is_left = agent in LEARNED and name != problems[0][0]
+            if not is_left and not case.startswith(LONG):
+                yield "plans", case, partial(answered, task, name, options, agent, planners[agent])
     for folder in sorted(Path("leaderboard/submissions").iterdir()):
         yield "leaderboard", folder.name, partial(table, folder.name)
+        yield "plan files", folder.name, partial(plan_files, folder.name)
 
 
 def write(out: Path, words: list[str]) -> None:
