@@ -95,7 +95,8 @@ PLANNED: dict[str, tuple[list[tuple[str, dict[str, Any]]], dict[str, dict[str, A
     "hybrid": (HYBRIDS, {
         "uniform": {}, "megatron": {}, "data-parallel": {}, "zero-3": {}, "tensor": {},
         "pipeline": {}, "random": {}, "exact-hybrid": {}, "sorted-servers": {},
-        "exact": {"time_limit": 600.0}, "random-servers": {}, "swap-search": {}, "subset-dp": {}, "sandwich": {},
+        "exact": {"time_limit": 600.0}, "random-servers": {}, "swap-search": {}, "subset-dp": {},
+        "sandwich": {},
     }),
     "order": ([(f"order-{x}", {}) for x in (
         "test/p4-m8-000", "test/p8-m16-001", "validation/p4-m8-002", "outside/p4-m8-001")], {
