@@ -328,3 +328,16 @@ def test_partition_plan__judged_alone_as_by_its_problem(tmp_path, name, options)
     assert (report.cost, report.value) == (own.cost, own.value)
     assert report.to_json() == own.to_json()
     assert ("reward" in plan.to_json()) == (problem.reward != "paper")
+
+
+def test_partition_plan__a_member_of_a_file_can_be_made_again(mine):
+    env = make(instance=mine, order="sequential")
+    _, info = env.reset(seed=0)
+    problem = parenvs.problem(info["instance"], task="partition")
+    assert problem.report(env.plan()).to_json() == env.problem.report(env.plan()).to_json()
+    assert (
+        parenvs.judge(env.plan(), info["instance"]).to_json()
+        == problem.report(env.plan()).to_json()
+    )
+    with pytest.raises(ParenvsError, match="cluster: "):
+        parenvs.problem(info["instance"], "2x8:a100", task="partition")

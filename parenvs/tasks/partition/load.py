@@ -12,7 +12,7 @@ from parenvs.cluster import PRESETS, Cluster, choose_cluster
 from parenvs.core.problem import problem
 from parenvs.core.registry import TASKS
 from parenvs.core.sets import Validation
-from parenvs.core.task import given, refuse_settings
+from parenvs.core.task import given, late, refuse_settings
 from parenvs.errors import ParenvsError, shown
 from parenvs.graph.graph import Graph
 from parenvs.instances import READING, Key, load_graph, reading_key, stamp, text_of
@@ -29,10 +29,11 @@ def load(source: Any, cluster: Any, options: PartitionOptions) -> Partitioning:
     """Make a problem of partitioning; see ``parenvs.problem``.
 
     Args:
-        source: a name, a path, a function, a ``Graph``, or a problem.
+        source: a name, a path, a function, ``FILE.json/NAME`` of a set, a ``Graph``, or a problem.
         cluster: default: one server of 8 V100.
         options: those of the task.
     """
+    source = _found(source)
     if isinstance(source, Partitioning):
         return refuse_settings(source, cluster, options)
     settings = given(options)
@@ -45,9 +46,7 @@ def load(source: Any, cluster: Any, options: PartitionOptions) -> Partitioning:
 
 def judge(plan: PartitionPlan, target: Any = None, cluster: Any = None) -> PartitionReport:
     """Judge a plan; see ``parenvs.judge``. The target is a name, a graph or a problem."""
-    target = plan.instance if target is None else target
-    known = TASKS["partition"].found(target)
-    target = target if known is None else known
+    target = _found(plan.instance if target is None else target)
     if isinstance(target, Partitioning):
         return target.report(plan)
     judged_cluster = plan.cluster if cluster is None else Cluster.parse(cluster)
@@ -61,6 +60,15 @@ def judge(plan: PartitionPlan, target: Any = None, cluster: Any = None) -> Parti
     own = {"scope": plan.scope, "reward": plan.reward, "instance": plan.instance, **plan.step}
     partitioning = Partitioning.build(target, judged_cluster, plan.rules, plan.uneven, **own)
     return partitioning.report(plan)
+
+
+def _found(source: Any) -> Any:
+    """Return the problem of a set's or a set file's member, and all else as it is."""
+    task = TASKS["partition"]
+    if isinstance(source, (str, os.PathLike)) and ".json/" in os.fspath(source):
+        return late(task.find)(os.fspath(source))
+    known = task.found(source)
+    return source if known is None else known
 
 
 def reading(instance: str, options: Mapping[str, Any]) -> dict[str, Any]:
