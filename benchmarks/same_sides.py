@@ -5,6 +5,7 @@ The one from before has no ``parenvs.core.sets``.
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,11 +19,7 @@ def is_old() -> bool:
 
 def sets() -> Any:
     """Return the module of sets."""
-    if is_old():
-        from parenvs.datasets import sets as module
-    else:
-        from parenvs.core import sets as module
-    return module
+    return import_module("parenvs.datasets.sets" if is_old() else "parenvs.core.sets")
 
 
 def problem_of(task: str, source: str, options: dict[str, Any]) -> Any:
@@ -31,13 +28,11 @@ def problem_of(task: str, source: str, options: dict[str, Any]) -> Any:
 
     if not is_old():
         return parenvs.problem(source, task=task, **options)
-    from parenvs import shipped
-
     place = source.partition("/")[0]
     if place in sets().set_names():
         return sets().set_of(place).load(source)
     if task == "elastic":
-        return shipped.load_elastic(source, **options)
+        return import_module("parenvs.shipped").load_elastic(source, **options)
     rest = {key: value for key, value in options.items() if key != "scope"}
     is_batch = options.get("scope") == "inputs"
     old = {"pipeline": "pipeline-cut", "order": "packed-order",
@@ -49,10 +44,8 @@ def drawn(kind: str, number: int) -> Any:
     """Draw a problem by its number, or from a generator that is seeded with it."""
     rng = np.random.default_rng(number)
     if kind == "numbered":
-        if is_old():
-            from parenvs.tasks.pipeline.drawn import sequence
-        else:
-            from parenvs.datasets.pipeline import sequence
+        where = "parenvs.tasks.pipeline.drawn" if is_old() else "parenvs.datasets.pipeline"
+        sequence = import_module(f"{where}.sequence")
         return sequence.problem_of(number, None, ("inside", "outside")[number % 2]).pipeline
     if kind == "pipeline":
         from parenvs.datasets.pipeline import generators

@@ -144,15 +144,14 @@ class DimensionClasses:
 
     def partition(self, chosen: np.ndarray, scope: str) -> dict[str, int]:
         """Partitioned dimension of each entry parameter of a scope that has one, by path."""
-        graph = self.graph
-        partition: dict[str, int] = {}
-        for index in self.parameters(scope).tolist():
-            tensor = int(graph.parameter_tensor[index])
-            start, end = graph.dim_offset[tensor : tensor + 2].tolist()
-            split = chosen[self.label[start:end]] & (graph.dims[start:end] > 1)
-            if split.any():
-                partition[graph.paths[index]] = int(split.argmax())
-        return partition
+        graph, indices = self.graph, self.parameters(scope)
+        tensors = graph.parameter_tensor[indices]
+        begin, end = graph.dim_offset[tensors], graph.dim_offset[tensors + 1]
+        split = np.flatnonzero(chosen[self.label] & (graph.dims > 1))
+        first = np.append(split, len(graph.dims))[np.searchsorted(split, begin)]
+        found = first < end
+        places = zip(indices[found].tolist(), (first - begin)[found].tolist(), strict=True)
+        return {graph.paths[index]: dimension for index, dimension in places}
 
 
 def dimension_classes(
