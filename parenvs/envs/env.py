@@ -11,7 +11,7 @@ import numpy as np
 
 from parenvs.core.game import EVERY, Game, check_options
 from parenvs.core.plan import Plan
-from parenvs.core.source import Stream
+from parenvs.core.source import Source, Stream
 from parenvs.errors import ParenvsError, shown
 from parenvs.view import rgb_array, text
 
@@ -88,7 +88,7 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
         if seed is not None:
             self._streams[0].reseed(seed)
             self._np_random = self.np_random  # Gymnasium's checker looks for it
-        self.game.deal(EVERY, self._streams, source)
+        self._deal(source)
         self._started()
         return self._observation(), self._info(start=True)
 
@@ -152,6 +152,10 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
     def close(self) -> None:
         """Close the game."""
         self.game.close()
+
+    def _deal(self, source: Source | None) -> None:
+        """Start the next episode of the game, of its own source or another one."""
+        self.game.deal(EVERY, self._streams, source)
 
     def _started(self) -> None:
         """Follow the start of an episode, if a subclass keeps a state beside the game."""

@@ -12,7 +12,7 @@ from parenvs.cluster import SYNC_METHODS
 from parenvs.core.game import EVERY, Game, Rows, warn_infeasible
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.problem import problem as load_problem
-from parenvs.core.source import Fixed
+from parenvs.core.source import Fixed, Source
 from parenvs.envs.env import GameEnv, whole_number
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.graph.graph import Graph
@@ -382,6 +382,13 @@ class PipelineCutEnv(GameEnv, game=PipelineCut):
     def action_masks(self) -> np.ndarray:
         """Return the legal actions, (c,) bool; all are true once the episode is over."""
         return self._info()["action_mask"].view(bool)
+
+    def _deal(self, source: Source | None) -> None:
+        game = self.game
+        if source is None and game._shared is game.source.only:  # the same problem again
+            game.made[0], game.over[0] = 0, False
+        else:
+            super()._deal(source)
 
     def _started(self) -> None:
         self._kernel = kernel = self.game._held[0]
