@@ -1,6 +1,6 @@
 """Compares what two checkouts answer, to the last bit: one from before a change, one from after.
 
-    python benchmarks/same.py dump ../before before.json     # half an hour each
+    python benchmarks/same.py dump ../before before.json     # ten minutes and more
     python benchmarks/same.py dump . after.json
     python benchmarks/same.py compare before.json after.json # writes results/same.md
 
@@ -351,8 +351,16 @@ def compared(before: Path, after: Path) -> tuple[str, int]:
     ]
     for words, keys in sorted(why.items()):
         lines.append(f"## {words or 'Without an explanation'}")
-        lines.append("\n".join(f"* {key}: {old.get(key)} -> {new.get(key)}" for key in keys))
+        lines.append(
+            "\n".join(f"* {key}: {_brief(old.get(key))} -> {_brief(new.get(key))}" for key in keys)
+        )
     return "\n\n".join(lines) + "\n", len(why.get("", ()))
+
+
+def _brief(value: str | None) -> str:
+    """Return the first word of a part, and dots if there is more."""
+    first, space, _ = str(value).partition(" ")
+    return f"{first} ..." if space else first
 
 
 def main() -> int:
