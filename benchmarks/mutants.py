@@ -9,11 +9,12 @@ killed if one fails or takes far longer than without it. The tests are those of 
 A process that has collected the tests forks for each mutant and puts the changed code into the
 functions that are there. What runs at import needs a fork of a process that has imported NumPy and
 pytest, but not ``parenvs``. Everything happens in a copy of the checkout. ``--again`` runs those
-once more that lived. The modules are two groups: formulas and rules; what all tasks share. Each
-mutant has a number in an order drawn at random over all of its group: ``--sample N M`` runs the
-first N of the one and M of the other, uniform samples, and a page about a part of the mutants says
-what share of all that leads to expect. The kept tools do not fit: mutmut changes functions alone,
-not tables of rules, and cosmic-ray runs one and the same test command for each mutant.
+once more that lived for no known reason. The modules are two groups: formulas and rules, and what
+all tasks share. Each mutant has a number in an order drawn at random over all of its group:
+``--sample N M`` runs the first N of the one and M of the other, uniform samples, and a page about a
+part of the mutants says what share of all that leads to expect. The kept tools do not fit: mutmut
+changes functions alone, not tables of rules, and cosmic-ray runs one and the same test command for
+each mutant.
 """
 
 from __future__ import annotations
@@ -90,17 +91,18 @@ ROOMS = FORMULAS | SPINE
 ABOUT = {
     "pipeline": (
         "batch cuts exact_points formulas judge points problem profile ranges simulate "
-        "simulate_large tied pipeline_cut pipeline_cut_vector pipeline_plan"
+        "simulate_large tied exact_shapes pipeline_cut pipeline_cut_vector pipeline_plan"
     ),
     "partition": (
         "classes explain formulas memory paper problem report rules rules_oracle space step "
         "partition_plan partition_vector"
     ),
-    "hybrid": "problem plan single batch",
+    "hybrid": "problem plan single batch graph_special_cases",
     "order": "problem game",
     "sharding": "problem game",
     "elastic": "game",
     "core": "doors registry toy",
+    "cli": "planning hybrid",
     "envs": "batched conventions wrappers",
     "agents/evaluation": "evaluate evaluate_set",
     "leaderboard": "entry",
@@ -152,7 +154,12 @@ class Reach:
             files.add(ROOMS[mutant.module])
         others = [test for test in self.seconds if _file(test) in files]
         chosen, total = [], 0.0
-        for test in sorted(others, key=lambda x: (x not in direct, self.seconds[x])):
+        room = f"{ROOMS[mutant.module].rpartition('/')[0]}/"  # of the module's own task first
+
+        def urgency(test: str) -> tuple[bool, bool, float]:
+            return test not in direct, not test.startswith(room), self.seconds[test]
+
+        for test in sorted(others, key=urgency):
             total += self.seconds[test]
             if chosen and total > limit:
                 break
@@ -510,8 +517,8 @@ def mutants_(
     seed: int = 0,
 ) -> Iterator[Case]:
     some = [x for *_, few in samples(sample, seed) for x in few if x.module in chosen(modules)]
-    lives = [row for row in rows if again and row["outcome"] == "lives"]
-    new = {x.key: x for x in some if asdict(x) not in rows or rows[asdict(x)] in lives}
+    lives = [row for row in rows if row["outcome"] == "lives" and not reason(Mutant(**row))]
+    new = {x.key: x for x in some if asdict(x) not in rows or (again and rows[asdict(x)] in lives)}
     progress(f"{len(some)} mutants, of which {len(some) - len(new)} are in {rows.path}")
     start = time.perf_counter()
 

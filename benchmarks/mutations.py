@@ -34,7 +34,14 @@ START = "stages that end at the first device have none, as those that cannot run
 FEWER = "one device fewer is tried afterwards, and so one"
 PAIR = "one class makes no pair"
 TOGETHER = "operand and result have as many elements, and so end together"
+UPDATES = "the first instruction makes a parameter, and updates nothing"
+BLOCKS = "the first instruction makes a parameter, and blocks nothing"
+INNER = "np.isin(graph.opcode[made_by], [_code(graph, 'parameter')])"
 EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
+    "parenvs/core/sets.py": {("64", "65"): "it is how many sets are kept"},
+    "parenvs/envs/vector.py": {
+        ("env_seed < 0", "env_seed < 1"): "a generator takes 0, and nothing else is done with it",
+    },
     "parenvs/tasks/partition/formulas.py": {
         ("graph.parent >= 0", "graph.parent >= 1"): LOOP,
         ("graph.parent[graph.parent >= 0]", "graph.parent[graph.parent > 0]"): LOOP,
@@ -46,8 +53,15 @@ EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
     "parenvs/tasks/partition/memory.py": {
         ("graph.parent >= 0", "graph.parent >= 1"): LOOP,
         ("~graph.free & (graph.parent >= 0)", "~graph.free & (graph.parent > 0)"): LOOP,
-        ("updated < 0", "updated < 1"):
-            "the first instruction makes a parameter, and updates nothing",
+        ("updated < 0", "updated < 1"): UPDATES,
+        ("replayed & (needed < steps) & (updated < 0)",
+         "replayed & (needed < steps) & (updated <= 0)"): UPDATES,
+        (f"{INNER} & (graph.parent[made_by] >= 0)", f"{INNER} & (graph.parent[made_by] > 0)"): LOOP,
+        ("(held > 0)[self._owner]", "(held >= 0)[self._owner]"): "what has no bytes saves none",
+        ("~graph.free & (graph.parent >= 0)", "graph.free & (graph.parent >= 0)"):
+            "a loop's body has instructions that are free, and others",
+        ("twice >= 0", "twice >= 1"): "nothing is made again at the very first moment",
+        ("True", "False"): "a graph has as many roles as parameters",
         ("np.zeros(0, dtype=np.int64)", "np.zeros(1, dtype=np.int64)"):
             "nothing is kept that a border could divide, or the first division takes its place",
         ("np.append(level[1:] > level[:-1], False)", "np.append(level[1:] >= level[:-1], False)"):
@@ -71,10 +85,12 @@ EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
     "parenvs/tasks/partition/classes.py": {
         ("end - start > 1", "end - start >= 1"): PAIR,
         ("end - start > 1", "end + start > 1"): PAIR,
+        ("4", "5"): "it is how many graphs are kept",
+        ("blocked_by[lower] < 0", "blocked_by[lower] <= 0"): BLOCKS,
+        ("blocked_by >= 0", "blocked_by > 0"): BLOCKS,
         ("False", "True"):
             "the weak components of a directed graph are those of the undirected one",
-        ("self.blocked_by >= 0", "self.blocked_by >= 1"):
-            "the first instruction makes a parameter, and blocks nothing",
+        ("self.blocked_by >= 0", "self.blocked_by >= 1"): BLOCKS,
         ("-1", "-2"): "NumPy takes any number below 0 as the length that is left",
         ("isinstance(other, _Same) and other.graph is self.graph",
          "isinstance(other, _Same) or other.graph is self.graph"):
@@ -87,14 +103,16 @@ EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
     "parenvs/tasks/pipeline/points.py": {
         ("1.0 if total == 0 else total", "2.0 if total == 0 else total"):
             "where the total is 0, so is what is divided",
-        ("np.minimum((shares / 3 * most).astype(np.int64), most - 1)",
-         "np.minimum((shares / 3 * most).astype(np.int64), most + 1)"):
+        ("np.minimum((shares / 3 * max_points).astype(np.int64), max_points - 1)",
+         "np.minimum((shares / 3 * max_points).astype(np.int64), max_points + 1)"):
             "the share of the pivots is below 1, and so the sum of the three below 3",
         ("range(1, server_size + 1)", "range(2, server_size + 1)"):
             "there are more devices than units here",
         ("server_size + 1", "server_size + 2"): "whole servers suffice",
-        ("most + 1.0", "most + 2.0"): "any more devices than there are count as infinitely many",
-        ("np.clip(np.ceil(group), 1.0, most + 1.0)", "np.clip(np.ceil(group), 2.0, most + 1.0)"):
+        ("max_devices + 1.0", "max_devices + 2.0"):
+            "any more devices than there are count as infinitely many",
+        ("np.clip(np.ceil(group), 1.0, max_devices + 1.0)",
+         "np.clip(np.ceil(group), 2.0, max_devices + 1.0)"):
             FEWER,
         ("np.where((spare == 0) & (activations == 0), 1.0, np.inf)",
          "np.where((spare == 0) & (activations == 0), 2.0, np.inf)"): FEWER,
@@ -106,8 +124,7 @@ EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
         ("-1", "-2"): "any number below 0 means never",
     },
     "parenvs/graph/rules.py": {
-        ("max(map(len, slots.values()), default=0)", "max(map(len, slots.values()), default=1)"):
-            "an instruction has a result",
+        ("0", "1"): "an instruction has a result, so that the default is never taken",
         ("batch > 0 and len({s[:batch] for s in arrays.values()}) == 1",
          "batch >= 0 and len({s[:batch] for s in arrays.values()}) == 1"):
             "a batch of no dimensions has none to split",

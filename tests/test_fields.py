@@ -143,6 +143,20 @@ def test_read__a_class_that_reads_its_own_forms():
         read(Painted, {"colour": 3})
 
 
+def test_bounds__are_told_where_there_are_some():
+    for bounds, told in (
+        (whole(1), "a whole number from 1"),
+        (whole(1, 4_000), "a whole number from 1 to 4,000"),
+        (number(0), "a number from 0"),
+        (number(0, 0.5), "a number from 0 to 0.5"),
+        (number(0, 0.5, "a share"), "a share"),
+    ):
+        assert bounds.description == told
+    assert len(read(Whole, {**GOOD, "name": "x" * 4096}).name) == 4096
+    with pytest.raises(ParenvsError, match="field 'name' must be a text of 1 to 4,096 characters"):
+        read(Whole, {**GOOD, "name": "x" * 4097})
+
+
 def test_check__what_python_made():
     check(Part(1, "slow", {"w": 1}))
     with pytest.raises(PlanError, match=r"^part: 'size' must be a whole number from 1, not 1\.5$"):

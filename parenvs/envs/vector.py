@@ -20,7 +20,6 @@ from parenvs.errors import ParenvsError
 # types.
 DISABLED, SAME_STEP = AutoresetMode.DISABLED, AutoresetMode.SAME_STEP
 INT64 = np.dtype(np.int64)
-NOBODY = np.empty(0, dtype=np.int64)
 
 
 class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):

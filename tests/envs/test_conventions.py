@@ -55,6 +55,13 @@ def finish(env, info):
     return total, info
 
 
+@ids
+def test_conventions__a_first_problem_is_there_before_a_reset(env_id):
+    env = gym.make(env_id, **VGG)
+    before = env.get_wrapper_attr("action_masks")()
+    assert before.any() and np.array_equal(before, env.reset()[1]["action_mask"])
+
+
 @pytest.mark.thorough
 @each("illegal", [0.0, 0.1])
 @modes
@@ -260,8 +267,10 @@ def test_conventions__make_vec(env_id):
     """A limit that no episode reaches is taken; what needs single environments says so."""
     batch = gym.make_vec(env_id, num_envs=2, max_episode_steps=10**6, **VGG)
     assert batch.get_attr("instance")[0] == "vgg-19"
+    steps = batch.get_attr("episode_steps")[0]
+    gym.make_vec(env_id, num_envs=2, max_episode_steps=steps, **VGG)
     with pytest.raises(ParenvsError, match=r'max_episode_steps: .* vectorization_mode="sync"'):
-        gym.make_vec(env_id, num_envs=2, max_episode_steps=1, instance="t5-base", cluster="B")
+        gym.make_vec(env_id, num_envs=2, max_episode_steps=steps - 1, **VGG)
     several = gym.make_vec(
         f"parenvs/{env_id}", num_envs=2, vectorization_mode="sync", wrappers=[MaskInObservation],
         vector_kwargs={"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}, max_episode_steps=1,

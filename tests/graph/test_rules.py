@@ -151,6 +151,43 @@ CASES = {
         [(100, 8)],
         [("0.1 2.1 r.1", K), ("0.0 r.0", K)],
     ),
+    "rows of two arrays, batch by batch": (
+        "scatter",
+        {
+            "scatter": {
+                "update_window_dims": [2],
+                "inserted_window_dims": [1],
+                "input_batching_dims": [0],
+                "scatter_indices_batching_dims": [0],
+                "scatter_dims_to_operand_dims": [1],
+                "index_vector_dim": 2,
+            },
+            "applies": [["add"]],
+        },
+        [(2, 100, 8), (2, 100, 8), (2, 4, 1), (2, 4, 8), (2, 4, 8)],
+        [(2, 100, 8), (2, 100, 8)],
+        [
+            ("2.0 3.0 4.0 0.0 r.0 1.0 s.0", K),
+            ("2.1 3.1 4.1", R),
+            ("0.2 3.2 r.2 1.2 4.2 s.2", K),
+            ("0.1 r.1 1.1 s.1", K),
+        ],
+    ),
+    "indices whose vector comes first": (  # 0 is what a field is that is not given
+        "scatter",
+        {
+            "scatter": {
+                "update_window_dims": [1],
+                "inserted_window_dims": [0],
+                "scatter_dims_to_operand_dims": [0],
+            },
+            "applies": [["add"]],
+        },
+        [(100, 8), (1, 4), (4, 8)],
+        [(100, 8)],
+        [("1.1 2.0", R), ("0.1 2.1 r.1", K), ("0.0 r.0", K)],
+    ),
+    "two results": ("map", {}, [(4,), (4,)], [(4,), (4,)], [("0.0 1.0 r.0 s.0", K)]),
     "words to bytes": (
         "bitcast-convert",
         {},

@@ -134,8 +134,8 @@ def convolution_flops(equation: Any) -> float:
     total = 2.0 * kernel[numbers.rhs_spec[1]]
     total *= out[numbers.out_spec[0]] * out[numbers.out_spec[1]]
     for i in range(len(image) - 2):
-        places = jnp.arange(out[numbers.out_spec[i + 2]])[:, None] * options["window_strides"][i]
-        taps = jnp.arange(kernel[numbers.rhs_spec[i + 2]]) * options["rhs_dilation"][i]
+        places = np.arange(out[numbers.out_spec[i + 2]])[:, None] * options["window_strides"][i]
+        taps = np.arange(kernel[numbers.rhs_spec[i + 2]]) * options["rhs_dilation"][i]
         x, holes = places + taps - options["padding"][i][0], options["lhs_dilation"][i]
         inside = (x >= 0) & (x <= (image[numbers.lhs_spec[i + 2]] - 1) * holes) & (x % holes == 0)
         total *= int(inside.sum())

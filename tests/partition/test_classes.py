@@ -408,6 +408,12 @@ def test_dimensions__the_second_instruction_counts():
     assert (classes.blocked_by[classes.label[[first, first + 1]]] == 1).all()
 
 
+def test_dimensions__of_one_graph_are_made_once():
+    graph = load_graph("vgg-19")
+    assert dimension_classes(graph).label is dimension_classes(graph, devices=4).label
+    assert dimension_classes(replace(graph)).label is not dimension_classes(graph).label
+
+
 def test_dimensions__cannot_be_changed():
     classes = dimension_classes(load_graph("vgg-19"))
     with pytest.raises(FrozenInstanceError):
