@@ -217,6 +217,7 @@ clusters = st.sampled_from(list(PRESETS.values())) | st.builds(
 )
 
 
+@pytest.mark.thorough
 @given(clusters)
 def test_cluster__json_round_trip(cluster):
     content = json.loads(json.dumps(cluster.to_json()))

@@ -102,6 +102,7 @@ def test_fusion__no_kernel_waits_for_what_waits_for_it():
     assert ("F", "add") in found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
 def test_fusion__kernels_of_shipped_graphs_wait_in_a_line(name):
     """Every instruction is in one kernel of its layer and phase, and kernels make no circle."""
@@ -138,6 +139,7 @@ def test_fusion__what_backward_kernels_read_is_written_or_read_by_the_forward_pa
         assert set(kernel.reads) & made <= there
 
 
+@pytest.mark.thorough
 def test_fusion__a_transformer_layer_keeps_what_megatron_keeps():
     """Norms keep their input and statistics, the activation its input, softmax its result."""
     work = load_model("bert-48").chain.work

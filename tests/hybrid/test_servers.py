@@ -49,6 +49,7 @@ def test_subset_search__is_the_best_of_all_orders(seed):
         assert around.report.legal
 
 
+@pytest.mark.thorough
 def test_draws__need_several_servers_and_orders():
     """The drawn problems would not show a wrong search if a sorted order were always best."""
     found = {"pipeline": 0, "unsorted": 0}

@@ -153,6 +153,7 @@ def test_simulate__one_chunk_is_pipeline_length():
     assert report.simulated_seconds >= report.length_seconds * (1 - 1e-12)
 
 
+@pytest.mark.thorough
 def test_simulate__plans():
     """What the report says beside the closed form: close to it, never far below."""
     problem = hybrid_toys.toy("4x8:a100", 64, layers=16)

@@ -67,6 +67,7 @@ def test_tasks__another_graph_is_noticed():
         _ = problem.target
 
 
+@pytest.mark.thorough
 def test_tasks__trivial_plans_do_without_parallelism(board):
     for checked in board.values():
         for verdict in checked.verdicts:

@@ -8,6 +8,7 @@ import pytest
 from cases import each
 
 from parenvs.tasks.partition import memory
+from parenvs.tasks.partition.classes import dimension_classes
 from parenvs.tasks.partition.memory import Footprint
 
 PARTS = ("parameters", "optimiser", "inputs", "gradients", "activations")
@@ -81,6 +82,16 @@ def test_footprint__least(mlp):
         assert footprint.least(one) == footprint.memory(one).peak
     both = of(mlp, "w1", 1) | of(mlp, "x", 0)  # every tensor has one of them
     assert footprint.least(both) == footprint.memory(none(mlp)).peak / 2
+
+
+def test_footprint__of_parameters_alone():
+    """A view needs no bytes, nothing else is held; without a word nothing is made again."""
+    graph = toys.read(toys.module({"x": "f32[8]"}, [], "bitcast.1 = f32[8] bitcast(x.1)"))
+    classes = dimension_classes(graph)
+    footprint = Footprint(graph, classes.label, np.ones(len(classes)))
+    nothing = np.zeros(len(classes), dtype=bool)
+    assert footprint.least(nothing) == footprint.memory(nothing).peak == 32
+    assert not footprint.again.any()
 
 
 @each("seed", range(4))
@@ -310,6 +321,7 @@ def test_footprint__gradients_are_what_backward_makes_and_the_update_reads():
     assert one.peak == two.peak
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", toys.INSTANCES)
 def test_footprint__shipped_graphs(name):
     """Adam keeps two moments, and the scalars' few bytes are all there is besides the batch."""

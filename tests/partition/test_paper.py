@@ -211,7 +211,7 @@ def test_bert__optimum_contains_megatron(rules):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [*PAPER, SIX])
+@pytest.mark.parametrize("name", [*PAPER, *slow(SIX)])
 def test_table_6__the_batch_dimension_of_every_input(name):
     one = replace(problem(name), scope="inputs")
     answer = exact_partition(one)

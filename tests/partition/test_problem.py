@@ -164,6 +164,7 @@ def test_partitioning__slow_links_between_servers():
     assert np.array_equal(two.saved_seconds, one.saved_seconds)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["vgg-19", "bert-48"])
 def test_partitioning__many_plans_at_once(name):
     """(..., C) in, (...) out, as one by one; the step time is linear."""

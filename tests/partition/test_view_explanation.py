@@ -267,6 +267,7 @@ def test_explain_problem__states_follow_from_the_classes(name, rules):
     assert len(shown.splitlines()) < 500
 
 
+@pytest.mark.thorough
 def test_blockers__every_pair_of_reason_and_class():
     """Against the rows of the factors, one by one."""
     problem = load_partitioning("t5-base", choose_cluster(devices=8), "automap", "forbid")

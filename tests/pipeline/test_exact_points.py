@@ -153,6 +153,7 @@ def test_point_search__rounded_labels_give_a_lower_bound(seed, grid):
     assert best * (1 - 1e-9) <= length <= best * (1 + 2 * (space.stages - 2) * grid + 1e-9)
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_plan_space__admits_exactly_what_can_be_completed(seed):
