@@ -97,11 +97,11 @@ ABOUT = {
         "classes explain formulas memory paper problem report rules rules_oracle space step "
         "partition_plan partition_vector"
     ),
-    "hybrid": "problem plan single batch graph_special_cases",
+    "hybrid": "problem plan single batch graph_special_cases graph_splitting",
     "order": "problem game",
     "sharding": "problem game",
     "elastic": "game",
-    "core": "doors registry toy",
+    "core": "doors game registry toy",
     "cli": "planning hybrid",
     "envs": "batched conventions wrappers",
     "agents/evaluation": "evaluate evaluate_set",
@@ -399,7 +399,7 @@ class Session:
 def transplanted(module: str, code: CodeType) -> bool:
     """Put the code of a changed module into its functions; False if it cannot even be imported."""
     name = module.removesuffix(".py").replace("/", ".")
-    old = sys.modules[name]
+    old = importlib.import_module(name)
     new = ModuleType(name)
     new.__dict__.update(__file__=old.__file__, __package__=old.__package__, __spec__=old.__spec__)
     try:

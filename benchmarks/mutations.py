@@ -37,9 +37,20 @@ TOGETHER = "operand and result have as many elements, and so end together"
 UPDATES = "the first instruction makes a parameter, and updates nothing"
 BLOCKS = "the first instruction makes a parameter, and blocks nothing"
 INNER = "np.isin(graph.opcode[made_by], [_code(graph, 'parameter')])"
+SPEED = "what malloc keeps is for speed alone"
+SIZE = "int(np.prod(part.shape or ()))"
+BYTES = "np.dtype(part.dtype).itemsize for part in space.values()"
 EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
     "parenvs/core/sets.py": {("64", "65"): "it is how many sets are kept"},
+    "parenvs/fields.py": {
+        ("value.items() if _has_objects(kind.value_type) else ()", "value.items()"):
+            "where there are no objects, none has a wrong name",
+    },
     "parenvs/envs/vector.py": {
+        ("_keep_blocks(game.observation_space, num_envs)", "pass"): SPEED,
+        ("max(4 * count * max(sizes), 1 << 21)", "min(4 * count * max(sizes), 1 << 21)"): SPEED,
+        ("np.prod(part.shape or ())", "np.prod(part.shape and ())"): SPEED,
+        (f"[{SIZE} * {BYTES}]", f"[{SIZE} / {BYTES}]"): SPEED,
         ("env_seed < 0", "env_seed < 1"): "a generator takes 0, and nothing else is done with it",
     },
     "parenvs/tasks/partition/formulas.py": {
