@@ -94,9 +94,10 @@ ABOUT = {
         "simulate_large tied exact_shapes pipeline_cut pipeline_cut_vector pipeline_plan"
     ),
     "partition": (
-        "classes explain formulas memory paper problem report rules rules_oracle space step "
+        "classes explain formulas memory paper problem report space step "
         "partition_plan partition_vector"
     ),
+    "graph": "rules rules_oracle",
     "hybrid": "problem plan single batch graph_special_cases graph_splitting",
     "order": "problem game",
     "sharding": "problem game",
