@@ -8,6 +8,8 @@
 # make lowest the tests with the lowest versions that setup.cfg allows: all that need no JAX in
 #             .venv-lowest, on Python 3.10 where there is one, then those of JAX and PyTorch in
 #             .venv-lowest-jax, on the lowest Python that JAX runs on
+# make fuzz   mutated files for every reader, for SECONDS, with SEED; make audit and make sbom tell
+#             of known vulnerabilities and list what is depended on
 # make ray-test the tests of distribution by Ray, in .venv-ray, whose gymnasium is older
 PYTHON ?= python3
 # The first that starts: a name may stand for a version that is not switched on.
@@ -27,7 +29,11 @@ RAY := .venv-ray
 # The processes that tests start would else compile the package anew, each for itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo fast test slow docs release lowest ray-test lint check bench clean
+# Seconds and seed of make fuzz.
+SECONDS ?= 600
+SEED ?= 0
+
+.PHONY: demo fast test slow docs release lowest ray-test lint check bench fuzz audit sbom clean
 
 $(STAMP): setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -98,6 +104,21 @@ lint: $(STAMP)
 	$(BIN)/codespell $$(git ls-files '*.py' '*.md' '*.cfg' '*.txt' Makefile CITATION.cff NOTICE)
 
 check: lint test
+
+# What goes wrong becomes a file of tests/corpus, which make test reads from then on.
+fuzz: $(STAMP)
+	$(BIN)/python -W ignore benchmarks/fuzz.py all --seconds $(SECONDS) --seed $(SEED)
+
+# Known vulnerabilities of what is installed; asks a service on the network.
+audit: $(STAMP)
+	$(BIN)/python -m pip install --quiet pip-audit
+	$(BIN)/pip-audit --skip-editable
+
+# What a plain installation depends on, as a CycloneDX list.
+sbom:
+	$(PYTHON) -m venv build/sbom
+	build/sbom/bin/python -m pip install --quiet -c constraints.txt . cyclonedx-bom
+	build/sbom/bin/cyclonedx-py environment build/sbom --output-reproducible -o build/sbom.json
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run_all.py

@@ -1,35 +1,37 @@
 """Mutated files for every reader: each is read, or refused in one line.
 
-``python benchmarks/fuzz.py READER N SEED`` changes small valid files N times (bytes, words,
-numbers, fields, cells, elements), reads each in a process with limits, and counts what comes of it.
-It ends with status 1 if a reader gave a traceback, took more than 5 seconds, asked for more than
-1 GB, or accepted what must not be. ``python benchmarks/fuzz.py all N SEED`` divides N among all
-readers and writes ``results/fuzz.md``.
+``python benchmarks/fuzz.py [READER] --count N --seed S`` changes small valid files N times (bytes,
+words, numbers, fields, cells, elements), reads each in a process with limits, and counts what comes
+of it; all readers share N, and write ``results/fuzz.md``. ``--seconds T`` goes on until the time is
+up, and writes no page. Status 1: a reader gave a traceback, took more than 5 seconds, asked for
+more than 1 GB, refused in more than a line, or accepted what must not be. Each such file becomes
+one of ``tests/corpus/READER``, which tests read from then on.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import multiprocessing
 import os
 import random
 import re
 import resource
+import shutil
 import signal
+import sys
 import tempfile
 import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads would reserve memory, and share the seconds
-from benchmarks import fuzz_readers
 from benchmarks.framework import (
     Case,
     Column,
@@ -42,11 +44,8 @@ from benchmarks.framework import (
     percent,
     table,
 )
-from benchmarks.fuzz_elastic import ELASTIC
-from benchmarks.fuzz_hybrid import HYBRID
 from benchmarks.fuzz_inputs import mutated
-from benchmarks.fuzz_readers import Reader, WrongAcceptanceError
-from benchmarks.fuzz_runs import RUNS
+from benchmarks.fuzz_readers import CORPUS, READERS, Reader, WrongAcceptanceError
 from parenvs.errors import ParenvsError
 
 SECONDS, BYTES = 5.0, 2**30
@@ -55,11 +54,11 @@ PATIENCE = 60.0
 """Seconds of the clock after which a process counts as one that hangs, whatever it does."""
 OUTCOMES = ("accepted", "refused", "traceback", "hang", "memory", "wrong")
 BAD = OUTCOMES[2:]
-READERS = {**fuzz_readers.READERS, **HYBRID, **ELASTIC, **RUNS}
-"""Name -> reader."""
+LONGEST = 1_000
+"""Characters of a refusal at most, without the path: what files hold is cut short."""
 LARGE = ("jax", "sb3_contrib", "parenvs.agents.learning.train.run")
 """Modules that take seconds to import."""
-PART = 500
+PART = 250
 """Inputs of a part of a run, which is what a run that was stopped does again."""
 _KILLERS = {signal.SIGPROF: "hang", signal.SIGKILL: "memory"}
 
@@ -138,7 +137,8 @@ def outcome(reader: Reader, path: Path) -> tuple[str, str]:
             if isinstance(cause, MemoryError):
                 return "memory", f"{text}\n{traceback.format_exc()}"
             cause = cause.__context__
-        return ("refused", text) if "\n" not in text else ("traceback", text)
+        is_line = "\n" not in text and len(text.replace(str(path), "")) <= LONGEST
+        return ("refused" if is_line else "traceback", text)
     except WrongAcceptanceError:
         return "wrong", traceback.format_exc()
     except MemoryError:
@@ -251,7 +251,7 @@ def worker_of(name: str) -> Worker:
     return _worker[0]
 
 
-def part_of(name: str, seed: int | str, part: int, size: int, keep: Path | None = None) -> Tally:
+def part_of(name: str, seed: int | str, part: int, size: int, keep: Path = CORPUS) -> Tally:
     """Read mutated files and return what came of them.
 
     Args:
@@ -259,7 +259,7 @@ def part_of(name: str, seed: int | str, part: int, size: int, keep: Path | None 
         seed: of the mutations; the same files come of the same seed.
         part: number of the part of a run.
         size: number of files.
-        keep: folder for the files that went wrong, with the tracebacks beside them.
+        keep: corpus that gets the files that went wrong; what went wrong is printed.
     """
     worker, reader = worker_of(name), READERS[name]
     draw, tally = random.Random(f"{name} {seed} {part}"), Tally()
@@ -267,20 +267,31 @@ def part_of(name: str, seed: int | str, part: int, size: int, keep: Path | None 
         data = mutated(draw.choice(worker.originals), reader.suffix, draw)
         found = worker.run(data)
         tally.add(found)
-        if found.outcome in BAD and keep is not None:
-            keep.mkdir(parents=True, exist_ok=True)
-            path = keep / f"{name}-{seed}-{number}{reader.suffix}"
+        if found.outcome in BAD:
+            path = keep / name / f"{seed}-{number}{reader.suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-            log = path.with_name(f"{path.name}.log")
-            log.write_text(f"{found.outcome}\n{found.text}", encoding="utf-8")
+            print(f"{path}: {found.outcome}\n{found.text}", file=sys.stderr)
     return tally
 
 
-def parts(name: str, count: int, seed: int, keep: Path | None) -> Iterator[Case]:
-    for part in range(-(-count // PART)):
-        key = {"reader": name, "seed": seed, "part": part}
-        work = partial(part_of, name, seed, part, min(PART, count - part * PART), keep)
-        yield key, lambda work=work: vars(work())
+def replayed(name: str, path: Path) -> tuple[str, str]:
+    """Return what comes of a file of a corpus, and the error's text; nothing is written beside."""
+    with tempfile.TemporaryDirectory() as folder:
+        return outcome(READERS[name], Path(shutil.copy(path, folder)))
+
+
+def parts(names: Iterable[str], count: int, seed: int, keep: Path) -> Iterator[Case]:
+    """Yield the parts of a run that ``names`` share by their weights, the first of each first."""
+    names = list(names)
+    total = sum(READERS[name].weight for name in names)
+    shares = {name: -(-count * READERS[name].weight // total) for name in names}
+    for part in range(-(-max(shares.values()) // PART)):
+        for name, share in shares.items():
+            if share > part * PART:
+                size = min(PART, share - part * PART)
+                key = {"reader": name, "seed": seed, "part": part}
+                yield key, lambda a=(name, seed, part, size, keep): vars(part_of(*a))
 
 
 def is_bad(rows: list[Row]) -> bool:
@@ -290,20 +301,21 @@ def is_bad(rows: list[Row]) -> bool:
 @measurement(
     key="reader seed part",
     wrong=is_bad,
-    positional=("reader", "count", "seed"),
+    positional=("reader",),
     among={"reader": [*READERS, "all"]},
-    about={"keep": "folder for the files that went wrong"},
+    about={
+        "count": "files that are tried",
+        "seconds": "go on with further files until so many seconds are over",
+        "keep": "corpus that gets the files that went wrong",
+    },
 )
 def fuzz_(
-    rows: Rows, reader: str, count: int, seed: int, keep: Path | None = None
-) -> Iterator[Case]:
-    if reader == "all":
-        for module in LARGE:  # once, for all processes that are forked
-            importlib.import_module(module)
-    for name in READERS if reader == "all" else (reader,):
-        if not rows.of(reader=name, seed=seed, part="all"):
-            share = count * READERS[name].weight // 100 if reader == "all" else count
-            yield from parts(name, share, seed, keep)
+    rows: Rows, reader: str = "all", count: int = 50_000, seed: int = 0,
+    seconds: float | None = None, keep: Path = CORPUS,
+) -> Iterator[Case]:  # fmt: skip
+    for module in LARGE:  # once, for all processes that are forked
+        importlib.import_module(module)
+    yield from parts(READERS, count, seed, keep)
 
 
 def line_of(tally: Tally) -> str:
@@ -347,20 +359,26 @@ def page(rows: list[Row], seed: int) -> list[str]:
     ]
 
 
-def one(name: str, count: int, seed: int, keep: Path | None) -> int:
-    """Try one reader, print what came of it, and keep no row; returns the exit status."""
-    rows = [{**key, **work()} for key, work in parts(name, count, seed, keep)]
-    tally = Tally()
-    for row in rows:
-        tally.merge(Tally.of(row))
-    print(name, line_of(tally))
-    for reason, number in tally.reasons.most_common():
-        print(f"{number:7} {reason}")
-    return int(is_bad(rows))
+def tried(names: Iterable[str], count: int, seed: int, seconds: float, keep: Path) -> int:
+    """Try readers, print what came of them, and keep no row; returns the exit status."""
+    end, tallies = time.monotonic() + seconds, dict[str, Tally]()
+    for key, work in parts(names, count, seed, keep):
+        if time.monotonic() > end:
+            break
+        tallies.setdefault(key["reader"], Tally()).merge(Tally.of(work()))
+    for name, tally in tallies.items():
+        print(name, line_of(tally))
+        for reason, number in tally.reasons.most_common() if len(tallies) == 1 else ():
+            print(f"{number:7} {reason}")
+    return int(is_bad([vars(tally) for tally in tallies.values()]))
 
 
 if __name__ == "__main__":
     given = parser(fuzz_).parse_args()
-    if given.reader == "all":
+    if given.reader == "all" and given.seconds is None:
         main(fuzz_)
-    raise SystemExit(one(given.reader, given.count, given.seed, given.keep))
+    endless = given.seconds is not None
+    names = READERS if given.reader == "all" else (given.reader,)
+    count = 10**9 if endless else given.count
+    limit = given.seconds if endless else math.inf
+    raise SystemExit(tried(names, count, given.seed, limit, given.keep))

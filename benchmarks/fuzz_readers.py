@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import multiprocessing
+import re
+import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,15 +30,47 @@ from parenvs import (
     judge,
     load_plan,
 )
-from parenvs import problem as problem_from
+from parenvs import (
+    problem as problem_from,
+)
+from parenvs.agents.elastic.formats import OWN
+from parenvs.agents.elastic.play import play
+from parenvs.agents.elastic.rules import RULES
+from parenvs.agents.evaluation.set_evaluation import SetEvaluation
+from parenvs.agents.learning.elastic.learnt import Learnt
+from parenvs.agents.learning.elastic.network import first_weights
+from parenvs.agents.learning.pretrained import policy
+from parenvs.agents.learning.pretrained.policy import PlanPolicy
+from parenvs.bench.hybrid import page
+from parenvs.bench.hybrid.predict import Prediction, Skipped, predictions
+from parenvs.bench.hybrid.rows import read_json, read_rows, shipped
+from parenvs.bench.hybrid.steps import Steps, compared, read_steps
 from parenvs.cluster import Cluster
 from parenvs.core.plan import ILLEGAL, Plan
+from parenvs.core.sets import set_of
+from parenvs.datasets.pipeline import sets as pipeline_sets
 from parenvs.datasets.pipeline.generators import DrawnProblem
-from parenvs.datasets.pipeline.sets import load_set, save_set
+from parenvs.datasets.pipeline.sets import load_set
+from parenvs.graph import python_source
 from parenvs.graph.formats.text import parse
 from parenvs.instances import load_graph
 from parenvs.leaderboard.check import check
 from parenvs.leaderboard.entry import Entry, load_entry
+from parenvs.tasks.elastic import files as elastic_files
+from parenvs.tasks.elastic.library import Library
+from parenvs.tasks.elastic.load import MEASURED, load_elastic, load_library
+from parenvs.tasks.elastic.problem import Elastic
+from parenvs.tasks.elastic.run import follow
+from parenvs.tasks.elastic.trace import Trace, read_trace
+from parenvs.tasks.hybrid.load import load_model
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.shipped import load_shape, shapes
+from parenvs.tasks.hybrid.stack import STACKS, Stack
+from parenvs.tasks.hybrid.uniform import Uniform
+from parenvs.tasks.order import files as order_files
 from parenvs.tasks.order.load import load_ordering, ordering_steps
 from parenvs.tasks.order.plan import OrderPlan
 from parenvs.tasks.order.problem import Order
@@ -42,192 +78,13 @@ from parenvs.tasks.partition.drawn import files as partition_files
 from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.pipeline.load import load_profile
-from parenvs.tasks.sharding.files import load_iopddl, save_iopddl, to_json
+from parenvs.tasks.sharding.files import load_iopddl, load_strategies, save_iopddl, to_json
 from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.reduced import NEVER
 from parenvs.tasks.sharding.reduction import reduce
 
 ORDER = "order-test/p4-m8-000"
 """A problem of ordering micro-batches."""
-SMALL = """\
-HloModule small
-
-sum {
-  a = f32[] parameter(0)
-  b = f32[] parameter(1)
-  ROOT c = f32[] add(a, b)
-}
-
-body {
-  p = (s32[], f32[4,8]) parameter(0)
-  i = s32[] get-tuple-element(p), index=0
-  h = f32[4,8] get-tuple-element(p), index=1
-  one = s32[] constant(1)
-  n = s32[] add(i, one)
-  t = f32[4,8] tanh(h)
-  ROOT r = (s32[], f32[4,8]) tuple(n, t)
-}
-
-test {
-  p = (s32[], f32[4,8]) parameter(0)
-  i = s32[] get-tuple-element(p), index=0
-  n = s32[] constant(3)
-  ROOT less = pred[] compare(i, n), direction=LT
-}
-
-scope {
-  p = f32[4,8] parameter(0)
-  ROOT n = f32[4,8] negate(p)
-}
-
-ENTRY main {
-  params__layers___0___q__ = f32[8,8] parameter(0)
-  params__table__ = f32[16,8] parameter(1)
-  batch = s32[4,1] parameter(2)
-  e = f32[4,8] gather(params__table__, batch), offset_dims={1}, collapsed_slice_dims={0}, \
-start_index_map={0}, index_vector_dim=1, slice_sizes={1,8}
-  d = f32[4,8] dot(e, params__layers___0___q__), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  zero = f32[] constant(0)
-  none = s32[] constant(0)
-  s = (s32[], f32[4,8]) tuple(none, d)
-  w = (s32[], f32[4,8]) while(s), condition=test, body=body
-  o = f32[4,8] get-tuple-element(w), index=1
-  v = f32[4,8,1,1] reshape(o)
-  k = f32[1,1,8,8] reshape(params__layers___0___q__)
-  g = f32[4,1,1,8] transpose(v), dimensions={0,2,3,1}
-  f = f32[4,1,1,8] convolution(g, k), window={size=1x1}, dim_labels=b01f_01io->b01f
-  q = f32[4,8] reshape(f)
-  m = f32[4,8] call(q), to_apply=scope, metadata={op_name="jit(f)/block"}
-  x = f32[8,8] concatenate(m, q), dimensions={0}
-  y = f32[4,8] slice(x), slice={[0:8:2], [0:8]}
-  z = f32[4,10] pad(y, zero), padding=0_0x1_1
-  ROOT l = f32[4] reduce(z, zero), dimensions={1}, to_apply=sum
-}
-"""
-"""A gather, a product, a counted loop, a call, a convolution and changes of shape."""
-WIDE = """\
-HloModule wide
-
-sum {
-  a = f32[] parameter(0)
-  b = f32[] parameter(1)
-  ROOT c = f32[] add(a, b)
-}
-
-greater {
-  a = f32[] parameter(0)
-  b = f32[] parameter(1)
-  ROOT c = pred[] compare(a, b), direction=GT
-}
-
-left {
-  p = f32[2,4,4,3] parameter(0)
-  ROOT n = f32[2,4,4,3] exponential(p)
-}
-
-right {
-  p = f32[2,4,4,3] parameter(0)
-  ROOT n = f32[2,4,4,3] negate(p)
-}
-
-ENTRY main {
-  kernel = f32[3,3,3,6] parameter(0), metadata={op_name="params['kernel']"}
-  images = f32[2,9,9,3] parameter(1), metadata={op_name="images"}
-  labels = s32[2,1] parameter(2), metadata={op_name="labels"}
-  zero = f32[] constant(0)
-  which = pred[] constant(true)
-  c = f32[2,5,5,6] convolution(images, kernel), window={size=3x3 stride=2x2 pad=1_1x1_1}, \
-dim_labels=b01f_01io->b01f
-  p = f32[2,4,4,6] reduce-window(c, zero), window={size=1x2x2x1}, to_apply=sum
-  g = f32[2,5,5,6] select-and-scatter(c, p, zero), window={size=1x2x2x1}, select=greater, \
-scatter=sum
-  h = f32[2,4,4,3] slice(p), slice={[0:2], [0:4], [0:4], [0:6:2]}
-  b = f32[2,4,4,3] conditional(which, h, h), true_computation=left, false_computation=right
-  r = f32[2,4,12] reshape(b)
-  j = s32[2,4,12] iota(), iota_dimension=2
-  t = (f32[2,4,12], s32[2,4,12]) sort(r, j), dimensions={2}, to_apply=greater
-  u = f32[2,4,12] get-tuple-element(t), index=0
-  s = f32[2,4] reduce(u, zero), dimensions={2}, to_apply=sum
-  at = f32[4,2] transpose(s), dimensions={1,0}
-  one = s32[] constant(1)
-  d = f32[2,2] dynamic-slice(at, one, one), dynamic_slice_sizes={2,2}
-  o = f32[4,2] dynamic-update-slice(at, d, one, one)
-  w = f32[4,2] scatter(o, labels, d), update_window_dims={1}, inserted_window_dims={0}, \
-scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=sum
-  m = f32[4,2] multiply(w, o)
-  k = c64[4,2] fft(m), fft_type=FFT, fft_length={2}
-  y = f32[4,2] real(k)
-  a = f32[2,4,2] broadcast(y), dimensions={1,2}
-  v = f32[4,2] reverse(y), dimensions={0}
-  q = f32[2,4,4] dot(a, v), lhs_contracting_dims={2}, rhs_contracting_dims={1}
-  gs = f32[] reduce(g, zero), dimensions={0,1,2,3}, to_apply=sum
-  ROOT out = (f32[2,4,4], f32[]) tuple(q, gs)
-}
-"""
-"""Windows, a branch, a sort, scattering and slices at places that the module computes."""
-LAYERS = """\
-HloModule layers
-
-body {
-  p = (s32[], f32[4,8], f32[3,8,8]) parameter(0)
-  i = s32[] get-tuple-element(p), index=0
-  h = f32[4,8] get-tuple-element(p), index=1
-  w = f32[3,8,8] get-tuple-element(p), index=2
-  zero = s32[] constant(0)
-  one = s32[] constant(1)
-  n = s32[] add(i, one)
-  l = f32[1,8,8] dynamic-slice(w, i, zero, zero), dynamic_slice_sizes={1,8,8}
-  m = f32[8,8] reshape(l)
-  d = f32[4,8] dot(h, m), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  t = f32[4,8] tanh(d), metadata={op_name="layer/tanh"}
-  ROOT r = (s32[], f32[4,8], f32[3,8,8]) tuple(n, t, w)
-}
-
-test {
-  p = (s32[], f32[4,8], f32[3,8,8]) parameter(0)
-  i = s32[] get-tuple-element(p), index=0
-  n = s32[] constant(3)
-  ROOT less = pred[] compare(i, n), direction=LT
-}
-
-ENTRY main {
-  params__layers__ = f32[3,8,8] parameter(0)
-  params__head__ = f32[8,5] parameter(1)
-  batch = f32[4,8] parameter(2)
-  none = s32[] constant(0)
-  s = (s32[], f32[4,8], f32[3,8,8]) tuple(none, batch, params__layers__)
-  loop = (s32[], f32[4,8], f32[3,8,8]) while(s), condition=test, body=body
-  o = f32[4,8] get-tuple-element(loop), index=1
-  ROOT y = f32[4,5] dot(o, params__head__), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-}
-"""
-"""A loop over layers, which a chain writes out."""
-STABLEHLO = """\
-module @m {
-  func.func public @main(%a: tensor<4x8xf32>, %b: tensor<8x6xf32>) -> tensor<4x6xf32> {
-    %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : \
-(tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
-    %1 = stablehlo.tanh %0 : tensor<4x6xf32>
-    %c = stablehlo.constant dense<0.0> : tensor<f32>
-    %2 = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<f32>) -> tensor<4x6xf32>
-    %3 = stablehlo.maximum %1, %2 : tensor<4x6xf32>
-    %4 = stablehlo.reshape %3 : (tensor<4x6xf32>) -> tensor<2x12xf32>
-    %5 = stablehlo.transpose %4, dims = [1, 0] : (tensor<2x12xf32>) -> tensor<12x2xf32>
-    %6 = stablehlo.slice %5 [0:12:3, 0:2] : (tensor<12x2xf32>) -> tensor<4x2xf32>
-    %7 = stablehlo.pad %6, %c, low = [0, 1], high = [0, 3], interior = [0, 0] : \
-(tensor<4x2xf32>, tensor<f32>) -> tensor<4x6xf32>
-    return %7 : tensor<4x6xf32>
-  }
-}
-"""
-CSV = """\
-# measured on one device
-name,forward_ms,backward_ms,cut_bytes,parameter_bytes,resident_bytes
-embedding,0.25,0.5,4096,1048576,8192
-"layer 0, attention",1.5,3.0,4096,524288,16384
-layer 0 mlp,1.25,2.5,4096,524288,16384
-head,0.75,1.5,64,1048576,128
-"""
 CLUSTERS = (
     {
         "servers": 2,
@@ -246,6 +103,10 @@ CLUSTERS = (
     },
 )
 SUBMISSIONS = ROOT / "leaderboard" / "submissions"
+CORPUS = ROOT / "tests" / "corpus"
+"""``READER/NAME``: files that went wrong once, each to be read now, or refused in a line."""
+SEEDS = CORPUS / "seeds"
+"""Valid files: HLO with every kind of instruction, StableHLO, a chain, traces of nodes."""
 
 
 class WrongAcceptanceError(AssertionError):
@@ -257,7 +118,7 @@ class Reader(NamedTuple):
 
     Attributes:
         suffix: ending of its files.
-        weight: share of the inputs that it gets when all readers are tried, in per cent.
+        weight: how many of the inputs it gets when all readers are tried, beside the others.
         seeds: makes valid files, which are to be changed.
         read: reads a file.
         check: raises a ``WrongAcceptanceError`` if what was read must not be.
@@ -453,14 +314,9 @@ def file_of(write: Callable[[Path], Any], suffix: str) -> bytes:
 
 def graphs() -> list[Graph]:
     """Return the three modules as graphs."""
-    made = []
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        path = Path(folder) / "seed.txt"
-        for text in (SMALL, WIDE, LAYERS):
-            path.write_text(text, encoding="utf-8")
-            made.append(from_hlo(path))
-    return made
+        return [from_hlo(path) for path in sorted(SEEDS.glob("*.txt"))]
 
 
 def entries() -> list[bytes]:
@@ -511,66 +367,529 @@ PARTITIONS = {
         "big-lstm", "C", 3.2e9, micro_batch=8, micro_batches=4, recompute="full", uneven="forbid"
     ),
 }
-READERS: dict[str, Reader] = {
-    "pb": Reader(
-        ".pb",
-        12,
-        lambda: [parse(text).SerializeToString() for text in (SMALL, WIDE, LAYERS)],
-        from_hlo,
-        check_graph,
+SHAPE, GRAPH = "bert-large", "vgg-19"
+MIXTURE = next(shape for shape in shapes().values() if shape.experts > 1)
+
+
+@cache
+def model_of(name: str) -> HybridModel:
+    """Return the chain of a shipped instance, those of the valid files alone."""
+    if name not in (SHAPE, GRAPH, MIXTURE.name):
+        raise ParenvsError("another instance, which would take long to load")
+    return load_model(name)
+
+
+def check_hybrid_plan(plan: HybridPlan) -> None:
+    """Check that a hybrid plan outlives its file, and the judge's verdict on it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "again.json"
+        plan.save(path)
+        must(load_plan(path) == plan, "another plan from its own file")
+    with refusable():
+        check_report(judge(plan, model_of(plan.instance)), plan.stack)
+
+
+def check_report(report: Any, stack: Any) -> None:
+    """Check a verdict: finite figures, -1 exactly if illegal, and no plan below its bound."""
+    must(math.isfinite(report.value), f"a plan's value is {report.value}")
+    must(report.legal == (report.value != ILLEGAL), f"value {report.value}, legal {report.legal}")
+    if report.legal:
+        must(0 < report.length_seconds < math.inf, f"its length is {report.length_seconds}")
+        must(report.devices_used <= report.cluster.devices, "more devices than there are")
+        names = [n for s in report.plan.stages for a, b in s.layers for n in range(a, b)]
+        must(names == sorted(names) or report.plan.chunks > 1, "layers out of order")
+        must(sorted(names) == list(range(len(report.model))), "a layer is missing, or held twice")
+        held = [stage.memory for stage in report.stages]
+        must(all(0 <= x < math.inf for s in held for x in s.values()), "impossible bytes")
+        full = max(stage["total"] for stage in held)
+        must(full <= report.memory_limit_bytes * (1 + 1e-12), "more memory than there is")
+        if isinstance(stack, str) and report.mfu is not None:  # shares of a stack are below 1
+            must(0 < report.mfu <= 1, f"its MFU is {report.mfu}")
+            must(report.value <= 1 + 1e-9, f"value {report.value}, faster than its bound")
+    try:
+        json.dumps(report.to_json(), allow_nan=False)
+    except ValueError:
+        raise WrongAcceptanceError("a figure of its report is not finite") from None
+    must(not re.search(r"\bnan\b", str(report)), "its text has no numbers")
+
+
+def check_uniform(problem: Hybrid) -> None:
+    """Check an even plan of a problem: one stage for each server, tensor parallelism inside."""
+    cluster = problem.cluster
+    uniform = Uniform(
+        tp=cluster.devices_per_server, pp=cluster.servers, dp=1, micro_batch=1,
+        batch=problem.batch, recompute="full",
+    )  # fmt: skip
+    stack = problem.stack
+    plain = stack.name if stack == STACKS[stack.name] else asdict(stack)
+    check_report(problem.report(problem.uniform_plan(uniform, 0)), plain)
+
+
+def check_shape(shape: TransformerShape) -> None:
+    """Check a shape's figures, that it outlives its object, and a plan of it."""
+    again = TransformerShape.from_json(json.loads(json.dumps(asdict(shape))))
+    must(again.fingerprint == shape.fingerprint, "another fingerprint from its own object")
+    must(0 < shape.parameters < math.inf, f"{shape.parameters} parameters")
+    must(0 < shape.flops(1.0) < math.inf and 0 < shape.token_flops(1.0) < math.inf, "FLOPs")
+    with refusable():
+        check_uniform(Hybrid(HybridModel.of_shape(shape), Cluster.parse("2x4:a100"), 8))
+
+
+def check_stack(stack: Stack) -> None:
+    """Check a stack's constants, that it outlives its object, and a plan with it."""
+    again = Stack.parse(json.loads(json.dumps(stack.to_json(), allow_nan=False)))
+    must(replace(again, source=stack.source) == stack, "another stack from its own object")
+    for cluster, precision in (("2x4:a100", "bf16"), ("2x4:v100", "fp16")):
+        with refusable():
+            machine = stack.machine(Cluster.parse(cluster), precision)
+            for key in ("flops", "attention_flops", "memory_bw"):
+                value = getattr(machine, key)
+                must(value is None or 0 < value < math.inf, f"{key} is {value}")
+            model = model_of(SHAPE)
+            check_uniform(Hybrid(model, Cluster.parse(cluster), 8, stack, precision))
+
+
+def check_predictions(found: tuple[list[Prediction], list[Skipped]]) -> None:
+    """Check what published rows are predicted to be."""
+    rows, skipped = found
+    for row in rows:
+        must(0 < row.predicted < math.inf, f"row {row.row}: {row.column} is {row.predicted}")
+        must(math.isfinite(row.error), "an error that is not finite")
+    _check_page(rows, skipped, [])
+
+
+def check_steps(steps: Steps) -> None:
+    """Check the constants fitted on measured steps, and what they predict."""
+    _check_page([], [], [steps])
+
+
+def _check_page(rows: list[Prediction], skipped: list[Skipped], files: list[Steps]) -> None:
+    """Check the page of ``parenvs bench hybrid``, and its JSON."""
+    data = page.to_json(rows, skipped, files, compared(files))
+    must("nan" not in " ".join(page.page(data)).split(), "a page with figures that are none")
+    try:
+        json.dumps(data, allow_nan=False)
+    except ValueError:
+        raise WrongAcceptanceError("a figure of the page is not finite") from None
+
+
+def hybrid_plans() -> list[bytes]:
+    """Return hybrid_plans of a shape, of experts, and of a graph."""
+    halves = (
+        HybridStage(((0, 12),), 4, 2, 1, {"full": 5, "selective": 2}),
+        HybridStage(((12, 24),), 4, 4),
+    )
+    shape = Hybrid(model_of(SHAPE), Cluster.parse("1x8:a100"), 64, instance=SHAPE)
+    made = [shape.plan(halves, 1, p2p="overlapped")]
+    chunks = tuple(
+        HybridStage(tuple((4 * k + 8 * v, 4 * k + 8 * v + 4) for v in range(3)), 4, 2)
+        for k in range(2)
+    )
+    stack = {"name": "megatron-2022", "link_share": 0.5, "matmul_share": {"a100": 0.6}}
+    problem = Hybrid(model_of(SHAPE), Cluster.parse("2x4:a100"), 64, Stack.parse(stack))
+    more = {"schedule": "interleaved", "chunks": 3, "sequence_parallel": True, "servers": (1, 0)}
+    made.append(problem.plan(chunks, 2, **more))
+    layers = len(model_of(MIXTURE.name))
+    experts = Hybrid(model_of(MIXTURE.name), Cluster.parse("4x8:h100"), 64)
+    ranges = (((0, layers // 2),), ((layers // 2, layers),))
+    made.append(experts.plan([HybridStage(r, 16, 2, 1) for r in ranges], 1, expert=4, context=2))
+    graph = Hybrid(model_of(GRAPH), Cluster.parse("1x4:v100"), 64, instance=GRAPH)
+    size = len(graph.model)
+    whole = HybridStage(((0, size),), 4, 1, 2, ("full",) + ("none",) * (size - 1))
+    made.append(graph.plan([whole], 8))
+    return [json.dumps(plan.to_json()).encode() for plan in made]
+
+
+def rows() -> list[bytes]:
+    """Return one published row of each source and table, in files of four."""
+    content = json.loads(shipped("published.json").read_text(encoding="utf-8"))
+    first = {(row.get("source"), row.get("table")): row for row in content["rows"]}
+    chosen = list(first.values())
+    return [json.dumps({"rows": chosen[k : k + 4]}).encode() for k in range(0, len(chosen), 4)]
+
+
+def steps() -> list[bytes]:
+    """Return files of measured steps: of a shape, and of a profile's layers, on a cluster."""
+    measured = [[1, 2, 900.0], [2, 2, 500.0], [2, 1, 700.0], [1, 4, 650.0]]
+    head = {"global_batch": 16, "micro_batch": 2, "measured": measured}
+    shape = {"name": "x", "layers": 4, "hidden": 64, "heads": 4, "sequence": 32, "vocabulary": 99}
+    layers = [[1.0, 2.0, 0.1, 8.0, 4096], *[[3.0, 6.0, 0.1, 16.0, 1024]] * 4, [2, 4, 0.1, 4, 4096]]
+    return [
+        json.dumps({"model": "mine", "shape": shape, **head}).encode(),
+        json.dumps({"model": "other", "layers": layers, "cluster": "4x1:v100", **head}).encode(),
+    ]
+
+
+def stacks() -> list[bytes]:
+    """Return stacks with constants of every kind."""
+    attention = {"h100": 0.29, "other": 0.35}
+    objects = (
+        {"name": "roofline"},
+        {"name": "torch-2024", "attention_share": attention, "early_stop": False},
+        {"name": "megatron-2021", "matmul_share": 0.5, "hop_in": 1e-6, "link_rule": "node"},
+        {"name": "deepspeed-2022", "state_bytes": 4.0, "waves": True, "attention_share": None},
+    )
+    return [json.dumps(content).encode() for content in objects]
+
+
+def shape_files() -> list[bytes]:
+    """Return shapes: a small one, and a mixture of experts."""
+    small = {"name": "x", "layers": 4, "hidden": 64, "heads": 4, "sequence": 32, "vocabulary": 99}
+    return [json.dumps(small).encode(), json.dumps(asdict(MIXTURE)).encode()]
+
+
+@cache
+def library() -> Library:
+    """Return the plans of a measured model."""
+    return load_library(MEASURED[0])
+
+
+def check_trace(trace: Trace) -> None:
+    """Check that a job on the nodes earns what is possible."""
+    with refusable():
+        check_problem(Elastic(library(), trace, 60.0, name="trace"))
+
+
+def check_problem(problem: Elastic) -> None:
+    """Check that a rule's plans fit the nodes, and earn no more than free changes would."""
+    run = follow(problem, problem.drawn(0), RULES["fastest"]())
+    nodes = problem.drawn(0).nodes
+    must((nodes >= 0).all() and np.isfinite(run.total), "nodes or samples that are no numbers")
+    must(-1e-9 <= run.share <= 1 + 1e-9, f"a share of {run.share}")
+
+
+def _problems() -> bytes:
+    """Return a set of two shipped problems."""
+    names = [f"elastic-test/bulk-gpt-1.5b-00{number}" for number in range(2)]
+    rows = {name: elastic_files.Row(MEASURED[0], 30, load_elastic(name).source) for name in names}
+    return file_of(lambda path: elastic_files.save_set(path, rows), ".json")
+
+
+def check_chains(rows: dict[str, elastic_files.Row]) -> None:
+    """Check that each problem can be played."""
+    for name, row in rows.items():
+        with refusable():
+            check_problem(Elastic(library(), row.chain, 60.0, row.intervals, name=name))
+
+
+def policies() -> list[bytes]:
+    """Return an entry of each kind of policy."""
+    layer = {"weights": [[0.1]] * OWN, "biases": [0.0], "activation": "none"}
+    drawn = first_weights(np.random.default_rng(0))
+    weights = {name: array.tolist() for name, array in drawn.items()}
+    made = [
+        {"kind": "rule", "rule": "fastest"},
+        {"kind": "table", "tables": {library().name: [[[0, 1], [1, 0]]] * 8}, "observation": 1},
+        {"kind": "network", "layers": {"each": [layer]}, "observation": 1},
+        {"kind": "ratings", "weights": weights, "observation": 1},
+    ]
+    entries = [Entry("elastic", "mine", ("Ada",), "By hand.", policy=policy) for policy in made]
+    return [json.dumps(entry.to_json()).encode() for entry in entries]
+
+
+def check_policy(entry: Entry) -> None:
+    """Check that a policy can be played."""
+    problem = "elastic-test/bulk-gpt-1.5b-000"
+    with refusable():
+        chosen = play({"policy": entry.policy, "problems": [problem], "seed": 0})[problem]
+        must(all(0 <= plan < 64 for course in chosen for plan in course), "no plan was chosen")
+
+
+AGENTS = {
+    "ppo": {"n_steps": 8, "batch_size": 8, "policy_kwargs": {"net_arch": [4]}},
+    "rainbow": {"buffer_size": 64, "learning_starts": 8, "policy_kwargs": {"net_arch": [4]}},
+}
+"""Agents of the runs that are changed -> their settings."""
+FUNCTION = '''\
+"""A function of arrays, and its arguments, which a file describes."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+
+
+def made(value):
+    if isinstance(value, dict) and "shape" in value:
+        return jax.ShapeDtypeStruct(tuple(value["shape"]), value["dtype"])
+    if isinstance(value, dict):
+        return {key: made(one) for key, one in value.items()}
+    return value
+
+
+def arguments():
+    with open(PLACE) as stream:
+        return made(json.load(stream))
+
+
+def step(weights, batch, axis=0):
+    for name in sorted(weights):
+        batch = jnp.tanh(jnp.dot(batch, weights[name]))
+    return jnp.sum(jnp.take(batch, jnp.arange(2), axis=0), axis=0)
+'''
+
+
+@cache
+def run_of(agent: str) -> dict[str, bytes]:
+    """Return the files of a short run's folder by name; another process trains."""
+    with tempfile.TemporaryDirectory() as folder:
+        process = multiprocessing.get_context("fork").Process(target=_train, args=(agent, folder))
+        process.start()
+        process.join()
+        names = ("config.json", "model.zip", "checkpoint.zip")
+        files = [Path(folder) / name for name in names]
+        return {file.name: file.read_bytes() for file in files if file.exists()}
+
+
+def _train(agent: str, folder: str) -> None:
+    """Train for a few steps, with a checkpoint before the end."""
+    from parenvs.agents.learning.train.config import Config
+    from parenvs.agents.learning.train.run import train
+
+    kwargs = {"instance": "vgg-19", "cluster": "B", "stages": 3}
+    config = Config(env_kwargs=kwargs, agent=agent, steps=192, overrides=AGENTS[agent])
+    train(config, folder, checkpoint_every=1)
+
+
+def run_folder(agent: str, path: Path, name: str) -> Path:
+    """Make the folder of a run, with one of its files in place of the run's own."""
+    folder = path.parent / "run"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for own, data in run_of(agent).items():
+        (folder / own).write_bytes(data)
+    shutil.copy(path, folder / name)
+    return folder
+
+
+def read_config(path: Path) -> Any:
+    """Read a run's folder with a configuration as ``parenvs solve`` and ``train`` do."""
+    import gymnasium as gym
+
+    from parenvs.agents.learning.train.config import building, load_config
+    from parenvs.agents.learning.train.run import load_model
+
+    folder = run_folder("ppo", path, "config.json")
+    config = load_config(folder)
+    load_model(folder)
+    with building(folder):
+        return gym.make(config.env_id, **config.env_kwargs)
+
+
+def read_model(path: Path) -> Any:
+    """Load a trained agent."""
+    from parenvs.agents.learning.train.run import load_model
+
+    return load_model(run_folder("rainbow", path, "model.zip"))
+
+
+def read_checkpoint(path: Path) -> Any:
+    """Load a checkpoint into a fresh agent, as ``parenvs train --resume`` does."""
+    from parenvs.agents.learning.train.best_plan import BestPlan
+    from parenvs.agents.learning.train.checkpoint import load_checkpoint
+    from parenvs.agents.learning.train.config import load_config
+    from parenvs.agents.learning.train.run import _fresh
+
+    folder = run_folder("rainbow", path, "checkpoint.zip")
+    env, model = _fresh(load_config(folder))
+    load_checkpoint(folder / "checkpoint.zip", model, BestPlan())
+    env.close()
+    return model
+
+
+def check_env(env: Any) -> None:
+    """Play an episode: its reward is a number, and its plan a plan."""
+    env.reset(seed=0)
+    ended, steps = False, 0
+    while not ended and steps < 200:
+        mask = env.get_wrapper_attr("action_masks")()
+        must(mask.any(), "no action is legal")
+        _, reward, terminated, truncated, _ = env.step(int(np.flatnonzero(mask)[-1]))
+        must(np.isfinite(reward), f"a reward is {reward}")
+        ended, steps = terminated or truncated, steps + 1
+    if terminated:
+        json.dumps(env.get_wrapper_attr("plan")().to_json(), allow_nan=False)
+    env.close()
+
+
+def check_model(model: Any) -> None:
+    """Check counters, and let the agent act where it may."""
+    must(model.num_timesteps >= 0, "a negative number of steps")
+    env = model.get_env()
+    masks = np.stack(env.env_method("action_masks")).astype(bool)
+    actions, _ = model.predict(env.reset(), action_masks=masks, deterministic=True)
+    must(all(mask[action] for mask, action in zip(masks, actions, strict=True)), "illegal action")
+    buffer = getattr(model, "replay_buffer", None)
+    if buffer is not None and buffer.size():
+        must(np.isfinite(buffer.tree.total), "priorities that are no numbers")
+        must((buffer.actions >= 0).all(), "a negative action")
+
+
+def read_function(path: Path) -> Graph:
+    """Lower a function with the arguments that a file describes."""
+    code = path.with_name(f"function_{path.stem}.py")
+    code.write_text(FUNCTION.replace("PLACE", repr(str(path))), encoding="utf-8")
+    python_source._lowered.cache_clear()
+    return python_source.graph_of(f"{code}:step", "arguments")
+
+
+def arguments() -> list[bytes]:
+    """Return arguments of the function: abstract ones, and numbers."""
+    weights = {f"layer_{k}": {"shape": [8, 8], "dtype": "float32"} for k in range(2)}
+    batch = {"shape": [4, 8], "dtype": "bfloat16"}
+    small = {"weights": {"w": {"shape": [2, 3], "dtype": "int32"}}, "batch": 1.5, "axis": 0}
+    return [
+        json.dumps({"weights": weights, "batch": batch}).encode(),
+        json.dumps({**small, "batch": {"shape": [2, 2], "dtype": "int32"}}).encode(),
+    ]
+
+
+def _with_options() -> bytes:
+    """Return the configuration with every kind of option of its environment."""
+    content = json.loads(run_of("ppo")["config.json"])
+    content["env_kwargs"] |= {
+        "micro_batch": 8,
+        "sync": "parameter-server",
+        "copies": 4,
+        "recompute": "none",
+    }
+    return json.dumps(content).encode()
+
+
+def seeds(suffix: str) -> list[bytes]:
+    """Return the valid files of an ending."""
+    return [path.read_bytes() for path in sorted(SEEDS.glob(f"*{suffix}"))]
+
+
+def strategies() -> list[bytes]:
+    """Return a solution as solvers of the contest print it, and as a plan file."""
+    problem = draw(0)
+    listed = json.dumps((problem.sizes - 1).tolist()).encode()
+    return [listed, json.dumps(problem.plan(problem.sizes - 1).to_json()).encode()]
+
+
+def evaluations() -> list[bytes]:
+    """Return what two agents earned on some problems of a set."""
+    problems = list(set_of("plan-validation").problems[:3])
+    content = {"set": "plan-validation", "problems": problems, "values": [[0.5] * 3, [0.9] * 3]}
+    return [json.dumps(content).encode()]
+
+
+def check_weights(network: Any) -> None:
+    """Check that the weights of a network are numbers."""
+    for array in network.weights.values():
+        must(np.isfinite(array).all(), "a weight that is no number")
+
+
+def _arrays(weights: Mapping[str, np.ndarray]) -> list[bytes]:
+    return [file_of(lambda path: np.savez(path, **weights), ".npz")]
+
+
+def _shipped_policy() -> list[bytes]:
+    rng, sizes = np.random.default_rng(0), policy.shapes(4)
+    return _arrays({name: rng.random(size).astype(np.float32) for name, size in sizes.items()})
+
+
+_REGISTRY: tuple[tuple[str, str, int, Callable, Callable, Callable], ...] = (
+    (
+        "pb", ".pb", 12, lambda: [parse(x.decode()).SerializeToString() for x in seeds(".txt")],
+        from_hlo, check_graph,
     ),
-    "txt": Reader(
-        ".txt",
-        11,
-        lambda: [text.encode() for text in (SMALL, WIDE, LAYERS)],
-        from_hlo,
-        check_graph,
+    ("txt", ".txt", 11, lambda: seeds(".txt"), from_hlo, check_graph),
+    ("mlir", ".mlir", 5, lambda: seeds(".mlir"), from_hlo, check_graph),
+    (
+        "npz", ".npz", 12, lambda: [file_of(graph.save, ".npz") for graph in graphs()],
+        Graph.load, check_graph,
     ),
-    "mlir": Reader(".mlir", 5, lambda: [STABLEHLO.encode()], from_hlo, check_graph),
-    "npz": Reader(
-        ".npz",
-        12,
-        lambda: [file_of(graph.save, ".npz") for graph in graphs()],
-        Graph.load,
-        check_graph,
+    (
+        "csv", ".csv", 3,
+        lambda: [
+            (SEEDS / "profile.csv").read_bytes(),
+            file_of(load_profile("vgg-19", "1x2:v100").to_csv, ".csv"),
+        ],
+        lambda path: load_profile(path, "1x2:v100"), check_profile,
     ),
-    "csv": Reader(
-        ".csv",
-        3,
-        lambda: [CSV.encode(), file_of(load_profile("vgg-19", "1x2:v100").to_csv, ".csv")],
-        lambda path: load_profile(path, "1x2:v100"),
-        check_profile,
+    ("plan", ".json", 5, plans, load_plan, check_plan),
+    ("ordering", ".json", 4, orderings, load_ordering, check_ordering),
+    (
+        "orderings", ".json", 1,
+        lambda: [
+            file_of(lambda x: order_files.save_set(x, _some(ordering_steps("order-test"))), ".json")
+        ],
+        lambda path: order_files.read_set(path, shapes()),
+        lambda found: [check_ordering(Order.of_step(x, "x")) for x in found.values()],
     ),
-    "plan": Reader(".json", 5, plans, load_plan, check_plan),
-    "ordering": Reader(".json", 4, orderings, load_ordering, check_ordering),
-    "entry": Reader(".json", 4, entries, load_entry, check_entry),
-    "set": Reader(
-        ".npz",
-        4,
-        lambda: [file_of(lambda path: save_set(path, load_set("plan-validation")[:3]), ".npz")],
-        load_set,
-        check_set,
+    ("entry", ".json", 4, entries, load_entry, check_entry),
+    (
+        "set", ".npz", 4,
+        lambda: [
+            file_of(lambda x: pipeline_sets.save_set(x, load_set("plan-validation")[:3]), ".npz")
+        ],
+        load_set, check_set,
     ),
-    "partitions": Reader(
-        ".json",
-        2,
+    (
+        "partitions", ".json", 2,
         lambda: [file_of(lambda path: partition_files.save_set(path, PARTITIONS), ".json")],
-        partition_files.read_set,
-        check_partitions,
+        partition_files.read_set, check_partitions,
     ),
-    "cluster": Reader(
-        ".json",
-        3,
-        lambda: [json.dumps(cluster).encode() for cluster in CLUSTERS],
-        lambda path: Cluster.parse(str(path)),
+    (
+        "cluster", ".json", 3, lambda: [json.dumps(cluster).encode() for cluster in CLUSTERS],
+        lambda path: Cluster.parse(str(path)), check_cluster,
+    ),
+    (
+        "words", ".words", 2, lambda: [b"2x4:v100,10Gbps", b"C", b"16x8:h100,400Gbps,900GBps"],
+        lambda path: Cluster.parse(path.read_text(encoding="utf-8", errors="surrogateescape")),
         check_cluster,
     ),
-    "iopddl": Reader(
-        ".json",
-        6,
+    (
+        "iopddl", ".json", 6,
         lambda: [json.dumps(to_json(draw(seed))).encode() for seed in range(3)],
-        load_iopddl,
-        check_iopddl,
+        load_iopddl, check_iopddl,
     ),
-}
-"""Name -> reader. With those of the other ``fuzz_*.py`` weights sum to 100."""
+    (
+        "strategies", ".json", 2, strategies, lambda path: load_strategies(path, draw(0)),
+        lambda plan: json.dumps(draw(0).report(plan).to_json(), allow_nan=False),
+    ),
+    ("hybrid", ".json", 6, hybrid_plans, load_plan, check_hybrid_plan),
+    ("shape", ".json", 4, shape_files, load_shape, check_shape),
+    (
+        "stack", ".json", 4, stacks, lambda path: Stack.parse(read_json(path, str(path))),
+        check_stack,
+    ),
+    ("rows", ".json", 3, rows, lambda path: predictions(read_rows(path)), check_predictions),
+    ("steps", ".json", 3, steps, read_steps, check_steps),
+    (
+        "trace", ".csv", 3,
+        lambda: [(SEEDS / f"{name}.csv").read_bytes() for name in ("events", "counts")],
+        read_trace, check_trace,
+    ),
+    (
+        "chains", ".json", 3, lambda: [_problems()],
+        lambda path: elastic_files.read_set(path, MEASURED), check_chains,
+    ),
+    ("policy", ".json", 2, policies, load_entry, check_policy),
+    ("evaluation", ".json", 1, evaluations, SetEvaluation.load, lambda found: must(
+        math.isfinite(found.regret), "a regret that is no number"
+    )),
+    ("weights", ".npz", 1, _shipped_policy, PlanPolicy.load, check_weights),
+    (
+        "learnt", ".npz", 1, lambda: _arrays(first_weights(np.random.default_rng(0))),
+        Learnt.load, check_weights,
+    ),
+    (
+        "config", ".json", 2, lambda: [run_of("ppo")["config.json"], _with_options()],
+        read_config, check_env,
+    ),
+    ("model", ".zip", 2, lambda: [run_of("rainbow")["model.zip"]], read_model, check_model),
+    (
+        "checkpoint", ".zip", 2, lambda: [run_of("rainbow")["checkpoint.zip"]],
+        read_checkpoint, check_model,
+    ),
+    ("function", ".json", 1, arguments, read_function, check_graph),
+)  # fmt: skip
+READERS = {name: Reader(*rest) for name, *rest in _REGISTRY}
+"""Name -> reader."""
+
+
+def _some(rows: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(list(rows.items())[:3])

@@ -25,7 +25,7 @@ from parenvs.core.game import regret_of
 from parenvs.core.judge import OPTIMAL
 from parenvs.core.sets import KINDS, Reference, family_named, set_of
 from parenvs.errors import ParenvsError, one_line
-from parenvs.files import write_text
+from parenvs.files import read_json, write_text
 
 THRESHOLDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Regrets at which performance profiles are printed; ``SetEvaluation.optimal`` comes before."""
@@ -176,15 +176,15 @@ class SetEvaluation:
         Raises:
             ParenvsError: the file is missing, damaged, or of problems that are not shipped.
         """
+        content = read_json(path)
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
             problems = tuple(str(name) for name in content["problems"])
             values = np.array(content["values"], dtype=np.float64)
             if values.ndim != 2 or values.shape[1] != len(problems) or not values.size:
                 raise ValueError(f"field 'values' has the shape {values.shape}")
             name = str(content["set"])
             return SetEvaluation(name, problems, values, references_of(name, problems))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise ParenvsError(
                 f"{os.fspath(path)}: not an evaluation ({one_line(error)})"
             ) from None

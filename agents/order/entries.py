@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.agents.order import exact_order, heuristics
-from parenvs.agents.order.references import FEW, JUDGED, ORDER_REFERENCES
+from parenvs.agents.order.references import ORDER_REFERENCES
 from parenvs.core.answer import Answer
 from parenvs.core.leaderboard import (
     BEST_KNOWN,
@@ -39,6 +39,8 @@ SET = "order-test"
 """The set that the problems are of."""
 FIRST = 5
 """Problems of each tier: the first ones of the set."""
+FEW, JUDGED = 8, 4_096
+"""Micro-batches up to which shipped references are exact, and orders judged of larger ones."""
 SEARCHED = 4096
 """Orders that the local search of a drawn problem's reference judges."""
 EVALUATIONS = 600

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from parenvs.agents.learning.elastic.network import features, rate, shapes
-from parenvs.errors import ParenvsError
+from parenvs.errors import ParenvsError, one_line, shown
+from parenvs.graph.checks.npz import UNREADABLE, read_arrays
 
 
 class Learnt:
@@ -27,17 +28,19 @@ class Learnt:
         expected = shapes()
         if sorted(weights) != sorted(expected):
             raise ParenvsError(
-                f"{where}: weights must be named {', '.join(expected)}; not {', '.join(weights)}"
+                f"{where}: weights must be named {', '.join(expected)}; not {shown([*weights])}"
             )
         self.weights: dict[str, np.ndarray] = {}
         for name, shape in expected.items():
             array = np.asarray(weights[name])
-            if array.shape != shape or array.dtype.kind != "f" or not np.isfinite(array).all():
+            with np.errstate(over="ignore"):
+                single = array.astype(np.float32) if array.dtype.kind == "f" else array
+            if array.shape != shape or array.dtype.kind != "f" or not np.isfinite(single).all():
                 raise ParenvsError(
                     f"{where}: {name!r} must be finite numbers of the shape {shape}, not "
                     f"{array.dtype} {array.shape}"
                 )
-            self.weights[name] = array.astype(np.float32)
+            self.weights[name] = single
 
     @classmethod
     def load(cls, path: str | Path) -> Learnt:
@@ -47,10 +50,10 @@ class Learnt:
             ParenvsError: the file cannot be read, or its weights are wrong.
         """
         try:
-            with np.load(path, allow_pickle=False) as content:
-                return cls(dict(content), str(path))
-        except (OSError, ValueError, EOFError) as error:
-            raise ParenvsError(f"{path}: no file of weights ({error})") from None
+            weights = read_arrays(path)
+        except UNREADABLE as error:
+            raise ParenvsError(f"{path}: no file of weights ({one_line(error)})") from None
+        return cls(weights, str(path))
 
     def plans(self, observation: Mapping[str, np.ndarray], masks: np.ndarray) -> np.ndarray:
         """Return the plans chosen, (n,) int64.

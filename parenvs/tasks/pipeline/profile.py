@@ -330,7 +330,8 @@ def _number(text: str, where: str, column: str) -> float:
         value = math.nan
     if not 0 <= value <= LARGEST:
         raise ProfileError(
-            f"{where}, column {column!r}: {text!r} is not a number >= 0 and at most {LARGEST:g}"
+            f"{where}, column {column!r}: {shown(text)} is not a number >= 0 and at most "
+            f"{LARGEST:g}"
         )
     return value
 

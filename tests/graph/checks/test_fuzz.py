@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import random
 import subprocess
@@ -13,17 +14,35 @@ pytestmark = pytest.mark.filterwarnings("ignore:os.fork")
 fuzz = pytest.importorskip("benchmarks.fuzz", reason="needs the limits of a POSIX system")
 
 
+NEEDS = {"mlir": "jax", "function": "jax", "config": "sb3_contrib", "model": "sb3_contrib",
+         "checkpoint": "sb3_contrib"}  # fmt: skip
+"""Reader -> what it cannot do without."""
+
+
+@pytest.mark.thorough
+def test_fuzz__corpus():
+    """What went wrong once is read now, or refused in a line."""
+    found = [path for path in sorted(fuzz.CORPUS.glob("*/*")) if path.parent.name != "seeds"]
+    assert len(found) > 3
+    for path in found:
+        reader = path.parent.name
+        if reader not in NEEDS or importlib.util.find_spec(NEEDS[reader]):
+            kind, text = fuzz.replayed(reader, path)
+            assert kind in ("accepted", "refused"), (path, text)
+
+
 @pytest.mark.slow
 def test_fuzz__short_run(tmp_path):
     """It is a process of its own, as it forks, and JAX has threads."""
     pytest.importorskip("jax")
     pytest.importorskip("sb3_contrib")
-    command = [sys.executable, fuzz.__file__, "all", "100", "1", "--out", tmp_path]
+    total = sum(reader.weight for reader in fuzz.READERS.values())
+    command = [sys.executable, fuzz.__file__, "all", "--count", str(total), "--seed", "1"]
     ended = subprocess.run(
-        [*command, "--keep", tmp_path / "wrong"], capture_output=True, text=True, check=False
-    )
-    logs = [path.read_text()[-2000:] for path in tmp_path.glob("wrong/*.log")]
-    assert (ended.returncode, logs) == (0, []), ended.stderr
+        [*command, "--out", tmp_path, "--keep", tmp_path / "wrong"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, list(tmp_path.glob("wrong/*/*"))) == (0, []), ended.stderr[-4000:]
     lines = (tmp_path / "fuzz.jsonl").read_text().splitlines()
     readers = {row["reader"]: row for row in map(json.loads, lines)}
     assert list(readers) == list(fuzz.READERS)
@@ -35,8 +54,20 @@ def test_fuzz__short_run(tmp_path):
             assert len(tally["reasons"]) > 2, name  # not all at the first check
 
 
-def test_fuzz__weights():
-    assert sum(reader.weight for reader in fuzz.READERS.values()) == 100
+@pytest.mark.thorough
+def test_fuzz__what_goes_wrong_becomes_a_file_of_the_corpus(tmp_path, monkeypatch, capsys):
+    def read(path):
+        if path.read_bytes() != b"ok":
+            raise KeyError("x")
+
+    broken = fuzz.Reader(".x", 1, lambda: [b"ok"], read, lambda value: None)
+    monkeypatch.setitem(fuzz.READERS, "broken", broken)
+    assert fuzz.tried(["broken"], 5, 7, 60.0, tmp_path) == 1
+    fuzz._worker.pop().stop()
+    kept = sorted(tmp_path.glob("broken/7-*.x"))
+    assert len(kept) == 5 and all(fuzz.replayed("broken", x)[0] == "traceback" for x in kept)
+    assert fuzz.tried(["broken"], 5, 7, 0.0, tmp_path) == 0  # its time is up
+    assert "5 traceback" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -47,9 +78,10 @@ def test_fuzz__goes_on_where_it_was(tmp_path, monkeypatch):
     done = {"reader": "cluster", "seed": 1, "part": 0, "seconds": 9.0, "megabytes": 0.0}
     line = json.dumps({**done, "outcomes": {"accepted": 3}, "reasons": {}})
     (tmp_path / "fuzz.jsonl").write_text(f"{line}\n")
-    rows = fuzz.fuzz_.run(tmp_path, {"reader": "all", "count": 100, "seed": 1, "keep": None})
+    options = {"reader": "all", "count": 5, "seed": 1, "seconds": None, "keep": tmp_path}
+    rows = fuzz.fuzz_.run(tmp_path, options)
     tried = sum(sum(row["outcomes"].values()) for row in rows)
-    assert (tried, rows[0]["seconds"]) == (fuzz.READERS["cluster"].weight, 9.0)
+    assert (tried, rows[0]["seconds"]) == (5, 9.0)
 
 
 def test_fuzz__same_seed_same_files():
@@ -71,6 +103,9 @@ def test_fuzz__outcomes_are_told_apart(tmp_path):
     def refuse(_):
         raise fuzz.ParenvsError("no")
 
+    def refuse_at_length(_):
+        raise fuzz.ParenvsError("no " * 999)
+
     def much(_):
         raise MemoryError
 
@@ -85,6 +120,7 @@ def test_fuzz__outcomes_are_told_apart(tmp_path):
 
     assert outcome(fail, tmp_path)[0] == "traceback"
     assert outcome(refuse, tmp_path) == ("refused", "no")
+    assert outcome(refuse_at_length, tmp_path)[0] == "traceback"
     assert outcome(much, tmp_path)[0] == outcome(much_in_one_line, tmp_path)[0] == "memory"
     assert outcome(str, tmp_path, wrong)[0] == "wrong"
     assert outcome(str, tmp_path)[0] == "accepted"

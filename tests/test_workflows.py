@@ -1,0 +1,85 @@
+"""What stands beside the code: workflows call what there is, forms ask, versions are one."""
+
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+FILES = [*sorted(ROOT.glob(".github/**/*.yml")), ROOT / ".pre-commit-config.yaml"]
+TARGETS = set(re.findall(r"^([\w-]+):(?!=)", (ROOT / "Makefile").read_text(), re.M))
+TESTED = ("3.10", "3.11", "3.12", "3.13")
+
+
+def read(name):
+    return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+
+
+def steps():
+    """(workflow, step) of every job."""
+    for path in sorted(ROOT.glob(".github/workflows/*.yml")):
+        for job in read(path)["jobs"].values():
+            yield from ((path.name, step) for step in job["steps"])
+
+
+def test_workflows__all_of_them_are_read():
+    assert len(FILES) >= 7
+    for path in FILES:
+        assert isinstance(read(path), dict), path
+    for path in ROOT.glob(".github/workflows/*.yml"):
+        content = read(path)
+        assert content["permissions"] == {"contents": "read"}, path  # jobs ask for more
+        assert set(content) >= {"name", True, "jobs"}, path  # YAML takes "on" for true
+
+
+def test_workflows__commands_are_there():
+    called = set()
+    for name, step in steps():
+        assert ("uses" in step) != ("run" in step), (name, step)
+        if "uses" in step:
+            assert re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v1)", step["uses"]), step
+            continue
+        for target in re.findall(r"\bmake ([\w-]+)", step["run"]):
+            assert target in TARGETS, (name, target)
+            called.add(target)
+        for script in re.findall(r"\S+\.py\b", step["run"]):
+            assert (ROOT / script).is_file(), (name, script)
+    assert called >= {"lint", "lowest", "docs", "slow", "fuzz", "audit", "release", "sbom"}
+
+
+def test_workflows__matrix_is_what_setup_cfg_allows():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    matrix = read(".github/workflows/tests.yml")["jobs"]["test"]["strategy"]["matrix"]
+    assert tuple(matrix["python"]) == TESTED
+    assert setup["options"]["python_requires"] == f">={TESTED[0]}"
+    assert [name.partition("-")[0] for name in matrix["os"]] == ["ubuntu", "macos", "windows"]
+
+
+def test_workflows__linters_have_one_version():
+    pinned = dict(
+        line.split(";")[0].strip().split("==")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    )
+    for repo in read(".pre-commit-config.yaml")["repos"]:
+        tool = next(name for name in ("ruff", "codespell") if name in repo["repo"])
+        assert repo["rev"] == f"v{pinned[tool]}"
+
+
+@pytest.mark.parametrize("name", ["plan", "bug"])
+def test_workflows__forms_ask_for_the_doctor(name):
+    form = read(f".github/ISSUE_TEMPLATE/{name}.yml")
+    fields = {field["id"]: field for field in form["body"]}
+    assert "parenvs doctor --json" in fields["doctor"]["attributes"]["label"]
+    assert all(field["validations"]["required"] for field in fields.values())
+    assert name == "bug" or "plan" in fields
+
+
+def test_workflows__security_says_what_is_held():
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    for path in re.findall(r"`((?:parenvs|leaderboard|tests|\.github)/[\w./-]*)`", text):
+        assert (ROOT / path).exists(), path
+    assert "@example.org" in text and "placeholder" in text
