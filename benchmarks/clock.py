@@ -39,11 +39,11 @@ from parenvs.clock.calibration import SIZES, Calibration, calibrated
 from parenvs.clock.collectives import reduced
 from parenvs.clock.layers import profiled
 from parenvs.clock.processes import together
-from parenvs.clock.runs.prediction import torch_of_chain
 from parenvs.clock.runs.run import run
 from parenvs.clock.runs.torch import race
 from parenvs.clock.xla.calibration import calibrated as calibrated_by_jax
 from parenvs.core.registry import TASKS
+from parenvs.exports.torch import torch_plan
 from parenvs.machine import counted
 from torch_transformer import batch, loss, make
 
@@ -166,7 +166,7 @@ def _raced(
     device_cuts = np.arange(1, stages)
     plans = [problems[first].plan(np.array(cut), device_cuts) for cut in chosen]
     reports = [problems[first].report(plan) for plan in plans]
-    found = [torch_of_chain(plan, profiles[first]) for plan in plans]
+    found = [torch_plan(plan, profiles[first]) for plan in plans]
     progress(f"{settings['rounds']} steps of each of {len(plans)} plans of {name}")
     laps = race(*source, found, settings["rounds"])
     return [

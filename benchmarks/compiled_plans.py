@@ -20,8 +20,7 @@ from parenvs.cluster import choose_cluster
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
 from parenvs.exports.compilation import compile_plan
-from parenvs.exports.prediction import predict
-from parenvs.exports.sharding import sharding_of
+from parenvs.exports.layout import layout_of
 from parenvs.graph.formats.sources import proto_of
 from parenvs.graph.reader import read_proto
 from parenvs.instances import load_graph
@@ -132,6 +131,6 @@ def predicted(name: str, kind: str) -> dict[str, Any]:
     """What is predicted of a plan of a whole shipped graph, without a compiler."""
     graph, _ = step_of(name)
     try:
-        return asdict(predict(sharding_of(KINDS[kind](graph), graph)))
+        return asdict(layout_of(KINDS[kind](graph), graph).expected())
     except ParenvsError as error:
         return {"refused": str(error)}

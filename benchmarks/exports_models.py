@@ -34,6 +34,7 @@ from benchmarks.framework import (
     progress,
 )
 from parenvs.errors import ParenvsError
+from parenvs.exports.layout import layout_of
 
 STEPS, TOLERANCE = 20, 1e-4
 DEVICES, TP = 8, 4
@@ -237,7 +238,6 @@ def _jax(name: str, plans: list[str]) -> list[Row]:
     from parenvs import from_jax
     from parenvs.errors import one_line
     from parenvs.exports.jax import shardings
-    from parenvs.exports.sharding import sharding_of
 
     loss, params, batch = _jax_model(name)
     params = jax.tree.map(np.asarray, params)
@@ -267,7 +267,7 @@ def _jax(name: str, plans: list[str]) -> list[Row]:
     for kind in plans:
         try:
             plan = KINDS[kind](graph)
-            sizes = [axis.size for axis in sharding_of(plan, graph).axes]
+            sizes = [axis.size for axis in layout_of(plan, graph).axes]
             devices = np.array(jax.devices()).reshape(sizes)
             mesh = jax.sharding.Mesh(devices, ("a", "b")[: len(sizes)])
             own = shardings(plan, mesh, first, graph)

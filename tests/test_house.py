@@ -48,8 +48,8 @@ The folder of a task is a room of its own.
 TASKLESS = (
     "agents.evaluation", "agents.planners", "agents.reference", "cli.app", "cli.help",
     "cli.leaderboard", "cli.listing", "cli.model", "cli.options", "cli.planning", "cli.plans",
-    "cli.tables", "cli.train", "cluster", "core", "diff", "fields", "files", "graph", "instances",
-    "leaderboard", "shipped", "view", "wrappers",
+    "cli.tables", "cli.train", "clock", "cluster", "core", "diff", "exports", "fields", "files",
+    "graph", "instances", "leaderboard", "shardy", "shipped", "view", "wrappers",
 )  # fmt: skip
 """Modules, by the beginnings of their names, that know no task."""
 LARGEST_FOLDER, LONGEST_FILE = 22, 1_000  # a task is one folder
@@ -151,6 +151,58 @@ def test_house__these_rooms_name_no_task():
                 if target.startswith("tasks.") or target.split(".")[1:2] in [[x] for x in TASKS]
             ]
             assert of_tasks == [], name
+
+
+def own_task(name):
+    """The task in whose folders a module lies; empty if it lies in none."""
+    parts = name.split(".")
+    inside = parts[0] in ("tasks", "agents", "datasets") and len(parts) > 1 and parts[1] in TASKS
+    return parts[1] if inside else ""
+
+
+def dispatches(name, classes):
+    """Lines of a module that ask what an object's class is among some, or what its task is called.
+
+    Args:
+        name: the module.
+        classes: names of classes.
+    """
+    tree = ast.parse(FILES[name].read_text(encoding="utf-8"))
+
+    def names_one(node):
+        named = (getattr(x, "id", getattr(x, "attr", "")) for x in ast.walk(node))
+        return any(word in classes for word in named)
+
+    for node in ast.walk(tree):
+        is_call = isinstance(node, ast.Call) and getattr(node.func, "id", "") in (
+            "isinstance", "issubclass",
+        )  # fmt: skip
+        if (is_call and names_one(node.args[1])) or (
+            isinstance(node, ast.MatchClass) and names_one(node.cls)
+        ):
+            yield node.lineno
+        if isinstance(node, ast.Compare):
+            sides = (node.left, *node.comparators)
+            asks = any(getattr(x, "attr", getattr(x, "id", "")) == "task" for x in sides)
+            words = {x.value for side in sides for x in ast.walk(side)
+                     if isinstance(x, ast.Constant) and isinstance(x.value, str)}  # fmt: skip
+            if asks and words & set(TASKS):
+                yield node.lineno
+
+
+def test_house__nothing_outside_asks_which_task_it_is():
+    """It asks for a hook; agents that learn have policies and trainings of their own for tasks."""
+    classes = {
+        node.name
+        for name in FILES
+        if own_task(name) and name.startswith("tasks.")
+        for node in ast.walk(ast.parse(FILES[name].read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+    assert {"PartitionPlan", "Pipeline", "HybridReport", "Sharding"} <= classes
+    outside = [x for x in FILES if not own_task(x) and not x.startswith("agents.learning")]
+    found = {name: lines for name in outside if (lines := list(dispatches(name, classes)))}
+    assert found == {}
 
 
 def test_house__no_circle():

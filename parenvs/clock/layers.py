@@ -21,13 +21,12 @@ from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
 from parenvs.clock.kernels import check_device, wait_for
-from parenvs.clock.measured import Layers
+from parenvs.clock.measured import Layers, chain_of
 from parenvs.clock.processes import together
 from parenvs.clock.timer import Timing, samples
 from parenvs.errors import ProfileError
 from parenvs.graph.python_source import torch_module
 from parenvs.graph.pytorch.losses import Loss
-from parenvs.tasks.pipeline.profile import StageProfile
 
 _CONTAINERS = (nn.ModuleList, nn.Sequential)
 
@@ -152,7 +151,7 @@ def measured_layers(
             raise ProfileError(f"profile {name}: {call.name} fails alone ({error})") from None
         forward.append(both[0])
         backward.append(both[1])
-    profile = StageProfile(
+    profile = chain_of(
         name=name,
         names=np.array([call.name for call in calls], dtype=object),
         forward=np.array([x.seconds for x in forward]),

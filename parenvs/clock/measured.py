@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from parenvs.clock.timer import Timing
-from parenvs.tasks.pipeline.profile import StageProfile
+from parenvs.core.registry import DEFAULT, TASKS
+
+
+def chain_of(**columns: Any) -> Any:
+    """Return measured layers as the chain that a model's default task plans; its hook ``chain``.
+
+    Args:
+        **columns: ``name`` of the model; by layer ``names``, seconds ``forward`` and ``backward``,
+            ``cut_bytes``, ``parameter_bytes`` and ``resident_bytes``.
+    """
+    return TASKS[DEFAULT].hook("chain")(**columns)
 
 
 @dataclass(frozen=True)
@@ -24,7 +35,7 @@ class Layers:
         processes: that measured at once.
     """
 
-    profile: StageProfile
+    profile: Any
     forward: tuple[Timing, ...]
     backward: tuple[Timing, ...]
     whole: tuple[Timing, Timing]

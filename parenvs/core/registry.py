@@ -14,7 +14,7 @@ A task of another package comes by the entry-point group ``parenvs.tasks``::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any
@@ -124,6 +124,27 @@ def task_of(thing: Any, expected: str = "expected a problem, a plan or a report"
     if isinstance(word, str) and word in TASKS:
         return TASKS[word]
     raise ParenvsError(f"{expected}, not {shown(thing)}")
+
+
+def hook_of(thing: Any, *rooms: str, where: object = "") -> Callable[..., Any]:
+    """Return what a room needs of a task, for a problem, a plan or a report of it.
+
+    Args:
+        thing: the problem, the plan or the report.
+        *rooms: names of hooks, of which the first that the task has is returned.
+        where: file of a plan, for the line of the error.
+
+    Raises:
+        ParenvsError: the task has none; the line names the tasks that have one.
+    """
+    task = task_of(thing)
+    for room in rooms:
+        if room in task.hooks:
+            return task.hook(room)
+    able = [other.name for other in TASKS.values() if not other.hooks.keys().isdisjoint(rooms)]
+    remedy = f"; plan with --task {' or '.join(able)}" if able else ""
+    words = f"task: {task.name} has no {' and no '.join(rooms)}{remedy}"
+    raise ParenvsError(f"{where}: {words}" if where else words)
 
 
 def task_of_name(instance: object) -> Task | None:

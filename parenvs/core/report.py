@@ -84,6 +84,11 @@ class TimedReport(Report):
         """Seconds of a step, the number that the task minimises."""
         return float(self.length_seconds)
 
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of a step, as reports on plans that are run have it."""
+        return float(self.length_seconds)
+
 
 def plain(viewable: Any, colour: bool = False) -> str:
     """Return a report as a few lines of text, or a problem by its name; see ``Task.text``."""

@@ -20,10 +20,10 @@ from typing import Any
 
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, one_line
+from parenvs.exports.layout import layout_of
 from parenvs.exports.liveness import BROADCAST, COPY, EARLY, alive_at_peak
-from parenvs.exports.prediction import Prediction, predict
-from parenvs.exports.sharding import Sharding, sharding_of
 from parenvs.graph.graph import Graph
+from parenvs.graph.layout import Layout, Prediction
 from parenvs.instances import load_graph
 from parenvs.shardy.module import need_jax
 from parenvs.shardy.verify import module_for
@@ -194,49 +194,49 @@ def compile_plan(
     need_jax()
     if graph is None:
         graph = load_graph(plan.instance)
-    sharding = sharding_of(plan, graph)
-    sharding.check_even()
+    layout = layout_of(plan, graph)
+    layout.check_even()
     module = module_for(graph, plan, source)
-    answer = _compiled(sharding, module.proto, timeout_seconds)
+    answer = _compiled(layout, module.proto, timeout_seconds)
     return Compilation(
         instance=plan.instance,
         task=plan.task,
-        mesh={axis.name: axis.size for axis in sharding.axes},
-        asked=len(sharding.inputs) + len(sharding.outputs),
-        changed=tuple(_name(sharding, number) for number in answer["changed"]),
+        mesh={axis.name: axis.size for axis in layout.axes},
+        asked=len(layout.inputs) + len(layout.outputs),
+        changed=tuple(_name(layout, number) for number in answer["changed"]),
         collectives={
             kind: Collectives(**found) for kind, found in sorted(answer["collectives"].items())
         },
         argument_bytes=answer["argument_bytes"],
         peak_bytes=answer["peak_bytes"],
         seconds=answer["seconds"],
-        predicted=predict(sharding),
-        shares_states=sharding.zero > 0,
-        notes=sharding.notes,
+        predicted=layout.expected(),
+        shares_states=layout.zero > 0,
+        notes=layout.notes,
         alive=answer["alive"],
     )
 
 
-def _name(sharding: Sharding, number: int) -> str:
+def _name(layout: Layout, number: int) -> str:
     """Path of an input, or number of an output behind the inputs."""
-    inputs = len(sharding.inputs)
-    return sharding.graph.paths[number] if number < inputs else f"output {number - inputs}"
+    inputs = len(layout.inputs)
+    return layout.graph.paths[number] if number < inputs else f"output {number - inputs}"
 
 
-def _compiled(sharding: Sharding, proto: bytes, timeout_seconds: float) -> dict[str, Any]:
+def _compiled(layout: Layout, proto: bytes, timeout_seconds: float) -> dict[str, Any]:
     """Run the compiler in a process of its own, and return its answer."""
     request = {
-        "mesh": [[axis.name, axis.size] for axis in sharding.axes],
-        "inputs": sharding.inputs,
-        "outputs": sharding.outputs,
-        "donated": sharding.donated,
+        "mesh": [[axis.name, axis.size] for axis in layout.axes],
+        "inputs": layout.inputs,
+        "outputs": layout.outputs,
+        "donated": layout.donated,
     }
     with tempfile.TemporaryDirectory(prefix="parenvs-") as place:
         folder = Path(place)
         (folder / "module.pb").write_bytes(proto)
         (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
         words = [x for x in os.environ.get("XLA_FLAGS", "").split() if not x.startswith(_DEVICES)]
-        own = {**_QUICK, _DEVICES: str(sharding.devices)}
+        own = {**_QUICK, _DEVICES: str(layout.devices)}
         environment = {
             **os.environ,
             "XLA_FLAGS": " ".join([*(f"{name}={own[name]}" for name in own), *words]),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.exports.sharding import sharding_of
+from parenvs.exports.layout import layout_of
 from parenvs.exports.stages import stages_of
 
 
@@ -47,7 +47,7 @@ def _jax(plan: Plan) -> Exported:
     """The specs of inputs and outputs, as JSON."""
     from parenvs.exports.jax import document
 
-    content = document(sharding_of(plan))
+    content = document(layout_of(plan))
     lines = []
     for key, value in content.items():
         if key in ("inputs", "outputs"):  # a line for each

@@ -16,10 +16,10 @@ import numpy as np
 
 from parenvs.core.plan import Plan, load_plan
 from parenvs.errors import ParenvsError, need_extra, shown
-from parenvs.exports.sharding import Sharding, Spec, sharding_of
+from parenvs.exports.layout import layout_of
 from parenvs.graph.graph import Graph, Role
+from parenvs.graph.layout import Layout, Spec, shape_text
 from parenvs.graph.roles import parse_names
-from parenvs.tasks.partition.explain import shape_text
 
 WRITTEN_FOR = {"jax": "0.10.2"}
 """Versions with which what is exported was run."""
@@ -50,23 +50,23 @@ def shardings(
         import jax
     if not isinstance(plan, Plan):
         plan = load_plan(plan)
-    sharding = sharding_of(plan, graph)
-    sharding.check_even()
-    own = tuple(axis.size for axis in sharding.axes)
+    layout = layout_of(plan, graph)
+    layout.check_even()
+    own = tuple(axis.size for axis in layout.axes)
     given = tuple(mesh.shape.values())
     if given != own:
-        planned = " x ".join(f"{axis.name} {axis.size}" for axis in sharding.axes)
+        planned = " x ".join(f"{axis.name} {axis.size}" for axis in layout.axes)
         raise ParenvsError(f"mesh: the plan is for {planned} devices, the mesh is {given}")
-    names = dict(zip((axis.name for axis in sharding.axes), mesh.axis_names, strict=True))
+    names = dict(zip((axis.name for axis in layout.axes), mesh.axis_names, strict=True))
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     whole = isinstance(tree, tuple) and not hasattr(tree, "_fields")
     texts = [jax.tree_util.keystr(path) for path, _ in leaves]
     shapes = [tuple(getattr(leaf, "shape", ())) for _, leaf in leaves]
-    numbers = _number(sharding, whole, texts, shapes)
+    numbers = _number(layout, whole, texts, shapes)
     return jax.tree.unflatten(
         structure,
         [
-            jax.NamedSharding(mesh, partition_spec(sharding.inputs[number], names))
+            jax.NamedSharding(mesh, partition_spec(layout.inputs[number], names))
             for number in numbers
         ],
     )
@@ -80,29 +80,29 @@ def partition_spec(spec: Spec, names: dict[str, str] | None = None) -> Any:
     return PartitionSpec(*(None if axis is None else known.get(axis, axis) for axis in spec))
 
 
-def document(sharding: Sharding) -> dict[str, Any]:
-    """Return a sharding as an object of JSON types: the spec of each input by argument and path.
+def document(layout: Layout) -> dict[str, Any]:
+    """Return a layout as an object of JSON types: the spec of each input by argument and path.
 
     Raises:
-        InfeasibleError: JAX would refuse it, see ``Sharding.check_even``.
+        InfeasibleError: JAX would refuse it, see ``Layout.check_even``.
     """
-    sharding.check_even()
-    graph = sharding.graph
+    layout.check_even()
+    graph = layout.graph
     rows = zip(
         graph.parameter_argument.tolist(),
         graph.paths,
         graph.parameter_role.tolist(),
         graph.parameter_tensor.tolist(),
-        sharding.inputs,
+        layout.inputs,
         strict=True,
     )
     return {
         "schema": 1,
         "to": "jax",
         "written_for": WRITTEN_FOR,
-        "instance": sharding.plan.instance,
-        "fingerprint": sharding.plan.fingerprint,
-        "mesh": {axis.name: axis.size for axis in sharding.axes},
+        "instance": layout.plan.instance,
+        "fingerprint": layout.plan.fingerprint,
+        "mesh": {axis.name: axis.size for axis in layout.axes},
         "inputs": [
             {
                 "argument": argument,
@@ -113,14 +113,14 @@ def document(sharding: Sharding) -> dict[str, Any]:
             }
             for argument, path, role, tensor, spec in rows
         ],
-        "outputs": [list(spec) for spec in sharding.outputs],
-        "donated": list(sharding.donated),
-        "notes": list(sharding.notes),
+        "outputs": [list(spec) for spec in layout.outputs],
+        "donated": list(layout.donated),
+        "notes": list(layout.notes),
     }
 
 
 def _number(
-    sharding: Sharding,
+    layout: Layout,
     whole: bool,
     texts: Sequence[str],
     shapes: Sequence[tuple[int, ...]],
@@ -128,12 +128,12 @@ def _number(
     """Number of the input that each leaf is.
 
     Args:
-        sharding: of the step.
+        layout: of the step.
         whole: whether the leaves are those of all arguments, or of one.
         texts: keys of each leaf as JAX writes them, ``['encoder']['q']``.
         shapes: of each leaf.
     """
-    graph = sharding.graph
+    graph = layout.graph
     if whole:  # the first key is the number of the argument
         texts = [text[text.index("]") + 1 :] for text in texts]
     _, paths = parse_names([f"x{text}" for text in texts])
@@ -158,7 +158,7 @@ def _number(
             f"tree: {graph.paths[number]} has the shape {shape}, but was planned as "
             f"{shape_text(graph, tensors[number])}; plan the step anew"
         )
-    if len({tuple(sharding.inputs[n] for n in numbers) for numbers in fitting}) > 1:
+    if len({tuple(layout.inputs[n] for n in numbers) for numbers in fitting}) > 1:
         raise ParenvsError(
             "tree: several arguments of the step have these leaves, and their shardings differ; "
             "give the tuple of all arguments"

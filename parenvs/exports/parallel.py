@@ -34,8 +34,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from parenvs.errors import ParenvsError, one_line, shown
 from parenvs.exports.cutting import Stage, cut
-from parenvs.exports.sharding import DATA, MODEL
 from parenvs.exports.torch import Split, TorchPlan
+from parenvs.graph.layout import DATA, MODEL
 from parenvs.graph.pytorch.export import argument_names
 
 PIPE = "pipe"

@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.core.plan import Plan
-from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.exports.sharding import DATA, MODEL, Sharding, sharding_of
-from parenvs.exports.stages import PlannedStages, stages_of
+from parenvs.core.registry import hook_of, task_of
+from parenvs.core.stages import Stages
+from parenvs.errors import InfeasibleError
+from parenvs.exports.layout import layout_of
+from parenvs.exports.stages import stages_of
 from parenvs.graph.graph import Graph, Role
-from parenvs.instances import load_graph
-from parenvs.tasks.hybrid.plan import HybridPlan
-from parenvs.tasks.hybrid.shipped import load_shape
-from parenvs.tasks.partition.plan import PartitionPlan
+from parenvs.graph.layout import DATA, MODEL, Layout
 
 WRITTEN_FOR = {"torch": "2.13"}
 """Versions with which what is exported was run."""
@@ -95,62 +94,72 @@ def words(dimension: int | None) -> str:
     return "Replicate()" if dimension is None else f"Shard(dim={dimension})"
 
 
+class Exported(NamedTuple):
+    """A plan in PyTorch's words, and what they were taken from, where its task has that."""
+
+    words: TorchPlan
+    layout: Layout | None
+    stages: Stages | None
+
+
 def torch_plan(plan: Plan, graph: Graph | None = None) -> TorchPlan:
     """Write a plan in PyTorch's words.
 
     Args:
-        plan: a plan of a partition, a pipeline, or a hybrid one.
+        plan: a plan of a task with a layout or with stages.
         graph: the graph that it was made for (default: the plan's instance).
 
     Raises:
         InfeasibleError: the plan is illegal, or stages differ in tp, replicas or ZeRO level.
         ParenvsError: a field of the plan that PyTorch cannot express.
     """
-    if isinstance(plan, HybridPlan) and graph is None:
-        if load_shape(plan.instance) is not None:
-            raise ParenvsError(
-                f"{plan.instance} is a shape, which has no modules; plan the module itself "
-                "(parenvs plan FILE.py:MODULE --task hybrid)"
-            )
-        graph = load_graph(plan.instance)
-    if isinstance(plan, PartitionPlan):
-        sharding = sharding_of(plan, graph)
-        sharding.check_even("PyTorch")
-        (axis,) = sharding.axes
-        told = list(sharding.notes)
-        if axis.name == MODEL and plan.rules == "shardy":
-            told.append(
-                "rules: DTensor gathers what it has no rule to split, which the judge does not "
-                "price; Parallel.collectives counts it, and plans with --rules automap need none"
-            )
-        data, model = (axis.size, 1) if axis.name == DATA else (1, axis.size)
-        return TorchPlan(
-            plan.instance, plan.task, 1, data, model,
-            *_splits(sharding), batch=sharding.graph.batch_size,
-            notes=tuple(told),
+    return export(plan, graph).words
+
+
+def export(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Exported:
+    """Write a plan in PyTorch's words; see ``torch_plan``.
+
+    Args:
+        plan: the plan.
+        graph: the graph that it was made for (default: the plan's instance).
+        measured: whether the layers of a measured chain will do, which modules have by name.
+    """
+    hooks = task_of(plan).hooks
+    hook_of(plan, "layout", "stages")
+    layout: Layout | None = None
+    if "layout" in hooks:
+        layout = layout_of(plan, graph, eager=True)
+        graph = layout.graph
+    if "stages" not in hooks and layout is not None:
+        layout.check_even("PyTorch")
+        sizes = {axis.name: axis.size for axis in layout.axes}
+        words = TorchPlan(
+            plan.instance, plan.task, 1, sizes.get(DATA, 1), sizes.get(MODEL, 1),
+            *_splits(layout), batch=layout.graph.batch_size, notes=layout.notes,
         )  # fmt: skip
-    planned = stages_of(plan, graph)
+        return Exported(words, layout, None)
+    planned = stages_of(plan, graph, measured)
     if planned.schedule not in SCHEDULES:
         raise InfeasibleError(f"schedule: PyTorch has no {planned.schedule}")
     tp, dp, zero = (planned.same(field, "PyTorch") for field in ("tp", "dp", "zero"))
     own = _Splits({}, {}, {}, {})
     notes = list(planned.notes)
-    if isinstance(plan, HybridPlan):
-        sharding = sharding_of(plan, graph, pipelines=True)
-        sharding.check_even("PyTorch")
-        own = _splits(sharding)
-        notes += [note for note in sharding.notes if not note.startswith(("micro_b", "zero"))]
+    if layout is not None:
+        layout.check_even("PyTorch")
+        own = _splits(layout)
+        notes += layout.notes
     if zero == 1:
         notes.append("zero: fully_shard shares gradients with the states; ZeRO 1 runs as 2")
-    return TorchPlan(
+    words = TorchPlan(
         plan.instance, plan.task, len(planned.stages), dp, tp, *own,
         batch=planned.batch, zero=zero, cuts=_cuts(planned), chunks=planned.chunks,
         schedule=SCHEDULES[planned.schedule], micro_batches=planned.micro_batches,
         notes=tuple(notes),
     )  # fmt: skip
+    return Exported(words, layout, planned)
 
 
-def _cuts(planned: PlannedStages) -> tuple[str, ...]:
+def _cuts(planned: Stages) -> tuple[str, ...]:
     """Names of the modules in front of which the model is cut."""
     return tuple(planned.names[first].replace("/", ".") for first, _ in planned.parts[1:])
 
@@ -164,9 +173,9 @@ class _Splits(NamedTuple):
     styles: dict[str, str]
 
 
-def _splits(sharding: Sharding) -> _Splits:
-    """What a sharding splits, by names."""
-    graph = sharding.graph
+def _splits(layout: Layout) -> _Splits:
+    """What a layout splits, by names."""
+    graph = layout.graph
     rows = list(
         zip(
             graph.paths,
@@ -179,19 +188,19 @@ def _splits(sharding: Sharding) -> _Splits:
     shapes = {path.replace("/", "."): graph.shape(t) for path, role, t in rows if role in weights}
     found: dict[bool, dict[str, Split]] = {True: {}, False: {}}
     for path, role, tensor in rows:
-        spec = sharding.spec_by_class(tensor)
+        spec = layout.unshared_spec(tensor)
         split = tuple(spec.index(name) if name in spec else None for name in (DATA, MODEL))
         if role in (*weights, Role.BATCH) and split != (None, None):
             found[role != Role.BATCH][path.replace("/", ".")] = (split[0], split[1])
-    return _Splits(shapes, found[True], found[False], _styles(sharding, found[True]))
+    return _Splits(shapes, found[True], found[False], _styles(layout, found[True]))
 
 
-def _styles(sharding: Sharding, placements: dict[str, Split]) -> dict[str, str]:
+def _styles(layout: Layout, placements: dict[str, Split]) -> dict[str, str]:
     """Parallel style of each module with a matrix, if it says the same as the placements.
 
     A linear layer's weight is (outputs, inputs), an embedding's (words, features).
     """
-    graph = sharding.graph
+    graph = layout.graph
     codes = [k for k, name in enumerate(graph.opcodes) if name == "gather"]
     tables = set(graph.operands[graph.operand_offset[:-1][np.isin(graph.opcode, codes)]].tolist())
     tensors = dict(zip(graph.paths, graph.parameter_tensor.tolist(), strict=False))

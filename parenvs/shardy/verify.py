@@ -23,13 +23,12 @@ from typing import Any
 import numpy as np
 
 from parenvs.core.plan import Plan
+from parenvs.core.registry import hook_of
 from parenvs.errors import ParenvsError, UnknownInstanceError
 from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph
 from parenvs.shardy.module import Module, module_of, need_jax
 from parenvs.shardy.oracle import ShardyOracle
-from parenvs.tasks.partition.plan import PartitionPlan
-from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 
 _LISTED = 3
 """Items of a list that a sentence names; the others are counted."""
@@ -172,12 +171,9 @@ def verify(graph: Graph, plan: Plan, source: Any = None) -> Verification:
             module.
     """
     need_jax()
-    if not isinstance(plan, PartitionPlan):
-        raise ParenvsError(f"only partition plans can be verified, not one of task {plan.task!r}")
-    module = module_for(graph, plan, source)
-    step = {**plan.step, "memory_limit": None}  # whether it fits is no matter of rules
-    problem = Partitioning.build(graph, plan.cluster, plan.rules, plan.uneven, **step)
-    return _compare(plan, problem, module.proto)
+    decide = hook_of(plan, "decisions")
+    proto = module_for(graph, plan, source).proto
+    return _compare(plan, decide(plan, graph), proto)
 
 
 def module_for(graph: Graph, plan: Plan, source: Any = None) -> Module:
@@ -213,42 +209,26 @@ def module_for(graph: Graph, plan: Plan, source: Any = None) -> Module:
     return module
 
 
-def _compare(plan: PartitionPlan, problem: Partitioning, proto: bytes) -> Verification:
+def _compare(plan: Any, decisions: Any, proto: bytes) -> Verification:
     """Tell Shardy one dimension of each class of a plan, and compare all inputs."""
-    graph, label = problem.graph, problem.classes.label
-    report = problem.report(plan)
-    number = {graph.paths[k]: k for k in problem.parameters("all").tolist()}
-    told: dict[int, tuple[int, int]] = {}  # class -> its first (input, dimension) in the plan
-    for path, dimension in sorted(plan.partition.items()):
-        shape = _shape(graph, number[path]) if path in number else ()
-        if not 0 <= dimension < len(shape) or shape[dimension] == 1:
-            raise ParenvsError(report.reasons[0])
-        position = _start(graph, number[path]) + dimension
-        told.setdefault(int(label[position]), (number[path], dimension))
-    sizes = {class_: graph.dims[(label == class_) & (graph.dims > 1)] for class_ in told}
+    graph, label = decisions.graph, decisions.label
+    sizes = {class_: graph.dims[(label == class_) & (graph.dims > 1)] for class_ in decisions.told}
     mesh = _mesh(plan.cluster.devices, [int(np.gcd.reduce(x)) for x in sizes.values()])
     left_out = {  # class -> its smallest size that the mesh axis does not divide
         class_: int(size[size % mesh != 0].min())
         for class_, size in sizes.items()
         if (size % mesh).any()
     }
-    compared = report
-    if left_out:
-        partition = {
-            path: dimension
-            for path, dimension in plan.partition.items()
-            if int(label[_start(graph, number[path]) + dimension]) not in left_out
-        }
-        compared = problem.report(replace(plan, partition=partition))
-    decided = [decision for class_, decision in told.items() if class_ not in left_out]
+    expected, all_reduces = decisions.without(left_out)
+    decided = [told for class_, told in decisions.told.items() if class_ not in left_out]
     propagation = ShardyOracle(proto, mesh).propagate(decided)
     theirs: list[list[int]] = [[] for _ in graph.paths]
     for k, dimension in propagation.partitioned:
         theirs[k].append(dimension)
     count, disagreements = 0, []
-    for k, ours in enumerate(_partitioned(compared)):
-        positions = _wide_dimensions(graph, k)
-        if not len(positions) or any(x in left_out for x in label[positions].tolist()):
+    for k, ours in enumerate(expected):
+        classes = decisions.classes_of(k)
+        if not classes or any(class_ in left_out for class_ in classes):
             continue
         count += 1
         if ours != theirs[k]:
@@ -256,44 +236,19 @@ def _compare(plan: PartitionPlan, problem: Partitioning, proto: bytes) -> Verifi
     return Verification(
         instance=plan.instance,
         task=plan.task,
-        legal=report.legal,
+        legal=decisions.legal,
         mesh=mesh,
         decided=len(decided),
         compared=count,
         disagreements=tuple(disagreements),
         not_compared={
-            report.explainer.dimension(_start(graph, told[class_][0]) + told[class_][1]): (
-                f"size {size} in its class is no multiple of {mesh}"
-            )
+            decisions.words(class_): f"size {size} in its class is no multiple of {mesh}"
             for class_, size in left_out.items()
         },
         reshards=propagation.reshards,
         collectives=dict(propagation.collectives),
-        predicted_all_reduces=compared.all_reduces,
+        predicted_all_reduces=all_reduces,
     )
-
-
-def _partitioned(report: PartitionReport) -> list[list[int]]:
-    """Return the dimensions of each entry parameter, (P,), that a plan partitions or implies.
-
-    Parameters that the task decides have exactly the plan's dimension, so that a variable that the
-    plan forgets shows as a disagreement.
-    """
-    problem, plan = report.problem, report.plan
-    graph = problem.graph
-    nameable = set(problem.parameters("all").tolist())
-    decided = set(problem.parameters(plan.scope).tolist())
-    dimensions = []
-    for k, path in enumerate(graph.paths):
-        if k in nameable and path in plan.partition:
-            dimensions.append([plan.partition[path]])
-        elif k in decided:
-            dimensions.append([])
-        else:
-            positions = _wide_dimensions(graph, k)
-            implied = positions[report.chosen[problem.classes.label[positions]]]
-            dimensions.append((implied - _start(graph, k)).tolist())
-    return dimensions
 
 
 def _mesh(devices: int, sizes: Sequence[int]) -> int:
@@ -306,21 +261,6 @@ def _mesh(devices: int, sizes: Sequence[int]) -> int:
     divisors = [n for n in range(devices, 1, -1) if devices % n == 0]
     primes = {next(n for n in range(2, size + 1) if size % n == 0) for size in sizes if size > 1}
     return max([*divisors, *sorted(primes)], key=lambda n: sum(size % n == 0 for size in sizes))
-
-
-def _start(graph: Graph, parameter: int) -> int:
-    """Return the position in ``graph.dims`` of the first dimension of an entry parameter."""
-    return int(graph.dim_offset[graph.parameter_tensor[parameter]])
-
-
-def _wide_dimensions(graph: Graph, parameter: int) -> np.ndarray:
-    """Return the positions in ``graph.dims`` of a parameter's dimensions larger than 1."""
-    start = _start(graph, parameter)
-    return start + np.flatnonzero(np.array(_shape(graph, parameter)) > 1)
-
-
-def _shape(graph: Graph, parameter: int) -> tuple[int, ...]:
-    return graph.shape(int(graph.parameter_tensor[parameter]))
 
 
 def _count(number: int, noun: str) -> str:

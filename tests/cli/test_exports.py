@@ -10,7 +10,7 @@ from parenvs import HybridPlan, HybridStage, TransformerShape
 from parenvs.cluster import Cluster
 from parenvs.exports import compilation
 from parenvs.exports.compilation import Collectives, Compilation
-from parenvs.exports.prediction import Prediction
+from parenvs.graph.layout import Prediction
 
 
 @pytest.fixture

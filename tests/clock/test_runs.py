@@ -16,9 +16,10 @@ from commands import caller
 
 from parenvs import Cluster, Pipeline, StageProfile
 from parenvs.clock.calibration import Calibration
-from parenvs.clock.runs.prediction import of_plan, on_machine, torch_of_chain
+from parenvs.clock.runs.prediction import of_plan, on_machine
 from parenvs.cluster import Device, Measurement
 from parenvs.errors import ParenvsError
+from parenvs.exports.torch import torch_plan
 from parenvs.machine import cores, processor
 
 OLDER = "plans run on the PyTorch of constraints.txt"
@@ -99,16 +100,19 @@ def test_of_plan__by_hand(monkeypatch, folder, calibration):
     assert expected.memory == pytest.approx([2 * LINEAR + x for x in kept])
 
 
-def test_torch_of_chain__replicas_and_refusals(chain):
+def test_torch_plan__of_a_chain_replicas_and_refusals(chain):
     problem = Pipeline(chain, "1x4:v100", 2, micro_batches=2, recompute="none")
-    found = torch_of_chain(problem.plan([2], [2]), chain)
+    found = torch_plan(problem.plan([2], [2]), chain)
     assert (found.pipe, found.data) == (2, 2)
-    with pytest.raises(ParenvsError, match=r"as many replicas, and the plan has \[1, 3\]"):
-        torch_of_chain(problem.plan([2], [1]), chain)
+    with pytest.raises(
+        ParenvsError,
+        match=r"stages\[1\].dp: PyTorch gives every stage the same",
+    ):
+        torch_plan(problem.plan([2], [1]), chain)
     twice = replace(chain, names=np.array(["0", "1", "1#2"], dtype=object))
     plan = Pipeline(twice, "1x2:v100", 2, micro_batches=2, recompute="none").plan([2], [1])
     with pytest.raises(ParenvsError, match="1#2 is a layer's second run"):
-        torch_of_chain(plan, twice)
+        torch_plan(plan, twice)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +139,7 @@ def test_reduced_bytes__partial_results_that_are_added_are_summed_once():
     import jax.numpy as jnp
 
     from parenvs import from_jax
-    from parenvs.clock.runs.prediction import _summed
+    from parenvs.tasks.partition.export.layout import summed_of
 
     shape = jax.ShapeDtypeStruct((8, 8), jnp.float32)
     for function, summed in (
@@ -146,7 +150,7 @@ def test_reduced_bytes__partial_results_that_are_added_are_summed_once():
         graph = from_jax(function, shape, shape, shape, shape)
         dots = {k for k, code in enumerate(graph.opcode) if graph.opcodes[code] == "dot"}
         assert len(dots) == 2
-        assert len(_summed(graph, dots)) == summed
+        assert len(summed_of(graph, dots)) == summed
 
 
 def test_rank_bytes__a_softmax_over_a_split_dimension_gathers():
@@ -156,9 +160,8 @@ def test_rank_bytes__a_softmax_over_a_split_dimension_gathers():
     import jax.numpy as jnp
 
     from parenvs import from_jax
-    from parenvs.clock.runs.prediction import rank_bytes
-    from parenvs.exports.sharding import MeshAxis, Sharding
     from parenvs.tasks.partition.classes import dimension_classes
+    from parenvs.tasks.partition.export.layout import ClassLayout
 
     def loss(x, table):
         return -jax.nn.log_softmax(x @ table)[:, 0].sum()
@@ -173,8 +176,8 @@ def test_rank_bytes__a_softmax_over_a_split_dimension_gathers():
         tensor = graph.parameter_tensor[1]
         chosen = np.zeros(len(classes), dtype=bool)
         chosen[classes.label[graph.dim_offset[tensor] + number]] = True
-        axis = MeshAxis("model", 2, chosen)
-        assert rank_bytes(Sharding(None, graph, classes, (axis,))) == wanted
+        layout = ClassLayout.of(None, graph, classes, [("model", 2, chosen)])
+        assert layout.rank_bytes(0) == wanted
 
 
 @pytest.mark.thorough

@@ -23,7 +23,7 @@ from parenvs.exports.checkpoint.folder import (
     write_index,
     write_part,
 )
-from parenvs.exports.checkpoint.layout import Files, Place, box_of, stages_of_names, within
+from parenvs.exports.checkpoint.layout import Files, Place, box_of
 from parenvs.exports.checkpoint.reshard import reshard
 from parenvs.exports.torch import torch_plan
 from parenvs.tasks.elastic.movement import move, slices
@@ -83,7 +83,7 @@ def write(folder, plan, graph, model):
     tensors = {
         name: Tensor(shape, KINDS, {"step": 20.0}) for name, shape in exported.shapes.items()
     }
-    whole, stages = numbers(tensors), stages_of_names(model, plan)
+    whole, stages = numbers(tensors), files.shards.stages(graph)
 
     def give(name, kind, box):
         return whole[name, kind][tuple(slice(*x) for x in box)]
@@ -136,7 +136,7 @@ def test_reshard__changes(tmp_path, plans, graph, model, name, other):
     assert read == pytest.approx(predicted)
     both = Files.of(old), Files.of(new)
     if both[0].writing == both[1].writing == 1:
-        inside = within(old, 3), within(new, 3)
+        inside = both[0].shards.within(3), both[1].shards.within(3)
         bytes_ = slices(State.of(model, BYTES), both[0].degrees, both[1].degrees, inside)
         assert found.read == pytest.approx(bytes_)
     checkpoint = Checkpoint(out)

@@ -20,8 +20,7 @@ from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import InfeasibleError
 from parenvs.exports.compilation import collectives_of, compile_plan
 from parenvs.exports.formats import exported
-from parenvs.exports.prediction import predict
-from parenvs.exports.sharding import sharding_of
+from parenvs.exports.layout import layout_of
 from parenvs.tasks.partition.plan import PartitionPlan
 from parenvs.tasks.pipeline.plan import PipelinePlan
 
@@ -90,22 +89,22 @@ def mesh(*sizes):
 
 
 def test_sharding__one_axis(graph):
-    sharding = sharding_of(plan_of(graph), graph)
+    sharding = layout_of(plan_of(graph), graph)
     split = {"up": [None, "model"], "up_bias": ["model"], "down": ["model", None]}
     assert specs(sharding) == {(a, p): s for a in (0, 1) for p, s in split.items()}
     assert sharding.outputs[:8] == sharding.inputs[:8]  # outputs are split as what they replace
     assert sharding.outputs[8] == () and sharding.donated == tuple(range(8))
-    data = sharding_of(plan_of(graph, {"x": 0}, "inputs"), graph)
+    data = layout_of(plan_of(graph, {"x": 0}, "inputs"), graph)
     assert specs(data) == {(2, "x"): ["data", None]}
 
 
 def test_sharding__two_axes_and_shared_states(graph):
-    both = sharding_of(hybrid_of(graph), graph)
+    both = layout_of(hybrid_of(graph), graph)
     assert [(axis.name, axis.size) for axis in both.axes] == [("data", 2), ("model", 2)]
     assert specs(both)[2, "x"] == ["data", None] and specs(both)[0, "up"] == [None, "model"]
-    states = specs(sharding_of(hybrid_of(graph, zero=1), graph))
+    states = specs(layout_of(hybrid_of(graph, zero=1), graph))
     assert states[1, "up"] == ["data", "model"] and states[0, "up"] == [None, "model"]
-    shared = sharding_of(hybrid_of(graph, zero=3), graph)
+    shared = layout_of(hybrid_of(graph, zero=3), graph)
     assert specs(shared)[0, "up"] == ["data", "model"]
     assert shared.outputs[:8] == shared.inputs[:8]
 
@@ -123,7 +122,7 @@ def test_sharding__a_loop_over_layers():
     layers = len(HybridModel.of_graph(graph))
     plan = hybrid_of(graph)
     plan = replace(plan, stages=(replace(plan.stages[0], layers=((0, layers),)),))
-    sharding = sharding_of(plan, graph)
+    sharding = layout_of(plan, graph)
     assert layers == 2 and len(sharding.inputs) == len(graph.paths)
     found = specs(sharding)
     assert found[0, "decoder/ffn/up/kernel"] == [None, None, "model"]
@@ -131,9 +130,9 @@ def test_sharding__a_loop_over_layers():
 
 
 def test_prediction__counts_each_axis_once(graph):
-    found = predict(sharding_of(plan_of(graph), graph))
+    found = layout_of(plan_of(graph), graph).expected()
     assert (found.arrays, found.bytes) == (1, 8 * 4 * 4)  # (8, 4) floats behind the second product
-    both = predict(sharding_of(hybrid_of(graph), graph))
+    both = layout_of(hybrid_of(graph), graph).expected()
     # gradients of up, up_bias and down are halves, that of down_bias and the loss whole
     assert both.arrays == 6
     assert both.bytes == 4 * (6 * 4 + 4 + 4 * 4 + 4 + 1 + 4 * 4)
@@ -157,7 +156,7 @@ def test_prediction__of_the_compiler_for_cpus():
         arguments = jax.ShapeDtypeStruct((3, 4), kind), jax.ShapeDtypeStruct(shape, kind)
         graph = from_jax(pooled, *arguments, name="pooled", batch_size=8)
         plan = plan_of(graph, partition, "inputs")
-        return predict(sharding_of(replace(plan, instance="pooled"), graph))
+        return layout_of(replace(plan, instance="pooled"), graph).expected()
 
     own = predicted(jnp.float32, {"images": 0})
     features = 8 * 6 * 6 * 4 / 4  # of a quarter of the images
@@ -183,13 +182,13 @@ def test_prediction__of_the_compiler_for_cpus():
 )
 def test_sharding__refuses_by_name(graph, change, words):
     with pytest.raises(ParenvsError, match=re.escape(words)):
-        sharding_of(change(graph), graph).check_even()
+        layout_of(change(graph), graph).check_even()
 
 
 def test_sharding__refuses_a_batch_that_cannot_be_split(graph):
     odd = from_jax(step, *arguments(), name="mlp", batch_size=3)
     with pytest.raises(InfeasibleError, match="no batch input begins with the batch of 3"):
-        sharding_of(replace(hybrid_of(graph), fingerprint=odd.fingerprint), odd)
+        layout_of(replace(hybrid_of(graph), fingerprint=odd.fingerprint), odd)
 
 
 def test_shardings__refuses_other_meshes_and_trees(graph):

@@ -11,9 +11,11 @@ import parenvs
 from parenvs import ParenvsError, PipelinePlan, load_graph
 from parenvs.cluster import choose_cluster
 from parenvs.core.judge import judge
-from parenvs.exports.stages import nearest_borders, stages_of
+from parenvs.exports.stages import recomputed, stages_of
+from parenvs.tasks.hybrid.graph.program import Program
 from parenvs.tasks.hybrid.space import Constraints
 from parenvs.tasks.partition.plan import PartitionPlan
+from parenvs.tasks.pipeline.export import nearest_borders
 
 
 def test_nearest_borders__as_by_brute_force():
@@ -48,14 +50,16 @@ def test_stages__cuts_are_moved_to_borders(pipeline):
     ((first, border),), ((again, end),) = (stage.layers for stage in planned.stages)
     assert (first, border, end) == (0, again, 48)
     moved, costs = planned.notes
-    distance = planned.bounds[border] - 2700
+    bounds = Program.of(load_graph("bert-48", "forward"), twice=True).borders.bounds.tolist()
+    distance = bounds[border] - 2700
+    assert planned.run.cuts == (bounds[border],)
     assert moved.startswith(f"cut 1 moved by {distance:+d} of") and planned.names[border] in moved
-    others = np.abs(np.array(planned.bounds[1:-1]) - 2700)
+    others = np.abs(np.array(bounds[1:-1]) - 2700)
     assert abs(distance) == others.min() > 0
     change = judge(replace(pipeline, cuts=(2700 + distance,))).length_seconds
     share = change / judge(pipeline).length_seconds - 1
     assert f"{abs(share):.2%} {'longer' if share > 0 else 'shorter'}" in costs
-    on_border = replace(pipeline, cuts=(planned.bounds[20],))
+    on_border = replace(pipeline, cuts=(bounds[20],))
     assert stages_of(on_border).notes == () and stages_of(on_border).parts[0] == (0, 20)
 
 
@@ -75,5 +79,5 @@ def test_stages__hybrid_recompute_by_layer():
     planned = stages_of(replace(plan, stages=(stage, *plan.stages[1:])))
     first = planned.parts[0][0]
     assert planned.modes[first : first + 2] == ("full", "selective")
-    note = planned.recomputed("full", "X")
+    note = recomputed(planned, "full", "X")
     assert re.search(r"X treats all layers alike; .* a step [\d.]+% longer", note)

@@ -14,21 +14,18 @@ import numpy as np
 
 from parenvs.clock.calibration import Calibration
 from parenvs.clock.runs.comparison import Run, traffic_of
-from parenvs.clock.runs.prediction import on_machine
+from parenvs.clock.runs.prediction import on_machine, seconds_of
 from parenvs.clock.timer import Timing
 from parenvs.clock.xla.devices import devices, with_devices
-from parenvs.core.judge import judge
 from parenvs.errors import ParenvsError, need_extra, shown
 from parenvs.exports.compilation import callable_of, collectives_of
 from parenvs.exports.jax import partition_spec
-from parenvs.exports.prediction import predict
-from parenvs.exports.sharding import Sharding, Spec, sharding_of
+from parenvs.exports.layout import layout_of
 from parenvs.graph.graph import Graph
+from parenvs.graph.layout import Layout, Spec
 from parenvs.graph.python_source import jax_function
 from parenvs.instances import load_graph
 from parenvs.shardy.verify import module_for
-from parenvs.tasks.hybrid.model import HybridModel
-from parenvs.tasks.hybrid.plan import HybridPlan
 
 _SEED, _SCALE = 0, 0.02
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -44,7 +41,7 @@ def run(
     kind: str,
     where: str,
 ) -> Run:
-    """Run a plan of a partition, or a hybrid one of one stage; see ``parenvs.clock.runs.run``.
+    """Run a plan that says how a step is laid out; see ``parenvs.clock.runs.run``.
 
     Raises:
         ParenvsError: JAX is missing, the plan cannot be exported, the model's arguments are not
@@ -53,16 +50,16 @@ def run(
     with need_extra("jax", "running a plan"):
         import jax  # noqa: F401
     graph = load_graph(plan.instance)
-    sharding = sharding_of(plan, graph)
-    sharding.check_even()
+    layout = layout_of(plan, graph)
+    layout.check_even()
     proto = module_for(graph, plan).proto
     values, notes = values_of(graph, source, arguments)
     targets = dict(enumerate(graph.parameter_tensor.tolist()))
     inputs = {tensor: number for number, tensor in targets.items()}
     feeds = {
-        number: inputs[sharding.taken_places[tensor]]
+        number: inputs[layout.taken_places[tensor]]
         for number, tensor in enumerate(graph.outputs.tolist())
-        if tensor in sharding.taken_places
+        if tensor in layout.taken_places
     }
     if not feeds:
         notes.append("the model updates nothing: it is no training step, and all losses are equal")
@@ -70,35 +67,35 @@ def run(
     timed = None if calibration is None else on_machine(calibration, plan, kind, where)
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else -1.0
     request = {
-        "mesh": [[axis.name, axis.size] for axis in sharding.axes],
-        "inputs": sharding.inputs,
-        "outputs": sharding.outputs,
-        "donated": sharding.donated,
+        "mesh": [[axis.name, axis.size] for axis in layout.axes],
+        "inputs": layout.inputs,
+        "outputs": layout.outputs,
+        "donated": layout.donated,
         "feeds": feeds,
         "loss": loss,
     }
     given = (request, proto, values, steps, kind)
-    found = with_devices(train, kind, sharding.devices, given)
-    expected = predict(sharding)
+    found = with_devices(train, kind, layout.devices, given)
+    expected = layout.expected()
     on_cpus = kind == "cpu"  # where XLA widens half precision
-    reduced = (expected.cpu_bytes if on_cpus else expected.bytes) * sharding.devices
+    reduced = (expected.cpu_bytes if on_cpus else expected.bytes) * layout.devices
     traffic = {"all-reduce": reduced} if reduced else {}
     held = expected.cpu_peak_bytes if on_cpus else expected.peak_bytes
-    mesh = " x ".join(f"{axis.name} {axis.size}" for axis in sharding.axes if axis.size > 1)
+    mesh = " x ".join(f"{axis.name} {axis.size}" for axis in layout.axes if axis.size > 1)
     return Run(
         plan=os.fspath(file),
         words=mesh or "one device",
-        devices=sharding.devices,
+        devices=layout.devices,
         losses=tuple(found["losses"]),
         single=tuple(found["single"]),
         step=Timing.of(found["step"]),
         single_step=Timing.of(found["single_step"]),
-        seconds=None if timed is None else _seconds(timed, graph),
-        traffic=traffic_of([found["traffic"]] * sharding.devices, traffic),
-        memory=(found["peak_bytes"],) * sharding.devices,
-        predicted_memory=(held,) * sharding.devices,
+        seconds=None if timed is None else seconds_of(timed, graph),
+        traffic=traffic_of([found["traffic"]] * layout.devices, traffic),
+        memory=(found["peak_bytes"],) * layout.devices,
+        predicted_memory=(held,) * layout.devices,
         load=load,
-        notes=(*notes, *sharding.notes, *_zero_note(sharding)),
+        notes=(*notes, *layout.notes, *_zero_note(layout)),
     )
 
 
@@ -219,16 +216,8 @@ def _loss(graph: Graph, feeds: dict[int, int]) -> int:
     )
 
 
-def _seconds(timed: Any, graph: Graph) -> float | None:
-    """Predicted seconds of a step on a calibrated machine; None of a plan that it cannot hold."""
-    if isinstance(timed, HybridPlan):
-        seconds = judge(timed, HybridModel.of_graph(graph)).length_seconds
-        return seconds if np.isfinite(seconds) else None
-    return float(judge(timed, graph).step_seconds)
-
-
-def _zero_note(sharding: Sharding) -> tuple[str, ...]:
+def _zero_note(layout: Layout) -> tuple[str, ...]:
     """What is not predicted of states that replicas share."""
-    if not sharding.zero:
+    if not layout.zero:
         return ()
     return ("zero: XLA gathers and exchanges shared states as it likes; no bytes are predicted",)

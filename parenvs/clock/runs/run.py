@@ -12,8 +12,8 @@ from parenvs.clock.runs.comparison import Run, traffic_of
 from parenvs.clock.runs.prediction import of_plan
 from parenvs.clock.timer import Timing
 from parenvs.core.plan import Plan, load_plan
+from parenvs.core.registry import hook_of
 from parenvs.errors import ParenvsError, need_extra
-from parenvs.tasks.pipeline.load import load_profile
 
 
 def run(
@@ -46,8 +46,7 @@ def run(
             the calibration of other devices; processes cannot meet, or one failed.
     """
     plan: Any = load_plan(file)
-    if not hasattr(plan, "cluster"):
-        raise ParenvsError(f"{os.fspath(file)}: plans of task {plan.task} cannot be run")
+    hook_of(plan, "layout", "stages", where=os.fspath(file))
     known = None if calibration is None else Calibration.load(calibration)
     where = "" if calibration is None else os.fspath(calibration)
     if framework(source) == "jax":
@@ -59,9 +58,8 @@ def run(
         from parenvs.clock.runs import torch
     found, expected = of_plan(plan, None, known, kind, where)
     check_processes(plan, processes, found.pipe * found.data * found.model)
-    if plan.instance.endswith(".csv"):
-        chain = load_profile(plan.instance, plan.cluster, plan.micro_batch)
-        torch.check_chain(source, arguments, chain, plan.instance)
+    if expected.measured:
+        torch.check_chain(source, arguments, expected.measured, plan.instance)
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else -1.0
     answers = torch.start(source, arguments, found, steps, expected.adam, kind, meet, seconds)
     whole = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,6 @@ from parenvs.exports.parallel import Parallel
 from parenvs.exports.torch import TorchPlan
 from parenvs.graph.python_source import torch_module
 from parenvs.graph.pytorch.export import argument_names
-from parenvs.tasks.pipeline.profile import StageProfile
 
 RATE = 1e-3
 LIMIT_SECONDS = 3600.0
@@ -230,13 +229,13 @@ def made(
     return module, loss, batch
 
 
-def check_chain(source: str, arguments: str | None, chain: StageProfile, where: str) -> None:
+def check_chain(source: str, arguments: str | None, chain: Mapping[str, float], where: str) -> None:
     """Refuse a module that a chain was not measured of.
 
     Args:
         source: the module.
         arguments: its arguments.
-        chain: the chain.
+        chain: layer by name -> bytes of its weights.
         where: its file.
 
     Raises:
@@ -245,11 +244,11 @@ def check_chain(source: str, arguments: str | None, chain: StageProfile, where: 
     module = torch_module(source, arguments)[0]
     known = layer_modules(module)
     seen: set[int] = set()
-    for name, held in zip(chain.names, chain.parameter_bytes.tolist(), strict=True):
-        layer = known.get(str(name).split("#")[0])
+    for name, held in chain.items():
+        layer = known.get(name.split("#")[0])
         if layer is None:
             raise ParenvsError(
-                f"{where}: a profile of another model: {source} has no layer {shown(str(name))}; "
+                f"{where}: a profile of another model: {source} has no layer {shown(name)}; "
                 f"run parenvs profile {source}"
             )
         own = [x for x in layer.parameters() if x.requires_grad and id(x) not in seen]

@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.clock.measured import Layers
+from parenvs.clock.measured import Layers, chain_of
 from parenvs.clock.timer import Timing, samples
 from parenvs.clock.xla.devices import devices
 from parenvs.errors import ProfileError, need_extra, one_line
 from parenvs.graph.python_source import jax_function
-from parenvs.tasks.pipeline.profile import StageProfile
 
 _INLINED = ("pjit", "jit", "closed_call", "core_call", "remat", "checkpoint")
 """Operations whose bodies are opened; ``checkpoint`` is not measured as recomputing."""
@@ -123,7 +122,7 @@ def measured_scopes(
         forward.append(both[0])
         backward.append(both[1])
         kept.append(held)
-    profile = StageProfile(
+    profile = chain_of(
         name=name,
         names=np.array([layer.name for layer in layers], dtype=object),
         forward=np.array([x.seconds for x in forward]),

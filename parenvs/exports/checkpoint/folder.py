@@ -19,12 +19,11 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from parenvs.core.plan import load_plan
+from parenvs.core.plan import Plan, load_plan
 from parenvs.errors import ParenvsError, shown
 from parenvs.exports.checkpoint.layout import Box, Files, Place, common, elements, file_name, sizes
 from parenvs.fields import Count, Index, Text, one_of, read, whole, words
 from parenvs.files import read_object, write_text
-from parenvs.tasks.hybrid.plan import HybridPlan
 
 PLAN, INDEX, SCHEMA = "plan.json", "index.json", 1
 PARAMETER = "parameter"
@@ -128,7 +127,7 @@ def write_part(
     return Part(at, digest.hexdigest(), tuple(held))
 
 
-def write_index(folder: Path, plan: HybridPlan, head: Head, parts: Iterable[Part]) -> None:
+def write_index(folder: Path, plan: Plan, head: Head, parts: Iterable[Part]) -> None:
     """Write plan and index of a checkpoint whose files are there."""
     plan.save(folder / PLAN)
     tensors = {
@@ -180,9 +179,7 @@ class Checkpoint:
                 "parenvs.exports.checkpoint.training.save"
             )
         plan = load_plan(self.folder / PLAN)
-        if not isinstance(plan, HybridPlan):
-            raise ParenvsError(f"{self.folder / PLAN}: a hybrid plan is needed, not {plan.task}")
-        self.plan, self.files = plan, Files.of(plan)
+        self.plan, self.files = plan, Files.of(plan, self.folder / PLAN)
         index = read(_Index, read_object(where, SCHEMA, most_bytes=_LARGEST_INDEX), where)
         if index.fingerprint != plan.fingerprint:
             raise ParenvsError(f"{where}: field 'fingerprint': of another model than {PLAN}")

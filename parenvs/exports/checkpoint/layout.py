@@ -1,6 +1,6 @@
-"""Which slice of which tensor each file of a checkpoint holds, for a hybrid plan.
+"""Which slice of which tensor each file of a checkpoint holds.
 
-A rank is ``r = t + T (d + D p)``, as in ``parenvs.tasks.elastic.movement``. Replicas hold the same,
+A rank is ``r = t + T (d + D p)`` for its tp rank t, replica d and stage p. Replicas hold the same,
 and replica 0 writes it, unless they share their states (ZeRO): then each writes its own. So there
 is one file for each t, p and writing replica, in the order of the ranks.
 """
@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.errors import InfeasibleError
+from parenvs.core.plan import Plan
+from parenvs.core.registry import hook_of
 from parenvs.exports.torch import TorchPlan
-from parenvs.tasks.elastic.movement import Degrees, slices
-from parenvs.tasks.elastic.state import State
-from parenvs.tasks.hybrid.model import HybridModel
-from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.graph.graph import Graph
 
 Box = tuple[tuple[int, int], ...]
 """First place and one past the last, of each dimension of a tensor."""
@@ -35,35 +33,35 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a checkpoint by degrees.
+    """The files of a checkpoint.
 
     Attributes:
-        degrees: T, P and D of the plan.
-        writing: replicas that write: D if they share their states, else 1.
+        shards: of the plan, see its task's hook ``checkpoint``.
+        writing: replicas that write: those that share their states, else 1.
     """
 
-    degrees: Degrees
+    shards: Any
     writing: int
 
     @classmethod
-    def of(cls, plan: HybridPlan) -> Files:
-        """Return the files of a hybrid plan whose stages are alike.
+    def of(cls, plan: Plan, where: object = "") -> Files:
+        """Return the files of a plan whose stages are alike.
+
+        Args:
+            plan: the plan.
+            where: its file, for the line of an error.
 
         Raises:
             InfeasibleError: stages differ in tp, devices or ZeRO level.
+            ParenvsError: plans of its task have no checkpoints.
         """
-        first = plan.stages[0]
-        for number, stage in enumerate(plan.stages):
-            for field in ("tp", "devices", "zero"):
-                if getattr(stage, field) != getattr(first, field):
-                    raise InfeasibleError(
-                        f"stages[{number}].{field}: a checkpoint's stages are alike, and the plan "
-                        f"has {getattr(stage, field)} there, not {getattr(first, field)}"
-                    )
-        data = first.devices // (first.tp * plan.context)
-        degrees = Degrees(first.tp, len(plan.stages), data)
-        sharing = max(plan.shard // plan.context, 1) if plan.shard else data
-        return cls(degrees, sharing if first.zero else 1)
+        shards = hook_of(plan, "checkpoint", where=where)(plan)
+        return cls(shards, shards.writing)
+
+    @property
+    def degrees(self) -> Any:
+        """T, P and D of the plan: tensor, pipeline and data."""
+        return self.shards.degrees
 
     def __len__(self) -> int:
         """Return the number of files."""
@@ -131,54 +129,21 @@ def common(one: Box, other: Box) -> Box:
     )
 
 
-def stages_of_names(model: HybridModel, plan: HybridPlan) -> dict[str, int]:
-    """Return the stage of each parameter by name: the first has the embedding, the last the head.
-
-    Args:
-        model: of a graph.
-        plan: a plan for it.
-    """
-    assert model.chain is not None
-    work, graph = model.chain.work, model.chain.program.graph
-    names = dict(zip(graph.parameter_tensor.tolist(), graph.paths, strict=True))
-    inside = within(plan, len(model))
-    return {
-        names[tensor].replace("/", "."): int(inside[:, label].argmax())
-        for label, rows in work.weights.items()
-        for tensor, _ in rows
-    }
-
-
-def within(plan: HybridPlan, layers: int) -> np.ndarray:
-    """Return (P, layers + 2) 1 where a layer is in a stage; embedding and head are layers here."""
-    result = np.zeros((len(plan.stages), layers + 2))
-    for number, stage in enumerate(plan.stages):
-        for first, end in stage.layers:
-            result[number, first + 1 : end + 1] = 1
-    result[:, 0], result[:, -1] = result[:, 1], result[:, -2]
-    return result
-
-
-def predicted_bytes(
-    model: HybridModel, old: HybridPlan, new: HybridPlan, per_parameter: float
-) -> np.ndarray:
+def predicted_bytes(old: Files, new: Files, graph: Graph, per_parameter: float) -> np.ndarray:
     """Return the bytes that each file of the new plan takes of each of the old, as the formula has.
 
     Args:
-        model: of the graph that both plans are for.
-        old: plan that the checkpoint was written under.
-        new: plan that it is read under.
+        old: files of the plan that the checkpoint was written under.
+        new: files of the plan that it is read under.
+        graph: that both plans are for.
         per_parameter: bytes of a parameter with the optimiser's state.
 
     Returns:
-        (files, new files) by ``movement.slices``; where replicas share their states, one row, of
-        what is read in all, in equal shares.
+        (files, new files); where replicas share their states, one row, of what is read in all, in
+        equal shares.
     """
-    before, after = Files.of(old), Files.of(new)
-    inside = (within(old, len(model)), within(new, len(model)))
-    state = State.of(model, per_parameter)
-    found = slices(state, before.degrees, after.degrees, inside)
-    if before.writing == after.writing == 1:
+    found: np.ndarray = new.shards.read_from(old.shards, graph, per_parameter)
+    if old.writing == new.writing == 1:
         return found
-    unit = [place.model + after.degrees.tensor * place.pipe for place in after.places()]
-    return found.sum(axis=0, keepdims=True)[:, unit] / after.writing
+    unit = [place.model + new.degrees.tensor * place.pipe for place in new.places()]
+    return found.sum(axis=0, keepdims=True)[:, unit] / new.writing

@@ -1,7 +1,7 @@
 """Writes a checkpoint anew for another plan, and counts the bytes that each file of it takes.
 
 One process does it, tensor by tensor, so that memory is that of one shard of one tensor. What is
-read is compared with ``parenvs.tasks.elastic.movement``.
+read is compared with what the formula of the state's movement has.
 """
 
 from __future__ import annotations
@@ -22,16 +22,11 @@ from parenvs.exports.checkpoint.layout import (
     Place,
     box_of,
     predicted_bytes,
-    stages_of_names,
 )
 from parenvs.exports.torch import torch_plan
 from parenvs.files import locked, replacing_folder
 from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph
-from parenvs.tasks.elastic.movement import move
-from parenvs.tasks.elastic.state import State
-from parenvs.tasks.hybrid.model import HybridModel
-from parenvs.tasks.hybrid.plan import HybridPlan
 
 
 @dataclass(frozen=True)
@@ -46,8 +41,8 @@ class Resharding:
         tenplex_bytes: all bytes that Tenplex's way fetches, each replica its own.
     """
 
-    old: HybridPlan
-    new: HybridPlan
+    old: Plan
+    new: Plan
     read: np.ndarray
     predicted: np.ndarray
     tenplex_bytes: float
@@ -127,8 +122,7 @@ def reshard(
         source = Checkpoint(checkpoint)
         if old is not None:
             require_same_plan(source, old)
-        if not isinstance(new, HybridPlan):
-            raise ParenvsError(f"task: checkpoints are for hybrid plans, not {new.task}")
+        files = Files.of(new)
         if new.fingerprint != source.plan.fingerprint:
             raise ParenvsError(
                 f"{checkpoint}: of another model ({source.plan.instance}, "
@@ -136,8 +130,7 @@ def reshard(
                 f"{new.fingerprint[:19]}); plan the model that was trained"
             )
         graph = load_graph(new.instance) if graph is None else graph
-        written, model = torch_plan(new, graph), HybridModel.of_graph(graph)
-        files, tensors = Files.of(new), source.head.tensors
+        written, tensors = torch_plan(new, graph), source.head.tensors
         for name, shape in written.shapes.items():
             if name not in tensors or tensors[name].shape != shape:
                 found = tensors[name].shape if name in tensors else "not there"
@@ -145,7 +138,7 @@ def reshard(
                     f"{source.folder}: {shown(name)} is {found}, and the plan has {shape}; "
                     "plan the model that was trained"
                 )
-        stages = stages_of_names(model, new)
+        stages: dict[str, int] = files.shards.stages(graph)
         for name in tensors:
             if name not in stages:
                 raise ParenvsError(f"{source.folder}: {shown(name)} is no weight of the plan's")
@@ -169,10 +162,9 @@ def reshard(
                     read[row, number] = count
             write_index(folder, new, source.head, parts)
     each = max(per_parameter)  # frozen weights have no optimiser state: then the formula differs
-    degrees = Files.of(source.plan).degrees, files.degrees
     return Resharding(
-        source.plan, new, read, predicted_bytes(model, source.plan, new, each),
-        move(State.of(model, each), *degrees, "tenplex").bytes,
+        source.plan, new, read, predicted_bytes(source.files, files, graph, each),
+        files.shards.fetched_from(source.files.shards, graph, each),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, shown
 from parenvs.exports.checkpoint.folder import (
     ITEM,
@@ -31,9 +32,8 @@ from parenvs.exports.checkpoint.folder import (
 )
 from parenvs.exports.checkpoint.layout import Box, Files, Place, box_of, sizes
 from parenvs.exports.parallel import PIPE, Parallel
-from parenvs.exports.sharding import DATA, MODEL
 from parenvs.files import locked, replacing_folder
-from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.graph.layout import DATA, MODEL
 
 _TYPES = {getattr(torch, name): name for name in ITEM}
 _NUMBERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -43,7 +43,7 @@ def save(
     folder: str | os.PathLike[str],
     parallel: Parallel,
     optimiser: torch.optim.Optimizer,
-    plan: HybridPlan,
+    plan: Plan,
     steps: int = 0,
 ) -> None:
     """Write parameters and optimiser state; every process of the group calls it.
@@ -116,7 +116,7 @@ def load(
     folder: str | os.PathLike[str],
     parallel: Parallel,
     optimiser: torch.optim.Optimizer,
-    plan: HybridPlan,
+    plan: Plan,
 ) -> tuple[int, dict[int, int]]:
     """Read parameters and optimiser state into a module; every process of the group calls it.
 

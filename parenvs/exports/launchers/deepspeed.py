@@ -6,15 +6,16 @@ import itertools
 import json
 from typing import Any
 
+from parenvs.core.stages import Stages
 from parenvs.errors import InfeasibleError
-from parenvs.exports.stages import PlannedStages
+from parenvs.exports.stages import recomputed, with_parts
 
 WRITTEN_FOR = "DeepSpeed 0.16"
 """Version whose configuration this is."""
 _NAME = "DeepSpeed"
 
 
-def document(planned: PlannedStages) -> tuple[dict[str, Any], list[str]]:
+def document(planned: Stages) -> tuple[dict[str, Any], list[str]]:
     """Return the configuration as an object of JSON types, and what was rounded, in sentences.
 
     Raises:
@@ -80,20 +81,20 @@ def document(planned: PlannedStages) -> tuple[dict[str, Any], list[str]]:
     return content, [*planned.notes, *notes]
 
 
-def _even(planned: PlannedStages) -> PlannedStages:
+def _even(planned: Stages) -> Stages:
     """Deal out the layers as ``partition_method="uniform"`` does: one more to the first stages."""
     stages, layers = len(planned.stages), len(planned.names)
     size, more = divmod(layers, stages)
     ends = [k * size + min(k, more) for k in range(stages + 1)]
     parts = tuple(itertools.pairwise(ends))
-    return planned if parts == planned.parts else planned.with_parts(parts, _NAME)
+    return planned if parts == planned.parts else with_parts(planned, parts, _NAME)
 
 
-def _interval(planned: PlannedStages) -> tuple[int, list[str]]:
+def _interval(planned: Stages) -> tuple[int, list[str]]:
     """Layers between checkpoints: none, or every layer."""
     modes = set(planned.modes)
     if len(modes) > 1 or "selective" in modes:
-        return 1, [planned.recomputed("full", _NAME)]
+        return 1, [recomputed(planned, "full", _NAME)]
     return (1 if modes == {"full"} else 0), []
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
+from parenvs.core.stages import Stages
 from parenvs.errors import InfeasibleError
-from parenvs.exports.stages import PlannedStages
-from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.exports.stages import recomputed
 
 WRITTEN_FOR = "Megatron-LM core 0.14"
 """Version whose flags these are; ``--pipeline-model-parallel-layout`` is experimental there."""
@@ -14,7 +14,7 @@ _NAME = "Megatron"
 _SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
 
 
-def flags(planned: PlannedStages) -> tuple[list[str], list[str]]:
+def flags(planned: Stages) -> tuple[list[str], list[str]]:
     """Return the flags of a plan, one a line, and what was rounded, in sentences.
 
     Raises:
@@ -44,14 +44,11 @@ def flags(planned: PlannedStages) -> tuple[list[str], list[str]]:
         lines += ["--no-gradient-accumulation-fusion", "--ckpt-format fsdp_dtensor"]
     recompute, notes = _recompute(planned)
     lines += recompute
-    if isinstance(planned.plan, HybridPlan):
-        own, more = _of_stack(planned.plan)
-        lines += own
-        notes += more
-    return lines, [*planned.notes, *notes]
+    own, more = _of_stack(planned)
+    return [*lines, *own], [*planned.notes, *notes, *more]
 
 
-def _division(planned: PlannedStages) -> list[str]:
+def _division(planned: Stages) -> list[str]:
     """How the layers are dealt out to stages and chunks."""
     stages = len(planned.stages)
     sizes = [end - first for first, end in planned.parts]
@@ -78,13 +75,13 @@ def layout(sizes: list[int]) -> str:
     return f"E{words[0]}|{inner}{words[-1]}L"
 
 
-def _recompute(planned: PlannedStages) -> tuple[list[str], list[str]]:
+def _recompute(planned: Stages) -> tuple[list[str], list[str]]:
     """What is recomputed: nothing, attentions, or the first layers of each chunk in full."""
     modes = set(planned.modes)
     if modes == {"none"}:
         return [], []
     if "full" not in modes:
-        notes = [] if modes == {"selective"} else [planned.recomputed("selective", _NAME)]
+        notes = [] if modes == {"selective"} else [recomputed(planned, "selective", _NAME)]
         return ["--recompute-granularity selective"], notes
     full = ["--recompute-granularity full"]
     if modes == {"full"}:
@@ -100,30 +97,30 @@ def _recompute(planned: PlannedStages) -> tuple[list[str], list[str]]:
     if len(counts) == 1 and leading:
         (count,) = counts
         return [*full, "--recompute-method block", f"--recompute-num-layers {count}"], []
-    note = planned.recomputed("full", "Megatron, but for equal numbers of full ones,")
+    note = recomputed(planned, "full", "Megatron, but for equal numbers of full ones,")
     return [*full, "--recompute-method uniform", "--recompute-num-layers 1"], [note]
 
 
-def _of_stack(plan: HybridPlan) -> tuple[list[str], list[str]]:
-    """Precision, gradients and sends of a hybrid plan."""
+def _of_stack(planned: Stages) -> tuple[list[str], list[str]]:
+    """Precision, gradients and sends, where the plan says them."""
     lines: list[str] = []
     notes: list[str] = []
-    if plan.precision in ("bf16", "fp16"):
-        lines.append(f"--{plan.precision}")
-    elif plan.precision == "fp8":
+    if planned.precision in ("bf16", "fp16"):
+        lines.append(f"--{planned.precision}")
+    elif planned.precision == "fp8":
         lines += ["--bf16", "--fp8-format hybrid"]
-    if plan.precision in ("bf16", "fp8"):
-        wide = plan.gradient_bytes == 4
+    if planned.precision in ("bf16", "fp8"):
+        wide = planned.gradient_bytes == 4
         lines.append("--accumulate-allreduce-grads-in-fp32" if wide else "--grad-reduce-in-bf16")
-    lines += ["--overlap-grad-reduce"] if plan.gradient_overlap else []
-    if plan.chunks > 1 and plan.p2p == "blocking":
+    lines += ["--overlap-grad-reduce"] if planned.gradient_overlap else []
+    if planned.chunks > 1 and planned.p2p == "blocking":
         lines.append("--no-overlap-p2p-communication")
-    elif plan.chunks == 1 and plan.p2p == "overlapped" and len(plan.stages) > 1:
+    elif planned.chunks == 1 and planned.p2p == "overlapped" and len(planned.stages) > 1:
         notes.append("p2p: Megatron overlaps sends of interleaved schedules only; they block")
     return lines, notes
 
 
-def text(planned: PlannedStages, lines: list[str]) -> str:
+def text(planned: Stages, lines: list[str]) -> str:
     """Return flags as an array of a shell script."""
     servers = planned.plan.cluster.devices_per_server
     nodes = -(-planned.devices // servers)

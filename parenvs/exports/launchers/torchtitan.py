@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+from parenvs.core.stages import Stages
 from parenvs.errors import InfeasibleError
-from parenvs.exports.stages import PlannedStages
+from parenvs.exports.stages import recomputed
 
 WRITTEN_FOR = "torchtitan 0.2"
 """Version whose configuration this is; its transformers call their layers ``layers.0``, ..."""
@@ -15,7 +16,7 @@ _DTYPES = {"bf16": "bfloat16", "fp32": "float32", "tf32": "float32"}
 Table = dict[str, dict[str, object]]
 
 
-def table(planned: PlannedStages) -> tuple[Table, list[str]]:
+def table(planned: Stages) -> tuple[Table, list[str]]:
     """Return section -> key -> value, and what was rounded, in sentences.
 
     Raises:
@@ -64,7 +65,7 @@ def table(planned: PlannedStages) -> tuple[Table, list[str]]:
     return sections, notes + more
 
 
-def _modules(planned: PlannedStages) -> list[list[str]]:
+def _modules(planned: Stages) -> list[list[str]]:
     """Names of the modules of each part of the model."""
     parts = [[f"layers.{i}" for i in range(first, end)] for first, end in planned.parts]
     parts[0].insert(0, "tok_embeddings")
@@ -72,12 +73,12 @@ def _modules(planned: PlannedStages) -> list[list[str]]:
     return parts
 
 
-def _recompute(planned: PlannedStages) -> tuple[dict[str, object], list[str]]:
+def _recompute(planned: Stages) -> tuple[dict[str, object], list[str]]:
     """What is recomputed, of all layers alike."""
     modes = set(planned.modes)
     if len(modes) > 1:
         mode = "full" if "full" in modes else "selective"
-        note = [planned.recomputed(mode, _NAME)]
+        note = [recomputed(planned, mode, _NAME)]
     else:
         (mode,) = modes
         note = []
@@ -87,7 +88,7 @@ def _recompute(planned: PlannedStages) -> tuple[dict[str, object], list[str]]:
     return {"mode": mode}, note
 
 
-def text(planned: PlannedStages, sections: Table) -> str:
+def text(planned: Stages, sections: Table) -> str:
     """Return the configuration as TOML."""
     lines = [f"# {WRITTEN_FOR}; {planned.plan.instance} on {planned.plan.cluster}"]
     for section, pairs in sections.items():

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.graph.graph import Graph
-from parenvs.graph.proto import ELEMENT_TYPES
+from parenvs.graph.layout import shape_text
 from parenvs.tasks.partition.classes import DimensionClasses
 
 MAX_STEPS = 6
@@ -173,9 +172,3 @@ class Explainer:
         factors = self.classes.factors
         inside = (factors.instruction == instruction) & np.isin(self.classes.factor_class, labels)
         return factors.member[inside].tolist()
-
-
-def shape_text(graph: Graph, tensor: int) -> str:
-    """``f32[64,512,768]``."""
-    kind = ELEMENT_TYPES[int(graph.element_type[tensor])][0]
-    return f"{kind}[{','.join(map(str, graph.shape(tensor)))}]"

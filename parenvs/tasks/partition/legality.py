@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.errors import did_you_mean, shown
+from parenvs.graph.layout import shape_text
 from parenvs.tasks.partition.classes import DimensionClasses, full_scope
-from parenvs.tasks.partition.explain import Explainer, shape_text
+from parenvs.tasks.partition.explain import Explainer
 from parenvs.tasks.partition.plan import PartitionPlan
 
 MAX_REASONS = 20

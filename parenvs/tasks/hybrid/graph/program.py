@@ -8,7 +8,7 @@ of the last layer up to there that made or read it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -19,7 +19,7 @@ from parenvs.graph.flow import VIEWS, Flow
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.loops.unroll import unrolled
 from parenvs.graph.proto import ELEMENT_TYPES, FLOATING
-from parenvs.tasks.hybrid.graph.borders import Borders, borders_of, key_of
+from parenvs.tasks.pipeline.borders import Borders, borders_of, forward_part, key_of
 from parenvs.tasks.pipeline.scopes import scopes_of
 
 FORWARD, BACKWARD, UPDATE = map(int, Phase)
@@ -86,7 +86,7 @@ class Program:
         elif any("rematted_computation" in written.strings[i]
                  for i in np.unique(written.op_name[backward]).tolist()):  # fmt: skip
             notes.append("its backward pass itself recomputes what its checkpoints say")
-        written = _forward_part(written) if twice else written
+        written = forward_part(written) if twice else written
         pivots = written.pivots()
         counted = chain_bytes(written, pivots)
         borders = borders_of(written, pivots, counted)
@@ -282,29 +282,6 @@ class Program:
         """(N,) label of each pivot, what it does or not."""
         bounds = self.borders.bounds
         return np.searchsorted(bounds, np.arange(len(self.pivots)), side="right").tolist()
-
-
-def _forward_part(graph: Graph) -> Graph:
-    """The graph with its forward instructions and entry parameters alone."""
-    entry = np.array([name == "parameter" for name in graph.opcodes])[graph.opcode]
-    keep = np.flatnonzero((graph.phase == FORWARD) | (entry & (graph.parent < 0)))
-    new = np.full(len(graph.opcode) + 1, -1, dtype=np.int32)  # parent -1 stays -1
-    new[keep] = np.arange(len(keep))
-    _, operands = graph.uses(keep)
-    _, results = graph.makes(keep)
-    ends = [np.concatenate([[0], np.cumsum(np.diff(offset)[keep])]).astype(np.int32)
-            for offset in (graph.operand_offset, graph.result_offset)]  # fmt: skip
-    alike = ("opcode", "flops", "bytes_accessed", "phase", "free", "op_name", "attribute")
-    return replace(
-        graph,
-        operands=operands,
-        operand_offset=ends[0],
-        results=results,
-        result_offset=ends[1],
-        parent=new[graph.parent[keep]],
-        outputs=graph.outputs[np.isin(graph.outputs, results)],
-        **{name: getattr(graph, name)[keep] for name in alike},
-    )
 
 
 def found_gradient(program: Program, index: int) -> bool:

@@ -12,7 +12,8 @@ import numpy as np
 
 from parenvs.errors import ParenvsError, did_you_mean, printable, shown
 from parenvs.graph.graph import Role
-from parenvs.tasks.partition.explain import Explainer, shape_text
+from parenvs.graph.layout import shape_text
+from parenvs.tasks.partition.explain import Explainer
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 from parenvs.view.layers import merged
 from parenvs.view.words import duration, plural

@@ -10,13 +10,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from parenvs.graph.chain import ChainBytes
-from parenvs.graph.graph import Graph, Role
+from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.tasks.pipeline.scopes import NUMBERED, Path, scopes_of
 
 FEW = 8
@@ -55,6 +55,29 @@ class Meets(NamedTuple):
 
     all: np.ndarray
     products: np.ndarray
+
+
+def forward_part(graph: Graph) -> Graph:
+    """Return the graph with its forward instructions and entry parameters alone."""
+    entry = np.array([name == "parameter" for name in graph.opcodes])[graph.opcode]
+    keep = np.flatnonzero((graph.phase == Phase.FORWARD) | (entry & (graph.parent < 0)))
+    new = np.full(len(graph.opcode) + 1, -1, dtype=np.int32)  # parent -1 stays -1
+    new[keep] = np.arange(len(keep))
+    _, operands = graph.uses(keep)
+    _, results = graph.makes(keep)
+    ends = [np.concatenate([[0], np.cumsum(np.diff(offset)[keep])]).astype(np.int32)
+            for offset in (graph.operand_offset, graph.result_offset)]  # fmt: skip
+    alike = ("opcode", "flops", "bytes_accessed", "phase", "free", "op_name", "attribute")
+    return replace(
+        graph,
+        operands=operands,
+        operand_offset=ends[0],
+        results=results,
+        result_offset=ends[1],
+        parent=new[graph.parent[keep]],
+        outputs=graph.outputs[np.isin(graph.outputs, results)],
+        **{name: getattr(graph, name)[keep] for name in alike},
+    )
 
 
 def borders_of(graph: Graph, pivots: np.ndarray, counted: ChainBytes) -> Borders:

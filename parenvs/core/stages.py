@@ -1,0 +1,167 @@
+"""What programs that run a plan need of it: stages of whole layers, and what a step should take.
+
+Tasks make these in their hooks ``stages`` and ``step``; exports, checkpoints and runs read them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from parenvs.errors import InfeasibleError, ParenvsError
+
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a pipeline.
+
+    Attributes:
+        layers: ranges of layers, one for each chunk.
+        devices: number of its devices, which follow each other.
+        tp: ranks that share every matrix.
+        zero: 0 to 3, which states the replicas share.
+        modes: what is recomputed of each layer, in the order of the ranges.
+    """
+
+    layers: tuple[tuple[int, int], ...]
+    devices: int
+    tp: int = 1
+    zero: int = 0
+    modes: tuple[str, ...] = ()
+
+    def moved(self, part: tuple[int, int]) -> Stage:
+        """Return the stage with other layers: as many of each mode, the last mode for more."""
+        size = part[1] - part[0]
+        modes = (*self.modes[:size], *(self.modes[-1:] * (size - len(self.modes))))
+        return replace(self, layers=(part,), modes=modes)
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Stages of whole layers. n layers, S stages.
+
+    Attributes:
+        plan: the plan.
+        run: the plan that is run: the same, or one whose cuts were moved to borders of layers.
+        replan: makes the plan with other stages of ``run``.
+        names: (n,) what the model calls its layers.
+        stages: (S,) the stages.
+        batch: samples of a step.
+        micro_batch: samples of a micro-batch in one replica of the first stage.
+        schedule: ``"1f1b"``, ``"interleaved"`` or ``"early"``.
+        chunks: ranges of layers on each stage.
+        sequence_parallel: whether tp ranks share what lies between the matrices.
+        context: ranks that share the tokens of a sample.
+        expert: replicas among which experts are dealt out.
+        shard: replicas, context ranks counted, among which ZeRO shares states; 0: all.
+        precision: of products; "" if the plan does not say.
+        gradient_bytes: bytes of a gradient; 0 if the plan does not say.
+        gradient_overlap: whether gradients are summed during the last backward pass.
+        p2p: ``"blocking"`` or ``"overlapped"`` sends; "" if the plan does not say.
+        target: what the judge judges it on; None for the plan's instance.
+        notes: what was moved, in sentences.
+    """
+
+    plan: Any
+    run: Any
+    replan: Callable[[Sequence[Stage]], Any]
+    names: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    batch: int
+    micro_batch: int
+    schedule: str = "1f1b"
+    chunks: int = 1
+    sequence_parallel: bool = False
+    context: int = 1
+    expert: int = 1
+    shard: int = 0
+    precision: str = ""
+    gradient_bytes: int = 0
+    gradient_overlap: bool = False
+    p2p: str = ""
+    target: Any = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> int:
+        """Number of devices in use."""
+        return sum(stage.devices for stage in self.stages)
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of a step."""
+        return self.batch // (self.micro_batch * self.replicas[0])
+
+    @cached_property
+    def replicas(self) -> tuple[int, ...]:
+        """(S,) replicas of each stage."""
+        return tuple(stage.devices // (stage.tp * self.context) for stage in self.stages)
+
+    @cached_property
+    def parts(self) -> tuple[tuple[int, int], ...]:
+        """Ranges of layers in the model's order: the first chunk of each stage, then the second."""
+        return tuple(stage.layers[k] for k in range(self.chunks) for stage in self.stages)
+
+    @cached_property
+    def modes(self) -> tuple[str, ...]:
+        """(n,) what is recomputed of each layer."""
+        modes = ["none"] * len(self.names)
+        for stage in self.stages:
+            layers = [layer for first, end in stage.layers for layer in range(first, end)]
+            for layer, mode in zip(layers, stage.modes, strict=True):
+                modes[layer] = mode
+        return tuple(modes)
+
+    def same(self, field: str, framework: str) -> int:
+        """Return a field of the stages that a framework wants to be the same on all.
+
+        Raises:
+            InfeasibleError: the stages differ.
+        """
+        values = self.replicas if field == "dp" else [getattr(x, field) for x in self.stages]
+        for number, value in enumerate(values):
+            if value != values[0]:
+                raise InfeasibleError(
+                    f"stages[{number}].{field}: {framework} gives every stage the same, and the "
+                    f"plan has {value} there and {values[0]} on the first stage"
+                )
+        return values[0]
+
+    def refuse_stacks(self, framework: str) -> None:
+        """Refuse a model of several stacks of layers, as of an encoder and a decoder.
+
+        Raises:
+            ParenvsError: it has more than one.
+        """
+        stacks = list(dict.fromkeys(_NUMBER.sub("N", name) for name in self.names))
+        if len(stacks) > 1:
+            raise ParenvsError(
+                f"instance: {framework}'s pipelines are of one stack of layers, and "
+                f"{self.plan.instance} has {', '.join(stacks[:3])}"
+            )
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step of a plan should hold and send, with what the judge has besides its seconds.
+
+    Attributes:
+        memory: bytes on a device, of each stage.
+        sent: bytes that stages send each other, both ways.
+        trained: bytes of the weights of all stages; 0 where they are those of a layout.
+        adam: whether the step updates by Adam, whose states the memory counts.
+        updates: whether the judge's seconds count the update.
+        measured: bytes of the weights of each layer of a measured chain, by name.
+    """
+
+    memory: tuple[float, ...]
+    sent: float = 0.0
+    trained: float = 0.0
+    adam: bool = False
+    updates: bool = True
+    measured: Mapping[str, float] = field(default_factory=dict)

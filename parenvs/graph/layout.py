@@ -1,0 +1,203 @@
+"""Where a plan lets the arrays of a training step lie: which axis of a mesh splits which dimension.
+
+An axis over neighbours is the last one of the mesh: ``model`` behind ``data``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from parenvs.errors import InfeasibleError
+from parenvs.graph.flow import Flow
+from parenvs.graph.graph import Graph, Role
+from parenvs.graph.proto import ELEMENT_TYPES
+from parenvs.graph.training import find_updates
+
+DATA, MODEL = "data", "model"
+"""Names of the axes: over replicas, which split the batch, and over ranks that split weights."""
+STATES = (Role.OPTIMISER,)
+"""Roles of inputs that replicas share from ZeRO 1 on."""
+WEIGHTS = (*STATES, Role.VARIABLE, Role.FROZEN)
+"""The same at ZeRO 3."""
+UPDATED = (Role.VARIABLE, Role.OPTIMISER, Role.STATISTICS)
+"""Roles of inputs that a step writes anew, in their place."""
+Spec = tuple[str | None, ...]
+"""The axis that splits each dimension of a tensor."""
+_NAMED = 3
+
+
+def shape_text(graph: Graph, tensor: int) -> str:
+    """Return type and shape of a tensor as text, ``f32[64,512,768]``."""
+    kind = ELEMENT_TYPES[int(graph.element_type[tensor])][0]
+    return f"{kind}[{','.join(map(str, graph.shape(tensor)))}]"
+
+
+@dataclass(frozen=True)
+class MeshAxis:
+    """An axis of a mesh.
+
+    Attributes:
+        name: ``"data"`` or ``"model"``.
+        size: number of devices along it.
+        split: (N,) bool, which of ``graph.dims`` it splits.
+    """
+
+    name: str
+    size: int
+    split: np.ndarray
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the judge expects of a step on each device, of its own and by XLA's compiler for CPUs.
+
+    Attributes:
+        arrays: results that are all-reduced; one in a loop counts once.
+        bytes: their bytes on a device.
+        argument_bytes: of the inputs.
+        peak_bytes: when most is in use.
+        cpu_bytes: of the results that are all-reduced, as XLA makes them for CPUs.
+        cpu_peak_bytes: when most is in use, as XLA makes it for CPUs.
+    """
+
+    arrays: int
+    bytes: float
+    argument_bytes: float
+    peak_bytes: float
+    cpu_bytes: float
+    cpu_peak_bytes: float
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How the arrays of a training step lie on a mesh. P inputs, O outputs.
+
+    A task whose plans say so has a hook ``layout``, which returns one of a class of its own.
+
+    Attributes:
+        plan: the plan.
+        graph: the step.
+        axes: the axes of the mesh, the last one over neighbours.
+        zero: 0 to 3, which states the first axis shares besides.
+        notes: what the plan says and a layout cannot, in sentences.
+    """
+
+    plan: Any
+    graph: Graph
+    axes: tuple[MeshAxis, ...]
+    zero: int = 0
+    notes: tuple[str, ...] = ()
+
+    def expected(self) -> Prediction:
+        """Return what is all-reduced in a step, and memory."""
+        raise NotImplementedError
+
+    def rank_bytes(self, axis: int) -> dict[str, float]:
+        """Return the bytes that a device all-reduces and gathers along an axis, as DTensors do it.
+
+        Args:
+            axis: its number.
+
+        Returns:
+            Kind of a collective -> bytes of its arrays.
+        """
+        raise NotImplementedError
+
+    @property
+    def devices(self) -> int:
+        """Number of devices of the mesh."""
+        return int(np.prod([axis.size for axis in self.axes]))
+
+    @cached_property
+    def taken_places(self) -> dict[int, int]:
+        """Output's tensor -> tensor of the input whose place it takes."""
+        return {update.output: update.source for update in find_updates(Flow(self.graph))}
+
+    @cached_property
+    def _shared(self) -> dict[int, int]:
+        """Tensor of an input -> its dimension that ZeRO splits: the largest that can be."""
+        roles = WEIGHTS if self.zero == 3 else STATES if self.zero else ()
+        shared: dict[int, int] = {}
+        for tensor, role in zip(
+            self.graph.parameter_tensor.tolist(), self.graph.parameter_role.tolist(), strict=True
+        ):
+            whole = [
+                (size, -dimension)
+                for dimension, (size, axis) in enumerate(
+                    zip(self.graph.shape(tensor), self.unshared_spec(tensor), strict=True)
+                )
+                if axis is None and size % self.axes[0].size == 0
+            ]
+            if role in roles and whole and self.axes[0].size > 1:
+                shared[tensor] = -max(whole)[1]
+        return shared
+
+    def unshared_spec(self, tensor: int) -> Spec:
+        """Return the axis that splits each dimension of a tensor, without ZeRO."""
+        start, end = self.graph.dim_offset[tensor : tensor + 2].tolist()
+        spec: list[str | None] = [None] * (end - start)
+        for axis in self.axes:
+            for dimension in np.flatnonzero(axis.split[start:end]).tolist():
+                spec[dimension] = axis.name
+        return tuple(spec)
+
+    def spec(self, tensor: int) -> Spec:
+        """Return the axis that splits each dimension of a tensor, None where none does."""
+        spec = list(self.unshared_spec(tensor))
+        source = self.taken_places.get(tensor, tensor)
+        if source in self._shared and self.graph.shape(tensor) == self.graph.shape(source):
+            spec[self._shared[source]] = self.axes[0].name
+        return tuple(spec)
+
+    @cached_property
+    def inputs(self) -> tuple[Spec, ...]:
+        """(P,) specs of the step's inputs, in the order of the flat arguments."""
+        return tuple(self.spec(t) for t in self.graph.parameter_tensor.tolist())
+
+    @cached_property
+    def outputs(self) -> tuple[Spec, ...]:
+        """(O,) specs of the step's results."""
+        return tuple(self.spec(t) for t in self.graph.outputs.tolist())
+
+    @property
+    def donated(self) -> tuple[int, ...]:
+        """Inputs that the step writes anew, by number."""
+        return tuple(np.flatnonzero(np.isin(self.graph.parameter_role, UPDATED)).tolist())
+
+    def share(self, spec: Spec) -> float:
+        """Return the share of a tensor that a device holds."""
+        sizes = {axis.name: axis.size for axis in self.axes}
+        return float(1 / np.prod([sizes[name] for name in spec if name is not None]))
+
+    def check_even(self, framework: str = "JAX") -> None:
+        """Refuse what frameworks refuse: an input or output that an axis does not divide.
+
+        Args:
+            framework: its name, for the line.
+
+        Raises:
+            InfeasibleError: there is one; the line names the first few.
+        """
+        sizes = {axis.name: axis.size for axis in self.axes}
+        names = dict(zip(self.graph.parameter_tensor.tolist(), self.graph.paths, strict=True))
+        odd = [
+            f"dimension {dimension} of {names.get(tensor, 'an output')}, "
+            f"{shape_text(self.graph, tensor)}, by {sizes[axis]}"
+            for tensor, spec in zip(
+                [*self.graph.parameter_tensor.tolist(), *self.graph.outputs.tolist()],
+                (*self.inputs, *self.outputs),
+                strict=True,
+            )
+            for dimension, axis in enumerate(spec)
+            if axis is not None and self.graph.shape(tensor)[dimension] % sizes[axis]
+        ]
+        if odd:
+            more = f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
+            raise InfeasibleError(
+                f"{framework} splits evenly only, and the plan splits {'; '.join(odd[:_NAMED])}"
+                f"{more}; make the plan with --uneven forbid"
+            )

@@ -1,0 +1,220 @@
+"""What exports and runs need of a hybrid plan: where arrays lie, its stages, what a step holds.
+
+The mesh of a stage has two axes: ``data`` over the replicas, which split the classes of the batch,
+and ``model`` over the tp ranks, which are neighbours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from parenvs.core.judge import judge
+from parenvs.core.stages import Stage, Stages, Step
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.graph.graph import Graph, Role
+from parenvs.graph.layout import DATA, MODEL
+from parenvs.instances import load_graph
+from parenvs.tasks.hybrid.graph.splitting import Splitting
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.shipped import load_shape
+from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes
+from parenvs.tasks.partition.explain import Explainer
+from parenvs.tasks.partition.export.layout import ClassLayout
+
+_PART = re.compile(r"\[\d+\]$")
+
+
+def layout(plan: HybridPlan, graph: Graph | None = None, eager: bool = False) -> ClassLayout:
+    """Return how a plan of one stage lays out its step, or the first of several; a hook.
+
+    Args:
+        plan: the plan.
+        graph: the step's graph (default: the plan's instance).
+        eager: whether operations are split one by one as they run, as in PyTorch, which has
+            pipelines, micro-batches and shared states of its own.
+
+    Raises:
+        InfeasibleError: the judge finds the plan illegal, or the batch cannot be split.
+        ParenvsError: a plan of a shape, for another graph, or with a field that layouts cannot
+            say.
+    """
+    if not eager and len(plan.stages) > 1:
+        raise ParenvsError(
+            f"stages: JAX's shardings have no pipeline, and the plan has {len(plan.stages)} "
+            "stages; plan with --stages 1, or export --to torch"
+        )
+    if not eager:
+        _check_shared(plan)
+    given = graph
+    if graph is None:
+        if load_shape(plan.instance) is not None:
+            what, source = ("modules", "MODULE") if eager else ("parameters by path", "FUNCTION")
+            raise ParenvsError(
+                f"{plan.instance} is a shape, which has no {what}; plan the "
+                f"{'module' if eager else 'step'} itself (parenvs plan FILE.py:{source} "
+                "--task hybrid)"
+            )
+        graph = load_graph(plan.instance)
+    report = judge(plan, graph if eager else given)
+    if not report.legal:
+        raise InfeasibleError(f"the plan is illegal: {report.reasons[0]}")
+    _check_shared(plan)
+    stage = plan.stages[0]
+    classes, split = _model_classes(graph, report.model.chain.splitting, stage.tp)
+    replicas = stage.devices // stage.tp
+    batch = _batch_classes(classes, graph) if replicas > 1 else np.zeros(len(classes), bool)
+    axes = ((DATA, replicas, batch), (MODEL, stage.tp, split))
+    notes = _notes(plan, report.micro_batches, eager)
+    return ClassLayout.of(plan, graph, classes, axes, stage.zero, notes)
+
+
+def stages(plan: HybridPlan, graph: Graph | None = None, measured: bool = False) -> Stages:
+    """Return the stages of a plan; a hook of the task.
+
+    Args:
+        plan: the plan.
+        graph: the graph that it was made for (default: the plan's instance).
+        measured: of no matter, as hybrid plans are for no measured chain.
+
+    Raises:
+        InfeasibleError: the judge finds the plan illegal.
+    """
+    report = judge(plan, graph)
+    if not report.legal:
+        raise InfeasibleError(f"the plan is illegal: {report.reasons[0]}")
+    model = report.model
+
+    def replan(stages: Sequence[Stage]) -> HybridPlan:
+        made = tuple(
+            replace(own, layers=x.layers, recompute=x.modes if set(x.modes) != {"none"} else ())
+            for own, x in zip(plan.stages, stages, strict=True)
+        )
+        return replace(plan, stages=made)
+
+    alike = (
+        "batch", "micro_batch", "schedule", "chunks", "sequence_parallel", "context", "expert",
+        "shard", "precision", "gradient_bytes", "gradient_overlap", "p2p",
+    )  # fmt: skip
+    order = f"servers: start the ranks on the servers in the order {list(plan.servers)}"
+    return Stages(
+        plan=plan,
+        run=plan,
+        replan=replan,
+        names=tuple(f"layer_{i}" for i in range(len(model)))
+        if model.chain is None
+        else model.chain.names,
+        stages=tuple(Stage(x.layers, x.devices, x.tp, x.zero, x.modes) for x in plan.stages),
+        target=None if graph is None else model,
+        notes=(order,) if plan.servers else (),
+        **{name: getattr(plan, name) for name in alike},
+    )
+
+
+def step(plan: HybridPlan, target: Any, element_bytes: int) -> Step:
+    """Return what a step holds and sends; a hook of the task.
+
+    Args:
+        plan: the plan.
+        target: what it is judged on.
+        element_bytes: bytes of an element of what runs.
+    """
+    report = judge(plan, target)
+    parts = sorted(part for stage in plan.stages for part in stage.layers)
+    elements = [report.model.crossing_after[first] for first, _ in parts[1:]]
+    ranks = plan.batch * plan.stages[0].tp
+    return Step(
+        tuple(float(stage.memory["total"]) for stage in report.stages),
+        sent=2.0 * element_bytes * ranks * float(sum(elements)),
+        adam=True,
+    )
+
+
+def _check_shared(plan: HybridPlan) -> None:
+    """Refuse what a layout cannot say: that only some of the ranks share something."""
+    for name, what, other in (("context", "tokens", 1), ("expert", "experts", 1),
+                              ("shard", "states", 0)):  # fmt: skip
+        if getattr(plan, name) > 1:
+            raise ParenvsError(
+                f"{name}: shardings of inputs cannot say which ranks share {what}; plan with "
+                f"--{name} {other}"
+            )
+
+
+def _model_classes(
+    graph: Graph, splitting: Splitting, tp: int
+) -> tuple[DimensionClasses, np.ndarray]:
+    """The classes of a graph, and (C,) bool, those that tp ranks split.
+
+    The chain's own graph has loops over layers written out, whose weights are parts of the graph's:
+    ``layers/q[3]`` is the fourth row of ``layers/q``.
+    """
+    written = splitting.program.graph
+    split = splitting.class_shares(tp) < 1
+    if written is graph:
+        return splitting.classes, split
+    classes = dimension_classes(graph)
+    chosen = np.zeros(len(classes), dtype=bool)
+    whole = dict(zip(graph.paths, graph.parameter_tensor.tolist(), strict=True))
+    for path, part in zip(written.paths, written.parameter_tensor.tolist(), strict=True):
+        start, end = written.dim_offset[part : part + 2].tolist()
+        cut = split[splitting.classes.label[start:end]] & (written.dims[start:end] > 1)
+        last = int(graph.dim_offset[whole[_PART.sub("", path)] + 1])
+        for dimension in np.flatnonzero(cut).tolist():  # a loop's own dimension comes first
+            chosen[classes.label[last - (end - start) + dimension]] = True
+    words = Explainer(classes)
+    for label in np.flatnonzero(chosen & classes.blocked).tolist():
+        raise InfeasibleError(f"stages[0].tp: a loop cannot be split so: {words.blocked(label)}")
+    for first, second in classes.conflicts[chosen[classes.conflicts].all(axis=1)].tolist():
+        raise InfeasibleError(
+            f"stages[0].tp: a loop cannot be split so: {words.conflict(first, second)}"
+        )
+    return classes, chosen
+
+
+def _batch_classes(classes: DimensionClasses, graph: Graph) -> np.ndarray:
+    """(C,) bool, the classes of the batch inputs' first dimensions."""
+    chosen = np.zeros(len(classes), dtype=bool)
+    for parameter in np.flatnonzero(graph.parameter_role == Role.BATCH).tolist():
+        tensor = int(graph.parameter_tensor[parameter])
+        shape = graph.shape(tensor)
+        if shape and shape[0] == graph.batch_size > 1:
+            chosen[classes.label[graph.dim_offset[tensor]]] = True
+    words = Explainer(classes)
+    for label in np.flatnonzero(chosen & classes.blocked).tolist():
+        raise InfeasibleError(f"the batch cannot be split: {words.blocked(label)}")
+    for first, second in classes.conflicts[chosen[classes.conflicts].all(axis=1)].tolist():
+        raise InfeasibleError(f"the batch cannot be split: {words.conflict(first, second)}")
+    if not chosen.any():
+        raise InfeasibleError(
+            f"{graph.name}: no batch input begins with the batch of {graph.batch_size}; name the "
+            "inputs with --batch"
+        )
+    return chosen
+
+
+def _notes(plan: HybridPlan, micro_batches: int, eager: bool) -> tuple[str, ...]:
+    """What a hybrid plan says beyond the layout of inputs and outputs."""
+    stage = plan.stages[0]
+    notes = []
+    if micro_batches > 1 and not eager:
+        notes.append(
+            f"micro_batch: a step has {micro_batches} micro-batches; sum their gradients in the "
+            "step (lax.scan), or the batch is computed at once and needs their memory together"
+        )
+    if set(stage.modes) - {"none"}:
+        counts = {mode: stage.modes.count(mode) for mode in ("full", "selective")}
+        words = " and ".join(f"{n} in {mode}" for mode, n in counts.items() if n)
+        notes.append(f"recompute: of the layers {words}; wrap these in jax.checkpoint")
+    if plan.sequence_parallel:
+        notes.append(
+            "sequence_parallel: what lies between the matrices is split where the step says so "
+            "(lax.with_sharding_constraint of the residual stream), else it is whole on each rank"
+        )
+    if stage.zero == 2 and not eager:
+        notes.append("zero: XLA decides where gradients are; ZeRO 2 is exported as ZeRO 1")
+    return tuple(notes)

@@ -1,0 +1,268 @@
+"""How the dimension classes that a plan splits lay out a step's arrays, and what they cost there.
+
+What is all-reduced and memory are predicted twice: as the graph has them, and as XLA's compiler for
+CPUs makes them, which is the one that compiles on virtual devices. It computes in float32 what is
+bfloat16, and rewrites the backward pass of max pooling (``select-and-scatter``) as a scatter: for
+each dimension of the pooled tensor an int32 tensor of its size is written out, the position of
+every element.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from parenvs.core.judge import judge
+from parenvs.core.stages import Step
+from parenvs.errors import InfeasibleError
+from parenvs.graph.graph import Graph, Role
+from parenvs.graph.layout import DATA, MODEL, Layout, MeshAxis, Prediction
+from parenvs.graph.proto import ELEMENT_TYPES
+from parenvs.instances import load_graph
+from parenvs.tasks.partition import formulas
+from parenvs.tasks.partition.classes import DimensionClasses
+from parenvs.tasks.partition.memory import Footprint
+from parenvs.tasks.partition.plan import RULE_SETS, SCOPES, PartitionPlan
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_CODES = {name: code for code, (name, _) in ELEMENT_TYPES.items()}
+_INDEX_BYTES = 4
+_VIEWS = ("reshape", "transpose", "copy", "bitcast", "convert")
+"""Operations that a partial result passes unchanged."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ClassLayout(Layout):
+    """A layout by dimension classes. C classes.
+
+    Attributes:
+        classes: of the step.
+        chosen: of each axis, (C,) bool, the classes that it splits.
+    """
+
+    classes: DimensionClasses
+    chosen: tuple[np.ndarray, ...]
+
+    @classmethod
+    def of(
+        cls,
+        plan: Any,
+        graph: Graph,
+        classes: DimensionClasses,
+        axes: Iterable[tuple[str, int, np.ndarray]],
+        zero: int = 0,
+        notes: tuple[str, ...] = (),
+    ) -> Self:
+        """Return the layout of axes.
+
+        Args:
+            plan: the plan.
+            graph: the step.
+            classes: its dimension classes.
+            axes: name, number of devices and chosen classes of each.
+            zero: see ``Layout``.
+            notes: see ``Layout``.
+        """
+        wide = graph.dims > 1
+        rows = list(axes)
+        made = tuple(
+            MeshAxis(name, size, chosen[classes.label] & wide) for name, size, chosen in rows
+        )
+        chosen = tuple(row[2] for row in rows)
+        return cls(plan, graph, made, zero, notes, classes=classes, chosen=chosen)
+
+    def expected(self) -> Prediction:
+        """Return what is all-reduced in a step, and memory.
+
+        A result that several axes leave partial is all-reduced once, over all of them.
+        """
+        graph, classes = self.graph, self.classes
+        chosen = np.logical_or.reduce(self.chosen)
+        partial = np.unique(
+            np.concatenate([formulas.partial_instructions(classes, split) for split in self.chosen])
+        )
+        _, results = graph.makes(partial)
+        share = np.ones(len(classes))
+        for axis, split in zip(self.axes, self.chosen, strict=True):
+            share = np.where(split, formulas.device_share(classes, axis.size), share)
+        arguments = sum(
+            float(graph.tensor_bytes[tensor]) * self.share(spec)
+            for tensor, spec in zip(graph.parameter_tensor.tolist(), self.inputs, strict=True)
+        )
+
+        def reduced_and_transient(graph: Graph) -> tuple[float, float]:
+            footprint = Footprint(graph, classes.label, share)
+            memory = footprint.memory(chosen)
+            held = (graph.tensor_bytes * footprint.scale(chosen))[results]
+            return float(held.sum()), memory.gradients + memory.activations
+
+        own = reduced_and_transient(graph)
+        wide = reduced_and_transient(_widened(graph))
+        indices = _index_bytes(graph, np.where(chosen, share, 1.0)[classes.label])
+        return Prediction(
+            arrays=len(results),
+            bytes=own[0],
+            argument_bytes=arguments,
+            peak_bytes=arguments + own[1],
+            cpu_bytes=wide[0],
+            cpu_peak_bytes=arguments + wide[1] + indices,
+        )
+
+    def rank_bytes(self, axis: int) -> dict[str, float]:
+        """Return the bytes that a device all-reduces and gathers along an axis, as DTensors do it.
+
+        Partial results that are only added to each other are summed once, where the judge counts
+        each. A softmax over a split dimension, as of a loss over split words, is made of its
+        gathered operand, where the judge sums the partial results of maximum and sum.
+
+        Args:
+            axis: its number.
+
+        Returns:
+            Kind of a collective -> bytes of its arrays.
+        """
+        graph, classes, chosen = self.graph, self.classes, self.chosen[axis]
+        partial = set(formulas.partial_instructions(classes, chosen).tolist())
+        gathered = [
+            number
+            for number in sorted(partial)
+            if _opcode(graph, number) == "reduce" and '"maximum"' in _attribute(graph, number)
+        ]
+        operands = [_operand(graph, number) for number in gathered]
+        split = [self._split(chosen, tensor) for tensor in operands]
+        partial -= {
+            number
+            for number in partial
+            if _opcode(graph, number) in ("reduce", "gather")
+            and self._split(chosen, _operand(graph, number)) in split
+        }
+        share = np.where(chosen, formulas.device_share(classes, self.axes[axis].size), 1.0)
+        held = graph.tensor_bytes * Footprint(graph, classes.label, share).scale(chosen)
+        summed = [tensor for tensor in summed_of(graph, partial) if _many(graph, tensor)]
+        return {
+            "all-gather": float(graph.tensor_bytes[operands].sum()),
+            "all-reduce": float(held[summed].sum()),
+        }
+
+    def _split(self, chosen: np.ndarray, tensor: int) -> tuple[int, ...]:
+        """Shape of a tensor and those of its dimension classes that are chosen."""
+        first, end = self.graph.dim_offset[tensor : tensor + 2]
+        labels = self.classes.label[first:end]
+        return (*self.graph.shape(tensor), *labels[chosen[labels]].tolist())
+
+
+def layout(plan: PartitionPlan, graph: Graph | None = None, eager: bool = False) -> ClassLayout:
+    """Return how a plan lays out the training step that it was made for; a hook of the task.
+
+    Args:
+        plan: the plan.
+        graph: the step's graph (default: the plan's instance).
+        eager: whether operations are split one by one as they run, as in PyTorch.
+
+    Raises:
+        InfeasibleError: the judge finds the plan illegal.
+        ParenvsError: the plan is for another graph.
+    """
+    report = judge(plan, load_graph(plan.instance) if graph is None else graph)
+    if not report.legal:
+        raise InfeasibleError(f"the plan is illegal: {report.reasons[0]}")
+    name = MODEL if plan.scope == SCOPES[0] else DATA
+    notes: tuple[str, ...] = ()
+    if eager and name == MODEL and plan.rules == RULE_SETS[0]:
+        notes = (
+            "rules: DTensor gathers what it has no rule to split, which the judge does not price; "
+            "Parallel.collectives counts it, and plans with --rules automap need none",
+        )
+    axis = (name, plan.cluster.devices, report.chosen)
+    return ClassLayout.of(plan, report.problem.graph, report.problem.classes, [axis], notes=notes)
+
+
+def step(plan: PartitionPlan, target: Any, element_bytes: int) -> Step:
+    """Return what a step holds; a hook of the task.
+
+    Args:
+        plan: the plan.
+        target: what it is judged on.
+        element_bytes: bytes of an element of what runs; graphs have their own.
+    """
+    report = judge(plan, target)
+    adam = Role.OPTIMISER in report.problem.graph.parameter_role.tolist()
+    return Step((float(report.memory.peak),), adam=adam)
+
+
+def _widened(graph: Graph) -> Graph:
+    """A graph with float32 in place of bfloat16."""
+    narrow = graph.element_type == _CODES["bf16"]
+    wide = np.where(narrow, _CODES["f32"], graph.element_type)
+    return replace(graph, element_type=wide.astype(graph.element_type.dtype))
+
+
+def _index_bytes(graph: Graph, share: np.ndarray) -> float:
+    """Bytes of the positions that the backward pass of max pooling becomes; they live together.
+
+    Args:
+        graph: the step.
+        share: (N,) of each dimension of a tensor that a device holds.
+    """
+    if "select-and-scatter" not in graph.opcodes:
+        return 0.0
+    total = 0.0
+    poolings = np.flatnonzero(graph.opcode == graph.opcodes.index("select-and-scatter"))
+    for tensor in graph.operands[graph.operand_offset[poolings]].tolist():
+        dims = slice(*graph.dim_offset[tensor : tensor + 2].tolist())
+        elements = float(np.prod(graph.dims[dims] * share[dims]))
+        total += _INDEX_BYTES * len(graph.dims[dims]) * elements
+    return total
+
+
+def _opcode(graph: Graph, number: int) -> str:
+    """Operation of an instruction."""
+    return str(graph.opcodes[graph.opcode[number]])
+
+
+def _attribute(graph: Graph, number: int) -> str:
+    """JSON text of what an instruction has besides its operands."""
+    return str(graph.strings[graph.attribute[number]])
+
+
+def _operand(graph: Graph, number: int) -> int:
+    """First tensor that an instruction reads."""
+    return int(graph.operands[graph.operand_offset[number]])
+
+
+def summed_of(graph: Graph, partial: set[int]) -> set[int]:
+    """Return the tensors that are all-reduced if partial ones are first added to each other.
+
+    Args:
+        graph: the step.
+        partial: instructions that leave partial results.
+    """
+    readers = Counter(graph.operands.tolist())
+    for tensor in graph.outputs.tolist():
+        readers[tensor] += 1
+    waiting: set[int] = set()
+    for number in range(len(graph.opcode)):
+        name = _opcode(graph, number)
+        first, end = graph.operand_offset[number : number + 2].tolist()
+        operands = graph.operands[first:end].tolist()
+        made_first, made_end = graph.result_offset[number : number + 2].tolist()
+        made = graph.results[made_first:made_end].tolist()
+        passes = name in _VIEWS or (name == "add" and len(operands) == 2)
+        lonely = operands and all(x in waiting and readers[x] == 1 for x in operands)
+        if number in partial:
+            waiting |= set(made)
+        elif passes and lonely:
+            waiting -= set(operands)
+            waiting |= set(made)
+    return waiting
+
+
+def _many(graph: Graph, tensor: int) -> bool:
+    """Whether a tensor has more than one element."""
+    return int(np.prod(graph.shape(tensor), initial=1)) > 1
