@@ -16,15 +16,15 @@ from parenvs.agents.learning.rainbow.buffer import RainbowSamples
 from parenvs.agents.learning.train.learners import LEARNERS, rainbow_settings
 from parenvs.bench import agents as bench
 from parenvs.bench.agents import TrainingRun
-from parenvs.bench.problems import CLUSTERS, BenchProblem, solve_problems
+from parenvs.bench.problems import BenchProblem, solve_problems
 from parenvs.bench.runs import reached
 
 PROBLEMS = {
-    ("pipeline-cut", "B", "t5-base"): 40_000,
-    ("operator-partition", "step_time/automap", "t5-base"): 20_000,
-    ("data-parallel", "paper", "bert-48"): 4_000,
+    ("PipelineCut-v0", "B", "t5-base"): 40_000,
+    ("OperatorPartition-v0", "step_time/automap", "t5-base"): 20_000,
+    ("DataParallel-v0", "paper", "bert-48"): 4_000,
 }
-"""Environment steps of a run, by task, setting and instance."""
+"""Environment steps of a run, by environment, setting and instance."""
 WITHOUT: dict[str, dict[str, Any]] = {
     "tuned": {},
     "without double Q": {"double_q": False},
@@ -102,8 +102,8 @@ COLUMNS: list[Column] = [
 def problems() -> dict[str, tuple[BenchProblem, int]]:
     """The solved problems by name, each with its budget."""
     solved = {}
-    for (task, setting, instance), steps in PROBLEMS.items():
-        for problem in solve_problems([task], [instance], CLUSTERS)[0]:
+    for (env_id, setting, instance), steps in PROBLEMS.items():
+        for problem in solve_problems([env_id], [instance], "ABC")[0]:
             if problem.setting == setting:
                 solved[problem.name] = problem, steps
     return solved

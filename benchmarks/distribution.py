@@ -58,7 +58,7 @@ def trained(name: str, word: str, seed: int) -> Row:
     config = replace(CONFIGS[name], seed=seed, distribution=WORDS[word])
     target, optimum = None, None
     if name == CUT:
-        (problem,), _ = solve_problems(["pipeline-cut"], ["t5-3b"], ["C"])
+        (problem,), _ = solve_problems(["PipelineCut-v0"], ["t5-3b"], ["C"])
         target, optimum = problem.target, problem.optimum
     begin, curve = time.perf_counter(), Curve(config.steps)
     result, model = train(config, target=target, callbacks=[curve])

@@ -140,7 +140,7 @@ def trained(folder: Any, instance: str = "t5-3b") -> str:
     seconds: dict[str, list[float]] = {}
     for line in (folder / "agents.jsonl").read_text(encoding="utf-8").splitlines():
         run = json.loads(line)
-        if run["problem"] == f"pipeline-cut C {instance}":
+        if run["problem"] == f"PipelineCut-v0 C {instance}":
             seconds.setdefault(run["agent"], []).append(run["seconds"])
     parts = (f"{agent} {np.median(x):.0f} s" for agent, x in sorted(seconds.items()))
     return f"Training on {instance} itself, on C (median of five runs): {', '.join(parts)}."

@@ -24,7 +24,7 @@ from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.pipeline.exact import exact_pruned
 from parenvs.bench import agents as bench
 from parenvs.bench.agents_table import agent_cell
-from parenvs.bench.problems import CLUSTERS, TASKS, BenchProblem, solve_problems
+from parenvs.bench.problems import BenchProblem, solve_problems, suites
 from parenvs.cluster import choose_cluster
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.load import load_partitioning
@@ -60,14 +60,14 @@ def cuts_of(instance: str, cluster: str) -> str:
 
 def said(p: BenchProblem) -> list[str] | None:
     """What the paper says of a problem, and its optimum; None if it is not compared."""
-    if p.task == "operator-partition" and p.setting.startswith("paper"):
+    if p.env_id == "OperatorPartition-v0" and p.setting.startswith("paper"):
         if p.instance not in PARTITIONS:
             return None
         rules = p.env_kwargs["rules"]
         return [rules, PARTITIONS[p.instance], optimum_of(p.instance, rules, "variables")]
-    if p.task == "data-parallel" and p.instance in BATCHES:
+    if p.env_id == "DataParallel-v0" and p.instance in BATCHES:
         return ["shardy", BATCHES[p.instance], optimum_of(p.instance, "shardy", "inputs")]
-    if p.task == "pipeline-cut":
+    if p.env_id == "PipelineCut-v0":
         paper = PAPER.get((p.instance, p.setting), "")
         return [p.setting, paper, cuts_of(p.instance, p.setting)]
     return None
@@ -79,12 +79,12 @@ def paper_claims(folder: Path) -> Row:
     if not path.exists():
         raise ParenvsError(f"no {path}; make it with `parenvs bench agents --out {folder}`")
     runs = Rows(path, bench.key_of)
-    problems, skipped = solve_problems(TASKS, INSTANCES, CLUSTERS)
+    problems, skipped = solve_problems(suites(), INSTANCES, "ABC")
     data: Row = {"skipped": list(skipped)}
     for p in problems:
         if found := said(p):
             agents = [agent_cell(p, runs.of(problem=p.name, agent=agent)) for agent in TRAINED]
-            data.setdefault(p.task, []).append([p.instance, *found, *agents])
+            data.setdefault(p.env_id, []).append([p.instance, *found, *agents])
     return data
 
 
@@ -96,14 +96,14 @@ def page(data: Row) -> list[str]:
         "processor seconds until then, medians; if not all do, the median gap (see agents.md)."
     ]
     for task, title, second in (
-        ("operator-partition", "Operator partitioning with the paper's reward.", "rules"),
-        ("data-parallel", "Data-parallel detection.", "rules"),
-        ("pipeline-cut", "Pipelines.", "cluster"),
+        ("OperatorPartition-v0", "Operator partitioning with the paper's reward.", "rules"),
+        ("DataParallel-v0", "Data-parallel detection.", "rules"),
+        ("PipelineCut-v0", "Pipelines.", "cluster"),
     ):
         header = ["instance", second, "the paper", "optimum", *TRAINED]
         sections += [title, table(header, data.get(task, []), left=3)]
-    skipped = [n for n in data["skipped"] if n.startswith("pipeline-cut")]
-    none = ", ".join(name.removeprefix("pipeline-cut ") for name in skipped)
+    skipped = [n for n in data["skipped"] if n.startswith("PipelineCut-v0")]
+    none = ", ".join(name.removeprefix("PipelineCut-v0 ") for name in skipped)
     return [*sections, f"No plan fits the memory, as in the paper: {none}."]
 
 

@@ -18,7 +18,7 @@ from scipy.optimize import Bounds, LinearConstraint, brentq, milp
 from scipy.sparse import coo_array
 
 from benchmarks.framework import INSTANCES, main, measurement, percent, table
-from parenvs.bench.problems import TASKS, BenchProblem, solve_problems
+from parenvs.bench.problems import BenchProblem, solve_problems
 from parenvs.tasks.partition.space import PartitionSpace
 
 EPISODES = 20_000
@@ -79,7 +79,7 @@ class Decisions:
 
 def row(problem: BenchProblem) -> list[str]:
     """The table's row of a problem."""
-    env = gym.make(TASKS[problem.task], **problem.env_kwargs)
+    env = gym.make(problem.env_id, **problem.env_kwargs)
     decisions = Decisions(env.get_wrapper_attr("game").space)
     plans = [decisions.best(first) for first in (0, 1)]
     best = [decisions.base + float(decisions.pays @ plan) for plan in plans]
@@ -96,7 +96,7 @@ def row(problem: BenchProblem) -> list[str]:
 
 @measurement()
 def traps() -> Iterator[list[str]]:
-    for problem in solve_problems(["operator-partition"], INSTANCES, [])[0]:
+    for problem in solve_problems(["OperatorPartition-v0"], INSTANCES, [])[0]:
         yield row(problem)
 
 

@@ -18,7 +18,7 @@ from parenvs.agents.learning.train import run as trainer
 from parenvs.agents.learning.train.learners import learner_of
 from parenvs.agents.learning.train.run import Config, train
 from parenvs.agents.learning.vec_env import make_env, one_thread
-from parenvs.bench.problems import PIPELINES, TASKS, solve_problems
+from parenvs.bench.problems import solve_problems
 from parenvs.bench.training import AGENTS, CASES, TimedTurn, training_turn, turn_rate
 
 KINDS = {"single": False, "batch": True}
@@ -79,9 +79,9 @@ def speed_rows(steps: int, repeats: int) -> list[dict[str, Any]]:
 
 def optimum_rows(seeds: int) -> list[dict[str, Any]]:
     """Wall seconds of MaskablePPO until the optimum of T5-3B on C is found, for each seed."""
-    (problem,), _ = solve_problems([PIPELINES], ["t5-3b"], ["C"])
+    (problem,), _ = solve_problems(["PipelineCut-v0"], ["t5-3b"], ["C"])
     rows: list[dict[str, Any]] = []
-    config = Config(TASKS[PIPELINES], problem.env_kwargs, "ppo", 0)
+    config = Config("PipelineCut-v0", problem.env_kwargs, "ppo", 0)
     train(replace(config, steps=1))  # reads the instance, and torch warms up
     for seed in range(seeds):
         progress(f"to the optimum, seed {seed}")

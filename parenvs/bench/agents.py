@@ -11,7 +11,7 @@ from typing import Any
 
 from parenvs.bench.measurement import Case
 from parenvs.bench.page import Row
-from parenvs.bench.problems import TASKS, BenchProblem, random_value
+from parenvs.bench.problems import BenchProblem, random_value
 from parenvs.core.judge import OPTIMAL
 from parenvs.core.plan import ILLEGAL
 from parenvs.machine import cores, counted, processor
@@ -43,7 +43,7 @@ class TrainingRun:
         from parenvs.agents.learning.train.learners import POLICY, learner_of
 
         problem, learner = self.problem, learner_of(self.agent)
-        env_id = TASKS[problem.task]
+        env_id = problem.env_id
         return {
             "algorithm": learner.algorithm.__name__,
             "agent": learner.settings(env_id, problem.episode_steps),
@@ -78,7 +78,7 @@ def perform(run: TrainingRun) -> Row:
     from parenvs.bench.curves import Curve
 
     problem, curve = run.problem, Curve(run.budget)
-    config = Config(TASKS[problem.task], problem.env_kwargs, run.agent, run.seed, run.budget)
+    config = Config(problem.env_id, problem.env_kwargs, run.agent, run.seed, run.budget)
     result, _ = train(config, target=problem.target, stop_at_target=not run.full, callbacks=[curve])
     result_fields = asdict(result)
     return {

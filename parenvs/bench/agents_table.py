@@ -10,7 +10,7 @@ import numpy as np
 
 from parenvs.bench import agents as bench
 from parenvs.bench.measurement import Case, measurement
-from parenvs.bench.problems import PIPELINES, BenchProblem
+from parenvs.bench.problems import BenchProblem, suites
 from parenvs.bench.runs import reached
 from parenvs.markdown import table
 
@@ -49,18 +49,19 @@ def page(
         agents: names of the agents, in the order of the columns.
     """
     sections = [_preface(records)]
-    for task in dict.fromkeys(p.task for p in problems):
-        head = ["cluster" if task == PIPELINES else "variant", "instance", "optimum", *agents]
+    known = suites()
+    for env_id in dict.fromkeys(p.env_id for p in problems):
+        head = [known[env_id].word, "instance", "optimum", *agents]
         head += [f"random as long as {agent}" for agent in agents] + ["heuristic"]
         rows = [
             row(p, [r for r in records if r["problem"] == p.name], agents)
             for p in problems
-            if p.task == task
+            if p.env_id == env_id
         ]
-        sections += [f"## {task}", table(head, rows, left=2)]
-        none = [name for name in skipped if name.startswith(f"{task} ")]
+        sections += [f"## {env_id}", table(head, rows, left=2)]
+        none = [name for name in skipped if name.startswith(f"{env_id} ")]
         if none:
-            words = ", ".join(name.removeprefix(f"{task} ") for name in none)
+            words = ", ".join(name.removeprefix(f"{env_id} ") for name in none)
             sections.append(f"No plan is legal, so nothing is run: {words}.")
     everything = table(TOTALS, totals(problems, records, agents), left=2)
     plainly = _plainly(problems, records, agents)
@@ -99,7 +100,7 @@ def row(problem: BenchProblem, records: Sequence[Record], agents: Sequence[str])
 
 
 TOTALS = (
-    "agent", "task", "runs that reach it", "problems with all seeds", "problems with none",
+    "agent", "environment", "runs that reach it", "problems with all seeds", "problems with none",
     "random search as long", "seconds of training",
 )  # fmt: skip
 """Titles of the columns of the totals."""
@@ -111,8 +112,8 @@ def totals(
     """A row for each agent and task, with the columns ``TOTALS``."""
     rows = []
     for agent in agents:
-        for task in dict.fromkeys(p.task for p in problems):
-            by_name = {p.name: p for p in problems if p.task == task}
+        for env_id in dict.fromkeys(p.env_id for p in problems):
+            by_name = {p.name: p for p in problems if p.env_id == env_id}
             runs = [r for r in records if r["agent"] == agent and r["problem"] in by_name]
             outcomes = {n: [reached(r) for r in runs if r["problem"] == n] for n in by_name}
             tried = [seeds for seeds in outcomes.values() if seeds]
@@ -120,7 +121,7 @@ def totals(
             rows.append(
                 [
                     agent,
-                    task,
+                    env_id,
                     f"{sum(map(reached, runs))} of {len(runs)}",
                     f"{sum(map(all, tried))} of {len(tried)}",
                     f"{sum(not any(seeds) for seeds in tried)} of {len(tried)}",
@@ -233,18 +234,18 @@ def _plainly(
 
 
 def _of_tasks(names: Iterable[str], problems: Sequence[BenchProblem]) -> str:
-    """The problems ``names`` in words: ``" (task: setting (instance, ...); task: ...)"``."""
+    """The problems in words: ``" (environment: setting (instance, ...); environment: ...)"``."""
     chosen, parts = set(names), []
-    for task in dict.fromkeys(p.task for p in problems):
+    for env_id in dict.fromkeys(p.env_id for p in problems):
         words = []
-        for setting in dict.fromkeys(p.setting for p in problems if p.task == task):
-            group = [p for p in problems if (p.task, p.setting) == (task, setting)]
+        for setting in dict.fromkeys(p.setting for p in problems if p.env_id == env_id):
+            group = [p for p in problems if (p.env_id, p.setting) == (env_id, setting)]
             own = [p.instance for p in group if p.name in chosen]
             if own:
                 shown = "all" if len(own) == len(group) > 1 else ", ".join(own)
                 words.append(f"{setting} ({shown})")
         if words:
-            parts.append(f"{task}: {', '.join(words)}")
+            parts.append(f"{env_id}: {', '.join(words)}")
     return f" ({'; '.join(parts)})" if parts else ""
 
 

@@ -112,8 +112,8 @@ def draw(
         skipped: names of the problems without a legal plan, and why there is none.
         records: the records of the runs, see ``agents.perform``.
     """
-    rows = list(dict.fromkeys((p.task, p.setting) for p in problems))
-    there = [[p.instance for p in problems if (p.task, p.setting) == row] for row in rows]
+    rows = list(dict.fromkeys((p.env_id, p.setting) for p in problems))
+    there = [[p.instance for p in problems if (p.env_id, p.setting) == row] for row in rows]
     columns = list(dict.fromkeys(x for row in sorted(there, key=len, reverse=True) for x in row))
     height = TOP + ROW * len(rows) + BOTTOM
     picture = blank_figure(height)
@@ -121,10 +121,13 @@ def draw(
     known = {p.name: p for p in problems}
     steps = [p[0] for r in records for p in r["points"]] or [FIRST, 10 * FIRST]
     width = (WIDTH - LEFT - RIGHT + GAP) / max(len(columns), 1)
-    for i, (task, setting) in enumerate(rows):
+    for i, (env_id, setting) in enumerate(rows):
         y = TOP + i * ROW
-        first = i == 0 or rows[i - 1][0] != task
-        for words, down, weight in ((task if first else "", 0.0, "bold"), (setting, 0.2, "normal")):
+        first = i == 0 or rows[i - 1][0] != env_id
+        for words, down, weight in (
+            (env_id if first else "", 0.0, "bold"),
+            (setting, 0.2, "normal"),
+        ):
             picture.text(
                 0.3 / WIDTH, 1 - (y + down) / height, words, va="top", size=9.5, weight=weight,
                 color=INK,
@@ -138,7 +141,7 @@ def draw(
             _frame(axes, (min(steps), max(steps)), i == len(rows) - 1, j == 0)
             if i == 0:
                 axes.set_title(Path(instance).name, size=10, weight="bold", color=INK)
-            name = f"{task} {setting} {instance}"
+            name = f"{env_id} {setting} {instance}"
             axes.set_gid(name)
             if name in known:
                 _panel(axes, known[name], [r for r in records if r["problem"] == name])

@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from parenvs.agents.partition import heuristics as partition_heuristics
-from parenvs.agents.pipeline import heuristics
 from parenvs.agents.reference import optimum, target
+from parenvs.core.registry import DEFAULT, TASKS
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.partition.space import PartitionSpace
-from parenvs.tasks.pipeline.cuts import CutSpace
 
-PIPELINES = "pipeline-cut"
-"""The task whose problems are pipelines; those of the other tasks are partitions."""
-TASKS = {
-    PIPELINES: "PipelineCut-v0",
-    "operator-partition": "OperatorPartition-v0",
-    "data-parallel": "DataParallel-v0",
-}
-"""Ids of the environments, by the word that stored results have for them."""
-CLUSTERS = ("A", "B", "C")
-"""Preset clusters of the pipelines."""
-DEVICES = 8
-"""Number of V100 of the partitions, all in one server."""
-VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
-    "operator-partition": {
-        "paper": {"reward": "paper", "rules": "shardy"},
-        "paper/automap": {"reward": "paper", "rules": "automap"},
-        "step_time": {"reward": "step_time", "rules": "shardy"},
-        "step_time/automap": {"reward": "step_time", "rules": "automap"},
-    },
-    "data-parallel": {"paper": {"reward": "paper"}},
-}
-"""Arguments of the environments of partitions, by task and variant."""
+
+def suites() -> dict[str, Any]:
+    """Return the id of each environment that is measured -> what its task says of it.
+
+    Those of the default task come first. What a task says is its hook ``bench``.
+    """
+    first = [TASKS[DEFAULT], *(task for task in TASKS.values() if task.name != DEFAULT)]
+    hooks: list[Any] = [task.hook("bench") for task in first if "bench" in task.hooks]
+    return {env_id: suite for suite in hooks for env_id in suite.settings}
+
+
+def clusters_of(known: Mapping[str, Any]) -> list[str]:
+    """Return the preset clusters that settings name."""
+    settings = [kwargs for env_id in known for kwargs in known[env_id].settings[env_id].values()]
+    return list(dict.fromkeys(kwargs["cluster"] for kwargs in settings if "cluster" in kwargs))
 
 
 @dataclass(frozen=True)
@@ -46,8 +36,8 @@ class BenchProblem:
     """An environment of the suite with its proven optimum.
 
     Attributes:
-        task: a key of ``TASKS``.
-        setting: the cluster of a pipeline, or the variant of a partition.
+        env_id: id of the environment.
+        setting: which arguments it has, see ``suites``.
         instance: name or path of the instance.
         env_kwargs: arguments of the environment.
         episode_steps: number of steps of its longest episode.
@@ -59,7 +49,7 @@ class BenchProblem:
             fit the memory.
     """
 
-    task: str
+    env_id: str
     setting: str
     instance: str
     env_kwargs: dict[str, Any]
@@ -72,8 +62,8 @@ class BenchProblem:
 
     @property
     def name(self) -> str:
-        """Task, setting and instance in one line, which tells problems apart."""
-        return f"{self.task} {self.setting} {self.instance}"
+        """Environment, setting and instance in one line, which tells problems apart."""
+        return f"{self.env_id} {self.setting} {self.instance}"
 
     @property
     def target(self) -> float:
@@ -94,14 +84,14 @@ class BenchProblem:
 
 
 def solve_problems(
-    tasks: Iterable[str], instances: Sequence[str], clusters: Sequence[str]
+    env_ids: Iterable[str], instances: Sequence[str], clusters: Sequence[str]
 ) -> tuple[list[BenchProblem], dict[str, str]]:
-    """Solve the problems of some tasks.
+    """Solve the problems of some environments.
 
     Args:
-        tasks: keys of ``TASKS``.
+        env_ids: keys of ``suites()``.
         instances: names or paths of the instances.
-        clusters: clusters of the pipelines.
+        clusters: preset clusters, of settings that name one.
 
     Returns:
         the problems, and the names of those without a legal plan, with the reason.
@@ -109,55 +99,40 @@ def solve_problems(
     Raises:
         ParenvsError: an instance or a cluster is unknown.
     """
-    solved, skipped = [], {}
-    for task in tasks:
-        if task == PIPELINES:
-            settings: dict[str, dict[str, Any]] = {name: {"cluster": name} for name in clusters}
-        else:
-            settings = {k: {"devices": DEVICES, **v} for k, v in VARIANTS[task].items()}
-        for setting, kwargs in settings.items():
+    solved, skipped, known = [], {}, suites()
+    for env_id in env_ids:
+        for setting, kwargs in known[env_id].settings[env_id].items():
+            if "cluster" in kwargs and kwargs["cluster"] not in clusters:
+                continue
             for instance in instances:
                 try:
-                    solved.append(_problem(task, setting, {"instance": instance, **kwargs}))
+                    solved.append(_problem(env_id, setting, {"instance": instance, **kwargs}))
                 except InfeasibleError as error:
-                    skipped[f"{task} {setting} {instance}"] = str(error)
+                    skipped[f"{env_id} {setting} {instance}"] = str(error)
     return solved, skipped
 
 
 def random_value(problem: BenchProblem, episodes: int, seed: int) -> float:
     """The best return of ``episodes`` random episodes."""
-    space = _space(problem.task, problem.env_kwargs)
-    rng = np.random.default_rng(seed)
-    if isinstance(space, PartitionSpace):
-        return partition_heuristics.random_search(space, episodes, rng).value
-    answer = heuristics.random_search(space, episodes, rng)
-    return answer.value
+    suite = suites()[problem.env_id](_space(problem.env_id, problem.env_kwargs))
+    value: float = suite.random_value(episodes, np.random.default_rng(seed))
+    return value
 
 
-def _problem(task: str, setting: str, kwargs: dict[str, Any]) -> BenchProblem:
+def _problem(env_id: str, setting: str, kwargs: dict[str, Any]) -> BenchProblem:
     """Solve one problem; raises InfeasibleError if it has no legal plan."""
-    space = _space(task, kwargs)
-    best = optimum(space)
-    if isinstance(space, PartitionSpace):
-        source, reward = space.problem.graph.fingerprint, space.reward
-        cluster, steps = space.problem.cluster, len(space.questions)
-        references = {
-            "greedy": partition_heuristics.greedy(space).value,
-            "ones": partition_heuristics.partition_all(space).value,
-        }
-    else:
-        source, reward = space.pipeline.profile.fingerprint, "1/L"
-        cluster, steps = space.pipeline.cluster, space.stages - 1
-        even = heuristics.even_cut(space.pipeline)
-        references = {"even": even.value}
-    name, where = kwargs["instance"], asdict(cluster)
-    return BenchProblem(task, setting, name, kwargs, steps, source, where, reward, best, references)
+    space = _space(env_id, kwargs)
+    best, suite = optimum(space), suites()[env_id](space)
+    return BenchProblem(
+        env_id, setting, kwargs["instance"], kwargs, suite.episode_steps, suite.fingerprint,
+        asdict(suite.problem.cluster), suite.reward, best, suite.references(),
+    )  # fmt: skip
 
 
-def _space(task: str, kwargs: dict[str, Any]) -> CutSpace | PartitionSpace:
-    """The search space of a task's environment."""
+def _space(env_id: str, kwargs: dict[str, Any]) -> Any:
+    """The search space of an environment."""
     with warnings.catch_warnings():
         # Solving a pipeline that fits nowhere raises an error; no reward of a partition depends on
         # memory.
         warnings.filterwarnings("ignore", message="no plan fits the memory")
-        return gym.make(TASKS[task], **kwargs).get_wrapper_attr("game").space
+        return gym.make(env_id, **kwargs).get_wrapper_attr("game").space

@@ -38,8 +38,6 @@ _Meet = Annotated[
 ]
 _Timeout = Annotated[float, typer.Option(help="Seconds in which they have to meet.")]
 _HERE = "127.0.0.1:0"
-TASKS = ("pipeline-cut", "operator-partition", "data-parallel")
-"""Words of ``bench agents`` for the environments, those of its stored results."""
 QUICK_STEPS = 1000
 """Environment steps of a run of ``bench agents --quick``."""
 
@@ -63,7 +61,12 @@ def agents(
     agents: Annotated[str, typer.Option(help="Agents that train, with commas.")] = ",".join(
         TRAINED
     ),
-    tasks: Annotated[str, typer.Option(help="Tasks.")] = ",".join(TASKS),
+    envs: Annotated[
+        str | None,
+        typer.Option(
+            help="Ids of environments (default: all with a known optimum).", show_default=False
+        ),
+    ] = None,
     instances: Annotated[
         str | None,
         typer.Option(help="Instances (default: those of the paper).", show_default=False),
@@ -103,21 +106,22 @@ def agents(
     with need_extra("agents", "training"):
         from parenvs.agents.learning.train.learners import LEARNERS, find_plugin
         from parenvs.bench.agents import TrainingRun
-        from parenvs.bench.problems import CLUSTERS, solve_problems
+        from parenvs.bench.problems import clusters_of, solve_problems, suites
     from parenvs.bench.agents_table import agents as measured
     from parenvs.bench.agents_table import totals
     from parenvs.shipped import PAPER, names
 
+    known = suites()
     if quick:
-        agents, tasks, instances, clusters = "ppo", TASKS[0], instances or "vgg-19", "B"
+        agents, envs, instances, clusters = "ppo", next(iter(known)), instances or "vgg-19", "B"
         seeds, steps = min(seeds, 2), steps or QUICK_STEPS
     shipped = names()
     for name in agents.split(","):
         find_plugin(name.strip())
     chosen = _several("--agents", agents, list(LEARNERS))
-    wanted = _several("--tasks", tasks, TASKS)
+    wanted = _several("--envs", envs or ",".join(known), list(known))
     graphs = _several("--instances", instances or ",".join(PAPER), shipped)
-    presets = _several("--clusters", clusters, CLUSTERS)
+    presets = _several("--clusters", clusters, clusters_of(known))
     problems, skipped = solve_problems(wanted, graphs, presets)
     if not problems:
         raise InfeasibleError("; ".join(skipped.values()))
@@ -128,7 +132,7 @@ def agents(
         for agent in chosen
     ]
     command = (
-        f"parenvs bench agents --agents {','.join(chosen)} --tasks {','.join(wanted)} --instances "
+        f"parenvs bench agents --agents {','.join(chosen)} --envs {','.join(wanted)} --instances "
         f"{','.join(graphs)} --clusters {','.join(presets)} --seeds {seeds}"
         f"{f' --steps {steps}' if steps else ''}{' --full' if full else ''}"
     )

@@ -21,13 +21,13 @@ from parenvs.bench import agents as bench
 from parenvs.bench import agents_table as bench_table
 from parenvs.bench import curves, runs
 from parenvs.bench.agents import TrainingRun
-from parenvs.bench.problems import VARIANTS, BenchProblem, random_value, solve_problems
+from parenvs.bench.problems import BenchProblem, random_value, solve_problems, suites
 from parenvs.bench.runs import append, read, run_all
 from parenvs.errors import ParenvsError
 from parenvs.view.page import write
 
 TIMES = ("seconds", "target_seconds")
-ALL = ["--tasks", "data-parallel,operator-partition", "--instances", "vgg-19", "--agents", "ppo"]
+ALL = ["--envs", "DataParallel-v0,OperatorPartition-v0", "--instances", "vgg-19", "--agents", "ppo"]
 ALL += ["--seeds", "1", "--steps", "300", "--out", "results"]
 
 
@@ -46,7 +46,7 @@ def untimed(path):
 
 def problem_of(**changes):
     values = {
-        "task": "pipeline-cut",
+        "env_id": "PipelineCut-v0",
         "setting": "A",
         "instance": "vgg-19",
         "env_kwargs": {"instance": "vgg-19", "cluster": "A"},
@@ -90,12 +90,15 @@ def test_bench__runs_what_is_missing_only(run, tmp_path, monkeypatch):
     assert status == 0, err
     assert "5 runs, of which 0 are in" in err
     assert "5/5 " in err
-    assert "operator-partition" in out
+    assert "OperatorPartition-v0" in out
     folder = tmp_path / "results"
     lines = folder / "agents.jsonl"
     first = untimed(lines)
-    names = {f"operator-partition {v} vgg-19" for v in VARIANTS["operator-partition"]}
-    assert {x["problem"] for x in first} == names | {"data-parallel paper vgg-19"}
+    names = {
+        f"OperatorPartition-v0 {v} vgg-19"
+        for v in suites()["OperatorPartition-v0"].settings["OperatorPartition-v0"]
+    }
+    assert {x["problem"] for x in first} == names | {"DataParallel-v0 paper vgg-19"}
     assert len(first) == 5
     page, picture = (folder / "agents.md").read_text(), (folder / "curves.png").read_bytes()
 
@@ -148,7 +151,7 @@ def test_bench__interrupted(run, tmp_path, monkeypatch):
 
 @pytest.mark.thorough
 def test_perform__record():
-    problems, _ = solve_problems(["operator-partition"], ["vgg-19"], [])
+    problems, _ = solve_problems(["OperatorPartition-v0"], ["vgg-19"], [])
     problem = next(p for p in problems if p.setting == "step_time/automap")
     record = bench.perform(TrainingRun(problem, "ppo", 3, 300, full=True))
     assert json.loads(json.dumps(record)) is not None
@@ -183,22 +186,23 @@ def test_run_all__an_error_ends_the_processes():
 def test_solve_problems__within_memory(monkeypatch):
     """A variant with a limit: the optimum keeps to it, and what does not is worth -1."""
     variants = {
-        "fits": {"reward": "step_time", "memory_limit": 3.2e9},
-        "none": {"reward": "step_time", "memory_limit": 1e9},
+        "fits": {"devices": 8, "reward": "step_time", "memory_limit": 3.2e9},
+        "none": {"devices": 8, "reward": "step_time", "memory_limit": 1e9},
     }
-    monkeypatch.setitem(VARIANTS, "operator-partition", variants)
-    (problem,), skipped = solve_problems(["operator-partition"], ["vgg-19"], [])
-    assert list(skipped) == ["operator-partition none vgg-19"]
+    settings = suites()["OperatorPartition-v0"].settings
+    monkeypatch.setitem(settings, "OperatorPartition-v0", variants)
+    (problem,), skipped = solve_problems(["OperatorPartition-v0"], ["vgg-19"], [])
+    assert list(skipped) == ["OperatorPartition-v0 none vgg-19"]
     assert problem.setting == "fits" and problem.references["ones"] == -1
     assert 0 < random_value(problem, 2000, 0) <= problem.optimum + 1e-12 < 0.85
 
 
 @pytest.mark.thorough
 def test_solve_problems__infeasible_are_named():
-    problems, skipped = solve_problems(["pipeline-cut"], ["vgg-19", "t5-11b"], ["A", "B"])
-    assert [p.name for p in problems] == ["pipeline-cut A vgg-19", "pipeline-cut B vgg-19"]
-    assert list(skipped) == ["pipeline-cut A t5-11b", "pipeline-cut B t5-11b"]
-    assert "memory" in skipped["pipeline-cut A t5-11b"]
+    problems, skipped = solve_problems(["PipelineCut-v0"], ["vgg-19", "t5-11b"], ["A", "B"])
+    assert [p.name for p in problems] == ["PipelineCut-v0 A vgg-19", "PipelineCut-v0 B vgg-19"]
+    assert list(skipped) == ["PipelineCut-v0 A t5-11b", "PipelineCut-v0 B t5-11b"]
+    assert "memory" in skipped["PipelineCut-v0 A t5-11b"]
     assert problems[0].optimum == pytest.approx(0.9233, abs=1e-4)
     assert problems[0].references["even"] == pytest.approx(0.4295, abs=1e-4)
 
@@ -259,15 +263,15 @@ def test_row__seeds_medians_gap_random_and_heuristic():
 
 def test_totals__by_agent_and_task():
     one, two = problem_of(), problem_of(setting="B")
-    other = problem_of(task="data-parallel", setting="paper", reward="paper")
+    other = problem_of(env_id="DataParallel-v0", setting="paper", reward="paper")
     records = [record_of(one, 0), record_of(one, 1), record_of(two, 0)]
     records += [record_of(two, 1, random_value=0.8, **MISSED), record_of(other, agent="rainbow")]
     rows = bench_table.totals([one, two, other], records, ["ppo", "rainbow"])
     assert rows == [
-        ["ppo", "pipeline-cut", "3 of 4", "1 of 2", "0 of 2", "1 of 4", "40"],
-        ["ppo", "data-parallel", "0 of 0", "0 of 0", "0 of 0", "0 of 0", "0"],
-        ["rainbow", "pipeline-cut", "0 of 0", "0 of 0", "0 of 0", "0 of 0", "0"],
-        ["rainbow", "data-parallel", "1 of 1", "1 of 1", "0 of 1", "0 of 1", "10"],
+        ["ppo", "PipelineCut-v0", "3 of 4", "1 of 2", "0 of 2", "1 of 4", "40"],
+        ["ppo", "DataParallel-v0", "0 of 0", "0 of 0", "0 of 0", "0 of 0", "0"],
+        ["rainbow", "PipelineCut-v0", "0 of 0", "0 of 0", "0 of 0", "0 of 0", "0"],
+        ["rainbow", "DataParallel-v0", "1 of 1", "1 of 1", "0 of 1", "0 of 1", "10"],
     ]
 
 
@@ -294,7 +298,7 @@ def test_random_as_good(values, randoms, expected):
 def test_markdown__says_plainly():
     one, two = problem_of(), problem_of(instance="t5-base", references={"even": 0.8})
     records = [record_of(one), record_of(two, random_value=0.8)]
-    skipped = {"pipeline-cut A t5-11b": "no plan fits the memory"}
+    skipped = {"PipelineCut-v0 A t5-11b": "no plan fits the memory"}
     options = {"problems": [one, two], "skipped": skipped, "agents": ["ppo"]}
     pages = bench_table.agents.shown(records, Path(), options, "the command", "")
     page, short = pages["agents"], pages["agents_totals"]
@@ -303,7 +307,7 @@ def test_markdown__says_plainly():
     assert "within a budget of environment steps (ppo 1,000)" in page
     row = "| A | t5-base | 0.8000 | 1 of 1; 100; 0.50 s | 1 of 1 | even: optimal |"
     assert row in page
-    where = "(pipeline-cut: A (t5-base))"
+    where = "(PipelineCut-v0: A (t5-base))"
     assert f"A heuristic reaches the optimum on 1 of 2 problems {where}." in page
     assert f"is as good on 1 of 2 problems {where}. A heuristic is as good on 1 {where}." in page
     widths = {
@@ -311,7 +315,7 @@ def test_markdown__says_plainly():
     }
     assert widths == {7}
     assert "2 problems, 1 seeds each, within a budget of environment steps (ppo 1,000)" in short
-    assert "| ppo | pipeline-cut | 2 of 2 | 2 of 2 | 0 of 2 | 1 of 2 | 20 |" in short
+    assert "| ppo | PipelineCut-v0 | 2 of 2 | 2 of 2 | 0 of 2 | 1 of 2 | 20 |" in short
     assert f"A heuristic reaches the optimum on 1 of 2 problems {where}." in short
 
 
@@ -376,11 +380,11 @@ def test_spread__single_points():
 def picture():
     """Two tasks, a problem without a legal plan, one that was not run, and two agents."""
     one, two = problem_of(), problem_of(instance="t5-11b", setting="B")
-    idle = problem_of(task="data-parallel", setting="paper", instance="t5-11b")
+    idle = problem_of(env_id="DataParallel-v0", setting="paper", instance="t5-11b")
     records = [record_of(one, s, a) for s in range(3) for a in ("rainbow", "ppo")]
     low = [[10, -1.0, -1.0], [1000, 0.4, 0.5]]
     records += [record_of(two, 0, points=low, **MISSED), record_of(two, 1, points=[], **MISSED)]
-    return [one, two, idle], {"pipeline-cut A t5-11b": "no plan fits the memory"}, records
+    return [one, two, idle], {"PipelineCut-v0 A t5-11b": "no plan fits the memory"}, records
 
 
 @pytest.mark.thorough
@@ -388,20 +392,20 @@ def test_figure__a_panel_for_each_problem():
     drawn = curves.draw(*picture())
     panels = {axes.get_gid(): axes for axes in drawn.axes}
     assert len(panels) == len(drawn.axes) == 6  # three settings, two instances
-    lines = {x.get_label(): x for x in panels["pipeline-cut A vgg-19"].lines}
+    lines = {x.get_label(): x for x in panels["PipelineCut-v0 A vgg-19"].lines}
     assert lines["ppo"].get_xdata().tolist() == [100, 1000]
     assert lines["ppo"].get_ydata().tolist() == pytest.approx([0.5, 1.0])
     assert lines["ppo"].get_color() != lines["rainbow"].get_color()
-    dots = [x for x in panels["pipeline-cut A vgg-19"].lines if x.get_marker() == "o"]
+    dots = [x for x in panels["PipelineCut-v0 A vgg-19"].lines if x.get_marker() == "o"]
     assert [x.get_xdata()[0] for x in dots] == [200, 200]
     assert dots[0].get_markersize() > dots[1].get_markersize()  # both are seen
-    missed = panels["pipeline-cut B t5-11b"].lines
+    missed = panels["PipelineCut-v0 B t5-11b"].lines
     assert not [x for x in missed if x.get_marker() == "o"]
     assert next(x for x in missed if x.get_label() == "ppo").get_ydata().tolist() == [0, 0.5]
     notes = {name: [t.get_text() for t in axes.texts] for name, axes in panels.items()}
-    assert notes["pipeline-cut A t5-11b"] == ["no legal plan"]
-    assert notes["data-parallel paper vgg-19"] == [""]
-    assert [x.get_label() for x in panels["data-parallel paper t5-11b"].lines][1:] == []
+    assert notes["PipelineCut-v0 A t5-11b"] == ["no legal plan"]
+    assert notes["DataParallel-v0 paper vgg-19"] == [""]
+    assert [x.get_label() for x in panels["DataParallel-v0 paper t5-11b"].lines][1:] == []
     words = [t.get_text() for t in drawn.texts]
     assert [w for w in words if w.startswith("●")] == ["● rainbow", "● ppo"]
     assert any("median and range of 3 seeds" in w for w in words)
@@ -436,13 +440,13 @@ def test_save__equal_bytes_whatever_the_user_has_set(tmp_path):
     [
         (["--agents", "ppo,rainbwo"], "--agents: unknown 'rainbwo' (did you mean 'rainbow'?)"),
         (["--agents", ","], "--agents: name at least one of ppo"),
-        (["--tasks", "pipeline"], "--tasks: unknown 'pipeline'"),
+        (["--envs", "pipeline"], "--tasks: unknown 'pipeline'"),
         (["--instances", "vgg19"], "--instances: unknown 'vgg19' (did you mean 'vgg-19'?)"),
         (["--clusters", "D"], "--clusters: unknown 'D'"),
         (["--seeds", "0"], "--seeds must be from 1"),
         (["--steps", "-5"], "--steps must be from 1"),
         (["--jobs", "0"], "--jobs must be from 1"),
-        (["--tasks", "pipeline-cut", "--instances", "t5-11b", "--clusters", "A"], "memory"),
+        (["--envs", "PipelineCut-v0", "--instances", "t5-11b", "--clusters", "A"], "memory"),
     ],
 )
 def test_bench__bad_input_is_one_line(run, tmp_path, arguments, words):

@@ -14,12 +14,16 @@ from typer.testing import CliRunner
 import parenvs
 from parenvs.cli.app import app
 from parenvs.core.registry import TASKS
+from parenvs.exports.checkpoint.layout import Files
+from parenvs.exports.formats import FORMATS
 from parenvs.leaderboard.check import check
 from parenvs.leaderboard.site import site_files
 from parenvs.leaderboard.submit import agent_submission
 from parenvs.leaderboard.tasks import TaskList, tasks
 
 ID, NAME = "Knapsack-v0", "knapsack/1"
+ENOUGH = ("jax", "torch")
+"""Frameworks for which a layout is enough."""
 
 
 @pytest.fixture(autouse=True)
@@ -105,3 +109,24 @@ def test_toy__is_on_the_leaderboard(tmp_path):
     assert task.problems[NAME].reference.proven
     files = site_files(TaskList(1, 1, {"knapsack": task}), entries)
     assert "greedy" in files["tasks/knapsack.html"] and "entries/knapsack/exact.html" in files
+
+
+def test_toy__rooms_that_run_plans_say_what_it_has_not(tmp_path, monkeypatch):
+    """One line each, which names the tasks that have it; nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    parenvs.solve(parenvs.problem(NAME), "greedy").plan.save("plan.json")
+    (tmp_path / "net.py").write_text("def net(x):\n    return x\n")
+    stages = "task: knapsack has no stages; plan with --task pipeline or hybrid"
+    for arguments, words in (
+        (("verify", "plan.json"), "plan.json: verify is not for task knapsack, but for partition"),
+        (("export", "plan.json", "--to", "jax"), "knapsack has no layout; plan with --task part"),
+        (("export", "plan.json", "--to", "torch"), "knapsack has no layout and no stages; plan"),
+        *((("export", "plan.json", "--to", to), stages) for to in FORMATS if to not in ENOUGH),
+        (("run", "plan.json", "net.py:net"), "plan.json: task: knapsack has no layout and no st"),
+    ):
+        found = CliRunner().invoke(app, arguments)
+        assert isinstance(found.exception, parenvs.ParenvsError), found.exception
+        assert words in str(found.exception) and "\n" not in str(found.exception)
+    with pytest.raises(parenvs.ParenvsError, match="knapsack has no checkpoint; plan with --task h"):
+        Files.of(parenvs.load_plan("plan.json"))
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["net.py", "plan.json"]

@@ -177,7 +177,10 @@ def test_prediction__of_the_compiler_for_cpus():
         (lambda g: plan_of(g, {"up": 1}), "illegal"),
         (lambda g: plan_of(g, HIDDEN, devices=3), "f32[6,8], by 3; dimension 0 of up_bias"),
         (lambda g: replace(plan_of(g), fingerprint="sha256:0"), "fingerprint"),
-        (lambda g: PipelinePlan("mlp", "x", choose_cluster(None), (1,), (4,)), "'pipeline'"),
+        (
+            lambda g: PipelinePlan("mlp", "x", choose_cluster(None), (1,), (4,)),
+            "task: pipeline has no layout; plan with --task partition or hybrid",
+        ),
     ],
 )
 def test_sharding__refuses_by_name(graph, change, words):

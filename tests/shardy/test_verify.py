@@ -374,7 +374,9 @@ def test_verify__sources_that_are_none(graph, lowered, tmp_path):
 
 def test_verify__plans_that_cannot_be_verified(graph, lowered):
     pipeline = PipelinePlan("mlp", graph.fingerprint, choose_cluster(devices=2), (1,), (1,))
-    with pytest.raises(ParenvsError, match="not one of task 'pipeline'"):
+    with pytest.raises(
+        ParenvsError, match="task: pipeline has no decisions; plan with --task partition"
+    ):
         verify(graph, pipeline, lowered)
     with pytest.raises(ParenvsError, match="no variable or batch input 'upp'"):
         verify(graph, plan_of(graph, {"upp": 1}), lowered)
