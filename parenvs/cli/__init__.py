@@ -23,8 +23,8 @@ its hooks, all of which may be left out:
 ``train``                 ``(instance or None)`` -> environment, its arguments, options that may be
                           added; None to train on the problem of the instance
 ``fused``                 ``(agent, seed, steps, folder, say, resume)``, a training on tensors
-``layout``                ``(plan, graph, eager)`` -> ``parenvs.graph.layout.Layout``, for ``export``,
-                          ``verify --compile`` and ``run``
+``layout``                ``(plan, graph, eager)`` -> ``parenvs.graph.layout.Layout``, for
+                          ``export``, ``verify --compile`` and ``run``
 ``stages``                ``(plan, graph, measured)`` -> ``parenvs.core.stages.Stages``, for
                           ``export`` and ``run``
 ``step``                  ``(plan, target, element_bytes)`` -> ``parenvs.core.stages.Step``, for
