@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -21,7 +20,7 @@ from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
 from parenvs.clock.kernels import check_device, wait_for
-from parenvs.clock.measured import Layers, chain_of
+from parenvs.clock.measured import Layers
 from parenvs.clock.processes import together
 from parenvs.clock.timer import Timing, samples
 from parenvs.errors import ProfileError
@@ -142,27 +141,25 @@ def measured_layers(
             "children of the module"
         )
     time = partial(_timed, repeats=repeats, warm_up=warm_up, wait=wait_for(device))
-    forward, backward, kept = [], [], []
+    timings, kept = [], []
     for call in calls:
         try:
-            both = time(call.module, call.inputs)
+            timings.append(time(call.module, call.inputs))
             kept.append(_kept_bytes(call))
         except RuntimeError as error:
             raise ProfileError(f"profile {name}: {call.name} fails alone ({error})") from None
-        forward.append(both[0])
-        backward.append(both[1])
-    profile = chain_of(
-        name=name,
-        names=np.array([call.name for call in calls], dtype=object),
-        forward=np.array([x.seconds for x in forward]),
-        backward=np.array([x.seconds for x in backward]),
-        cut_bytes=np.array(_cut_bytes(calls), dtype=np.float64),
-        parameter_bytes=np.array(_parameter_bytes(calls), dtype=np.float64),
-        resident_bytes=np.array(kept, dtype=np.float64),
-    )
     tensors = [x for x in pytree.tree_leaves((given, named)) if isinstance(x, torch.Tensor)]
     batch = len(tensors[0]) if tensors and tensors[0].ndim else 1
-    return Layers(profile, tuple(forward), tuple(backward), time(whole, (given, named)), batch)
+    return Layers.of(
+        name,
+        [call.name for call in calls],
+        timings,
+        time(whole, (given, named)),
+        batch,
+        cut_bytes=_cut_bytes(calls),
+        parameter_bytes=_parameter_bytes(calls),
+        resident_bytes=kept,
+    )
 
 
 def _recorded(

@@ -12,16 +12,6 @@ from parenvs.clock.timer import Timing
 from parenvs.core.registry import DEFAULT, TASKS
 
 
-def chain_of(**columns: Any) -> Any:
-    """Return measured layers as the chain that a model's default task plans; its hook ``chain``.
-
-    Args:
-        **columns: ``name`` of the model; by layer ``names``, seconds ``forward`` and ``backward``,
-            ``cut_bytes``, ``parameter_bytes`` and ``resident_bytes``.
-    """
-    return TASKS[DEFAULT].hook("chain")(**columns)
-
-
 @dataclass(frozen=True)
 class Layers:
     """The measured layers of a model.
@@ -41,6 +31,36 @@ class Layers:
     whole: tuple[Timing, Timing]
     samples: int
     processes: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        names: Sequence[str],
+        timings: Sequence[tuple[Timing, Timing]],
+        whole: tuple[Timing, Timing],
+        samples: int,
+        **columns: Sequence[float],
+    ) -> Layers:
+        """Return measured layers, with the chain that the default task plans as their profile.
+
+        Args:
+            name: of the model.
+            names: of the layers.
+            timings: forward and backward pass of each layer.
+            whole: see ``Layers``.
+            samples: see ``Layers``.
+            **columns: bytes by layer: ``cut_bytes``, ``parameter_bytes`` and ``resident_bytes``.
+        """
+        forward, backward = zip(*timings, strict=True)
+        profile = TASKS[DEFAULT].hook("chain")(
+            name=name,
+            names=np.array(names, dtype=object),
+            forward=np.array([x.seconds for x in forward]),
+            backward=np.array([x.seconds for x in backward]),
+            **{key: np.array(column, dtype=np.float64) for key, column in columns.items()},
+        )
+        return cls(profile, forward, backward, whole, samples)
 
     @classmethod
     def slowest(cls, several: Sequence[Layers]) -> Layers:

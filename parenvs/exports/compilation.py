@@ -182,7 +182,7 @@ def compile_plan(
     """Compile the step of a plan with its shardings, on virtual devices.
 
     Args:
-        plan: a plan of operator partitioning or data parallelism, or a hybrid one of one stage.
+        plan: a plan of a task with a layout.
         source: the module that the graph was read from, see ``parenvs.shardy.verify.verify``.
         graph: the step's graph (default: the plan's instance).
         timeout_seconds: after which the compiler is stopped.
@@ -225,16 +225,10 @@ def _name(layout: Layout, number: int) -> str:
 
 def _compiled(layout: Layout, proto: bytes, timeout_seconds: float) -> dict[str, Any]:
     """Run the compiler in a process of its own, and return its answer."""
-    request = {
-        "mesh": [[axis.name, axis.size] for axis in layout.axes],
-        "inputs": layout.inputs,
-        "outputs": layout.outputs,
-        "donated": layout.donated,
-    }
     with tempfile.TemporaryDirectory(prefix="parenvs-") as place:
         folder = Path(place)
         (folder / "module.pb").write_bytes(proto)
-        (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        (folder / "request.json").write_text(json.dumps(layout.to_json()), encoding="utf-8")
         words = [x for x in os.environ.get("XLA_FLAGS", "").split() if not x.startswith(_DEVICES)]
         own = {**_QUICK, _DEVICES: str(layout.devices)}
         environment = {

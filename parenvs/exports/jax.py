@@ -32,8 +32,7 @@ def shardings(
     """Return the ``NamedSharding`` of every leaf of a training step's arguments.
 
     Args:
-        plan: a plan of operator partitioning or data parallelism, or a hybrid one of one stage; or
-            the path of its file.
+        plan: a plan of a task with a layout, or the path of its file.
         mesh: a ``jax.sharding.Mesh`` with the plan's axes in their order, under any names: one over
             all devices; of a hybrid plan the replicas, then the tp ranks.
         tree: the arguments that the step was planned with, a tuple; or one of them.

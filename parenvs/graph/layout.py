@@ -168,6 +168,15 @@ class Layout:
         """Inputs that the step writes anew, by number."""
         return tuple(np.flatnonzero(np.isin(self.graph.parameter_role, UPDATED)).tolist())
 
+    def to_json(self) -> dict[str, Any]:
+        """Return mesh, specs and donated inputs as an object of JSON types."""
+        return {
+            "mesh": [[axis.name, axis.size] for axis in self.axes],
+            "inputs": [list(spec) for spec in self.inputs],
+            "outputs": [list(spec) for spec in self.outputs],
+            "donated": list(self.donated),
+        }
+
     def share(self, spec: Spec) -> float:
         """Return the share of a tensor that a device holds."""
         sizes = {axis.name: axis.size for axis in self.axes}

@@ -136,10 +136,10 @@ class Verification:
 
 
 def verify_plan(plan: Plan, source: Any = None) -> Verification:
-    """Verify a partition plan on the graph that its instance names, or else on that of ``source``.
+    """Verify a plan on the graph that its instance names, or else on that of ``source``.
 
     Args:
-        plan: a plan of operator partitioning or data parallelism.
+        plan: a plan of a task with decisions for a partitioner.
         source: the module; see ``verify``.
 
     Raises:
@@ -160,7 +160,7 @@ def verify(graph: Graph, plan: Plan, source: Any = None) -> Verification:
 
     Args:
         graph: the graph that the plan is for.
-        plan: a plan of operator partitioning or data parallelism.
+        plan: a plan of a task with decisions for a partitioner.
         source: the module that the graph was read from (a graph holds arrays only): what
             ``jax.jit(f, keep_unused=True).lower(...)`` returns, the path of a ``.pb`` or ``.txt``,
             or a shipped name (default: the plan's instance; beside a ``.npz``, the module of its

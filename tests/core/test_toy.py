@@ -127,8 +127,6 @@ def test_toy__rooms_that_run_plans_say_what_it_has_not(tmp_path, monkeypatch):
         found = CliRunner().invoke(app, arguments)
         assert isinstance(found.exception, parenvs.ParenvsError), found.exception
         assert words in str(found.exception) and "\n" not in str(found.exception)
-    with pytest.raises(
-        parenvs.ParenvsError, match="knapsack has no checkpoint; plan with"
-    ):
+    with pytest.raises(parenvs.ParenvsError, match="knapsack has no checkpoint; plan with"):
         Files.of(parenvs.load_plan("plan.json"))
     assert sorted(x.name for x in tmp_path.iterdir()) == ["net.py", "plan.json"]

@@ -66,14 +66,7 @@ def run(
     loss = _loss(graph, feeds)
     timed = None if calibration is None else on_machine(calibration, plan, kind, where)
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else -1.0
-    request = {
-        "mesh": [[axis.name, axis.size] for axis in layout.axes],
-        "inputs": layout.inputs,
-        "outputs": layout.outputs,
-        "donated": layout.donated,
-        "feeds": feeds,
-        "loss": loss,
-    }
+    request = {**layout.to_json(), "feeds": feeds, "loss": loss}
     given = (request, proto, values, steps, kind)
     found = with_devices(train, kind, layout.devices, given)
     expected = layout.expected()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.clock.measured import Layers, chain_of
+from parenvs.clock.measured import Layers
 from parenvs.clock.timer import Timing, samples
 from parenvs.clock.xla.devices import devices
 from parenvs.errors import ProfileError, need_extra, one_line
@@ -115,26 +115,23 @@ def measured_scopes(
             f"profile {name}: {len(layers)} named scopes, and a chain needs at least two; give "
             "layers names by jax.named_scope, and write loops over them out"
         )
-    forward, backward, kept = [], [], []
+    timings, kept = [], []
     needing = set(trained)
     for layer in layers:
         both, held = _timed(layer, values, needing, trained, repeats, warm_up)
-        forward.append(both[0])
-        backward.append(both[1])
+        timings.append(both)
         kept.append(held)
-    profile = chain_of(
-        name=name,
-        names=np.array([layer.name for layer in layers], dtype=object),
-        forward=np.array([x.seconds for x in forward]),
-        backward=np.array([x.seconds for x in backward]),
-        cut_bytes=np.array(_cut_bytes(layers, results), dtype=np.float64),
-        parameter_bytes=np.array(_first_uses(layers, trained), dtype=np.float64),
-        resident_bytes=np.array(kept, dtype=np.float64),
-    )
     data = [x for x in jax.tree.leaves((positional[1:], named)) if np.ndim(x)]
     whole = _whole(function, tuple(positional), named, repeats, warm_up)
-    return Layers(
-        profile, tuple(forward), tuple(backward), whole, int(np.shape(data[0])[0]) if data else 1
+    return Layers.of(
+        name,
+        [layer.name for layer in layers],
+        timings,
+        whole,
+        int(np.shape(data[0])[0]) if data else 1,
+        cut_bytes=_cut_bytes(layers, results),
+        parameter_bytes=_first_uses(layers, trained),
+        resident_bytes=kept,
     )
 
 

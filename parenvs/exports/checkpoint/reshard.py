@@ -106,7 +106,7 @@ def reshard(
 
     Args:
         checkpoint: folder of the checkpoint.
-        new: a hybrid plan for the same model.
+        new: a plan for the same model, of a task with checkpoints.
         old: the plan that it should be of (default: whichever it is of).
         out: folder to write (default: the checkpoint itself is replaced).
         graph: the graph that the plans were made for (default: the new plan's instance).

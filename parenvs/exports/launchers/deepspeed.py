@@ -1,4 +1,4 @@
-"""Hybrid and pipeline plans as DeepSpeed's configuration and arguments of ``PipelineModule``."""
+"""Plans with stages as DeepSpeed's configuration and arguments of ``PipelineModule``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hybrid and pipeline plans as flags of Megatron-LM."""
+"""Plans with stages as flags of Megatron-LM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hybrid and pipeline plans as torchtitan's configuration."""
+"""Plans with stages as torchtitan's configuration."""
 
 from __future__ import annotations
 
