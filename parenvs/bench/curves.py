@@ -125,7 +125,7 @@ def draw(
         y = TOP + i * ROW
         first = i == 0 or rows[i - 1][0] != env_id
         for words, down, weight in (
-            (env_id if first else "", 0.0, "bold"),
+            (env_id.rpartition("-")[0] if first else "", 0.0, "bold"),
             (setting, 0.2, "normal"),
         ):
             picture.text(
