@@ -104,11 +104,12 @@ def test_torch_plan__of_a_chain_replicas_and_refusals(chain):
     problem = Pipeline(chain, "1x4:v100", 2, micro_batches=2, recompute="none")
     found = torch_plan(problem.plan([2], [2]), chain)
     assert (found.pipe, found.data) == (2, 2)
-    with pytest.raises(
-        ParenvsError,
-        match=r"stages\[1\].dp: PyTorch gives every stage the same",
-    ):
+    with pytest.raises(ParenvsError, match="micro_batch: fractions of samples are allowed"):
         torch_plan(problem.plan([2], [1]), chain)
+    six = replace(chain, micro_batch=6)
+    plan = Pipeline(six, "1x4:v100", 2, micro_batches=2, recompute="none").plan([2], [1])
+    with pytest.raises(ParenvsError, match=r"stages\[1\].dp: PyTorch gives every stage the same"):
+        torch_plan(plan, six)
     twice = replace(chain, names=np.array(["0", "1", "1#2"], dtype=object))
     plan = Pipeline(twice, "1x2:v100", 2, micro_batches=2, recompute="none").plan([2], [1])
     with pytest.raises(ParenvsError, match="1#2 is a layer's second run"):
