@@ -1,5 +1,5 @@
 """Planners that prove hybrid plans optimal."""
 
-from parenvs.agents.hybrid.solve import exact, exact_hybrid, exact_uniform, infeasible
+from parenvs.agents.hybrid.solve import exact, exact_hybrid, exact_uniform, infeasible, ranked
 
-__all__ = ["exact", "exact_hybrid", "exact_uniform", "infeasible"]
+__all__ = ["exact", "exact_hybrid", "exact_uniform", "infeasible", "ranked"]

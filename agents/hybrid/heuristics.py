@@ -35,7 +35,10 @@ def megatron(problem: Hybrid, constraints: Constraints | None = None) -> Answer:
     begin = time.perf_counter()
     limits = constraints or Constraints()
     ranks = [tp for tp in limits.tensor_ranks(problem) if tp <= problem.cluster.devices]
-    rule = replace(limits, tp=max(ranks, default=1), micro_batch=limits.micro_batch or 1, zero=(1,))
+    rule = replace(
+        limits, tp=max(ranks, default=1), micro_batch=limits.micro_batch or 1, zero=(1,),
+        context=limits.context or 1, shard=limits.shard or 0,
+    )  # fmt: skip
     for mode in ("selective", "full"):
         space = UniformSpace.build(problem, replace(rule, recompute=(mode,)))
         plans = space.plans

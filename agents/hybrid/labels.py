@@ -37,6 +37,7 @@ from parenvs.tasks.pipeline.formulas import prepend_core, prepend_tail
 SLACK = 1e-12
 """Share by which a plan must be shorter than the incumbent to replace it."""
 _NEVER = 1e200  # seconds of a stage that does not fit
+_PACE = 4e-6  # seconds that a label takes until fronts are kept, on a slow core
 
 
 class OutOfTimeError(Exception):
@@ -204,9 +205,10 @@ class HybridLabels:
         """Put a stage that is not the first in front of all labels, and keep the fronts."""
         place = LAST if k == 1 else INNER
         costs = self.tables.costs(place, k, self.upper / self.setting.micro_batches)
-        parts = []
+        parts: list[SuffixLabels] = []
         for config, front in enumerate(self.fronts.number.tolist()):
-            if time.perf_counter() > self.deadline:
+            count = sum(len(part.layer) for part in parts)
+            if time.perf_counter() + count * _PACE > self.deadline:
                 raise OutOfTimeError
             group = self.tables.configs.group[config]
             rows = np.flatnonzero((labels.front == front) & (labels.device > group))

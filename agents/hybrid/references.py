@@ -10,6 +10,7 @@ The plan is that of ``exact``, the optimum among uniform plans and 1F1B plans of
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from parenvs.agents.hybrid.solve import exact
@@ -24,6 +25,7 @@ from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 
+_LIMITS = Constraints(context=1, shard=0)
 SECONDS = 120.0
 """Wall seconds of each search."""
 
@@ -94,17 +96,18 @@ def row_of(
 def exact_or_uneven(problem: Hybrid, seconds: float) -> Answer:
     """Return the answer of ``exact``, which also takes uniform plans that deal layers out unevenly.
 
-    It takes them where no other uniform plan fits, as its search needs a plan to beat.
+    It takes them where no other uniform plan fits, as its search needs a plan to beat. Tokens of a
+    sample are not shared, and states by all replicas.
 
     Args:
         problem: the problem.
         seconds: time limit of the search over free stages.
     """
     try:
-        uneven = not UniformSpace.build(problem).fits.any()
+        uneven = not UniformSpace.build(problem, _LIMITS).fits.any()
     except NO_PLAN:
         uneven = True
-    return exact(problem, Constraints(uneven=uneven), time_limit=seconds)
+    return exact(problem, replace(_LIMITS, uneven=uneven), time_limit=seconds)
 
 
 def _make(problem: Hybrid) -> Row:

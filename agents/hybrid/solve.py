@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from parenvs.agents.hybrid.labels import SLACK, HybridLabels, stage_of
+from parenvs.agents.hybrid.ranking import SIMULATING, Ranking, simulate_uniform
 from parenvs.agents.hybrid.tables import FIRST, Setting, StageTables
 from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError, TimeLimitError
@@ -27,6 +28,23 @@ UNIFORM = "uniform plans"
 """Words for the plans of ``exact_uniform``."""
 FREE = "1F1B plans of free stages"
 """Words for the plans of ``exact_hybrid``: cuts, devices, tp, ZeRO and recomputed layers differ."""
+FIRST_PHASE = 2 / 3
+"""Share of the time in which plans are searched by the closed form, if others are simulated."""
+
+
+def proven_of(problem: Hybrid, words: str, limits: Constraints) -> str:
+    """Return over which plans, and of which costs, a proof holds, in words."""
+    pins = [f"{name} {getattr(limits, name)}" for name in ("context", "shard")
+            if getattr(limits, name) is not None]  # fmt: skip
+    words += f" with {' and '.join(pins)}" if pins else ""
+    own = isinstance(problem.stack.to_json(), dict)
+    stack = problem.stack.label + (" with other constants" if own else "")
+    return f"{words}, by the closed form under stack {stack}"
+
+
+def most_of(problem: Hybrid, limits: Constraints) -> str:
+    """Return the same for uniform plans and those of free stages together."""
+    return proven_of(problem, f"{UNIFORM} and {FREE}", limits)
 
 
 def exact_uniform(
@@ -58,7 +76,7 @@ def exact_uniform(
         problem=problem,
         plan=space.plan(k),
         cost=length,
-        among=UNIFORM,
+        among=proven_of(problem, UNIFORM, constraints or Constraints()),
         method="uniform",
         proven=True,
         bound=length,
@@ -73,6 +91,7 @@ def exact_hybrid(
     objective: Objective | None = None,
     incumbent: Answer | None = None,
     time_limit: float | None = None,
+    ranking: Ranking | None = None,
 ) -> Answer:
     """Return the best plan of free stages, or the incumbent if none is better, with proof.
 
@@ -82,6 +101,8 @@ def exact_hybrid(
         objective: what is minimised (default: seconds of a step).
         incumbent: a plan that the answer must beat, uniform or not.
         time_limit: seconds after which the best plan found is returned without proof.
+        ranking: is offered the best plan of every setting that may have one of a shorter simulated
+            step, as far as time allows.
 
     Raises:
         InfeasibleError: there is no incumbent, and no plan fits.
@@ -100,7 +121,11 @@ def exact_hybrid(
             search = HybridLabels(problem, setting, limits)
             if search.bound < np.inf:
                 searches.append(search)
-    best, bound = _deepened(problem, goal, best, searches, deadline)
+    share = 1.0 if ranking is None else FIRST_PHASE
+    best, bound = _deepened(problem, goal, best, searches, begin + share * (deadline - begin))
+    if ranking is not None and best is not None:
+        ranking.offer(best)
+        _offer(problem, searches, ranking, deadline)
     if best is None and bound < np.inf:
         least = f"{bound:.6g}" + (" device-seconds" if goal.name == "money" else " s")
         raise TimeLimitError(
@@ -112,7 +137,7 @@ def exact_hybrid(
         raise _nothing_fits(problem, limits)
     return replace(
         best,
-        among=FREE,
+        among=proven_of(problem, FREE, limits),
         method="exact-hybrid",
         proven=bound >= best.cost * (1 - SLACK),
         bound=bound,
@@ -157,6 +182,20 @@ def _deepened(
     if best is None:
         return None, min(bounds(), default=np.inf)
     return best, min([own, *bounds()]) / _weight(goal, best)
+
+
+def _offer(
+    problem: Hybrid, searches: list[HybridLabels], ranking: Ranking, deadline: float
+) -> None:
+    """Offer a ranking the best plan of every setting that may beat it."""
+    pairs = [(ranking.goal.weight(x.setting.devices), x) for x in searches]
+    for weight, search in sorted(pairs, key=lambda pair: pair[0] * pair[1].bound):
+        if time.perf_counter() > deadline:
+            return
+        if search.bound * weight < ranking.value:
+            search.run(ranking.value / weight, deadline)
+            if search.stages is not None:
+                ranking.offer(_answer(problem, search.setting, search.stages, search.upper))
 
 
 _SHARES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.4, 1.0, 4.0, np.inf)
@@ -205,7 +244,65 @@ def exact(
         )
     return replace(
         free,
-        among=f"{UNIFORM} and {FREE}",
+        among=most_of(problem, constraints or Constraints()),
+        evaluations=free.evaluations + count,
+        seconds=time.perf_counter() - begin,
+        notes=tuple(notes),
+    )
+
+
+def ranked(
+    problem: Hybrid,
+    constraints: Constraints | None = None,
+    objective: Objective | None = None,
+    time_limit: float | None = None,
+) -> Answer:
+    """Return the plan whose simulated step is best, of uniform plans and of free stages.
+
+    Uniform plans are simulated from the shortest by the closed form on, until the next one's closed
+    form reaches the best simulated step: none behind it can be shorter. Then every setting of free
+    stages that may still hold a shorter plan gives the best that it has by the closed form. What
+    is proven is proven of the closed form, which no simulation undercuts.
+
+    Args:
+        problem: the problem.
+        constraints: that the plan must keep to.
+        objective: what is minimised (default: seconds of a step).
+        time_limit: seconds for the search over free stages.
+
+    Raises:
+        InfeasibleError: no plan fits; says how many bytes the best uniform one lacks.
+        TimeLimitError: no uniform plan fits, and none of free stages was found in time.
+    """
+    begin = time.perf_counter()
+    limits, ranking = constraints or Constraints(), Ranking(objective or Objective())
+    uniform, count = None, 0
+    try:
+        space = UniformSpace.build(problem, limits)
+        count = len(space)
+        uniform = exact_uniform(problem, limits, objective, space)
+        simulate_uniform(space, ranking, time.perf_counter() + SIMULATING)
+    except InfeasibleError:
+        pass  # stages that differ may still fit
+    free = exact_hybrid(problem, limits, objective, uniform, time_limit, ranking)
+    ranking.offer(free)
+    best = ranking.best
+    assert best is not None
+    simulated = ranking.offer(best)
+    notes = [f"{ranking.count} plans were simulated; this one takes {simulated:.4g} s so"]
+    if best.cost > free.cost * (1 + SLACK):
+        notes.append(
+            f"the closed form alone prefers a plan of {free.cost:.4g} s, which takes "
+            f"{ranking.offer(free):.4g} s when it is simulated"
+        )
+    bound = free.bound if free.bound is None else min(free.bound, best.cost)
+    proven = bound is not None and bound >= best.cost * (1 - SLACK)
+    return replace(
+        best,
+        among=most_of(problem, limits),
+        method="exact",
+        proven=proven,
+        bound=bound,
         evaluations=free.evaluations + count,
         seconds=time.perf_counter() - begin,
         notes=tuple(notes),

@@ -1,14 +1,20 @@
 """Labels over free stages against every plan, and the answers' proofs."""
 
+import time
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from cases import slow
 from drawn_hybrids import DrawnLayer, best_of_free_stages, drawn_problem
+from hybrid_toys import toy
 
 import parenvs
 from parenvs import Cluster, Device, Hybrid
-from parenvs.agents.hybrid import exact, exact_hybrid, exact_uniform
+from parenvs.agents.hybrid import exact, exact_hybrid, exact_uniform, ranked
 from parenvs.agents.hybrid.front import pareto3
+from parenvs.agents.hybrid.ranking import Ranking
+from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
@@ -60,9 +66,58 @@ def test_exact__is_the_better_of_both_and_says_over_what(problem):
     uniform, free, both = exact_uniform(problem), exact_hybrid(problem), exact(problem)
     assert both.cost == min(uniform.cost, free.cost)
     assert both.proven and both.bound == both.cost
-    assert both.claim == "optimal among uniform plans and 1F1B plans of free stages"
-    assert uniform.claim == "optimal among uniform plans"
+    assert both.claim == (
+        "optimal among uniform plans and 1F1B plans of free stages, by the closed form under stack "
+        + problem.stack.label
+    )
+    assert uniform.claim.startswith("optimal among uniform plans, by the closed form under stack ")
     assert "free stages" in both.notes[0]
+
+
+@pytest.mark.thorough
+def test_ranked__simulated_step_is_best():
+    """Unequal stages: the closed form's best is a lower bound, and another plan runs faster."""
+    problem = toy("2x2:h100", 8, "llama-2024", layers=11, vocabulary=4096)
+    device = replace(problem.cluster.device, memory_bytes=8e6)
+    problem = replace(problem, cluster=replace(problem.cluster, device=device))
+    answer, closed = ranked(problem), exact(problem)
+    space = UniformSpace.build(problem)
+    simulated = [
+        problem.report(space.plan(k)).simulated_seconds for k in np.flatnonzero(space.fits).tolist()
+    ]
+    best = answer.report.simulated_seconds
+    assert best <= min(simulated) * (1 + 1e-9)
+    assert best < 0.94 * closed.report.simulated_seconds
+    assert closed.cost < answer.cost and "the closed form alone prefers" in answer.notes[1]
+    assert answer.bound == pytest.approx(min(closed.bound, answer.cost))
+    assert answer.bound <= best
+    assert answer.proven == (answer.bound >= answer.cost * (1 - 1e-12))
+    assert f"{best:.4g} s" in answer.notes[0]
+
+
+def test_ranking__offers_are_simulated_once_and_the_least_is_kept():
+    problem = toy("2x8:a100", 32)
+    ranking = Ranking(Objective())
+    space = UniformSpace.build(problem, Constraints(pp=2, micro_batch=1, recompute=("none",)))
+    answers = [
+        Answer(problem=problem, plan=space.plan(k), cost=float(space.length[k]))
+        for k in range(4)
+    ]  # fmt: skip
+    found = [ranking.offer(answer) for answer in answers * 2]
+    assert ranking.count == 4
+    assert found[:4] == found[4:]
+    assert ranking.value == min(found) == ranking.offer(ranking.best)
+    assert all(x >= answer.cost for x, answer in zip(found, answers, strict=False))
+
+
+@pytest.mark.slow
+def test_ranked__a_thousand_devices_in_half_a_minute():
+    problem = parenvs.problem("llama3-405b", "128x8:h100", task="hybrid", batch=512)
+    begin = time.perf_counter()
+    answer = parenvs.solve(problem)
+    assert time.perf_counter() - begin < 30
+    assert answer.report.simulated_seconds < 23.2
+    assert answer.plan.context == 2
 
 
 def test_exact_hybrid__beats_uniform_stages_where_the_ends_weigh():

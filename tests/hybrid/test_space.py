@@ -10,6 +10,7 @@ from cases import each
 import parenvs
 from parenvs import Cluster
 from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, uniform_plans
 from parenvs.tasks.hybrid.space.objectives import Objective, near_best, robustness
 from parenvs.tasks.hybrid.stack import STACKS
@@ -105,8 +106,12 @@ def test_uniform_plans__experts_and_contexts():
     plans = uniform_plans(mixture)
     assert set(plans.expert) == {1, 2, 4, 8} and (plans.dp % plans.expert == 0).all()
     long = replace(mixture.model.shape, sequence=131_072, experts=1, active=1)
-    problem = replace(mixture, model=parenvs.tasks.hybrid.model.HybridModel.of_shape(long))
+    problem = replace(mixture, model=HybridModel.of_shape(long))
     assert set(uniform_plans(problem).context) == {1, 2, 4, 8, 16}
+    for tokens, most in ((4096, 1), (8192, 2), (16_384, 4), (32_768, 16)):
+        of_fewer = HybridModel.of_shape(replace(long, sequence=tokens))
+        counts = Constraints().contexts(replace(problem, model=of_fewer))
+        assert max(counts) == most and len(counts) == most.bit_length(), tokens
 
 
 def test_uniform_plans__nothing_keeps_to_constraints(small):

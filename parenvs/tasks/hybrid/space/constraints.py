@@ -12,7 +12,9 @@ from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
 from parenvs.tasks.hybrid.problem import Hybrid
 
 LONG = 32_768
-"""Tokens of a sample from which on ranks may share them, unless ``context`` is pinned."""
+"""Tokens of a sample from which on any ranks may share them, unless ``context`` is pinned."""
+TOKENS_EACH = 4096
+"""Tokens that ranks share of a shorter sample, at least; so 1 or 2 ranks share 8,192."""
 MOST_CONTEXT = 16
 """Most ranks that share the tokens of a long sample, unless ``context`` is pinned."""
 _PINS = (
@@ -183,7 +185,8 @@ class Constraints:
             counts = [self.context]
         else:
             counts = [2**i for i in range(MOST_CONTEXT.bit_length())]
-            counts = counts if shape.sequence >= LONG else [1]
+            most = MOST_CONTEXT if shape.sequence >= LONG else shape.sequence // TOKENS_EACH
+            counts = [count for count in counts if count <= max(most, 1)]
         return [count for count in counts if count == 1 or shape.sequence % (2 * count) == 0]
 
     def experts(self, problem: Hybrid) -> list[int]:
