@@ -13,7 +13,8 @@ from parenvs.agents.hybrid.heuristics import PURE, megatron, pure
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import UniformSpace
-from parenvs.tasks.hybrid.space.objectives import near_best, robustness
+from parenvs.tasks.hybrid.space.objectives import near_best
+from parenvs.tasks.hybrid.space.robustness import robustness
 
 CLUSTERS = ("A", "B", "C", "h100-2", "16x8:h100")
 MODELS = {
@@ -37,7 +38,7 @@ def words(report: Any) -> str:
     """The plan in a few words."""
     plan, first = report.plan, report.plan.stages[0]
     sizes = {stage.size for stage in plan.stages}
-    alike = {(s.tp, s.devices, s.zero, s.recompute) for s in plan.stages}
+    alike = {(s.tp, s.devices, s.zero, str(s.recompute)) for s in plan.stages}
     text = f"tp {first.tp}, pp {len(plan.stages)}, dp {first.devices // first.tp}"
     text += f", b {plan.micro_batch}" + (f", v {plan.chunks}" if plan.chunks > 1 else "")
     text += f", ZeRO {first.zero}" if first.zero else ""
@@ -120,13 +121,13 @@ def robust() -> list[str]:
     problem = problem_of("llama3-70b", "16x8:h100")
     space = UniformSpace.build(problem)
     listed = near_best(space, 0.1)
-    shifts = robustness(problem, space.plan(listed[0].number))
+    shifts = robustness(space, space.plan(listed[0].number))
     return [
         f"Llama-3 70B on 16x8:h100: {len(space)} uniform plans, {space.fits.sum()} fit, "
         f"{len(space.pareto())} on the front of seconds and bytes. Those within 10 % of the best:",
         table(["plan", "seconds", "more"],
               [[x.text, f"{x.value:.2f}", percent(x.excess, 1)] for x in listed]),
-        "The best of them if a share of the machine is 20 % off:",
+        "The best of them if constants move in their plausible ranges, and under other stacks:",
         table(["", "seconds", "best there", "more", "which is then best"],
               [[s.what, f"{s.seconds:.2f}", f"{s.best_seconds:.2f}", percent(s.excess, 1), s.best]
                for s in shifts], left=(0, 4)),

@@ -1,5 +1,12 @@
 """Planners that prove hybrid plans optimal."""
 
-from parenvs.agents.hybrid.solve import exact, exact_hybrid, exact_uniform, infeasible, ranked
+from parenvs.agents.hybrid.solve import (
+    exact,
+    exact_hybrid,
+    exact_uniform,
+    infeasible,
+    ranked,
+    robust,
+)
 
-__all__ = ["exact", "exact_hybrid", "exact_uniform", "infeasible", "ranked"]
+__all__ = ["exact", "exact_hybrid", "exact_uniform", "infeasible", "ranked", "robust"]

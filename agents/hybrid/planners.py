@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.hybrid import exact_hybrid, exact_uniform, heuristics, ranked
+from parenvs.agents.hybrid import exact_hybrid, exact_uniform, heuristics, ranked, robust
 from parenvs.agents.hybrid.servers.planners import SERVER_PLANNERS
 from parenvs.core.answer import Answer
 from parenvs.core.request import SECONDS, Request
@@ -86,9 +86,14 @@ def _servers(name: str, request: HybridRequest) -> Answer:
 
 
 HYBRID_PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
-    "exact": lambda r: ranked(
-        r.problem, r.constraints, r.goal, SECONDS if r.time_limit is None else r.time_limit
+    "exact": lambda r: (
+        robust(r.space)
+        if r.robust
+        else ranked(
+            r.problem, r.constraints, r.goal, SECONDS if r.time_limit is None else r.time_limit
+        )
     ),
+    "robust": lambda r: robust(r.space),
     "exact-hybrid": lambda r: exact_hybrid(
         r.problem, r.constraints, r.goal, time_limit=r.time_limit
     ),
@@ -106,8 +111,9 @@ HYBRID_PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
 """Planners of hybrid plans by name.
 
 ``uniform`` judges all uniform plans, ``exact-hybrid`` searches plans of one chunk whose stages
-differ, ``exact`` both, and takes of them the plan whose simulated step is best. ``megatron`` is a
-rule of thumb; four have one kind of parallelism only.
+differ, ``exact`` both, and takes of them the plan whose simulated step is best; ``robust`` is
+the uniform plan that loses least if constants are not what they seem. ``megatron`` is a rule of
+thumb; four have one kind of parallelism only.
 Those of ``SERVER_PLANNERS`` choose the order of the servers, too, one for each stage.
 """
 HybridRequest.planners = HYBRID_PLANNERS

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.hybrid.space.objectives import near_best, robustness
+from parenvs.tasks.hybrid.space.objectives import near_best
+from parenvs.tasks.hybrid.space.robustness import Shift, robustness
 from parenvs.tasks.hybrid.view import plans_map, tables
 
 if TYPE_CHECKING:
@@ -30,21 +32,31 @@ class Remarks:
     def __init__(self, request: HybridRequest, answer: Answer, choice: object = None) -> None:
         self.request, self.answer = request, answer
 
+    @cached_property
+    def shifts(self) -> list[Shift]:
+        """The plan on machines that differ; none where there is no uniform plan to compare with."""
+        try:
+            return robustness(self.request.space, self.answer.plan)
+        except InfeasibleError:
+            return []
+
     def to_json(self) -> dict[str, Any]:
-        """Return the remarks as an object of JSON types: none."""
-        return {}
+        """Return the remarks as an object of JSON types: the plan on machines that differ."""
+        worst = max((shift.excess for shift in self.shifts), default=0.0)
+        return {
+            "worst_regret": worst,
+            "robustness": [shift._asdict() for shift in self.shifts],
+        }
 
     def lines(self) -> Iterator[str | Table]:
         """Yield tables: plans that come close to the best one, and the plan on other machines."""
-        request = self.request
-        try:
-            near = near_best(request.space, most=6, objective=request.goal)
-            others = robustness(request.problem, self.answer.plan, request.constraints)
-        except InfeasibleError:  # there is no uniform plan to compare with
+        if not self.shifts:
             return
+        request = self.request
+        near = near_best(request.space, most=6, objective=request.goal)
         if len(near) > 1:
             yield tables.near_best(near)
-        yield tables.other_machines(others)
+        yield tables.other_machines(self.shifts)
 
 
 def draw_map(request: HybridRequest, report: HybridReport) -> Figure:

@@ -23,6 +23,7 @@ from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, software_of
 from parenvs.tasks.hybrid.space.objectives import Objective
+from parenvs.tasks.hybrid.space.robustness import Judged
 
 UNIFORM = "uniform plans"
 """Words for the plans of ``exact_uniform``."""
@@ -306,6 +307,41 @@ def ranked(
         evaluations=free.evaluations + count,
         seconds=time.perf_counter() - begin,
         notes=tuple(notes),
+    )
+
+
+def robust(space: UniformSpace) -> Answer:
+    """Return the uniform plan of least worst regret while constants move in their ranges.
+
+    Regret is the share by which a plan takes longer than the best uniform plan of the same
+    scenario; see ``parenvs.tasks.hybrid.space.robustness``.
+
+    Args:
+        space: the uniform plans.
+
+    Raises:
+        InfeasibleError: none fits; says how many bytes the best one lacks, and its largest part.
+    """
+    begin = time.perf_counter()
+    judged = Judged(space)
+    k = judged.most_robust()
+    if k is None:
+        raise infeasible(space)
+    whats, lengths = judged.table
+    chosen = int(judged.worst.argmin())
+    regrets = lengths[:, chosen] / lengths.min(axis=1) - 1
+    return Answer(
+        problem=space.problem,
+        plan=space.plan(k),
+        cost=float(space.length[k]),
+        method="robust",
+        evaluations=len(space),
+        seconds=time.perf_counter() - begin,
+        notes=(
+            f"worst regret {judged.worst[chosen]:.2%} over {len(whats)} machines "
+            f"({whats[int(regrets.argmax())]}); {judged.worst[0]:.2%} of the plan that is best by "
+            f"the stack, which takes {lengths[0, 0]:.4g} s",
+        ),
     )
 
 

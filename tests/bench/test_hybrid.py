@@ -207,7 +207,7 @@ def test_baselines__one_constant_a_kind():
     assert one["device"] == pytest.approx(0.5)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_left_out__constants_know_nothing_of_the_source():
     """Of two sources of one stack, each is judged by constants of the other."""
     published = read_rows("rows-2026.json")
@@ -248,7 +248,7 @@ def test_hardware__words_of_rows():
     assert "taken for an H100" in server_of("tensor thing", "fp8").guess
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_constants__every_one_is_of_a_stack_and_of_shipped_rows():
     found, _ = predictions(read_rows())
     used = {item for part in groups(found) for item in part.constants}
@@ -465,7 +465,8 @@ def test_command__tables_and_json(tmp_path, call):
 
 @pytest.mark.thorough
 def test_command__shipped_rows_by_table(call):
-    status, out, _ = call("bench", "hybrid", "--only", "rows", "--json")
+    path = str(shipped("published.json"))
+    status, out, _ = call("bench", "hybrid", "--rows", path, "--only", "rows", "--json")
     content = json.loads(out)
     assert status == 0
     tables = {(part["source"], part["table"]): part for part in content["tables"]}

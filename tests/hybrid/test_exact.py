@@ -63,14 +63,15 @@ def test_draws__need_pipelines_recomputation_and_different_stages():
 
 @pytest.mark.thorough
 def test_exact__is_the_better_of_both_and_says_over_what(problem):
-    uniform, free, both = exact_uniform(problem), exact_hybrid(problem), exact(problem)
+    limits = Constraints(context=1)
+    uniform, free, both = (f(problem, limits) for f in (exact_uniform, exact_hybrid, exact))
     assert both.cost == min(uniform.cost, free.cost)
     assert both.proven and both.bound == both.cost
     assert both.claim == (
-        "optimal among uniform plans and 1F1B plans of free stages, by the closed form under stack "
-        + problem.stack.label
+        "optimal among uniform plans and 1F1B plans of free stages with context 1, by the closed "
+        "form under stack llama-2024@2"
     )
-    assert uniform.claim.startswith("optimal among uniform plans, by the closed form under stack ")
+    assert uniform.claim.startswith("optimal among uniform plans with context 1, by the closed")
     assert "free stages" in both.notes[0]
 
 
@@ -131,11 +132,11 @@ def test_exact_hybrid__beats_uniform_stages_where_the_ends_weigh():
 
 
 def test_exact_hybrid__keeps_to_pins(problem):
-    limits = Constraints(pp=3, most_micro_batch=2, pinned=((0, 5, 4),), chunks=1)
+    limits = Constraints(pp=3, most_micro_batch=2, pinned=((0, 5, 4),), chunks=1, context=1)
     answer = exact_hybrid(problem, limits)
     assert len(answer.plan.stages) == 3 and answer.report.legal
     assert answer.plan.stages[0].layers == ((0, 5),) and answer.plan.stages[0].devices == 4
-    assert answer.cost >= exact_hybrid(problem, Constraints(pp=3, chunks=1)).cost
+    assert answer.cost >= exact_hybrid(problem, Constraints(pp=3, chunks=1, context=1)).cost
 
 
 def test_exact_hybrid__time_limit_leaves_a_valid_bound():
@@ -160,7 +161,7 @@ def test_exact_hybrid__no_time_is_not_no_plan():
 def test_exact__infeasible_says_what_is_missing():
     problem = parenvs.problem("llama3-70b", "1x8:h100", task="hybrid", batch=8)
     with pytest.raises(InfeasibleError, match=r"needs [\d,]+ bytes more .* largest part is \w+"):
-        exact(problem)
+        exact(problem, Constraints(context=1))
 
 
 def test_exact__money_may_leave_servers_free(problem):

@@ -23,7 +23,8 @@ def test_megatron__rule(problem):
     assert answer.report.legal and not answer.proven
     assert (stage.tp, stage.zero, plan.micro_batch, plan.sequence_parallel) == (8, 1, 1, True)
     assert (len(plan.stages), plan.chunks) == (2, 40)
-    fewer = UniformSpace.build(big, Constraints(tp=8, pp=1, zero=(1,), recompute=("selective",)))
+    alone = Constraints(tp=8, pp=1, zero=(1,), recompute=("selective",), context=1)
+    fewer = UniformSpace.build(big, alone)
     assert not fewer.fits[fewer.plans.micro_batch == 1].any()
     assert len(megatron(problem).plan.stages) == 1
 

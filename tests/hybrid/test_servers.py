@@ -150,7 +150,7 @@ def test_planners__refuse_constraints_that_they_do_not_know(problem, limits):
 def test_equal_servers__are_no_hetero_problem_but_can_be_planned():
     problem = parenvs.problem("llama3-8b", "2x8:h100", task="hybrid", batch=64)
     answer = subset_search(problem, Constraints(stage_devices=8, chunks=1, context=1, expert=1))
-    fixed = exact_hybrid(problem, Constraints(stage_devices=8, expert=1))
+    fixed = exact_hybrid(problem, Constraints(stage_devices=8, context=1, expert=1))
     assert answer.proven and answer.cost <= fixed.cost * (1 + 1e-9)
 
 

@@ -37,6 +37,9 @@ class HybridSearch:
     )
     objective: str = option("seconds", "What is minimised: seconds (default), tokens or money.")
     price: float = option(1.0, "Of a device-hour, for the objective money (default: 1).")
+    robust: bool = option(
+        False, "Take the plan of least worst regret if constants move in their plausible ranges."
+    )
     time_limit: float | None = option(
         None, "Seconds of the search over free stages (exact: 20, exact-hybrid: no limit)."
     )

@@ -1,24 +1,19 @@
-"""What people minimise over hybrid plans, near-best plans, and machines that differ."""
+"""What people minimise over hybrid plans, and near-best plans."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.space.constraints import Constraints
 from parenvs.tasks.hybrid.space.plans import UniformSpace
-from parenvs.tasks.hybrid.stack import Stack
 
 OBJECTIVES = ("seconds", "tokens", "money")
 """Seconds of a step; tokens per second (samples where a model has no tokens); money per token."""
 HOUR = 3600.0
-CHANGE = 0.2
-"""Share by which constants are off."""
 
 
 @dataclass(frozen=True)
@@ -120,62 +115,3 @@ def near_best(
             break
         listed.append(NearBest(k, float(values[k]), excess, space.describe(k)))
     return listed
-
-
-class Shift(NamedTuple):
-    """A plan on a machine that differs.
-
-    Attributes:
-        what: differs, in words: ``links -20 %``.
-        seconds: of the plan there.
-        best_seconds: of the best uniform plan there, or of the plan itself if that is faster.
-        excess: share by which the plan takes longer than that.
-        best: the best plan there, in words; ``the plan itself`` if none is faster.
-    """
-
-    what: str
-    seconds: float
-    best_seconds: float
-    excess: float
-    best: str
-
-
-def robustness(
-    problem: Hybrid,
-    plan: HybridPlan,
-    constraints: Constraints | None = None,
-    change: float = CHANGE,
-) -> list[Shift]:
-    """Judge a plan, and all uniform plans, with links and products that reach less or more.
-
-    Args:
-        problem: the problem.
-        plan: a plan of it.
-        constraints: that the plans keep to.
-        change: share by which a constant is off.
-    """
-    shifts = []
-    for name, scaled in (("links", _with_links), ("matrix products", _with_products)):
-        for sign in (-1, 1):
-            other = replace(problem, stack=scaled(problem.stack, 1 + sign * change))
-            space = UniformSpace.build(other, constraints)
-            own, best = other.length(plan), space.best()
-            fastest = own if best is None else min(own, float(space.length[best]))
-            text = "the plan itself"
-            if best is not None and fastest < own * (1 - 1e-9):
-                text = space.describe(best)
-            what = f"{name} {sign * change:+.0%}".replace("%", " %")
-            shifts.append(Shift(what, own, fastest, own / fastest - 1, text))
-    return shifts
-
-
-def _with_links(stack: Stack, factor: float) -> Stack:
-    """Return a stack that reaches another share of every link, in collectives and in sends."""
-    links, sends = stack.link_share * factor, stack.send_share * factor
-    return replace(stack, link_share=links, send_share=sends)
-
-
-def _with_products(stack: Stack, factor: float) -> Stack:
-    """Return a stack whose matrix products reach another share of the peak."""
-    shares = tuple((device, share * factor) for device, share in stack.matmul_share)
-    return replace(stack, matmul_share=shares)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from parenvs.core.answer import Answer
-    from parenvs.tasks.hybrid.space.objectives import NearBest, Shift
+    from parenvs.tasks.hybrid.space.objectives import NearBest
+    from parenvs.tasks.hybrid.space.robustness import Shift
 
 
 def comparison(answers: Sequence[Answer]) -> Table:
@@ -57,8 +58,10 @@ def near_best(near: Sequence[NearBest]) -> Table:
 
 
 def other_machines(shifts: Sequence[Shift]) -> Table:
-    """How a plan fares if the machine differs."""
-    found = empty("if the machine differs", "what", "this plan", "over best", "best plan there")
+    """How a plan fares if constants move in their plausible ranges, or under other stacks."""
+    worst = max((shift.excess for shift in shifts), default=0.0)
+    title = f"if the machine differs: at most {worst:.2%} over the best plan there"
+    found = empty(title, "what", "this plan", "over best", "best plan there")
     for shift in shifts:
         found.add_row(shift.what, duration(shift.seconds), f"{shift.excess:.2%}", shift.best)
     return found

@@ -1,0 +1,224 @@
+"""What plans cost where the machine is not what a stack says it is, and which plan fares best.
+
+Constants move one at a time within ranges that measurements leave open; then other software takes
+the place of the stack. Costs are those of the closed form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.tasks.hybrid.plan import SENDS, HybridPlan
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.space.constraints import software_of
+from parenvs.tasks.hybrid.space.plans import UniformSpace
+from parenvs.tasks.hybrid.stack import STACKS, Stack
+
+FACTORS = {
+    "matmul_share": (0.9, 1.1),
+    "link_share": (0.75, 1.25),
+    "permute_passes": (0.5, 2.0),
+    "launch": (0.5, 2.5),
+}
+"""Constant -> the factors between which it is plausible.
+
+Shares of matrix products that fit one table alike span 0.9 to 1.1 and more of their value; shares
+of links in nccl-tests and in stacks lie between 0.53 and 1.1 times 0.86; passes over tokens between
+6 and 40, and 4 and 12, in two releases.
+"""
+HIDDEN = (-0.3, 0.2)
+"""What ``hidden`` and ``gather_hidden`` are plausibly less and more; each is from 0 to 1."""
+WORDS = {
+    "matmul_share": "matrix products",
+    "link_share": "links",
+    "hidden": "hidden collectives",
+    "permute_passes": "passes over experts' tokens",
+    "launch": "launch of a kernel",
+}
+"""Constants in words."""
+FEW = 1000
+"""Uniform plans that are judged on every machine, the best ones by the stack."""
+OTHERS = ("llama-2024", "nemo-2026", "titan-2025", "megatron-2022")
+"""Software that may take the place of the stack, where it was measured on the device."""
+APART = 0.02
+"""Excess from which two stacks are said to disagree on a plan."""
+
+
+class Shift(NamedTuple):
+    """A plan on a machine that differs.
+
+    Attributes:
+        what: differs, in words: ``links -25 %``, ``stack nemo-2026``.
+        seconds: of the plan there.
+        best_seconds: of the best uniform plan there, or of the plan itself if that is faster.
+        excess: share by which the plan takes longer than that.
+        best: the best plan there, in words; ``the plan itself`` if none is faster.
+    """
+
+    what: str
+    seconds: float
+    best_seconds: float
+    excess: float
+    best: str
+
+
+def scenarios(problem: Hybrid) -> Iterator[tuple[str, Hybrid]]:
+    """Yield machines whose constants are plausible, too: what differs, and the problem there.
+
+    Passes over tokens matter to models with experts only.
+    """
+    shape, stack = problem.model.shape, problem.stack
+    mixture = shape is not None and shape.experts > 1
+    for name in WORDS:
+        if name == "permute_passes" and not mixture:
+            continue
+        for side in (0, 1):
+            other = moved(stack, name, side)
+            if other != stack:
+                yield _told(stack, other, name), replace(problem, stack=other)
+
+
+def moved(stack: Stack, name: str, side: int) -> Stack:
+    """Return a stack with one constant at an end of its plausible range.
+
+    Args:
+        stack: the stack.
+        name: one of ``WORDS``.
+        side: 0 for the lower end, 1 for the upper one.
+    """
+    if name == "hidden":
+        shares: dict[str, Any] = {
+            key: min(max(value + HIDDEN[side], 0.0), 1.0)
+            for key in ("hidden", "gather_hidden")
+            if (value := getattr(stack, key)) is not None
+        }
+        return replace(stack, **shares)
+    factor = FACTORS[name][side]
+    if name == "matmul_share":
+        own = tuple((key, share * factor) for key, share in stack.matmul_share)
+        return replace(stack, matmul_share=own)
+    changed: dict[str, Any] = {name: getattr(stack, name) * factor}
+    if name == "link_share":
+        changed["send_share"] = stack.send_share * factor
+    return replace(stack, **changed)
+
+
+def _told(stack: Stack, other: Stack, name: str) -> str:
+    """What differs, in words."""
+    if name in ("matmul_share", "link_share"):
+        side = 0 if moved(stack, name, 0) == other else 1
+        return f"{WORDS[name]} {FACTORS[name][side] - 1:+.0%}".replace("%", " %")
+    scale, unit = (1e6, " us") if name == "launch" else (1, "")
+    pair = [getattr(x, name) * scale for x in (stack, other)]
+    if name == "hidden" and pair[0] == pair[1]:  # only those of ZeRO 3 can move
+        pair = [x.gather_hidden or 0.0 for x in (stack, other)]
+    return f"{WORDS[name]} {pair[0]:.3g} to {pair[1]:.3g}{unit}"
+
+
+def other_stacks(problem: Hybrid) -> Iterator[tuple[str, Hybrid]]:
+    """Yield the problem under other software that was measured on its device."""
+    device, precision = problem.cluster.device.name, problem.precision
+    for name in OTHERS:
+        stack = STACKS[name]
+        if name != problem.stack.name and not stack.is_guess(device, precision):
+            yield f"stack {name}", replace(problem, stack=stack)
+
+
+def under(problem: Hybrid, plan: HybridPlan) -> HybridPlan:
+    """Return a plan as the software of another problem would run it."""
+    software = software_of(problem)
+    return replace(
+        plan,
+        stack=problem.stack.to_json(),
+        p2p=SENDS[0] if software.blocking else SENDS[1],
+        gradient_bytes=software.gradient_bytes,
+        gradient_overlap=software.gradient_overlap,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """The best uniform plans of a space on all machines.
+
+    Attributes:
+        space: the plans.
+    """
+
+    space: UniformSpace
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        """(n,) numbers of the plans in the space, the best by the stack first."""
+        lengths = np.where(self.space.fits, self.space.length, np.inf)
+        order = np.argsort(lengths, kind="stable")[:FEW]
+        return np.asarray(order[np.isfinite(lengths[order])])
+
+    def on(self, problem: Hybrid) -> np.ndarray:
+        """(n,) seconds of the plans on another machine, infinite where they do not fit it."""
+        plans, software = self.space.plans.take(self.numbers), software_of(problem)
+        plans = replace(
+            plans,
+            blocking=software.blocking,
+            gradient_bytes=float(software.gradient_bytes),
+            gradient_overlap=software.gradient_overlap,
+        )
+        seconds, held = plans.judged(problem.model, problem.cluster, problem.machine)
+        return np.where(held["total"] <= problem.memory_limit, seconds["length"], np.inf)
+
+    @cached_property
+    def table(self) -> tuple[list[str], np.ndarray]:
+        """What differs in every scenario, and (scenarios, n) seconds; the stack itself is first."""
+        problem = self.space.problem
+        rows = [(f"stack {problem.stack.label}", self.space.length[self.numbers])]
+        rows += [(what, self.on(other)) for what, other in scenarios(problem)]
+        return [what for what, _ in rows], np.stack([seconds for _, seconds in rows])
+
+    @cached_property
+    def worst(self) -> np.ndarray:
+        """(n,) largest excess of each plan over the best one there, over all scenarios."""
+        lengths = self.table[1]
+        return np.asarray((lengths / lengths.min(axis=1, keepdims=True) - 1).max(axis=0))
+
+    def most_robust(self) -> int | None:
+        """Return the number, in the space, of the plan of least worst excess; None if none fits."""
+        if not len(self.numbers):
+            return None
+        return int(self.numbers[int(self.worst.argmin())])
+
+
+def robustness(space: UniformSpace, plan: HybridPlan) -> list[Shift]:
+    """Judge a plan beside the best uniform plans on machines that differ.
+
+    Args:
+        space: the uniform plans of its problem.
+        plan: the plan, uniform or not.
+
+    Returns:
+        Every scenario, and every other stack that disagrees: under which another plan is faster by
+        ``APART``.
+    """
+    problem, judged = space.problem, Judged(space)
+    whats, lengths = judged.table
+    shifts = []
+    machines = [problem, *(other for _, other in scenarios(problem))]
+    for what, seconds, other in zip(whats[1:], lengths[1:], machines[1:], strict=True):
+        shifts.append(_shift(judged, what, seconds, other.length(under(other, plan))))
+    for what, other in other_stacks(problem):
+        shift = _shift(judged, what, judged.on(other), other.length(under(other, plan)))
+        if shift.excess > APART:
+            shifts.append(shift)
+    return shifts
+
+
+def _shift(judged: Judged, what: str, seconds: np.ndarray, own: float) -> Shift:
+    """How a plan that takes ``own`` seconds compares with the uniform ones."""
+    text, fastest = "the plan itself", own
+    if len(seconds) and seconds.min() < own * (1 - 1e-9):
+        k = int(seconds.argmin())
+        text, fastest = judged.space.describe(int(judged.numbers[k])), float(seconds[k])
+    return Shift(what, own, fastest, own / fastest - 1, text)
