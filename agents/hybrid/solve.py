@@ -327,7 +327,7 @@ def robust(space: UniformSpace) -> Answer:
     k = judged.most_robust()
     if k is None:
         raise infeasible(space)
-    whats, lengths = judged.table
+    words, lengths = judged.table
     chosen = int(judged.worst.argmin())
     regrets = lengths[:, chosen] / lengths.min(axis=1) - 1
     return Answer(
@@ -338,8 +338,8 @@ def robust(space: UniformSpace) -> Answer:
         evaluations=len(space),
         seconds=time.perf_counter() - begin,
         notes=(
-            f"worst regret {judged.worst[chosen]:.2%} over {len(whats)} machines "
-            f"({whats[int(regrets.argmax())]}); {judged.worst[0]:.2%} of the plan that is best by "
+            f"worst regret {judged.worst[chosen]:.2%} over {len(words)} machines "
+            f"({words[int(regrets.argmax())]}); {judged.worst[0]:.2%} of the plan that is best by "
             f"the stack, which takes {lengths[0, 0]:.4g} s",
         ),
     )

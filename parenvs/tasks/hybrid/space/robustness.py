@@ -203,10 +203,10 @@ def robustness(space: UniformSpace, plan: HybridPlan) -> list[Shift]:
         ``APART``.
     """
     problem, judged = space.problem, Judged(space)
-    whats, lengths = judged.table
+    words, lengths = judged.table
     shifts = []
     machines = [problem, *(other for _, other in scenarios(problem))]
-    for what, seconds, other in zip(whats[1:], lengths[1:], machines[1:], strict=True):
+    for what, seconds, other in zip(words[1:], lengths[1:], machines[1:], strict=True):
         shifts.append(_shift(judged, what, seconds, other.length(under(other, plan))))
     for what, other in other_stacks(problem):
         shift = _shift(judged, what, judged.on(other), other.length(under(other, plan)))
