@@ -126,6 +126,44 @@ def test_house__every_module_has_a_layer():
     assert {room(name) for name in FILES if name and name != "tasks"} == rooms
 
 
+@cache
+def top_names(name):
+    """What the top level of a module binds; None if it makes names when they are asked for."""
+    bound = {x.split(".")[-1] for x in FILES if x.rpartition(".")[0] == name}
+    nodes = list(ast.parse(FILES[name].read_text(encoding="utf-8")).body)
+    for node in nodes:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            bound |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            bound.add(node.name)
+        else:
+            bound |= {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
+            nodes += [x for x in ast.iter_child_nodes(node) if isinstance(x, ast.stmt)]
+            nodes += [x for h in getattr(node, "handlers", ()) for x in h.body]
+    return None if "__getattr__" in bound else bound
+
+
+@pytest.mark.thorough
+def test_house__what_is_imported_is_there():
+    """In functions, tests and scripts, too, which run seldom; names move."""
+    missing = set()
+    scripts = [
+        p for folder in ("tests", "benchmarks", "docs") for p in (ROOT / folder).rglob("*.py")
+    ]
+    for path in (*FILES.values(), *scripts):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            module = getattr(node, "module", None) or ""
+            if isinstance(node, ast.ImportFrom) and module.split(".")[0] == "parenvs":
+                inner = module.partition(".")[2]
+                names = top_names(inner) if inner in FILES else set()
+                missing |= {
+                    (str(path.relative_to(ROOT)), module, alias.name)
+                    for alias in node.names
+                    if names is not None and alias.name not in names
+                }
+    assert not missing
+
+
 @pytest.mark.thorough
 def test_house__nothing_imports_upward():
     """The package itself is the top: only its version may be asked for below.

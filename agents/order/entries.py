@@ -37,16 +37,16 @@ from parenvs.view.words import duration
 
 SET = "order-test"
 """The set that the problems are of."""
+METHOD = "branch and bound"
+"""Of references."""
 FIRST = 5
 """Problems of each tier: the first ones of the set."""
-FEW, JUDGED = 8, 4_096
-"""Micro-batches up to which shipped references are exact, and orders judged of larger ones."""
-SEARCHED = 4096
-"""Orders that the local search of a drawn problem's reference judges."""
+PROGRAMS = 500
+"""Linear programs of the search that gives drawn problems their reference; about a second."""
 EVALUATIONS = 600
 """Orders that searches judge."""
 EXACT_SECONDS = 6.0
-"""Time limit of branch and bound; it proves 8 micro-batches in less, and none of 16 in a minute."""
+"""Time limit of branch and bound."""
 
 
 class OrderProblem(TaskProblem):
@@ -67,10 +67,7 @@ class OrderProblem(TaskProblem):
     def solved(self, seconds: float) -> Reference:
         """See ``TaskProblem.solved``: it is read from the shipped references."""
         row = references(ORDERS)[self.instance]
-        few = self.target.micro_batches <= FEW
-        method = "branch and bound" if few else f"local searches of {JUDGED:,} orders"
-        bounded_by = "" if few else "assignments along paths (path_bound)"
-        return reference_of_row(row, method, bounded_by, ORDER_REFERENCES.command)
+        return reference_of_row(row, METHOD, "", ORDER_REFERENCES.command)
 
     def words(self, cost: float) -> str:
         """See ``TaskProblem.words``."""
@@ -164,16 +161,11 @@ class DrawnOrder(DrawnProblem, OrderProblem):
         return draw_ordering(self.rng, self.tier, name=self.instance)
 
     def solved(self, seconds: float) -> Reference:
-        """See ``TaskProblem.solved``: branch and bound where it ends, else a local search."""
-        target: Order = self.target
-        if target.micro_batches <= FEW:
-            answer = exact_order(target, seconds, 0)
-            length = answer.cost
-            if answer.proven:
-                return Reference(length, length, OPTIMAL, "branch and bound")
-            return reference_of(length, target.bound_seconds, "branch and bound")
-        length = heuristics.local_search(target, SEARCHED, np.random.default_rng(0)).cost
-        return reference_of(length, target.bound_seconds, f"local search of {SEARCHED:,} orders")
+        """See ``TaskProblem.solved``."""
+        answer = exact_order(self.target, rounds=PROGRAMS)
+        if answer.proven:
+            return Reference(answer.cost, answer.cost, OPTIMAL, METHOD)
+        return reference_of(answer.cost, answer.bound, METHOD)
 
     @classmethod
     def draw(cls, seed: int, number: int, **settings: Any) -> DrawnOrder:

@@ -1,6 +1,5 @@
 """Scripts of ``benchmarks`` with their smallest settings: they measure and show their rows."""
 
-import ast
 import re
 import shlex
 import subprocess
@@ -60,20 +59,6 @@ def measurement_of(name):
             raise
         return None
     return MEASUREMENTS.get(name)
-
-
-@pytest.mark.thorough
-def test_scripts__what_they_import_of_the_project_is_there():
-    """Imports in functions, too; scripts run seldom, and names move."""
-    for path in (ROOT / "benchmarks").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.ImportFrom) or node.module is None:
-                continue
-            if node.module.split(".")[0] == "parenvs":
-                module = import_module(node.module)
-                for name in node.names:
-                    if not hasattr(module, name.name):
-                        import_module(f"{node.module}.{name.name}")
 
 
 def test_commands__that_pages_name_are_understood():
