@@ -363,14 +363,18 @@ def run(
         Path | None, typer.Option(help="File of parenvs calibrate, to predict seconds by.")
     ] = None,
     device: _Kind = "cpu",
+    loss: Annotated[
+        str | None,
+        typer.Option(help="Output of a JAX step that is the loss, where several may be: 1/loss."),
+    ] = None,
     meet: _Meet = _HERE,
     timeout: _Timeout = 60.0,
     as_json: Json = False,
 ) -> None:
     """Run a plan here, in local processes of PyTorch or on virtual devices of JAX, and compare.
 
-    Losses beside one device; collectives, memory and seconds beside what is predicted. Exit status
-    2 if the losses are not those of one device.
+    Losses and state beside one device; collectives, memory and seconds beside what is predicted.
+    Exit status 2 if they are not those of one device, or anything is not finite.
     """
     from parenvs.clock.runs.run import run as running
     from parenvs.graph.python_source import is_function
@@ -383,16 +387,14 @@ def run(
         raise ParenvsError(f"run takes a model FILE.py:NAME, not {shown(model)}")
     with Step(f"running {file}"):
         found = running(
-            file, model, arguments, steps, processes, calibration, device, meet, timeout
+            file, model, arguments, steps, processes, calibration, device, meet, timeout, loss
         )
     if as_json:
         say_json(found.to_json())
     else:
         say_text(found.text())
     if not found.agrees:
-        raise ParenvsError(
-            f"{file}: losses differ from those of one device by up to {found.difference:.1e}"
-        )
+        raise ParenvsError(f"{file}: {'; '.join(found.faults)}")
 
 
 def _check_framework(name: str) -> None:

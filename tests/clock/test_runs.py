@@ -213,6 +213,67 @@ def test_run__command_compares(monkeypatch, capfd, folder):
     assert all(x > 2 * LINEAR for x in found["memory"]) and len(found["memory"]) == 2
 
 
+FAULTS = """
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+class Net(nn.Module):
+    fault = ""
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+    def forward(self, x):
+        split = isinstance(self.first.weight, DTensor)
+        weight, bias = self.first.weight, self.first.bias
+        if split and self.fault == "dropped":
+            bias = bias.detach()
+        x = torch.tanh(x @ weight.T + bias)
+        if split and self.fault == "nan":
+            x = x * float("nan")
+        return ((self.second(x) - 1) ** 2).mean()
+
+class Dropped(Net):
+    fault = "dropped"
+
+class NotFinite(Net):
+    fault = "nan"
+
+def forgets(optimiser, args, kwargs):
+    for parameter, state in optimiser.state.items():
+        if isinstance(parameter, DTensor):
+            state["exp_avg"].zero_()
+
+def stale():
+    torch.optim.optimizer.register_optimizer_step_post_hook(forgets)
+    return Net()
+
+def batch():
+    return torch.linspace(-1, 1, 48).reshape(8, 6)
+"""
+
+
+@pytest.mark.slow
+def test_run__finds_a_dropped_gradient_a_stale_state_and_what_is_not_finite(
+    monkeypatch, capfd, tmp_path
+):
+    pytest.importorskip("torch", "2.13", reason=OLDER)
+    (tmp_path / "own_faults.py").write_text(FAULTS)
+    run = caller(monkeypatch, capfd, tmp_path)
+    task = ("--task", "partition", "--scope", "inputs", "--devices", 2, "--uneven", "forbid")
+    assert run("plan", "own_faults.py:Net", "--args", "batch", *task, "--out", "p.json")[0] == 0
+    for name, status, words in (
+        ("Net", 0, "state after the last step: 16 arrays"),
+        ("Dropped", 2, "first.bias"),
+        ("NotFinite", 2, "the loss of the plan is nan in step 0"),
+        ("stale", 2, "differs from that of one device by"),
+    ):
+        found, out, err = run(
+            "run", "p.json", f"own_faults.py:{name}", "--args", "batch", "--steps", 2
+        )
+        assert found == status and words in out + err, (name, out, err)
+
+
 def test_run__bad_input_is_one_line_and_status_2(monkeypatch, capfd, folder, calibration):
     pytest.importorskip("torch")
     run = caller(monkeypatch, capfd, folder, "run")

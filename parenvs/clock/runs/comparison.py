@@ -2,15 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import numpy as np
 
 from parenvs.clock.timer import Timing
 from parenvs.view.words import duration, plural, size
 
 TOLERANCE = 1e-3
 """Relative difference of losses up to which two runs count as the same training."""
+STATE_TOLERANCE = 0.1
+"""Difference of an array of the state, as a share of its change, up to which it counts as equal."""
+_NOISE = 10.0
+"""Times what rounding moves an array, up to which a difference is rounding's, too."""
+_UNIT = 1e-6
+"""Share of an array that counts as its least change."""
+_TINY = 1e-12
+
+
+def apart(found: float, wanted: float) -> float:
+    """Return the relative difference of two numbers; infinite if either is not finite."""
+    if not (math.isfinite(found) and math.isfinite(wanted)):
+        return math.inf
+    return abs(found - wanted) / max(abs(wanted), _TINY)
+
+
+def moved_apart(found: np.ndarray, wanted: np.ndarray, start: np.ndarray) -> float:
+    """Return how far two arrays are apart that a training made of one, as a share of its change.
+
+    Both are lengths (the root of a sum of squares). Whole numbers have to be equal: else the result
+    is infinite, as it is where anything is not finite.
+
+    Args:
+        found: what a run made of it.
+        wanted: what another run made of it.
+        start: what both began with.
+    """
+    if found.shape != wanted.shape:
+        return math.inf
+    if not np.issubdtype(wanted.dtype, np.inexact) and wanted.dtype.kind in "iub":
+        return 0.0 if np.array_equal(found, wanted) else math.inf
+    found, wanted, start = (np.asarray(x, dtype=np.float64) for x in (found, wanted, start))
+    if not (np.isfinite(found).all() and np.isfinite(wanted).all()):
+        return math.inf
+    least = _UNIT * float(np.linalg.norm(wanted.ravel()))
+    change = max(float(np.linalg.norm((wanted - start).ravel())), least, _TINY)
+    return float(np.linalg.norm((found - wanted).ravel())) / change
+
+
+def nudged(values: np.ndarray, seed: int) -> np.ndarray:
+    """Return numbers moved by their last place, up or down: what rounding may do to them."""
+    values = np.asarray(values)
+    unit = {2: 2.0**-8, 4: 2.0**-23}.get(values.dtype.itemsize, 2.0**-52)
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], values.shape)
+    return np.asarray(values * (1 + unit * signs)).astype(values.dtype)
+
+
+@dataclass(frozen=True)
+class States:
+    """Weights, the optimiser's arrays and counters after the last step, beside one device.
+
+    Attributes:
+        arrays: how many were compared.
+        worst: name of the one that is furthest from what is allowed; "" if there is none.
+        difference: of that one, as a share of its change; see ``moved_apart``.
+        allowed: ``STATE_TOLERANCE``, or more where rounding alone moves it further.
+        untold: how many tell nothing, as rounding moves them as far as the training does.
+        still: names of those that no step changed on one device.
+    """
+
+    arrays: int
+    worst: str = ""
+    difference: float = 0.0
+    allowed: float = STATE_TOLERANCE
+    untold: int = 0
+    still: tuple[str, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether they are those of one device."""
+        return self.difference <= self.allowed
+
+    @classmethod
+    def of(
+        cls,
+        start: Mapping[str, np.ndarray],
+        single: Mapping[str, np.ndarray],
+        again: Mapping[str, np.ndarray],
+        found: Mapping[str, np.ndarray],
+    ) -> States:
+        """Compare, by name.
+
+        Args:
+            start: what they were in the beginning.
+            single: on one device.
+            again: on one device, from values that were ``nudged``.
+            found: in the run; what is missing differs.
+        """
+        worst, most, allowed, untold, still = "", 0.0, STATE_TOLERANCE, 0, []
+        for name, wanted in single.items():
+            noise = moved_apart(again[name], wanted, start[name])
+            limit = max(STATE_TOLERANCE, _NOISE * noise)
+            difference = math.inf
+            if name in found:
+                difference = moved_apart(found[name], wanted, start[name])
+            if math.isfinite(difference):
+                untold += limit >= 1
+            if np.array_equal(wanted, start[name]):
+                still.append(name)
+            # what is finite on one device has to be finite in the run, whatever rounding does
+            limit = limit if math.isfinite(limit) and math.isfinite(difference) else STATE_TOLERANCE
+            if not worst or difference / limit > most / allowed:
+                worst, most, allowed = name, difference, limit
+        return cls(len(single), worst, most, allowed, untold, tuple(still))
+
+    def text(self) -> str:
+        """Return the comparison in a line."""
+        words = (
+            f"state after the last step: {plural(self.arrays, 'array')}; largest difference "
+            f"{self.difference:.1e} of its change ({self.worst}; {self.allowed:.1g} is allowed)"
+        )
+        if self.untold:
+            words += f"; {self.untold} tell nothing, as rounding moves them as far"
+        if self.still:
+            more = f" and {len(self.still) - 3} more" if len(self.still) > 3 else ""
+            words += f"; no step changes {', '.join(self.still[:3])}{more}"
+        return words
 
 
 @dataclass(frozen=True)
@@ -49,6 +169,8 @@ class Run:
         traffic: kind -> what was sent.
         memory: (R,) bytes on each device when most is in use.
         predicted_memory: (R,) bytes, or empty.
+        states: what the training made of its state; None if that was not compared.
+        loss: which output of the step the loss is, in words; "" if there is one alone.
         load: processes that wanted a core in the last minute, on average, when it began.
         notes: what was left out, in sentences.
     """
@@ -65,19 +187,40 @@ class Run:
     memory: tuple[float, ...]
     predicted_memory: tuple[float, ...]
     load: float
+    states: States | None = None
+    loss: str = ""
     notes: tuple[str, ...] = field(default=())
 
     @property
     def difference(self) -> float:
-        """Largest relative difference of a loss to that of one device."""
-        return max(
-            abs(a - b) / max(abs(b), 1e-12) for a, b in zip(self.losses, self.single, strict=True)
-        )
+        """Largest relative difference of a loss to that of one device; see ``apart``."""
+        return max(map(apart, self.losses, self.single), default=math.inf)
 
     @property
     def agrees(self) -> bool:
         """Whether it is the same training as on one device."""
-        return self.difference <= TOLERANCE
+        return not self.faults
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Why it is not the same training as on one device, in clauses; empty if it is."""
+        for where, losses in (("on one device", self.single), ("of the plan", self.losses)):
+            for step, loss in enumerate(losses):
+                if not math.isfinite(loss):
+                    return (f"the loss {where} is {loss} in step {step}: nothing can be compared",)
+        found = []
+        if len(self.losses) != len(self.single) or not self.difference <= TOLERANCE:
+            found.append(
+                f"losses differ from those of one device by up to {self.difference:.1e}, and "
+                f"{TOLERANCE:g} is allowed"
+            )
+        if self.states is not None and not self.states.agrees:
+            found.append(
+                f"{self.states.worst} differs from that of one device by "
+                f"{self.states.difference:.1e} of its change, and {self.states.allowed:.1g} is "
+                "allowed"
+            )
+        return tuple(found)
 
     def to_json(self) -> dict[str, Any]:
         """Return the run as an object of JSON types."""
@@ -85,19 +228,34 @@ class Run:
         content["step"], content["single_step"] = self.step._asdict(), self.single_step._asdict()
         for key in ("losses", "single", "memory", "predicted_memory", "notes"):
             content[key] = list(content[key])
+        for key in ("losses", "single"):  # JSON has no other numbers
+            content[key] = [x if math.isfinite(x) else None for x in content[key]]
+        if self.states is not None:
+            content["states"]["agrees"] = self.states.agrees
+            content["states"]["still"] = list(self.states.still)
+            if not math.isfinite(self.states.difference):
+                content["states"]["difference"] = None
         for kind, one in self.traffic.items():
             content["traffic"][kind]["agrees"] = one.agrees
-        return {"agrees": self.agrees, "difference": self.difference, **content}
+        return {
+            "agrees": self.agrees,
+            "faults": list(self.faults),
+            "difference": self.difference if math.isfinite(self.difference) else None,
+            **content,
+        }
 
     def text(self) -> str:
         """Return the run in lines."""
         steps = len(self.losses)
         lines = [
             f"{self.plan}: {self.words}, on {plural(self.devices, 'device')}",
-            f"losses of {plural(steps, 'step')}: {self.losses[0]:.6g} -> {self.losses[-1]:.6g}; "
+            f"losses{f' ({self.loss})' if self.loss else ''} of {plural(steps, 'step')}: "
+            f"{self.losses[0]:.6g} -> {self.losses[-1]:.6g}; "
             f"one device: {self.single[0]:.6g} -> {self.single[-1]:.6g}; largest relative "
             f"difference {self.difference:.1e}",
         ]
+        if self.states is not None:
+            lines.append(self.states.text())
         for kind, one in self.traffic.items():
             verdict = "equal" if one.agrees else _ratio(one.predicted, one.bytes)
             lines.append(

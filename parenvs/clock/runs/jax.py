@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from parenvs.clock.calibration import Calibration
-from parenvs.clock.runs.comparison import Run, traffic_of
+from parenvs.clock.runs.comparison import Run, States, nudged, traffic_of
+from parenvs.clock.runs.pairing import Pairing, masters
 from parenvs.clock.runs.prediction import on_machine, seconds_of
 from parenvs.clock.timer import Timing
 from parenvs.clock.xla.devices import devices, with_devices
-from parenvs.errors import ParenvsError, need_extra, shown
+from parenvs.errors import ParenvsError, need_extra
 from parenvs.exports.compilation import callable_of, collectives_of
 from parenvs.exports.jax import partition_spec
 from parenvs.exports.layout import layout_of
-from parenvs.graph.graph import Graph
+from parenvs.graph.graph import Graph, Role
 from parenvs.graph.layout import Layout, Spec
 from parenvs.graph.python_source import jax_function
 from parenvs.instances import load_graph
@@ -40,12 +41,14 @@ def run(
     calibration: Calibration | None,
     kind: str,
     where: str,
+    loss: str | None = None,
 ) -> Run:
     """Run a plan that says how a step is laid out; see ``parenvs.clock.runs.run``.
 
     Raises:
         ParenvsError: JAX is missing, the plan cannot be exported, the model's arguments are not
-            those of the plan, or the calibration is of other devices.
+            those of the plan, it is not to be told which of its outputs the loss is, or the
+            calibration is of other devices.
     """
     with need_extra("jax", "running a plan"):
         import jax  # noqa: F401
@@ -53,20 +56,23 @@ def run(
     layout = layout_of(plan, graph)
     layout.check_even()
     proto = module_for(graph, plan).proto
-    values, notes = values_of(graph, source, arguments)
-    targets = dict(enumerate(graph.parameter_tensor.tolist()))
-    inputs = {tensor: number for number, tensor in targets.items()}
-    feeds = {
-        number: inputs[layout.taken_places[tensor]]
-        for number, tensor in enumerate(graph.outputs.tolist())
-        if tensor in layout.taken_places
-    }
+    function, positional, named = jax_function(source, arguments)
+    leaves_of(graph, source, positional, named)
+    pairing = Pairing.of(graph, layout.taken_places, function, positional, named)
+    feeds = pairing.feeds
+    values, notes = values_of(graph, source, arguments, feeds)
     if not feeds:
         notes.append("the model updates nothing: it is no training step, and all losses are equal")
-    loss = _loss(graph, feeds)
+    stale = pairing.stale(graph)
+    if stale:
+        more = f" and {len(stale) - 3} more" if len(stale) > 3 else ""
+        notes.append(
+            f"the step returns no new {', '.join(stale[:3])}{more}: each begins with the old ones"
+        )
+    loss_output = pairing.loss(graph, loss)
     timed = None if calibration is None else on_machine(calibration, plan, kind, where)
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else -1.0
-    request = {**layout.to_json(), "feeds": feeds, "loss": loss}
+    request = {**layout.to_json(), "feeds": feeds, "loss": loss_output}
     given = (request, proto, values, steps, kind)
     found = with_devices(train, kind, layout.devices, given)
     expected = layout.expected()
@@ -88,16 +94,19 @@ def run(
         memory=(found["peak_bytes"],) * layout.devices,
         predicted_memory=(held,) * layout.devices,
         load=load,
+        states=_states(graph, found) if feeds else None,
+        loss=pairing.words(loss_output),
         notes=(*notes, *layout.notes, *_zero_note(layout)),
     )
 
 
 def values_of(
-    graph: Graph, source: str, arguments: str | None
+    graph: Graph, source: str, arguments: str | None, feeds: Mapping[int, int]
 ) -> tuple[list[np.ndarray], list[str]]:
     """Return the arguments of a step as arrays, in the order of the graph's inputs, and notes.
 
-    Arguments that are shapes get values: normal ones, and zeros where they are whole numbers.
+    Arguments that are shapes get values: normal ones; zeros where they are whole numbers or the
+    optimiser's, whose copies of weights are equal to them; ones where they are statistics.
 
     Raises:
         ParenvsError: they are not the arguments that the graph has.
@@ -105,16 +114,20 @@ def values_of(
     import jax
 
     _, positional, named = jax_function(source, arguments)
-    leaves = jax.tree.leaves((positional, named))
+    leaves = leaves_of(graph, source, positional, named)
     shapes = [graph.shape(tensor) for tensor in graph.parameter_tensor.tolist()]
-    if len(leaves) != len(shapes):
-        raise ParenvsError(
-            f"--args: {source} is of another model than the plan: {len(leaves)} arrays, and the "
-            f"plan's step has {len(shapes)}"
-        )
     random = np.random.default_rng(_SEED)
-    values, drawn = [], 0
-    for path, leaf, shape in zip(graph.paths, leaves, shapes, strict=True):
+    copied = masters(graph, feeds)
+    values: list[np.ndarray] = []
+    drawn = 0
+    for number, (path, leaf, shape) in enumerate(zip(graph.paths, leaves, shapes, strict=True)):
+        dtype = getattr(leaf, "dtype", None)
+        if dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+            is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
+            drawn += is_shape
+            key = np.zeros(shape, np.uint32) if is_shape else jax.random.key_data(leaf)
+            values.append(np.asarray(key))
+            continue
         if tuple(np.shape(leaf)) != shape:
             raise ParenvsError(
                 f"--args: {source} is of another model than the plan: {path or 'an input'} has the "
@@ -122,13 +135,39 @@ def values_of(
             )
         if isinstance(leaf, jax.ShapeDtypeStruct):
             drawn += 1
-            is_float = str(leaf.dtype) in _FLOATS
-            made = _SCALE * random.standard_normal(shape) if is_float else np.zeros(shape)
+            role = graph.parameter_role[number]
+            made = np.zeros(shape)  # whole numbers, and the optimiser's arrays
+            if role == Role.STATISTICS:
+                made = np.ones(shape)  # of variances, too
+            elif role != Role.OPTIMISER and str(leaf.dtype) in _FLOATS:
+                made = _SCALE * random.standard_normal(shape)
             values.append(np.asarray(made).astype(leaf.dtype))
         else:
             values.append(np.asarray(leaf))
-    notes = [f"{drawn} arguments are shapes, and were given values"] if drawn else []
-    return values, notes
+    for number, weight in copied.items():
+        if isinstance(leaves[number], jax.ShapeDtypeStruct):
+            values[number] = values[weight].astype(values[number].dtype)
+    if not drawn:
+        return values, []
+    more = "; the optimiser's are zeros" if Role.OPTIMISER in graph.parameter_role else ""
+    return values, [f"{drawn} arguments are shapes, and were given values{more}"]
+
+
+def leaves_of(graph: Graph, source: str, positional: Any, named: Any) -> list[Any]:
+    """Return the arrays or shapes of arguments.
+
+    Raises:
+        ParenvsError: they are not as many as the graph has inputs.
+    """
+    import jax
+
+    leaves = jax.tree.leaves((positional, named))
+    if len(leaves) != len(graph.parameter_tensor):
+        raise ParenvsError(
+            f"--args: {source} is of another model than the plan: {len(leaves)} arrays, and the "
+            f"plan's step has {len(graph.parameter_tensor)}"
+        )
+    return leaves
 
 
 def train(
@@ -146,7 +185,19 @@ def train(
         return [jax.NamedSharding(mesh, partition_spec(tuple(spec))) for spec in specs]
 
     single = jax.jit(call, keep_unused=True)
-    losses, seconds = _curve(single, [jax.device_put(x, own[0]) for x in values], steps, request)
+    state = sorted(request["feeds"].values())
+
+    def alone(values: Sequence[np.ndarray]) -> tuple[list[float], list[float], dict[int, Any]]:
+        given = [jax.device_put(x, own[0]) for x in values]
+        losses, seconds = _curve(single, given, steps, request)
+        return losses, seconds, {number: np.asarray(given[number]) for number in state}
+
+    losses, seconds, wanted = alone(values)
+    moved = [
+        nudged(x, number) if number in state and str(x.dtype) in _FLOATS else x
+        for number, x in enumerate(values)
+    ]
+    again = alone(moved)[2]
     placed = sharded(request["inputs"])
     jitted = jax.jit(
         call,
@@ -162,6 +213,10 @@ def train(
     return {
         "losses": curve,
         "single": losses,
+        "start": {number: np.asarray(values[number]) for number in state},
+        "wanted": wanted,
+        "again": again,
+        "state": {number: np.asarray(first[number]) for number in state},
         "step": taken,
         "single_step": seconds,
         "traffic": {
@@ -195,17 +250,14 @@ def _curve(
     return losses, seconds[1:]
 
 
-def _loss(graph: Graph, feeds: dict[int, int]) -> int:
-    """The number of the output that is the loss: the first single number that updates nothing.
-
-    Raises:
-        ParenvsError: there is none.
-    """
-    for number, tensor in enumerate(graph.outputs.tolist()):
-        if number not in feeds and graph.shape(tensor) == ():
-            return number
-    raise ParenvsError(
-        f"{shown(graph.name)}: the step returns no loss (a single number); return it, and plan anew"
+def _states(graph: Graph, found: dict[str, Any]) -> States:
+    """The state that both runs end with, by name."""
+    names = [path or f"input {number}" for number, path in enumerate(graph.paths)]
+    return States.of(
+        *(
+            {names[number]: value for number, value in found[key].items()}
+            for key in ("start", "wanted", "again", "state")
+        )
     )
 
 

@@ -26,6 +26,7 @@ def run(
     kind: str = "cpu",
     meet: str = "127.0.0.1:0",
     seconds: float = 60.0,
+    loss: str | None = None,
 ) -> Run:
     """Run a plan in local processes of PyTorch, or on virtual devices of JAX, and compare.
 
@@ -40,6 +41,7 @@ def run(
         kind: ``"cpu"`` or ``"cuda"``.
         meet: where processes meet, see ``parenvs.clock.processes.together``.
         seconds: in which they have to meet.
+        loss: which output of a JAX step the loss is, where several may be.
 
     Raises:
         ParenvsError: the plan cannot be run, or not on as many devices; it is of another model, or
@@ -53,7 +55,9 @@ def run(
         from parenvs.clock.runs import jax
 
         check_processes(plan, processes, plan.cluster.devices)
-        return jax.run(file, plan, source, arguments, steps, known, kind, where)
+        return jax.run(file, plan, source, arguments, steps, known, kind, where, loss)
+    if loss is not None:
+        raise ParenvsError(f"--loss {loss}: a PyTorch module has one loss; leave it out")
     with need_extra("torch", "running a plan"):
         from parenvs.clock.runs import torch
     found, expected = of_plan(plan, None, known, kind, where)
@@ -78,6 +82,7 @@ def run(
         memory=tuple(float(x["peak_bytes"]) for x in answers),
         predicted_memory=expected.memory,
         load=load,
+        states=torch.states(answers),
         notes=expected.notes,
     )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from parenvs.clock.kernels import check_device, wait_for
 from parenvs.clock.layers import layer_modules
 from parenvs.clock.processes import MEET_SECONDS, together
+from parenvs.clock.runs.comparison import States, moved_apart, nudged
 from parenvs.clock.runs.counting import Meter, nbytes
 from parenvs.errors import ParenvsError, shown
 from parenvs.exports.parallel import Parallel
@@ -56,7 +59,10 @@ def start(
 
     Returns:
         By rank: ``losses``, ``single`` (losses on one device, of the first process), seconds of
-        each step as ``step`` and of its update as ``update``, ``single_seconds``, ``traffic`` and
+        each step as ``step`` and of its update as ``update``, ``single_seconds``, ``state``: what
+        the process has of weights and the optimiser's arrays after the steps, whole ones, by name;
+        ``start``, ``wanted`` and ``again``, of the first process, those of one device: before the
+        steps, after them, and after them from weights that were ``nudged``; ``traffic`` and
         ``peak_bytes`` of one more step.
 
     Raises:
@@ -173,6 +179,10 @@ def train(
         wait()
         step.append(done - begin)
         update.append(time.perf_counter() - done)
+    found["state"] = _state(
+        [(part.name_of(name), x) for part in parallel.parts for name, x in part.named_parameters()],
+        optimiser,
+    )
     optimiser.zero_grad()
     states = [
         x for state in optimiser.state.values() for x in state.values()
@@ -269,9 +279,33 @@ def _single(
     adam: bool,
     kind: str,
 ) -> dict[str, Any]:
-    """Train on one device, micro-batch by micro-batch, from the same weights on."""
-    import copy
+    """Train on one device, micro-batch by micro-batch, from the same weights on, and once more."""
+    given = (loss, batch, micro_batches, steps, adam, kind)
+    again = copy.deepcopy(module)
+    with torch.no_grad():
+        for number, parameter in enumerate(again.parameters()):
+            moved = nudged(parameter.detach().float().numpy(), number)
+            parameter.copy_(torch.from_numpy(moved))
+    first = _alone(module, *given)
+    return {
+        "single": first["losses"],
+        "single_seconds": first["seconds"][1:],
+        "start": first["start"],
+        "wanted": first["state"],
+        "again": _alone(again, *given)["state"],
+    }
 
+
+def _alone(
+    module: nn.Module,
+    loss: Any,
+    batch: Sequence[torch.Tensor],
+    micro_batches: int,
+    steps: int,
+    adam: bool,
+    kind: str,
+) -> dict[str, Any]:
+    """Losses, seconds and state of steps on one device."""
     own = copy.deepcopy(module).to(kind)
     torch.manual_seed(_SEED)
     optimiser = _optimiser(list(own.parameters()), adam)
@@ -290,7 +324,51 @@ def _single(
         seconds.append(time.perf_counter() - begin)
         optimiser.step()
         losses.append(total)
-    return {"single": losses, "single_seconds": seconds[1:]}
+    state = _state(own.named_parameters(), optimiser)
+    start = dict.fromkeys(state, np.zeros(())) | _state(module.named_parameters())
+    start = {name: np.broadcast_to(start[name], x.shape) for name, x in state.items()}
+    return {"losses": losses, "seconds": seconds, "start": start, "state": state}
+
+
+def _state(
+    named: Iterable[tuple[str, torch.Tensor]], optimiser: torch.optim.Optimizer | None = None
+) -> dict[str, np.ndarray]:
+    """Weights that are trained and the optimiser's arrays of them, whole ones, by name.
+
+    All processes that share them have to ask.
+    """
+    found = {}
+    for name, parameter in named:
+        if not parameter.requires_grad:
+            continue
+        held = {} if optimiser is None else optimiser.state.get(parameter, {})
+        for key, value in (("", parameter), *held.items()):
+            if isinstance(value, torch.Tensor):
+                whole = value.detach()
+                whole = whole.full_tensor() if isinstance(whole, DTensor) else whole
+                array = whole.float() if whole.dtype.is_floating_point else whole
+                found[f"{name} {key}".strip()] = array.cpu().numpy().copy()
+    return found
+
+
+def states(answers: Sequence[dict[str, Any]]) -> States | None:
+    """Compare what processes have of the state with that of one device; see ``start``."""
+    first = answers[0]
+    if "wanted" not in first:
+        return None
+    found: dict[str, np.ndarray] = {}
+    for answer in answers:
+        for name, value in answer["state"].items():
+            if name not in first["wanted"]:
+                continue
+            # of processes that hold the same weight, the one that is furthest off
+            wanted, start = first["wanted"][name], first["start"][name]
+            if name in found and moved_apart(value, wanted, start) <= moved_apart(
+                found[name], wanted, start
+            ):
+                continue
+            found[name] = value
+    return States.of(first["start"], first["wanted"], first["again"], found)
 
 
 def _optimiser(parameters: list[nn.Parameter], adam: bool) -> torch.optim.Optimizer:

@@ -1,0 +1,322 @@
+"""Which outputs of a JAX training step are its new state, and which one is its loss.
+
+Outputs and inputs are trees. A part of the outputs is the new state of the part of the inputs that
+has the same tree, shapes and element types: whole parts first, those that the flow of data tells
+of, then those at the same place. What is left, single arrays, is told by the flow of data: an
+update is made of what it takes the place of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.graph.graph import Graph, Role
+from parenvs.graph.proto import ELEMENT_TYPES, FLOATING
+
+_LOSS = "loss"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a tree.
+
+    Attributes:
+        path: keys that lead to it.
+        tree: its structure, without what its leaves are.
+        types: (L,) shape and element type of each leaf.
+        leaves: (L,) numbers of its leaves in the whole tree.
+    """
+
+    path: tuple[str, ...]
+    tree: Any
+    types: tuple[tuple[Any, ...], ...]
+    leaves: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """What a step's outputs are.
+
+    Attributes:
+        feeds: number of an output -> number of the input that is fed with it in the next step.
+        names: (O,) path of each output, like ``1/loss``.
+    """
+
+    feeds: dict[int, int]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        taken: Mapping[int, int],
+        function: Any,
+        positional: Sequence[Any],
+        named: Mapping[str, Any],
+    ) -> Pairing:
+        """Pair the outputs of a function with its arguments.
+
+        Args:
+            graph: the step that was read of it.
+            taken: tensor of an output -> tensor of the input whose place it takes, by the flow of
+                data.
+            function: the function.
+            positional: its arguments, arrays or shapes.
+            named: likewise, by name.
+        """
+        import jax
+
+        jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
+        lowered = jitted.lower(*positional, **named)
+        outputs = graph.outputs.tolist()
+        number_of = {tensor: k for k, tensor in enumerate(graph.parameter_tensor.tolist())}
+        told = {k: number_of[taken[x]] for k, x in enumerate(outputs) if x in taken}
+        given, made = list(parts(lowered.args_info)), list(parts(lowered.out_info))
+        if len(made[0].leaves) != len(outputs) or len(given[0].leaves) != len(number_of):
+            return cls(told, tuple(map(str, range(len(outputs)))))
+        feeds = _paired(made, given, told)
+        for output, number in told.items():
+            if output not in feeds and number not in feeds.values():
+                feeds[output] = number
+        _add_singles(graph, feeds)
+        names = [""] * len(outputs)
+        for part in made:
+            if len(part.leaves) == 1:
+                names[part.leaves[0]] = "/".join(part.path)
+        places = {part.leaves[0]: part.path[1:] for part in given if len(part.leaves) == 1}
+        _add_scalars(graph, feeds, names, places)
+        return cls(feeds, tuple(names))
+
+    def stale(self, graph: Graph) -> list[str]:
+        """Return the paths of weights and states that no output gives anew."""
+        fed = set(self.feeds.values())
+        return [
+            graph.paths[number]
+            for number, role in enumerate(graph.parameter_role.tolist())
+            if number not in fed and role in (Role.OPTIMISER, Role.STATISTICS)
+        ]
+
+    def loss(self, graph: Graph, asked: str | None = None) -> int:
+        """Return the number of the output that is the loss: a floating number that is no state.
+
+        Args:
+            graph: the step.
+            asked: its path, if the user gave one.
+
+        Raises:
+            ParenvsError: there is none, there are several, or none of the name that was asked for.
+        """
+        found = {self.names[k]: k for k in _losses(graph, self.feeds)}
+        if asked is not None:
+            if asked not in found:
+                raise ParenvsError(
+                    f"--loss {shown(asked)}: no output that may be the loss"
+                    f"{did_you_mean(asked, found)}; such are: {', '.join(found) or 'none'}"
+                )
+            return found[asked]
+        likely = [name for name in found if name.split("/")[-1].lower() == _LOSS]
+        if len(found) == 1 or len(likely) == 1:
+            return found[likely[0]] if len(likely) == 1 else next(iter(found.values()))
+        if not found:
+            raise ParenvsError(
+                f"{shown(graph.name)}: the step returns no loss (a single floating number that is "
+                "no new state); return it, and plan anew"
+            )
+        names = ", ".join(found)
+        raise ParenvsError(
+            f"{shown(graph.name)}: {len(found)} outputs may be the loss: {names}; name it: --loss "
+            f"{next(iter(found))}"
+        )
+
+    def words(self, output: int) -> str:
+        """Say which output it is."""
+        return f"output {self.names[output]}" if self.names[output] else "the output"
+
+
+def _losses(graph: Graph, feeds: Mapping[int, int]) -> list[int]:
+    """The outputs that may be the loss: floating numbers that are no new state."""
+    return [
+        k
+        for k, tensor in enumerate(graph.outputs.tolist())
+        if k not in feeds
+        and graph.shape(tensor) == ()
+        and int(graph.element_type[tensor]) in FLOATING
+    ]
+
+
+def masters(graph: Graph, feeds: Mapping[int, int]) -> dict[int, int]:
+    """Return the inputs that are wider copies of weights, and the weights that are cast of them.
+
+    Args:
+        graph: the step.
+        feeds: number of an output -> number of the input that it feeds.
+
+    Returns:
+        Number of the copy -> number of the weight.
+    """
+    place = {tensor: k for k, tensor in enumerate(graph.outputs.tolist())}
+    found = {}
+    for number, opcode in enumerate(graph.opcode.tolist()):
+        if graph.opcodes[opcode] != "convert":
+            continue
+        source = place.get(int(graph.operands[graph.operand_offset[number]]))
+        result = place.get(int(graph.results[graph.result_offset[number]]))
+        if source is not None and result is not None and {source, result} <= feeds.keys():
+            copy, weight = feeds[source], feeds[result]
+            roles = [graph.parameter_role[k] for k in (copy, weight)]
+            if roles == [Role.OPTIMISER, Role.VARIABLE]:
+                found[copy] = weight
+    return found
+
+
+def parts(tree: Any, path: tuple[str, ...] = ()) -> Iterator[Part]:
+    """Yield a tree and all its parts, the largest first; ``leaves`` count from its first leaf."""
+    import jax
+
+    start = 0
+
+    def walk(node: Any, path: tuple[str, ...]) -> Iterator[Part]:
+        nonlocal start
+        leaves, structure = jax.tree.flatten(node)
+        types = tuple((tuple(x.shape), str(x.dtype)) for x in leaves)
+        yield Part(path, structure, types, tuple(range(start, start + len(leaves))))
+        inner, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
+        if len(inner) == 1 and not inner[0][0]:
+            start += len(leaves)
+            return
+        for keys, child in inner:
+            yield from walk(child, (*path, *map(_key, keys)))
+
+    yield from walk(tree, path)
+
+
+def _key(key: Any) -> str:
+    """A key of a path as a word."""
+    for name in ("key", "idx", "name"):
+        if hasattr(key, name):
+            return str(getattr(key, name))
+    return str(key)
+
+
+def _paired(made: list[Part], given: list[Part], told: Mapping[int, int]) -> dict[int, int]:
+    """Pair parts of the outputs with parts of the inputs that have their tree.
+
+    Args:
+        made: of the outputs, the largest first.
+        given: of the inputs.
+        told: what the flow of data tells.
+    """
+    by_tree: dict[Any, list[Part]] = {}
+    for part in given:
+        if len(part.leaves) > 1 and part.path:
+            by_tree.setdefault((str(part.tree), part.types), []).append(part)
+    feeds: dict[int, int] = {}
+    used: set[int] = set()
+    owners = {number: output for output, number in told.items()}
+    for part in made:
+        if len(part.leaves) < 2 or any(leaf in feeds for leaf in part.leaves):
+            continue
+        best: tuple[Any, ...] = ()
+        for order, other in enumerate(by_tree.get((str(part.tree), part.types), ())):
+            pairs = list(zip(part.leaves, other.leaves, strict=True))
+            if used & set(other.leaves) or any(
+                owners.get(number, output) != output or told.get(output, number) != number
+                for output, number in pairs
+            ):
+                continue
+            agreed = sum(told.get(output) == number for output, number in pairs)
+            at = other.path[1:]  # behind positional or keyword arguments
+            rank = (agreed, at[-1:] == part.path[-1:], -len(at), -order)
+            if not best or rank > best[0]:
+                best = rank, pairs
+        if best:
+            feeds.update(best[1])
+            used |= {number for _, number in best[1]}
+    return feeds
+
+
+def _add_singles(graph: Graph, feeds: dict[int, int]) -> None:
+    """Pair counters and random keys: whole numbers made of the only input of their type."""
+    inputs, outputs = graph.parameter_tensor.tolist(), graph.outputs.tolist()
+    for output, tensor in enumerate(outputs):
+        if output in feeds or int(graph.element_type[tensor]) in FLOATING:
+            continue
+        if ELEMENT_TYPES[int(graph.element_type[tensor])][0] == "pred":
+            continue
+        same = [
+            number
+            for number, other in enumerate(inputs)
+            if number not in feeds.values()
+            and _type(graph, other) == _type(graph, tensor)
+            and graph.parameter_role[number] != Role.BATCH
+        ]
+        same = [number for number in same if _made_of(graph, tensor, inputs[number])]
+        if len(same) == 1:
+            feeds[output] = same[0]
+
+
+def _add_scalars(
+    graph: Graph,
+    feeds: dict[int, int],
+    names: Sequence[str],
+    places: Mapping[int, tuple[str, ...]],
+) -> None:
+    """Pair floating numbers like a loss scale, of equal name or place, if a loss is left over.
+
+    Args:
+        graph: the step.
+        feeds: what is paired already.
+        names: (O,) paths of the outputs.
+        places: paths of the inputs, by number.
+    """
+    inputs, outputs = graph.parameter_tensor.tolist(), graph.outputs.tolist()
+    free = [
+        number
+        for number, tensor in enumerate(inputs)
+        if number not in feeds.values() and graph.parameter_role[number] != Role.BATCH
+    ]
+    for output in _losses(graph, feeds):
+        if len(_losses(graph, feeds)) < 2 or names[output].split("/")[-1].lower() == _LOSS:
+            continue
+        same = [
+            number
+            for number in free
+            if _type(graph, inputs[number]) == _type(graph, outputs[output])
+            and (
+                "/".join(places.get(number, ())) == names[output]
+                or graph.paths[number].split("/")[-1] == names[output].split("/")[-1]
+            )
+            and _made_of(graph, outputs[output], inputs[number])
+        ]
+        if len(same) == 1:
+            feeds[output] = same[0]
+            free.remove(same[0])
+
+
+def _type(graph: Graph, tensor: int) -> tuple[Any, ...]:
+    """Shape and element type."""
+    return (*graph.shape(tensor), int(graph.element_type[tensor]))
+
+
+def _made_of(graph: Graph, tensor: int, source: int) -> bool:
+    """Whether a tensor is computed of another, by the instructions of the graph."""
+    maker = {
+        int(result): number
+        for number in range(len(graph.opcode))
+        for result in graph.results[graph.result_offset[number] : graph.result_offset[number + 1]]
+    }
+    seen, waiting = {tensor}, [tensor]
+    while waiting:
+        one = waiting.pop()
+        if one == source:
+            return True
+        if one in maker:
+            number = maker[one]
+            first, end = graph.operand_offset[number : number + 2].tolist()
+            fresh = set(graph.operands[first:end].tolist()) - seen
+            seen |= fresh
+            waiting += fresh
+    return False

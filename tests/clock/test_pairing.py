@@ -1,0 +1,232 @@
+"""Which output of a JAX step feeds which input, and which is the loss; what a run finds."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cases import slow
+from commands import caller
+
+from parenvs.clock.runs.comparison import Run, States, apart, moved_apart, nudged
+from parenvs.clock.timer import Timing
+from parenvs.errors import ParenvsError
+
+jax = pytest.importorskip("jax", reason="extra jax")
+
+import jax_steps  # noqa: E402
+
+from parenvs import from_jax  # noqa: E402
+from parenvs.clock.runs import jax as runs  # noqa: E402
+from parenvs.clock.runs.pairing import Pairing  # noqa: E402
+from parenvs.graph.flow import Flow  # noqa: E402
+from parenvs.graph.training import find_updates  # noqa: E402
+
+
+def paired(function, arguments):
+    graph = from_jax(function, *arguments)
+    taken = {update.output: update.source for update in find_updates(Flow(graph))}
+    return graph, Pairing.of(graph, taken, function, arguments, {})
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", list(jax_steps.STEPS))
+def test_pairing__feeds_all_state_and_names_the_loss(name):
+    function, arguments, feeds, loss = jax_steps.STEPS[name]
+    graph, found = paired(function, arguments)
+    assert found.feeds == feeds
+    assert found.loss(graph) == loss and found.stale(graph) == []
+
+
+@pytest.mark.thorough
+def test_loss__is_refused_where_it_is_not_to_be_told():
+    graph, found = paired(jax_steps.two_losses, jax_steps.STEPS["adam"][1])
+    with pytest.raises(ParenvsError, match="2 outputs may be the loss: 2, 3; name it: --loss 2"):
+        found.loss(graph)
+    assert found.loss(graph, "3") == 11 and found.words(11) == "output 3"
+    with pytest.raises(ParenvsError, match="--loss '4': no output that may be the loss"):
+        found.loss(graph, "4")
+    graph, found = paired(jax_steps.no_loss, jax_steps.STEPS["adam"][1])
+    with pytest.raises(ParenvsError, match="returns no loss"):
+        found.loss(graph)
+    graph, found = paired(jax_steps.train_state, jax_steps.STEPS["train_state"][1])
+    assert found.loss(graph, "1/twice") == 12 and found.words(11) == "output 1/loss"
+
+
+STEP = """
+import jax, jax.numpy as jnp
+S = jax.ShapeDtypeStruct
+def step(half, wide, moment, x):
+    loss, grads = jax.value_and_grad(lambda w: jnp.mean((x @ w).astype(jnp.float32) ** 2))(half)
+    moment = 0.9 * moment + grads.astype(jnp.float32)
+    wide = wide - 0.1 * moment
+    return wide.astype(jnp.bfloat16), wide, moment, loss
+def args():
+    return (S((8, 4), jnp.bfloat16), S((8, 4), jnp.float32), S((8, 4), jnp.float32),
+            S((16, 8), jnp.bfloat16))
+"""
+
+
+@pytest.mark.thorough
+def test_values__of_the_optimiser_are_zeros_and_copies_of_weights(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_half.py").write_text(STEP)
+    from parenvs.graph.python_source import graph_of
+
+    graph = graph_of("own_half.py:step", "args")
+    feeds = {0: 0, 1: 1, 2: 2}
+    (half, wide, moment, x), notes = runs.values_of(
+        graph, "own_half.py:step", "args", feeds
+    )  # fmt: skip
+    assert half.any() and x.any() and not moment.any()
+    np.testing.assert_array_equal(wide.astype(half.dtype), half)
+    assert notes == ["4 arguments are shapes, and were given values; the optimiser's are zeros"]
+
+
+def run(**changes):
+    timing = Timing.of([1.0])
+    given = Run("p", "w", 2, (2.0, 1.0), (2.0, 1.0), timing, timing, None, {}, (), (), 0.0)
+    return replace(given, **changes)
+
+
+def test_comparison__lets_nothing_pass_that_is_not_finite():
+    assert apart(1.0, 1.0) == 0 and apart(1.1, 1.0) == pytest.approx(0.1)
+    for bad in (math.nan, math.inf, -math.inf):
+        assert apart(bad, 1.0) == apart(1.0, bad) == apart(bad, bad) == math.inf
+        one, start = np.array([1.0, bad]), np.zeros(2)
+        assert moved_apart(one, one, start) == math.inf
+        assert not run(losses=(2.0, bad)).agrees and not run(single=(2.0, bad)).agrees
+        assert "step 1: nothing can be compared" in run(losses=(2.0, bad)).faults[0]
+        both = run(losses=(bad, 1.0), single=(bad, 1.0))
+        assert not both.agrees and "on one device" in both.faults[0]
+        assert json.loads(json.dumps(both.to_json(), allow_nan=False))["losses"][0] is None
+    assert run().agrees and run().faults == ()
+    assert not run(losses=(2.0,)).agrees and not run(losses=(), single=()).agrees
+    assert "1.0e-02, and 0.001 is allowed" in run(losses=(2.0, 1.01)).faults[0]
+
+
+def test_states__are_compared_by_their_change():
+    start = {"w": np.ones(4), "n": np.zeros((), np.int32), "s": np.ones(3, np.float32)}
+    wanted = {"w": np.full(4, 1.1), "n": np.int32(3), "s": np.ones(3, np.float32)}
+    again = {"w": np.full(4, 1.1001), "n": np.int32(3), "s": np.ones(3, np.float32)}
+    same = States.of(start, wanted, again, wanted)
+    assert same.agrees and same.arrays == 3 and same.still == ("s",)
+    assert "no step changes s" in same.text()
+    for other, worst, difference in (
+        ({"w": start["w"]}, "w", 1.0),  # its gradient was dropped
+        ({"w": np.full(4, np.nan)}, "w", math.inf),
+        ({"n": np.int32(2)}, "n", math.inf),
+        ({"s": np.full(3, 2, np.float32)}, "s", 1e6),
+    ):
+        found = States.of(start, wanted, again, wanted | other)
+        assert not found.agrees and found.worst == worst
+        assert found.difference == pytest.approx(difference)
+    missing = States.of(start, wanted, again, {"w": wanted["w"], "s": wanted["s"]})
+    assert not missing.agrees and missing.worst == "n"
+    noisy = States.of(start, wanted, again | {"w": start["w"]}, wanted | {"w": start["w"]})
+    assert noisy.agrees and noisy.untold == 1  # rounding alone moves it as far
+    moved = nudged(np.ones(100, np.float32), 0)
+    assert moved.dtype == np.float32 and 0 < abs(moved - 1).max() < 1e-6
+
+
+MODEL = """
+from jax_steps import *
+def arguments():
+    return PARAMS, STATE, BATCH
+"""
+
+
+def faulty(kind):
+    """``_curve`` with a fault in the run of the plan, the third: as if the plan were run so."""
+    curve, calls = runs._curve, []
+
+    def run_with(step, values, steps, request):
+        calls.append(1)
+        if len(calls) == 3:
+            feeds = dict(request["feeds"])
+            if kind == "dropped gradient":  # the weight is as it was after every step
+                feeds = {output: n for output, n in feeds.items() if n != 0}
+            elif kind == "stale state":
+                feeds = {output: n for output, n in feeds.items() if n != 4}
+            elif kind == "stale counter":
+                feeds = {output: n for output, n in feeds.items() if n != 3}
+            elif kind == "wrong plan":
+                feeds = feeds | {4: feeds[7], 7: feeds[4]}
+            elif kind == "not finite":
+                values[1] = values[1] * math.nan
+            request = request | {"feeds": feeds}
+        return curve(step, values, steps, request)
+
+    return run_with
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("", ""),
+        ("dropped gradient", "a differs from that of one device by"),
+        *slow(
+            ("stale state", "mu/a differs from that of one device by"),
+            ("stale counter", "count differs from that of one device by"),
+            ("wrong plan", "differs from that of one device by"),
+            ("not finite", "the loss of the plan is nan in step 0"),
+        ),
+    ],
+)
+def test_train__finds_what_differs_from_one_device(monkeypatch, kind, words):
+    function, arguments, feeds, loss = jax_steps.STEPS["adam"]
+    graph = from_jax(function, *arguments)
+    proto = jax.jit(function, keep_unused=True).lower(*arguments)
+    proto = proto.compiler_ir("hlo").as_serialized_hlo_module_proto()
+    random = np.random.default_rng(0)
+    values = [
+        np.zeros(graph.shape(t), "int32" if number == 3 else "float32")
+        if 3 <= number < 10
+        else random.normal(size=graph.shape(t)).astype("float32")
+        for number, t in enumerate(graph.parameter_tensor.tolist())
+    ]
+    request = {
+        "mesh": [["data", 1]],
+        "inputs": [(None,) * x.ndim for x in values],
+        "outputs": [(None,) * len(graph.shape(t)) for t in graph.outputs.tolist()],
+        "donated": (),
+        "feeds": feeds,
+        "loss": loss,
+    }
+    if kind:
+        monkeypatch.setattr(runs, "_curve", faulty(kind))
+    found = runs.train(request, proto, values, 3, "cpu")
+    ran = run(
+        losses=tuple(found["losses"]),
+        single=tuple(found["single"]),
+        states=runs._states(graph, found),
+    )
+    assert ran.states.arrays == 10
+    if kind:
+        assert not ran.agrees and words in "; ".join(ran.faults), ran.faults
+    else:
+        assert ran.agrees and ran.states.difference < 1e-3 and ran.states.still == ()
+
+
+@pytest.mark.slow
+def test_run__says_which_output_the_loss_is_and_refuses_what_is_not_finite(
+    monkeypatch, capfd, tmp_path
+):
+    (tmp_path / "own_steps.py").write_text(MODEL)
+    call = caller(monkeypatch, capfd, tmp_path)
+    for name, status, words in (
+        ("adam", 0, "losses (output 2) of 3 steps"),
+        ("not_finite", 2, "the loss on one device is nan in step 0"),
+        ("two_losses", 2, "2 outputs may be the loss: 2, 3; name it: --loss 2"),
+    ):
+        common = (f"own_steps.py:{name}", "--args", "arguments")
+        task = ("--task", "partition", "--scope", "inputs", "--devices", 2)
+        assert call("plan", *common, *task, "--out", "p.json")[0] == 0
+        found, out, err = call("run", "p.json", *common, "--steps", 2)
+        assert found == status and words in out + err
+        if name == "adam":
+            assert "state after the last step: 10 arrays" in out and "no step changes" not in out
+    status, out, err = call("run", "p.json", *common, "--steps", 2, "--loss", "3")
+    assert status == 0 and "losses (output 3)" in out

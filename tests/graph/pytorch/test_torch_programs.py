@@ -1,0 +1,58 @@
+"""Modules of architectures of many kinds: each input has the role that was written down first."""
+
+import pytest
+from cases import slow
+
+torch = pytest.importorskip("torch", "2.9", reason="extra torch")
+pytest.importorskip("jax", reason="extra jax")
+
+from torch_agreement import agreement  # noqa: E402
+from torch_programs import PROGRAMS  # noqa: E402
+
+from parenvs.graph.graph import Role  # noqa: E402
+from parenvs.graph.pytorch.read import lower_module  # noqa: E402
+
+FIRST = ("bootstrapped", "adapted", "balanced experts")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [*FIRST, *slow(*(x for x in PROGRAMS if x not in FIRST))])
+def test_roles__are_those_stated_by_hand(name):
+    torch.manual_seed(0)
+    make, samples, truth = PROGRAMS[name]
+    module, inputs = make()
+    graph = lower_module(module, inputs).graph()
+    wrong = {}
+    for path, role in zip(graph.paths, map(Role, graph.parameter_role.tolist()), strict=True):
+        if path.startswith(("m/", "v/")):
+            owner = path[2:]
+            assert role == Role.OPTIMISER
+            wanted = Role.VARIABLE  # only what is trained has moments
+        elif path in ("count", "key"):
+            owner, wanted = "", Role.SCALAR
+        else:
+            owner, wanted = path, role
+        told = [
+            r for prefix, r in truth.items() if owner == prefix or owner.startswith(prefix + "/")
+        ]
+        found = told[0] if told else Role.SCALAR
+        if found != wanted:
+            wrong[path] = (role, found)
+    assert wrong == {} and graph.batch_size == samples
+    trained = {p.data_ptr(): p.nbytes for n, p in module.named_parameters() if _is(truth, n)}
+    assert graph.parameter_bytes == sum(trained.values())
+
+
+def _is(truth, name):
+    path = name.replace(".", "/")
+    return any(r == Role.VARIABLE and (path + "/").startswith(x + "/") for x, r in truth.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_program__computes_as_pytorch_does(name):
+    torch.manual_seed(0)
+    module, inputs = PROGRAMS[name][0]()
+    found = agreement(module, inputs)
+    assert found.loss_error < 1e-12 and found.gradient_error < 1e-8, found
+    assert found.statistics_error < 1e-12

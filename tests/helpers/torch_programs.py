@@ -1,0 +1,291 @@
+"""PyTorch modules of architectures of many kinds, with the truth about them, written by hand.
+
+A case is a module, its inputs, the samples of a batch, and the role of every parameter, buffer and
+input that the loss needs: by path, a prefix stands for all below it.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from parenvs.graph.graph import Role
+
+V, FR, ST, BA, SC = Role.VARIABLE, Role.FROZEN, Role.STATISTICS, Role.BATCH, Role.SCALAR
+
+
+class GraphNet(nn.Module):
+    """Messages along edges, their means, and a readout of the nodes."""
+
+    def __init__(self):
+        super().__init__()
+        self.message, self.readout = nn.Linear(16, 8), nn.Linear(8, 3)
+
+    def forward(self, nodes, edges, labels):
+        source, target = edges
+        messages = self.message(torch.cat([nodes[source], nodes[target]], -1)).relu()
+        total = torch.zeros_like(nodes).index_add(0, target, messages)
+        degree = torch.zeros(len(nodes), dtype=nodes.dtype).index_add(
+            0, target, torch.ones_like(target, dtype=nodes.dtype)
+        )
+        return F.cross_entropy(self.readout(total / degree.clamp(min=1)[:, None]), labels)
+
+
+class ShiftedWindows(nn.Module):
+    """Attention in shifted windows, with a table of biases that an index buffer looks up."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.kv, self.proj = nn.Linear(8, 8), nn.Linear(8, 16), nn.Linear(8, 8)
+        self.table = nn.Parameter(torch.randn(9, 2))
+        self.register_buffer("index", torch.arange(16).reshape(4, 4) % 9)
+
+    def forward(self, images):
+        count, rows, columns, width = images.shape
+        x = torch.roll(images, (-1, -1), (1, 2))
+        x = (
+            x.view(count, rows // 2, 2, columns // 2, 2, width)
+            .transpose(2, 3)
+            .reshape(-1, 4, width)
+        )
+        q = self.q(x).view(-1, 4, 2, 4).transpose(1, 2)
+        k, v = self.kv(x).view(-1, 4, 2, 2, 4).permute(2, 0, 3, 1, 4)
+        scores = q @ k.transpose(-1, -2) / 2 + self.table[self.index].permute(2, 0, 1)
+        x = (scores.softmax(-1) @ v).transpose(1, 2).reshape(-1, 4, width)
+        return self.proj(x).square().mean()
+
+
+class Quantised(nn.Module):
+    """A codebook that gradients pass straight through, with both of its losses."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(8, 4), nn.Linear(4, 8)
+        self.codes = nn.Parameter(torch.randn(16, 4))
+
+    def forward(self, x):
+        hidden = self.encoder(x)
+        near = self.codes[torch.cdist(hidden, self.codes).argmin(-1)]
+        straight = hidden + (near - hidden).detach()
+        codebook = (near - hidden.detach()).square().mean()
+        commitment = (near.detach() - hidden).square().mean()
+        return (self.decoder(straight) - x).square().mean() + codebook + 0.25 * commitment
+
+
+class Bootstrapped(nn.Module):
+    """Two views: one is predicted, the other comes from a slow copy that no gradient reaches."""
+
+    def __init__(self):
+        super().__init__()
+        self.online, self.slow = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.predictor = nn.Linear(8, 8)
+
+    def forward(self, one, other):
+        with torch.no_grad():
+            target = F.normalize(self.slow(other), dim=-1)
+        found = F.normalize(self.predictor(self.online(one).relu()), dim=-1)
+        return 2 - 2 * (found * target).sum(-1).mean()
+
+
+class FourierOperator(nn.Module):
+    """Complex weights of the lowest frequencies beside a convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.spectrum = nn.Parameter(0.1 * torch.randn(6, 6, 3, dtype=torch.complex64))
+        self.local, self.head = nn.Conv1d(6, 6, 1), nn.Conv1d(6, 1, 1)
+
+    def forward(self, field, wanted):
+        low = torch.fft.rfft(field)[..., :3]
+        low = torch.einsum("bim,iom->bom", low, self.spectrum.to(low.dtype))
+        mixed = torch.fft.irfft(F.pad(low, (0, field.shape[-1] // 2 - 2)), n=field.shape[-1])
+        return F.mse_loss(self.head(F.gelu(mixed + self.local(field))), wanted)
+
+
+class StateSpace(nn.Module):
+    """A selective scan over time, written as a loop of PyTorch's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.steps = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.decay, self.skip = nn.Parameter(torch.rand(8)), nn.Parameter(torch.ones(8))
+        self.conv = nn.Conv1d(8, 8, 3, padding=2, groups=8)
+
+    def forward(self, x):
+        x = self.conv(self.inner(x).transpose(1, 2))[..., :-2].transpose(1, 2)
+        keep = (-F.softplus(self.steps(x)) * self.decay.exp()).exp()
+        state, made = torch.zeros_like(x[:, 0]), []
+        for t in range(x.shape[1]):
+            state = keep[:, t] * state + (1 - keep[:, t]) * x[:, t]
+            made.append(state + self.skip * x[:, t])
+        return torch.stack(made, 1).square().mean()
+
+
+class Capsules(nn.Module):
+    """Routing by agreement; the agreement sees no gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.votes = nn.Parameter(0.1 * torch.randn(6, 3, 4, 5))
+
+    def forward(self, x, labels):
+        votes = torch.einsum("bik,ijkl->bijl", x, self.votes)
+        agreed = torch.zeros(votes.shape[:3], dtype=x.dtype)
+        for _ in range(2):
+            capsule = (agreed.softmax(-1)[..., None] * votes).sum(1)
+            agreed = agreed + (votes.detach() * capsule[:, None]).sum(-1)
+        return F.multi_margin_loss(capsule.square().sum(-1), labels)
+
+
+class Speech(nn.Module):
+    """A spectrogram by a window that is a buffer, batch normalisation, a GRU in both directions."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("window", torch.hann_window(16))
+        self.norm, self.layer = (
+            nn.BatchNorm1d(9),
+            nn.GRU(9, 6, batch_first=True, bidirectional=True),
+        )
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, waves, labels):
+        spectrum = torch.stft(waves, 16, 8, window=self.window, return_complex=True)
+        x = self.norm(spectrum.abs().square().clamp(min=1e-6).log())
+        x, _ = self.layer(x.transpose(1, 2))
+        return F.cross_entropy(self.head(x.mean(1)), labels)
+
+
+class BalancedExperts(nn.Module):
+    """Two of four experts for each token; a buffer that counts the load steers who is chosen."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(8, 4, bias=False)
+        self.up, self.down = (
+            nn.Parameter(torch.randn(4, 8, 16)),
+            nn.Parameter(torch.randn(4, 16, 8)),
+        )
+        self.register_buffer("steer", torch.zeros(4))
+
+    def forward(self, x):
+        scores = self.gate(x).sigmoid()
+        chosen = (scores + self.steer).topk(2, -1).indices
+        mask = F.one_hot(chosen, 4).sum(1).to(x.dtype)
+        load = mask.mean(0)
+        self.steer.add_(0.001 * torch.sign(load.mean() - load))
+        hidden = torch.einsum("td,edf->tef", x, self.up).relu()
+        made = torch.einsum("tef,efd->ted", hidden, self.down)
+        return ((made * (scores * mask)[..., None]).sum(1) - x).square().mean()
+
+
+class Adapted(nn.Module):
+    """Whole numbers and scales of a frozen projection, with an adapter of two thin matrices."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("base", torch.randint(-8, 8, (8, 8)).to(torch.int8))
+        self.register_buffer("scales", torch.rand(8))
+        self.norm = nn.LayerNorm(8).requires_grad_(False)
+        self.a, self.b = nn.Linear(8, 2, bias=False), nn.Linear(2, 8, bias=False)
+
+    def forward(self, x):
+        x = self.norm(x)
+        base = F.linear(x, self.base.to(x.dtype) * self.scales[:, None])
+        return (base + self.b(self.a(x))).square().mean()
+
+
+class EarlyExit(nn.Module):
+    """A decoder with tied embeddings that leaves out its second layer where it is sure."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(32, 8)
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.head = nn.Linear(8, 32, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids, labels):
+        x = self.first(self.tokens(ids)).relu()
+        sure = x.detach().square().mean() > 1
+        x = torch.cond(sure, lambda x: x.clone(), lambda x: self.second(x).relu() + x, (x,))
+        return F.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
+
+
+class Critic(nn.Module):
+    """Spectral normalisation: a vector of the power iteration is kept from step to step."""
+
+    def __init__(self):
+        super().__init__()
+        norm = nn.utils.parametrizations.spectral_norm
+        self.first, self.second = norm(nn.Linear(8, 8)), norm(nn.Linear(8, 1))
+
+    def forward(self, real, made):
+        score = [self.second(F.leaky_relu(self.first(x))) for x in (real, made)]
+        return F.softplus(-score[0]).mean() + F.softplus(score[1]).mean()
+
+
+def _ids(*shape, below):
+    return torch.randint(0, below, shape)
+
+
+def _normalised(name):
+    return {f"{name}/bias": V, f"{name}/parametrizations/weight/original": V,
+            f"{name}/parametrizations/weight/0/_v": ST,
+            f"{name}/parametrizations/weight/0/_u": ST}  # fmt: skip
+
+
+PROGRAMS = {
+    "graph net": (
+        lambda: (GraphNet(), (torch.randn(7, 8), _ids(2, 12, below=7), _ids(7, below=3))), 7,
+        {"message": V, "readout": V, "nodes": BA, "edges": BA, "labels": BA},
+    ),
+    "shifted windows": (
+        lambda: (ShiftedWindows(), (torch.randn(3, 4, 4, 8),)), 3,
+        {"q": V, "kv": V, "proj": V, "table": V, "index": FR, "images": BA},
+    ),
+    "quantised": (
+        lambda: (Quantised(), (torch.randn(6, 8),)), 6,
+        {"encoder": V, "decoder": V, "codes": V, "x": BA},
+    ),
+    "bootstrapped": (
+        lambda: (Bootstrapped(), (torch.randn(6, 8), torch.randn(6, 8))), 6,
+        {"online": V, "predictor": V, "slow": FR, "one": BA, "other": BA},
+    ),
+    "Fourier operator": (
+        lambda: (FourierOperator(), (torch.randn(5, 6, 8), torch.randn(5, 1, 8))), 5,
+        {"spectrum": V, "local": V, "head": V, "field": BA, "wanted": BA},
+    ),
+    "state space": (
+        lambda: (StateSpace(), (torch.randn(3, 5, 8),)), 3,
+        {"inner": V, "steps": V, "decay": V, "skip": V, "conv": V, "x": BA},
+    ),
+    "capsules": (
+        lambda: (Capsules(), (torch.randn(5, 6, 4), _ids(5, below=3))), 5,
+        {"votes": V, "x": BA, "labels": BA},
+    ),
+    "speech": (
+        lambda: (Speech(), (torch.randn(4, 64), _ids(4, below=5))), 4,
+        {"window": FR, "norm/weight": V, "norm/bias": V, "norm/running_mean": ST,
+         "norm/running_var": ST, "norm/num_batches_tracked": SC, "layer": V, "head": V,
+         "waves": BA, "labels": BA},
+    ),
+    "balanced experts": (
+        lambda: (BalancedExperts(), (torch.randn(6, 8),)), 6,
+        {"gate": V, "up": V, "down": V, "steer": ST, "x": BA},
+    ),
+    "adapted": (
+        lambda: (Adapted(), (torch.randn(5, 8),)), 5,
+        {"base": FR, "scales": FR, "norm": FR, "a": V, "b": V, "x": BA},
+    ),
+    "early exit": (
+        lambda: (EarlyExit(), (_ids(3, 6, below=32), _ids(3, 6, below=32))), 3,
+        {"tokens": V, "first": V, "second": V, "ids": BA, "labels": BA},
+    ),
+    "critic": (
+        lambda: (Critic(), (torch.randn(4, 8), torch.randn(4, 8))), 4,
+        {**_normalised("first"), **_normalised("second"), "real": BA, "made": BA},
+    ),
+}  # fmt: skip
+"""Name -> what makes the module and its inputs, samples, and role by prefix of a path."""
