@@ -174,7 +174,7 @@ class BalancedExperts(nn.Module):
         chosen = (scores + self.steer).topk(2, -1).indices
         mask = F.one_hot(chosen, 4).sum(1).to(x.dtype)
         load = mask.mean(0)
-        self.steer.add_(0.001 * torch.sign(load.mean() - load))
+        self.steer.add_(0.001 * (load.mean() - load).detach())
         hidden = torch.einsum("td,edf->tef", x, self.up).relu()
         made = torch.einsum("tef,efd->ted", hidden, self.down)
         return ((made * (scores * mask)[..., None]).sum(1) - x).square().mean()

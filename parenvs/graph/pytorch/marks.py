@@ -9,6 +9,7 @@ from torch import Tensor
 
 STOP = "parenvs.stop_gradient"
 """Name of the operation whose result is its argument, without a gradient."""
+_BLOCK = "wrap_with_set_grad_enabled"
 
 
 @torch.library.custom_op("parenvs::stop_gradient", mutates_args=())
@@ -34,7 +35,7 @@ def _mark(module: Any) -> None:
             continue
         if node.target is torch.ops.aten.detach.default:
             _put(graph, node)
-        elif str(node.target) == "wrap_with_set_grad_enabled":
+        elif str(node.target) == _BLOCK:
             if node.args[0] is False:
                 for user in list(node.users):
                     if isinstance(user.meta.get("val"), Tensor):
@@ -47,10 +48,19 @@ def _mark(module: Any) -> None:
 
 
 def _put(graph: Any, node: Any) -> None:
+    """Put a mark in front of each use of a node, so that it sees what was written in place so far.
+
+    What writes into the node itself, and blocks without gradients, which may, are given the node.
+    """
     value = node.meta.get("val")
     if not (isinstance(value, Tensor) and value.is_floating_point()):
         return
-    with graph.inserting_after(node):
-        mark = graph.call_function(torch.ops.parenvs.stop_gradient.default, (node,))
-    mark.meta = dict(node.meta)
-    node.replace_all_uses_with(mark, delete_user_cb=lambda user: user is not mark)
+    for user in list(node.users):
+        schema = getattr(user.target, "_schema", None)
+        writes = schema is not None and schema.is_mutable
+        if writes or (str(user.target) == _BLOCK and user.args[0] is False):
+            continue
+        with graph.inserting_before(user):
+            mark = graph.call_function(torch.ops.parenvs.stop_gradient.default, (node,))
+        mark.meta = dict(node.meta)
+        user.replace_input_with(node, mark)
