@@ -78,7 +78,7 @@ def turned(standings: Sequence[Standing]) -> dict[str, set[str]]:
             if seconds is not None:
                 row = (verdict.reaches, seconds, standing.checked.entry.entry)
                 costs.setdefault(verdict.problem.name, []).append(row)
-    found = {}
+    pairs = {}
     for problem, rows in costs.items():
         best = min((seconds for reaches, seconds, _ in rows if reaches), default=0.0)
         others = {
@@ -86,8 +86,8 @@ def turned(standings: Sequence[Standing]) -> dict[str, set[str]]:
             if not reaches and seconds <= best * (1 + TOLERANCE)
         }  # fmt: skip
         if others:
-            found[problem] = others
-    return found
+            pairs[problem] = others
+    return pairs
 
 
 def simulated(verdict: Verdict) -> float | None:

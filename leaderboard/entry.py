@@ -176,7 +176,7 @@ def _with_arrays(content: dict[str, Any], folder: Path) -> Any:
     rules = kind_of(task).policies if isinstance(task, str) and task in kinds() else None
     if not isinstance(policy, dict) or "file" not in policy or rules is None:
         return policy
-    name, told = policy["file"], policy.get("sha256")
+    name, stated = policy["file"], policy.get("sha256")
     is_name = isinstance(name, str) and name.endswith(".npz") and not entry_fault(name[:-4])
     if not is_name:
         raise PolicyError(f"field 'file' must be NAME.npz beside the entry, not {shown(name)}")
@@ -185,16 +185,16 @@ def _with_arrays(content: dict[str, Any], folder: Path) -> Any:
         raise PolicyError(f"field 'file': {name} is no file beside the entry")
     if path.stat().st_size > MAX_BYTES:
         raise PolicyError(f"field 'file': {name} has more than {MAX_BYTES:,} bytes")
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if told != found:
-        raise PolicyError(f"field 'sha256' is {shown(told)}; that of {name} is {found}")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if stated != digest:
+        raise PolicyError(f"field 'sha256' is {shown(stated)}; that of {name} is {digest}")
     try:
         with path.open("rb") as stream:
             arrays = read_arrays(stream, MAX_BYTES)
     except UNREADABLE as error:
         raise PolicyError(f"field 'file': {name}: {cleaned(str(error), 200)}") from None
-    rest = {key: value for key, value in policy.items() if key not in ("file", "sha256")}
-    return rules.with_arrays(rest, arrays)
+    fields = {key: value for key, value in policy.items() if key not in ("file", "sha256")}
+    return rules.with_arrays(fields, arrays)
 
 
 def _script(path: Path, where: str) -> str:
@@ -255,8 +255,8 @@ def displaced(entries: Mapping[Path, Entry]) -> dict[Path, Path]:
 
 def _strangeness(path: Path, entry: Entry) -> tuple[bool, bool]:
     """Return whether a file has another name than its entry, and its folder than the task."""
-    place = home(entry)
-    return path.name != place.name, path.parent.name != place.parent.name
+    home_folder = home(entry)
+    return path.name != home_folder.name, path.parent.name != home_folder.parent.name
 
 
 _COMMON = (

@@ -82,8 +82,8 @@ def _twin(letter: str) -> str:
 
     if letter.isascii():
         return letter
-    found = confusables.is_confusable(letter, greedy=True) or [{"homoglyphs": ()}]
-    alike = (x["c"] for x in found[0]["homoglyphs"])
+    twins = confusables.is_confusable(letter, greedy=True) or [{"homoglyphs": ()}]
+    alike = (x["c"] for x in twins[0]["homoglyphs"])
     return next((x for x in alike if x.isascii() and x.isalnum()), "")
 
 

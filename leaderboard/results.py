@@ -115,12 +115,12 @@ def summary(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
     """Return the rankings as one table with a line for each task."""
     rows = []
     for task in known.tasks.values():
-        places = (f"{escaped(s.checked.entry.entry)} {s.score:.4f}" for s in ranking(task, entries))
+        scores = (f"{escaped(s.checked.entry.entry)} {s.score:.4f}" for s in ranking(task, entries))
         rows.append(
             {
                 "task": task.name,
                 "problems": str(len(task.counted)),
-                "entries and scores, best first": ", ".join(places),
+                "entries and scores, best first": ", ".join(scores),
             }
         )
     return "\n\n".join(["# Leaderboard", f"`{SHORT_COMMAND}`", _table(rows)]) + "\n"

@@ -40,16 +40,16 @@ LARGEST_NUMBER = 2**31 - 1
 """Largest number of a field, unless its type says another."""
 
 
-def whole(least: int, most: int = LARGEST_NUMBER) -> Meta:
+def whole(minimum: int, maximum: int = LARGEST_NUMBER) -> Meta:
     """Return the bounds of a whole number, with their words."""
-    end = "" if most >= LARGEST_NUMBER else f" to {most:,}"
-    return Meta(ge=least, le=most, description=f"a whole number from {least:,}{end}")
+    end = "" if maximum >= LARGEST_NUMBER else f" to {maximum:,}"
+    return Meta(ge=minimum, le=maximum, description=f"a whole number from {minimum:,}{end}")
 
 
-def number(least: float, most: float = LARGEST_NUMBER, words: str = "") -> Meta:
+def number(minimum: float, maximum: float = LARGEST_NUMBER, words: str = "") -> Meta:
     """Return the bounds of a number, with their words."""
-    end = "" if most >= LARGEST_NUMBER else f" to {most:g}"
-    return Meta(ge=least, le=most, description=words or f"a number from {least:g}{end}")
+    end = "" if maximum >= LARGEST_NUMBER else f" to {maximum:g}"
+    return Meta(ge=minimum, le=maximum, description=words or f"a number from {minimum:g}{end}")
 
 
 def words(text: str, **bounds: Any) -> Meta:
@@ -94,37 +94,37 @@ def read(
     Raises:
         ParenvsError: a field is missing or unknown, or has the wrong type or value.
     """
-    place = f"{where}: " if where else ""
+    prefix = f"{where}: " if where else ""
     if not isinstance(content, Mapping):
-        raise error(f"{place}expected one JSON object, not {shown(content)}")
+        raise error(f"{prefix}expected one JSON object, not {shown(content)}")
     form = _form(cast(Any, kind))
     try:
         for reason in _wrong_names(content, form, ()):
-            raise error(f"{place}{reason}")
-        content = _parsed(content, kind, place, error)
-        made: _Kind = _converted(content, kind)
+            raise error(f"{prefix}{reason}")
+        content = _parsed(content, kind, prefix, error)
+        result: _Kind = _converted(content, kind)
     except msgspec.ValidationError as wrong:
-        raise error(f"{place}{_reason(wrong, content, kind, form)}") from None
+        raise error(f"{prefix}{_reason(wrong, content, kind, form)}") from None
     except RecursionError:
-        raise error(f"{place}nested too deeply") from None
+        raise error(f"{prefix}nested too deeply") from None
     for field in form.fields:  # msgspec leaves defaults to the class, where vars() sees none
-        vars(made).setdefault(field.name, getattr(made, field.name))
-    return made
+        vars(result).setdefault(field.name, getattr(result, field.name))
+    return result
 
 
-def check(made: Any, where: str = "", error: type[ParenvsError] = ParenvsError) -> None:
+def check(value: Any, where: str = "", error: type[ParenvsError] = ParenvsError) -> None:
     """Check the values of a dataclass that Python made, not ``read``, by their types.
 
     Args:
-        made: an object of the dataclass.
+        value: an object of the dataclass.
         where: what messages begin with.
         error: class of the errors.
 
     Raises:
         ParenvsError: a field has the wrong type or value.
     """
-    kind: Any = type(made)
-    values = {each.name: getattr(made, each.name) for each in fields(kind)}
+    kind: Any = type(value)
+    values = {each.name: getattr(value, each.name) for each in fields(kind)}
     try:
         _converted(values, _unchecked(kind))
     except msgspec.ValidationError as wrong:
@@ -161,12 +161,12 @@ def read_rows(
     where, rows = os.fspath(path), dict[str, _Made]()
     listed = read(_Rows, read_object(path, SCHEMA), where).problems
     for position, row in enumerate(listed):
-        place = f"{where}: problems[{position}]"
-        name = read(_Named, {"name": row["name"]} if "name" in row else {}, place).name
+        prefix = f"{where}: problems[{position}]"
+        name = read(_Named, {"name": row["name"]} if "name" in row else {}, prefix).name
         if name in rows:
-            raise ParenvsError(f"{place}: field 'name' is {shown(name)} a second time")
-        own = read(kind, {key: row[key] for key in row if key != "name"}, place)
-        rows[name] = make(own, place)
+            raise ParenvsError(f"{prefix}: field 'name' is {shown(name)} a second time")
+        own = read(kind, {key: row[key] for key in row if key != "name"}, prefix)
+        rows[name] = make(own, prefix)
     return rows
 
 
@@ -248,17 +248,17 @@ def _class(kind: type) -> _Class:
 
 
 def _parsed(
-    content: Mapping[str, Any], kind: Any, place: str, error: type[ParenvsError]
+    content: Mapping[str, Any], kind: Any, prefix: str, error: type[ParenvsError]
 ) -> dict[str, Any]:
     """Return the content with the fields made that have a parser of their own."""
-    made = dict(content)
+    result = dict(content)
     for name, parse in _class(kind).parsers.items():
         if name in content:
             try:
-                made[name] = parse(content[name])
+                result[name] = parse(content[name])
             except ValueError as wrong:
-                raise error(f"{place}field {name!r}: {wrong}") from None
-    return made
+                raise error(f"{prefix}field {name!r}: {wrong}") from None
+    return result
 
 
 def _wrong_names(value: Any, form: Any, path: _Path) -> Iterator[str]:
@@ -406,9 +406,9 @@ def _words(form: Any, value: Any = None) -> str:
         text = (noted.extra_json_schema or {}).get("description", text)
         if known := _known(form):
             text = f"one of {', '.join(known)}" if len(known) > 1 else repr(known[0])
-    most = getattr(plain, "le", None)
-    beyond = most is not None and isinstance(value, int | float) and value > most
-    return f"{text}, at most {most:,}" if beyond and f"to {most:,}" not in text else text
+    maximum = getattr(plain, "le", None)
+    beyond = maximum is not None and isinstance(value, int | float) and value > maximum
+    return f"{text}, at most {maximum:,}" if beyond and f"to {maximum:,}" not in text else text
 
 
 def _known(form: Any) -> Sequence[str]:

@@ -57,13 +57,13 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
         OSError: it cannot be written; the error names the path.
     """
     with naming(path):
-        found = _status(path)
-        if (found is not None and not stat.S_ISREG(found.st_mode)) or _printed(found):
-            with _through(path, found, mode) as stream:
+        status = _status(path)
+        if (status is not None and not stat.S_ISREG(status.st_mode)) or _printed(status):
+            with _through(path, status, mode) as stream:
                 yield stream
             return
         target = Path(os.path.realpath(path))
-        if found is not None and not os.access(target, os.W_OK):
+        if status is not None and not os.access(target, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     with naming(path, target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -71,9 +71,9 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
     temporary = _temporary(target.parent, target.name[:40])
     try:
         with naming(path, temporary), _opened(temporary, mode.replace("w", "x")) as stream:
-            if found is not None:
+            if status is not None:
                 with suppress(OSError):  # some file systems have no permissions
-                    temporary.chmod(stat.S_IMODE(found.st_mode))
+                    temporary.chmod(stat.S_IMODE(status.st_mode))
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -103,11 +103,11 @@ def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
         return None
 
 
-def _printed(found: os.stat_result | None) -> int:
+def _printed(status: os.stat_result | None) -> int:
     """The number, 1 or 2, under which this process has a file open to print to it; 0 if none."""
     for number in (1, 2):
         with suppress(OSError):  # it is closed
-            if found is not None and os.path.samestat(os.fstat(number), found):
+            if status is not None and os.path.samestat(os.fstat(number), status):
                 return number
     return 0
 
@@ -119,13 +119,15 @@ def _opened(path: str | os.PathLike[str] | int, mode: str) -> IO:
 
 
 @contextmanager
-def _through(path: str | os.PathLike[str], found: os.stat_result | None, mode: str) -> Iterator[IO]:
+def _through(
+    path: str | os.PathLike[str], status: os.stat_result | None, mode: str
+) -> Iterator[IO]:
     """Collect what is written, and write it to a pipe or a device when the block succeeds.
 
     Raises:
         ParenvsError: see ``replacing``.
     """
-    kind = found.st_mode if found is not None else 0
+    kind = status.st_mode if status is not None else 0
     for is_one, words in (
         (stat.S_ISDIR, "is a folder; name a file in it"),
         (stat.S_ISSOCK, "is a socket, which cannot be written to as a file; name another"),
@@ -133,16 +135,16 @@ def _through(path: str | os.PathLike[str], found: os.stat_result | None, mode: s
     ):
         if is_one(kind):
             raise ParenvsError(f"{os.fspath(path)}: {words}")
-    held = io.BytesIO()
-    stream: IO = held if "b" in mode else io.TextIOWrapper(held, "utf-8", newline="\n")
+    buffer = io.BytesIO()
+    stream: IO = buffer if "b" in mode else io.TextIOWrapper(buffer, "utf-8", newline="\n")
     yield stream
     stream.flush()
-    number = _printed(found)  # it is written to where this process has come to in it
+    number = _printed(status)  # it is written to where this process has come to in it
     if number:
         (sys.stdout if number == 1 else sys.stderr).flush()
     try:
         with _opened(os.dup(number) if number else path, "wb") as out:
-            out.write(held.getvalue())
+            out.write(buffer.getvalue())
     except BrokenPipeError:
         raise ParenvsError(f"{os.fspath(path)}: nobody reads from this pipe any more") from None
 
@@ -221,7 +223,7 @@ def locked(
     if key in _held:
         yield
         return
-    made = [place for place in path.parents if not place.exists()]
+    parents = [parent for parent in path.parents if not parent.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, timeout=wait)
     try:
@@ -241,8 +243,8 @@ def locked(
             path.unlink()
         lock.release()
         with suppress(OSError):  # folders made for the lock go, if nothing was written to them
-            for place in made:
-                place.rmdir()
+            for parent in parents:
+                parent.rmdir()
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -113,8 +113,10 @@ def draw(
         records: the records of the runs, see ``agents.perform``.
     """
     rows = list(dict.fromkeys((p.env_id, p.setting) for p in problems))
-    there = [[p.instance for p in problems if (p.env_id, p.setting) == row] for row in rows]
-    columns = list(dict.fromkeys(x for row in sorted(there, key=len, reverse=True) for x in row))
+    instances = [[p.instance for p in problems if (p.env_id, p.setting) == row] for row in rows]
+    columns = list(
+        dict.fromkeys(x for row in sorted(instances, key=len, reverse=True) for x in row)
+    )
     height = TOP + ROW * len(rows) + BOTTOM
     picture = blank_figure(height)
     _heading(picture, height, records)
@@ -134,9 +136,9 @@ def draw(
             )  # fmt: skip
         for j, instance in enumerate(columns):
             x = LEFT + j * width
-            place = (x, height - y - ROW + GAP, width - GAP, ROW - GAP)
+            area = (x, height - y - ROW + GAP, width - GAP, ROW - GAP)
             axes = picture.add_axes(
-                (place[0] / WIDTH, place[1] / height, place[2] / WIDTH, place[3] / height)
+                (area[0] / WIDTH, area[1] / height, area[2] / WIDTH, area[3] / height)
             )
             _frame(axes, (min(steps), max(steps)), i == len(rows) - 1, j == 0)
             if i == 0:

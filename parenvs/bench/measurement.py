@@ -122,14 +122,14 @@ class Measurement:
             cases = self.measure(**self._chosen(self.measure, options, **given))
             listed = isinstance(cases, Sequence)
             if listed:
-                there = sum(key in rows for key, _ in cases)
-                say(f"{len(cases)} runs, of which {there} are in {path}")
+                done = sum(key in rows for key, _ in cases)
+                say(f"{len(cases)} runs, of which {done} are in {path}")
             if not render:
                 self._fill(rows, cases, again, jobs, say, engine, address)
-            found = [rows[key] for key, _ in cases if key in rows] if listed else list(rows)
-        if not found:
+            result = [rows[key] for key, _ in cases if key in rows] if listed else list(rows)
+        if not result:
             raise ParenvsError(f"{path}: no such run yet; leave out {RENDER}")
-        return found
+        return result
 
     def _fill(
         self, rows: Rows, cases: Iterable[Case], again: bool, jobs: int, say: Say, *where: Any
@@ -259,12 +259,12 @@ def _measured(case: Case) -> Row:
     return {**key, **measure()}
 
 
-def _collected(found: Any, say: Say) -> Any:
+def _collected(data: Any, say: Say) -> Any:
     """Data as they are, or yielded rows: a list, or lists by part."""
-    if not isinstance(found, Iterator):
-        return found
+    if not isinstance(data, Iterator):
+        return data
     parts: dict[str, list[Any]] = {}
-    for one in found:
+    for one in data:
         part, row = one if isinstance(one, tuple) else ("", one)
         parts.setdefault(part, []).append(row)
         values = row.values() if isinstance(row, dict) else row
@@ -278,5 +278,5 @@ def _read_json(path: Path) -> Any:
     if not path.exists():
         raise ParenvsError(f"{path}: no such run yet; leave out {RENDER}")
     content = json.loads(path.read_text(encoding="utf-8"))
-    rest = {key: value for key, value in content.items() if key not in ("command", "machine")}
-    return rest.get("data", rest)
+    data = {key: value for key, value in content.items() if key not in ("command", "machine")}
+    return data.get("data", data)

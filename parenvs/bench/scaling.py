@@ -131,8 +131,8 @@ def memory(what: str, case: Case, count: int, steps: int = 1) -> dict[str, Any]:
     parts = ("low", "high", "bounded_below", "bounded_above")
     groups = getattr(envs.game, "groups", None)
     holders = [envs, envs.game, *([groups.home] if groups else [])]
-    kept = [value for holder in holders for value in vars(holder).values()]
-    arrays = [value for value in kept if isinstance(value, np.ndarray)]
+    values = [value for holder in holders for value in vars(holder).values()]
+    arrays = [value for value in values if isinstance(value, np.ndarray)]
     return {
         "what": what,
         "envs": count,

@@ -79,15 +79,15 @@ def _summary(rows: Sequence[Row], repeats: int) -> list[str]:
     lines: dict[str, Row] = {}
     for row in rows:
         lines.setdefault(row["what"], {"what": row["what"]})[f"by_{row['envs']}"] = _short(row)
-    told: list[Column] = [("environment", "{what}")]
-    told += [(f"{count:,}" if count else "single", f"{{by_{count}}}") for count in counts]
+    shown: list[Column] = [("environment", "{what}")]
+    shown += [(f"{count:,}" if count else "single", f"{{by_{count}}}") for count in counts]
     words = (
         "Random legal steps a second on one thread, resets included, observations and masks "
         f"written; processor time, median of {repeats} runs. `single`: by `gym.make`; "
         "numbers: as many at once by `gym.make_vec`. In brackets: over gymnasium's `CartPole-v1` "
         "with as many envs in the same round."
     )
-    return [words, columns(lines.values(), told)]
+    return [words, columns(lines.values(), shown)]
 
 
 def _middle(key: str, form: str, factor: float = 1.0) -> Any:

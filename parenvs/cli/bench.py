@@ -269,7 +269,7 @@ def calibrate(
         typer.Option(help="Local processes (of JAX: devices), each with a GPU or some cores."),
     ] = 2,
     repeats: _Repeats = 20,
-    most: Annotated[
+    largest: Annotated[
         float, typer.Option(help="Largest array of collectives in MB, from 0.004.")
     ] = 67.2,
     meet: _Meet = _HERE,
@@ -285,20 +285,22 @@ def calibrate(
     check_range("--repeats", repeats, 1)
     check_range("--processes", processes, 1)
     _check_ending(path, ".json")
-    sizes = [size for size in SIZES if size <= 1e6 * most]
+    sizes = [size for size in SIZES if size <= 1e6 * largest]
     if len(sizes) < 2:
-        raise ParenvsError(f"--most must be at least 0.0041 MB, not {most:g}; two sizes are needed")
+        raise ParenvsError(
+            f"--largest must be at least 0.0041 MB, not {largest:g}; two sizes are needed"
+        )
     _check_timeout(timeout)
     with Step(f"measuring {processes} x {device}"):
         if framework == "jax":
             from parenvs.clock.xla.calibration import calibrated as measured
 
-            found = measured(device, processes, repeats, sizes)
+            calibration = measured(device, processes, repeats, sizes)
         else:
-            found = calibrated(device, processes, repeats, sizes, meet=meet, seconds=timeout)
-    with written(lambda: found.save(path), f"written to {path}; give it as --cluster {path}"):
-        out.print(tables.calibration(found.rows))
-        for words in found.missing:
+            calibration = calibrated(device, processes, repeats, sizes, meet=meet, seconds=timeout)
+    with written(lambda: calibration.save(path), f"written to {path}; give it as --cluster {path}"):
+        out.print(tables.calibration(calibration.rows))
+        for words in calibration.missing:
             note(f"not measured: {words}")
 
 
@@ -322,10 +324,10 @@ def profile(
     """
     from parenvs.graph.python_source import is_function, is_torch
 
-    for option, value, least in (("--repeats", repeats, 1), ("--warm-up", warm_up, 0),
+    for option, value, minimum in (("--repeats", repeats, 1), ("--warm-up", warm_up, 0),
                                  ("--threads", threads, 1),
                                  ("--processes", processes, 1)):  # fmt: skip
-        check_range(option, value, least)
+        check_range(option, value, minimum)
     _check_ending(path, ".csv")
     if not is_function(model):
         raise ParenvsError(
@@ -336,17 +338,17 @@ def profile(
         if is_torch(model):
             with need_extra("torch", "profiling"):
                 from parenvs.clock.layers import profiled
-            found = profiled(*given, threads, processes)
+            measured_profile = profiled(*given, threads, processes)
         else:
             from parenvs.clock.xla.profile import profiled as scopes
 
-            found = scopes(*given)
-    head = [f"parenvs profile {model} on {device}", *found.comments()]
+            measured_profile = scopes(*given)
+    head = [f"parenvs profile {model} on {device}", *measured_profile.comments()]
     with written(
-        lambda: found.profile.to_csv(path, head),
-        f"written to {path}; plan it with --micro-batch {found.samples}",
+        lambda: measured_profile.profile.to_csv(path, head),
+        f"written to {path}; plan it with --micro-batch {measured_profile.samples}",
     ):
-        out.print(tables.layers(found))
+        out.print(tables.layers(measured_profile))
 
 
 def run(
@@ -386,15 +388,15 @@ def run(
     if not is_function(model):
         raise ParenvsError(f"run takes a model FILE.py:NAME, not {shown(model)}")
     with Step(f"running {file}"):
-        found = running(
+        outcome = running(
             file, model, arguments, steps, processes, calibration, device, meet, timeout, loss
         )
     if as_json:
-        say_json(found.to_json())
+        say_json(outcome.to_json())
     else:
-        say_text(found.text())
-    if not found.agrees:
-        raise ParenvsError(f"{file}: {'; '.join(found.faults)}")
+        say_text(outcome.text())
+    if not outcome.agrees:
+        raise ParenvsError(f"{file}: {'; '.join(outcome.faults)}")
 
 
 def _check_framework(name: str) -> None:

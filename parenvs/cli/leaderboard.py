@@ -73,8 +73,8 @@ def submit(
         if name not in agents(task_) and not name.endswith(".npz"):
             planner(task_, name)  # raises, and says which there are
     for task_, name in pairs:
-        place = folder / task_.name
-        with locked(place):
+        target = folder / task_.name
+        with locked(target):
             submission = agent_submission(
                 task_.name,
                 name,
@@ -85,7 +85,7 @@ def submit(
                 hardware=hardware,
                 say=say_progress,
             )
-            path = place / f"{submission.entry}.json"
+            path = target / f"{submission.entry}.json"
             submission.save(path)
         say(f"entry written to {path}")
 

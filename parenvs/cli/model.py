@@ -128,12 +128,12 @@ class Model:
 
         self.tell()
         if choosing and "open" in self.task.hooks and not self.task.names(self.instance):
-            made, search = self.task.hook("open")(
+            problem, search = self.task.hook("open")(
                 self.instance, self.cluster, self.options, self.search
             )
         else:
-            made, search = self.problem(), self.search
-        return request_of(made, seed=seed, steps=steps, **search, **own)
+            problem, search = self.problem(), self.search
+        return request_of(problem, seed=seed, steps=steps, **search, **own)
 
     def check_out(self, path: Path | None) -> None:
         """Raise an error if the graph kept beside a plan would overwrite what it was read from.
@@ -143,10 +143,10 @@ class Model:
         """
         if path is None or not self.kept:
             return
-        kept = path.with_suffix(".npz")
-        if kept == path or _same(kept, self.instance):
+        sidecar = path.with_suffix(".npz")
+        if sidecar == path or _same(sidecar, self.instance):
             raise ParenvsError(
-                f"{path}: the plan's graph is written beside it and would overwrite {kept}; "
+                f"{path}: the plan's graph is written beside it and would overwrite {sidecar}; "
                 "choose another --out"
             )
 

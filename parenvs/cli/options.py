@@ -91,28 +91,30 @@ class Flag:
         return given if self.read is None else self.read(given)
 
 
-def flags_of(task: Task, places: tuple[str, ...] = PLACES) -> dict[str, Flag]:
+def flags_of(task: Task, classes: tuple[str, ...] = PLACES) -> dict[str, Flag]:
     """Return the options that a task has, by their names."""
     return {
-        flag.name: flag for place in places for flag in flags_in(getattr(task, place), (place,))
+        flag.name: flag
+        for attribute in classes
+        for flag in flags_in(getattr(task, attribute), (attribute,))
     }
 
 
 @functools.cache
-def flags_in(kind: type, place: tuple[str, ...] = ()) -> tuple[Flag, ...]:
+def flags_in(kind: type, owner: tuple[str, ...] = ()) -> tuple[Flag, ...]:
     """Return the options of a class whose fields are made with ``parenvs.core.task.option``."""
     hints = get_type_hints(kind)
-    made: list[Flag] = []
+    flags: list[Flag] = []
     for each in fields(kind):
-        about, inner = each.metadata, (*place, each.name)
+        about, inner = each.metadata, (*owner, each.name)
         if about.get("parts"):
-            made += flags_in(late(about["parts"]), inner)
+            flags += flags_in(late(about["parts"]), inner)
         elif about:
             taken = (*get_args(hints[each.name]), hints[each.name])
             known = next((x for x in taken if x in (int, float, str, bool)), str)
             name = about["flag"] or each.name.replace("_", "-")
-            made.append(Flag(name, about["help"], about["kind"] or known, about["read"], inner))
-    return tuple(made)
+            flags.append(Flag(name, about["help"], about["kind"] or known, about["read"], inner))
+    return tuple(flags)
 
 
 def values_for(task: Task, given: Given) -> dict[str, dict[str, Any]]:
@@ -125,7 +127,7 @@ def values_for(task: Task, given: Given) -> dict[str, dict[str, Any]]:
     for name in given:
         if name not in known:
             raise not_an_option(name, task, [x for x in TASKS.values() if name in flags_of(x)])
-    return {**{place: {} for place in PLACES}, **_placed(known.values(), given)}
+    return {**{attribute: {} for attribute in PLACES}, **_placed(known.values(), given)}
 
 
 def values_in(kind: type, given: Given) -> dict[str, Any]:
@@ -135,15 +137,15 @@ def values_in(kind: type, given: Given) -> dict[str, Any]:
 
 def _placed(flags: Iterable[Flag], given: Given) -> dict[str, Any]:
     """Return the values of flags that are given, each where it belongs."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for flag in flags:
         if flag.name in given:
             *way, last = flag.place
-            target = found
+            target = values
             for step in way:
                 target = target.setdefault(step, {})
             target[last] = flag.value(given[flag.name])
-    return found
+    return values
 
 
 def not_an_option(name: str, task: Task, owners: Iterable[Task]) -> ParenvsError:
@@ -182,8 +184,8 @@ class TaskCommand:
     def __signature__(self) -> inspect.Signature:
         """The function's own parameters and one for each option of a task."""
         own = list(inspect.signature(self._function, eval_str=True).parameters.values())[1:]
-        made = [_parameter(name, of) for name, of in self._merged().items()]
-        return inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *made)])
+        parameters = [_parameter(name, of) for name, of in self._merged().items()]
+        return inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *parameters)])
 
     def __call__(self, **values: Any) -> None:
         """Run the command."""
@@ -218,7 +220,7 @@ def _parameter(name: str, of: Mapping[str, Flag]) -> inspect.Parameter:
     for task, flag in of.items():
         words.setdefault(flag.words, []).append(task)
     alone = len(of) == 1
-    told = [text if alone else f"{', '.join(tasks)}: {text}" for text, tasks in words.items()]
+    lines = [text if alone else f"{', '.join(tasks)}: {text}" for text, tasks in words.items()]
     panel = f"Options of task {next(iter(of))}" if alone else "Options of several tasks"
     kinds = {flag.kind for flag in of.values()}
     kind: Any = kinds.pop() if len(kinds) == 1 else list
@@ -228,7 +230,7 @@ def _parameter(name: str, of: Mapping[str, Flag]) -> inspect.Parameter:
         default=typer.Option(
             None,
             f"--{name}",
-            help=" ".join(told),
+            help=" ".join(lines),
             rich_help_panel=None if "" in of else panel,
         ),
         annotation=(list[str] if kind is list else kind) | None,

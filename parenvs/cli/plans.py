@@ -88,13 +88,13 @@ def diff(
 
     names = (str(old), str(new))
     require_same_problem(load_plan(old), load_plan(new), names)
-    found = difference(
+    differences = difference(
         *(_judged(file, instance, values_in(GraphOptions, given)) for file in (old, new))
     )
     if as_json:
-        say_json(found.to_json())
+        say_json(differences.to_json())
     else:
-        say_text(text(found, names))
+        say_text(text(differences, names))
 
 
 def explain(
@@ -241,13 +241,13 @@ def reshard(
     assert plans[1] is not None
     graph = None if instance is None else load_graph(instance)
     with Step(f"writing {path or checkpoint} for {new}", 1.0):
-        found = resharding.reshard(checkpoint, plans[1], plans[0], path, graph)
+        resharded = resharding.reshard(checkpoint, plans[1], plans[0], path, graph)
     if as_json:
-        say_json(found.to_json())
+        say_json(resharded.to_json())
     else:
-        say_text(found.text())
+        say_text(resharded.text())
         say(f"written to {path or checkpoint}")
-    if not found.agrees:
+    if not resharded.agrees:
         note(
             "the bytes read are not those predicted: some weights have no optimiser state, or "
             "replicas cannot share rows evenly"

@@ -108,10 +108,10 @@ def parameters(graph: Graph) -> Table:
     for column in table.columns[3:]:
         column.justify = "left"
     for (_, role, _), members in groups.items():
-        for name, places in _collapsed([graph.paths[k] for k in members]):
-            row = [members[place] for place in places]
-            held = size(float(bytes_[row].sum()))
-            cells = (name, str(len(row)), held, Role(role).name.lower(), reasons[row[0]])
+        for name, indices in _collapsed([graph.paths[k] for k in members]):
+            row = [members[index] for index in indices]
+            bytes_held = size(float(bytes_[row].sum()))
+            cells = (name, str(len(row)), bytes_held, Role(role).name.lower(), reasons[row[0]])
             table.add_row(*cells)
     return table
 
@@ -126,11 +126,11 @@ def _collapsed(paths: Sequence[str]) -> list[tuple[str, list[int]]]:
     if len(rows) <= _MAX_ROWS:
         return rows
     by_part: dict[str, list[int]] = {}
-    for place, path in enumerate(paths):
-        by_part.setdefault(path.split("/")[0], []).append(place)
+    for index, path in enumerate(paths):
+        by_part.setdefault(path.split("/")[0], []).append(index)
     rows = [
-        (paths[places[0]] if len(places) == 1 else f"{part}/*", places)
-        for part, places in by_part.items()
+        (paths[indices[0]] if len(indices) == 1 else f"{part}/*", indices)
+        for part, indices in by_part.items()
     ]
     return rows if len(rows) <= _MAX_ROWS else [("*", list(range(len(paths))))]
 
@@ -317,20 +317,20 @@ def calibration(rows: Sequence[Measurement]) -> Table:
     return table
 
 
-def layers(found: Layers) -> Table:
+def layers(of: Layers) -> Table:
     """The measured layers of a module, the whole step in the last row."""
-    chain = found.profile
+    chain = of.profile
     columns = ("forward", "quartiles", "backward", "quartiles", "weights", "border")
     table = empty("", "layer", *columns)
     sizes = [*zip(chain.parameter_bytes, chain.cut_bytes, strict=True)]
-    rows = [*zip(chain.names, found.forward, found.backward, sizes, strict=True)]
-    for name, there, back, (weights, border) in rows:
+    rows = [*zip(chain.names, of.forward, of.backward, sizes, strict=True)]
+    for name, forward, back, (weights, border) in rows:
         times = [
             words
-            for x in (there, back)
+            for x in (forward, back)
             for words in (duration(x.seconds), f"{duration(x.low)} to {duration(x.high)}")
         ]
         table.add_row(printable(name), *times, size(weights), size(border))
-    whole = [duration(x.seconds) for x in found.whole]
+    whole = [duration(x.seconds) for x in of.whole]
     table.add_row("whole step", whole[0], "", whole[1], "", "", "")
     return table

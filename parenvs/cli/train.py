@@ -97,37 +97,37 @@ def train(
     drawn = _drawn(model, instance)
     if drawn is None:
         request = model.request(seed, steps or STEPS, choosing=False)
-        place = folder or Path("runs") / f"{stem}-{request.label}-{agent}-{seed}"
+        run_folder = folder or Path("runs") / f"{stem}-{request.label}-{agent}-{seed}"
         best = request.optimum()
-        with locked(place):
-            trainer.check_free(place, resume)
-            request = _kept(model, request, place, trainer)
+        with locked(run_folder):
+            trainer.check_free(run_folder, resume)
+            request = _kept(model, request, run_folder, trainer)
             config = trainer.Config(
                 request.env_id, request.env_kwargs, agent=agent, seed=seed, steps=request.steps,
                 distribution=spread.to_json(),
             )  # fmt: skip
             target = request.target(best)
             result = _run(
-                trainer, config, place, model.kept, resume=resume, address=address, target=target,
-                stop_at_target=until_optimal,
+                trainer, config, run_folder, model.kept, resume=resume, address=address,
+                target=target, stop_at_target=until_optimal,
             )  # fmt: skip
-        out.print(tables.training(result, best, place))
+        out.print(tables.training(result, best, run_folder))
         return
-    place = folder or Path("runs") / f"{stem}-{model.task.name}-{agent}-{seed}"
+    run_folder = folder or Path("runs") / f"{stem}-{model.task.name}-{agent}-{seed}"
     steps = steps or DRAWN_STEPS
     if until_optimal:
         raise ParenvsError(
             f"--until-optimal is for one model, not for drawn problems of task {model.task.name}"
         )
     if spread.word == FUSED:
-        model.task.hook("fused")(agent, seed, steps, place, say, resume)
+        model.task.hook("fused")(agent, seed, steps, run_folder, say, resume)
         return
     env_id, arguments = drawn
     config = trainer.Config(
         env_id, arguments, agent=agent, seed=seed, steps=steps, distribution=spread.to_json()
     )
-    result = _run(trainer, config, place, resume=resume, address=address)
-    out.print(tables.training(result, None, place))
+    result = _run(trainer, config, run_folder, resume=resume, address=address)
+    out.print(tables.training(result, None, run_folder))
 
 
 def _drawn(model: Model, instance: str | None) -> tuple[str, dict[str, Any]] | None:
@@ -138,10 +138,10 @@ def _drawn(model: Model, instance: str | None) -> tuple[str, dict[str, Any]] | N
     """
     task = model.task
     if "train" in task.hooks:
-        found = task.hook("train")(instance)
-        if found is None:
+        drawn = task.hook("train")(instance)
+        if drawn is None:
             return None
-        env_id, arguments, taken = found
+        env_id, arguments, taken = drawn
     else:
         env_id = next(iter(task.envs), "")
         if not env_id:
@@ -159,7 +159,7 @@ def _drawn(model: Model, instance: str | None) -> tuple[str, dict[str, Any]] | N
     return env_id, {**arguments, **given}
 
 
-def _kept(model: Model, request: Request, place: Path, trainer: Any) -> Request:
+def _kept(model: Model, request: Request, run_folder: Path, trainer: Any) -> Request:
     """Write the graph of a model beside its run, if its name alone would not give it.
 
     What evaluates the run later has nothing but its folder.
@@ -169,21 +169,21 @@ def _kept(model: Model, request: Request, place: Path, trainer: Any) -> Request:
     """
     if not model.kept:
         return request
-    graph = place / "graph.npz"
-    if not graph.exists() or not trainer.claimed(place):
+    graph = run_folder / "graph.npz"
+    if not graph.exists() or not trainer.claimed(run_folder):
         model.graph().save(graph)
     elif load_graph(str(graph)).fingerprint != model.graph().fingerprint:
-        raise ParenvsError(f"{place}: holds a run on another graph than {model.instance}")
+        raise ParenvsError(f"{run_folder}: holds a run on another graph than {model.instance}")
     return replace(request, problem=replace(request.problem, instance=str(graph)))
 
 
-def _run(trainer: Any, config: Any, place: Path, kept: bool = False, **options: Any) -> Any:
+def _run(trainer: Any, config: Any, run_folder: Path, kept: bool = False, **options: Any) -> Any:
     """Train; an interrupted training says how to go on.
 
     Args:
         trainer: the module that trains.
         config: what is trained.
-        place: folder of the run.
+        run_folder: folder of the run.
         kept: whether the graph in it is the run's own.
         **options: of the trainer.
 
@@ -191,14 +191,14 @@ def _run(trainer: Any, config: Any, place: Path, kept: bool = False, **options: 
         ParenvsError: it was interrupted.
     """
     try:
-        return trainer.train(config, place, progress=True, **options)[0]
+        return trainer.train(config, run_folder, progress=True, **options)[0]
     except KeyboardInterrupt:
-        if trainer.claimed(place):
-            raise ParenvsError(f"interrupted; continue with --resume --out {place}") from None
+        if trainer.claimed(run_folder):
+            raise ParenvsError(f"interrupted; continue with --resume --out {run_folder}") from None
         if kept:
-            (place / "graph.npz").unlink()
+            (run_folder / "graph.npz").unlink()
         with contextlib.suppress(OSError):  # something else is in it
-            place.rmdir()
+            run_folder.rmdir()
         raise ParenvsError("interrupted before the first checkpoint; nothing is kept") from None
 
 
@@ -206,12 +206,12 @@ def _spread(
     word: str, actors: int | None, learners: int | None, address: str | None
 ) -> Distribution:
     """Return the distribution that options describe."""
-    found = Distribution.of(word, actors=actors, learners=learners)
+    distribution = Distribution.of(word, actors=actors, learners=learners)
     if word not in (SINGLE, FUSED):
         check_ray(address)
     elif address is not None:
         raise ParenvsError(f"--address is not an option of --distribution {word}")
-    return found
+    return distribution
 
 
 def evaluate(
@@ -295,8 +295,8 @@ def _player(run: Path, name: str, env_id: str, trust: bool) -> tuple[Any, dict[s
     config = load_config(run)
     if plain(config.env_id) != env_id:
         raise ParenvsError(f"{run}: trained in {config.env_id}; {name} is a set of {env_id}")
-    found = validation_of(env_id, config.env_kwargs)
-    return load_model(run, trust), {} if found is None else dict(found.settings)
+    validation = validation_of(env_id, config.env_kwargs)
+    return load_model(run, trust), {} if validation is None else dict(validation.settings)
 
 
 def _evaluate_set(
@@ -313,7 +313,7 @@ def _evaluate_set(
     from parenvs.agents.learning.vec_env import one_thread
     from parenvs.core.sets import set_of
 
-    found, env_id = [], set_of(name).env_id
+    results, env_id = [], set_of(name).env_id
     for runs in filter(None, (folders, against)):
         with one_thread():
             players = [_player(run, name, env_id, trust) for run in runs]
@@ -322,8 +322,8 @@ def _evaluate_set(
                 if own != rules:
                     raise ParenvsError(f"{run}: trained by other rules than {runs[0]}: {own}")
             policies = [policy for policy, _ in players]
-            found.append(evaluate_set(policies, name, family, seed=seed, settings=rules))
-    ours, theirs = found[0], found[1] if against else None
+            results.append(evaluate_set(policies, name, family, seed=seed, settings=rules))
+    ours, theirs = results[0], results[1] if against else None
     if scores is None:
         out.print(tables.set_evaluation(ours, theirs))
         return

@@ -185,9 +185,11 @@ def assembled(
         link, latency = memory_bw, 0.0
         missing.append("links: no all-reduce was measured; the memory's bandwidth stands for them")
     peak = device.peak_flops if device.peaks else rates.get("fp32", max(rates.values()))
-    found = replace(device, peak_flops=peak, peaks=tuple(peaks.items()), memory_bw=memory_bw)
+    calibrated_device = replace(
+        device, peak_flops=peak, peaks=tuple(peaks.items()), memory_bw=memory_bw
+    )
     return Calibration(
-        Cluster(1, devices, found, intra_bw=link, inter_bw=link),
+        Cluster(1, devices, calibrated_device, intra_bw=link, inter_bw=link),
         tuple(rows),
         {**provenance, "all_reduce_latency_seconds": latency, "missing": missing},
     )
@@ -204,12 +206,12 @@ def _even(runs: Sequence[Sequence[float]]) -> list[Sequence[float]]:
     return [run[: min(map(len, runs))] for run in runs]
 
 
-def groups_of(processes: int, asked: Sequence[int] = ()) -> list[int]:
+def groups_of(processes: int, wanted: Sequence[int] = ()) -> list[int]:
     """Return the groups that collectives are measured in: those asked for, or 2, 4, ... and all."""
-    if asked:
-        return list(asked)
-    found = [2**k for k in range(1, processes.bit_length()) if 2**k < processes]
-    return found + ([processes] if processes > 1 else [])
+    if wanted:
+        return list(wanted)
+    sizes = [2**k for k in range(1, processes.bit_length()) if 2**k < processes]
+    return sizes + ([processes] if processes > 1 else [])
 
 
 def calibrated(
@@ -239,12 +241,12 @@ def calibrated(
     Raises:
         ParenvsError: PyTorch is missing, there are no such devices, or processes cannot meet.
     """
-    for name, value, most in (
+    for name, value, maximum in (
         ("processes", processes, MOST_PROCESSES),
         ("repeats", repeats, 10**6),
     ):
-        if not 1 <= value <= most:
-            raise ParenvsError(f"--{name} must be from 1 to {most}, not {value}")
+        if not 1 <= value <= maximum:
+            raise ParenvsError(f"--{name} must be from 1 to {maximum}, not {value}")
     with need_extra("torch", "calibrating"):
         import torch
 

@@ -70,16 +70,16 @@ def measure(
         group, bytes) -> samples, of those that this process took part in; ``"missing"``, what could
         not be measured -> why.
     """
-    made, missing = products(shapes, repeats, device)
+    rates, missing = products(shapes, repeats, device)
     moved = copies(copied, repeats, device)
-    found: dict[tuple[str, int, int], list[float]] = {}
+    seconds: dict[tuple[str, int, int], list[float]] = {}
     for count in groups:
         group = dist.new_group(list(range(count)))
         for _ in range(_ROUNDS if rank < count else 0):  # spread over time
             for kind in kinds:
-                _measure_kind(kind, count, sizes, group, device, repeats, found, missing)
+                _measure_kind(kind, count, sizes, group, device, repeats, seconds, missing)
         dist.barrier()
-    return {"products": made, "copies": moved, "collectives": found, "missing": missing}
+    return {"products": rates, "copies": moved, "collectives": seconds, "missing": missing}
 
 
 def reduced(rank: int, sizes: Sequence[int], repeats: int) -> dict[int, list[float]]:
@@ -109,7 +109,7 @@ def _measure_kind(
     group: Any,
     device: str,
     repeats: int,
-    found: dict[tuple[str, int, int], list[float]],
+    seconds: dict[tuple[str, int, int], list[float]],
     missing: dict[str, str],
 ) -> None:
     """Add a round's samples of a collective of each size to those found."""
@@ -122,7 +122,7 @@ def _measure_kind(
             run = collective(kind, exact, group, device)
             before = partial(dist.barrier, group)
             own = samples(run, runs, 2, before=before, after=wait_for(device))
-            found.setdefault((kind, count, exact), []).extend(own)
+            seconds.setdefault((kind, count, exact), []).extend(own)
         except (RuntimeError, NotImplementedError) as error:
             missing[f"{kind} of {count}"] = one_line(error)
             return

@@ -71,8 +71,8 @@ class Curve(NamedTuple):
         """
         if size >= self.size[-1]:
             return float(self.seconds[-1] * size / self.size[-1])
-        place = np.log(max(size, self.size[0]))
-        return float(np.exp(np.interp(place, np.log(self.size), np.log(self.seconds))))
+        position = np.log(max(size, self.size[0]))
+        return float(np.exp(np.interp(position, np.log(self.size), np.log(self.seconds))))
 
 
 def _rising(values: np.ndarray) -> np.ndarray:

@@ -29,10 +29,11 @@ def check_device(kind: str, count: int) -> None:
     """
     if kind not in KINDS:
         raise ParenvsError(f"--device {shown(kind)} is unknown; known: {', '.join(KINDS)}")
-    found = torch.cuda.device_count() if kind == "cuda" else count
-    if found < count:
+    available = torch.cuda.device_count() if kind == "cuda" else count
+    if available < count:
         raise ParenvsError(
-            f"--device {kind}: {count} asked for, and PyTorch {torch.__version__} sees {found} here"
+            f"--device {kind}: {count} asked for, and PyTorch {torch.__version__} sees "
+            f"{available} here"
         )
 
 
@@ -65,7 +66,7 @@ def products(
     Returns:
         (precision, shape) -> samples in seconds, and precision -> why it was not measured.
     """
-    found, missing = {}, {"fp8": "PyTorch has no plain product of it"}
+    rates, missing = {}, {"fp8": "PyTorch has no plain product of it"}
     for precision, element in _TYPES.items():
         if precision == "tf32" and kind == "cpu":
             missing[precision] = "CPUs have none"
@@ -78,23 +79,23 @@ def products(
                     b = torch.ones(k, n, dtype=element, device=kind)
                     out = torch.empty(m, n, dtype=element, device=kind)
                     run = partial(torch.matmul, a, b, out=out)
-                    found[precision, shape] = repeated(run, repeats, kind)
-                    if max(found[precision, shape]) > _SLOW:
+                    rates[precision, shape] = repeated(run, repeats, kind)
+                    if max(rates[precision, shape]) > _SLOW:
                         missing[precision] = f"larger than {m} x {k} x {n}, which takes a second"
                         break
         except RuntimeError as error:
             missing[precision] = one_line(error)
-    return found, missing
+    return rates, missing
 
 
 def copies(sizes: list[int], repeats: int, kind: str) -> dict[int, list[float]]:
     """Time copies of arrays of each number of bytes; a copy reads and writes each."""
-    found = {}
+    rates = {}
     for size in sizes:
         source = torch.ones(size // 4, device=kind)
         target = torch.empty_like(source)
-        found[size] = repeated(partial(target.copy_, source), repeats, kind)
-    return found
+        rates[size] = repeated(partial(target.copy_, source), repeats, kind)
+    return rates
 
 
 @contextmanager

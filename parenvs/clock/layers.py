@@ -44,13 +44,13 @@ class _Call:
 
 def layer_modules(module: nn.Module) -> dict[str, nn.Module]:
     """Return the layers of a module by name."""
-    found: dict[str, nn.Module] = {}
+    modules: dict[str, nn.Module] = {}
     for name, child in module.named_children():
         if isinstance(child, _CONTAINERS):
-            found |= {f"{name}.{inner}": part for inner, part in layer_modules(child).items()}
+            modules |= {f"{name}.{inner}": part for inner, part in layer_modules(child).items()}
         else:
-            found[name] = child
-    return found
+            modules[name] = child
+    return modules
 
 
 def profiled(
@@ -141,11 +141,11 @@ def measured_layers(
             "children of the module"
         )
     time = partial(_timed, repeats=repeats, warm_up=warm_up, wait=wait_for(device))
-    timings, kept = [], []
+    timings, activations = [], []
     for call in calls:
         try:
             timings.append(time(call.module, call.inputs))
-            kept.append(_kept_bytes(call))
+            activations.append(_kept_bytes(call))
         except RuntimeError as error:
             raise ProfileError(f"profile {name}: {call.name} fails alone ({error})") from None
     tensors = [x for x in pytree.tree_leaves((given, named)) if isinstance(x, torch.Tensor)]
@@ -158,7 +158,7 @@ def measured_layers(
         batch,
         cut_bytes=_cut_bytes(calls),
         parameter_bytes=_parameter_bytes(calls),
-        resident_bytes=kept,
+        resident_bytes=activations,
     )
 
 
@@ -167,7 +167,7 @@ def _recorded(
 ) -> list[_Call]:
     """Run the whole module, and note what each layer gets and gives."""
     calls: list[_Call] = []
-    made: dict[Any, int] = {}  # node of autograd, or tensor's id -> number of the call
+    made_by: dict[Any, int] = {}  # node of autograd, or tensor's id -> number of the call
     runs: dict[str, int] = {}
 
     running: list[_Call] = []
@@ -177,7 +177,7 @@ def _recorded(
         again = f"#{runs[title]}" if runs[title] > 1 else ""
         reads: set[int] = set()
         for x in _tensors((inputs, keywords)):
-            reads |= _makers(x, made)
+            reads |= _makers(x, made_by)
         # a layer that works in place would change what is kept of its input
         own = pytree.tree_map_only(torch.Tensor, _copied, (inputs, dict(keywords)))
         calls.append(_Call(title + again, layer, own, reads=reads))
@@ -187,7 +187,7 @@ def _recorded(
         call = running.pop()
         call.outputs = _tensors(output)
         for x in call.outputs:
-            made[x.grad_fn if x.grad_fn is not None else id(x)] = calls.index(call)
+            made_by[x.grad_fn if x.grad_fn is not None else id(x)] = calls.index(call)
 
     handles = []
     for title, layer in layer_modules(module).items():
@@ -204,21 +204,21 @@ def _recorded(
     return calls
 
 
-def _makers(tensor: torch.Tensor, made: dict[Any, int]) -> set[int]:
+def _makers(tensor: torch.Tensor, made_by: dict[Any, int]) -> set[int]:
     """Return the calls whose outputs a tensor is computed from, with no other call between."""
     if tensor.grad_fn is None:
-        return {made[id(tensor)]} if id(tensor) in made else set()
-    found, seen, open_nodes = set(), set(), [tensor.grad_fn]
+        return {made_by[id(tensor)]} if id(tensor) in made_by else set()
+    makers, seen, open_nodes = set(), set(), [tensor.grad_fn]
     while open_nodes:
         node = open_nodes.pop()
         if node in seen:
             continue
         seen.add(node)
-        if node in made:
-            found.add(made[node])
+        if node in made_by:
+            makers.add(made_by[node])
         else:
             open_nodes += [x for x, _ in node.next_functions if x is not None]
-    return found
+    return makers
 
 
 def _cut_bytes(calls: Sequence[_Call]) -> list[int]:
@@ -237,30 +237,30 @@ def _cut_bytes(calls: Sequence[_Call]) -> list[int]:
 def _parameter_bytes(calls: Sequence[_Call]) -> list[int]:
     """Bytes of the trained weights of each call, of which none was in an earlier one."""
     seen: set[int] = set()
-    found = []
+    sizes = []
     for call in calls:
         own = [x for x in call.module.parameters() if x.requires_grad and id(x) not in seen]
         seen |= {id(x) for x in own}
-        found.append(_bytes(own))
-    return found
+        sizes.append(_bytes(own))
+    return sizes
 
 
 def _kept_bytes(call: _Call) -> int:
     """Bytes that a layer keeps for its backward pass, weights not counted."""
     weights = {x.untyped_storage().data_ptr() for x in call.module.parameters()}
-    kept: dict[int, int] = {}
+    sizes: dict[int, int] = {}
 
     def keep(x: torch.Tensor) -> torch.Tensor:
-        place = x.untyped_storage().data_ptr()
-        if place not in weights:
-            kept[place] = max(kept.get(place, 0), x.numel() * x.element_size())
+        address = x.untyped_storage().data_ptr()
+        if address not in weights:
+            sizes[address] = max(sizes.get(address, 0), x.numel() * x.element_size())
         return x
 
     positional, named = pytree.tree_map_only(torch.Tensor, _copied, call.inputs)
     with saved_tensors_hooks(keep, lambda x: x):
         held = call.module(*positional, **named)  # keeps what it saved alive, and apart
     del held
-    return sum(kept.values())
+    return sum(sizes.values())
 
 
 def _timed(
@@ -291,11 +291,11 @@ def _timed(
         if now["ends"] and now["wanted"]:
             torch.autograd.grad(now["ends"], now["wanted"], now["gradients"], allow_unused=True)
 
-    there = Timing.of(samples(forward, repeats, warm_up, prepare, wait))
+    forward_timing = Timing.of(samples(forward, repeats, warm_up, prepare, wait))
     made()
     if not (now["ends"] and now["wanted"]):  # nothing to train in it, and nothing before it
-        return there, Timing(0.0, 0.0, 0.0, repeats)
-    return there, Timing.of(samples(backward, repeats, warm_up, made, wait))
+        return forward_timing, Timing(0.0, 0.0, 0.0, repeats)
+    return forward_timing, Timing.of(samples(backward, repeats, warm_up, made, wait))
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

@@ -73,10 +73,10 @@ def run_members(
             theirs.close()
             pipes.append(mine)
             members.append(member)
-        found = _answers(pipes, members)
+        answers = _answers(pipes, members)
         for member in members:
             member.join(_END_SECONDS)
-        return found
+        return answers
     finally:
         for member in members:
             member.terminate()
@@ -124,19 +124,19 @@ def _member(pipe: Any, work: Callable[..., Any], given: tuple[Any, ...]) -> None
 
 def _answers(pipes: Sequence[Any], members: Sequence[Any]) -> list[Any]:
     """Wait for the answer of every process."""
-    found: dict[int, Any] = {}
-    while len(found) < len(pipes):
+    answers: dict[int, Any] = {}
+    while len(answers) < len(pipes):
         waiting: dict[Any, int] = {
-            pipe: rank for rank, pipe in enumerate(pipes) if rank not in found
+            pipe: rank for rank, pipe in enumerate(pipes) if rank not in answers
         }
         ready: list[Any] = connection.wait(list(waiting))
         failed: dict[int, Any] = {}
         for pipe in ready:
             answer = _answer(pipe)
-            (failed if answer is None or answer[0] else found)[waiting[pipe]] = answer
+            (failed if answer is None or answer[0] else answers)[waiting[pipe]] = answer
         if failed:
             raise _failure(failed, waiting, members)
-    return [found[rank][1] for rank in range(len(pipes))]
+    return [answers[rank][1] for rank in range(len(pipes))]
 
 
 def _answer(pipe: Any) -> Any:
@@ -153,8 +153,8 @@ def _failure(
     """The reason why processes failed: that of the first cause, not of those that missed it."""
     deadline = time.monotonic() + _LATER_SECONDS
     while len(failed) < len(waiting):
-        rest = [pipe for pipe, rank in waiting.items() if rank not in failed]
-        ready: list[Any] = connection.wait(rest, max(0.0, deadline - time.monotonic()))
+        others = [pipe for pipe, rank in waiting.items() if rank not in failed]
+        ready: list[Any] = connection.wait(others, max(0.0, deadline - time.monotonic()))
         if not ready:
             break
         for pipe in ready:

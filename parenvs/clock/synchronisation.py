@@ -95,7 +95,7 @@ def predicted_arrays(method: str, size: float, workers: int) -> dict[str, float]
     return {"all-gather": whole, "reduce-scatter": whole}
 
 
-def update_seconds(method: str, size: float, workers: int, found: Calibration) -> float:
+def update_seconds(method: str, size: float, workers: int, calibration: Calibration) -> float:
     """Return the seconds of sums and updates, by the bytes that they read and write in memory.
 
     The update reads and writes eight times its share of the weights' bytes (momentum scaled, added
@@ -105,7 +105,7 @@ def update_seconds(method: str, size: float, workers: int, found: Calibration) -
         method: one of ``METHODS``.
         size: bytes of the weights.
         workers: number of workers.
-        found: whose memory bandwidth counts.
+        calibration: whose memory bandwidth counts.
     """
     _check(method)
     passes = 8.0
@@ -115,10 +115,10 @@ def update_seconds(method: str, size: float, workers: int, found: Calibration) -
         passes = (passes + 3 * workers) / workers
     elif method == SHARDED_OPTIMISER:
         passes = (passes + 2) / workers
-    return passes * size / found.cluster.device.memory_bw
+    return passes * size / calibration.cluster.device.memory_bw
 
 
-def predicted_seconds(method: str, size: float, workers: int, found: Calibration) -> float:
+def predicted_seconds(method: str, size: float, workers: int, calibration: Calibration) -> float:
     """Return the seconds of the synchronisation, by the collectives that it consists of.
 
     Sums and updates, see ``update_seconds``, are not among them.
@@ -128,13 +128,13 @@ def predicted_seconds(method: str, size: float, workers: int, found: Calibration
     """
     _check(method)
     if method == ALL_REDUCE:
-        return found.seconds("all-reduce", size, workers)
+        return calibration.seconds("all-reduce", size, workers)
     if method == SERVER:
-        return 2 * workers * found.seconds("send", size)
+        return 2 * workers * calibration.seconds("send", size)
     if method == SHARDED_SERVER:  # gradients to the owners, weights back: all to all, twice
-        return 2 * found.seconds("all-to-all", size, workers)
-    gather = found.seconds("all-gather", size, workers)
-    return found.seconds("reduce-scatter", size, workers) + gather
+        return 2 * calibration.seconds("all-to-all", size, workers)
+    gather = calibration.seconds("all-gather", size, workers)
+    return calibration.seconds("reduce-scatter", size, workers) + gather
 
 
 def run(
@@ -206,7 +206,7 @@ def _trained(
     batch = torch.randn(4 * workers, WIDTH, generator=random)
     own = batch[4 * rank : 4 * rank + 4]
     momentum = torch.zeros_like(weights)
-    found: dict[str, Any] = {"exchange": [], "whole": [], "moved": []}
+    seconds: dict[str, Any] = {"exchange": [], "whole": [], "moved": []}
     for _ in range(steps):
         dist.barrier()
         before, begin = loopback_bytes(), time.perf_counter()
@@ -216,16 +216,16 @@ def _trained(
         end = time.perf_counter()
         dist.barrier()  # the counter is read when all have sent
         after = loopback_bytes()
-        found["exchange"].append(end - ready)
-        found["whole"].append(end - begin)
+        seconds["exchange"].append(end - ready)
+        seconds["whole"].append(end - begin)
         if before is not None and after is not None:
-            found["moved"].append(after - before)
+            seconds["moved"].append(after - before)
     trained = weights.numpy().copy()
     from parenvs.clock.runs.counting import Meter
 
     with Meter() as meter:
         exchange(method, rank, workers, weights, torch.zeros_like(weights), momentum, group)
-    return found | {"weights": trained, "traffic": meter.traffic}
+    return seconds | {"weights": trained, "traffic": meter.traffic}
 
 
 def exchange(

@@ -56,11 +56,11 @@ def samples(
         after: is called at the end of each run, timed; what waits for an accelerator.
         clock: gives the time in seconds.
     """
-    found = []
+    seconds = []
     for _ in range(warm_up + repeats):
         before()
         begin = clock()
         run()
         after()
-        found.append(clock() - begin)
-    return found[warm_up:]
+        seconds.append(clock() - begin)
+    return seconds[warm_up:]

@@ -100,7 +100,7 @@ class Compilation:
     @property
     def others(self) -> dict[str, Collectives]:
         """Collectives of other kinds, which the judge expects none of but for ZeRO."""
-        return {kind: found for kind, found in self.collectives.items() if kind != "all-reduce"}
+        return {kind: counted for kind, counted in self.collectives.items() if kind != "all-reduce"}
 
     @property
     def agrees(self) -> bool:
@@ -133,14 +133,15 @@ class Compilation:
     def text(self) -> str:
         """Return the compilation in a few sentences."""
         mesh = " x ".join(f"{axis} {count}" for axis, count in self.mesh.items())
-        found, expected = self.all_reduces, self.predicted
-        kept = self.asked - len(self.changed)
+        counted, expected = self.all_reduces, self.predicted
+        unchanged = self.asked - len(self.changed)
         sentences = [
             f"XLA compiled this {self.task} plan of {self.instance} for {mesh} virtual devices in "
-            f"{self.seconds:.1f} s and keeps {kept:,} of {self.asked:,} shardings.",
-            f"It all-reduces {plural(found.arrays, 'array')} of {size(found.bytes)} in "
-            f"{plural(found.operations, 'operation')}; the judge predicted {expected.arrays:,} of "
-            f"{size(expected.bytes)}{_on_cpus(expected.bytes, expected.cpu_bytes)}.",
+            f"{self.seconds:.1f} s and keeps {unchanged:,} of {self.asked:,} shardings.",
+            f"It all-reduces {plural(counted.arrays, 'array')} of {size(counted.bytes)} in "
+            f"{plural(counted.operations, 'operation')}; the judge predicted "
+            f"{expected.arrays:,} of {size(expected.bytes)}"
+            f"{_on_cpus(expected.bytes, expected.cpu_bytes)}.",
         ]
         if self.changed:
             more = len(self.changed) - _NAMED
@@ -205,7 +206,7 @@ def compile_plan(
         asked=len(layout.inputs) + len(layout.outputs),
         changed=tuple(_name(layout, number) for number in answer["changed"]),
         collectives={
-            kind: Collectives(**found) for kind, found in sorted(answer["collectives"].items())
+            kind: Collectives(**counts) for kind, counts in sorted(answer["collectives"].items())
         },
         argument_bytes=answer["argument_bytes"],
         peak_bytes=answer["peak_bytes"],
@@ -225,8 +226,8 @@ def _name(layout: Layout, number: int) -> str:
 
 def _compiled(layout: Layout, proto: bytes, timeout_seconds: float) -> dict[str, Any]:
     """Run the compiler in a process of its own, and return its answer."""
-    with tempfile.TemporaryDirectory(prefix="parenvs-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="parenvs-") as scratch:
+        folder = Path(scratch)
         (folder / "module.pb").write_bytes(proto)
         (folder / "request.json").write_text(json.dumps(layout.to_json()), encoding="utf-8")
         words = [x for x in os.environ.get("XLA_FLAGS", "").split() if not x.startswith(_DEVICES)]
@@ -237,7 +238,7 @@ def _compiled(layout: Layout, proto: bytes, timeout_seconds: float) -> dict[str,
             "JAX_PLATFORMS": "cpu",
             "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
         }
-        command = [sys.executable, "-m", "parenvs.exports.compilation", place]
+        command = [sys.executable, "-m", "parenvs.exports.compilation", scratch]
         try:
             ended = subprocess.run(
                 command, env=environment, capture_output=True, text=True, timeout=timeout_seconds
@@ -276,15 +277,15 @@ def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
     from parenvs.exports.jax import partition_spec
 
     mesh = jax.make_mesh(*zip(*[(count, name) for name, count in request["mesh"]], strict=True))
-    asked = [
+    wanted = [
         [jax.NamedSharding(mesh, partition_spec(tuple(spec))) for spec in request[key]]
         for key in ("inputs", "outputs")
     ]
     call, arguments = callable_of(proto)
     jitted = jax.jit(
         call,
-        in_shardings=tuple(asked[0]),
-        out_shardings=asked[1],
+        in_shardings=tuple(wanted[0]),
+        out_shardings=wanted[1],
         donate_argnums=tuple(request["donated"]),
         keep_unused=True,
     )
@@ -292,7 +293,7 @@ def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
     compiled = jitted.lower(*arguments).compile()
     seconds = time.perf_counter() - begin
     ranks = [len(spec) for key in ("inputs", "outputs") for spec in request[key]]
-    kept = [*compiled.input_shardings[0], *compiled.output_shardings]
+    compiled_to = [*compiled.input_shardings[0], *compiled.output_shardings]
     memory: Any = compiled.memory_analysis()
     text = compiled.as_text() or ""
     inside = memory.argument_size_in_bytes
@@ -301,11 +302,11 @@ def _answer(request: Mapping[str, Any], proto: bytes) -> dict[str, Any]:
         "changed": [
             number
             for number, (own, other, rank) in enumerate(
-                zip([*asked[0], *asked[1]], kept, ranks, strict=True)
+                zip([*wanted[0], *wanted[1]], compiled_to, ranks, strict=True)
             )
             if not own.is_equivalent_to(other, rank)
         ],
-        "collectives": {kind: asdict(found) for kind, found in collectives_of(text).items()},
+        "collectives": {kind: asdict(counted) for kind, counted in collectives_of(text).items()},
         "alive": alive_at_peak(text),
         "argument_bytes": inside,
         "peak_bytes": inside
@@ -370,13 +371,13 @@ def _zeros(shapes: list[Any]) -> list[Any]:
 
 def collectives_of(text: str) -> dict[str, Collectives]:
     """Count the collectives in the text of a compiled module, by kind."""
-    found: dict[str, Collectives] = {}
+    collectives: dict[str, Collectives] = {}
     for kind, sizes in _collectives(text):
-        known = found.get(kind, Collectives(0, 0, 0.0))
-        found[kind] = Collectives(
+        known = collectives.get(kind, Collectives(0, 0, 0.0))
+        collectives[kind] = Collectives(
             known.operations + 1, known.arrays + len(sizes), known.bytes + sum(sizes)
         )
-    return found
+    return collectives
 
 
 def _collectives(text: str) -> Iterator[tuple[str, list[float]]]:

@@ -39,10 +39,12 @@ class Stage(NamedTuple):
 
     def wired(self, given: Sequence[Any]) -> tuple[Any, ...]:
         """Run the part on what the stage is given, and return what it gives."""
-        made = self.module(*(given[k] for k in self.reads))
-        made = made if isinstance(made, (tuple, list)) else (made,)
+        outputs = self.module(*(given[k] for k in self.reads))
+        outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
         # A view, as no tensor is both input and output of a stage to its backward pass.
-        return tuple(given[k].view_as(given[k]) if passed else made[k] for passed, k in self.gives)
+        return tuple(
+            given[k].view_as(given[k]) if passed else outputs[k] for passed, k in self.gives
+        )
 
 
 def cut(module: nn.Module, cuts: Sequence[str], micro: Sequence[torch.Tensor]) -> list[Stage]:
@@ -122,10 +124,10 @@ def inlined(traced: fx.GraphModule) -> fx.GraphModule:
 
 def _at(module: nn.Module, path: str) -> Any:
     """What a module has under a dotted name."""
-    found: Any = module
+    result: Any = module
     for name in path.split("."):
-        found = getattr(found, name)
-    return found
+        result = getattr(result, name)
+    return result
 
 
 def _owner(node: fx.Node) -> str:
@@ -155,11 +157,11 @@ def _inline(traced: fx.GraphModule, call: fx.Node) -> None:
                 known[node] = traced.graph.node_copy(node, known.__getitem__)
                 known[node].meta.setdefault("nn_module_stack", stack)
         for user in list(call.users):
-            made: Any = results[user.args[1]]
+            value: Any = results[user.args[1]]
             if not enabled:
-                made = traced.graph.call_function(torch.ops.aten.detach.default, (made,))
-                made.meta = dict(user.meta, nn_module_stack=stack)
-            user.replace_all_uses_with(made)
+                value = traced.graph.call_function(torch.ops.aten.detach.default, (value,))
+                value.meta = dict(user.meta, nn_module_stack=stack)
+            user.replace_all_uses_with(value)
             traced.graph.erase_node(user)
     traced.graph.erase_node(call)
 
@@ -180,12 +182,12 @@ def wired(
     calls = [node for node in graph.nodes if node.op == "call_module"]
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     sizes = dict(zip(inputs, shapes, strict=True))
-    place: dict[fx.Node, tuple[int, int]] = {x: (-1, k) for k, x in enumerate(inputs)}
+    source: dict[fx.Node, tuple[int, int]] = {x: (-1, k) for k, x in enumerate(inputs)}
     for number, call in enumerate(calls):
-        place[call] = (number, 0)
+        source[call] = (number, 0)
         for user in call.users:
             if user.op == "call_function":  # an item of several results
-                place[user] = (number, int(user.args[1]))
+                source[user] = (number, int(user.args[1]))
     reads = [[x for x in call.args if isinstance(x, fx.Node)] for call in calls]
     for call, part in zip(calls, parts, strict=True):
         own = [x for x in part.graph.nodes if x.op == "placeholder"]  # type: ignore[union-attr]
@@ -195,14 +197,14 @@ def wired(
             if x not in sizes and isinstance(x, fx.Node)
         )
     (output,) = (node for node in graph.nodes if node.op == "output")
-    if any(place[x][0] != len(calls) - 1 for x in output.all_input_nodes):
+    if any(source[x][0] != len(calls) - 1 for x in output.all_input_nodes):
         raise ParenvsError(
             "cuts: the module returns more than its last stage makes; return that alone"
         )
     needed: list[list[fx.Node]] = []  # of each stage and those behind it, from those in front
     later: dict[fx.Node, None] = {}
     for number in reversed(range(len(calls))):
-        later = {x: None for x in (*reads[number], *later) if place[x][0] < number}
+        later = {x: None for x in (*reads[number], *later) if source[x][0] < number}
         needed.insert(0, list(later))
     needed[0] = inputs
     stages = []
@@ -210,11 +212,11 @@ def wired(
         given = needed[number]
         if number + 1 < len(calls):
             gives = [
-                (x in given, given.index(x) if x in given else place[x][1])
+                (x in given, given.index(x) if x in given else source[x][1])
                 for x in needed[number + 1]
             ]
         else:
-            gives = [(False, place[x][1]) for x in output.all_input_nodes]
+            gives = [(False, source[x][1]) for x in output.all_input_nodes]
         stages.append(
             Stage(
                 part,
@@ -235,9 +237,9 @@ def refuse_tied(module: nn.Module, stages: Sequence[nn.Module]) -> None:
     names: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    held = [{name for name, _ in stage.named_parameters()} for stage in stages]
+    names_of = [{name for name, _ in stage.named_parameters()} for stage in stages]
     for tied in names.values():
-        if sum(bool(own & set(tied)) for own in held) > 1:
+        if sum(bool(own & set(tied)) for own in names_of) > 1:
             raise ParenvsError(
                 f"cuts: {' and '.join(tied)} are one weight on several stages, whose gradients "
                 "PyTorch does not sum; untie them, or plan one stage"

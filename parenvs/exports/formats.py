@@ -62,8 +62,8 @@ def _torch(plan: Plan) -> Exported:
     """Placements, styles and cuts by name, as JSON."""
     from parenvs.exports.torch import torch_plan
 
-    made = torch_plan(plan)
-    return Exported(json.dumps(made.to_json(), indent=1) + "\n", made.notes)
+    planned = torch_plan(plan)
+    return Exported(json.dumps(planned.to_json(), indent=1) + "\n", planned.notes)
 
 
 def _megatron(plan: Plan) -> Exported:

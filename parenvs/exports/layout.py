@@ -22,5 +22,5 @@ def layout_of(plan: Plan, graph: Graph | None = None, eager: bool = False) -> La
         ParenvsError: a plan of a task without layouts, for another graph, or one that a compiler
             of whole steps cannot be told.
     """
-    found: Layout = hook_of(plan, "layout")(plan, graph, eager)
-    return found
+    layout: Layout = hook_of(plan, "layout")(plan, graph, eager)
+    return layout

@@ -64,18 +64,18 @@ def alive_at_peak(text: str) -> dict[str, int]:
 
 def _computations(text: str) -> tuple[dict[str, list[Instruction]], str]:
     """The computations of a module by name, and which one is its entry."""
-    found: dict[str, list[Instruction]] = {}
+    computations: dict[str, list[Instruction]] = {}
     rows: list[Instruction] = []
     entry = ""
     for line in text.splitlines():
         head = _COMPUTATION.match(line)
         if head:
-            rows = found.setdefault(head[1], [])
+            rows = computations.setdefault(head[1], [])
             entry = head[1] if line.startswith("ENTRY") else entry
         match = _INSTRUCTION.match(line)
         if match:
-            _, name, kind, opcode, rest = match.groups()
-            operands, attributes = _split(rest)
+            _, name, kind, opcode, arguments = match.groups()
+            operands, attributes = _split(arguments)
             called = tuple(
                 x.strip(" %")
                 for names in _CALLED.findall(attributes)
@@ -84,17 +84,17 @@ def _computations(text: str) -> tuple[dict[str, list[Instruction]], str]:
             )
             operands_named = tuple(_NAME.findall(operands))
             rows.append(Instruction(name, _bytes(kind), opcode, operands_named, called))
-    return found, entry
+    return computations, entry
 
 
-def _split(rest: str) -> tuple[str, str]:
+def _split(arguments: str) -> tuple[str, str]:
     """Operands, and what follows their closing bracket."""
     depth = 0
-    for place, sign in enumerate(rest):
+    for index, sign in enumerate(arguments):
         depth += (sign == "(") - (sign == ")")
         if depth < 0:
-            return rest[:place], rest[place:]
-    return rest, ""
+            return arguments[:index], arguments[index:]
+    return arguments, ""
 
 
 def _bytes(kind: str) -> int:
@@ -140,16 +140,18 @@ def _peak(
     for k in owned:
         change[k] += rows[k].bytes
         change[last[rows[k].name] + 1] -= rows[k].bytes
-    totals = [now + here.total() for now, here in zip(accumulate(change), inner, strict=False)]
+    totals = [
+        now + members.total() for now, members in zip(accumulate(change), inner, strict=False)
+    ]
     peak = max(range(len(rows)), key=totals.__getitem__, default=-1)
-    found: Counter[str] = Counter(inner[peak]) if rows else Counter()
+    reasons: Counter[str] = Counter(inner[peak]) if rows else Counter()
     for k in owned:
         x = rows[k]
         if k <= peak <= last[x.name]:
             early = kind_of(x) == OTHER and k < peak < first[x.name]
-            found[EARLY if early else kind_of(x)] += x.bytes
-    known[name] = found
-    return found
+            reasons[EARLY if early else kind_of(x)] += x.bytes
+    known[name] = reasons
+    return reasons
 
 
 def _reads(rows: Sequence[Instruction]) -> tuple[dict[str, int], dict[str, int]]:
@@ -163,8 +165,8 @@ def _reads(rows: Sequence[Instruction]) -> tuple[dict[str, int], dict[str, int]]
         x = rows[k]
         view = x.opcode in _VIEWS and not x.called
         for operand in x.operands:
-            here = first.get(x.name, len(rows)) if view else k
-            first[operand] = min(first.get(operand, len(rows)), here)
+            index = first.get(x.name, len(rows)) if view else k
+            first[operand] = min(first.get(operand, len(rows)), index)
             if x.opcode in _VIEWS:
                 last[operand] = max(last.get(operand, k), last[x.name])
     return {x.name: first.get(x.name, k) for k, x in enumerate(rows)}, last

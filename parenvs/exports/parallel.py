@@ -91,9 +91,9 @@ class Parallel:
         sizes = (plan.pipe, plan.data, plan.model)
         devices = plan.pipe * plan.data * plan.model
         if not dist.is_initialized() or dist.get_world_size() != devices:
-            found = dist.get_world_size() if dist.is_initialized() else 0
+            world = dist.get_world_size() if dist.is_initialized() else 0
             raise ParenvsError(
-                f"processes: the plan is for {devices}, and the group has {found}; start it with "
+                f"processes: the plan is for {devices}, and the group has {world}; start it with "
                 f"torchrun --nproc-per-node {devices}"
             )
         if not inputs or len(inputs[0]) != plan.batch:
@@ -173,9 +173,9 @@ class Parallel:
         self._shapes += [tuple(x.shape) for x in batch[len(self._shapes) :]]
         for number, (x, shape) in enumerate(zip(batch, self._shapes, strict=False)):
             if tuple(x.shape) != shape:
-                place = number if number < self._inputs else number - self._inputs
+                index = number if number < self._inputs else number - self._inputs
                 raise ParenvsError(
-                    f"{'inputs' if number < self._inputs else 'targets'}[{place}]: a step is for "
+                    f"{'inputs' if number < self._inputs else 'targets'}[{index}]: a step is for "
                     f"the shape {shape}, and this one has {tuple(x.shape)}; a plan has fixed "
                     "shapes: pad what is smaller, or leave it out"
                 )
@@ -187,14 +187,14 @@ class Parallel:
         the mean of the loss are not. Gradients that are there are put aside, and are there again
         afterwards: added to them, those of each micro-batch would be summed on their own.
         """
-        kept = [(x, x.grad) for x in self.parameters()]
-        for parameter, _ in kept:
+        gradients = [(x, x.grad) for x in self.parameters()]
+        for parameter, _ in gradients:
             parameter.grad = None
         try:
             with _Counted() as counted:
                 self.step(*batch)
         finally:
-            for parameter, gradient in kept:
+            for parameter, gradient in gradients:
                 parameter.grad = gradient
         return dict(sorted(counted.counts.items()))
 
@@ -203,12 +203,12 @@ class Parallel:
         plan, (part,) = self.plan, self.parts
         total = 0.0
         for number in range(plan.micro_batches):
-            some = [
+            shares = [
                 self._placed(x.chunk(plan.micro_batches)[number].to(self.device), k)
                 for k, x in enumerate(batch)
             ]
-            output = part(*some[: self._inputs])
-            value = self.loss(output, *some[self._inputs :]) / plan.micro_batches
+            output = part(*shares[: self._inputs])
+            value = self.loss(output, *shares[self._inputs :]) / plan.micro_batches
             value.backward()
             value = value.detach()
             total += float(value.full_tensor() if isinstance(value, DTensor) else value)
@@ -283,13 +283,13 @@ class Parallel:
         whole = not shape or shape[0] % self.plan.data
         return self._placements((None if whole else 0, None))
 
-    def _local(self, made: torch.Tensor) -> torch.Tensor:
+    def _local(self, output: torch.Tensor) -> torch.Tensor:
         """This process's part of what a stage gives to the next one."""
         assert self._grid is not None
-        if not isinstance(made, DTensor):  # made of buffers and constants alone
+        if not isinstance(output, DTensor):  # made of buffers and constants alone
             same = [Replicate() for _ in self._axes]
-            made = DTensor.from_local(made, self._grid, same, run_check=False)
-        return made.redistribute(placements=self._rows(made.shape)).to_local()
+            output = DTensor.from_local(output, self._grid, same, run_check=False)
+        return output.redistribute(placements=self._rows(output.shape)).to_local()
 
     def _place(self, part: _Part) -> None:
         """Split a part's parameters and, with ZeRO, share them among the replicas."""
@@ -333,10 +333,10 @@ class Parallel:
 
 def _lost(error: Exception) -> Exception | None:
     """The error behind another, or itself, that says that a process of the group is lost."""
-    found: BaseException | None = error
-    while found is not None and not _LOST.search(str(found)):
-        found = found.__cause__ or found.__context__
-    return found if isinstance(found, Exception) else None
+    cause: BaseException | None = error
+    while cause is not None and not _LOST.search(str(cause)):
+        cause = cause.__cause__ or cause.__context__
+    return cause if isinstance(cause, Exception) else None
 
 
 class _Counted(TorchDispatchMode):
@@ -383,28 +383,28 @@ class _Part(nn.Module):
             return self.module_of(*given)
         grid = parallel._grid
         if grid is None:
-            made = stage.wired(given)
+            outputs = stage.wired(given)
         else:
             placed = [
                 DTensor.from_local(x, grid, parallel._rows(shape), run_check=False)
                 for x, shape in zip(given, stage.shapes, strict=True)
             ]
-            made = tuple(parallel._local(x) for x in stage.wired(placed))
-        return made[0] if len(made) == 1 else made
+            outputs = tuple(parallel._local(x) for x in stage.wired(placed))
+        return outputs[0] if len(outputs) == 1 else outputs
 
 
-def summed(module: nn.Module, given: Any, made: Any) -> Any:
+def summed(module: nn.Module, given: Any, outputs: Any) -> Any:
     """Sum partial results where they arise, once, as the judge prices them.
 
     A hook behind the forward pass of a module. Rows of an embedding that other ranks hold are
     partial with a mask; PyTorch cannot bring a gradient that is partial, too, back to that, so
     that one is summed first.
     """
-    if not isinstance(made, DTensor) or not any(x.is_partial() for x in made.placements):
-        return made
-    whole = made.redistribute(placements=_without_partial(made.placements))
+    if not isinstance(outputs, DTensor) or not any(x.is_partial() for x in outputs.placements):
+        return outputs
+    whole = outputs.redistribute(placements=_without_partial(outputs.placements))
     if whole.requires_grad and any(
-        x.is_partial() and type(x) is not Partial for x in made.placements
+        x.is_partial() and type(x) is not Partial for x in outputs.placements
     ):
         whole.register_hook(lambda x: x.redistribute(placements=_without_partial(x.placements)))
     return whole

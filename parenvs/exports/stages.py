@@ -26,10 +26,12 @@ def stages_of(plan: Plan, graph: Graph | None = None, measured: bool = False) ->
         InfeasibleError: the judge finds the plan illegal, or there are fewer layers than stages.
         ParenvsError: a plan of a task without stages, or of a chain that was not asked for.
     """
-    found: Stages = hook_of(plan, "stages")(plan, graph, measured)
-    if not found.notes or found.run is plan:
-        return found
-    return replace(found, notes=(*found.notes, f"with the cuts moved, {_cost(found, found.run)}"))
+    stages: Stages = hook_of(plan, "stages")(plan, graph, measured)
+    if not stages.notes or stages.run is plan:
+        return stages
+    return replace(
+        stages, notes=(*stages.notes, f"with the cuts moved, {_cost(stages, stages.run)}")
+    )
 
 
 def recomputed(planned: Stages, mode: str, framework: str) -> str:

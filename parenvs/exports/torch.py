@@ -186,13 +186,13 @@ def _splits(layout: Layout) -> _Splits:
     )
     weights = (Role.VARIABLE, Role.FROZEN)
     shapes = {path.replace("/", "."): graph.shape(t) for path, role, t in rows if role in weights}
-    found: dict[bool, dict[str, Split]] = {True: {}, False: {}}
+    splits: dict[bool, dict[str, Split]] = {True: {}, False: {}}
     for path, role, tensor in rows:
         spec = layout.unshared_spec(tensor)
         split = tuple(spec.index(name) if name in spec else None for name in (DATA, MODEL))
         if role in (*weights, Role.BATCH) and split != (None, None):
-            found[role != Role.BATCH][path.replace("/", ".")] = (split[0], split[1])
-    return _Splits(shapes, found[True], found[False], _styles(layout, found[True]))
+            splits[role != Role.BATCH][path.replace("/", ".")] = (split[0], split[1])
+    return _Splits(shapes, splits[True], splits[False], _styles(layout, splits[True]))
 
 
 def _styles(layout: Layout, placements: dict[str, Split]) -> dict[str, str]:

@@ -220,7 +220,7 @@ def _compare(plan: Any, decisions: Any, proto: bytes) -> Verification:
         if (size % mesh).any()
     }
     expected, all_reduces = decisions.without(left_out)
-    decided = [told for class_, told in decisions.told.items() if class_ not in left_out]
+    decided = [decision for class_, decision in decisions.told.items() if class_ not in left_out]
     propagation = ShardyOracle(proto, mesh).propagate(decided)
     theirs: list[list[int]] = [[] for _ in graph.paths]
     for k, dimension in propagation.partitioned:

@@ -141,7 +141,7 @@ def test_calibrate__this_machine_at_the_smallest_size(monkeypatch, capfd, tmp_pa
 
     monkeypatch.setattr(module, "SHAPES", [(8, 8, 8)])
     run = caller(monkeypatch, capfd, tmp_path, "calibrate")
-    status, out, err = run("--out", "m.json", "--repeats", 2, "--most", 0.07)
+    status, out, err = run("--out", "m.json", "--repeats", 2, "--largest", 0.07)
     assert status == 0, err
     assert "all-to-all" in out and "written to m.json; give it as --cluster m.json" in out
     assert "not measured: fp8" in err
@@ -166,7 +166,7 @@ def test_calibrate__bad_input_is_one_line_and_status_2(monkeypatch, capfd, tmp_p
         (("--processes", 0), "--processes must be from 1"),
         (("--processes", 1000), "--processes must be from 1 to 64"),
         (("--repeats", 0), "--repeats must be from 1"),
-        (("--most", 0), "--most must be at least"),
+        (("--largest", 0), "--largest must be at least"),
         (("--timeout", 0), "--timeout must be more than 0"),
         (("--meet", "here"), "--meet must be HOST:PORT"),
         (("--out", "m.txt"), "--out must end in .json, not 'm.txt'"),

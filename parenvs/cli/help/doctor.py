@@ -81,13 +81,13 @@ def add_doctor(app: typer.Typer) -> None:
         Exit status 1 if something is broken. A missing extra is not: it is told, with the command
         that installs it.
         """
-        found = diagnosis(everything)
+        report = diagnosis(everything)
         if as_json:
-            say_json({"healthy": found.healthy, **vars(found)})
+            say_json({"healthy": report.healthy, **vars(report)})
         else:
-            for line in lines(found):
+            for line in lines(report):
                 say(line)
-        if not found.healthy:
+        if not report.healthy:
             raise typer.Exit(1)
 
 
@@ -97,35 +97,35 @@ def diagnosis(everything: bool = False) -> Diagnosis:
     Args:
         everything: whether all shipped graphs are loaded, and not only the smallest.
     """
-    found = Diagnosis()
-    found.facts = {
+    report = Diagnosis()
+    report.facts = {
         "parenvs": f"{__version__}, {'clone' if CHECKOUT else 'installed'} at {_place()}",
         "python": f"{platform.python_version()}, {sys.executable}",
         "machine": f"{processor()}, {counted(cores())}, {platform.system()}",
     }
     if sys.version_info[:2] < LEAST_PYTHON:
-        found.faults.append(f"python {platform.python_version()} is too old; 3.10 is the oldest")
+        report.faults.append(f"python {platform.python_version()} is too old; 3.10 is the oldest")
     for extra, requirements in wanted().items():
         lacking = [words for line in requirements if (words := _lack(line))]
         if extra:
-            found.extras[extra] = lacking
+            report.extras[extra] = lacking
         else:
             remedy = f"pip install {'.' if CHECKOUT else 'parenvs'}"
-            found.faults += [f"{words}; {remedy}" for words in lacking]
-    found.faults += _graphs(everything)
-    found.faults += _readable()
+            report.faults += [f"{words}; {remedy}" for words in lacking]
+    report.faults += _graphs(everything)
+    report.faults += _readable()
     if CHECKOUT is None:
-        found.faults += _recorded()
+        report.faults += _recorded()
     else:
-        _clone(CHECKOUT, found)
-    return found
+        _clone(CHECKOUT, report)
+    return report
 
 
-def lines(found: Diagnosis) -> Iterator[str]:
+def lines(report: Diagnosis) -> Iterator[str]:
     """A diagnosis as text."""
-    for title, words in found.facts.items():
+    for title, words in report.facts.items():
         yield f"{title + ':':10}{words}"
-    for extra, lacking in found.extras.items():
+    for extra, lacking in report.extras.items():
         purpose = PURPOSES.get(extra, "")
         if lacking:
             target = f".[{extra}]" if CHECKOUT else f"parenvs[{extra}]"
@@ -133,11 +133,11 @@ def lines(found: Diagnosis) -> Iterator[str]:
             yield f"    pip install '{target}'"
         else:
             yield f"extra {extra}: complete"
-    for words in found.notes:
+    for words in report.notes:
         yield f"note: {words}"
-    for words in found.faults:
+    for words in report.faults:
         yield f"broken: {words}"
-    yield "healthy" if found.healthy else f"{len(found.faults)} broken"
+    yield "healthy" if report.healthy else f"{len(report.faults)} broken"
 
 
 def wanted() -> dict[str, list[str]]:
@@ -163,15 +163,15 @@ def _lack(requirement: str) -> str:
     match = _REQUIREMENT.match(requirement)
     if not match:
         return ""
-    name, least, marker = match[1], match[2], _MARKER.search(requirement)
+    name, lowest, marker = match[1], match[2], _MARKER.search(requirement)
     if marker and sys.version_info[:2] < _numbers(marker[1]):
         return f"{name} needs Python {marker[1]}"
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
         return f"{name} is not installed"
-    if least and _numbers(version) < _numbers(least):
-        return f"{name} {version} is older than {least}"
+    if lowest and _numbers(version) < _numbers(lowest):
+        return f"{name} {version} is older than {lowest}"
     return ""
 
 
@@ -243,28 +243,28 @@ def _recorded() -> Iterator[str]:
             yield f"{path} was changed; install the package anew"
 
 
-def _clone(root: Path, found: Diagnosis) -> None:
+def _clone(root: Path, report: Diagnosis) -> None:
     """Ask git which data files are gone or changed."""
     git = shutil.which("git")
     if git is None or not (root / ".git").exists():
-        found.notes.append("no git here: files that are missing from the clone are not noticed")
+        report.notes.append("no git here: files that are missing from the clone are not noticed")
         return
     command = [git, "-C", str(root), "status", "--porcelain", "--no-renames", "--", *DATA]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        found.notes.append(f"git does not tell the state of {root}")
+        report.notes.append(f"git does not tell the state of {root}")
     for line in done.stdout.splitlines():
         state, name = line[:2], line[3:]
         if "D" in state:
-            found.faults.append(f"{root / name} is missing; git checkout -- {name}")
+            report.faults.append(f"{root / name} is missing; git checkout -- {name}")
         elif "M" in state and not name.endswith(".py"):
-            found.notes.append(f"{name} differs from the last commit")
+            report.notes.append(f"{name} differs from the last commit")
     try:
         installed = metadata.version("parenvs")
     except metadata.PackageNotFoundError:
-        found.notes.append("the clone is not installed: pip install -e . makes the command")
+        report.notes.append("the clone is not installed: pip install -e . makes the command")
         return
     if installed != __version__:
-        found.notes.append(
+        report.notes.append(
             f"installed as {installed}, the clone is {__version__}; pip install -e ."
         )

@@ -64,5 +64,5 @@ def add_examples(app: typer.Typer) -> None:
 def _commands(app: typer.Typer) -> list[tuple[str, list[typer.models.CommandInfo]]]:
     """Groups of commands by name; those of the program itself have an empty one."""
     groups = [(str(info.name), info.typer_instance) for info in app.registered_groups]
-    inner = [(name, made.registered_commands) for name, made in groups if made is not None]
+    inner = [(name, group.registered_commands) for name, group in groups if group is not None]
     return [("", app.registered_commands), *inner]

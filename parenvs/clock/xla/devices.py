@@ -51,14 +51,15 @@ def devices(kind: str, count: int) -> list[Any]:
     import jax
 
     try:
-        found = jax.devices("gpu" if kind == "cuda" else "cpu")
+        available = jax.devices("gpu" if kind == "cuda" else "cpu")
     except RuntimeError:
-        found = []
-    if len(found) < count:
+        available = []
+    if len(available) < count:
         raise ParenvsError(
-            f"--device {kind}: {count} asked for, and JAX {jax.__version__} sees {len(found)} here"
+            f"--device {kind}: {count} asked for, and JAX {jax.__version__} sees "
+            f"{len(available)} here"
         )
-    return found[:count]
+    return available[:count]
 
 
 def _work(kind: str, count: int, work: Callable[..., Any], given: tuple[Any, ...]) -> Any:

@@ -51,8 +51,8 @@ def measure(
         bytes of a device or None.
     """
     own = devices(kind, count)
-    made, missing = _products(own, shapes, repeats, kind)
-    found: dict[tuple[str, int, int], list[float]] = {}
+    rates, missing = _products(own, shapes, repeats, kind)
+    seconds: dict[tuple[str, int, int], list[float]] = {}
     for group in groups:
         for name in COLLECTIVES:
             if name == "send" and group > 2:
@@ -61,15 +61,15 @@ def measure(
                 exact = max(1, round(size / (_ELEMENT * group))) * group * _ELEMENT
                 try:
                     run = collective(name, exact, own[:group])
-                    found[name, group, exact] = samples(run, repeats, 3)
+                    seconds[name, group, exact] = samples(run, repeats, 3)
                 except Exception as error:  # of any kind, from within XLA
                     missing[f"{name} of {group}"] = one_line(error)
                     break
     stats = own[0].memory_stats() or {}
     return {
-        "products": made,
+        "products": rates,
         "copies": {size: _copies(own, size, repeats) for size in copied},
-        "collectives": found,
+        "collectives": seconds,
         "missing": missing,
         "device": own[0].device_kind,
         "memory": stats.get("bytes_limit"),
@@ -109,7 +109,7 @@ def _products(
     """Time products of each shape in each precision, on all devices at once."""
     import jax.numpy as jnp
 
-    found, missing = {}, {}
+    rates, missing = {}, {}
     for precision, name in _TYPES.items():
         if precision == "tf32" and kind == "cpu":
             missing[precision] = "CPUs have none"
@@ -121,13 +121,13 @@ def _products(
                 m, k, n = shape
                 a, b = _spread(own, (m, k), name), _spread(own, (k, n), name)
                 run = _on_each(own, body)
-                found[precision, shape] = _repeated(partial(_finished, run, a, b), repeats)
-                if max(found[precision, shape]) > _SLOW:
+                rates[precision, shape] = _repeated(partial(_finished, run, a, b), repeats)
+                if max(rates[precision, shape]) > _SLOW:
                     missing[precision] = f"larger than {m} x {k} x {n}, which takes a second"
                     break
         except Exception as error:  # of any kind, from within XLA
             missing[precision] = one_line(error)
-    return found, missing
+    return rates, missing
 
 
 def _finished(run: Callable[..., Any], *given: Any) -> None:

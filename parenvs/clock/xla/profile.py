@@ -67,8 +67,8 @@ def profiled(
     with need_extra("jax", "profiling"):
         import jax
     function, positional, named = jax_function(source, arguments)
-    (place,) = devices(device, 1)
-    with jax.default_device(place):
+    (target,) = devices(device, 1)
+    with jax.default_device(target):
         return measured_scopes(function, positional, named, name, repeats, warm_up)
 
 
@@ -115,12 +115,12 @@ def measured_scopes(
             f"profile {name}: {len(layers)} named scopes, and a chain needs at least two; give "
             "layers names by jax.named_scope, and write loops over them out"
         )
-    timings, kept = [], []
+    timings, activations = [], []
     needing = set(trained)
     for layer in layers:
-        both, held = _timed(layer, values, needing, trained, repeats, warm_up)
+        both, saved = _timed(layer, values, needing, trained, repeats, warm_up)
         timings.append(both)
-        kept.append(held)
+        activations.append(saved)
     data = [x for x in jax.tree.leaves((positional[1:], named)) if np.ndim(x)]
     whole = _whole(function, tuple(positional), named, repeats, warm_up)
     return Layers.of(
@@ -131,7 +131,7 @@ def measured_scopes(
         int(np.shape(data[0])[0]) if data else 1,
         cut_bytes=_cut_bytes(layers, results),
         parameter_bytes=_first_uses(layers, trained),
-        resident_bytes=kept,
+        resident_bytes=activations,
     )
 
 
@@ -156,7 +156,7 @@ def _floats(variable: Any) -> bool:
 
 def _flat(jaxpr: Any, values: dict[Any, Any]) -> tuple[list[tuple[str, Any]], list[Any]]:
     """Operations with their scopes, calls of jitted functions opened; and the results."""
-    found: list[tuple[str, Any]] = []
+    equations: list[tuple[str, Any]] = []
 
     def walk(body: Any, scope: str, known: dict[Any, Any]) -> dict[Any, Any]:
         """Rename the variables of an inner body to those outside."""
@@ -168,15 +168,15 @@ def _flat(jaxpr: Any, values: dict[Any, Any]) -> tuple[list[tuple[str, Any]], li
                 inner_values = getattr(inner, "consts", ())
                 inner = getattr(inner, "jaxpr", inner)
                 values.update(zip(inner.constvars, inner_values, strict=True))
-                made = walk(inner, own, dict(zip(inner.invars, inputs, strict=True)))
+                results = walk(inner, own, dict(zip(inner.invars, inputs, strict=True)))
                 for outside, x in zip(operation.outvars, inner.outvars, strict=True):
-                    known[outside] = made.get(x, x) if _is_variable(x) else x
+                    known[outside] = results.get(x, x) if _is_variable(x) else x
             else:
-                found.append((own, operation.replace(invars=inputs)))
+                equations.append((own, operation.replace(invars=inputs)))
         return known
 
     known = walk(jaxpr, "", {})
-    return found, [known.get(x, x) if _is_variable(x) else x for x in jaxpr.outvars]
+    return equations, [known.get(x, x) if _is_variable(x) else x for x in jaxpr.outvars]
 
 
 def _is_variable(x: Any) -> bool:
@@ -245,10 +245,10 @@ def _timed(
     taken = [values[x] for x in layer.reads]
     wanted = [k for k, x in enumerate(layer.reads) if x in needing and _floats(x)]
 
-    def part(*some: Any) -> list[Any]:
+    def part(*arguments: Any) -> list[Any]:
         """The layer as a function of what needs gradients."""
         full = list(taken_by)
-        for k, value in zip(wanted, some, strict=True):
+        for k, value in zip(wanted, arguments, strict=True):
             full[k] = value
         return body(*full)
 
@@ -261,13 +261,13 @@ def _timed(
         return jax.vjp(part, *[given[k] for k in wanted])
 
     run = jax.jit(forward)
-    made, back = run(taken)
-    values.update(zip(layer.makes, made, strict=True))
-    there = Timing.of(samples(lambda: jax.block_until_ready(run(taken)), repeats, warm_up))
+    outputs, back = run(taken)
+    values.update(zip(layer.makes, outputs, strict=True))
+    forward_timing = Timing.of(samples(lambda: jax.block_until_ready(run(taken)), repeats, warm_up))
     if back is None or not any(_floats(x) for x in layer.makes):
-        return (there, Timing(0.0, 0.0, 0.0, repeats)), 0
+        return (forward_timing, Timing(0.0, 0.0, 0.0, repeats)), 0
     needing |= {x for x in layer.makes if _floats(x)}
-    gradients = [_gradient_of(x) for x in made]
+    gradients = [_gradient_of(x) for x in outputs]
     pull = jax.jit(lambda function, given: function(given))
     jax.block_until_ready(pull(back, gradients))
     behind = Timing.of(
@@ -275,8 +275,8 @@ def _timed(
     )
     traced = jax.make_jaxpr(forward)(taken).jaxpr
     own = {x for x, y in zip(traced.invars, layer.reads, strict=True) if y in trained}
-    kept = {x for x in traced.outvars[len(made) :] if _is_variable(x)} - own
-    return (there, behind), sum(map(_size, kept))
+    residuals = {x for x in traced.outvars[len(outputs) :] if _is_variable(x)} - own
+    return (forward_timing, behind), sum(map(_size, residuals))
 
 
 def _gradient_of(value: Any) -> Any:
@@ -309,12 +309,12 @@ def _cut_bytes(layers: Sequence[_Layer], results: Sequence[Any]) -> list[int]:
 def _first_uses(layers: Sequence[_Layer], trained: set[Any]) -> list[int]:
     """Bytes of the trained weights of each layer of which none was in an earlier one."""
     seen: set[Any] = set()
-    found = []
+    uses = []
     for layer in layers:
         own = (set(layer.reads) & trained) - seen
         seen |= own
-        found.append(sum(_size(x) for x in own))
-    return found
+        uses.append(sum(_size(x) for x in own))
+    return uses
 
 
 def _whole(
@@ -323,18 +323,18 @@ def _whole(
     """Time the forward and the backward pass of the whole function."""
     import jax
 
-    def forward(weights: Any, rest: Any, keywords: Any) -> Any:
-        return jax.vjp(lambda own: function(own, *rest, **keywords), weights)
+    def forward(weights: Any, others: Any, keywords: Any) -> Any:
+        return jax.vjp(lambda own: function(own, *others, **keywords), weights)
 
     run = jax.jit(forward)
-    made, back = run(positional[0], positional[1:], named)
-    there = Timing.of(samples(
+    outputs, back = run(positional[0], positional[1:], named)
+    forward_timing = Timing.of(samples(
         lambda: jax.block_until_ready(run(positional[0], positional[1:], named)), repeats, warm_up
     ))  # fmt: skip
-    gradients = jax.tree.map(_gradient_of, made)
+    gradients = jax.tree.map(_gradient_of, outputs)
     pull = jax.jit(lambda pulled, given: pulled(given))
     jax.block_until_ready(pull(back, gradients))
     behind = Timing.of(
         samples(lambda: jax.block_until_ready(pull(back, gradients)), repeats, warm_up)
     )
-    return there, behind
+    return forward_timing, behind

@@ -114,7 +114,7 @@ def write_part(
         tensors: all tensors.
         give: the numbers.
     """
-    digest, at, held = hashlib.sha256(), 0, []
+    digest, at, entries = hashlib.sha256(), 0, []
     with (folder / file_name(number)).open("wb") as stream:
         for name, box in boxes.items():
             for kind in tensors[name].kinds if elements(box) else ():
@@ -122,9 +122,9 @@ def write_part(
                 data = numbers.view(np.uint8).data
                 stream.write(data)
                 digest.update(data)
-                held.append(Slice(name, kind, box, at))
+                entries.append(Slice(name, kind, box, at))
                 at += len(data)
-    return Part(at, digest.hexdigest(), tuple(held))
+    return Part(at, digest.hexdigest(), tuple(entries))
 
 
 def write_index(folder: Path, plan: Plan, head: Head, parts: Iterable[Part]) -> None:
@@ -205,11 +205,11 @@ class Checkpoint:
                 self._places[x.name, x.kind].setdefault(x.box, []).append((number, x.at))
         for name, tensor in self.head.tensors.items():
             for kind in tensor.kinds:
-                held = sum(map(elements, self._places[name, kind]))
-                if held != math.prod(tensor.shape):
+                elements_held = sum(map(elements, self._places[name, kind]))
+                if elements_held != math.prod(tensor.shape):
                     raise ParenvsError(
-                        f"{where}: {shown(name)} ({kind}): slices of {held:,} elements, and it has "
-                        f"{math.prod(tensor.shape):,}"
+                        f"{where}: {shown(name)} ({kind}): slices of {elements_held:,} elements, "
+                        f"and it has {math.prod(tensor.shape):,}"
                     )
         self.read: Counter[int] = Counter()
 
@@ -308,19 +308,21 @@ def _parts(files: Iterable[_File], tensors: dict[str, Tensor], where: str) -> li
     """What the index says of the files: each slice is one of a tensor, behind the one before."""
     parts = []
     for number, file in enumerate(files):
-        own, end, held = f"{where}: files[{number}]", 0, []
+        own, end, entries = f"{where}: files[{number}]", 0, []
         for entry in file.slices:
-            found = _slice(*entry, tensors)
-            if found is None or found.at != end:
+            entry_slice = _slice(*entry, tensors)
+            if entry_slice is None or entry_slice.at != end:
                 raise ParenvsError(
                     f"{own}: {shown(entry)} is no slice [name, kind, start, size, at] of a tensor "
                     "behind the one before it"
                 )
-            end += elements(found.box) * ITEM[tensors[found.name].kinds[found.kind]]
-            held.append(found)
+            end += (
+                elements(entry_slice.box) * ITEM[tensors[entry_slice.name].kinds[entry_slice.kind]]
+            )
+            entries.append(entry_slice)
         if end != file.bytes:
             raise ParenvsError(f"{own}: field 'bytes' is {file.bytes}, and its slices have {end}")
-        parts.append(Part(file.bytes, file.sha256, tuple(held)))
+        parts.append(Part(file.bytes, file.sha256, tuple(entries)))
     return parts
 
 

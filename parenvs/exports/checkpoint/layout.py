@@ -142,8 +142,8 @@ def predicted_bytes(old: Files, new: Files, graph: Graph, per_parameter: float) 
         (files, new files); where replicas share their states, one row, of what is read in all, in
         equal shares.
     """
-    found: np.ndarray = new.shards.read_from(old.shards, graph, per_parameter)
+    needed: np.ndarray = new.shards.read_from(old.shards, graph, per_parameter)
     if old.writing == new.writing == 1:
-        return found
-    unit = [place.model + new.degrees.tensor * place.pipe for place in new.places()]
-    return found.sum(axis=0, keepdims=True)[:, unit] / new.writing
+        return needed
+    unit = [position.model + new.degrees.tensor * position.pipe for position in new.places()]
+    return needed.sum(axis=0, keepdims=True)[:, unit] / new.writing

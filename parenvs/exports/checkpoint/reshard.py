@@ -58,11 +58,12 @@ class Resharding:
         """Bytes that each rank of the new plan has to read, (ranks,), counted and predicted."""
         files, degrees = Files.of(self.new), Files.of(self.new).degrees
         numbers = [
-            place.model + degrees.tensor * (place.data % files.writing + files.writing * place.pipe)
+            position.model
+            + degrees.tensor * (position.data % files.writing + files.writing * position.pipe)
             for pipe in range(degrees.pipeline)
             for data in range(degrees.data)
             for model in range(degrees.tensor)
-            for place in (Place(pipe, data, model),)
+            for position in (Place(pipe, data, model),)
         ]
         return self.read.sum(axis=0)[numbers], self.predicted.sum(axis=0)[numbers]
 

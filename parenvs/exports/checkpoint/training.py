@@ -104,7 +104,7 @@ def save(
 
         def finished() -> None:
             if rank == 0:
-                tensors = {name: x for _, some, _ in rows for name, x in some.items()}
+                tensors = {name: x for _, states, _ in rows for name, x in states.items()}
                 head = Head(steps, type(optimiser).__name__, _groups(optimiser), tensors)
                 write_index(path, plan, head, [part for _, _, part in rows])
                 stack.close()
@@ -158,8 +158,8 @@ def load(
             _restore(source, name, parameter, parallel, optimiser, place)
         return source.head.steps, dict(source.read)
 
-    found = _together(read)
-    return found[dist.get_rank()]
+    tensors = _together(read)
+    return tensors[dist.get_rank()]
 
 
 def _restore(

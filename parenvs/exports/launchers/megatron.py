@@ -110,8 +110,8 @@ def _of_stack(planned: Stages) -> tuple[list[str], list[str]]:
     elif planned.precision == "fp8":
         lines += ["--bf16", "--fp8-format hybrid"]
     if planned.precision in ("bf16", "fp8"):
-        wide = planned.gradient_bytes == 4
-        lines.append("--accumulate-allreduce-grads-in-fp32" if wide else "--grad-reduce-in-bf16")
+        in_fp32 = planned.gradient_bytes == 4
+        lines.append("--accumulate-allreduce-grads-in-fp32" if in_fp32 else "--grad-reduce-in-bf16")
     lines += ["--overlap-grad-reduce"] if planned.gradient_overlap else []
     if planned.chunks > 1 and planned.p2p == "blocking":
         lines.append("--no-overlap-p2p-communication")

@@ -36,8 +36,8 @@ def table(planned: Stages) -> tuple[Table, list[str]]:
         notes.append("sequence_parallel: torchtitan's tensor parallelism shares the tokens, too")
     if zero == 1:
         notes.append("zero: torchtitan shares gradients with the states; ZeRO 1 becomes 2")
-    sharing, rest = divmod(planned.shard or dp * planned.context, planned.context)
-    if rest:
+    sharing, remainder = divmod(planned.shard or dp * planned.context, planned.context)
+    if remainder:
         raise InfeasibleError(
             f"shard: torchtitan shares states among whole groups of context ranks, and "
             f"{planned.shard} is no multiple of {planned.context}"
