@@ -30,6 +30,7 @@ from parenvs.core.problem import problem
 from parenvs.core.registry import TASKS as _TASKS
 from parenvs.envs import register as _register
 from parenvs.errors import ParenvsError
+from parenvs.graph.formats.parts import in_parts
 from parenvs.graph.formats.sources import from_hlo, from_jax, from_torch
 from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph
@@ -74,6 +75,7 @@ __all__ = [
     "from_hlo",
     "from_jax",
     "from_torch",
+    "in_parts",
     "judge",
     "load_graph",
     "load_plan",

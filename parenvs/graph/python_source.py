@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.errors import HloError, ParenvsError, did_you_mean, need_extra, shown
+from parenvs.graph.formats.parts import several_in_one
 from parenvs.graph.formats.sources import proto_of, results_of
 from parenvs.graph.graph import Graph
 from parenvs.graph.pytorch.build import (
@@ -247,7 +248,8 @@ def _lower(jax: Any, jitted: Any, given: Any, where: str) -> Lowered:
         try:
             positional, named = _call_form(arguments())
             lowered = jitted.lower(*positional, **named)
-            return Lowered(proto_of(lowered), results=results_of(lowered))
+            notes = several_in_one(jitted, positional, named)
+            return Lowered(proto_of(lowered), notes=notes, results=results_of(lowered))
         except (Exception, SystemExit) as error:
             if number == len(ways):
                 raise _one_line(error, where) from None

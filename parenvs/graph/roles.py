@@ -57,7 +57,8 @@ def parse_names(names: Sequence[str]) -> tuple[list[int], list[str]]:
 
     Returns:
         (P,) index of the function argument, in order of appearance, and (P,) path like
-        ``encoder/q`` (the name itself where it has no keys).
+        ``encoder/q`` (the name itself where it has no keys). Where arguments have paths in common,
+        theirs begin with the argument, like ``params/encoder/q``.
     """
     arguments: dict[str, int] = {}
     numbers, paths = [], []
@@ -65,7 +66,13 @@ def parse_names(names: Sequence[str]) -> tuple[list[int], list[str]]:
         head, parts = keys_of(name)
         numbers.append(arguments.setdefault(head, len(arguments)))
         paths.append("/".join(parts) if parts else name)
-    return numbers, paths
+    alike = Counter(paths)
+    mixed = {number for number, path in zip(numbers, paths, strict=True) if alike[path] > 1}
+    heads = list(arguments)
+    return numbers, [
+        f"{heads[number]}/{path}" if number in mixed and path != name else path
+        for number, path, name in zip(numbers, paths, names, strict=True)
+    ]
 
 
 def match_paths(paths: Sequence[str], patterns: Sequence[str]) -> list[bool]:
@@ -166,14 +173,21 @@ def reasons(graph: Graph) -> list[str]:
 
 def _state_without_a_weight(paths: Sequence[str], role: Sequence[Role]) -> tuple[str, ...]:
     """Warn of optimiser state whose path ends in that of a weight that is taken as frozen."""
-    trained = {path for path, told in zip(paths, role, strict=True) if told == Role.VARIABLE}
-    held = {path for path, told in zip(paths, role, strict=True) if told == Role.FROZEN} - trained
+
+    def ends(told: Role) -> dict[str, str]:
+        """Path with and without its first key -> path, of what has a role."""
+        own = [path for path, other in zip(paths, role, strict=True) if other == told]
+        return {end: path for path in own for end in (path, path.partition("/")[2] or path)}
+
+    held, trained = ends(Role.FROZEN), ends(Role.VARIABLE)
     odd = {}
     for path, told in zip(paths, role, strict=True):
         if told == Role.OPTIMISER:
             keys = path.split("/")
-            odd.update({"/".join(keys[k:]): path for k in range(1, len(keys))})
-    odd = {weight: state for weight, state in odd.items() if weight in held}
+            tails = ["/".join(keys[k:]) for k in range(1, len(keys))]
+            weight = next((held[tail] for tail in tails if tail in held), None)
+            if weight is not None and trained.keys().isdisjoint(tails):
+                odd[weight] = path
     if not odd:
         return ()
     weight, state = next(iter(odd.items()))

@@ -127,7 +127,7 @@ def printable_usage() -> Iterator[None]:
         raise
 
 
-_noted: set[str] = set()
+_noted: dict[str, None] = {}
 
 
 def note(words: str) -> None:
@@ -136,7 +136,7 @@ def note(words: str) -> None:
     A warning that begins with the file's name is the same as the graph's own note without it.
     """
     if not any(noted == words or noted.endswith(f": {words}") for noted in _noted):
-        _noted.add(words)
+        _noted[words] = None
         say_progress(f"parenvs: note: {words}")
 
 
@@ -190,7 +190,10 @@ class Step:
 
 
 def say_json(content: Any) -> None:
-    """Print an object of JSON types as one line."""
+    """Print an object of JSON types as one line, with what was noted in the command."""
+    if isinstance(content, dict) and _noted:
+        told = [*content.get("notes", ()), *_noted]
+        content = {**content, "notes": list(dict.fromkeys(told))}
     sys.stdout.write(json.dumps(content) + "\n")
 
 

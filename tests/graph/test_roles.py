@@ -22,6 +22,14 @@ def test_roles__parameter_names():
     assert paths == ["a/b/c", "a/0", "mu/x", "1/nu", "batch", "q'"]
 
 
+def test_roles__paths_that_arguments_have_in_common_begin_with_the_argument():
+    """Arguments without any stay as they are, and so does an array that is an argument itself."""
+    names = ["params['w']", "params['b']", "target['w']", "state.mu['w']", "w", "x"]
+    assert parse_names(names[:4])[1] == ["params/w", "params/b", "target/w", "mu/w"]
+    assert parse_names([names[1], *names[3:]])[1] == ["b", "mu/w", "w", "x"]
+    assert parse_names(names)[1] == ["params/w", "params/b", "target/w", "mu/w", "w", "x"]
+
+
 def test_roles__match_paths():
     paths = ["encoder/layer_0/q", "encoder/layer_1/q", "embedding"]
     assert match_paths(paths, ["encoder/*", "x"]) == [True, True, False]

@@ -704,6 +704,34 @@ def sharpness() -> Program:
     )
 
 
+def parallel_block() -> Program:
+    """PaLM: one weight holds queries, one key and value for all heads, and a gated network."""
+    heads, size, hidden, width = 4, 8, 64, 32
+    places = [heads * size, (heads + 1) * size, (heads + 2) * size, (heads + 2) * size + hidden]
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        x = params["embedding"][batch["tokens"]]
+        for weights in params["layers"]:
+            y = x * lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6) * weights["scale"]
+            made = jax.checkpoint(lambda y, w: y @ w["fused"] + w["bias"])(y, weights)
+            q, k, v, gate, up = jnp.split(made, places, axis=-1)
+            q = q.reshape(*q.shape[:2], heads, size)
+            scores = jax.nn.softmax(jnp.einsum("bqhk,btk->bhqt", q, k) / size**0.5)
+            seen = jnp.einsum("bhqt,btk->bqhk", scores, v).reshape(*q.shape[:2], heads * size)
+            x = x + seen @ weights["attention"] + (jax.nn.silu(gate) * up) @ weights["down"]
+        return cross_entropy(x @ params["embedding"].T, batch["labels"])
+
+    outputs = places[-1] + hidden
+    block = {
+        "scale": floats(width),
+        "fused": floats(width, outputs),
+        "bias": floats(outputs),
+        "attention": floats(heads * size, width),
+        "down": floats(hidden, width),
+    }
+    return adam_program(loss, {"embedding": floats(50, width), "layers": [block, block]}, TOKENS)
+
+
 def running_normaliser() -> Program:
     """Inputs are normalised by running moments of their own."""
     params = {"stem": floats(3, 3, 3, 8), "head": layer(8, 10)}
@@ -767,6 +795,7 @@ HARD_PROGRAMS: dict[str, Callable[[], Program]] = {
         equilibrium,
         quantised_base,
         sharpness,
+        parallel_block,
         running_normaliser,
     )
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -74,7 +75,7 @@ class Program:
 
     @property
     def paths(self) -> list[str]:
-        """Path of each leaf within its argument, like ``params/layers/0/q``."""
+        """Path of each leaf, like ``layers/0/q``; after the argument where that has to tell it."""
         names = list(inspect.signature(self.function).parameters)
         paths = []
         for (argument, *keys), _ in jax.tree_util.tree_flatten_with_path(self.args)[0]:
@@ -82,8 +83,12 @@ class Program:
                 next(str(getattr(key, x)) for x in ("key", "idx", "name") if hasattr(key, x))
                 for key in keys
             ]
-            paths.append("/".join(parts) or names[argument.idx])
-        return paths
+            paths.append((names[argument.idx], "/".join(parts)))
+        alike = Counter(path or name for name, path in paths)
+        mixed = {name for name, path in paths if alike[path or name] > 1}
+        return [
+            f"{name}/{path}" if path and name in mixed else path or name for name, path in paths
+        ]
 
     @property
     def flops(self) -> tuple[float, float, float]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from parenvs.errors import need_extra
+from parenvs.graph.formats.parts import several_in_one
 from parenvs.graph.graph import Graph
 from parenvs.graph.pytorch.read import OPTIONS, lower_module
 from parenvs.graph.reader import read_file, read_proto
@@ -27,7 +29,10 @@ def from_hlo(path: str | os.PathLike[str], **options: Any) -> Graph:
     """
     file = Path(path)
     if file.suffix == ".npz":
-        return Graph.load(file)
+        graph = Graph.load(file)
+        for note in graph.notes:
+            warnings.warn(f"{file}: {note}", stacklevel=2)
+        return graph
     return read_file(file, **options)
 
 
@@ -52,7 +57,8 @@ def from_jax(function: Callable[..., Any], *args: Any, **options: Any) -> Graph:
     jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
     where = getattr(function, "__name__", "function")
     lowered = jitted.lower(*args)
-    return read_proto(proto_of(lowered), where=where, results=results_of(lowered), **options)
+    told = {"results": results_of(lowered), "told": several_in_one(jitted, args, {})}
+    return read_proto(proto_of(lowered), where=where, **told, **options)
 
 
 def from_torch(

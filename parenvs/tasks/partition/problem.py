@@ -127,7 +127,7 @@ class Partitioning:
         if twice:
             raise ParenvsError(
                 f"{graph.name}: {len(twice)} variables or batch inputs share a path, like "
-                f"{twice[0]!r}; plans name them by path, so rename one in the function's arguments"
+                f"{twice[0]!r}; plans name them by path, so change a key of that argument"
             )
         return problem
 
