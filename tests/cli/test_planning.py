@@ -250,6 +250,8 @@ def test_planning__what_was_assumed_is_noted_once(run):
     Path("step.txt").write_text(PROGRAMS["train_state"]().lowered.as_text("hlo"))
     status, _, err = run("show", "step.txt", "--cluster", "1x2:v100")
     assert status == 0 and err.count("its phases follow from its data flow") == 1
+    status, out, _ = run("plan", "step.txt", "--cluster", "1x2:v100", "--json")
+    assert status == 0 and "its phases follow from its data flow" in json.loads(out)["notes"][0]
 
 
 def test_planning__a_profile_has_no_parameters(run):

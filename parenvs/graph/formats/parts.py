@@ -83,7 +83,8 @@ def in_parts(
         import jax
 
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
-    leaves, tree = jax.tree.flatten(tuple(args))
+    leaves = jax.tree.leaves(tuple(args))
+    tree: Any = jax.tree.structure(tuple(args))
     cuts, met = _found(closed, tuple(args))
     if not met:
         return function, tuple(args)
