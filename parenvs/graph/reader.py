@@ -34,7 +34,7 @@ from parenvs.graph.loops.costs import inside_costs
 from parenvs.graph.loops.integers import Program, holds_numbers
 from parenvs.graph.phases import with_phases
 from parenvs.graph.proto import ELEMENT_TYPES, TUPLE, Module, Wrapper
-from parenvs.graph.roles import parse_names, with_roles
+from parenvs.graph.roles import parse_names, with_arguments_named, with_roles
 from parenvs.graph.twins import find_twins
 
 _INLINED = ("call", "fusion", "async-start")
@@ -152,7 +152,9 @@ def read_module(
             plain, notes=(*told, *what_passes_left(module)), twins=reader.twins(results)
         )
         flow = Flow(plain)
-        graph = with_roles(with_phases(plain, flow), flow=flow, **choices)
+        names = [one.name for one in sorted(reader.parameters, key=lambda one: one.number)]
+        plain = with_arguments_named(with_phases(plain, flow), names, flow, choices.get("known"))
+        graph = with_roles(plain, flow=flow, **choices)
         for note in graph.notes:
             warnings.warn(f"{where}: {note}", stacklevel=2)
         return graph

@@ -12,6 +12,7 @@ import fnmatch
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from parenvs.graph.axes import Axes, forward_of, samples
 from parenvs.graph.flops import ELEMENTWISE
 from parenvs.graph.flow import Flow
 from parenvs.graph.freeze import without_updates
-from parenvs.graph.graph import Graph, Phase, Role
+from parenvs.graph.graph import Graph, Phase, Role, pack_texts
 from parenvs.graph.proto import ELEMENT_TYPES, FLOATING
 from parenvs.graph.training import (
     Update,
@@ -57,8 +58,7 @@ def parse_names(names: Sequence[str]) -> tuple[list[int], list[str]]:
 
     Returns:
         (P,) index of the function argument, in order of appearance, and (P,) path like
-        ``encoder/q`` (the name itself where it has no keys). Where arguments have paths in common,
-        theirs begin with the argument, like ``params/encoder/q``.
+        ``encoder/q`` (the name itself where it has no keys).
     """
     arguments: dict[str, int] = {}
     numbers, paths = [], []
@@ -66,13 +66,43 @@ def parse_names(names: Sequence[str]) -> tuple[list[int], list[str]]:
         head, parts = keys_of(name)
         numbers.append(arguments.setdefault(head, len(arguments)))
         paths.append("/".join(parts) if parts else name)
-    alike = Counter(paths)
-    mixed = {number for number, path in zip(numbers, paths, strict=True) if alike[path] > 1}
-    heads = list(arguments)
-    return numbers, [
-        f"{heads[number]}/{path}" if number in mixed and path != name else path
-        for number, path, name in zip(numbers, paths, names, strict=True)
-    ]
+    return numbers, paths
+
+
+def with_arguments_named(
+    graph: Graph, names: Sequence[str], flow: Flow, known: Any = None
+) -> Graph:
+    """Return the graph with paths of weights and batch inputs that no two arguments share.
+
+    Where they do, all paths of these arguments begin with the argument, like ``params/encoder/q``.
+
+    Args:
+        graph: the graph, with phases.
+        names: (P,) names of the parameters as JAX makes them.
+        flow: the graph's flow.
+        known: see ``with_roles``.
+    """
+    paths, arguments = graph.paths, graph.parameter_argument.tolist()
+    if len(set(paths)) == len(paths):
+        return graph
+    role = with_roles(graph, flow=flow, known=known).parameter_role.tolist()
+    named = (Role.VARIABLE, Role.FROZEN, Role.BATCH)
+    alike = Counter(path for path, told in zip(paths, role, strict=True) if told in named)
+    mixed = {
+        argument
+        for path, argument, told in zip(paths, arguments, role, strict=True)
+        if alike[path] > 1 and told in named
+    }
+    strings, places = list(graph.strings), graph.parameter_path.tolist()
+    for index, (name, path, argument) in enumerate(zip(names, paths, arguments, strict=True)):
+        if argument in mixed and path != name:
+            places[index] = len(strings)
+            strings.append(f"{keys_of(name)[0]}/{path}")
+    return replace(
+        graph,
+        parameter_path=np.array(places, dtype=np.int32),
+        string_table=pack_texts(strings),
+    )
 
 
 def match_paths(paths: Sequence[str], patterns: Sequence[str]) -> list[bool]:

@@ -38,6 +38,7 @@ class Use:
         self._label: dict[int, Label] = {**known, **{t: t for t in unknown}}
         self._summed: set[int] = set()  # data without the batch: sums over it, made of sums
         self._numbers: set[int] = set()  # numbers made of data that are repeated
+        self._samples: Counter[int] = Counter()  # sizes of the batch, by inputs that have it
         self._rows: dict[int, set[int]] = {}  # tensor -> its dimensions that are the batch
         self.looked_up: set[int] = set()
         self._axes = Axes(flow)
@@ -68,6 +69,7 @@ class Use:
         if not self.flow.shapes[tensor]:
             return
         start = leading_samples(self._axes, tensor, self._forward)
+        self._samples[self.flow.shapes[tensor][start]] += 1
         for reached, dimension in self._axes.journey(tensor, start, self._forward).reached:
             self._rows.setdefault(reached, set()).add(dimension)
 
@@ -223,8 +225,12 @@ class Use:
             if data and self._summed.issuperset(data):
                 self._decide(label, WEIGHT, "it meets sums over the batch")
             elif data:
-                batch = self.batch_size
-                same = shape[:1] == (batch,) or batch is None
+                rows = {d for t in data for d in self._rows.get(t, ())}
+                sizes = {self.flow.shapes[tensor][d] for d in rows} - {1}
+                if rows:  # and what every sample gets has been repeated, and found, before
+                    same = not sizes.isdisjoint(shape)
+                else:
+                    same = self.batch_size is None or shape[:1] == (self.batch_size,)
                 verdict = DATA if same else WEIGHT
                 self._decide(label, verdict, f"it meets the batch with {shape[0]} rows")
             elif WEIGHT in labels and self.flow.shapes[tensor] == shape:
@@ -232,10 +238,5 @@ class Use:
 
     @property
     def batch_size(self) -> int | None:
-        """The commonest leading dimension of what is known to be data, None if nothing is."""
-        leading = Counter(
-            self.flow.shapes[t][0]
-            for t, label in self.known.items()
-            if label == DATA and self.flow.shapes[t]
-        )
-        return leading.most_common(1)[0][0] if leading else None
+        """The commonest size of the batch in what is known to be data, None if nothing is."""
+        return self._samples.most_common(1)[0][0] if self._samples else None

@@ -8,6 +8,7 @@ step; what ``parenvs`` finds has no part in it.
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import math
 from collections import Counter
@@ -84,8 +85,10 @@ class Program:
                 for key in keys
             ]
             paths.append((names[argument.idx], "/".join(parts)))
-        alike = Counter(path or name for name, path in paths)
-        mixed = {name for name, path in paths if alike[path or name] > 1}
+        shared = [told in (VARIABLE, FROZEN, BATCH) for told in self.roles]
+        alike = Counter(itertools.compress((path or name for name, path in paths), shared))
+        own = itertools.compress(paths, shared)
+        mixed = {name for name, path in own if alike[path or name] > 1}
         return [
             f"{name}/{path}" if path and name in mixed else path or name for name, path in paths
         ]

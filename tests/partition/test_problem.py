@@ -325,10 +325,14 @@ PRODUCT = (
 
 
 def test_partitioning__parameters_of_the_same_name():
-    """``params["x"]`` and ``batch["x"]`` have one path, and a plan could mean either."""
+    """``params["x"]`` and ``batch["x"]`` begin with the argument; keys that collide are refused."""
     parameters = {"params__x__": "f32[4,6]{1,0}", "batch__x__": "f32[8,4]{1,0}"}
-    with pytest.raises(ParenvsError, match="1 variables or batch inputs share a path, like 'x'"):
-        toys.problem_of(toys.module(parameters, [], PRODUCT))
+    problem = toys.problem_of(toys.module(parameters, [], PRODUCT))
+    assert problem.graph.paths == ["params/x", "batch/x"]
+    graph = problem.graph
+    alike = replace(graph, parameter_path=graph.parameter_path[[0, 0]])
+    with pytest.raises(ParenvsError, match="1 variables or batch inputs share a path, like 'param"):
+        load_partitioning(alike, "1x4:v100")
 
 
 def test_partitioning__state_of_the_same_name():

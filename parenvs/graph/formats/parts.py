@@ -38,11 +38,13 @@ class Pieces:
         axis: the dimension.
         parts: the parts, in order.
         origins: numbers of the inputs that it is made of in parts.
+        whole: the array as one, once something has needed it.
     """
 
     axis: int
     parts: list[Any]
     origins: frozenset[int]
+    whole: Any = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -114,7 +116,10 @@ def several_in_one(jitted: Any, args: Sequence[Any], named: dict[str, Any]) -> t
     leaves = jax.tree.leaves(given)
     if len(leaves) != len(closed.jaxpr.invars) or not any(_splits(closed.jaxpr)):
         return ()
-    _, met = _found(closed, given)
+    try:
+        _, met = _found(closed, given)
+    except Exception:  # a note is not worth a model that cannot be read
+        return ()
     if not met:
         return ()
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(given)]
@@ -163,7 +168,7 @@ def _run(closed: Any, cuts: dict[int, Cut], given: Sequence[Any], met: set[int])
         else value
         for k, value in enumerate(given)
     ]
-    return _Interpreter(met).run(closed.jaxpr, closed.consts, values)
+    return _Interpreter(met, set(_splits(closed.jaxpr))).run(closed.jaxpr, closed.consts, values)
 
 
 def _abstract(leaves: Sequence[Any], cuts: dict[int, Cut]) -> list[Any]:
@@ -232,7 +237,11 @@ def _whole(value: Any) -> Any:
     """An array of its parts."""
     from jax import lax
 
-    return lax.concatenate(value.parts, value.axis) if isinstance(value, Pieces) else value
+    if not isinstance(value, Pieces):
+        return value
+    if value.whole is None:
+        value.whole = lax.concatenate(value.parts, value.axis)
+    return value.whole
 
 
 def _part(value: Any, axis: int, sizes: Sequence[int]) -> list[Any]:
@@ -247,10 +256,11 @@ class _Interpreter:
 
     Attributes:
         met: numbers of the inputs whose parts a split has found again.
+        splits: sizes into which anything is split; what is joined of such parts stays in parts.
     """
 
-    def __init__(self, met: set[int]) -> None:
-        self.met = met
+    def __init__(self, met: set[int], splits: set[tuple[int, ...]]) -> None:
+        self.met, self.splits = met, splits
 
     def run(self, jaxpr: Any, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
         """Return the results."""
@@ -306,10 +316,12 @@ class _Interpreter:
                 if (x.axis, x.sizes) != (first.axis, first.sizes):
                     return None
                 rows.append(x.parts)
-            elif x.shape if hasattr(x, "shape") else ():
+            elif len(getattr(x, "shape", ())) != first.parts[0].ndim or x.shape[first.axis] == 1:
+                rows.append([x] * len(first.parts))  # a number, or the same for all
+            elif x.shape[first.axis] == sum(first.sizes):
                 rows.append(_part(x, first.axis, first.sizes))
             else:
-                rows.append([x] * len(first.parts))
+                return None
         made = [self._bound(equation, row) for row in zip(*rows, strict=True)]
         if equation.primitive.multiple_results:
             return None
@@ -393,6 +405,7 @@ class _Interpreter:
         return list(x.parts)
 
     def _concatenate(self, equation: Any, operands: list[Any]) -> Any:
-        if any(isinstance(x, Pieces) for x in operands):
+        made = Pieces(equation.params["dimension"], operands, frozenset())
+        if any(isinstance(x, Pieces) for x in operands) or made.sizes not in self.splits:
             return None
-        return Pieces(equation.params["dimension"], operands, frozenset())
+        return made
