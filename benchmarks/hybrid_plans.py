@@ -10,7 +10,7 @@ from benchmarks.framework import Column, columns, main, measurement, percent, ta
 from parenvs import problem as problem_from
 from parenvs.agents.hybrid import exact_uniform, ranked
 from parenvs.agents.hybrid.heuristics import PURE, megatron, pure
-from parenvs.errors import InfeasibleError
+from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import UniformSpace
 from parenvs.tasks.hybrid.space.objectives import near_best
@@ -51,7 +51,7 @@ def row_of(kind: str, call: Any) -> dict[str, Any]:
     """One planner's plan, judged."""
     try:
         answer = call()
-    except InfeasibleError as error:
+    except (InfeasibleError, TimeLimitError) as error:
         return {"kind": kind, "seconds": None, "message": str(error)}
     report = answer.report
     if not report.legal:
