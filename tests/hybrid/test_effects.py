@@ -267,6 +267,33 @@ def test_logits__hold_gradients_too():
     assert twelve == 2 * six
 
 
+def test_selective__by_operation_keeps_every_second_product():
+    """Input of the block, half of the outputs of products but the last, attention's: in bf16."""
+    block = TransformerBlock(mixture(experts=1, active=1))
+    here = STACKS["titan-2025"].machine(GPU, "bf16")
+    tokens, width = 2 * 128, 256
+    outputs = 3 * 256 + 2 * 512  # queries, keys, values; gate and up
+    for tp, shared in ((1, 1), (4, 4)):
+        split = Split(tp, 2, sequence_parallel=shared > 1)
+        kept = 2 * (2 * width / shared + (outputs / 2 + 256) / tp) + 4 * 4 / tp
+        assert block.saved_bytes(here, split, "selective") == pytest.approx(tokens * kept)
+        full, none = (block.saved_bytes(here, split, mode) for mode in ("full", "none"))
+        assert full < tokens * kept < none
+
+
+def test_gradients__of_fsdp_take_four_bytes_in_memory():
+    _, held, size = reduction(1, 0)
+    assert held.gradients[0, 0] == 4 * size
+    model = HybridModel.of_shape(mixture(experts=1, active=1))
+    plans = Uniform(1, 1, 16, 1, 16, zero=1, gradient_bytes=2.0)
+    stages = uniform_stages(model, plans, 1)
+    sizes = [
+        formulas.memory(model, STACKS[name].machine(GPU, "bf16"), stages).gradients[0, 0]
+        for name in ("llama-2024", "titan-2025")
+    ]
+    assert sizes == [2 * size, 4 * size]
+
+
 def test_effects__rows_and_plans_cost_the_same():
     """A row of arrays, one plan of it, and the plan among others, with every effect at once."""
     shape = mixture(**LATENT, shared_experts=2, capacity=1.25)

@@ -96,6 +96,15 @@ def test_errors__of_rows_of_2022_to_2026():
     }  # fmt: skip
     for source, mean in specified.items():
         assert np.mean(steps[source]) == pytest.approx(mean, abs=0.16), source
+    size = {}
+    for one in found:
+        if one.unit == "GiB":
+            size.setdefault(one.source, []).append(100 * abs(one.error))
+    assert {source: len(errors) for source, errors in size.items()} == {
+        "tt-2412": 10, "bigscience": 11,
+    }  # fmt: skip
+    assert np.mean(size["tt-2412"]) < 7.5
+    assert np.mean(size["bigscience"]) < 3.5
     fitted = [error for source in specified for error in steps[source]]
     assert len(fitted) == 131
     assert np.mean(fitted) == pytest.approx(10.4, abs=0.05)

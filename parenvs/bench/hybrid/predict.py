@@ -12,6 +12,7 @@ import numpy as np
 from parenvs.bench.hybrid.hardware import server_of
 from parenvs.bench.hybrid.rows import MEASURED, PEAKS, PERCENT, Published, Row
 from parenvs.bench.hybrid.settings import Setting, known_source, setting_of
+from parenvs.cluster import MEMORY_FRACTION
 from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.legality import malformed
@@ -239,7 +240,7 @@ def _step(row: Row, column: str, published: Published) -> Prediction:
 
 
 def _peak(row: Row, column: str, published: Published) -> Prediction:
-    """Return the prediction of all bytes on the fullest device.
+    """Return the prediction of all bytes on the fullest device, the allocator's share included.
 
     Raises:
         ParenvsError: the device does not have as many.
@@ -254,7 +255,8 @@ def _peak(row: Row, column: str, published: Published) -> Prediction:
     machine = setting.stack.machine(setting.cluster, setting.precision)
     held = setting.plan.judged(model, setting.cluster, machine)[1]
     parts = {name: float(part[0]) / GIB for name, part in held.items()}
-    return _prediction(row, column, setting, parts["total"], details={"gib": parts})
+    reserved = parts["total"] / MEMORY_FRACTION  # what plans leave to the allocator is in use
+    return _prediction(row, column, setting, reserved, details={"gib": parts})
 
 
 def _problem(setting: Setting, model: HybridModel) -> Hybrid:

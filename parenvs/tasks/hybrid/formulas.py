@@ -168,7 +168,8 @@ def _states(
         largest = _largest_layer(model, stages)
         weights = weights + np.where(shared[0], 2 * largest * width, 0.0)
     moments = 12.0 if machine.precision in HALF else 8.0
-    return weights, stages.gradient_bytes * sums[1], moments * sums[2]
+    each = np.maximum(stages.gradient_bytes, stack.gradient_least)
+    return weights, each * sums[1], moments * sums[2]
 
 
 def in_flight(

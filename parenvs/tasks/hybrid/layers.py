@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.tasks.hybrid.shape import TransformerShape
-from parenvs.tasks.hybrid.stack import TILE, Machine
+from parenvs.tasks.hybrid.stack import SELECTIVE, TILE, Machine
 
 Figure = Any
 """A number or an array of numbers, one for each plan."""
@@ -309,6 +309,8 @@ class TransformerBlock(Layer):
         if mode == "full":
             return width * tokens * h / split.shared
         fused = machine.attention_flops is not None
+        if mode == "selective" and machine.stack.selective == SELECTIVE[1]:
+            return self._of_operations(machine, split)
         queries = shape.heads * shape.head_width
         keys = np.maximum(shape.kv_heads * shape.head_width, shape.head_width * tp)
         stream = (4 * width + (2 if shape.dropout else 0)) * h / split.shared
@@ -326,6 +328,20 @@ class TransformerBlock(Layer):
             kept = 2 * width + 1 if shape.dropout else width
             within = within + kept * shape.heads * shape.sequence / tp
         return tokens * (stream + within)
+
+    def _of_operations(self, machine: Machine, split: Split) -> Figure:
+        """Bytes that are kept if every second product's output, and attention's, is not made anew.
+
+        The layer's input is kept, too (PyTorch's selective checkpoints, torchtitan's ``op``).
+        """
+        shape, tokens = self.shape, self._tokens(split)
+        core = shape.heads * shape.head_width
+        networks = (2 if shape.gated else 1) * shape.feed_forward
+        inner = sum(n for n, _ in shape.attention_products[:-1])
+        inner += networks * (shape.active + shape.shared_experts)
+        stream = (1 + 2 / 2) * shape.hidden / split.shared
+        kept = machine.width * (stream + (inner / 2 + core) / split.tp) + 4 * shape.heads / split.tp
+        return tokens * kept
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ FP8_SHARE = 0.727
 It is 0.436 / 0.60 of nemo-2024; 0.65 to 0.85 are plausible. Power, casts and bandwidth keep FP8
 from twice the speed.
 """
+SELECTIVE = ("attention", "operations")
+"""What selective recomputation makes anew: the attention core, or every second product too."""
 HALF = ("fp16", "bf16", "fp8")
 """Precisions in which weights and activations take 2 bytes, beside fp32 master weights."""
 
@@ -82,6 +84,9 @@ class Stack:
         accumulate_bytes: bytes that adding a micro-batch's gradients moves, per parameter on the
             device; 0 where the products of weight gradients add by themselves.
         logit_bytes: bytes that a logit takes beside its 2 or 4 and its 4 in fp32, as gradients.
+        selective: what selective recomputation leaves out of memory, one of ``SELECTIVE``; time is
+            counted for the attention core alone.
+        gradient_least: bytes of a gradient in memory, at least: FSDP adds up in fp32.
         early_stop: whether full recomputation leaves out a layer's last product, whose result no
             backward pass needs, as PyTorch's checkpoints that are not reentrant do.
         scatter_gather: whether a stage sends each rank's share of its output, gathered behind.
@@ -123,6 +128,8 @@ class Stack:
     bucket: _Number = 0.0
     accumulate_bytes: _Number = 0.0
     logit_bytes: _Number = 0.0
+    selective: Annotated[str, one_of(*SELECTIVE)] = SELECTIVE[0]
+    gradient_least: _Number = 0.0
     early_stop: bool = False
     scatter_gather: bool = True
     optimizer_bytes: _Number = 62.0
@@ -349,6 +356,8 @@ def _titan(name: str, overlap: float, of: str) -> Stack:
         hidden=0.8,
         early_stop=True,
         logit_bytes=6.0,
+        selective=SELECTIVE[1],
+        gradient_least=4.0,
         send_wait=0.0,
         source="FSDP 2 of PyTorch with torch.compile and FlashAttention 2; fp8, attention and "
         "memory fitted on torchtitan's table of December 2024, share of A100 and hidden on "
@@ -484,7 +493,6 @@ STACKS: dict[str, Stack] = {
             attention_share=(("h100", 0.29), ("a100", 0.42), ("other", 0.35)),
             hidden=0.31,
             early_stop=True,
-            logit_bytes=6.0,
             source="PyTorch FSDP with Triton's attention of 2023, kernels not fused; fitted on "
             "llm-foundry's table of MPT on A100, on H100 the shares of products and attention",
         ),
@@ -538,7 +546,7 @@ STACKS: dict[str, Stack] = {
 """Stacks by name, the newest version of each."""
 _FIRST: dict[str, Any] = {
     "version": 1, "permute_passes": 0.0, "grouped": False, "two_levels": False,
-    "gather_hidden": None, "logit_bytes": 0.0,
+    "gather_hidden": None,
 }  # fmt: skip
 VERSIONS: dict[str, Stack] = {
     label: version
