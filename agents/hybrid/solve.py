@@ -269,7 +269,7 @@ def ranked(
         problem: the problem.
         constraints: that the plan must keep to.
         objective: what is minimised (default: seconds of a step).
-        time_limit: seconds for the search over free stages.
+        time_limit: seconds for both, of which the search over free stages has a quarter at least.
 
     Raises:
         InfeasibleError: no plan fits; says how many bytes the best uniform one lacks.
@@ -285,6 +285,8 @@ def ranked(
         simulate_uniform(space, ranking, time.perf_counter() + SIMULATING)
     except InfeasibleError:
         pass  # stages that differ may still fit
+    if time_limit is not None:  # what uniform plans took counts
+        time_limit = max(time_limit - (time.perf_counter() - begin), time_limit / 4)
     free = exact_hybrid(problem, limits, objective, uniform, time_limit, ranking)
     ranking.offer(free)
     best = ranking.best

@@ -34,6 +34,9 @@ PARAMETERS = {  # billions, by the papers' names or the published totals
     "gpt-1t": 1008, "gpt3-175b": 174.6, "gpt-1.5b": 1.558, "bert-large": 0.334,
     "llama2-7b": 6.738, "llama2-13b": 13.016, "llama2-70b": 68.977, "llama3-8b": 8.030,
     "llama3-70b": 70.554, "llama3-405b": 405.85, "mixtral-8x7b": 46.70,
+    "deepseek-v3": 671, "kimi-k2": 1040, "qwen3-30b-a3b": 30.5, "qwen3-235b-a22b": 235,
+    "gpt-oss-20b": 20.9, "gpt-oss-120b": 116.8, "llama4-scout": 109, "llama4-maverick": 400,
+    "nemotron4-15b": 15.6, "nemotron4-340b": 341,
 }  # fmt: skip
 
 

@@ -36,6 +36,34 @@ def test_shapes__as_many_parameters_and_flops_as_the_graph(name):
     assert 1 <= graph.total_flops / shape.flops(graph.batch_size) < 1.05
 
 
+def test_shapes__published_active_parameters():
+    """Billions that a token passes, embedding left out, as the papers say (DeepSeek-V3: 37)."""
+    for name, active in (
+        ("deepseek-v3", 37), ("kimi-k2", 32.6), ("qwen3-30b-a3b", 3.3), ("qwen3-235b-a22b", 22),
+        ("gpt-oss-120b", 5.1 + 0.58), ("llama4-scout", 17), ("llama4-maverick", 17),
+    ):  # fmt: skip
+        shape = shapes()[name]
+        core = 6 * shape.layers * shape.heads * shape.core_width * shape.sequence
+        passed = (shape.token_flops(1) / shape.sequence - core) / 6
+        assert passed / 1e9 == pytest.approx(active, rel=0.03), name
+
+
+def test_shapes__leading_blocks_are_dense():
+    shape = alternating(leading_dense=2, dense_feed_forward=2048)
+    assert shape.kind_of == (0, 0, 1, 1, 1, 1, 1)
+    assert alternating(leading_dense=2, experts_every=3).kind_of == (0, 0, 1, 0, 0, 1, 0)
+    dense, expert = shape.kinds
+    assert (dense.experts, dense.feed_forward, expert.leading_dense) == (1, 2048, 0)
+    assert shape.fingerprint != alternating().fingerprint
+    assert TransformerShape.from_json(shape.to_json()) == shape
+    for wrong, words in (
+        ({"leading_dense": 7}, "leading_dense 7 leaves no block of 7 with experts"),
+        ({"leading_dense": 1, "experts": 1, "active": 1}, "leading_dense and shared_experts need"),
+    ):
+        with pytest.raises(UnknownInstanceError, match=words):
+            alternating(**wrong)
+
+
 def alternating(**numbers):
     return TransformerShape(
         "alternating", 7, 512, 8, 256, 4096, gated=True, dropout=False, bias=False, tied=False,

@@ -289,7 +289,9 @@ def _fill(row: Row, fields: dict[str, Any], assumed: list[str]) -> None:
         )
 
 
-LATENT = ("shared_experts", "query_rank", "key_rank", "rope_width")
+OF_SHAPES = (
+    "shared_experts", "experts_every", "leading_dense", "query_rank", "key_rank", "rope_width",
+)  # fmt: skip
 """Fields of rows that shapes have by the same names."""
 FAMILIES = ("llama", "mistral", "mixtral", "qwen", "gemma", "deepseek", "405b")
 """Words in the names of models whose networks are gated, without biases and dropout."""
@@ -328,7 +330,8 @@ def _shape(row: Row, fields: dict[str, Any], assumed: list[str]) -> TransformerS
             positions=0 if modern else fields["seq"],
             experts=experts,
             active=fields.get("active_experts", min(2, experts)),
-            **{name: fields.get(name, 0) for name in LATENT},
+            **{name: fields[name] for name in OF_SHAPES if name in fields},
+            dense_feed_forward=fields.get("dense_ffn", 0),
         )
     except ParenvsError as error:
         raise row.error(str(error).partition(": ")[2]) from None

@@ -15,9 +15,10 @@ MOST_LAYERS = 10_000
 """Largest number of layers."""
 _POSITIVE = words("a positive number", gt=0, le=LARGEST_NUMBER)
 _LATENT = ("query_rank", "key_rank", "rope_width")
-_UNSEEN = {"experts_every": 1, "dense_feed_forward": 0, "shared_experts": 0} | dict.fromkeys(
-    _LATENT, 0
-)
+_UNSEEN = {
+    "experts_every": 1,
+    **dict.fromkeys(("dense_feed_forward", "leading_dense", "shared_experts", *_LATENT), 0),
+}
 """Fields that came later, and the values with which they are no part of fingerprints."""
 
 
@@ -46,6 +47,7 @@ class TransformerShape:
         capacity: tokens that an expert has room for over the mean.
         experts_every: 2 where every second block has experts and the others one dense network
             each, and so on; 1 where all have them. The first of as many blocks are dense.
+        leading_dense: blocks at the front that have a dense network, whatever stands behind.
         dense_feed_forward: inner width of those dense networks (0: ``feed_forward``).
         shared_experts: networks as wide as an expert, in each block with experts, that every token
             passes beside its ``active`` ones.
@@ -77,6 +79,7 @@ class TransformerShape:
     capacity: Annotated[int, _POSITIVE] | Annotated[float, _POSITIVE] = 1.0
     experts_every: Count = 1
     dense_feed_forward: Index = 0
+    leading_dense: Index = 0
     shared_experts: Index = 0
     query_rank: Index = 0
     key_rank: Index = 0
@@ -101,11 +104,16 @@ class TransformerShape:
                 f"shape {shown(self.name)}: kv_heads must divide heads, and active be at most "
                 "experts"
             )
-        behind = self.experts_every, self.dense_feed_forward, self.shared_experts
-        if self.experts == 1 and behind != (1, 0, 0):
+        behind = self.dense_feed_forward, self.shared_experts, self.leading_dense
+        if self.experts == 1 and (self.experts_every, *behind) != (1, 0, 0, 0):
             raise UnknownInstanceError(
-                f"shape {shown(self.name)}: experts_every, dense_feed_forward and shared_experts "
-                "need experts"
+                f"shape {shown(self.name)}: experts_every, dense_feed_forward, leading_dense and "
+                "shared_experts need experts"
+            )
+        if self.leading_dense >= self.layers:
+            raise UnknownInstanceError(
+                f"shape {shown(self.name)}: leading_dense {self.leading_dense} leaves no block of "
+                f"{self.layers} with experts"
             )
         if not self.key_rank and (self.query_rank or self.rope_width):
             raise UnknownInstanceError(
@@ -115,9 +123,10 @@ class TransformerShape:
             raise UnknownInstanceError(
                 f"shape {shown(self.name)}: latent attention has as many kv_heads as heads"
             )
-        if self.experts_every == 1 and self.dense_feed_forward:
+        if self.experts_every == 1 and not self.leading_dense and self.dense_feed_forward:
             raise UnknownInstanceError(
-                f"shape {shown(self.name)}: dense_feed_forward needs experts_every of at least 2"
+                f"shape {shown(self.name)}: dense_feed_forward needs experts_every of at least 2, "
+                "or leading_dense"
             )
 
     @property
@@ -137,9 +146,9 @@ class TransformerShape:
 
         It is the shape itself where all blocks are equal.
         """
-        if self.experts_every == 1:
+        if self.experts_every == 1 and not self.leading_dense:
             return (self,)
-        equal = replace(self, experts_every=1, dense_feed_forward=0)
+        equal = replace(self, experts_every=1, dense_feed_forward=0, leading_dense=0)
         inner = self.dense_feed_forward or self.feed_forward
         dense: dict[str, Any] = {"experts": 1, "active": 1, "capacity": 1.0, "shared_experts": 0}
         return replace(equal, feed_forward=inner, **dense), equal
@@ -147,9 +156,9 @@ class TransformerShape:
     @property
     def kind_of(self) -> tuple[int, ...]:
         """(layers,) number of each block's kind in ``kinds``: the last of each few has experts."""
-        every = self.experts_every
+        every, first = self.experts_every, self.leading_dense
         last = len(self.kinds) - 1
-        return tuple(last if (i + 1) % every == 0 else 0 for i in range(self.layers))
+        return tuple(last if i >= first and (i + 1) % every == 0 else 0 for i in range(self.layers))
 
     def _summed(self, of_block: Callable[[TransformerShape], float]) -> float:
         """Sum a figure over all blocks."""
