@@ -20,7 +20,7 @@ def head(path):
     return lines[2].strip("`"), lines[4]
 
 
-EARLIER = ("mutants", "hybrid_plans")
+EARLIER = ("mutants",)
 """Pages about sources that have changed since."""
 PAGES = [path.stem for path in sorted(RESULTS.glob("*.md")) if head(path)[0].startswith(SCRIPT)]
 PAGES = [name for name in PAGES if name not in EARLIER]
