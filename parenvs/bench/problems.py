@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -125,7 +125,7 @@ def _problem(env_id: str, setting: str, kwargs: dict[str, Any]) -> BenchProblem:
     best, suite = optimum(space), suites()[env_id](space)
     return BenchProblem(
         env_id, setting, kwargs["instance"], kwargs, suite.episode_steps, suite.fingerprint,
-        asdict(suite.problem.cluster), suite.reward, best, suite.references(),
+        _compared(suite.problem.cluster), suite.reward, best, suite.references(),
     )  # fmt: skip
 
 
@@ -136,3 +136,11 @@ def _space(env_id: str, kwargs: dict[str, Any]) -> Any:
         # memory.
         warnings.filterwarnings("ignore", message="no plan fits the memory")
         return gym.make(env_id, **kwargs).get_wrapper_attr("game").space
+
+
+def _compared(value: Any) -> Any:
+    """The fields that tell a cluster from others: results do not hang on what is said of them."""
+    if is_dataclass(value):
+        named = [(each.name, getattr(value, each.name)) for each in fields(value) if each.compare]
+        return {name: _compared(own) for name, own in named}
+    return value
