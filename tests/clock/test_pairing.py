@@ -152,7 +152,7 @@ def faulty(kind):
             elif kind == "stale counter":
                 feeds = {output: n for output, n in feeds.items() if n != 3}
             elif kind == "wrong plan":
-                feeds = feeds | {4: feeds[7], 7: feeds[4]}
+                feeds = feeds | {0: feeds[4], 4: feeds[0]}
             elif kind == "not finite":
                 values[1] = values[1] * math.nan
             request = request | {"feeds": feeds}

@@ -217,6 +217,7 @@ FAULTS = """
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 class Net(nn.Module):
     fault = ""
@@ -245,7 +246,7 @@ def forgets(optimiser, args, kwargs):
             state["exp_avg"].zero_()
 
 def stale():
-    torch.optim.optimizer.register_optimizer_step_post_hook(forgets)
+    register_optimizer_step_post_hook(forgets)
     return Net()
 
 def batch():

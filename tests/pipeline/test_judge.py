@@ -395,7 +395,7 @@ def test_report__as_text():
     text = str(judge(plan_of(DENSE), DENSE.pipeline))
     assert text.startswith(f"dense on {DENSE.pipeline.cluster}: 2 stages, L ")
     lines = text.splitlines()
-    assert len(lines) == 4 and lines[1].startswith("  fractions of samples are allowed: stage 0: ")
+    assert len(lines) == 4 and lines[1].startswith("  stage 0: 16 samples are no whole number")
     assert str(judge(plan_of(DENSE, (99,), (1,)), DENSE.pipeline)).startswith("malformed plan")
 
 

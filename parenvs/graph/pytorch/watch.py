@@ -61,7 +61,12 @@ def refused(error: Exception, whole: nn.Module, name: str) -> RefusedError:
     where = f"{name}, submodule {path} ({type(known[-1]).__name__})" if path else name
     words = one_line(error).partition(" (unhinted")[0].rstrip(". ")
     kind = type(error).__name__
-    by_value = "DataDependent" in kind or "data-dependent" in words or ".item()" in words
+    by_value = (
+        "DataDependent" in kind
+        or "DynamicOutput" in kind
+        or "data-dependent" in words
+        or ".item()" in words
+    )
     words = words if len(words) <= _LONGEST else words[:_LONGEST] + "..."
     own = [(frame, line) for frame, line in frames if is_called_from(frame.f_code.co_filename)]
     where = f"{own[-1][0].f_code.co_filename}:{own[-1][1]}: {where}" if own else where

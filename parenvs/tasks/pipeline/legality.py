@@ -114,9 +114,9 @@ def of_fractions(groups: Sequence[int], micro_batch: int) -> list[str]:
         groups: (S,) devices of each stage.
         micro_batch: samples of a micro-batch.
     """
+    samples = "1 sample is" if micro_batch == 1 else f"{micro_batch} samples are"
     return [
-        f"stage {stage}: the {micro_batch} sample{'s' if micro_batch > 1 else ''} of a micro-batch "
-        f"are no whole number for each of {group} devices"
+        f"stage {stage}: {samples} no whole number for each of {group} devices"
         for stage, group in enumerate(groups)
         if micro_batch % group
     ]

@@ -459,7 +459,7 @@ class Report(TimedReport):
         if not found or any(reason in self.reasons for reason in found):
             return ()
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        return (f"fractions of samples are allowed: {found[0]}{more}; exports refuse such a plan",)
+        return (f"{found[0]}{more}: exports refuse it",)
 
     def __str__(self) -> str:
         """Return the verdict and the stages in a few lines; ``parenvs.view.text`` shows more."""
