@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from parenvs.core.leaderboard import BOUND, OPTIMAL, TOLERANCE, Reference, kind_of, kinds
 from parenvs.leaderboard.entry import Entry, load_entry
 from parenvs.leaderboard.methods import drawn_task, method_verdicts
 from parenvs.leaderboard.policies import policy_verdicts
+from parenvs.leaderboard.sandbox.isolation import Isolation
 from parenvs.leaderboard.tasks import Task, TaskList, tasks
 from parenvs.leaderboard.verdicts import PlanState, Verdict, judged
 
@@ -41,6 +42,12 @@ class CheckedEntry:
     def reasons(self) -> tuple[str, ...]:
         """Reasons for refusing the entry, none if it is accepted; a missing plan is no reason."""
         return tuple(reason for verdict in self.verdicts for reason in verdict.reasons)
+
+    @property
+    def isolation(self) -> Isolation | None:
+        """What the stranger's code was kept in, at worst; None if none ran."""
+        found = [verdict.isolation for verdict in self.verdicts if verdict.isolation is not None]
+        return max(found, key=lambda x: len(x.missing), default=None)
 
     @property
     def score(self) -> float:
@@ -104,11 +111,13 @@ class Standing:
         entry = self.checked.entry.to_json()
         for key in ("plans", "policy", "schema"):
             entry.pop(key, None)
+        isolation = self.checked.isolation
         return {
             "rank": self.rank,
             "score": self.score,
             "reached": self.reached,
             **entry,
+            "isolation": None if isolation is None else asdict(isolation),
             "problems": [verdict.to_json() for verdict in self.checked.verdicts],
         }
 
@@ -128,16 +137,16 @@ def mean_score(verdicts: Iterable[Verdict], kind: str = "geometric") -> float:
     return math.exp(math.fsum(map(math.log, scores)) / len(scores))
 
 
-def check_file(path: str | os.PathLike[str], seed: int = 0) -> CheckedEntry:
+def check_file(path: str | os.PathLike[str], seed: int = 0, unsafe: bool = False) -> CheckedEntry:
     """Read an entry and judge what it holds; arguments as of ``check``.
 
     Raises:
         EntryError: the file is no entry; the error has every reason.
     """
-    return check(load_entry(path), seed)
+    return check(load_entry(path), seed, unsafe)
 
 
-def check(entry: Entry, seed: int = 0) -> CheckedEntry:
+def check(entry: Entry, seed: int = 0, unsafe: bool = False) -> CheckedEntry:
     """Judge the plans of an entry, play its policy, or run its method.
 
     Where a problem's file is one that users add and is not here, the plan is not judged, and
@@ -146,13 +155,17 @@ def check(entry: Entry, seed: int = 0) -> CheckedEntry:
     Args:
         entry: the entry.
         seed: of what the checker draws: courses for policies, problems for methods.
+        unsafe: whether what strangers wrote runs where this system cannot isolate it, too.
+
+    Raises:
+        IsolationError: it cannot, and nothing was run.
     """
     if entry.content == "script":
         drawn = drawn_task(entry.task, seed)
-        return CheckedEntry(entry, drawn, method_verdicts(entry, drawn))
+        return CheckedEntry(entry, drawn, method_verdicts(entry, drawn, unsafe=unsafe))
     task = tasks().task(entry.task)
     if entry.content == "policy":
-        return CheckedEntry(entry, task, policy_verdicts(entry, task, seed))
+        return CheckedEntry(entry, task, policy_verdicts(entry, task, seed, unsafe=unsafe))
     verdicts = (
         judged(problem, entry.plans[problem.name])
         if problem.name in entry.plans

@@ -41,13 +41,19 @@ def drawn_task(name: str, seed: int, problems: int = 0) -> Task:
     return Task(name, **kind.fields(), problems=solved)
 
 
-def method_verdicts(entry: Entry, task: Task, limits: Limits = LIMITS) -> tuple[Verdict, ...]:
+def method_verdicts(
+    entry: Entry, task: Task, limits: Limits = LIMITS, unsafe: bool = False
+) -> tuple[Verdict, ...]:
     """Return a verdict on each problem of a drawn task.
 
     Args:
         entry: an entry of a method.
         task: of ``drawn_task``.
         limits: for each problem.
+        unsafe: whether to run where this system cannot isolate it, too.
+
+    Raises:
+        IsolationError: it cannot, and the method was not run.
     """
     verdicts = []
     for problem in task.problems.values():
@@ -57,12 +63,13 @@ def method_verdicts(entry: Entry, task: Task, limits: Limits = LIMITS) -> tuple[
             "number": problem.settings["number"],
             "script": entry.script,
         }
-        outcome = run(_PLANNED, job, limits)
+        outcome = run(_PLANNED, job, limits, unsafe=unsafe)
         if outcome.fault:
             where = f"problem {problem.name!r}"
-            verdicts.append(illegal(problem, where, [f"the method {outcome.fault}"]))
+            verdict = illegal(problem, where, [f"the method {outcome.fault}"])
         elif outcome.value is None:
-            verdicts.append(Verdict(problem, PlanState.MISSING, problem.trivial))
+            verdict = Verdict(problem, PlanState.MISSING, problem.trivial)
         else:
-            verdicts.append(judged(problem, outcome.value))
+            verdict = judged(problem, outcome.value)
+        verdicts.append(replace(verdict, isolation=outcome.isolation))
     return tuple(verdicts)

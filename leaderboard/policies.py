@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from parenvs.core.leaderboard import kind_of
@@ -17,7 +18,7 @@ _WHERE = "field 'policy'"
 
 
 def policy_verdicts(
-    entry: Entry, task: Task, seed: int = 0, limits: Limits = LIMITS
+    entry: Entry, task: Task, seed: int = 0, limits: Limits = LIMITS, unsafe: bool = False
 ) -> tuple[Verdict, ...]:
     """Return a verdict on each problem of a task that takes policies.
 
@@ -26,6 +27,10 @@ def policy_verdicts(
         task: its task.
         seed: of the checker, which decides what chance decides.
         limits: of the policy.
+        unsafe: whether to play where this system cannot isolate it, too.
+
+    Raises:
+        IsolationError: it cannot, and the policy was not played.
     """
     rules = kind_of(task.name).policies
     assert rules is not None
@@ -36,15 +41,19 @@ def policy_verdicts(
         return tuple(
             Verdict(problem, PlanState.UNJUDGED, problem.trivial, note=note) for problem in problems
         )
+    isolation = None
     if chosen is None:
         names = [problem.instance for problem in problems]
         job = {"policy": entry.policy, "problems": names, "seed": seed}
-        outcome = run(rules.play, job, limits)
+        outcome = run(rules.play, job, limits, unsafe=unsafe)
+        isolation = outcome.isolation
         if outcome.fault:
             reasons = [f"the policy {outcome.fault}"]
-            return tuple(illegal(problem, _WHERE, reasons) for problem in problems)
+            refused = (illegal(problem, _WHERE, reasons) for problem in problems)
+            return tuple(replace(verdict, isolation=isolation) for verdict in refused)
         chosen = outcome.value if isinstance(outcome.value, dict) else {}
-    return tuple(_judged(problem, chosen.get(problem.name), entry.entry) for problem in problems)
+    verdicts = (_judged(x, chosen.get(x.name), entry.entry) for x in problems)
+    return tuple(replace(verdict, isolation=isolation) for verdict in verdicts)
 
 
 def _judged(problem: Any, plans: Any, policy: str) -> Verdict:

@@ -38,7 +38,7 @@ def page(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
         "The rules are in [README.md](README.md).",
     ]
     for task in known.tasks.values():
-        parts += _section(task, ranking(task, entries))
+        parts += [*_section(task, ranking(task, entries)), *_isolations(task, entries)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -61,6 +61,7 @@ def methods_page(known: TaskList, entries: Sequence[CheckedEntry], seed: int) ->
     ]
     for task in (task for name, task in known.tasks.items() if name in kinds(drawn=True)):
         parts += _section(task, ranking(task, entries))
+        parts += _isolations(task, entries)
         faults = [
             f"* {escaped(checked.entry.entry)}: {escaped(checked.reasons[0])}"
             for checked in entries
@@ -68,6 +69,15 @@ def methods_page(known: TaskList, entries: Sequence[CheckedEntry], seed: int) ->
         ]
         parts += ["\n".join(faults)] if faults else []
     return "\n\n".join(parts) + "\n"
+
+
+def _isolations(task: Task, entries: Sequence[CheckedEntry]) -> list[str]:
+    """Return what kept the strangers' code of a task's entries, entries alike in one sentence."""
+    kept: dict[str, list[str]] = {}
+    for checked in entries:
+        if checked.task.name == task.name and checked.isolation is not None:
+            kept.setdefault(checked.isolation.words, []).append(escaped(checked.entry.entry))
+    return [f"Isolation of {', '.join(names)}: {words}." for words, names in kept.items()]
 
 
 def _section(task: Task, standings: Sequence[Standing]) -> list[str]:

@@ -12,6 +12,7 @@ from parenvs.core.leaderboard import TOLERANCE, TaskProblem
 from parenvs.core.plan import Plan, current
 from parenvs.errors import ParenvsError, shown
 from parenvs.leaderboard.reading import cleaned
+from parenvs.leaderboard.sandbox.isolation import Isolation
 
 _REASONS = 5
 """Reasons that are given for one plan; the others are counted."""
@@ -40,6 +41,7 @@ class Verdict:
         report: the judge's report, None if the judge was not asked.
         improves: whether the plan is better than a reference that is not proven.
         note: why the plan is not judged, and the remedy; no reason for refusing the entry.
+        isolation: what the stranger's code that planned was kept in; None if none ran.
     """
 
     problem: TaskProblem
@@ -49,6 +51,7 @@ class Verdict:
     report: Any = None
     improves: bool = False
     note: str = ""
+    isolation: Isolation | None = None
 
     @property
     def counts(self) -> bool:

@@ -1,8 +1,8 @@
 """The process in the sandbox: confines itself, calls a function, tells what it returned.
 
-``python -m parenvs.leaderboard.sandbox.child`` takes a job as JSON from its standard input, and
-writes one JSON object to what was its standard output; what the job prints goes to the standard
-error.
+``python -m parenvs.leaderboard.sandbox.child`` takes its set-up and, when its caller has looked at
+it, a job as JSON from its standard input, and writes one JSON object to what was its standard
+output; what the job prints goes to the standard error.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import platform
+import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from parenvs.leaderboard.sandbox import namespaces
+from parenvs.leaderboard.sandbox import namespaces, syscalls, usage
 from parenvs.leaderboard.sandbox.limits import Limits
 
 _MOST_WORDS = 300
@@ -39,11 +42,11 @@ class ForbiddenError(PermissionError):
     """What the sandbox does not allow."""
 
 
-class Guard:
-    """Names what is not allowed: writing outside, other processes, the network.
+class Lint:
+    """Names what is not allowed, in words that help who made a mistake.
 
-    It sees what goes through Python, and is no wall: code can go around it. The wall, where the
-    system has one, is ``parenvs.leaderboard.sandbox.namespaces``.
+    It sees what goes through Python's audit events, protects nothing, and can be switched off from
+    inside or gone around. What protects is what ``parenvs.leaderboard.sandbox.isolation`` looks at.
 
     Attributes:
         work: the folder that may be written to.
@@ -81,27 +84,26 @@ class Guard:
         text = os.fsdecode(path)
         if text in _HARMLESS:
             return False
-        place = os.path.realpath(text)
-        return place != self.work and not place.startswith(self.work + os.sep)
+        target = os.path.realpath(text)
+        return target != self.work and not target.startswith(self.work + os.sep)
 
 
 def main() -> int:
-    """Run the job of the standard input; the status is 0 if it could be run at all."""
-    job = json.loads(sys.stdin.buffer.read())
-    limits = Limits(**job["limits"])
+    """Set this process up, then run the job; the status is 0 if it could be run at all.
+
+    The first line of the standard input is the set-up. When it is done, a line on the standard
+    output says so, and the caller looks at this process from outside. Then only comes the job: no
+    byte that a stranger wrote is here before.
+    """
+    setup = json.loads(sys.stdin.buffer.readline())
+    limits = Limits(**setup["limits"])
     importlib.import_module("numpy.testing")  # SciPy's way to it starts lscpu with older NumPy
-    entered = False
-    if job["namespaces"] and namespaces.are_possible():
-        namespaces.become_nobody(job["readable"])
-        try:
-            status = namespaces.enter(job["folder"], job["readable"], limits.file_mib, limits.files)
-        except OSError:
-            pass
-        else:
-            if status is not None:
-                return status
-            entered = True
-    work = namespaces.WORK if entered else job["folder"]
+    entered, why = False, ""
+    if sys.platform == "linux":
+        status, entered, why = _confined(setup, limits)
+        if status is not None:
+            return status
+    work = namespaces.WORK if entered else setup["folder"]
     os.chdir(work)
     for name in ("HOME", "TMPDIR", "TEMP", "TMP", "NUMBA_CACHE_DIR"):
         os.environ[name] = work
@@ -109,28 +111,78 @@ def main() -> int:
     sys.stdout.flush()
     way = os.dup(1)
     os.dup2(2, 1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    isolation = ["namespaces"] if entered else []
-    isolation += limits.apply(_owned(), is_alone=entered)
-    outcome: dict[str, Any] = {"isolation": isolation}
-    guard = Guard(work)
-    sys.addaudithook(guard)
+    limits.apply(_owned(), is_alone=entered)
+    os.write(way, json.dumps({"why": why}).encode() + b"\n")
+    job = json.loads(sys.stdin.buffer.read())
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    lint = Lint(work)
+    sys.addaudithook(lint)
     try:
         module, _, name = job["function"].partition(":")
         function: Callable[[Any], Any] = getattr(importlib.import_module(module), name)
-        outcome["value"] = function(job["argument"])
-        text = json.dumps(outcome)
+        text = json.dumps({"value": function(job["argument"])})
     except MemoryError:
-        text = json.dumps({"isolation": isolation, "memory": True})
+        text = json.dumps({"memory": True})
     except BaseException as error:
-        words = _described(error)
-        text = json.dumps({"isolation": isolation, "error": words[:_MOST_WORDS]})
-    if guard.seen:
-        text = json.dumps({"isolation": isolation, "forbidden": guard.seen[:_MOST_WORDS]})
+        text = json.dumps({"error": _described(error)[:_MOST_WORDS]})
+    if lint.seen:
+        text = json.dumps({"forbidden": lint.seen[:_MOST_WORDS]})
     with open(way, "wb") as stream:
         stream.write(text.encode())
     sys.stderr.flush()
     os._exit(0)  # nothing of the stranger's runs at exit
+
+
+def _confined(setup: dict[str, Any], limits: Limits) -> tuple[int | None, bool, str]:
+    """Enter what isolation Linux gives.
+
+    Returns:
+        The exit status in the process that waits outside, None in the one that runs the job;
+        whether that is in namespaces; why it is not.
+    """
+    with suppress(OSError):  # where memory runs out, this ends first
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    namespaces.become_nobody(setup["readable"])
+    namespaces.end_with_parent()
+    status, entered, why = None, False, ""
+    try:
+        if not setup["namespaces"]:
+            raise OSError("they are not wanted")
+        if not syscalls.is_known():
+            raise OSError(f"nothing is known of {platform.machine()}")
+        status = namespaces.enter(setup["folder"], setup["readable"], limits.file_mib, limits.files)
+        entered = True
+    except OSError as error:
+        why = str(error)
+        status = _watch_over()
+        if status is None:
+            with suppress(OSError):  # as far as it goes
+                namespaces.drop_privileges()
+                syscalls.install()
+    return status, entered, why
+
+
+def _watch_over() -> int | None:
+    """Fork; return None in the new process, and here its status once all that it left has ended."""
+    namespaces.adopt()
+    worker = os.fork()
+    if worker == 0:
+        namespaces.end_with_parent()
+        return None
+    status, own = 0, os.getpid()
+    while True:
+        try:
+            pid, code = os.wait()
+        except ChildProcessError:
+            return status
+        if pid == worker:
+            status = namespaces.exit_status(code)
+            worker = 0
+        if not worker:  # and what others leave behind comes here
+            for left in [x for x in usage.family(own) if x != own]:
+                with suppress(OSError):
+                    os.kill(left, signal.SIGKILL)
 
 
 def _described(error: BaseException) -> str:

@@ -74,16 +74,18 @@ class Limits:
             "RLIMIT_MSGQUEUE": 0,
         }
         done = []
-        for name, most in wanted.items():
+        for name, maximum in wanted.items():
             kind = getattr(resource, name, None)
             if kind is None:
                 continue
             _, hard = resource.getrlimit(kind)
-            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            maximum = maximum if hard == resource.RLIM_INFINITY else min(maximum, hard)
             # The processor's soft limit ends with SIGXCPU, which tells why; the hard one kills.
-            last = most + 2 if name == "RLIMIT_CPU" and hard == resource.RLIM_INFINITY else most
+            last = (
+                maximum + 2 if name == "RLIMIT_CPU" and hard == resource.RLIM_INFINITY else maximum
+            )
             try:
-                resource.setrlimit(kind, (most, last))
+                resource.setrlimit(kind, (maximum, last))
             except (OSError, ValueError):  # macOS refuses some
                 continue
             done.append(name)

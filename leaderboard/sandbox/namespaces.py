@@ -4,19 +4,21 @@ A process enters a user namespace and in it namespaces of mounts, processes, net
 messages. The new root is an empty file system in memory, into which the folders that Python needs
 are bound read-only; all others, sockets among them, are not there. The folder to write in is a file
 system in memory with a size and a number of files. Where the system forbids any of it, nothing is
-entered. See user_namespaces(7), pivot_root(2), mount_setattr(2).
+entered, and the error says what. See user_namespaces(7), pivot_root(2), mount_setattr(2).
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import signal
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+
+from parenvs.leaderboard.sandbox import syscalls
 
 WORK = "/sandbox"
 """Folder to write in, as processes in the namespaces see it."""
@@ -26,13 +28,16 @@ SYSTEM = (
 )  # fmt: skip
 """What programs of the system need."""
 _DEVICES = ("null", "zero", "full", "random", "urandom")
-_NEWNS, _NEWUTS, _NEWIPC = 0x20000, 0x4000000, 0x8000000
+_NEWNS, _NEWCGROUP, _NEWUTS, _NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 _NEWUSER, _NEWPID, _NEWNET = 0x10000000, 0x20000000, 0x40000000
 _NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
 _DETACH = 2
-_PDEATHSIG, _DUMPABLE, _BOUND_DROP, _NO_NEW_PRIVILEGES = 1, 4, 24, 38
-_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
+_PDEATHSIG, _DUMPABLE, _BOUND_DROP, _SUBREAPER, _NO_NEW_PRIVILEGES = 1, 4, 24, 36, 38
+_PIVOT_ROOT, _KEYCTL = {"x86_64": 155, "aarch64": 41}, {"x86_64": 250, "aarch64": 219}
 _MOUNT_SETATTR = 442
+_JOIN_SESSION_KEYRING = 1
+_HIDDEN = ("keys", "key-users")
+"""Files of ``/proc`` that tell of others."""
 _NOBODY = 65534
 _long = ctypes.c_ulong
 _FEWEST_PIDS = 301  # the least that Linux takes
@@ -49,9 +54,14 @@ class Attributes(ctypes.Structure):
     ]
 
 
-def are_possible() -> bool:
-    """Return whether this system may have what is needed."""
-    return sys.platform == "linux" and platform.machine() in _PIVOT_ROOT
+def end_with_parent() -> None:
+    """Have the kernel end this process when the thread that started it has ended."""
+    _call("prctl", _PDEATHSIG, _long(signal.SIGKILL), _long(), _long(), _long())
+
+
+def adopt() -> None:
+    """Become the parent of all descendants whose own parents end, so that none gets away."""
+    _call("prctl", _SUBREAPER, _long(1), _long(), _long(), _long())
 
 
 def become_nobody(readable: Iterable[str]) -> None:
@@ -64,7 +74,10 @@ def become_nobody(readable: Iterable[str]) -> None:
     """
     if os.geteuid() != 0:
         return
-    os.seteuid(_NOBODY)
+    try:
+        os.seteuid(_NOBODY)
+    except OSError:  # a namespace that has one user, as `unshare -Ur` makes
+        return
     try:
         can_read = all(os.access(x, os.R_OK, effective_ids=True) for x in readable)
     finally:
@@ -93,44 +106,52 @@ def enter(folder: str, readable: Iterable[str], size_mib: int, files: int) -> in
         None in the process inside; in the one outside the exit status of that, once it has ended.
 
     Raises:
-        OSError: the system forbids it, and nothing was entered.
+        OSError: the system forbids it, as it says, and nothing was entered.
     """
     user, group = os.geteuid(), os.getegid()
+    with suppress(OSError):  # keys of the caller's session; the filter forbids to ask for others
+        _call("syscall", _KEYCTL[platform.machine()], _JOIN_SESSION_KEYRING, None)
     ear, mouth = os.pipe()
     probe = os.fork()  # a child enters, so that a failure leaves no trace
     if probe:
         os.close(mouth)
-        status = _status(os.waitpid(probe, 0)[1])
+        status = exit_status(os.waitpid(probe, 0)[1])
         with open(ear, "rb") as stream:
-            told = stream.read(1)
-        if told:  # what runs inside cannot say this: both ends are closed there
+            told = stream.read()
+        if told == b"1":  # what runs inside cannot say this: both ends are closed there
             return status
-        raise OSError("namespaces are forbidden")
+        raise OSError(told.decode() or "the set-up was ended")
     try:
-        _call("prctl", _PDEATHSIG, _long(signal.SIGKILL), _long(), _long(), _long())
-        _call("unshare", _NEWUSER | _NEWNS | _NEWUTS | _NEWIPC | _NEWPID | _NEWNET)
+        end_with_parent()
+        spaces = _NEWNS | _NEWUTS | _NEWIPC | _NEWPID | _NEWNET | _NEWCGROUP
+        _call("unshare", _NEWUSER | spaces)
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
         first = os.fork()
         if first:
             os.close(mouth)
-            os._exit(_status(os.waitpid(first, 0)[1]))
-        _call("prctl", _PDEATHSIG, _long(signal.SIGKILL), _long(), _long(), _long())
+            os._exit(exit_status(os.waitpid(first, 0)[1]))
+        end_with_parent()
         _new_root(folder, readable, size_mib, files)
-        _drop_capabilities()
-    except OSError:
+        drop_privileges()
+    except OSError as error:
+        is_limit = error.errno == errno.ENOSPC
+        words = "limit user.max_user_namespaces" if is_limit else str(error.strerror or error)
+        os.write(mouth, words.encode())
         os._exit(1)
     os.write(mouth, b"1")
     os.close(mouth)
     os.close(ear)
+    with suppress(OSError):  # whether it worked is seen from outside
+        syscalls.install()  # of the process that waits inside, too
     worker = os.fork()  # the first process of a namespace ignores signals, so it only waits
     if worker == 0:
         return None
     while True:
         pid, status = os.wait()
         if pid == worker:
-            os._exit(_status(status))  # and the kernel ends all others
+            os._exit(exit_status(status))  # and the kernel ends all others
 
 
 def _new_root(folder: str, readable: Iterable[str], size_mib: int, files: int) -> None:
@@ -138,16 +159,16 @@ def _new_root(folder: str, readable: Iterable[str], size_mib: int, files: int) -
     _mount("none", "/", "", _REC | _PRIVATE)
     _mount("tmpfs", folder, "tmpfs", _NOSUID | _NODEV, "size=1m,nr_inodes=4k,mode=755")
     for path in _outermost([*SYSTEM, *readable]):
-        place = folder + path
-        os.makedirs(os.path.dirname(place), exist_ok=True)
+        target = folder + path
+        os.makedirs(os.path.dirname(target), exist_ok=True)
         if os.path.islink(path):
-            os.symlink(os.readlink(path), place)
+            os.symlink(os.readlink(path), target)
             continue
         if os.path.isdir(path):
-            os.makedirs(place, exist_ok=True)
+            os.makedirs(target, exist_ok=True)
         else:
-            Path(place).touch()
-        _mount(path, place, "", _BIND | _REC)
+            Path(target).touch()
+        _mount(path, target, "", _BIND | _REC)
     os.makedirs(f"{folder}/dev", exist_ok=True)
     for name in _DEVICES:
         Path(f"{folder}/dev/{name}").touch()
@@ -159,6 +180,9 @@ def _new_root(folder: str, readable: Iterable[str], size_mib: int, files: int) -
     for name, value in (("kernel/pid_max", _FEWEST_PIDS), ("user/max_user_namespaces", 0)):
         with suppress(OSError):  # older kernels have one number for all
             Path(f"{folder}/proc/sys/{name}").write_text(str(value))
+    for name in _HIDDEN:
+        with suppress(OSError):
+            _mount("/dev/null", f"{folder}/proc/{name}", "", _BIND)
     read_only = Attributes(set=1 | 2)  # and without the privileges of a file's owner
     _call(
         "syscall", _MOUNT_SETATTR, -100, folder.encode(), 0x8000, ctypes.byref(read_only),
@@ -172,8 +196,12 @@ def _new_root(folder: str, readable: Iterable[str], size_mib: int, files: int) -
     os.chdir(WORK)
 
 
-def _drop_capabilities() -> None:
-    """Give up all capabilities in the namespaces, for good."""
+def drop_privileges() -> None:
+    """Give up all capabilities, for good.
+
+    Raises:
+        OSError: the system forbids it.
+    """
     for number in range(64):
         try:
             _call("prctl", _BOUND_DROP, _long(number), _long(), _long(), _long())
@@ -189,11 +217,11 @@ def _outermost(paths: Iterable[str]) -> list[str]:
     real = {os.path.realpath(path) for path in paths}
     links = {path for path in paths if os.path.islink(path)}
     there = sorted(path for path in real | links if path != "/" and os.path.exists(path))
-    found: list[str] = []
+    result: list[str] = []
     for path in there:
-        if not any(path.startswith(f"{other}/") for other in found):
-            found.append(path)
-    return found
+        if not any(path.startswith(f"{other}/") for other in result):
+            result.append(path)
+    return result
 
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
@@ -213,7 +241,7 @@ def _call(name: str, *arguments: object) -> None:
         raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
-def _status(status: int) -> int:
-    """Return an exit status as shells have it."""
+def exit_status(status: int) -> int:
+    """Return a status of wait(2) as shells have it."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code

@@ -11,8 +11,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,12 +21,19 @@ import parenvs.agents
 import parenvs.datasets
 import parenvs.leaderboard
 from parenvs.leaderboard.reading import EntryError, cleaned, parse_json
+from parenvs.leaderboard.sandbox import usage
+from parenvs.leaderboard.sandbox.cgroup import Group
+from parenvs.leaderboard.sandbox.isolation import NO_ISOLATION, Isolation, IsolationError, seen
 from parenvs.leaderboard.sandbox.limits import Limits
 
 _CHILD = "parenvs.leaderboard.sandbox.child"
 _EVERY = (0.05, 0.4)
 """Seconds between two looks at what runs: at first, and at most."""
 _MIB, _KIB = 2**20, 2**10
+_LINUX = sys.platform == "linux"
+_OURS = 4
+"""Processes of ours that wait for the job, beside itself."""
+_CPU = "took more than {} s of processor time"
 _THREADS = ("OMP", "OPENBLAS", "MKL", "NUMEXPR")
 
 
@@ -37,14 +45,13 @@ class Outcome:
         value: what the function returned, JSON types; None if it failed.
         fault: what the job did wrong, in one line; empty if nothing.
         seconds: wall time, with the start of Python.
-        isolation: what held it: ``"namespaces"``, and the limits that the system had; empty if the
-            job ended before it could tell.
+        isolation: what held it, seen from outside before it began.
     """
 
     value: Any
     fault: str
     seconds: float
-    isolation: tuple[str, ...] = ()
+    isolation: Isolation = NO_ISOLATION
 
 
 def run(
@@ -52,6 +59,7 @@ def run(
     argument: Any,
     limits: Limits | None = None,
     readable: Iterable[str] = (),
+    unsafe: bool = False,
     namespaces: bool = True,
 ) -> Outcome:
     """Call a function in a process of its own, with limits, and return what became of it.
@@ -63,28 +71,53 @@ def run(
         argument: JSON types.
         limits: what it may use.
         readable: paths that it must be able to read, besides Python and this package.
-        namespaces: whether to use Linux namespaces where they are to be had.
+        unsafe: whether to call it where this system cannot isolate it, too.
+        namespaces: whether to enter namespaces; without, nothing is isolated.
+
+    Raises:
+        IsolationError: something of the isolation is missing; the function was not called.
     """
-    limits = limits or Limits()
+    with _watched(limits or Limits(), readable, namespaces) as process:
+        isolation = process.isolation()
+        if isolation is None:
+            return process.outcome(Isolation((), ("start of the process",)))
+        if isolation.missing and not unsafe:
+            raise IsolationError(isolation)
+        process.give({"function": function, "argument": argument})
+        return process.outcome(isolation)
+
+
+def isolation(namespaces: bool = True) -> Isolation:
+    """Return what isolation this system gives, by a process that is set up and ended."""
+    with _watched(Limits(), (), namespaces) as process:
+        return process.isolation() or Isolation((), ("start of the process",))
+
+
+@contextmanager
+def _watched(limits: Limits, readable: Iterable[str], namespaces: bool) -> Iterator[_Watched]:
+    """Start a process in a folder of its own; both are gone at the end."""
     with tempfile.TemporaryDirectory(prefix="parenvs-", ignore_cleanup_errors=True) as folder:
         os.chmod(folder, 0o777)
-        job = {
-            "function": function,
-            "argument": argument,
+        setup = {
             "limits": asdict(limits),
             "readable": sorted({*_python(), *readable}),
             "folder": os.path.realpath(folder),
             "namespaces": namespaces,
         }
-        return _Watched(json.dumps(job).encode(), Path(folder), limits).outcome()
+        process = _Watched(Path(folder), limits)
+        try:
+            process.tell(setup)
+            yield process
+        finally:  # an interruption ends it as well
+            process.end()
 
 
 class _Watched:
     """A process that is watched until it ends, or is ended."""
 
-    def __init__(self, job: bytes, folder: Path, limits: Limits) -> None:
+    def __init__(self, folder: Path, limits: Limits) -> None:
         self.folder, self.limits = folder, limits
-        self.begin = time.monotonic()
+        self.begin, self.spent, self.pids = time.monotonic(), 0.0, set[int]()
         self.process = subprocess.Popen(
             [sys.executable, "-B", "-m", _CHILD],
             stdin=subprocess.PIPE,
@@ -95,49 +128,87 @@ class _Watched:
             start_new_session=True,
         )
         assert self.process.stdin and self.process.stdout and self.process.stderr
-        self.result = _Ear(self.process.stdout, int(limits.result_mib * _MIB))
+        self.result = _Ear(self.process.stdout, int(limits.result_mib * _MIB), has_head=True)
         self.printed = _Ear(self.process.stderr, int(limits.printed_kib * _KIB))
-        try:
-            self.process.stdin.write(job)
-            self.process.stdin.close()
-        except OSError:
-            pass  # it ended at once; its status tells
+        memory = (limits.memory_mib + limits.file_mib) * _MIB
+        self.group = Group.made(memory, limits.processes + _OURS) if _LINUX else None
+        if self.group and not self.group.add(self.process.pid):
+            self.group.end()
+            self.group = None
 
-    def outcome(self) -> Outcome:
+    def tell(self, content: dict[str, Any]) -> None:
+        """Write a line to the process."""
+        assert self.process.stdin
+        with suppress(OSError):  # it ended at once; its status tells
+            self.process.stdin.write(json.dumps(content).encode() + b"\n")
+            self.process.stdin.flush()
+
+    def give(self, job: dict[str, Any]) -> None:
+        """Write the job, which ends the input."""
+        assert self.process.stdin
+        self.tell(job)
+        with suppress(OSError):
+            self.process.stdin.close()
+
+    def isolation(self) -> Isolation | None:
+        """Wait for the end of the set-up, and look at the process; None if it does not come."""
+        if not self.result.has_begun.wait(max(0.0, self._left())) or not self.result.head:
+            return None
+        told = parse_json(bytes(self.result.head), "set-up")  # by our own code
+        if not _LINUX:
+            return seen(self.process.pid)
+        family = usage.family(self.process.pid)
+        self.spent = sum(process.seconds for process in family.values())
+        parents = {process.parent for process in family.values()}
+        workers = [pid for pid in family if pid not in parents]
+        if len(workers) != 1:
+            return Isolation((), ("sight of the process in /proc",))
+        result = seen(workers[0], str(told.get("why", "")))
+        return replace(result, memory="by cgroup" if self.group else "counted")
+
+    def outcome(self, isolation: Isolation) -> Outcome:
         """Wait for the end, and return what became of the job."""
         fault, (pause, longest) = "", _EVERY
-        try:
-            while not fault:
-                try:
-                    self.process.wait(pause)
-                    break
-                except subprocess.TimeoutExpired:
-                    fault = self._fault()
-                    pause = min(1.3 * pause, longest)
-        finally:  # an interruption ends it as well
-            self._end()
+        while not fault:
+            try:
+                self.process.wait(pause)
+                break
+            except subprocess.TimeoutExpired:
+                fault = self._fault()
+                pause = min(1.3 * pause, longest)
+        overflowed = self.group is not None and self.group.has_overflowed
+        self.end()
         seconds = time.monotonic() - self.begin
         for ear in (self.result, self.printed):
             ear.join(5.0)
         told = self._told()
-        isolation = told.get("isolation", [])
-        isolation = tuple(map(str, isolation)) if isinstance(isolation, list) else ()
+        if overflowed:
+            fault = f"used more than {self.limits.words('memory_mib')} of memory"
         fault = fault or self._overflow() or self._said(told) or self._ended(told)
         value = None if fault else told.get("value")
         return Outcome(value, cleaned(fault), seconds, isolation)
 
+    def _left(self) -> float:
+        """Return the seconds that are left."""
+        return self.limits.seconds - (time.monotonic() - self.begin)
+
     def _fault(self) -> str:
         """Return why the process must be ended now, or an empty text."""
         limits = self.limits
-        if time.monotonic() - self.begin > limits.seconds:
+        if self._left() < 0:
             return f"took longer than {limits.words('seconds')}"
         if self._overflow():
             return self._overflow()
-        size, count = _resident(self.process.pid)
-        if size > limits.memory_mib * _MIB:
-            return f"used more than {limits.words('memory_mib')} of memory"
-        if count > limits.processes + 4:  # ours wait for it
+        family = usage.family(self.process.pid)
+        self.pids |= set(family)
+        if sum(process.threads for process in family.values()) > limits.processes + _OURS:
             return f"started more than {limits.processes} processes"
+        maximum = limits.memory_mib * _MIB
+        if usage.memory(family, self.pids, maximum) > maximum:
+            return f"used more than {limits.words('memory_mib')} of memory"
+        spent = sum(process.seconds for process in family.values()) - self.spent
+        if spent > limits.cpu_seconds + 1:  # of one process the kernel tells
+            return _CPU.format(limits.cpu_seconds)
         files, size = _held(self.folder)
         if files > limits.files:
             return f"wrote more than {limits.files:,} files"
@@ -176,8 +247,7 @@ class _Watched:
         code = self.process.returncode
         number = -code if code < 0 else code - 128 if code > 128 else 0
         named = {
-            getattr(signal, "SIGXCPU", -1): f"took more than {self.limits.cpu_seconds} s of "
-            "processor time",
+            getattr(signal, "SIGXCPU", -1): _CPU.format(self.limits.cpu_seconds),
             getattr(signal, "SIGXFSZ", -1): f"wrote more than {self.limits.words('file_mib')}",
         }
         if number in named:
@@ -196,22 +266,41 @@ class _Watched:
         words = f": {last[-1][:160]}" if last else ""
         return f"ended without a result, with status {code}{words}"
 
-    def _end(self) -> None:
-        """End the process and all that it started."""
+    def end(self) -> None:
+        """End the process and all that it started, descendants first: no parent of theirs is lost.
+
+        A process in namespaces, or in a control group, takes all others with it.
+        """
+        if self.group:
+            self.group.end()
+        for _ in range(100 if _LINUX and self.process.poll() is None else 0):
+            others = [pid for pid in usage.family(self.process.pid) if pid != self.process.pid]
+            for pid in others:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            if not others:
+                break
         for end in (lambda: os.killpg(self.process.pid, signal.SIGKILL), self.process.kill):
-            try:
+            with suppress(OSError, AttributeError):  # it has ended, or the system has no groups
                 end()
-            except (OSError, AttributeError):  # it has ended, or the system has no groups
-                continue
         self.process.wait()
+        if self.process.stdin:
+            with suppress(OSError):
+                self.process.stdin.close()
 
 
 class _Ear:
-    """Reads a pipe to its end, and keeps no more than a number of bytes."""
+    """Reads a pipe to its end, and keeps no more than a number of bytes.
 
-    def __init__(self, pipe: IO[bytes], most: int) -> None:
-        self.heard, self.most, self.is_full = bytearray(), most, False
-        self.pipe = pipe
+    Attributes:
+        head: the first line, if it is kept apart.
+        heard: all else.
+        has_begun: set when the first line has come, or the end.
+    """
+
+    def __init__(self, pipe: IO[bytes], maximum: int, has_head: bool = False) -> None:
+        self.head, self.heard, self.maximum, self.is_full = bytearray(), bytearray(), maximum, False
+        self.pipe, self.has_begun, self.in_head = pipe, threading.Event(), has_head
         self.thread = threading.Thread(target=self._listen, daemon=True)
         self.thread.start()
 
@@ -219,9 +308,16 @@ class _Ear:
         read = self.pipe.read1  # type: ignore[attr-defined]
         with self.pipe:
             while data := read(2**16):
-                room = self.most - len(self.heard)
+                if self.in_head:
+                    line, end, data = data.partition(b"\n")
+                    self.head += line
+                    if end:
+                        self.in_head = False
+                        self.has_begun.set()
+                room = self.maximum - len(self.heard)
                 self.heard += data[:room]
                 self.is_full = self.is_full or len(data) > room
+        self.has_begun.set()
 
     def join(self, seconds: float) -> None:
         """Wait for the end of the pipe."""
@@ -241,40 +337,26 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _python() -> list[str]:
-    """Return the folders of Python, its packages and this one."""
+    """Return the folders of Python, its packages and this one, and nothing that lies beside them.
+
+    Of other folders that Python imports from, a clone for example, only this package is there:
+    they may hold anything.
+    """
     packages: tuple[Any, ...] = (parenvs, parenvs.agents, parenvs.datasets, parenvs.leaderboard)
-    paths = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.executable, *sys.path]
-    paths += [path for package in packages for path in package.__path__]
-    # The folder that a program was started in may hold anything; packages in it are named.
-    here = os.path.realpath(os.getcwd())
-    found = {os.path.realpath(path) for path in paths if path}
-    found |= {os.path.abspath(path) for path in (sys.prefix, sys.executable)}
-    return [path for path in found if os.path.exists(path) and path not in ("/", here)]
+    paths = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.executable]
+    paths += [path for path in sys.path if _is_installation(path)]
+    paths += [os.path.dirname(package.__file__) for package in packages]  # no root of a clone
+    result = {os.path.realpath(path) for path in paths if path}
+    result |= {os.path.abspath(path) for path in (sys.prefix, sys.executable)}
+    return [path for path in result if os.path.exists(path) and path != "/"]
 
 
-def _resident(pid: int) -> tuple[int, int]:
-    """Return resident bytes and number of a process's descendants with itself; 0 if not known."""
-    parents: dict[int, int] = {}
-    pages: dict[int, int] = {}
-    try:
-        names = [name for name in os.listdir("/proc") if name.isdigit()]
-        unit = os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):
-        return 0, 0
-    for name in names:
-        try:
-            with open(f"/proc/{name}/stat", "rb") as stream:
-                fields = stream.read().rpartition(b")")[2].split()
-        except OSError:
-            continue
-        parents[int(name)], pages[int(name)] = int(fields[1]), int(fields[21])
-    family, size = {pid}, len(parents)
-    for _ in range(size):
-        more = {child for child, parent in parents.items() if parent in family} - family
-        if not more:
-            break
-        family |= more
-    return unit * sum(pages.get(one, 0) for one in family), len(family)
+def _is_installation(path: str) -> bool:
+    """Return whether a folder holds installed packages, and is no clone of anything."""
+    folder = Path(path or ".").resolve()
+    if not folder.is_dir() or any((folder / name).exists() for name in (".git", "setup.cfg")):
+        return False
+    return folder.name in ("site-packages", "dist-packages") or any(folder.glob("*.dist-info"))
 
 
 def _held(folder: Path) -> tuple[int, int]:

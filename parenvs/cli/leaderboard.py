@@ -28,6 +28,14 @@ Drawing = Annotated[
     int, typer.Option("--seed", help="Of the problems and courses that the checker draws.")
 ]
 
+Unsafe = Annotated[
+    bool,
+    typer.Option(
+        "--unsafe-no-isolation",
+        help="Run strangers' code where this system cannot isolate it, too: as yourself.",
+    ),
+]
+
 
 def add_leaderboard(app: typer.Typer) -> None:
     """Add the commands of the leaderboard."""
@@ -93,15 +101,17 @@ def submit(
 def check(
     files: Files,
     seed: Drawing = 0,
+    unsafe: Unsafe = False,
     as_json: Json = False,
 ) -> None:
     """Judge entries anew and give every reason for refusing one. Status 2 if one is refused.
 
-    Networks, tables and methods run in a process of their own, with limits.
+    Networks, tables and methods run in a process of their own, isolated and with limits. What kept
+    them is printed. Where this system cannot isolate them, they are not run.
     """
     check_range("--seed", seed, 0)
     begin = time.perf_counter()
-    entries, refused = _checked(files, seed=seed)
+    entries, refused = _checked(files, seed=seed, unsafe=unsafe)
     if as_json:
         say_json(_standings(entries))
     else:
@@ -112,6 +122,9 @@ def check(
         for reason in reasons:
             say_progress(f"{path}: {reason}")
     for checked in entries:
+        if (isolation := checked.isolation) is not None:
+            memory = f"; memory {isolation.memory}" if isolation.memory else ""
+            say_progress(f"{checked.entry.entry}: isolation: {isolation.words}{memory}")
         for verdict in checked.verdicts:
             if verdict.note:
                 say_progress(f"{checked.entry.entry}: {verdict.note}")
@@ -138,6 +151,7 @@ def table(
         bool, typer.Option("--methods", help=f"Methods on drawn problems, of {_SCRIPTS}.")
     ] = False,
     seed: Drawing = 0,
+    unsafe: Unsafe = False,
     as_json: Json = False,
 ) -> None:
     """Rank a folder's entries, all judged anew, as Markdown. Status 2 if one is refused."""
@@ -148,7 +162,7 @@ def table(
     check_range("--seed", seed, 0)
     if methods and folder == _SUBMISSIONS:
         folder = _SCRIPTS
-    entries, refused = _accepted(_of_folder(folder), folder, seed)
+    entries, refused = _accepted(_of_folder(folder), folder, seed, unsafe)
     known = with_drawn(tasks(), entries)
     if as_json:
         text = json.dumps(_standings(entries)) + "\n"
@@ -171,6 +185,7 @@ def site(
         Path | None, typer.Option(help="Folder of methods, to be shown with the entries.")
     ] = None,
     seed: Drawing = 0,
+    unsafe: Unsafe = False,
 ) -> None:
     """Write the leaderboard as static pages, every plan drawn, all judged anew."""
     from parenvs.leaderboard.check import with_drawn
@@ -178,9 +193,9 @@ def site(
     from parenvs.leaderboard.tasks import tasks
 
     check_range("--seed", seed, 0)
-    entries, refused = _accepted(_of_folder(folder), folder, seed)
+    entries, refused = _accepted(_of_folder(folder), folder, seed, unsafe)
     if methods is not None:
-        more, words = _accepted(_of_folder(methods), methods, seed)
+        more, words = _accepted(_of_folder(methods), methods, seed, unsafe)
         entries, refused = [*entries, *more], "; ".join(filter(None, (refused, words)))
     files = write_site(path, with_drawn(tasks(), entries), entries)
     total = sum(len(text.encode()) for text in files.values())
@@ -188,13 +203,13 @@ def site(
     _end(refused)
 
 
-def update(files: Files) -> None:
+def update(files: Files, unsafe: Unsafe = False) -> None:
     """Take over plans that are better than a reference without proof, as a new revision."""
     from parenvs.leaderboard.check import improvements
     from parenvs.leaderboard.tasks import tasks, tasks_file
 
     with locked(tasks_file(), beside=True):  # what is read is what is replaced
-        entries, refused = _accepted(files)
+        entries, refused = _accepted(files, unsafe=unsafe)
         better, known = improvements(entries), tasks()
         if better:
             known.improved(better).save()
@@ -211,7 +226,7 @@ def update(files: Files) -> None:
 
 
 def _checked(
-    files: Iterable[Path], folder: Path | None = None, seed: int = 0
+    files: Iterable[Path], folder: Path | None = None, seed: int = 0, unsafe: bool = False
 ) -> tuple[list[CheckedEntry], dict[Path, tuple[str, ...]]]:
     """Judge entries: all that could be judged, and the reasons for refusing a file.
 
@@ -222,6 +237,7 @@ def _checked(
     from parenvs.leaderboard.check import check
     from parenvs.leaderboard.entry import displaced, home, load_entry
     from parenvs.leaderboard.reading import EntryError, cleaned
+    from parenvs.leaderboard.sandbox.isolation import IsolationError
 
     loaded: dict[Path, Any] = {}
     refused: dict[Path, tuple[str, ...]] = {}
@@ -243,7 +259,10 @@ def _checked(
     entries = []
     for path, entry in loaded.items():
         try:
-            checked = check(entry, seed)
+            checked = check(entry, seed, unsafe)
+        except IsolationError as error:
+            refused[path] = (str(error),)
+            continue
         except Exception as error:
             words = cleaned(f"{type(error).__name__}: {error}")
             refused[path] = (f"the judge failed ({words}); please open an issue with this file",)
@@ -255,7 +274,7 @@ def _checked(
 
 
 def _accepted(
-    files: list[Path], folder: Path | None = None, seed: int = 0
+    files: list[Path], folder: Path | None = None, seed: int = 0, unsafe: bool = False
 ) -> tuple[list[CheckedEntry], str]:
     """Judge entries, and tell of each that is refused.
 
@@ -268,7 +287,7 @@ def _accepted(
     Raises:
         ParenvsError: none is accepted.
     """
-    entries, refused = _checked(files, folder, seed)
+    entries, refused = _checked(files, folder, seed, unsafe)
     for path, reasons in refused.items():
         say_progress(f"{path}: {reasons[0]}; parenvs leaderboard check gives all reasons")
     words = _summary(files, refused)

@@ -13,6 +13,7 @@ from parenvs.leaderboard import policies as judging
 from parenvs.leaderboard import tasks as lists
 from parenvs.leaderboard.check import check_file
 from parenvs.leaderboard.entry import entry_files
+from parenvs.leaderboard.sandbox.isolation import WHOLE
 from parenvs.leaderboard.sandbox.runner import Outcome
 from parenvs.leaderboard.tasks import read_tasks
 
@@ -29,9 +30,9 @@ def judged(paths):
     Policies play in this process: the way through the sandbox has tests of its own.
     """
 
-    def run(function, argument, limits):
+    def run(function, argument, limits, unsafe):
         assert function.endswith("play:play")
-        return Outcome(json.loads(json.dumps(play(argument))), "", 0.0)
+        return Outcome(json.loads(json.dumps(play(argument))), "", 0.0, WHOLE)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(judging, "run", run)

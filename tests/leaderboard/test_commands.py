@@ -185,7 +185,7 @@ def test_commands__a_fault_of_the_judge_does_not_stop_the_others(run, monkeypatc
     """Whatever the judge raises on an entry is told with its file, and the others are judged."""
     sound = judging.check
 
-    def broken(entry, seed=0):
+    def broken(entry, seed=0, unsafe=False):
         if entry.entry == "ones":
             raise OverflowError("too\nlarge")
         return sound(entry, seed)

@@ -15,6 +15,7 @@ from parenvs.leaderboard.entry import MAX_SCRIPT, Entry, entry_files, load_entry
 from parenvs.leaderboard.methods import drawn_task, method_verdicts
 from parenvs.leaderboard.reading import EntryError
 from parenvs.leaderboard.results import methods_page
+from parenvs.leaderboard.sandbox.isolation import Isolation, IsolationError
 from parenvs.leaderboard.sandbox.runner import Outcome
 from parenvs.leaderboard.sandbox.work import planned
 from parenvs.leaderboard.site import site_files
@@ -25,6 +26,9 @@ from parenvs.leaderboard.verdicts import PlanState, judged
 BOARD = Path(__file__).parents[2] / "leaderboard"
 FILES = entry_files(BOARD / "scripts")
 SOUND = "def plan(problem):\n    return problem.target.plan(range(problem.target.micro_batches))\n"
+
+
+HALF = Isolation(("walls",), ("roof (it rains)",))
 
 
 def entry_of(script=SOUND, task="order-drawn", name="mine"):
@@ -82,12 +86,12 @@ def test_method_verdicts__a_method_runs_in_the_sandbox():
 def here(monkeypatch):
     """Methods run in this process, so that the judge's part is tested quickly."""
 
-    def run(function, argument, limits):
+    def run(function, argument, limits, unsafe):
         try:
             value = json.loads(json.dumps(planned(argument)))
         except Exception as error:
             return Outcome(None, f"raised {type(error).__name__}: {error}", 0.0)
-        return Outcome(value, "", 0.0)
+        return Outcome(value, "", 0.0, HALF)
 
     monkeypatch.setattr(judging, "run", run)
     monkeypatch.setattr("parenvs.leaderboard.check.drawn_task", lambda n, s: drawn_task(n, s, 2))
@@ -133,6 +137,8 @@ def test_pages__show_methods_beside_each_other(here):
     assert "--seed 3" in page and "| 1 | mine |" in page and "2 illegal" in page
     assert re.search(r"\* bad: .*ZeroDivisionError", page)
     files = site_files(known, entries)
+    assert "Isolation of mine: walls; WITHOUT roof (it rains)." in page
+    assert "walls; WITHOUT roof (it rains)" in files["entries/order-drawn/mine.html"]
     assert "entries/order-drawn/bad.html" in files and "tasks/order-drawn.html" in files
 
 
@@ -142,13 +148,35 @@ def test_commands__a_method_is_checked_with_a_seed(here, run, tmp_path):
     file = "order-drawn/mine.json"
     scores = []
     for seed in (3, 4):
-        status, out, _ = run("check", "--json", "--seed", seed, file)
-        assert status in (0, None)
+        status, out, err = run("check", "--json", "--seed", seed, file)
+        assert status in (0, None) and "mine: isolation: walls; WITHOUT roof" in err
         (task,) = (task for task in json.loads(out)["tasks"] if task["standings"])
         assert task["name"] == "order-drawn" and len(task["problems"]) == 2
+        assert task["standings"][0]["isolation"]["missing"] == ["roof (it rains)"]
         scores.append(task["standings"][0]["score"])
     assert scores[0] != scores[1]
     assert run("check", "--seed", "-1", file)[0] == 2
+
+
+@pytest.mark.thorough
+def test_commands__nothing_of_strangers_runs_without_isolation(here, run, tmp_path, monkeypatch):
+    """What needs no isolation is judged all the same, and one option asks for the rest."""
+
+    def refuse(function, argument, limits, unsafe):
+        if unsafe:
+            return Outcome(None, "ran", 0.0, HALF)
+        raise IsolationError(HALF)
+
+    monkeypatch.setattr(judging, "run", refuse)
+    entry_of().save(tmp_path / "order-drawn" / "mine.json")
+    other = BOARD / "submissions" / "data-parallel" / "greedy.json"
+    status, out, err = run("check", "order-drawn/mine.json", other)
+    assert status == 2 and "greedy" in out
+    assert "mine.json: not run: this system gives no roof (it rains)" in err
+    assert "--unsafe-no-isolation" in err and "please open an issue" not in err
+    status, _, err = run("check", "--unsafe-no-isolation", "order-drawn/mine.json")
+    assert "the method ran" in err
+    assert run("table", "--folder", tmp_path)[0] == 2
 
 
 def test_entry__a_script_is_a_file_beside_it(tmp_path):
