@@ -169,7 +169,8 @@ def with_roles(
         for index, picked in enumerate(_without_state(_chosen(graph, choice, name), role)):
             if picked and (name == "batch" or kinds[index] in FLOATING):
                 role[index] = given
-    notes += _state_without_a_weight(graph.paths, role)
+    if variables is None and frozen is None and known is None:
+        notes += _state_without_a_weight(graph.paths, role)
     tensors = graph.parameter_tensor.tolist()
     if batch_size is None:
         inputs = [t for t, told in zip(tensors, role, strict=True) if told == Role.BATCH]
