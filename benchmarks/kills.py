@@ -1,7 +1,8 @@
 """Kills writers at random times, and looks at what they leave.
 
 After each kill the old content or the new is there, whole; after the next writing nothing else is.
-``swap`` writes sites as on systems that cannot exchange two folders in one step.
+``swap`` writes sites as on systems that cannot exchange two folders in one step. Whole commands are
+killed too, with what they left the last time before them, and at last run to their end.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import signal
 import sys
 import tempfile
 import time
+from typing import Any
 
-from benchmarks.framework import main, measurement, progress, table
+from benchmarks.framework import ROOT, main, measurement, progress, table
+from killed_commands import COMMANDS
+from killed_commands import check as check_command
 from killed_writers import KINDS, check, repeat
 
 
@@ -28,25 +32,52 @@ def kill(kind: str, folder: str, seed: int) -> None:
     os.waitpid(child, 0)
 
 
-@measurement(about={"kills": "of each writer"}, among={"kinds": KINDS})
-def kills(kills: int = 200, kinds: tuple[str, ...] = KINDS) -> dict[str, dict[str, int]]:
-    data = {}
+@measurement(
+    about={"kills": "of each writer", "each": "of each command"},
+    among={"kinds": KINDS, "commands": [*COMMANDS]},
+)
+def kills(
+    kills: int = 200, each: int = 20, kinds: tuple[str, ...] = KINDS,
+    commands: tuple[str, ...] = tuple(COMMANDS),
+) -> dict[str, dict[str, Any]]:  # fmt: skip
+    sys.path.append(str(ROOT / "examples"))
+    data: dict[str, dict[str, Any]] = {"writers": {}, "commands": {}}
     for kind in kinds:
         progress(kind)
         with tempfile.TemporaryDirectory() as folder:
-            data[kind] = {"kills": kills, "left": check(kind, folder, kills, kill)}
+            data["writers"][kind] = {"kills": kills, "left": check(kind, folder, kills, kill)}
+    for name in commands:
+        progress(name)
+        with tempfile.TemporaryDirectory() as folder:
+            outlived = check_command(name, folder, each)
+        data["commands"][name] = {"kills": each, "outlived": outlived}
     return data
 
 
 @kills.page
-def page(data: dict[str, dict[str, int]]) -> list[str]:
+def page(data: dict[str, dict[str, Any]]) -> list[str]:
+    writers, commands = (
+        [[name, *raw.values()] for name, raw in data[key].items()]
+        for key in ("writers", "commands")
+    )
     return [
         "SIGKILL up to 0.1 s after a writer starts to write two contents by turns. After each kill "
         "the old or the new content is there, whole, and after the next writing nothing else; the "
         "first that is not ends the run with an error. Left: kills that left something under a "
         "temporary name, which the next start removed.",
-        table(["writer", "kills", "left"], [[kind, *raw.values()] for kind, raw in data.items()]),
+        table(["writer", "kills", "left"], writers),
+        *(_commands(commands) if commands else ()),
     ]
+
+
+def _commands(rows: list[list[Any]]) -> tuple[str, str]:
+    """What came of commands, in words and as a table."""
+    words = (
+        "SIGKILL at a random time of a whole command, each on what the last one left: files are "
+        "whole, and the command ends well at last, with nothing left under a temporary name. "
+        "Outlived: kills after which a process that the command had started ran for 20 s more."
+    )
+    return words, table(["command", "kills", "outlived"], rows)
 
 
 if __name__ == "__main__":

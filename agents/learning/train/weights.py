@@ -16,6 +16,8 @@ import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 AGENT = "agent.json"
+_MAX_COUNT = 2**63 - 1
+"""Largest count of steps."""
 _COUNTERS = ("num_timesteps", "_n_updates", "_episode_num", "_n_calls")
 """Attributes of algorithms of SB3 that count; each algorithm has some of them."""
 
@@ -72,7 +74,7 @@ def load_counters(archive: zipfile.ZipFile, model: BaseAlgorithm) -> None:
     counters = {name: state["counters"][name] for name in _COUNTERS if hasattr(model, name)}
     episodes = state["episodes"]
     for name, count in counters.items():
-        if type(count) is not int or count < 0:
+        if type(count) is not int or not 0 <= count <= _MAX_COUNT:
             raise ValueError(f"{AGENT}: {name} is no count")
     if not all(
         isinstance(episode, dict) and all(type(value) is float for value in episode.values())
