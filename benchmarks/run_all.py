@@ -20,7 +20,9 @@ SCRIPTS = (
     "simulation",
     "pipedream",
     "flops",
+    "hybrid_cases",
     "hybrid_graphs",
+    "hybrid_versions",
     "text_order",
     "shardy",
     "classes",
@@ -53,7 +55,7 @@ def main() -> int:
     here = Path(__file__).parent
     commands = {name: [str(here / f"{name}.py")] for name in SCRIPTS}
     commands["bench speed"] = ["-m", "parenvs", "bench", "speed", "--out", str(here / "results")]
-    own = ["--leave-out", "--out", str(here / "results")]
+    own = ["--leave-out", "--search", "--out", str(here / "results")]
     commands["bench hybrid"] = ["-m", "parenvs", "bench", "hybrid", *own]
     commands["readme"] = [str(here / "readme.py")]
     for name, command in commands.items():

@@ -208,6 +208,12 @@ def hybrid(
         bool,
         typer.Option("--leave-out", help="Judge every source by constants fitted without it, too."),
     ] = False,
+    search: Annotated[
+        bool,
+        typer.Option(
+            "--search", help="Name measured steps that beat the best plan by their stack (minutes)."
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print every row as JSON instead of tables.")
     ] = False,
@@ -227,9 +233,14 @@ def hybrid(
 
     if only not in (None, "rows", "steps"):
         raise ParenvsError(f"--only must be rows or steps, not {only!r}")
-    options = {"rows": rows, "steps": steps or [], "only": only, "leave_out": leave_out}
+    options: dict[str, Any] = {"rows": rows, "steps": steps or [], "only": only}
+    options |= {"leave_out": leave_out, "search": search}
     words = [f"--rows {rows}"] * (rows is not None) + [f"--steps {x}" for x in steps or ()]
-    words += [f"--only {only}"] * (only is not None) + ["--leave-out"] * leave_out
+    words += (
+        [f"--only {only}"] * (only is not None)
+        + ["--leave-out"] * leave_out
+        + ["--search"] * search
+    )
     command = " ".join(["parenvs bench hybrid", *words])
     data = measured.run(Path(), options)
     if folder is None:

@@ -9,6 +9,7 @@ import pytest
 from cases import each
 from commands import caller
 
+import parenvs
 from parenvs.bench.hybrid import steps as measured
 from parenvs.bench.hybrid.baselines import constant_mfu, leave_one_out, orders, totals
 from parenvs.bench.hybrid.constants import CONSTANTS
@@ -19,6 +20,8 @@ from parenvs.bench.hybrid.predict import predictions
 from parenvs.bench.hybrid.rows import SHIPPED, Published, checked, read_rows, shipped
 from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid.layers import Split
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.space import UniformSpace
 from parenvs.tasks.hybrid.stack import STACKS
 
 ROW = {
@@ -205,6 +208,24 @@ def test_baselines__one_constant_a_kind():
     (one, *_), samples = totals(found), {row["sample"] for row in totals(found)}
     assert one["of"] == "somebody" and samples == {False}
     assert one["device"] == pytest.approx(0.5)
+
+
+def test_beaten__a_measurement_below_the_best_plan_of_its_stack(tmp_path, call):
+    """The best uniform plan of the row's problem, by the search; a slower row is not named."""
+    row = {**ROW, "stack": "llama-2024", "layers": 4, "batch": 32, "recompute": "none"}
+    model = {"layers": 4, "hidden": 4096, "heads": 32, "sequence": 4096, "vocabulary": 32000}
+    shape = TransformerShape("7b", positions=4096, **model)
+    problem = parenvs.problem(shape, "2x8:h100", task="hybrid", batch=32, stack="llama-2024")
+    best = float(UniformSpace.build(problem).length[UniformSpace.build(problem).best()])
+    rates = [32 * 4096 / 16 / best * factor for factor in (1.05, 0.95)]
+    rows = [{**row, "name": f"{x:.3g}", "tokens_per_s_per_gpu": x} for x in rates]
+    path = write(tmp_path, {"rows": rows})
+    status, out, _ = call("bench", "hybrid", "--rows", str(path), "--search", "--json")
+    assert status == 0
+    (one,) = json.loads(out)["beaten"]
+    assert (one["name"], one["stack"]) == (f"{rates[0]:.3g}", "llama-2024")
+    assert one["best"] == pytest.approx(best)
+    assert one["below"] == pytest.approx(1 - 1 / 1.05)
 
 
 @pytest.mark.slow

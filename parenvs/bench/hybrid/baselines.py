@@ -14,9 +14,14 @@ import numpy as np
 
 from parenvs.bench.hybrid.constants import CONSTANTS, Constant
 from parenvs.bench.hybrid.errors import fitted_on, rank_correlation
-from parenvs.bench.hybrid.predict import STEP_UNITS, Prediction, predictions
+from parenvs.bench.hybrid.predict import STEP_UNITS, Prediction, predictions, problem_of
 from parenvs.bench.hybrid.rows import Published
+from parenvs.bench.hybrid.settings import setting_of
 from parenvs.cluster import EFFICIENCY
+from parenvs.errors import InfeasibleError
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.space import UniformSpace
 from parenvs.tasks.hybrid.stack import STACKS, Stack
 
 BASELINES: dict[str, Callable[[Prediction], tuple]] = {
@@ -153,6 +158,53 @@ def _order(members: Sequence[Prediction]) -> dict[str, Any]:
         "regret": float(measured[predicted.argmin()] / measured.min() - 1),
         "pairs": pairs,
     }
+
+
+def beaten(published: Published, found: Sequence[Prediction]) -> list[dict[str, Any]]:
+    """Return measured steps that are shorter than the best uniform plan by the row's own stack.
+
+    Such a stack is too slow there: what is proven by it is beaten by a measurement.
+
+    Args:
+        published: the rows.
+        found: their predictions.
+    """
+    rows = {(row.source, row.number, row.name): row for row in published.rows}
+    best: dict[tuple, float] = {}
+    beating = []
+    for one in found:
+        if not is_step(one) or one.details["seconds_measured"] >= one.details["seconds"]["length"]:
+            continue
+        setting = setting_of(rows[one.source, one.row, one.name], one.column, published.stacks)
+        key = (*one.details["problem"], setting.batch, one.stack, setting.cluster.device_nic_bw)
+        if key not in best:
+            problem = problem_of(setting, HybridModel.of_shape(setting.shape))
+            if problem.cluster.devices != setting.gpus:
+                continue  # the row does not fill its servers
+            best[key] = _shortest(problem)
+        took = one.details["seconds_measured"]
+        if took < best[key] < np.inf:
+            beating.append(
+                {
+                    "source": one.source,
+                    "name": one.name,
+                    "stack": one.stack,
+                    "measured": took,
+                    "best": best[key],
+                    "below": 1 - took / best[key],
+                }
+            )
+    return beating
+
+
+def _shortest(problem: Hybrid) -> float:
+    """Seconds of the best uniform plan by the closed form; infinite if none fits."""
+    try:
+        space = UniformSpace.build(problem)
+    except InfeasibleError:
+        return np.inf
+    k = space.best()
+    return np.inf if k is None else float(space.length[k])
 
 
 @dataclass(frozen=True)

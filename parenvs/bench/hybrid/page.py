@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from parenvs.bench.hybrid.baselines import leave_one_out, orders, totals
+from parenvs.bench.hybrid.baselines import beaten, leave_one_out, orders, totals
 from parenvs.bench.hybrid.constants import CONSTANTS
 from parenvs.bench.hybrid.errors import fitted_on, groups
 from parenvs.bench.hybrid.predict import Prediction, Skipped, predictions
@@ -30,6 +30,7 @@ def hybrid(
     steps: Sequence[Path] = (),
     only: str | None = None,
     leave_out: bool = False,
+    search: bool = False,
 ) -> dict[str, Any]:
     """Hold costs against published rows and measured steps.
 
@@ -38,6 +39,7 @@ def hybrid(
         steps: files of measured steps, judged beside the shipped ones of other models.
         only: ``"rows"`` or ``"steps"`` leaves out the other half.
         leave_out: whether to judge every source by constants that were fitted without it, too.
+        search: whether to search for measured steps that beat the best plan by their stack.
     """
     published = None if only == "steps" else read_rows(rows)
     found, skipped = ([], []) if published is None else predictions(published)
@@ -49,6 +51,8 @@ def hybrid(
     content = to_json(found, skipped, files, compared(files))
     if leave_out and published is not None:
         content["left_out"] = [asdict(one) for one in leave_one_out(published, found)]
+    if search and published is not None:
+        content["beaten"] = beaten(published, found)
     return content
 
 
@@ -229,6 +233,14 @@ def _honesty(data: dict[str, Any]) -> list[str]:
             "device and precision, of all other sources.",
             columns(data["left_out"], LEFT_OUT),
         ]
+    if data.get("beaten"):
+        sections += [
+            "## Measured below what a stack calls best",
+            "Measured steps below that of the best uniform plan that fits the same devices, "
+            "batch and precision by the closed form of their own stack: it is too slow there, or "
+            "has no room for what ran. What is proven by it is beaten.",
+            columns(data["beaten"], BEATEN, left=3),
+        ]
     called = Counter(
         (row["source"], reason.partition(":")[0])
         for row in data["rows"]
@@ -269,6 +281,14 @@ ORDERS: list[Column] = [
     ("pairs right", "{right}"),
     ("wrong", "{wrong}"),
     ("tied", "{tied}"),
+]
+BEATEN: list[Column] = [
+    ("source", lambda row: escaped(row["source"])),
+    ("row", lambda row: escaped(row["name"])),
+    ("stack", "{stack}"),
+    ("measured (s)", "{measured:.4g}"),
+    ("best by the stack (s)", "{best:.4g}"),
+    ("below", "{below:.1%}"),
 ]
 LEFT_OUT: list[Column] = [
     ("source", lambda row: escaped(row["source"])),

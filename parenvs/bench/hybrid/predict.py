@@ -259,7 +259,8 @@ def _peak(row: Row, column: str, published: Published) -> Prediction:
     return _prediction(row, column, setting, reserved, details={"gib": parts})
 
 
-def _problem(setting: Setting, model: HybridModel) -> Hybrid:
+def problem_of(setting: Setting, model: HybridModel) -> Hybrid:
+    """Return the problem that a row's plan is one of."""
     return Hybrid(
         model, setting.cluster, int(setting.batch), setting.stack, setting.precision, "row"
     )
@@ -271,7 +272,7 @@ def _check_possible(
     """Raise an error for a step that is faster than its products at the devices' peak."""
     device = setting.cluster.device
     peak = device.peak(setting.precision)
-    least = _problem(setting, model).bound_seconds * setting.cluster.devices / setting.gpus
+    least = problem_of(setting, model).bound_seconds * setting.cluster.devices / setting.gpus
     rate = row.measured[column] * 1e12 if column == "tflops_per_gpu" else 0.0
     if seconds < least or rate > peak:
         raise row.error(
@@ -283,7 +284,7 @@ def _check_possible(
 
 def _reasons(setting: Setting, model: HybridModel, held: float) -> list[str]:
     """Why the judge calls the plan of a row illegal; ``held`` are bytes of its fullest stage."""
-    problem = _problem(setting, model)
+    problem = problem_of(setting, model)
     plan = problem.uniform_plan(setting.plan, 0)
     reasons = malformed(plan, model, setting.cluster)
     if held > problem.memory_limit:
