@@ -120,19 +120,13 @@ def values_of(
     copied = masters(graph, feeds)
     values: list[np.ndarray] = []
     drawn = 0
-    for number, (path, leaf, shape) in enumerate(zip(graph.paths, leaves, shapes, strict=True)):
-        dtype = getattr(leaf, "dtype", None)
-        if dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+    for number, (leaf, shape) in enumerate(zip(leaves, shapes, strict=True)):
+        if _is_key(leaf):
             is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
             drawn += is_shape
             key = np.zeros(shape, np.uint32) if is_shape else jax.random.key_data(leaf)
             values.append(np.asarray(key))
             continue
-        if tuple(np.shape(leaf)) != shape:
-            raise ParenvsError(
-                f"--args: {source} is of another model than the plan: {path or 'an input'} has the "
-                f"shape {tuple(np.shape(leaf))}, and was planned as {shape}"
-            )
         if isinstance(leaf, jax.ShapeDtypeStruct):
             drawn += 1
             role = graph.parameter_role[number]
@@ -157,7 +151,7 @@ def leaves_of(graph: Graph, source: str, positional: Any, named: Any) -> list[An
     """Return the arrays or shapes of arguments.
 
     Raises:
-        ParenvsError: they are not as many as the graph has inputs.
+        ParenvsError: they are not those that the graph has as inputs.
     """
     import jax
 
@@ -167,7 +161,22 @@ def leaves_of(graph: Graph, source: str, positional: Any, named: Any) -> list[An
             f"--args: {source} is of another model than the plan: {len(leaves)} arrays, and the "
             f"plan's step has {len(graph.parameter_tensor)}"
         )
+    for path, leaf, tensor in zip(graph.paths, leaves, graph.parameter_tensor, strict=True):
+        shape, found = graph.shape(int(tensor)), tuple(np.shape(leaf))
+        if found != shape and not _is_key(leaf):
+            raise ParenvsError(
+                f"--args: {source} is of another model than the plan: {path or 'an input'} has the "
+                f"shape {found}, and was planned as {shape}"
+            )
     return leaves
+
+
+def _is_key(leaf: Any) -> bool:
+    """Whether an array is a random key of JAX's own type, which hides its words."""
+    import jax
+
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
 
 
 def train(

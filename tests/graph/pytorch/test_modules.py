@@ -98,8 +98,8 @@ def test_spectral__is_split_as_shardy_says():
             )
             if legal[path, dimension]:
                 assert verify(graph, problem.report(problem.plan(chosen)).plan, lowered).agrees
-    assert legal["x", 0] and legal["x", 1] and not legal["x", 2]  # the transform is of dimension 2
-    assert legal["ids", 0] and legal["bags/weight", 0] and legal["bags/weight", 1]
+    assert legal["x", 0] and not legal["x", 2], legal  # the transform is of dimension 2
+    assert legal["ids", 0] and legal["bags/weight", 0], legal
 
 
 @pytest.mark.slow
@@ -108,7 +108,8 @@ def test_branches__are_branches_of_the_graph():
     module.drop.p = 0.5
     graph = lower_module(module, inputs).graph()
     held = {graph.opcodes[k] for k in graph.opcode.tolist()}
-    assert {"conditional", "while", "dot"} <= held and graph.notes == ()
+    assert {"conditional", "while", "dot"} <= held and graph.batch_size == 4
+    assert len(graph.notes) == 1 and "leading positions of batch inputs" in graph.notes[0]
     roles = dict(zip(graph.paths, map(Role, graph.parameter_role.tolist()), strict=True))
     assert roles["first/weight"] == roles["second/bias"] == Role.VARIABLE
     assert roles["key"] == Role.SCALAR and roles["x"] == Role.BATCH
