@@ -55,6 +55,12 @@ def shown(value: object) -> str:
     return _SHORT.repr(value)
 
 
+def cut(text: str, length: int = 600) -> str:
+    """Return a text of at most ``length`` characters, its middle left out where it is longer."""
+    half = length // 2
+    return text if len(text) <= length else f"{text[: half - 3]} ... {text[-half + 2 :]}"
+
+
 def printable(text: str) -> str:
     """Return a text fit for one line of a terminal: ``?`` for what controls it or turns its text.
 

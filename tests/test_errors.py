@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from parenvs.errors import ParenvsError, did_you_mean, need_extra, one_line, printable
+from parenvs.errors import ParenvsError, cut, did_you_mean, need_extra, one_line, printable
 
 
 def test_need_extra__names_the_pip_line():
@@ -28,6 +28,12 @@ def test_need_extra__jax_is_of_newer_pythons(monkeypatch, version, words):
 def test_need_extra__lets_other_errors_through():
     with pytest.raises(KeyError), need_extra("agents", "training"):
         raise KeyError("x")
+
+
+def test_cut():
+    assert cut("short") == "short"
+    assert cut("a" * 600) == "a" * 600 and len(cut("a" * 601)) == 600
+    assert cut("a" * 99 + "b" * 99, 20) == "aaaaaaa ... bbbbbbbb"
 
 
 def test_printable():

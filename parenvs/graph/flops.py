@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parenvs.errors import HloError
+from parenvs.errors import HloError, shown
 
 Shape = tuple[int, ...]
 """Dimensions of a tensor."""
@@ -247,7 +247,7 @@ def flops_of(call: Call) -> float:
     opcode = call.instruction.opcode
     formula = OPCODES.get(opcode)
     if formula is None:
-        where = f"instruction {call.instruction.name!r} has opcode {opcode!r}"
+        where = f"instruction {shown(call.instruction.name)} has opcode {shown(opcode)}"
         if opcode in PARTITIONED.split():
             raise HloError(
                 f"{where}: the module is already partitioned; give the module before partitioning, "

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from parenvs.errors import HloError
+from parenvs.errors import HloError, cut
 from parenvs.graph.flops import ELEMENTWISE, Shape
 
 Fields = dict[str, Any]
@@ -47,7 +47,7 @@ def check_shapes(
         wrong = "its dimension numbers are missing or out of range"
     if wrong:
         shapes = ", ".join(str(list(shape)) for shape in operands[:4]) or "nothing"
-        raise HloError(f"{opcode} of {shapes} to {list(results[0])}: {wrong}")
+        raise HloError(cut(f"{opcode} of {shapes} to {list(results[0])}: {wrong}"))
 
 
 def _elementwise(operands: Sequence[Shape], results: Sequence[Shape], _: Fields) -> str:
