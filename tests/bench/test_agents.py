@@ -440,7 +440,7 @@ def test_save__equal_bytes_whatever_the_user_has_set(tmp_path):
     [
         (["--agents", "ppo,rainbwo"], "--agents: unknown 'rainbwo' (did you mean 'rainbow'?)"),
         (["--agents", ","], "--agents: name at least one of ppo"),
-        (["--envs", "pipeline"], "--tasks: unknown 'pipeline'"),
+        (["--envs", "pipeline"], "--envs: unknown 'pipeline'"),
         (["--instances", "vgg19"], "--instances: unknown 'vgg19' (did you mean 'vgg-19'?)"),
         (["--clusters", "D"], "--clusters: unknown 'D'"),
         (["--seeds", "0"], "--seeds must be from 1"),

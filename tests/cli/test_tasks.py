@@ -85,7 +85,7 @@ def test_tasks__plans_draw_and_read_their_search_options(run):
     assert "exact: " in out and Path("p.svg").stat().st_size > 5000
     status, _, err = run("plan", QUICK["elastic"][0], "--rounds", "1")
     assert status == 2
-    assert err == "parenvs: --rounds is not an option of --task elastic, but of sharding\n"
+    assert err == "parenvs: --rounds is not an option of --task elastic, but of order, sharding\n"
 
 
 # Flags
