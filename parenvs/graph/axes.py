@@ -134,20 +134,29 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
     """
     flow, instructions = axes.flow, forward_of(phase)
     data = flow.descendants(inputs)
+
+    def of_data(index: int) -> bool:
+        return all(data[tensor] for tensor in flow.operands[index])
+
     votes: Counter[int] = Counter()
     ahead: dict[int, tuple[str, int]] = {}  # size of a dimension in front -> what it is, and loop
     sizes: dict[int, int] = {}
     for tensor in inputs:
         shape = flow.shapes[tensor]
         skipped: list[tuple[int, str, int]] = []
+        attended: set[int] = set()  # products of data that sum over the leading dimension
         for dimension, size in enumerate(shape):
             done = axes.journey(tensor, dimension, instructions).done
-            shared = [i for i in done.get(SHARED, ()) if not all(data[t] for t in flow.operands[i])]
-            if dimension and any(
-                not all(data[t] for t in flow.operands[i]) for i in done.get(CONTRACTED, ())
-            ):
+            shared = [i for i in done.get(SHARED, ()) if not of_data(i)]
+            if dimension and not all(map(of_data, done.get(CONTRACTED, ()))):
                 break
-            if STEPPED in done:
+            summed = [i for i in done.get(CONTRACTED, ()) if of_data(i)]
+            if attended and attended.isdisjoint(done.get(SHARED, ())):
+                break
+            if not dimension and summed and STEPPED not in done:
+                attended = set(summed)
+                skipped.append((size, CONTRACTED, -1))
+            elif STEPPED in done:
                 skipped.append((size, STEPPED, int(flow.graph.parent[done[STEPPED][0]])))
             elif shared:
                 skipped.append((size, SHARED, -1))
@@ -171,6 +180,11 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
     if size not in found:
         return size, ""
     number, (what, loop) = next(iter(ahead.items()))
+    if what == CONTRACTED:
+        return size, (
+            f"attention goes over the {number:,} leading positions of batch inputs, taken as time; "
+            f"the batch is taken as the {size:,} samples behind them"
+        )
     if what == SHARED:
         return size, (
             f"weights and batch inputs have {number} in front alike, taken as models side by side; "

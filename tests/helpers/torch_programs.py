@@ -236,6 +236,21 @@ def _normalised(name):
             f"{name}/parametrizations/weight/0/_u": ST}  # fmt: skip
 
 
+class TimeInFront(nn.Module):
+    """A language model whose layers take time first and samples second, as PyTorch's do."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(32, 16), nn.Parameter(torch.randn(9, 1, 16))
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0)
+        self.head = nn.Linear(16, 32)
+
+    def forward(self, ids, labels):
+        mask = nn.Transformer.generate_square_subsequent_mask(len(ids))
+        hidden = self.layer(self.tokens(ids) + self.positions, mask)
+        return F.cross_entropy(self.head(hidden).flatten(0, 1), labels.flatten())
+
+
 PROGRAMS = {
     "graph net": (
         lambda: (GraphNet(), (torch.randn(7, 8), _ids(2, 12, below=7), _ids(7, below=3))), 7,
@@ -282,6 +297,10 @@ PROGRAMS = {
     "early exit": (
         lambda: (EarlyExit(), (_ids(3, 6, below=32), _ids(3, 6, below=32))), 3,
         {"tokens": V, "first": V, "second": V, "ids": BA, "labels": BA},
+    ),
+    "time in front": (
+        lambda: (TimeInFront(), (_ids(9, 4, below=32), _ids(9, 4, below=32))), 4,
+        {"tokens": V, "positions": V, "layer": V, "head": V, "ids": BA, "labels": BA},
     ),
     "critic": (
         lambda: (Critic(), (torch.randn(4, 8), torch.randn(4, 8))), 4,

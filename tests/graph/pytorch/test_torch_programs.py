@@ -12,7 +12,7 @@ from torch_programs import PROGRAMS  # noqa: E402
 from parenvs.graph.graph import Role  # noqa: E402
 from parenvs.graph.pytorch.read import lower_module  # noqa: E402
 
-FIRST = ("bootstrapped", "adapted", "balanced experts")
+FIRST = ("bootstrapped", "adapted", "balanced experts", "time in front")
 
 
 @pytest.mark.thorough
