@@ -11,7 +11,6 @@ from parenvs.agents.elastic.exact import hindsight, optimal
 from parenvs.agents.elastic.rules import RULES
 from parenvs.core.answer import Answer
 from parenvs.core.request import Request
-from parenvs.errors import ParenvsError
 from parenvs.tasks.elastic.problem import Elastic
 from parenvs.tasks.elastic.run import Policy, Run, follow
 
@@ -25,28 +24,6 @@ class ElasticRequest(Request):
     """
 
     problem: Elastic
-
-    @property
-    def env_id(self) -> str:
-        """Id of the environment in which agents train for the task."""
-        raise ParenvsError(
-            "no planner trains on one course; parenvs train --task elastic trains on many"
-        )
-
-    @property
-    def env_kwargs(self) -> dict[str, Any]:
-        """The problem as arguments of ``ElasticPlan-v0``."""
-        return {"instance": self.problem.instance}
-
-    @property
-    def space(self) -> Any:
-        """There is no search space beside the problem."""
-        return self.problem
-
-    @property
-    def compared(self) -> tuple[str, ...]:
-        """Planners that ``parenvs compare`` runs."""
-        return tuple(ELASTIC_PLANNERS)
 
     @property
     def label(self) -> str:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from parenvs.agents.order import exact_order, heuristics
 from parenvs.core.answer import Answer
 from parenvs.core.request import SECONDS, Request
-from parenvs.errors import ParenvsError
 from parenvs.tasks.order.problem import Order
 from parenvs.tasks.order.task import OrderSearch
 
@@ -28,31 +26,9 @@ class OrderRequest(OrderSearch, Request):
     problem: Order
 
     @property
-    def env_id(self) -> str:
-        """Id of the environment in which agents train for the task."""
-        raise ParenvsError(
-            "no planner trains on one order; parenvs train --task order trains on many"
-        )
-
-    @property
-    def env_kwargs(self) -> dict[str, Any]:
-        """The problem as arguments of ``MicroBatchOrder-v0``."""
-        return {"instance": self.problem.instance}
-
-    @property
-    def space(self) -> Any:
-        """There is no search space beside the problem."""
-        return self.problem
-
-    @property
     def judged(self) -> int:
         """Orders that planners judge that draw or search."""
         return max(self.steps // self.problem.micro_batches, 1)
-
-    @property
-    def compared(self) -> tuple[str, ...]:
-        """Planners that ``parenvs compare`` runs."""
-        return tuple(ORDER_PLANNERS)
 
     @property
     def label(self) -> str:
@@ -60,6 +36,8 @@ class OrderRequest(OrderSearch, Request):
         return f"p{self.problem.stages}-m{self.problem.micro_batches}"
 
 
+TOGETHER = 16
+"""Moves that ``swap`` judges together, of which the best is kept."""
 ORDER_PLANNERS: dict[str, Callable[[OrderRequest], Answer]] = {
     "exact": lambda r: exact_order(
         r.problem,
@@ -68,7 +46,13 @@ ORDER_PLANNERS: dict[str, Callable[[OrderRequest], Answer]] = {
         r.rounds,
     ),
     "neh": lambda r: heuristics.neh(r.problem),
-    "swap": lambda r: heuristics.local_search(r.problem, r.judged, np.random.default_rng(r.seed)),
+    "swap": lambda r: heuristics.local_search(
+        r.problem,
+        r.judged,
+        np.random.default_rng(r.seed),
+        heuristics.neh(r.problem).plan.order,
+        TOGETHER,
+    ),
     "random": lambda r: heuristics.random_order(r.problem, r.judged, np.random.default_rng(r.seed)),
     **{
         rule: partial(lambda rule, r: heuristics.by_rule(r.problem, rule), rule)
@@ -77,6 +61,6 @@ ORDER_PLANNERS: dict[str, Callable[[OrderRequest], Answer]] = {
 }
 """Planners of the order of micro-batches by name.
 
-``swap`` searches from the rule ``pyramid`` by swaps and insertions; ``exact`` begins with it.
+``swap`` searches from the order of NEH by swaps and insertions.
 """
 OrderRequest.planners = ORDER_PLANNERS

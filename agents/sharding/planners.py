@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from parenvs.agents.sharding import heuristics
 from parenvs.agents.sharding.solve import SECONDS, solve_iopddl
 from parenvs.core.answer import Answer
 from parenvs.core.request import Request
-from parenvs.errors import ParenvsError
 from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.task import ShardingSearch
 
@@ -26,28 +24,6 @@ class ShardingRequest(ShardingSearch, Request):
     """
 
     problem: Sharding
-
-    @property
-    def env_id(self) -> str:
-        """Id of the environment in which agents train for the task."""
-        raise ParenvsError(
-            "no planner trains on one sharding; parenvs train --task sharding trains on many"
-        )
-
-    @property
-    def env_kwargs(self) -> dict[str, Any]:
-        """The problem as arguments of ``IntraOpSharding-v0``."""
-        return {"instance": self.problem.instance}
-
-    @property
-    def space(self) -> Any:
-        """There is no search space beside the problem."""
-        return self.problem
-
-    @property
-    def compared(self) -> tuple[str, ...]:
-        """Planners that ``parenvs compare`` runs."""
-        return tuple(SHARDING_PLANNERS)
 
     @property
     def label(self) -> str:

@@ -4,8 +4,10 @@ import errno
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import commands
@@ -135,6 +137,8 @@ def test_streams__an_interrupt_while_modules_are_imported(tmp_path):
                 capture_output=True,
                 text=True,
                 check=False,
+                # Shells let what runs in their background ignore it.
+                preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
             )
             if words[0] == "-m":
                 assert (done.returncode, done.stderr) == (130, "parenvs: interrupted\n")
