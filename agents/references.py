@@ -20,6 +20,8 @@ from parenvs.shipped import data_folder
 
 SAME = 1e-9
 """Share by which seconds may differ by rounding."""
+DUE, CHECK, AGAIN = "due", "check", "again"
+"""What is solved: what is missing or outdated, nothing, or everything."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +51,17 @@ class ReferenceFile:
         )
         parser.add_argument("problems", nargs="*", metavar="NAME", help="default: all")
         parser.add_argument("--check", action="store_true", help="judge all, change nothing")
+        parser.add_argument(
+            "--again", action="store_true", help="solve all anew, and keep the better of both"
+        )
         parser.add_argument("--out", type=Path, default=data_folder() / self.file)
         parser.add_argument("--engine", choices=ENGINES, default=LOCAL, help="default: local")
         parser.add_argument("--jobs", type=_count, default=2, help="tasks of Ray (default: 2)")
         parser.add_argument("--address", help="of a cluster of Ray (default: this machine)")
         options = parser.parse_args(None if arguments is None else list(arguments))
         rows, faults = read(options.out), 0
-        items = [(name, rows.get(name), options.check) for name in options.problems or self.names()]
+        due = CHECK if options.check else AGAIN if options.again else DUE
+        items = [(name, rows.get(name), due) for name in options.problems or self.names()]
         results: Iterable[tuple[str, str, Row | None]] = map(self.look, items)
         try:
             if options.engine == RAY:
@@ -65,7 +71,7 @@ class ReferenceFile:
                 if row is not None:
                     rows[name] = row
                     write(options.out, rows)
-                if fault:
+                if fault or row is not None:
                     words = fault if row is None else f"{row['length']}"
                     print(f"{name}: {words}", flush=True)
         except ParenvsError as error:
@@ -78,19 +84,31 @@ class ReferenceFile:
             print(f"length over bound: median {median(over):.2%}, most {over[-1]:.2%}")
         return 1 if options.check and faults else 0
 
-    def look(self, item: tuple[str, Row | None, bool]) -> tuple[str, str, Row | None]:
+    def look(self, item: tuple[str, Row | None, str]) -> tuple[str, str, Row | None]:
         """Look at a problem, and solve it if that is due.
 
         Args:
-            item: its name, the row that there is, and whether to check only.
+            item: its name, the row that there is, and ``DUE``, ``CHECK`` or ``AGAIN``.
 
         Returns:
             its name, what is wrong with the row in words, and the new row, if one was made.
         """
-        name, row, only_check = item
+        name, row, due = item
         problem = self.load(name)
         fault = self.fault(problem, row) if row is not None else "is missing"
-        return name, fault, self.make(problem) if fault and not only_check else None
+        if due == CHECK or not (fault or due == AGAIN):
+            return name, fault, None
+        made = self.make(problem)
+        return name, fault, made if fault or row is None else better(row, made)
+
+
+def better(one: Row, other: Row) -> Row:
+    """Return the shorter plan of two references of a problem, with the higher bound of both."""
+    shorter = min(one, other, key=lambda row: row["length"])
+    row = {**shorter, "bound": max(one["bound"], other["bound"])}
+    if "proven" in row:
+        row["proven"] = row["length"] <= row["bound"] * (1 + SAME)
+    return row
 
 
 def run(references: ReferenceFile) -> None:

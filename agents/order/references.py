@@ -1,6 +1,7 @@
 """Makes the references of the shipped sets of orders: a bound and a good order of each problem.
 
     python -m parenvs.agents.order.references             # what is missing or outdated
+    python -m parenvs.agents.order.references --again     # all anew; the better of both stays
     python -m parenvs.agents.order.references --check     # judge all, change nothing
 
 ``exact_order`` gives both, within a number of linear programs that falls with their size; what it

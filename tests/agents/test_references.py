@@ -93,6 +93,30 @@ def test_references__are_resumed(tmp_path, capsys):
         file.main(["--out", str(path)])
 
 
+def test_references__made_again_are_never_worse(tmp_path):
+    """The shorter plan stays, and the higher bound, whichever had it."""
+    path = tmp_path / "some.json"
+    rows = {
+        "1": {"length": 5.0, "bound": 3.0, "proven": False, "order": "old"},
+        "2": {"length": 5.0, "bound": 4.0, "proven": False, "order": "old"},
+        "3": {"length": 4.0, "bound": 3.0, "proven": False, "order": "old"},
+    }
+    path.write_text(json.dumps(rows))
+    new = {"length": 4.5, "bound": 3.5, "proven": False, "order": "new"}
+    meets = {"length": 9.0, "bound": 4.0, "proven": False, "order": "new"}
+    file = ReferenceFile(
+        "some.json", "python -m some", lambda: rows, int,
+        lambda number: meets if number == 3 else new, lambda number, row: "",
+    )  # fmt: skip
+    assert file.main(["--out", str(path)]) == 0 and read(path) == rows
+    assert file.main(["--again", "--out", str(path)]) == 0
+    assert read(path) == {
+        "1": {"length": 4.5, "bound": 3.5, "proven": False, "order": "new"},
+        "2": {"length": 4.5, "bound": 4.0, "proven": False, "order": "new"},
+        "3": {"length": 4.0, "bound": 4.0, "proven": True, "order": "old"},
+    }
+
+
 def test_references__command_judges_the_shipped_ones(capsys):
     names = [problem.instance for problem in problem_sets()["hybrid-test"][:5]]
     assert HYBRID_REFERENCES.main([*names, "--check"]) == 0
