@@ -25,7 +25,7 @@ PATIENCE = 20.0
 """Seconds in which what a killed command has started has to end, too."""
 _MODEL = "examples/torch_transformer.py:make"
 _QUICK = ["bench", "agents", "--quick", "--steps", "64", "--seeds", "1", "--out", "bench"]
-_CALIBRATE = ["calibrate", "--repeats", "1", "--most", "0.01", "--processes", "1"]
+_CALIBRATE = ["calibrate", "--repeats", "1", "--largest", "0.01", "--processes", "1"]
 COMMANDS = {
     "train": ["train", "vgg-19", "--cluster", "B", "--steps", "2048", "--out", "run"],
     "pretrain": [
