@@ -276,8 +276,8 @@ def run(tests: list[str], plugin: object) -> int:
         derandomize=True,
         deadline=None,
     )
-    hypothesis.settings.load_profile("mutants")
     options = ["-x", "-q", "-s", "--tb=no", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    options.append("--hypothesis-profile=mutants")  # after that of the tests' own configuration
     with redirect_stdout(io.StringIO()):
         return int(pytest.main([*options, *tests], plugins=[plugin]))
 
