@@ -37,7 +37,7 @@ from parenvs.view.words import duration
 
 SET = "order-test"
 """The set that the problems are of."""
-METHOD = "branch and bound"
+METHOD, BOUNDED_BY = "branch and bound", "the program of all paths, open nodes (exact_order)"
 """Of references."""
 FIRST = 5
 """Problems of each tier: the first ones of the set."""
@@ -67,7 +67,7 @@ class OrderProblem(TaskProblem):
     def solved(self, seconds: float) -> Reference:
         """See ``TaskProblem.solved``: it is read from the shipped references."""
         row = references(ORDERS)[self.instance]
-        return reference_of_row(row, METHOD, "", ORDER_REFERENCES.command)
+        return reference_of_row(row, METHOD, BOUNDED_BY, ORDER_REFERENCES.command)
 
     def words(self, cost: float) -> str:
         """See ``TaskProblem.words``."""
@@ -165,7 +165,7 @@ class DrawnOrder(DrawnProblem, OrderProblem):
         answer = exact_order(self.target, rounds=PROGRAMS)
         if answer.proven:
             return Reference(answer.cost, answer.cost, OPTIMAL, METHOD)
-        return reference_of(answer.cost, answer.bound, METHOD)
+        return reference_of(answer.cost, answer.bound, METHOD, bounded_by=BOUNDED_BY)
 
     @classmethod
     def draw(cls, seed: int, number: int, **settings: Any) -> DrawnOrder:
