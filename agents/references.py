@@ -107,7 +107,7 @@ def better(one: Row, other: Row) -> Row:
     shorter = min(one, other, key=lambda row: row["length"])
     row = {**shorter, "bound": max(one["bound"], other["bound"])}
     if "proven" in row:
-        row["proven"] = row["length"] <= row["bound"] * (1 + SAME)
+        row["proven"] = shorter["proven"] or row["bound"] >= row["length"]
     return row
 
 

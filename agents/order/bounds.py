@@ -227,8 +227,14 @@ def relaxed_bound(problem: Order, time_limit: float | None = None) -> float:
 @contextmanager
 def _silence() -> Iterator[None]:
     """Keep the solver's banner, which its library writes by itself, from the standard output."""
-    sys.stdout.flush()
-    before, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        before = os.dup(1)
+    except OSError:  # it is closed
+        yield
+        return
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     try:
         yield

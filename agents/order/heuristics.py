@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -41,15 +42,23 @@ def by_rule(problem: Order, rule: str) -> Answer:
     return _answer(problem, orders[rule], rule, 1, begin)
 
 
-def neh(problem: Order) -> Answer:
+def neh(problem: Order, is_late: Callable[[], bool] = lambda: False) -> Answer:
     """Return the order of NEH: the heaviest first, each where the step of those so far is shortest.
 
     It judges ``M (M + 1) / 2 - 1`` orders (Nawaz, Enscore and Ham, Omega 11, 1983), most of them of
     fewer micro-batches.
+
+    Args:
+        problem: the problem.
+        is_late: whether time is up; the micro-batches that are left then come last.
     """
     begin = time.perf_counter()
     order, judged = np.empty(0, dtype=np.int64), 0
-    for number in np.argsort(-problem.work, kind="stable"):
+    heaviest = np.argsort(-problem.work, kind="stable")
+    for count, number in enumerate(heaviest):
+        if is_late():
+            order = np.concatenate([order, heaviest[count:]])
+            break
         tried = np.array([np.insert(order, k, number) for k in range(len(order) + 1)])
         judged += len(tried)
         order = tried[int(np.argmin(problem.length(tried)))]

@@ -26,7 +26,10 @@ from parenvs.tasks.order.problem import NANO, Order
 
 START = 32
 """Orders for each micro-batch that a local search judges before the first program is solved."""
-NANOSECOND = 1 / NANO
+PART = 2048
+"""Orders that a local search judges between two looks at the clock."""
+PACE = 3e-7
+"""Seconds for each coefficient of a program until it can be solved, on a slow core."""
 SLACK = 1e-3
 """Nanoseconds that a bound may be above a whole one and still be called that one."""
 
@@ -61,7 +64,7 @@ class _Search:
     ) -> None:
         self.problem, self.rng, self.left = problem, np.random.default_rng(seed), left
         self.programs = math.inf if programs is None else programs
-        first = neh(problem)
+        first = neh(problem, self._is_late)
         self.order, self.length = np.array(first.plan.order), first.cost
         self.judged, self.solved, self.made = first.evaluations, 0, 0
         self._improve(START * problem.micro_batches)
@@ -80,14 +83,18 @@ class _Search:
         self._push(self.floor, (), None, False)
         program = None
         while self.open and self.bound < self.length:
-            left = self.left()
-            if self.solved >= self.programs or (left is not None and left <= 0):
+            if self.solved >= self.programs or self._is_late():
                 return
-            node = heapq.heappop(self.open)
+            left, node = self.left(), heapq.heappop(self.open)
             if node.is_solved:
                 self._expand(node)
                 continue
-            program = Program(self.problem) if program is None else program
+            if program is None:
+                stages, count = self.problem.forward.shape
+                if left is not None and PACE * 4 * stages * count**2 > left:
+                    heapq.heappush(self.open, node)
+                    return
+                program, left = Program(self.problem), self.left()
             relaxation = program.solve(self._fixed(node), node.positions, left)
             if relaxation is None:
                 heapq.heappush(self.open, node)
@@ -134,16 +141,22 @@ class _Search:
     def _improve(self, judged: int) -> None:
         """Judge orders near the best one, about as long as a program takes."""
         width = 2 * self.problem.micro_batches
-        near = local_search(self.problem, judged, self.rng, self.order, width)
-        self.judged += near.evaluations
-        if near.cost <= self.length:
-            self.order, self.length = np.array(near.plan.order), near.cost
+        while judged > 0 and not self._is_late():
+            near = local_search(self.problem, min(judged, PART), self.rng, self.order, width)
+            self.judged += near.evaluations
+            judged -= PART
+            if near.cost <= self.length:
+                self.order, self.length = np.array(near.plan.order), near.cost
+
+    def _is_late(self) -> bool:
+        left = self.left()
+        return left is not None and left <= 0
 
     def _judge(self, orders: np.ndarray) -> None:
         lengths = self.problem.length(orders)
         self.judged += len(orders)
         index = int(np.argmin(lengths))
-        if lengths[index] < self.length - SLACK * NANOSECOND:
+        if lengths[index] < self.length - SLACK / NANO:
             self.order, self.length = orders[index], float(lengths[index])
 
 

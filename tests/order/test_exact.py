@@ -132,6 +132,18 @@ def test_heuristics__judge_as_many_orders_as_they_say(monkeypatch):
         assert sorted(answer.plan.order) == list(range(6))
 
 
+def test_neh__ends_when_time_is_up():
+    """What is left comes last, heaviest first; the search is as long as its limit."""
+    problem = drawn(np.random.default_rng(12), 3, 7)
+    answers = iter([False, False, True])
+    order = neh(problem, lambda: next(answers)).plan.order
+    heaviest = np.argsort(-problem.work, kind="stable").tolist()
+    assert sorted(order[:2]) == sorted(heaviest[:2]) and list(order[2:]) == heaviest[2:]
+    ticks = iter(range(10**6))
+    answer = exact_order(problem, 3, clock=lambda: float(next(ticks)))
+    assert sorted(answer.plan.order) == sorted(heaviest) and not answer.proven
+
+
 def test_heuristics__rules():
     problem = drawn(np.random.default_rng(9), 3, 6)
     work = {rule: problem.work[list(by_rule(problem, rule).plan.order)] for rule in RULES}
