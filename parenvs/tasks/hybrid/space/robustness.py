@@ -80,7 +80,7 @@ def scenarios(problem: Hybrid) -> Iterator[tuple[str, Hybrid]]:
         for side in (0, 1):
             other = moved(stack, name, side)
             if other != stack:
-                yield _told(stack, other, name), replace(problem, stack=other)
+                yield _told(stack, other, name, side), replace(problem, stack=other)
 
 
 def moved(stack: Stack, name: str, side: int) -> Stack:
@@ -108,10 +108,9 @@ def moved(stack: Stack, name: str, side: int) -> Stack:
     return replace(stack, **changed)
 
 
-def _told(stack: Stack, other: Stack, name: str) -> str:
+def _told(stack: Stack, other: Stack, name: str, side: int) -> str:
     """What differs, in words."""
     if name in ("matmul_share", "link_share"):
-        side = 0 if moved(stack, name, 0) == other else 1
         return f"{WORDS[name]} {FACTORS[name][side] - 1:+.0%}".replace("%", " %")
     scale, unit = (1e6, " us") if name == "launch" else (1, "")
     pair = [getattr(x, name) * scale for x in (stack, other)]
