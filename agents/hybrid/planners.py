@@ -85,15 +85,30 @@ def _servers(name: str, request: HybridRequest) -> Answer:
     )
 
 
-HYBRID_PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
-    "exact": lambda r: (
-        robust(r.space)
-        if r.robust
-        else ranked(
-            r.problem, r.constraints, r.goal, SECONDS if r.time_limit is None else r.time_limit
+def _checked(
+    name: str, planner: Callable[[HybridRequest], Answer]
+) -> Callable[[HybridRequest], Answer]:
+    """A planner that answers requests for the plan of least worst regret itself, or refuses."""
+
+    def run(request: HybridRequest) -> Answer:
+        if not request.robust:
+            return planner(request)
+        if name in ROBUST:
+            return robust(request.space)
+        raise ParenvsError(
+            f"robust: {name} does not weigh regrets; take the planner {' or '.join(ROBUST)}, or "
+            "leave --robust out"
         )
+
+    return run
+
+
+ROBUST = ("exact", "uniform")
+"""Planners that take the plan of least worst regret where they are asked to."""
+_PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
+    "exact": lambda r: ranked(
+        r.problem, r.constraints, r.goal, SECONDS if r.time_limit is None else r.time_limit
     ),
-    "robust": lambda r: robust(r.space),
     "exact-hybrid": lambda r: exact_hybrid(
         r.problem, r.constraints, r.goal, time_limit=r.time_limit
     ),
@@ -108,12 +123,14 @@ HYBRID_PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
     ),
     **{name: partial(_servers, name) for name in SERVER_PLANNERS},
 }
+HYBRID_PLANNERS = {name: _checked(name, planner) for name, planner in _PLANNERS.items()}
 """Planners of hybrid plans by name.
 
 ``uniform`` judges all uniform plans, ``exact-hybrid`` searches plans of one chunk whose stages
-differ, ``exact`` both, and takes of them the plan whose simulated step is best; ``robust`` is
-the uniform plan that loses least if constants are not what they seem. ``megatron`` is a rule of
-thumb; four have one kind of parallelism only.
+differ, ``exact`` both, and takes of them the plan whose simulated step is best. Where a request is
+``robust``, the first and the last give the uniform plan that loses least if constants are not what
+they seem, and others refuse. ``megatron`` is a rule of thumb; four have one kind of parallelism
+only.
 Those of ``SERVER_PLANNERS`` choose the order of the servers, too, one for each stage.
 """
 HybridRequest.planners = HYBRID_PLANNERS

@@ -377,6 +377,8 @@ def one_stage(
 def _settings(problem: Hybrid, limits: Constraints) -> Iterator[Setting]:
     """Everything that the stages of a plan may share."""
     software, batch = software_of(problem), problem.batch
+    if limits.schedule not in (None, SCHEDULES[0]):
+        return
     sequences = [False, True] if limits.sequence_parallel is None else [limits.sequence_parallel]
     for devices in limits.device_counts(problem):
         most = min(batch, devices * limits.most_micro_batch)

@@ -104,8 +104,8 @@ class Stages:
 
     @cached_property
     def parts(self) -> tuple[tuple[int, int], ...]:
-        """Ranges of layers in the model's order: the first chunk of each stage, then the second."""
-        return tuple(stage.layers[k] for k in range(self.chunks) for stage in self.stages)
+        """Ranges of layers in the model's order, whatever the order of chunks and stages."""
+        return tuple(sorted(part for stage in self.stages for part in stage.layers))
 
     @cached_property
     def modes(self) -> tuple[str, ...]:

@@ -140,7 +140,9 @@ def export(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Ex
         return Exported(words, layout, None)
     planned = stages_of(plan, graph, measured)
     if planned.schedule not in SCHEDULES:
-        raise InfeasibleError(f"schedule: PyTorch has no {planned.schedule}")
+        raise InfeasibleError(
+            f"schedule: {planned.schedule} is none of {', '.join(SCHEDULES)}, which run in PyTorch"
+        )
     tp, dp, zero = (planned.same(field, "PyTorch") for field in ("tp", "dp", "zero"))
     own = _Splits({}, {}, {}, {})
     notes = list(planned.notes)

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from parenvs.tasks.hybrid.simulate import order as passes_of
+from parenvs.tasks.hybrid.schedules import order as passes_of
 from parenvs.tasks.order.problem import Order
 
 

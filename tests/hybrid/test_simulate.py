@@ -10,7 +10,8 @@ from cases import each
 
 import parenvs
 from parenvs.tasks.hybrid.plan import HybridStage
-from parenvs.tasks.hybrid.simulate import ChunkSeconds, order, simulate
+from parenvs.tasks.hybrid.schedules import order
+from parenvs.tasks.hybrid.simulate import ChunkSeconds, simulate
 from parenvs.tasks.pipeline.formulas import core_of
 from parenvs.tasks.pipeline.simulate import BACKWARD, FORWARD, StageTimes
 

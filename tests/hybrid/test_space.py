@@ -194,7 +194,10 @@ def test_robust__least_worst_regret_by_a_second_writing(small):
     own = np.array([other.length(under(other, answer.plan)) for other in machines])
     assert (own / rows.min(axis=1) - 1).max() == pytest.approx(worst.min())
     assert f"worst regret {worst.min():.2%}" in answer.notes[0]
-    assert parenvs.solve(problem, robust=True).plan == answer.plan
+    for planner in ("exact", "uniform"):
+        assert parenvs.solve(problem, planner, robust=True).plan == answer.plan
+    with pytest.raises(ParenvsError, match="robust: megatron does not weigh regrets"):
+        parenvs.solve(problem, "megatron", robust=True)
 
 
 def test_robustness__stacks_that_disagree_are_shown():

@@ -28,6 +28,8 @@ def document(planned: Stages) -> tuple[dict[str, Any], list[str]]:
             f"shard: DeepSpeed shares the states of ZeRO {zero} among all replicas; plan with "
             "--shard 0, or with --zero 3 (MiCS)"
         )
+    if planned.schedule not in ("1f1b", "early", "interleaved"):
+        raise InfeasibleError(f"schedule: DeepSpeed runs 1f1b, not {planned.schedule}")
     if planned.chunks > 1:
         raise InfeasibleError("chunks: DeepSpeed's pipelines are not interleaved; plan with one")
     if planned.context > 1:

@@ -21,8 +21,10 @@ def flags(planned: Stages) -> tuple[list[str], list[str]]:
         InfeasibleError: Megatron cannot express the plan; the line names the field.
     """
     planned.refuse_stacks(_NAME)
-    if planned.schedule == "early":
-        raise InfeasibleError("schedule: Megatron runs 1f1b and interleaved, not early")
+    if planned.schedule not in ("1f1b", "interleaved"):
+        raise InfeasibleError(
+            f"schedule: Megatron runs 1f1b and interleaved, not {planned.schedule}"
+        )
     tp, zero = planned.same("tp", _NAME), planned.same("zero", _NAME)
     planned.same("dp", _NAME)
     stages = len(planned.stages)

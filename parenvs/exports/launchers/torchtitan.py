@@ -11,7 +11,7 @@ from parenvs.exports.stages import recomputed
 WRITTEN_FOR = "torchtitan 0.2"
 """Version whose configuration this is; its transformers call their layers ``layers.0``, ..."""
 _NAME = "torchtitan"
-_SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
+_SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zb-v": "ZBVZeroBubble"}
 _DTYPES = {"bf16": "bfloat16", "fp32": "float32", "tf32": "float32"}
 Table = dict[str, dict[str, object]]
 

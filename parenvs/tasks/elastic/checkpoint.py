@@ -10,6 +10,7 @@ from parenvs.tasks.elastic.movement import Degrees, move, slices
 from parenvs.tasks.elastic.state import State
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.schedules import CHUNKS
 
 
 class Shards:
@@ -29,6 +30,10 @@ class Shards:
 
     def __init__(self, plan: HybridPlan) -> None:
         first = plan.stages[0]
+        if CHUNKS.get(plan.schedule, 1) > 1:
+            raise InfeasibleError(
+                f"schedule: a checkpoint's chunks follow 1f1b or interleaved, not {plan.schedule}"
+            )
         for number, stage in enumerate(plan.stages):
             for field in ("tp", "devices", "zero"):
                 if getattr(stage, field) != getattr(first, field):

@@ -21,6 +21,7 @@ from parenvs.graph.layout import DATA, MODEL
 from parenvs.instances import load_graph
 from parenvs.tasks.hybrid.graph.splitting import Splitting
 from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.schedules import TWO_WAYS
 from parenvs.tasks.hybrid.shipped import load_shape
 from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes
 from parenvs.tasks.partition.explain import Explainer
@@ -88,6 +89,11 @@ def stages(plan: HybridPlan, graph: Graph | None = None, measured: bool = False)
     if not report.legal:
         raise InfeasibleError(f"the plan is illegal: {report.reasons[0]}")
     model = report.model
+    if plan.schedule == TWO_WAYS:
+        raise InfeasibleError(
+            f"schedule: {TWO_WAYS} has every layer on two stages, which no export can write; plan "
+            "with --schedule 1f1b"
+        )
 
     def replan(stages: Sequence[Stage]) -> HybridPlan:
         made = tuple(

@@ -10,6 +10,9 @@ through; arrays have the stage axis first, further axes are plans.
     tail     max(0, max_s [ exposed_s - sum_{a<s} B_a ])  what is left of gradients' collectives
     L        core + tail + collective of tied weights + optimiser
 
+Schedules that split backward passes have another core, the longest path through their passes
+(``parenvs.tasks.hybrid.schedules``), and a stage's collectives begin when it has done its last one.
+
 With one chunk ``core`` is that of ``parenvs.tasks.pipeline.formulas``, whose functions are called
 here. With v chunks of equal length it is Megatron's ``(M + (S-1)/v) X`` (arXiv 2104.04473,
 section 2.2).
@@ -17,11 +20,13 @@ section 2.2).
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from parenvs.cluster import Cluster
+from parenvs.tasks.hybrid import schedules
 from parenvs.tasks.hybrid.layers import Layer, LayerSeconds, Split
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
@@ -76,14 +81,19 @@ def step(
     gathers, gather_start = _gathers(model, machine, stages, busy)
     busy, chunk = busy + gathers, chunk + gathers * share_first
     before = chunk.cumsum(axis=0) - chunk
-    core = core_of(
-        *_resources(before + busy, busy, chunk, links, stages), stages.micro_batches
-    ) + gather_start.max(axis=0)
     hiding = backward + again + of_stage.backward_exchange
     reduction, exposed = _reduction(held, machine, stages, hiding)
-    ahead = hiding.cumsum(axis=0) - hiding
-    ahead[1:] += links.cumsum(axis=0) / 2  # gradients' way to the stages in front
-    tail = tail_of(exposed, ahead)
+    if stages.pieces is None:
+        core = core_of(*_resources(before + busy, busy, chunk, links, stages), stages.micro_batches)
+        ahead = hiding.cumsum(axis=0) - hiding
+        ahead[1:] += links.cumsum(axis=0) / 2  # gradients' way to the stages in front
+        tail = tail_of(exposed, ahead)
+    else:
+        table = passes(model, cluster, machine, stages, held)
+        core, left = schedules.core(stages.schedule, *table, stages.rounds)
+        core = core + stages.rounds * gathers.max(axis=0)
+        tail = np.maximum((exposed - left).max(axis=0), 0.0)
+    core = core + gather_start.max(axis=0)
     tied = _tied(model, machine, stages)
     update = _update(held, machine, stages)
     optimizer = update.max(axis=0)
@@ -92,6 +102,67 @@ def step(
         forward, backward, again, exchange, of_stage.forward_exchange, sends, gathers, chunk, busy,
         reduction, exposed, gather_start, *parts, length=core + tail + tied + optimizer,
     )  # fmt: skip
+
+
+def passes(
+    model: HybridModel,
+    cluster: Cluster,
+    machine: Machine,
+    stages: Stages,
+    held: tuple[np.ndarray, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the seconds of every chunk's passes where backward passes are split.
+
+    Args:
+        model: the chain.
+        cluster: the devices.
+        machine: what the stack makes of them.
+        stages: the plans; they have ``pieces``.
+        held: their ``parameters`` (default: they are computed).
+
+    Returns:
+        (3, S, v, ...) of forward passes, of backward passes without the gradients of weights, and
+        of these; and (S, v, ...) of a message from a chunk to the next of its chain.
+    """
+    pieces, split = stages.pieces, stages.split
+    assert pieces is not None
+    speed, shape = None if np.all(stages.speed == 1) else stages.speed, np.shape(stages.replicas)
+    kinds = [_seconds(kind, machine, split, shape, speed) for kind in model.kinds]
+    slow = 1 if speed is None else speed
+    of_weights = [_wide(x.weight_seconds(machine, split) / slow, shape) for x in model.kinds]
+    found = np.zeros((3, *pieces.passed.shape[:2], *shape[1:]))
+    adding: Figure = 0.0
+    if machine.stack.accumulate_bytes:
+        held = parameters(model, stages) if held is None else held
+        adding = machine.stack.accumulate_bytes * (held[0] + held[1]) / machine.memory_bw
+    every = np.maximum(stages.layers.sum(axis=0), 1)
+    for chunk in range(found.shape[2]):
+        layers = pieces.layers[:, :, chunk]
+        again = _again(kinds, machine, pieces.full[:, :, chunk], pieces.selective[:, :, chunk])
+        sums = _summed(kinds, layers)
+        weights: Figure = sum(n * own for n, own in zip(layers, of_weights, strict=True))
+        found[0, :, chunk] = sums.forward + sums.forward_exchange
+        found[1, :, chunk] = sums.backward + sums.backward_exchange + again - weights
+        found[2, :, chunk] = weights + adding * layers.sum(axis=0) / every
+    for layer, side in ((model.embedding, 0), (model.head, -1)):
+        if layer is not None:
+            seconds = _seconds(layer, machine, split, shape, speed)
+            own = _wide(layer.weight_seconds(machine, split) / slow, shape)
+            for stage, chunk in stages.ends(side):
+                both = seconds.forward + seconds.forward_exchange
+                found[0, stage, chunk] += both[stage]
+                both = seconds.backward + seconds.backward_exchange
+                found[1, stage, chunk] += (both - own)[stage]
+                found[2, stage, chunk] += own[stage]
+    transfers = np.zeros(found.shape[1:])
+    each, hop = _seconds_per_element(cluster, machine, stages)
+    for chain in schedules.chains(stages.schedule, len(stages.tp), 0):
+        for (one, chunk), (other, _) in pairwise(chain):
+            if one != other:
+                near = min(one, other)
+                crossing = pieces.passed[one, chunk] * stages.samples
+                transfers[one, chunk] = crossing * each[near] + hop[near]
+    return found, transfers
 
 
 def memory(
@@ -119,7 +190,6 @@ def memory(
     else:
         of_states = states[:3]
     split, shape = stages.split, np.shape(stages.replicas)
-    flight = in_flight(len(stages.tp), stages.micro_batches, stages.chunks, early, stages.count)
     plain = stages.layers - stages.full - stages.selective
     saved: Figure = 0.0
     working: Figure = np.zeros(shape)
@@ -129,17 +199,45 @@ def memory(
         saved = saved + (kept + stages.full[number] * full)
         at_work = np.where(stages.full[number] > 0, none, 0.0)
         working = np.maximum(working, at_work + kind.working_bytes(machine, split))
-    activations = _wide(saved * flight / stages.chunks, shape)
-    if model.embedding is not None:
-        kept = _wide(model.embedding.saved_bytes(machine, split, "none"), shape)
-        activations[0] += kept[0] * flight[0] / stages.chunks
+    if stages.pieces is None:
+        flight = in_flight(len(stages.tp), stages.micro_batches, stages.chunks, early, stages.count)
+        activations = _wide(saved * flight / stages.chunks, shape)
+        if model.embedding is not None:
+            kept = _wide(model.embedding.saved_bytes(machine, split, "none"), shape)
+            activations[0] += kept[0] * flight[0] / stages.chunks
+    else:
+        activations = _held(model, machine, stages)
     if model.head is not None:
-        last = stages.last
-        activations[last] += _wide(model.head.saved_bytes(machine, split, "none"), shape)[last]
-        running = _wide(model.head.working_bytes(machine, split), shape)[last]
-        working[last] = np.maximum(working[last], running)
+        for last in stages.backs:
+            activations[last] += _wide(model.head.saved_bytes(machine, split, "none"), shape)[last]
+            running = _wide(model.head.working_bytes(machine, split), shape)[last]
+            working[last] = np.maximum(working[last], running)
     parts = (*of_states, activations, working)
     return Memory(*parts, total=sum(parts[1:], parts[0]))
+
+
+def _held(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:
+    """(S, ...) bytes of activations where backward passes are split, at the peak of each stage."""
+    pieces, split, shape = stages.pieces, stages.split, np.shape(stages.replicas)
+    assert pieces is not None
+    plain = pieces.layers - pieces.full - pieces.selective
+    saved = np.zeros((*pieces.passed.shape[:2], *shape[1:]))
+    for number, kind in enumerate(model.kinds):
+        parts = (plain, pieces.selective, pieces.full)
+        for mode, part in zip(RECOMPUTE_MODES, parts, strict=True):
+            saved += part[number] * _wide(kind.saved_bytes(machine, split, mode), shape)[:, None]
+    if model.embedding is not None:
+        kept = _wide(model.embedding.saved_bytes(machine, split, "none"), shape)
+        for stage, chunk in stages.ends(0):
+            saved[stage, chunk] += kept[stage]
+    rounds = np.broadcast_to(np.round(stages.rounds).astype(np.int64), shape[1:])
+    counts = np.minimum(rounds, schedules.steady(len(saved), int(rounds.max(initial=1))))
+    peak = np.zeros((len(saved), *shape[1:]))
+    for count in np.unique(counts):
+        lines = schedules.held(stages.schedule, len(saved), int(count))
+        found = np.einsum("skv,sv...->sk...", lines, saved).max(axis=1)
+        peak = np.where(counts == count, found, peak)
+    return peak
 
 
 def _states(
@@ -249,11 +347,12 @@ def _ends(
     """Return the seconds of embedding and head, collectives too, on the first and last stage."""
     shape = np.shape(stages.replicas)
     forward, backward = np.zeros((2, *shape))
-    for layer, stage in ((model.embedding, 0), (model.head, stages.last)):
+    for layer, places in ((model.embedding, stages.fronts), (model.head, stages.backs)):
         if layer is not None:
             seconds = _seconds(layer, machine, split, shape, speed)
-            forward[stage] += (seconds.forward + seconds.forward_exchange)[stage]
-            backward[stage] += (seconds.backward + seconds.backward_exchange)[stage]
+            for stage in places:
+                forward[stage] += (seconds.forward + seconds.forward_exchange)[stage]
+                backward[stage] += (seconds.backward + seconds.backward_exchange)[stage]
     return LayerSeconds(forward, backward)
 
 
@@ -359,10 +458,16 @@ def parameters(model: HybridModel, stages: Stages) -> tuple[np.ndarray, np.ndarr
         everywhere, dealt = everywhere + count * held, dealt + count * own
     dense, experts = _wide(everywhere, shape), _wide(dealt, shape)
     if model.embedding is not None:
-        dense[0] += _wide(model.embedding.parameters(split)[0], shape)[0]
+        held_here = _wide(model.embedding.parameters(split)[0], shape)
+        for first in stages.fronts:
+            dense[first] += held_here[first]
     if model.head is not None:
-        last = stages.last
-        dense[last] += _wide(model.head.parameters(split)[0], shape)[last]
+        held_here = _wide(model.head.parameters(split)[0], shape)
+        for last in stages.backs:
+            dense[last] += held_here[last]
+    if stages.pieces is not None:
+        for both in set(stages.fronts) & set(stages.backs):
+            dense[both] -= model.tied_parameters / stages.tp[both]
     if not np.all(stages.several):
         dense[0] -= np.where(stages.several, 0.0, model.tied_parameters / stages.tp[0])
     return dense, experts
@@ -428,6 +533,10 @@ def _reduction(
             between = machine.links.ring(every // group, stride * group)
             seconds = seconds + 2 * between.all_gather(u * own / group, bucket)
         total = total + np.where(own == 0, 0.0, seconds)
+    if stages.schedule == schedules.TWO_WAYS:  # a stage has the weights of its opposite, too
+        own = u * (dense + experts) / np.where(stages.zero == 0, 1, stages.sharing)
+        inside = machine.links.devices_per_server
+        total = total + machine.links.all_reduce(own, 2, inside)
     layers = stages.layers.sum(axis=0)
     overlap = stages.gradient_overlap | (stages.zero >= 3)
     return total, exposed_seconds(total, layers, backward, overlap)
@@ -448,7 +557,8 @@ def exposed_seconds(total: Figure, layers: Figure, backward: Figure, overlap: Fi
 
 def _tied(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:
     """(...) seconds in which first and last stage sum the gradients of weights they share."""
-    if not np.any(model.tied_parameters) or not np.any(stages.several):
+    alone = stages.pieces is not None and set(stages.fronts) & set(stages.backs)
+    if alone or not np.any(model.tied_parameters) or not np.any(stages.several):
         return np.zeros(np.shape(stages.tp)[1:])
     ranks = np.minimum(stages.tp[0], stages.tp[stages.last])
     size = stages.gradient_bytes * model.tied_parameters / ranks

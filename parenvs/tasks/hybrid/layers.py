@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,6 +75,10 @@ class Layer(ABC):
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
         """Return the seconds of one micro-batch."""
 
+    def weight_seconds(self, machine: Machine, split: Split) -> Figure:
+        """Return the seconds of the backward pass's products that make gradients of weights."""
+        return 0.0
+
     @abstractmethod
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """Return the parameters on a device: those every replica holds, and its experts'."""
@@ -127,6 +132,12 @@ class _Product(NamedTuple):
     k: Figure
     times: Figure = 1.0
     batch: Figure = 1
+
+
+def _weight_gradient(machine: Machine, product: _Product) -> Figure:
+    """Seconds of the product that makes the gradients of a product's weights."""
+    _, m, n, k, times, batch = product
+    return times * matmul_seconds(machine, k, n, m, batch)
 
 
 @dataclass(frozen=True)
@@ -183,16 +194,21 @@ class TransformerBlock(Layer):
         products.append(_Product("down", routed, shape.hidden, inner, times, networks))
         return products
 
+    def weight_seconds(self, machine: Machine, split: Split) -> Figure:
+        """See ``Layer.weight_seconds``."""
+        return sum(map(partial(_weight_gradient, machine), self._products(machine, split)))
+
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
         """See ``Layer.seconds``; the operations are those of hybrid layers in docs/hybrid.md."""
         shape, tokens = self.shape, self._tokens(split)
         forward = backward = 0.0
         last: Figure = 0.0
         weight_gradients: dict[str, Figure] = {}
-        for part, m, n, k, times, batch in self._products(machine, split):
+        for product in self._products(machine, split):
+            part, m, n, k, times, batch = product
             last = times * matmul_seconds(machine, m, n, k, batch)
             forward += last
-            weight_gradient = times * matmul_seconds(machine, k, n, m, batch)
+            weight_gradient = _weight_gradient(machine, product)
             backward += weight_gradient + times * matmul_seconds(machine, m, k, n, batch)
             weight_gradients[part] = weight_gradients.get(part, 0.0) + weight_gradient
         beside = forward, backward
@@ -392,9 +408,15 @@ class Head(Layer):
         forward = matmul_seconds(machine, tokens, words, shape.hidden)
         forward += kernel_seconds(machine, 10 * tokens * words)
         backward = matmul_seconds(machine, tokens, shape.hidden, words)
-        backward += matmul_seconds(machine, shape.hidden, words, tokens)
+        backward += self.weight_seconds(machine, split)
         backward += kernel_seconds(machine, 8 * tokens * words)
         return LayerSeconds(forward, backward)
+
+    def weight_seconds(self, machine: Machine, split: Split) -> Figure:
+        """See ``Layer.weight_seconds``."""
+        shape = self.shape
+        tokens = self.seen * shape.sequence * split.samples / split.context
+        return matmul_seconds(machine, shape.hidden, shape.vocabulary / split.tp, tokens)
 
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """See ``Layer.parameters``: the last norm is counted with it."""

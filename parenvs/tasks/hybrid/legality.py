@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 from parenvs.cluster import Cluster
 from parenvs.errors import ClusterError, PlanError
+from parenvs.tasks.hybrid import schedules
 from parenvs.tasks.hybrid.model import HybridModel
-from parenvs.tasks.hybrid.plan import SCHEDULES, HybridPlan, HybridStage
+from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.stack import Stack
 from parenvs.tasks.hybrid.stages import Memory
 
@@ -29,6 +30,7 @@ def malformed(plan: HybridPlan, model: HybridModel, cluster: Cluster) -> list[st
     return [
         *_ranges(plan, model),
         *_schedule(plan),
+        *_parts(plan, model),
         *_devices(plan, cluster),
         *_samples(plan),
         *_splits(plan, model),
@@ -73,6 +75,11 @@ def mismatches(
         reasons.append(f"precision: the plan is for {plan.precision}, not {precision}")
     if plan.batch != batch:
         reasons.append(f"batch: the plan is for {plan.batch}, not {batch}")
+    if plan.schedule not in stack.schedules:
+        reasons.append(
+            f"schedule: {stack.name} has {', '.join(stack.schedules)}, not {plan.schedule}; its "
+            "constant 'schedules' says which"
+        )
     reasons += without_precision(plan.precision, plan.cluster)
     return reasons
 
@@ -116,38 +123,44 @@ def _ranges(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
             )
     if not is_complete:
         return
-    passed, last = 0, (plan.chunks - 1, len(plan.stages) - 1)
-    for chunk in range(plan.chunks):
-        for number, stage in enumerate(plan.stages):
-            first, end = stage.layers[chunk]
+    if plan.chunks != schedules.CHUNKS.get(plan.schedule, plan.chunks):
+        return  # the schedule's own reason
+    for chain in schedules.chains(plan.schedule, len(plan.stages), plan.chunks):
+        passed = 0
+        for number, chunk in chain:
+            first, end = plan.stages[number].layers[chunk]
             where = f"stages[{number}].layers: [{first}, {end}]"
             if first < passed:
                 yield f"{where} overlaps the layers before it, which end at {passed}"
             elif first > passed:
                 yield f"{where} leaves out layers {passed} to {first - 1}"
             # What embedding and head take may fill the first and the last range alone.
-            at_front = (chunk, number) == (0, 0) and model.embedding is not None
-            at_end = (chunk, number) == last and model.head is not None
+            at_front = (number, chunk) == chain[0] and model.embedding is not None
+            at_end = (number, chunk) == chain[-1] and model.head is not None
             if end < first or (end == first and not (at_front or at_end)):
                 yield f"{where} holds no layer"
             if first != passed or end < first:
                 return  # what comes behind would only repeat it
             passed = end
-    if passed < len(model):
-        yield f"stages: layers {passed} to {len(model) - 1} of {model.name} are left out"
-    elif passed > len(model):
-        yield f"stages: the layers end at {passed}, but {model.name} has {len(model)}"
+        if passed < len(model):
+            yield f"stages: layers {passed} to {len(model) - 1} of {model.name} are left out"
+        elif passed > len(model):
+            yield f"stages: the layers end at {passed}, but {model.name} has {len(model)}"
 
 
 def _schedule(plan: HybridPlan) -> Iterator[str]:
     """Chunks, and the order of passes."""
     count = len(plan.stages)
     is_interleaved = plan.schedule == SCHEDULES[1]
-    if plan.chunks > 1 and not is_interleaved:
+    if plan.schedule in schedules.SPLIT:
+        yield from _split(plan)
+    elif plan.chunks > 1 and not is_interleaved:
         yield f"schedule: {plan.chunks} chunks need schedule {SCHEDULES[1]}, not {plan.schedule}"
     if is_interleaved and plan.chunks < 2:
         yield f"schedule: {SCHEDULES[1]} needs at least 2 chunks"
-    if plan.chunks > 1 and count < 2:
+    if plan.schedule in schedules.SPLIT:
+        pass
+    elif plan.chunks > 1 and count < 2:
         yield "chunks: one stage has nothing to interleave; leave out chunks"
     elif plan.chunks > 1:
         micro_batches, rest = divmod(plan.batch, max(_samples_of(plan), 1))
@@ -162,6 +175,47 @@ def _schedule(plan: HybridPlan) -> Iterator[str]:
                 yield (
                     f"stages[{number}].zero: {stage.zero} shares gradients, which micro-batches in "
                     f"flight still add to; with {count} stages at most 1"
+                )
+
+
+def _parts(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
+    """Backward passes that can be split in two."""
+    if plan.schedule in schedules.SPLIT and model.shape is None:
+        yield (
+            f"schedule: {plan.schedule} splits backward passes, and {model.name} has no shape that "
+            "tells the gradients of weights apart"
+        )
+
+
+def _split(plan: HybridPlan) -> Iterator[str]:
+    """What schedules with split backward passes need."""
+    name, count = plan.schedule, len(plan.stages)
+    if plan.chunks != schedules.CHUNKS[name]:
+        yield f"chunks: schedule {name} has {schedules.CHUNKS[name]}, not {plan.chunks}"
+    if count < 2 or (name == schedules.TWO_WAYS and count % 2):
+        even = "an even number of" if name == schedules.TWO_WAYS else "at least 2"
+        yield f"schedule: {name} needs {even} stages, not {count}"
+    if plan.p2p != SENDS[1]:
+        yield f"p2p: sends of schedule {name} never block; make it {SENDS[1]}"
+    micro_batches, rest = divmod(plan.batch, max(_samples_of(plan), 1))
+    least = schedules.fewest(name, count)
+    if not rest and micro_batches < least:
+        yield (
+            f"schedule: {name} of {count} stages needs at least {least} micro-batches; batch "
+            f"{plan.batch} gives {micro_batches}"
+        )
+    if name == schedules.TWO_WAYS:
+        if not rest and micro_batches % 2:
+            yield (
+                f"schedule: half of the micro-batches of {name} enter at each end; batch "
+                f"{plan.batch} gives {micro_batches}"
+            )
+        for number, stage in enumerate(plan.stages[: count // 2]):
+            other = plan.stages[-1 - number]
+            if (stage.devices, stage.tp) != (other.devices, other.tp):
+                yield (
+                    f"stages[{number}].devices: {name} sums gradients with stages"
+                    f"[{count - 1 - number}], which needs as many devices and the same tp"
                 )
 
 

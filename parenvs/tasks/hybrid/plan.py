@@ -9,8 +9,11 @@ from parenvs.cluster import PRECISIONS, Cluster
 from parenvs.core.plan import Plan
 from parenvs.fields import Count, Index, Integer, Text, one_of, whole, words
 
-SCHEDULES = ("1f1b", "interleaved", "early")
-"""Orders of a stage's passes; ``early`` starts ``2 (S - s) - 1`` forward passes at once."""
+SCHEDULES = ("1f1b", "interleaved", "early", "zb-h1", "zb-v", "dualpipe", "dualpipe-v")
+"""Orders of a stage's passes; ``early`` starts ``2 (S - s) - 1`` forward passes at once.
+
+The last four split backward passes, see ``parenvs.tasks.hybrid.schedules``.
+"""
 SENDS = ("blocking", "overlapped")
 """Whether a device waits while it sends to its neighbours."""
 RECOMPUTE_MODES = ("none", "selective", "full")

@@ -22,9 +22,10 @@ from parenvs.tasks.hybrid.layers import Layer, Split
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.report import HybridReport
+from parenvs.tasks.hybrid.schedules import SPLIT, piece_of
 from parenvs.tasks.hybrid.simulate import ChunkSeconds
 from parenvs.tasks.hybrid.stack import Machine, Stack
-from parenvs.tasks.hybrid.stages import Memory, Stages, Step
+from parenvs.tasks.hybrid.stages import Chunks, Memory, Stages, Step
 from parenvs.tasks.hybrid.uniform import Uniform, even_bounds
 
 BEST_PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
@@ -191,12 +192,13 @@ class Hybrid:
         """
         pp, chunks = int(plans.pp[k]), int(plans.chunks[k])
         tp, context = int(plans.tp[k]), int(plans.context[k])
-        bounds = even_bounds(len(self.model), pp * chunks)
+        schedule = str(plans.schedule[k]) or SCHEDULES[1 if chunks > 1 else 0]
+        numbers = piece_of(schedule, pp, chunks)
+        bounds = even_bounds(len(self.model), int(numbers.max()) + 1)
         mode = str(plans.recompute[k])
         stages = []
         for stage in range(pp):
-            pieces = range(stage, pp * chunks, pp)
-            layers = tuple((int(bounds[i]), int(bounds[i + 1])) for i in pieces)
+            layers = tuple((int(bounds[i]), int(bounds[i + 1])) for i in numbers[stage])
             size = sum(end - first for first, end in layers)
             stages.append(
                 HybridStage(
@@ -210,7 +212,7 @@ class Hybrid:
         return self.plan(
             stages,
             int(plans.micro_batch[k]),
-            schedule=SCHEDULES[1] if chunks > 1 else SCHEDULES[0],
+            schedule=schedule,
             chunks=chunks,
             sequence_parallel=bool(plans.sequence_parallel[k]),
             context=context,
@@ -226,8 +228,13 @@ class Hybrid:
         layers, full, selective = self._layers(plan)
         on, back = self._passed(plan)
         total = layers.sum(axis=(0, 2))
+        pieces = None
+        if plan.schedule in SPLIT:
+            pieces = Chunks(layers, full, selective, self._crossing(plan, 1))
         return self._arrays(
             plan,
+            schedule=plan.schedule,
+            pieces=pieces,
             layers=layers.sum(axis=2),
             first_chunk=layers[:, :, 0],
             full=full.sum(axis=2),
@@ -254,10 +261,15 @@ class Hybrid:
 
     def chunk_seconds(self, plan: HybridPlan) -> ChunkSeconds:
         """Return the seconds of every chunk of a well-formed plan, for the simulation."""
+        if plan.schedule in SPLIT:
+            found, transfers = formulas.passes(
+                self.model, self.cluster, self.machine, self.stages(plan)
+            )
+            return ChunkSeconds(found[0], found[1] + found[2], transfers, found[2])
         layers, full, selective = self._layers(plan)
         on, back = self._passed(plan)
         crossing = self._crossing(plan, 1)
-        seconds = ChunkSeconds(*(np.zeros_like(on) for _ in ChunkSeconds._fields))
+        seconds = ChunkSeconds(*(np.zeros_like(on) for _ in range(3)))
         last = plan.chunks - 1
         for first, end in sorted({(0, 1), (1, last), (last, last + 1)}):
             if first >= end:
@@ -302,7 +314,7 @@ class Hybrid:
         Returns:
             Two arrays (S, M), the sends of a stage half in each.
         """
-        figures = {
+        figures: dict[str, Any] = {
             name: value[..., None] if isinstance(value, np.ndarray) else value
             for name, value in self.stages(plan)._asdict().items()
         }

@@ -16,6 +16,7 @@ from parenvs.core.report import TimedReport
 from parenvs.tasks.hybrid.legality import PARTS
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.schedules import SPLIT
 from parenvs.tasks.hybrid.simulate import ChunkSeconds, HybridTimetable, simulate
 from parenvs.tasks.hybrid.stack import Machine
 from parenvs.tasks.hybrid.stages import Memory, Stages, Step
@@ -161,6 +162,8 @@ class HybridReport(TimedReport):
             return 0
         step = self.step
         before = step.chunk.cumsum(axis=0) - step.chunk
+        if self.plan.schedule in SPLIT:
+            return int(np.argmax(step.busy))
         through = pure.through(before + step.busy, step.busy, self.micro_batches)
         return int(np.argmax(through + step.start))
 
@@ -173,12 +176,17 @@ class HybridReport(TimedReport):
         """
         if self.step is None:
             return {}
-        step, pivot, count = self.step, self.pivot, self.micro_batches
+        step, pivot, count = self.step, self.pivot, self._rounds
         names = ("forward", "backward", "recomputed", "exchange", "sends", "gathers")
         parts = {name: count * float(getattr(step, name)[pivot]) for name in names}
         parts["bubble"] = float(step.core) - sum(parts.values())
         parts["gradients"] = float(step.tail)
         return {**parts, "tied": float(step.tied), "optimizer": float(step.optimizer)}
+
+    @property
+    def _rounds(self) -> int:
+        """How often a stage does all of its chunks."""
+        return 0 if self.arrays is None else round(float(self.arrays.rounds))
 
     @cached_property
     def timetable(self) -> HybridTimetable | None:

@@ -1,12 +1,8 @@
-"""Simulates (interleaved) 1F1B pass by pass: a second opinion beside the closed form.
+"""Simulates a step pass by pass: a second opinion beside the closed form.
 
-Every stage does its passes in a fixed order. Unit k of its forward passes is chunk ``(k % (S v)) //
-S`` of micro-batch ``(k // (S v)) S + k % S``; backward passes take the chunks from the last to the
-first. Stage s begins with ``2 (S - s - 1) + (v - 1) S`` forward passes (``S - s - 1`` with one
-chunk), then alternates one forward and one backward pass, then drains (arXiv 2104.04473, section
-2.2; Megatron-LM's order). Transfers that do not block pass a link between two neighbours one at a
-time, in the order in which they are ready; between the last stage and the first there is a link of
-its own.
+Every stage does its operations in the order of ``parenvs.tasks.hybrid.schedules``. Transfers that
+do not block pass a link between two neighbours one at a time, in the order in which they are ready;
+between the last stage and the first there is a link of its own.
 """
 
 from __future__ import annotations
@@ -14,19 +10,27 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from parenvs.tasks.hybrid.plan import SCHEDULES
+from parenvs.tasks.hybrid.schedules import (
+    SPLIT,
+    TWO_WAYS,
+    WEIGHT,
+    Operation,
+    chains,
+    operations,
+    rounds_of,
+)
 from parenvs.tasks.pipeline import formulas as pure
 from parenvs.tasks.pipeline.simulate import BACKWARD, FORWARD, StageTimes
 from parenvs.tasks.pipeline.simulate import simulate as simulate_row
 
-KINDS = ("forward", "backward")
-"""Words for ``FORWARD`` and ``BACKWARD``."""
-Pass = tuple[int, int, int]
-"""Kind, chunk and micro-batch of a pass."""
+KINDS = ("forward", "backward", "weights")
+"""Words for ``FORWARD``, ``BACKWARD`` and ``WEIGHT``."""
 
 
 class ChunkSeconds(NamedTuple):
@@ -37,11 +41,14 @@ class ChunkSeconds(NamedTuple):
         backward: the same, backward.
         transfer: of one message between each chunk and the one behind it, where stages do not wait
             for it.
+        weights: of the backward pass, those of the gradients of weights; schedules that split it
+            need them.
     """
 
     forward: np.ndarray
     backward: np.ndarray
     transfer: np.ndarray
+    weights: np.ndarray | None = None
 
 
 class TimetableRow(NamedTuple):
@@ -51,7 +58,7 @@ class TimetableRow(NamedTuple):
         stage: that does it.
         chunk: of the stage.
         micro_batch: that passes.
-        kind: ``"forward"`` or ``"backward"``.
+        kind: one of ``KINDS``.
         start: seconds.
         end: seconds.
     """
@@ -69,12 +76,16 @@ class HybridTimetable:
     """Times of the passes of each micro-batch through each chunk of each stage.
 
     Attributes:
-        start: (2, S, v, M) float64 seconds; the first axis is forward and backward.
-        end: (2, S, v, M) float64 seconds.
+        start: (2, S, v, M) float64 seconds; the first axis is forward and backward, and a third
+            line the gradients of weights where the schedule has passes of their own for them.
+        end: the same.
+        second: number of the first micro-batch of the second chunk, where half of them enter at
+            each end (M is that half then); else 0.
     """
 
     start: np.ndarray
     end: np.ndarray
+    second: int = 0
 
     @property
     def stage_end(self) -> np.ndarray:
@@ -96,7 +107,7 @@ class HybridTimetable:
 
     def rows(self) -> Iterator[TimetableRow]:
         """Yield the passes, stage by stage, as they start."""
-        _, stages, _, _ = self.start.shape
+        stages = self.start.shape[1]
         for stage in range(stages):
             start, end = self.start[:, stage], self.end[:, stage]
             for flat in np.argsort(start, axis=None, kind="stable"):
@@ -104,36 +115,11 @@ class HybridTimetable:
                 yield TimetableRow(
                     stage,
                     int(chunk),
-                    int(micro_batch),
+                    int(micro_batch + chunk * self.second),
                     KINDS[kind],
                     float(start[kind, chunk, micro_batch]),
                     float(end[kind, chunk, micro_batch]),
                 )
-
-
-def order(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Pass]:
-    """Return the passes of a stage in the order in which it does them.
-
-    Args:
-        stage: s.
-        stages: S.
-        micro_batches: M, with several chunks a multiple of S.
-        chunks: v.
-    """
-    left, total = stages - stage - 1, micro_batches * chunks
-    warming = left if chunks == 1 else 2 * left + (chunks - 1) * stages
-    warming = min(warming, total)
-    turn = stages * chunks
-
-    def unit(k: int, kind: int) -> Pass:
-        chunk = k % turn // stages
-        chunk = chunk if kind == FORWARD else chunks - 1 - chunk
-        return kind, chunk, k // turn * stages + k % stages
-
-    passes = [unit(k, FORWARD) for k in range(warming)]
-    for k in range(total - warming):
-        passes += (unit(warming + k, FORWARD), unit(k, BACKWARD))
-    return passes + [unit(k, BACKWARD) for k in range(total - warming, total)]
 
 
 def simulate(
@@ -149,64 +135,87 @@ def simulate(
     stages, chunks = seconds.forward.shape
     if schedule == "early":
         return _early(seconds, micro_batches)
-    places = stages * chunks  # of the chain: chunk c of stage s is at c S + s
-    duration = [x.T.ravel().tolist() for x in (seconds.forward, seconds.backward)]
+    is_split, rounds = schedule in SPLIT, int(rounds_of(schedule, micro_batches))
+    parts = [seconds.forward, seconds.backward]
+    if is_split:
+        assert seconds.weights is not None, "the weights' part of backward passes"
+        parts = [seconds.forward, seconds.backward - seconds.weights, seconds.weights]
+    size = stages * chunks  # chunk c of stage s is number c S + s
+    duration = [x.T.ravel().tolist() for x in parts]
     transfer = seconds.transfer.T.ravel().tolist()
-    start = [[[0.0] * micro_batches for _ in range(places)] for _ in KINDS]
-    end = [[[0.0] * micro_batches for _ in range(places)] for _ in KINDS]
+    start = [[[0.0] * rounds for _ in range(size)] for _ in parts]
+    end = [[[0.0] * rounds for _ in range(size)] for _ in parts]
     # When what a pass waits for is there; None: not yet.
-    ready: list[list[list[float | None]]] = [
-        [[None] * micro_batches for _ in range(places)] for _ in KINDS
-    ]
-    ready[FORWARD][0] = [0.0] * micro_batches
-    orders = [iter(order(stage, stages, micro_batches, chunks)) for stage in range(stages)]
-    waiting = [next(passes, None) for passes in orders]
+    ready: list[list[list[float | None]]] = [[[None] * rounds for _ in range(size)] for _ in parts]
+    behind, link_of = [-1] * size, [-1] * size  # the next of a chain, and the link to it
+    ahead = [-1] * size
+    for chain in chains(schedule, stages, chunks):
+        numbers = [chunk * stages + stage for stage, chunk in chain]
+        ready[FORWARD][numbers[0]] = [0.0] * rounds
+        for one, other in pairwise(numbers):
+            behind[one], ahead[other] = other, one
+            near = min(one % stages, other % stages) if is_split else one % stages
+            link_of[one] = near if one % stages != other % stages else -1
+    if is_split:
+        ready[WEIGHT] = [[0.0] * rounds for _ in range(size)]
+
+    def ordered(stage: int) -> Iterator[Operation]:
+        for members in operations(schedule, stage, stages, rounds, chunks):
+            yield tuple((kind, chunk * stages + stage, m) for kind, chunk, m in members)
+
+    orders = [ordered(stage) for stage in range(stages)]
+    waiting = [next(own, None) for own in orders]
     free_at, link_free = [0.0] * stages, [0.0] * stages
     is_busy = [False] * stages
-    events: list[tuple[float, int, int, int, int]] = []  # end, stage, kind, place, micro-batch
+    events: list[tuple[float, int, Operation]] = []  # end, stage, passes
 
     def begin(stage: int) -> None:
-        """Begin the next pass of a stage, if all that it waits for is known."""
+        """Begin the next operation of a stage, if all that it waits for is known."""
         if is_busy[stage] or (following := waiting[stage]) is None:
             return
-        kind, chunk, m = following
-        place = chunk * stages + stage
-        there = ready[kind][place][m]
-        if there is None:
-            return
-        begins = max(free_at[stage], there)
-        ends = begins + duration[kind][place]
-        start[kind][place][m], end[kind][place][m] = begins, ends
+        begins = free_at[stage]
+        for kind, number, m in following:
+            there = ready[kind][number][m]
+            if there is None:
+                return
+            begins = max(begins, there)
+        ends = begins
+        for kind, number, m in following:
+            start[kind][number][m] = ends
+            ends += duration[kind][number]
+            end[kind][number][m] = ends
         is_busy[stage], free_at[stage] = True, ends
         waiting[stage] = next(orders[stage], None)
-        heapq.heappush(events, (ends, stage, kind, place, m))
+        heapq.heappush(events, (ends, stage, following))
 
     for stage in range(stages):
         begin(stage)
     while events:
-        now, stage, kind, place, m = heapq.heappop(events)
+        now, stage, members = heapq.heappop(events)
         is_busy[stage] = False
-        if kind == FORWARD and place == places - 1:
-            ready[BACKWARD][place][m] = now
-        elif (following := place + (1 if kind == FORWARD else -1)) >= 0:
-            boundary = min(place, following)
-            link = boundary % stages
-            arrival = max(now, link_free[link]) + transfer[boundary]
-            link_free[link] = arrival if transfer[boundary] else link_free[link]
-            ready[kind][following][m] = arrival
-            begin(following % stages)
+        for kind, number, m in members:
+            following = behind[number] if kind == FORWARD else ahead[number]
+            if kind == FORWARD and following < 0:
+                ready[BACKWARD][number][m] = now
+            elif kind != WEIGHT and following >= 0:
+                boundary = number if kind == FORWARD else following
+                link, arrival = link_of[boundary], now
+                if link >= 0:
+                    arrival = max(now, link_free[link]) + transfer[boundary]
+                    link_free[link] = arrival if transfer[boundary] else link_free[link]
+                ready[kind][following][m] = arrival
+                begin(following % stages)
         begin(stage)
 
     def table(nested: list[list[list[float]]]) -> np.ndarray:
-        shape = (2, chunks, stages, micro_batches)
-        return np.array(nested).reshape(shape).transpose(0, 2, 1, 3)
+        return np.array(nested).reshape(-1, chunks, stages, rounds).transpose(0, 2, 1, 3)
 
-    return HybridTimetable(table(start), table(end))
+    return HybridTimetable(table(start), table(end), rounds if schedule == TWO_WAYS else 0)
 
 
 def _early(seconds: ChunkSeconds, micro_batches: int) -> HybridTimetable:
     """Simulate one chunk a stage as the pure pipeline task does, links as stages of their own."""
-    forward, backward, link = (x[:, 0] for x in seconds)
+    forward, backward, link = (x[:, 0] for x in seconds[:3])
     there, back = (pure.interleaved(x, link[:-1]) for x in (forward, backward))
     times = StageTimes(there, back, np.zeros_like(there))
     table = simulate_row(times, micro_batches)

@@ -15,6 +15,7 @@ import numpy as np
 from parenvs.cluster import DEVICES, EFFICIENCY, LINKS, Cluster, Device, Links
 from parenvs.errors import PlanError, did_you_mean, shown
 from parenvs.fields import number, one_of, read, whole, words
+from parenvs.tasks.hybrid.plan import SCHEDULES
 
 MULTIPROCESSORS = {
     "v100": 80, "a100": 108, "h100": 132, "b200": 148, "b300": 148, "gb200": 152, "gb300": 152,
@@ -94,6 +95,7 @@ class Stack:
         optimizer_bytes_full: the same at full precision, which has no copies.
         state_bytes: bytes of weights, gradients and states per byte of weights; None: counted by
             precision, ``gradient_bytes`` and ZeRO.
+        schedules: orders of passes that the software has, of ``plan.SCHEDULES``.
         link_rule: one of ``LINKS``.
         source: what the figures are from.
         version: of the constants; 1 is the first.
@@ -135,6 +137,9 @@ class Stack:
     optimizer_bytes: _Number = 62.0
     optimizer_bytes_full: _Number = 44.0
     state_bytes: Annotated[float, number(1, 1e30)] | None = None
+    schedules: Annotated[
+        tuple[Annotated[str, one_of(*SCHEDULES)], ...], words("a list of schedules", min_length=1)
+    ] = SCHEDULES[:3]
     link_rule: Annotated[str, one_of(*LINKS)] = LINKS[0]
     source: str = ""
     version: Annotated[int, whole(1, 1000)] = 1
@@ -231,6 +236,8 @@ class Stack:
         for name in ("matmul_share", "attention_share"):
             if isinstance(changed.get(name), tuple):
                 changed[name] = dict(changed[name])
+        if "schedules" in changed:
+            changed["schedules"] = list(changed["schedules"])
         return {"name": self.label, **changed}
 
     def exposed(self, collective: Any, beside: Any, hidden: float | None = None) -> Any:
@@ -359,6 +366,7 @@ def _titan(name: str, overlap: float, of: str) -> Stack:
         selective=SELECTIVE[1],
         gradient_least=4.0,
         send_wait=0.0,
+        schedules=(*SCHEDULES[:3], "zb-v"),
         source="FSDP 2 of PyTorch with torch.compile and FlashAttention 2; fp8, attention and "
         "memory fitted on torchtitan's table of December 2024, share of A100 and hidden on "
         f"fms-fsdp; {of}",
@@ -517,6 +525,7 @@ STACKS: dict[str, Stack] = {
             once_a_server=True,
             expert_overlap=1.0,
             send_wait=0.0,
+            schedules=(*SCHEDULES[:3], "zb-h1", "dualpipe", "dualpipe-v"),
             source="DeepSeek-V3's of arXiv 2412.19437: shares of nemo-2025, DeepEP, DualPipe hides "
             "the dispatch; nothing fitted",
         ),

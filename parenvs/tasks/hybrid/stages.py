@@ -7,9 +7,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.tasks.hybrid.layers import Split
+from parenvs.tasks.hybrid.schedules import Place, chains, rounds_of
 
 Figure = Any
 """A number or an array of numbers, one for each plan."""
+
+
+class Chunks(NamedTuple):
+    """What schedules with split backward passes have on each chunk.
+
+    Attributes:
+        layers: (K, S, v, ...) layers of each kind.
+        full: (K, S, v, ...) those of them whose forward pass runs again.
+        selective: (K, S, v, ...) those of which only the attention runs again.
+        passed: (S, v, ...) elements per sample that a chunk passes to the next of its chain.
+    """
+
+    layers: np.ndarray
+    full: np.ndarray
+    selective: np.ndarray
+    passed: np.ndarray
 
 
 class Stages(NamedTuple):
@@ -43,6 +60,8 @@ class Stages(NamedTuple):
         attended: (...) tokens of its own document, see ``Split``; None: samples are not packed.
         count: (P,) stages of each of P plans, at most S; what stands behind them holds nothing
             (None: all have S).
+        schedule: of all plans, one of ``parenvs.tasks.hybrid.plan.SCHEDULES``.
+        pieces: what each chunk has; None unless the schedule splits backward passes.
     """
 
     layers: np.ndarray
@@ -70,6 +89,27 @@ class Stages(NamedTuple):
     shard: Figure = 0
     attended: Figure = None
     count: Figure = None
+    schedule: str = ""
+    pieces: Chunks | None = None
+
+    @property
+    def fronts(self) -> list[Any]:
+        """Indices of the stages that hold the embedding, in (S, ...)."""
+        return [stage for stage, _ in self.ends(0)] if self.pieces else [0]
+
+    @property
+    def backs(self) -> list[Any]:
+        """Indices of the stages that hold the head, in (S, ...)."""
+        return [stage for stage, _ in self.ends(-1)] if self.pieces else [self.last]
+
+    def ends(self, side: int) -> list[Place]:
+        """Stage and chunk at the first (0) or last (-1) place of every chain, if it is split."""
+        return [chain[side] for chain in chains(self.schedule, len(self.tp), 0)]
+
+    @property
+    def rounds(self) -> Figure:
+        """(...) how often a stage does all of its chunks in a step."""
+        return rounds_of(self.schedule, self.micro_batches)
 
     @property
     def last(self) -> Any:

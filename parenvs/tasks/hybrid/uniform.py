@@ -11,8 +11,9 @@ import numpy as np
 from parenvs.cluster import Cluster
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.schedules import piece_of
 from parenvs.tasks.hybrid.stack import Machine
-from parenvs.tasks.hybrid.stages import Memory, Stages
+from parenvs.tasks.hybrid.stages import Chunks, Memory, Stages
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Uniform:
         blocking: whether devices wait for their sends.
         gradient_bytes: bytes of a gradient.
         gradient_overlap: whether gradients are summed during the last backward pass.
+        schedule: one that splits backward passes; empty: 1F1B, interleaved with several chunks.
     """
 
     tp: Any
@@ -52,6 +54,7 @@ class Uniform:
     gradient_bytes: Any = 2.0
     gradient_overlap: Any = False
     shard: Any = 0
+    schedule: Any = ""
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -86,8 +89,13 @@ class Uniform:
         seconds = {name: np.empty(self.size) for name in ("core", "tail", "tied", "optimizer")}
         seconds["length"] = np.empty(self.size)
         size = {name: np.empty(self.size) for name in Memory._fields}
-        for count in np.unique(self.pp):
-            which = np.flatnonzero(self.pp == count)
+        kinds, of = np.unique(
+            [f"{count} {name}" for count, name in zip(self.pp, self.schedule, strict=True)],
+            return_inverse=True,
+        )
+        for number in range(len(kinds)):
+            which = np.flatnonzero(of == number)
+            count = self.pp[which[0]]
             stages = uniform_stages(model, self.take(which), int(count))
             if cluster.speeds:
                 group = self.devices[which] // count
@@ -108,7 +116,7 @@ def uniform_stages(
     count: int,
     dealt: Callable[[int, int], np.ndarray] | None = None,
 ) -> Stages:
-    """Return uniform plans of ``count`` stages as arrays.
+    """Return uniform plans of ``count`` stages and one schedule as arrays.
 
     Layers are dealt out as evenly as whole numbers allow; embedding and head take the place of a
     layer each where layers do not divide, as in arXiv 2407.21783, section 3.3.2.
@@ -124,14 +132,19 @@ def uniform_stages(
     first = np.empty_like(layers)
     on, back = np.zeros((count, plans.size)), np.zeros((count, plans.size))
     links = np.zeros((count - 1, plans.size))
+    schedule = str(plans.schedule[0]) if plans.size else ""
+    split = None
     for chunks in np.unique(plans.chunks):
         which = plans.chunks == chunks
-        bounds = (dealt or even_bounds)(len(model), count * int(chunks))
-        pieces = np.diff(every[bounds], axis=0).reshape(int(chunks), count, -1)
+        numbers = piece_of(schedule, count, int(chunks)).T
+        bounds = (dealt or even_bounds)(len(model), int(numbers.max()) + 1)
+        pieces = np.diff(every[bounds], axis=0)[numbers]
         layers[:, :, which] = pieces.sum(axis=0).T[:, :, None]
         first[:, :, which] = pieces[0].T[:, :, None]
-        after = before[bounds[1:]].reshape(int(chunks), count)
-        ahead = before[bounds[:-1]].reshape(int(chunks), count)
+        after, ahead = before[bounds[1:]][numbers], before[bounds[:-1]][numbers]
+        if schedule:
+            wide = np.ones(plans.size)
+            split = pieces.transpose(2, 1, 0)[..., None] * wide, after.T[..., None] * wide
         ends = after.sum(axis=0), ahead.sum(axis=0)
         on[:, which], back[:, which] = ends[0][:, None], ends[1][:, None]
         on[0, which] += after[0, 0]
@@ -139,6 +152,10 @@ def uniform_stages(
         links[:, which] = ends[0][:-1, None]
     total = layers.sum(axis=0)
     by_mode = [np.where(plans.recompute == mode, 1, 0) for mode in ("full", "selective")]
+    of_chunks = None
+    if split is not None:
+        own, passed = split
+        of_chunks = Chunks(own, own * by_mode[0], own * by_mode[1], passed)
     group = plans.tp * plans.dp * plans.context
     ones = np.ones((count, 1), dtype=np.int64)
     return Stages(
@@ -165,6 +182,8 @@ def uniform_stages(
         gradient_bytes=plans.gradient_bytes,
         gradient_overlap=plans.gradient_overlap,
         shard=plans.shard if np.any(plans.shard) else 0,
+        schedule=schedule,
+        pieces=of_chunks,
     )
 
 

@@ -40,6 +40,19 @@ def chunked(plan):
     return replace(plan, stages=stages, chunks=2, schedule="interleaved", p2p="overlapped")
 
 
+def split(plan, schedule="zb-h1"):
+    """The plan with passes of their own for gradients of weights, on a stack that has them."""
+    stack = {"name": "megatron-2022", "schedules": ["1f1b", schedule]}
+    plan = replace(plan, schedule=schedule, p2p="overlapped", stack=stack)
+    if schedule == "zb-h1":
+        return plan
+    ranges = (((0, 1), (6, 10)), ((1, 4), (4, 6)))
+    if schedule == "dualpipe":
+        ranges = (((0, 6), (6, 10)), ((6, 10), (0, 6)))
+    stages = zip(plan.stages, ranges, strict=True)
+    return replace(plan, chunks=2, stages=tuple(replace(x, layers=parts) for x, parts in stages))
+
+
 def values(text):
     """Flag -> value of the array of a shell script."""
     lines = re.findall(r"^  (--\S+) ?(.*)$", text, re.M)
@@ -138,6 +151,11 @@ def test_torchtitan__degrees_and_modules(plan):
     assert [note.split(":")[0] for note in result.notes] == ["sequence_parallel", "zero"]
     with pytest.raises(ParenvsError, match="precision: fp16 is no mixed precision"):
         exported(replace(plan, precision="fp16"), "torchtitan")
+    turned = exported(split(plan, "zb-v"), "torchtitan")
+    assert 'pipeline_parallel_schedule = "ZBVZeroBubble"' in turned.text
+    rows = [json.loads(x) for x in re.findall(r'^  (\[".*"\]),$', turned.text, re.M)]
+    assert [len(row) for row in rows] == [2, 3, 2, 6]  # in the model's order
+    assert (rows[1][0], rows[2][0], rows[3][-1]) == ("layers.1", "layers.4", "output")
 
 
 def test_deepspeed__even_parts_and_what_moved(plan):
@@ -158,6 +176,9 @@ def test_deepspeed__even_parts_and_what_moved(plan):
     [
         ("megatron", lambda p: replace(p, schedule="early"), "schedule: Megatron"),
         ("torchtitan", lambda p: replace(p, schedule="early"), "schedule: torchtitan"),
+        ("deepspeed", split, "schedule: DeepSpeed runs 1f1b, not zb-h1"),
+        ("megatron", split, "schedule: Megatron runs 1f1b and interleaved, not zb-h1"),
+        ("torchtitan", lambda p: split(p, "dualpipe"), "schedule: dualpipe has every layer on two"),
         ("deepspeed", lambda p: chunked(p), "chunks: DeepSpeed's pipelines are not interleaved"),
         (
             "megatron",

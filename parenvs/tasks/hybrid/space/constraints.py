@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from parenvs.core.task import option
 from parenvs.errors import ParenvsError, shown
 from parenvs.fields import LARGEST_NUMBER
-from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
+from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES
 from parenvs.tasks.hybrid.problem import Hybrid
 
 LONG = 32_768
@@ -98,6 +98,7 @@ class Constraints:
         context: ranks that share the tokens of a sample.
         expert: replicas among which experts are dealt out.
         shard: replicas among which ZeRO shares states; 0: all.
+        schedule: of passes; plans of free stages are 1F1B.
         sequence_parallel: whether tp ranks share what lies between the matrices.
         recompute: modes of recomputation that are allowed.
         zero: ZeRO levels that are allowed.
@@ -118,6 +119,9 @@ class Constraints:
     context: int | None = option(None, "Ranks that share a sample's tokens.")
     expert: int | None = option(None, "Replicas that share experts.")
     shard: int | None = option(None, "Replicas that share states (ZeRO); 0: all.")
+    schedule: str | None = option(
+        None, f"Of passes: {', '.join(x for x in SCHEDULES if x != 'early')}."
+    )
     sequence_parallel: bool | None = None
     recompute: tuple[str, ...] = option(
         RECOMPUTE_MODES, "Recomputation allowed: none,selective,full.", kind=str, read=_words
@@ -141,6 +145,11 @@ class Constraints:
             whole = isinstance(value, int) and not isinstance(value, bool)
             if value is not None and not (whole and 1 <= value <= LARGEST_NUMBER):
                 raise ParenvsError(f"{name} must be a whole number from 1, not {shown(value)}")
+        known = [name for name in SCHEDULES if name != "early"]
+        if self.schedule is not None and self.schedule not in known:
+            raise ParenvsError(
+                f"schedule must be one of {', '.join(known)}, not {shown(self.schedule)}"
+            )
         if self.shard is not None and not (
             isinstance(self.shard, int) and 0 <= self.shard <= LARGEST_NUMBER
         ):

@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.tasks.hybrid.legality import PARTS
-from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.plan import SCHEDULES, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import HybridReport
+from parenvs.tasks.hybrid.schedules import SPLIT
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 
-AXES = ("tp", "pp", "dp", "micro_batch", "chunks", "sequence_parallel", "zero", "recompute")
+AXES = ("tp", "pp", "dp", "micro_batch", "chunks", "sequence_parallel", "zero", "recompute",
+        "schedule")  # fmt: skip
 """Axes of uniform plans that are told apart."""
 
 
@@ -58,6 +60,7 @@ def axes_of(plan: HybridPlan) -> dict[str, Any]:
         "sequence_parallel": plan.sequence_parallel,
         "zero": common({stage.zero for stage in stages}),
         "recompute": common({mode for stage in stages for mode in stage.modes}),
+        "schedule": plan.schedule if plan.schedule in SPLIT else SCHEDULES[0],
     }
 
 
@@ -75,6 +78,8 @@ def alternatives(
     found: list[Alternative] = []
     for axis in axes:
         column = getattr(space.plans, axis)
+        if axis == "schedule":  # with chunks it is interleaved
+            column = np.where(column == "", SCHEDULES[0], column)
         found += [
             _best(report, space, axis, value, column == value)
             for value in np.unique(column).tolist()

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, HybridPlan
+from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.schedules import CHUNKS, SPLIT, TWO_WAYS, fewest
 from parenvs.tasks.hybrid.space.constraints import Constraints, divisors, software_of
 from parenvs.tasks.hybrid.uniform import Uniform, even_bounds
 
@@ -43,7 +44,7 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     names = (
         "tp", "pp", "dp", "micro_batch", "chunks", "context", "expert", "sequence_parallel", "zero",
-        "recompute", "shard",
+        "recompute", "shard", "schedule",
     )  # fmt: skip
     software = software_of(problem)
     return Uniform(
@@ -85,7 +86,9 @@ def _of_mesh(
     experts = [count for count in limits.experts(problem) if dp % count == 0]
     for micro_batch in limits.micro_batches(problem.batch // dp):
         count = problem.batch // (dp * micro_batch)
-        for chunks in _chunk_counts(problem, limits, pp, count):
+        orders = [(chunks, "") for chunks in _chunk_counts(problem, limits, pp, count)]
+        orders += [(CHUNKS[name], name) for name in _split(problem, limits, pp, count)]
+        for chunks, schedule in orders:
             for expert in experts:
                 for sequence in sequences:
                     for zero in levels:
@@ -94,25 +97,51 @@ def _of_mesh(
                                 for shard in shards[zero]:
                                     yield (
                                         micro_batch, chunks, context, expert, sequence, zero, mode,
-                                        shard,
+                                        shard, schedule,
                                     )  # fmt: skip
 
 
 def _chunk_counts(problem: Hybrid, limits: Constraints, pp: int, micro_batches: int) -> list[int]:
     """Numbers of chunks into which the layers of every stage divide."""
-    layers = len(problem.model)
-    both_ends = None not in (problem.model.embedding, problem.model.head)
-    most = 1 if pp == 1 or micro_batches % pp else max((layers + 2) // pp, 1)
+    most = 1 if pp == 1 or micro_batches % pp else max((len(problem.model) + 2) // pp, 1)
+    wanted = limits.schedule
     return [
         chunks
         for chunks in range(1, most + 1)
         if limits.chunks in (None, chunks)
-        and (
-            layers % (pp * chunks) == 0
-            or (limits.uneven and pp * chunks <= layers and _all_have_layers(problem, pp * chunks))
-            or (both_ends and layers % pp and (layers + 2) % (pp * chunks) == 0)
-        )
+        and wanted in (None, SCHEDULES[1 if chunks > 1 else 0])
+        and SCHEDULES[1 if chunks > 1 else 0] in problem.stack.schedules
+        and _divides(problem, limits, pp, pp * chunks)
     ]
+
+
+def _split(problem: Hybrid, limits: Constraints, pp: int, micro_batches: int) -> Iterator[str]:
+    """Yield the schedules of the stack that split backward passes and can be had."""
+    if problem.model.shape is None or software_of(problem).blocking:
+        return
+    for name in SPLIT:
+        chunks, both = CHUNKS[name], name == TWO_WAYS
+        if (
+            name in problem.stack.schedules
+            and limits.schedule in (None, name)
+            and limits.chunks in (None, chunks)
+            and pp > 1
+            and not (both and (pp % 2 or micro_batches % 2))
+            and micro_batches >= fewest(name, pp)
+            and _divides(problem, limits, pp, pp if both else pp * chunks)
+        ):
+            yield name
+
+
+def _divides(problem: Hybrid, limits: Constraints, pp: int, pieces: int) -> bool:
+    """Whether layers are dealt out to pieces, with embedding and head as a layer each or not."""
+    layers = len(problem.model)
+    both_ends = None not in (problem.model.embedding, problem.model.head)
+    return bool(
+        layers % pieces == 0
+        or (limits.uneven and pieces <= layers and _all_have_layers(problem, pieces))
+        or (both_ends and layers % pp and (layers + 2) % pieces == 0)
+    )
 
 
 def _all_have_layers(problem: Hybrid, pieces: int) -> bool:
@@ -194,6 +223,7 @@ class UniformSpace:
             if getattr(plans, name)[k] > 1
         ]
         words += ["sequence parallel"] if plans.sequence_parallel[k] else []
+        words += [str(plans.schedule[k])] if plans.schedule[k] else []
         words += [f"ZeRO {plans.zero[k]}"] if plans.zero[k] else []
         words += [f"shard {plans.shard[k]}"] if plans.shard[k] else []
         words += [f"recompute {plans.recompute[k]}"] if plans.recompute[k] != "none" else []

@@ -167,7 +167,9 @@ class Judged:
             gradient_overlap=software.gradient_overlap,
         )
         seconds, held = plans.judged(problem.model, problem.cluster, problem.machine)
-        return np.where(held["total"] <= problem.memory_limit, seconds["length"], np.inf)
+        known = np.isin(plans.schedule, ["", *problem.stack.schedules])
+        fits = known & (held["total"] <= problem.memory_limit)
+        return np.where(fits, seconds["length"], np.inf)
 
     @cached_property
     def table(self) -> tuple[list[str], np.ndarray]:

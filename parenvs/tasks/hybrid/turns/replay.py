@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
+from parenvs.tasks.hybrid.schedules import SPLIT
 from parenvs.tasks.hybrid.turns.actions import (
     ALL_LEFT,
     CHUNKS,
@@ -50,7 +51,7 @@ def replayed(setting: Setting, plan: HybridPlan) -> Replay | None:
         setting: the plan's problem.
         plan: the plan.
     """
-    if plan.context > 1 or plan.expert > 1 or plan.shard:
+    if plan.context > 1 or plan.expert > 1 or plan.shard or plan.schedule in SPLIT:
         return None
     if plan.micro_batch not in MICRO_BATCHES or plan.chunks not in CHUNKS:
         return None

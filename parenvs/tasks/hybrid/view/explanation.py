@@ -17,6 +17,7 @@ _NAMES = {
     "tp": "tensor parallel ranks", "pp": "stages", "dp": "replicas",
     "micro_batch": "samples of a micro-batch", "chunks": "chunks a stage",
     "sequence_parallel": "sequence parallel", "zero": "ZeRO level", "recompute": "recomputation",
+    "schedule": "order of passes",
 }  # fmt: skip
 _MOST_PARTS = 2
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from parenvs.tasks.hybrid.schedules import WEIGHT
 from parenvs.view.page import (
     DPI,
     INK,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from parenvs.tasks.hybrid.report import HybridReport
 
+_WEIGHTS = "#8A8A8A"
 _LEFT, _RIGHT = 1.1, 0.3  # inches beside the axes
 _LEAST_PIXELS = 3.5
 """Width of a pass that is drawn; of a schedule with shorter ones the beginning is shown."""
@@ -32,6 +34,8 @@ _LEAST_PIXELS = 3.5
 
 def draw_schedule(page: Page, top: float, height: float, report: HybridReport) -> None:
     """Draw the simulated passes: a row per stage, light forward, dark backward, a tone per chunk.
+
+    Gradients of weights are grey where they are passes of their own.
 
     Of a schedule with passes too short to see the beginning is drawn.
     """
@@ -47,7 +51,7 @@ def draw_schedule(page: Page, top: float, height: float, report: HybridReport) -
         return
     stages, chunks, batches = table.start.shape[1:]
     span = float(table.end.max())
-    passes = span / (2 * chunks * batches)  # mean seconds of a pass, idle time included
+    passes = span / (len(table.start) * chunks * batches)  # mean seconds, idle time included
     room = width * DPI / _LEAST_PIXELS
     whole = span <= passes * room
     span = min(span, passes * room)
@@ -60,13 +64,15 @@ def draw_schedule(page: Page, top: float, height: float, report: HybridReport) -
     for stage in range(stages):
         low, high = stage + 0.08, stage + 0.92
         axes.axhspan(low, high, color=TRACK, linewidth=0, zorder=0)
-        for kind in (0, 1):
+        for kind in range(len(table.start)):
             for chunk in range(chunks):
                 begin, end = table.start[kind, stage, chunk], table.end[kind, stage, chunk]
                 shown = begin < span
                 begin, end = begin[shown], np.minimum(end[shown], span)
                 tone = 0.62 - 0.12 * (chunk % 3) if kind == 0 else 0.3 * (chunk % 3) / 2
                 colour = mix(stage_colour(stage), "#FFFFFF" if kind == 0 else "#000000", tone)
+                if kind == WEIGHT:
+                    colour = mix(_WEIGHTS, "#FFFFFF", 0.2 * (chunk % 3))
                 drawn = np.maximum(end - begin - np.minimum(1.2 * pixel, (end - begin) / 3), 0)
                 x = np.stack([begin, begin + drawn, begin + drawn, begin], axis=-1) / scale
                 y = np.broadcast_to([low, low, high, high], x.shape)
@@ -83,7 +89,7 @@ def draw_schedule(page: Page, top: float, height: float, report: HybridReport) -
     axes.spines["bottom"].set(visible=True, color=QUIET, linewidth=0.7)
     axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 2.5, 5, 10]))
     axes.set_xlabel(f"time ({unit})", color=QUIET, size=9)
-    _legend(axes, chunks)
+    _legend(axes, chunks, len(table.start) > WEIGHT)
     words = f"core {duration(table.core)} simulated"
     words += "" if whole else f", of which the first {duration(span)} are drawn"
     axes.annotate(
@@ -116,7 +122,7 @@ def _numbers(
         )  # fmt: skip
 
 
-def _legend(axes: Axes, chunks: int) -> None:
+def _legend(axes: Axes, chunks: int, is_split: bool) -> None:
     from matplotlib.patches import Patch
 
     dark, light = "#555555", mix("#555555", "#FFFFFF", 0.55)
@@ -125,10 +131,12 @@ def _legend(axes: Axes, chunks: int) -> None:
         Patch(facecolor=dark, label="backward"),
         Patch(facecolor=TRACK, label="idle"),
     ]
+    if is_split:
+        handles.insert(2, Patch(facecolor=_WEIGHTS, label="weights"))
     if chunks > 1:
         handles.append(Patch(facecolor="white", edgecolor=QUIET, label="a tone is a chunk"))
     axes.legend(
-        handles=handles, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, frameon=False,
+        handles=handles, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=5, frameon=False,
         fontsize=9, labelcolor=QUIET, handlelength=1.4, handleheight=0.9, borderaxespad=0.2,
         borderpad=0.1, columnspacing=1.4,
     )  # fmt: skip

@@ -1,0 +1,396 @@
+"""Orders of passes: one after the other on every stage, and what follows of them.
+
+A stage does operations in a fixed order, each one pass or several that run together. Unit k of the
+forward passes of 1F1B is chunk ``(k % (S v)) // S`` of micro-batch ``(k // (S v)) S + k % S``;
+backward passes take the chunks from the last to the first. Stage s begins with ``2 (S - s - 1) +
+(v - 1) S`` forward passes (``S - s - 1`` with one chunk), then alternates one forward and one
+backward pass, then drains (arXiv 2104.04473, section 2.2; Megatron-LM's order).
+
+Others split the backward pass in the gradients of inputs, for which the stage in front waits, and
+those of weights, which fill bubbles:
+
+    zb-h1       ZB-H1 of arXiv 2401.10241: weights s micro-batches behind the inputs on stage s
+    zb-v        ZB-V of the same: two chunks, the second in the opposite order of stages
+    dualpipe    DualPipe of arXiv 2412.19437: half of the micro-batches enter at each end, for which
+                every stage holds the weights of two; a forward and a backward pass run together
+    dualpipe-v  its half (DualPipeV): two chunks as with zb-v, weights once
+
+Their core is the longest path through all operations, ``core``; the bubbles that are published for
+equal stages follow of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.tasks.pipeline.simulate import BACKWARD, FORWARD
+
+WEIGHT = 2
+"""Kind of a pass that makes gradients of weights; ``BACKWARD`` makes those of inputs then."""
+SPLIT = ("zb-h1", "zb-v", "dualpipe", "dualpipe-v")
+"""Schedules that split backward passes."""
+CHUNKS = {"zb-h1": 1, "zb-v": 2, "dualpipe": 2, "dualpipe-v": 2}
+"""Ranges of layers on each stage of them."""
+TWO_WAYS = "dualpipe"
+"""The schedule in which half of the micro-batches enter at each end."""
+_AT_ONCE = 256
+"""Plans whose paths are followed at once, which bounds memory."""
+Pass = tuple[int, int, int]
+"""Kind, chunk and micro-batch of a pass."""
+Operation = tuple[Pass, ...]
+"""Passes that begin and end together."""
+Place = tuple[int, int]
+"""Stage and chunk."""
+
+
+def chains(schedule: str, stages: int, chunks: int) -> list[list[Place]]:
+    """Return the stages and chunks that a micro-batch passes, from the first layer to the last.
+
+    Args:
+        schedule: one of ``SCHEDULES``.
+        stages: S.
+        chunks: v.
+
+    Returns:
+        One chain, or two if micro-batches enter at both ends.
+    """
+    there = [(stage, 0) for stage in range(stages)]
+    if schedule not in SPLIT:
+        return [[(stage, chunk) for chunk in range(chunks) for stage in range(stages)]]
+    if CHUNKS[schedule] == 1:
+        return [there]
+    back = [(stage, 1) for stage in reversed(range(stages))]
+    return [there, back] if schedule == TWO_WAYS else [there + back]
+
+
+def piece_of(schedule: str, stages: int, chunks: int) -> np.ndarray:
+    """(S, v) which piece of the layers each chunk of each stage holds."""
+    pieces = np.zeros((stages, chunks), dtype=np.int64)
+    for chain in chains(schedule, stages, chunks):
+        for number, place in enumerate(chain):
+            pieces[place] = number
+    return pieces
+
+
+def rounds_of(schedule: str, micro_batches: Any) -> Any:
+    """Return how often a stage does all of its chunks: M, or M / 2 if half enter at each end."""
+    return micro_batches / 2 if schedule == TWO_WAYS else micro_batches
+
+
+def fewest(schedule: str, stages: int) -> int:
+    """Return the micro-batches that a schedule needs."""
+    return 2 * stages if schedule.startswith("dualpipe") else 1
+
+
+def order(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Pass]:
+    """Return the passes of a stage under 1F1B in the order in which it does them.
+
+    Args:
+        stage: s.
+        stages: S.
+        micro_batches: M, with several chunks a multiple of S.
+        chunks: v.
+    """
+    left, total = stages - stage - 1, micro_batches * chunks
+    warming = left if chunks == 1 else 2 * left + (chunks - 1) * stages
+    warming = min(warming, total)
+    turn = stages * chunks
+
+    def unit(k: int, kind: int) -> Pass:
+        chunk = k % turn // stages
+        chunk = chunk if kind == FORWARD else chunks - 1 - chunk
+        return kind, chunk, k // turn * stages + k % stages
+
+    passes = [unit(k, FORWARD) for k in range(warming)]
+    for k in range(total - warming):
+        passes += (unit(warming + k, FORWARD), unit(k, BACKWARD))
+    return passes + [unit(k, BACKWARD) for k in range(total - warming, total)]
+
+
+def operations(
+    schedule: str, stage: int, stages: int, rounds: int, chunks: int
+) -> Iterator[Operation]:
+    """Yield the operations of a stage in their order.
+
+    Args:
+        schedule: one of ``SCHEDULES`` but ``early``.
+        stage: s.
+        stages: S.
+        rounds: see ``rounds_of``.
+        chunks: v.
+    """
+    if schedule not in SPLIT:
+        yield from ((one,) for one in order(stage, stages, rounds, chunks))
+        return
+    if schedule == TWO_WAYS:
+        half = stages // 2
+        words = _dual(min(stage, stages - 1 - stage), half, rounds)
+        swapped = stage >= half
+    else:
+        words = {"zb-h1": _zb_h1, "zb-v": _zb_v, "dualpipe-v": _dual}[schedule](
+            stage, stages, rounds
+        )
+        swapped = False
+    done: Counter[tuple[int, int]] = Counter()
+    for word in words:
+        members = []
+        for letter, digit in zip(word[::2], word[1::2], strict=True):
+            kind, chunk = "FIW".index(letter), int(digit) ^ swapped
+            number = done[kind, chunk]
+            done[kind, chunk] += 1
+            if number < rounds:
+                members.append((kind, chunk, number))
+        if members:
+            yield tuple(members)
+
+
+def _zb_h1(stage: int, stages: int, rounds: int) -> Iterator[str]:
+    """Operations of ZB-H1 as letters, forward, input and weight, each with its chunk."""
+    warming = min(stages - stage - 1, rounds)
+    yield from ["F0"] * warming
+    for k in range(rounds):
+        if warming + k < rounds:
+            yield "F0"
+        yield "I0"
+        if k >= stage:
+            yield "W0"
+    yield from ["W0"] * min(stage, rounds)
+
+
+def _zb_v(stage: int, stages: int, rounds: int) -> Iterator[str]:
+    """Operations of ZB-V; those of micro-batches that there are not are left out."""
+    rounds = max(2 * stages - 1, rounds)
+    left = stages - stage
+    yield from ["F0"] * (2 * left - 1)
+    yield from ["F1", "F0"] * stage
+    yield from ["F1", "I1", "W1"] * left
+    begun = 2 * left - 1 + stage
+    for k in range(rounds - stages):
+        if begun + k < rounds:
+            yield "F0"
+        yield from ("I0", "W0", "F1", "I1", "W1")
+    yield from ["I0", "I1"] * stage
+    yield from ["I0", "W0"] * left
+    yield from ["W1"] * stage
+    yield from ["W0"] * stage
+
+
+def _dual(rank: int, ranks: int, rounds: int) -> Iterator[str]:
+    """Operations of DualPipeV's ``rank``, or of DualPipe's in the first half of the stages."""
+    left = ranks - rank - 1
+    yield from ["F0"] * (2 * left)
+    yield from ["F0", "F1"] * (rank + 1)
+    yield from ["I1", "W1", "F1"] * left
+    for k in range(rounds - 2 * ranks + rank + 1):
+        if k == 0 and not left:
+            yield from ("F0", "I1W1", "F1I0W0")
+        else:
+            yield from ("F0I1W1", "F1I0W0")
+    yield from ["I1W1", "F1I0W0"] * left
+    turns = ["1", "0"] * (rank + 1)
+    yield from [f"I{chunk}W{chunk}" for chunk in turns[: rank + 1]]
+    owed = turns[rank + 1 :]  # weights of the second half fill the end
+    yield from [f"I{chunk}" for chunk in owed]
+    owed += ["0"] * left
+    for _ in range(left):
+        yield f"W{owed.pop(0)}"
+        yield "I0"
+    yield from [f"W{chunk}" for chunk in owed]
+
+
+def steady(stages: int, rounds: int) -> int:
+    """Return the rounds after which nothing new happens but one round more in the middle."""
+    return min(rounds, 4 * stages + 4)
+
+
+@lru_cache(maxsize=64)
+def held(schedule: str, stages: int, rounds: int) -> np.ndarray:
+    """(S, K, v) activations of each chunk that a stage holds at a time, no line below another.
+
+    An activation is held from its forward pass to the gradients of its weights. Of the lines of a
+    stage, which may repeat, one is the peak, whatever an activation of each chunk takes.
+
+    Args:
+        schedule: one of ``SPLIT``.
+        stages: S.
+        rounds: see ``rounds_of``.
+    """
+    chunks, peaks = CHUNKS[schedule], []
+    for stage in range(stages):
+        now, seen = [0] * chunks, set()
+        for members in operations(schedule, stage, stages, steady(stages, rounds), chunks):
+            for kind, chunk, _ in members:
+                now[chunk] += kind == FORWARD
+            seen.add(tuple(now))
+            for kind, chunk, _ in members:
+                now[chunk] -= kind == WEIGHT
+        peaks.append([
+            x for x in sorted(seen)
+            if not any(y != x and all(a <= b for a, b in zip(x, y, strict=True)) for y in seen)
+        ])  # fmt: skip
+    most = max(map(len, peaks))
+    return np.array([lines + lines[:1] * (most - len(lines)) for lines in peaks])
+
+
+class _Wave(NamedTuple):
+    """Operations none of which waits for another, all of whose predecessors lie in earlier waves.
+
+    Attributes:
+        own: (n,) their numbers.
+        stage: (n,) where they run.
+        counts: (n, 3 v) which passes each consists of, by kind and chunk.
+        ahead: (n, 3) numbers of the operations in front: of the same stage, of the chunk in front
+            of a forward pass, and of that behind a backward pass; -1: none.
+        over: (n, 3) the boundary over which what they wait for comes, as ``stage v + chunk`` of the
+            chunk in front of it; -1: none.
+    """
+
+    own: np.ndarray
+    stage: np.ndarray
+    counts: np.ndarray
+    ahead: np.ndarray
+    over: np.ndarray
+
+
+class _Waves(NamedTuple):
+    """All operations of a step.
+
+    Attributes:
+        waves: in an order in which they can run.
+        last: (S,) number of each stage's last operation.
+        middle: (S,) that of one in the middle, where every round is like the one before.
+        size: how many there are.
+    """
+
+    waves: tuple[_Wave, ...]
+    last: np.ndarray
+    middle: np.ndarray
+    size: int
+
+
+@lru_cache(maxsize=32)
+def _waves(schedule: str, stages: int, rounds: int) -> _Waves:
+    """Sort the operations of a step into waves."""
+    chunks = CHUNKS[schedule]
+    neighbours: dict[Place, tuple[Place | None, Place | None]] = {}
+    for chain in chains(schedule, stages, chunks):
+        padded = [None, *chain, None]
+        for number, place in enumerate(chain):
+            neighbours[place] = padded[number], padded[number + 2]
+    every: list[tuple[int, Operation, int]] = []
+    number_of, last, middle = {}, [], []
+    for stage in range(stages):
+        own = list(operations(schedule, stage, stages, rounds, chunks))
+        middle.append(len(every) + len(own) // 2)
+        for k, members in enumerate(own):
+            for kind, chunk, m in members:
+                number_of[kind, stage, chunk, m] = len(every)
+            every.append((stage, members, len(every) - 1 if k else -1))
+        last.append(len(every) - 1)
+    ahead, over = np.full((2, len(every), 3), -1)
+    counts = np.zeros((len(every), 3 * chunks), dtype=np.int64)
+    for number, (stage, members, before) in enumerate(every):
+        ahead[number, 0] = before
+        for kind, chunk, m in members:
+            counts[number, kind * chunks + chunk] += 1
+            if kind == WEIGHT:
+                continue
+            near = neighbours[stage, chunk][kind]
+            if near is not None:
+                ahead[number, 1 + kind] = number_of[(kind, *near, m)]
+                front = near if kind == FORWARD else (stage, chunk)
+                over[number, 1 + kind] = front[0] * chunks + front[1]
+    of_stage = np.array([stage for stage, _, _ in every])
+    depth = np.zeros(len(every), dtype=np.int64)
+    waiting = (ahead >= 0).sum(axis=1)
+    behind: list[list[int]] = [[] for _ in every]
+    for number, fronts in enumerate(ahead.tolist()):
+        for front in fronts:
+            if front >= 0:
+                behind[front].append(number)
+    ready = np.flatnonzero(waiting == 0).tolist()
+    while ready:
+        number = ready.pop()
+        for other in behind[number]:
+            depth[other] = max(depth[other], depth[number] + 1)
+            waiting[other] -= 1
+            if not waiting[other]:
+                ready.append(other)
+    sort = np.argsort(depth, kind="stable")
+    parts = np.split(sort, np.flatnonzero(np.diff(depth[sort])) + 1)
+    waves = tuple(_Wave(x, of_stage[x], counts[x], ahead[x], over[x]) for x in parts)
+    return _Waves(waves, np.array(last), np.array(middle), len(every))
+
+
+def core(
+    schedule: str, passes: np.ndarray, transfers: np.ndarray, rounds: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the seconds of the longest path through all operations, links taken to be free.
+
+    Every round beyond ``steady`` ones adds the busiest work on the path: the path runs through the
+    middle of some stage's operations, and stays there that much longer.
+
+    Args:
+        schedule: one of ``SPLIT``.
+        passes: (3, S, v, ...) seconds of forward passes, of backward passes without the gradients
+            of weights, and of these.
+        transfers: (S, v, ...) seconds of a message from each chunk to the next of its chain.
+        rounds: (...) see ``rounds_of``.
+
+    Returns:
+        (...) seconds, and (S, ...) those that are left when a stage has done its last operation.
+    """
+    shape = passes.shape[3:]
+    stages, chunks = passes.shape[1:3]
+    columns = np.broadcast_to(np.round(rounds).astype(np.int64), shape).reshape(-1)
+    table = passes.reshape(3, stages, chunks, -1)
+    links = np.concatenate([transfers.reshape(stages * chunks, -1), np.zeros((1, table.shape[-1]))])
+    seconds, left = np.empty(table.shape[-1]), np.empty((stages, table.shape[-1]))
+    capped = np.minimum(columns, steady(stages, int(columns.max(initial=1))))
+    for count in np.unique(capped):
+        every, own = _waves(schedule, stages, int(count)), np.flatnonzero(capped == count)
+        for start in range(0, len(own), _AT_ONCE):
+            which = own[start : start + _AT_ONCE]
+            more = columns[which] - count
+            found = _longest(every, table[..., which], links[:, which], more)
+            seconds[which], left[:, which] = found
+    return seconds.reshape(shape), left.reshape(stages, *shape)
+
+
+def _longest(
+    every: _Waves, passes: np.ndarray, links: np.ndarray, more: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) seconds of the longest path with ``more`` rounds in the middle; (S, N) what is left.
+
+    Args:
+        every: the operations.
+        passes: (3, S, v, N) their seconds.
+        links: (S v + 1, N) seconds of messages, and a line of zeros.
+        more: (N,) rounds.
+    """
+    stages, size = passes.shape[1], passes.shape[-1]
+    of_stage = passes.transpose(1, 0, 2, 3).reshape(stages, -1, size)
+    ends = np.zeros((every.size + 1, size))  # the last line is for operations without any in front
+    durations = []
+    for wave in every.waves:
+        lasts = np.einsum("nk,nkc->nc", wave.counts, of_stage[wave.stage])
+        begins = (ends[wave.ahead] + links[wave.over]).max(axis=1)
+        ends[wave.own] = begins + lasts
+        durations.append(lasts)
+    seconds, last = ends[:-1].max(axis=0), ends[every.last]
+    if more.any():
+        after = np.zeros_like(ends)
+        for wave, lasts in zip(reversed(every.waves), reversed(durations), strict=True):
+            behind = after[wave.own] + lasts
+            for side in range(3):
+                np.maximum.at(after, wave.ahead[:, side], behind + links[wave.over[:, side]])
+        through = ends[every.middle] + after[every.middle]
+        longer = (through + more * of_stage.sum(axis=1)).max(axis=0)
+        last = last + longer - seconds
+        seconds = longer
+    return seconds, seconds - last
