@@ -101,6 +101,21 @@ def of_row(
     return Reference(best, max(bound, best), OPTIMUM if row.get("proven") else BEST_KNOWN)
 
 
+def costs_of(file: str, name: str, fingerprint: str) -> Reference | None:
+    """Return the best cost known of a problem and the bound of costs; None if there is no row.
+
+    Args:
+        file: name of the file of references.
+        name: of the problem.
+        fingerprint: that which the row must have.
+    """
+    if name not in references(file):
+        return None
+    known = of_row(file, name, lambda row: fingerprint, lambda row, key: -float(row[key]))
+    kind = OPTIMUM if -known.bound >= -known.value * (1 - SAME) else known.kind
+    return Reference(-known.value, -known.bound, kind)
+
+
 def timed_reference(file: str, name: str, problem: Any, fingerprint: str) -> Reference:
     """Return the reference of a problem whose returns are ``bound_seconds`` over its length.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from parenvs.core.answer import Answer
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.tasks.order.problem import Order
+from parenvs.tasks.order.problem import Order, pyramid
 
 RULES = ("as-drawn", "ascending", "descending", "pyramid")
 """Orders that look at the work of each micro-batch only."""
@@ -19,10 +19,6 @@ BLOCK = 1024
 
 def by_rule(problem: Order, rule: str) -> Answer:
     """Return an order by one of ``RULES``.
-
-    ``pyramid`` has light micro-batches at both ends and the heaviest in the middle, the form of the
-    optimum of flow shops whose times are ordered alike on all machines (Smith, Panwalkar and Dudek,
-    Naval Research Logistics Quarterly 22, 1975, for a longest first or last machine).
 
     Raises:
         ParenvsError: there is no such rule.
@@ -37,7 +33,7 @@ def by_rule(problem: Order, rule: str) -> Answer:
         "as-drawn": np.arange(problem.micro_batches),
         "ascending": ascending,
         "descending": ascending[::-1],
-        "pyramid": np.concatenate([ascending[::2], ascending[1::2][::-1]]),
+        "pyramid": pyramid(problem.work),
     }
     return _answer(problem, orders[rule], rule, 1, begin)
 

@@ -56,7 +56,14 @@ TIERS = {
     "p16-m32": Tier(16, 32, ("llama2-13b", "llama3-70b", "llama2-70b")),
     "p16-m64": Tier(16, 64, ("llama2-13b", "llama3-70b", "llama2-70b")),
 }
-"""Tiers by name."""
+"""Tiers by name, of which problems of ``MicroBatchOrder-v0`` are drawn."""
+LARGE = {
+    "p32-m128": Tier(32, 128, ("llama3-70b", "llama2-70b", "llama3-405b")),
+    "p64-m256": Tier(64, 256, ("llama3-70b", "llama2-70b", "llama3-405b")),
+}
+"""Tiers of steps beyond what bounds close."""
+ALL_TIERS = {**TIERS, **LARGE}
+"""Both."""
 
 
 @dataclass(frozen=True)
@@ -132,17 +139,24 @@ def draw_step(
         ParenvsError: there is no such tier.
     """
     size = tier_of(tier) if isinstance(tier, str) else tier
-    fitting = [
-        (model, tokens)
-        for model in size.models
-        for tokens in ranges.tokens
-        if _fits(model, tokens, size.stages)
-    ]
+    fitting = _fitting(size, ranges)
     model, tokens = fitting[int(rng.integers(len(fitting)))]
     speeds = np.round(rng.uniform(*ranges.speeds, size.stages), 3)
     lengths = draw_lengths(rng, tokens * size.micro_batches, tokens, ranges)
     squares = squares_of(lengths, tokens, size.micro_batches)
-    step = _bare(model, tokens, size.stages)
+    return step_of(model, tokens, speeds, squares)
+
+
+def step_of(model: str, tokens: int, speeds: np.ndarray, squares: np.ndarray) -> PackedStep:
+    """Return a packed step.
+
+    Args:
+        model: its name.
+        tokens: of each micro-batch.
+        speeds: (S,) of servers of 8 H100.
+        squares: (M,) sum of the squared lengths of the documents of each micro-batch.
+    """
+    step = _bare(model, tokens, len(speeds))
     cluster = replace(step.cluster, speeds=tuple(speeds.tolist()))
     return replace(step, cluster=cluster, squares=tuple(squares.tolist()))
 
@@ -160,11 +174,22 @@ def tier_of(name: str) -> Tier:
     Raises:
         ParenvsError: there is no such tier.
     """
-    if name not in TIERS:
+    if name not in ALL_TIERS:
         raise ParenvsError(
-            f"unknown tier {shown(name)}{did_you_mean(str(name), TIERS)}; known: {', '.join(TIERS)}"
+            f"unknown tier {shown(name)}{did_you_mean(str(name), ALL_TIERS)}; known: "
+            f"{', '.join(ALL_TIERS)}"
         )
-    return TIERS[name]
+    return ALL_TIERS[name]
+
+
+def _fitting(tier: Tier, ranges: OrderRanges) -> list[tuple[str, int]]:
+    """Return models and tokens of a micro-batch that fit the memory together."""
+    return [
+        (model, tokens)
+        for model in tier.models
+        for tokens in ranges.tokens
+        if _fits(model, tokens, tier.stages)
+    ]
 
 
 @lru_cache(maxsize=256)
@@ -190,7 +215,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=20, help="problems of each tier")
     options = parser.parse_args(None if arguments is None else list(arguments))
     for where, ranges in (("inside", INSIDE), ("outside", OUTSIDE)):
-        for tier in TIERS:
+        for tier in ALL_TIERS:
             rng = np.random.default_rng(options.seed)
             drawn = [draw_ordering(rng, tier, ranges) for _ in range(options.count)]
             work = [problem.work for problem in drawn]

@@ -10,14 +10,22 @@ of squared lengths of each problem, from which the seconds follow. Problems are 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import numpy as np
 
-from parenvs.core.sets import Reference, SetKind
-from parenvs.datasets.order.drawing import INSIDE, OUTSIDE, TIERS, OrderRanges, draw_step
-from parenvs.datasets.references import ORDERS, timed_reference
+from parenvs.core.sets import Reference, SetKind, share_kind
+from parenvs.datasets.order.drawing import (
+    ALL_TIERS,
+    INSIDE,
+    LARGE,
+    OUTSIDE,
+    TIERS,
+    OrderRanges,
+    draw_step,
+)
+from parenvs.datasets.references import ORDERS, costs_of, timed_reference
 from parenvs.datasets.set_commands import command_line, write_files
 from parenvs.tasks.order.files import save_set
 from parenvs.tasks.order.load import ORDER_SETS, load_ordering, ordering_steps
@@ -26,21 +34,26 @@ from parenvs.tasks.order.packing import PackedStep
 MODULE = "parenvs.datasets.order.sets"
 SEED = 1975
 """Seed of the shipped sets."""
-SETS: dict[str, tuple[int, OrderRanges]] = dict(
-    zip(ORDER_SETS, ((10, INSIDE), (20, INSIDE), (10, OUTSIDE)), strict=True)
+SETS: dict[str, tuple[int, OrderRanges, Collection[str]]] = dict(
+    zip(
+        ORDER_SETS,
+        ((10, INSIDE, TIERS), (20, INSIDE, TIERS), (10, OUTSIDE, TIERS), (20, INSIDE, LARGE)),
+        strict=True,
+    )
 )
-"""Shipped set -> number of problems of each tier, and their ranges."""
+"""Shipped set -> number of problems of each tier, their ranges, and the tiers."""
 
 
 def make_set(name: str, seed: int) -> dict[str, PackedStep]:
     """Draw the problems of a shipped set, each from ``seed``, its set, its tier and its number."""
-    count, ranges = SETS[name]
+    count, ranges, tiers = SETS[name]
     stream = list(SETS).index(name)
     return {
         f"{tier}-{number:03d}": draw_step(
             np.random.default_rng([seed, stream, row, number]), tier, ranges
         )
-        for row, tier in enumerate(TIERS)
+        for row, tier in enumerate(ALL_TIERS)
+        if tier in tiers
         for number in range(count)
     }
 
@@ -55,13 +68,17 @@ def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
 
 def set_kind(name: str) -> SetKind:
     """Return what evaluations know of a set of orders; see ``SetKind``."""
-    return SetKind(
-        "MicroBatchOrder-v0",
-        lambda name: [f"{name}/{member}" for member in ordering_steps(name)],
-        load_ordering,
-        _reference,
-        "tier",
-    )
+
+    def names(name: str) -> list[str]:
+        return [f"{name}/{member}" for member in ordering_steps(name)]
+
+    if SETS[name][2] is LARGE:
+        return share_kind("MicroBatchOrder-v1", names, load_ordering, _costs, "tier")
+    return SetKind("MicroBatchOrder-v0", names, load_ordering, _reference, "tier")
+
+
+def _costs(name: str) -> Reference | None:
+    return costs_of(ORDERS, name, load_ordering(name).fingerprint)
 
 
 def _reference(name: str) -> Reference:

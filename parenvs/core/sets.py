@@ -13,6 +13,7 @@ environment of its hook ``train`` to a ``Validation``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -152,6 +153,44 @@ class ProblemSet:
             ParenvsError: the row of the problem is damaged, or of another problem.
         """
         return self._kind.reference(name)
+
+
+def share_kind(
+    env_id: str,
+    names: Callable[[str], list[str]],
+    load: Callable[[str], Any],
+    costs: Callable[[str], Reference | None],
+    argument: str,
+) -> SetKind:
+    """Return what a task says of a set on which a plan is worth the best cost known over its own.
+
+    Args:
+        env_id: id of an environment of ``parenvs.core.rows``.
+        names: as of ``SetKind``.
+        load: as of ``SetKind``.
+        costs: gives the best cost of the problem of a name and its bound; None if none is known.
+        argument: as of ``SetKind``.
+    """
+
+    def best(name: str) -> float:
+        known = costs(name)
+        return math.nan if known is None else known.value
+
+    def reference(name: str) -> Reference:
+        known = costs(name)
+        if known is None:
+            return unit(name)
+        return Reference(1.0, max(known.value / known.bound, 1.0), known.kind)
+
+    return SetKind(
+        env_id,
+        names,
+        load,
+        reference,
+        argument,
+        lambda info: info["best_known"] / info["cost"],
+        lambda answer: best(answer.problem.instance) / answer.cost,
+    )
 
 
 def set_names() -> tuple[str, ...]:

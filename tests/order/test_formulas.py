@@ -63,6 +63,23 @@ def test_lengths__stages_of_no_seconds_in_front_change_no_bit():
     assert (formulas.lengths(padded, orders) == problem.length(orders)).all()
 
 
+@pytest.mark.thorough
+def test_insertion_lengths__are_those_of_the_new_orders():
+    rng = np.random.default_rng(5)
+    for _ in range(60):
+        stages, count = int(rng.integers(1, 9)), int(rng.integers(1, 14))
+        seconds = formulas.Seconds.of(*rng.random((2, stages, count)))
+        placed, rows = int(rng.integers(count)), int(rng.integers(1, 4))
+        orders = np.array([rng.permutation(count) for _ in range(rows)])
+        placed_orders, chosen = orders[:, :placed], orders[:, placed]
+        expected = [
+            [formulas.lengths(seconds, np.insert(one, k, new)) for k in range(placed + 1)]
+            for one, new in zip(placed_orders, chosen, strict=True)
+        ]
+        found = formulas.insertion_lengths(seconds, placed_orders, chosen)
+        assert np.allclose(found, expected, rtol=1e-14, atol=0)
+
+
 def test_timetable__is_a_step_of_one_pass_at_a_time():
     rng = np.random.default_rng(5)
     for _ in range(20):

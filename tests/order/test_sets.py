@@ -2,18 +2,21 @@ import numpy as np
 import pytest
 from cases import each
 
+from parenvs.core.bank import Bank
 from parenvs.datasets.order import drawing as orders
+from parenvs.datasets.order import named
 from parenvs.datasets.order import sets as order_sets
+from parenvs.datasets.order.named import BANKS, bank
 from parenvs.errors import ParenvsError
 from parenvs.shipped import data_folder
 from parenvs.tasks.order.load import ORDER_SETS, ordering_steps
 
 
-@each("tier", orders.TIERS)
+@each("tier", orders.ALL_TIERS)
 @each("ranges", [orders.INSIDE, orders.OUTSIDE])
 def test_draw_step__has_the_size_and_the_ranges_of_its_tier(tier, ranges):
     step = orders.draw_step(np.random.default_rng(0), tier, ranges)
-    size = orders.TIERS[tier]
+    size = orders.ALL_TIERS[tier]
     assert (len(step.layers), len(step.squares)) == (size.stages, size.micro_batches)
     assert step.shape.name in size.models
     assert step.shape.sequence in ranges.tokens
@@ -45,9 +48,47 @@ def test_order_sets__are_what_the_command_makes(name, tmp_path):
     assert order_sets.main([name, "--out", str(tmp_path)]) == 0
     shipped = data_folder() / f"{name}.json"
     assert (tmp_path / f"{name}.json").read_bytes() == shipped.read_bytes()
-    assert len(ordering_steps(name)) == len(orders.TIERS) * order_sets.SETS[name][0]
+    count, _, tiers = order_sets.SETS[name]
+    assert len(ordering_steps(name)) == len(tiers) * count
 
 
 def test_order_sets__bad_arguments(capsys):
     assert order_sets.main(["order-training"]) == 2
     assert "no set 'order-training'" in capsys.readouterr().err
+
+
+@each("tier", BANKS)
+def test_banks__are_the_numbered_problems(tier):
+    kept = bank(tier)
+    assert len(kept) == len(kept.arrays["squares"]) == BANKS[tier]
+    for number in (0, len(kept) // 2, len(kept) - 1):
+        drawn = kept.row(number)
+        assert all(np.array_equal(kept[number][key], drawn[key]) for key in drawn)
+
+
+def test_banks__share_no_problem_with_sets():
+    """The squared lengths of a step's documents tell it from others."""
+    shipped = {tuple(step.squares) for name in ORDER_SETS for step in ordering_steps(name).values()}
+    for tier in BANKS:
+        assert shipped.isdisjoint(map(tuple, bank(tier).arrays["squares"].tolist()))
+
+
+def test_banks__one_that_does_not_ship_is_made_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARENVS_CACHE", str(tmp_path))
+    made = []
+
+    def row(number):
+        made.append(number)
+        return {"number": np.array(number)}
+
+    for _ in range(2):
+        assert Bank("squares", 3, row)[2] == {"number": 2}
+    assert made == [0, 1, 2] and [x.name for x in (tmp_path / "banks").iterdir()] == ["squares.npz"]
+    (tmp_path / "banks" / "squares.npz").write_bytes(b"PK")
+    with pytest.raises(ParenvsError, match=r"squares\.npz: damaged .*; remove it"):
+        Bank("squares", 3, row)[0]
+
+
+def test_banks__bad_arguments(capsys):
+    assert named.main(["p8-m17"]) == 2
+    assert "no bank 'p8-m17', did you mean 'p8-m16'" in capsys.readouterr().err

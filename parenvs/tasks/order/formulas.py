@@ -109,6 +109,69 @@ def lengths(seconds: Seconds, orders: np.ndarray) -> np.ndarray:
     return frontier[:, 0].reshape(orders.shape[:-1])
 
 
+def insertion_lengths(seconds: Seconds, orders: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Return the seconds of the steps that result if a micro-batch is taken up at each position.
+
+    A turn looks at S positions, so S turns see the new one; the turns before them are those of the
+    old order, and so are those behind, one later. What is behind is a maximum of sums of the
+    frontier and constants, its *tails*, which are made from the last turn to the first. So each
+    position takes S turns, where its whole step takes K + S.
+
+    Args:
+        seconds: of micro-batches.
+        orders: (n, K) int, K from 0.
+        chosen: (n,) int, the micro-batch that is taken up.
+
+    Returns:
+        (n, K + 1) float64, which equal ``lengths`` of the new orders but for rounding.
+    """
+    rows, count = orders.shape
+    stages, none = seconds.backward.shape[1], len(seconds.backward) - 1
+    outside = np.full((rows, stages), none)
+    padded = np.concatenate([outside, orders, outside], axis=1)  # position p in column p + S
+    before, through, columns = seconds.before[orders], seconds.through[orders], np.arange(stages)
+    # What turn t of the old order passes back, in column t + 1: on stage s position t - w_s.
+    at = np.arange(count + stages + 1)[:, None] + columns
+    backward = seconds.backward[padded[:, at], columns]
+    wait = warming(stages, count + stages)
+    heads = np.zeros((rows, count + 1, stages))
+    for turn in range(count):
+        reached = forward_turn(heads[:, turn], before[:, turn], through[:, turn])
+        heads[:, turn + 1] = backward_turn(
+            reached, heads[:, turn], backward[:, turn + 1], wait[turn]
+        )
+    tails = np.full((rows, count + 1, stages), -np.inf)
+    tails[:, count, 0] = 0.0
+    for turn in range(count + stages - 2, stages - 2, -1):
+        after = tails[:, turn - stages + 2] + backward[:, turn + 1]
+        tail = tails[:, turn - stages + 1]
+        tail[:] = after
+        if turn < count:
+            latest = np.maximum.accumulate((after + through[:, turn])[:, ::-1], axis=1)[:, ::-1]
+            tail[:] = latest - before[:, turn]
+        np.maximum(tail[:, 1:], after[:, :-1], out=tail[:, 1:])
+    frontier, passing = heads, np.empty_like(heads)
+    for turn in range(stages):
+        # Position j + turn of the new order is forward; stage ``own`` passes ``chosen`` back.
+        own = stages - 1 - turn
+        passing[..., :own] = backward[:, turn + 1 : turn + count + 2, :own]
+        passing[..., own] = seconds.backward[chosen, own][:, None]
+        passing[..., own + 1 :] = backward[:, turn : turn + count + 1, own + 1 :]
+        if turn == 0:
+            first = seconds.before[chosen][:, None], seconds.through[chosen][:, None]
+            reached = forward_turn(frontier, *first)
+        else:
+            left = max(count + 1 - turn, 0)  # positions behind which a micro-batch is left
+            shifted = slice(turn - 1, turn - 1 + left)
+            reached = frontier.copy()
+            reached[:, :left] = forward_turn(
+                frontier[:, :left], before[:, shifted], through[:, shifted]
+            )
+        frontier = backward_turn(reached, frontier, passing, wait[turn : turn + count + 1])
+    result: np.ndarray = (frontier + tails).max(axis=2)
+    return result
+
+
 def timetable(seconds: Seconds, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return when the passes of one order begin and end.
 

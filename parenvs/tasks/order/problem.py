@@ -219,3 +219,17 @@ class OrderReport(TimedReport):
             "micro_batches": self.problem.micro_batches,
             "busy": self.busy.tolist(),
         }
+
+
+def pyramid(work: np.ndarray) -> np.ndarray:
+    """Return an order with light micro-batches at both ends and the heaviest in the middle.
+
+    It is the form of the optimum of flow shops whose times are ordered alike on all machines
+    (Smith, Panwalkar and Dudek, Naval Research Logistics Quarterly 22, 1975, for a longest first or
+    last machine).
+
+    Args:
+        work: (M,) seconds of each micro-batch.
+    """
+    ascending = np.argsort(work, kind="stable")
+    return np.concatenate([ascending[::2], ascending[1::2][::-1]])

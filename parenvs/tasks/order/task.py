@@ -33,10 +33,13 @@ TASK = Task(
     judge="parenvs.tasks.order.load:judge",
     plan="parenvs.tasks.order.plan:OrderPlan",
     request="parenvs.agents.order.planners:OrderRequest",
-    sets=("order-validation", "order-test", "order-outside"),
+    sets=("order-validation", "order-test", "order-outside", "order-large"),
     drawn=("order",),
     find="parenvs.datasets.order.named:find_order",
-    envs={"MicroBatchOrder-v0": "parenvs.tasks.order.game:MicroBatchOrder"},
+    envs={
+        "MicroBatchOrder-v0": "parenvs.tasks.order.game:MicroBatchOrder",
+        "MicroBatchOrder-v1": "parenvs.tasks.order.insertion:MicroBatchInsertion",
+    },
     text="parenvs.tasks.order.view.text:text",
     figure="parenvs.tasks.order.view.figure:draw",
     hooks={

@@ -1,0 +1,97 @@
+"""``Bank``: thousands of numbered problems as compact arrays, a look-up away."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import track
+
+from parenvs.errors import ParenvsError, one_line
+from parenvs.files import replacing
+from parenvs.shipped import data_folder
+
+HOME = "PARENVS_CACHE"
+"""Environment variable that names the folder of what is made once."""
+
+
+class Bank:
+    """Numbered problems, of each of which a row of arrays says all.
+
+    Its file ships with the package; one that does not ship is made when it is first used, with a
+    progress bar, and kept in the user's cache.
+
+    Args:
+        name: of its file, ``NAME.npz``.
+        count: number of problems.
+        row: number -> arrays of a problem, by name; all problems have the same names and shapes.
+    """
+
+    def __init__(
+        self, name: str, count: int, row: Callable[[int], Mapping[str, np.ndarray]]
+    ) -> None:
+        self.name, self.count, self.row = name, count, row
+
+    def __len__(self) -> int:
+        """Number of problems."""
+        return self.count
+
+    @property
+    def file(self) -> str:
+        """Name of its file."""
+        return f"{self.name}.npz"
+
+    @cached_property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Arrays by name, one row for each problem.
+
+        Raises:
+            ParenvsError: the file is damaged, or of another number of problems.
+        """
+        path = data_folder() / "banks" / self.file
+        if not path.exists():
+            path = cache_folder() / "banks" / self.file
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.write(path)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+        except (OSError, ValueError, EOFError) as error:
+            raise ParenvsError(f"{path}: damaged ({one_line(error)}); remove it") from None
+        if {len(values) for values in arrays.values()} != {self.count}:
+            raise ParenvsError(f"{path}: expected {self.count} problems; remove it")
+        return arrays
+
+    def write(self, path: Path) -> None:
+        """Make all problems and write them, whole or not at all."""
+        words = f"making {self.count} problems of {self.name}"
+        hidden = not sys.stderr.isatty()
+        rows = [self.row(i) for i in track(range(self.count), words, disable=hidden)]
+        arrays = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        with replacing(path) as file:
+            np.savez_compressed(file, **arrays)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """Return the row of a problem.
+
+        Raises:
+            IndexError: there is no such number.
+        """
+        if not 0 <= number < self.count:
+            raise IndexError(f"{self.name} has problems 0 to {self.count - 1}, not {number}")
+        return {name: values[number] for name, values in self.arrays.items()}
+
+
+def cache_folder() -> Path:
+    """Return the folder of what is made once: ``PARENVS_CACHE``, or the user's cache."""
+    if os.environ.get(HOME):
+        return Path(os.environ[HOME])
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "parenvs"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parenvs"

@@ -1,0 +1,204 @@
+"""``RowGame``: games whose turns are choices among rows, one row of features for each action."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+
+from parenvs.core.game import EVERY, Game, Rows
+from parenvs.errors import ParenvsError, shown
+
+AHEAD, BARE = LOOKS = ("ahead", "bare")
+"""Values of the argument ``rows``: with columns that look ahead, or without them."""
+WORST = math.log(0.2)
+"""Least return: of an illegal action, and of what takes five times the reference or longer."""
+RANGE = 100.0
+"""Features are cut at plus and minus this; most lie in [-1, 1]."""
+
+
+class RowGame(Game):
+    """Plays episodes of which every action is described by a row of features.
+
+    The observation has ``actions`` (A, F), ``context`` (C,) and ``action_mask`` (A,). Column 0 of
+    ``actions`` is the score of a rule, large for good actions, so that its argmax plays the rule.
+    Columns of ``ahead`` are judged: they say what the formulas make of each action. With
+    ``rows="bare"`` they are left out. Rows of illegal actions are 0, and so is all that is observed
+    of ended episodes but their mask.
+
+    Returns are on one scale in all such games: an episode is worth ``log(reference / cost)``, at
+    least ``WORST``; the reference is the best cost known of the problem, or that of a start plan
+    where none is known. A turn pays the change of that worth, so that rewards sum to it; turns
+    before a first whole plan pay 0.
+
+    A subclass writes features into ``actions`` and ``context`` and the legal actions into ``mask``
+    in ``look``, and costs into ``cost`` in ``move``; ``put`` gives ``know`` what is known.
+
+    Args:
+        count: n.
+        size: A.
+        rows: one of ``LOOKS``.
+
+    Attributes:
+        columns: features of an action -> what each is, the rule's score first.
+        ahead: those that look ahead.
+        contexts: features of a turn -> what each is.
+        rule: the rule that column 0 scores, in a sentence.
+        looks: whether columns that look ahead are made.
+        shown: names of the columns that are made, (F).
+        actions: (n, A, F) float32.
+        context: (n, C) float32.
+        mask: (n, A) bool.
+        cost: (n,) float64, the cost of the best plan of each episode so far, NaN without one.
+        reference: (n,) float64, what it is measured against.
+    """
+
+    columns: ClassVar[Mapping[str, str]]
+    ahead: ClassVar[frozenset[str]]
+    contexts: ClassVar[Mapping[str, str]]
+    rule: ClassVar[str]
+    after_end: ClassVar[float] = 0.0
+
+    def __init__(self, count: int, size: int, rows: str = AHEAD) -> None:
+        super().__init__(count)
+        if rows not in LOOKS:
+            raise ParenvsError(f"rows must be one of {', '.join(LOOKS)}, not {shown(rows)}")
+        self.looks = rows == AHEAD
+        self.shown = tuple(x for x in self.columns if self.looks or x not in self.ahead)
+        width = len(self.shown)
+        self.actions = np.zeros((count, size, width), dtype=np.float32)
+        self.context = np.zeros((count, len(self.contexts)), dtype=np.float32)
+        self.mask = np.zeros((count, size), dtype=np.bool_)
+        self.cost = np.full(count, np.nan)
+        self.reference = np.ones(count)
+        self._known = np.full((len(FIGURES), count), np.nan)
+        self._worth = np.zeros(count)
+        self._stale = np.ones(count, dtype=np.bool_)
+        self.action_space = spaces.Discrete(size)
+        self.observation_space = spaces.Dict(
+            {
+                "actions": spaces.Box(-RANGE, RANGE, (size, width), np.float32),
+                "context": spaces.Box(-RANGE, RANGE, (len(self.contexts),), np.float32),
+                "action_mask": spaces.Box(0, 1, (size,), np.int8),
+            }
+        )
+
+    @abstractmethod
+    def look(self, rows: np.ndarray, part: Rows) -> None:
+        """Write ``actions``, ``context`` and ``mask`` of episodes that are not over.
+
+        Rows of illegal actions have to be 0 after it.
+
+        Args:
+            rows: their numbers, (k,) int64.
+            part: the same as an index of arrays: ``EVERY`` if they are all.
+        """
+
+    @abstractmethod
+    def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
+        """Take legal actions, (k,) int64; write ``cost`` and ``over``. Rows as in ``look``."""
+
+    def know(
+        self,
+        rows: Rows,
+        start: Any,
+        bound: Any = np.nan,
+        best: Any = np.nan,
+        optimum: Any = np.nan,
+    ) -> None:
+        """Keep what is known of the problems of rows; NaN stands for nothing.
+
+        Args:
+            rows: the episodes.
+            start: cost of the start plan.
+            bound: what no plan costs less than.
+            best: cost of the best plan known.
+            optimum: the same, if it is proven.
+        """
+        for row, value in enumerate((start, bound, best, optimum)):
+            self._known[row, rows] = value
+        self.reference[rows] = np.where(np.isnan(best), start, best)
+
+    def fresh(self, rows: Rows) -> None:
+        """Begin the episodes of rows: nothing is paid, nothing is over, every row is new."""
+        self._worth[rows] = 0.0
+        self.over[rows] = False
+        self._stale[rows] = True
+
+    @property
+    def legal(self) -> np.ndarray:
+        """See ``Game.legal``."""
+        self._refresh()
+        return self.mask[:]
+
+    def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
+        """See ``Game.play``."""
+        self._refresh()
+        rows, chosen = self._rows[rows], np.asarray(actions, dtype=np.int64)
+        rewards, size = np.zeros(len(rows)), self.mask.shape[1]
+        legal = (chosen >= 0) & (chosen < size)
+        legal &= self.mask[rows, np.where(legal, chosen, 0)]
+        moving = rows
+        if not legal.all():
+            moving, chosen = rows[legal], chosen[legal]
+            illegal = rows[~legal]
+            rewards[~legal] = WORST - self._worth[illegal]
+            self.over[illegal], self.cost[illegal] = True, np.nan
+            self._worth[illegal] = WORST
+        if moving.size:
+            self.move(moving, chosen, EVERY if moving.size == self.count else moving)
+            cost, before = self.cost[moving], self._worth[moving]
+            with np.errstate(divide="ignore"):
+                worth = np.maximum(np.log(self.reference[moving] / cost), WORST)
+            worth = np.where(np.isnan(cost), before, worth)
+            rewards[legal] = worth - before
+            self._worth[moving] = worth
+            self._stale[moving] = True
+        return rewards
+
+    def observation(self, rows: Rows) -> dict[str, np.ndarray]:
+        """See ``Game.observation``."""
+        self._refresh()
+        return {
+            "actions": self.actions[rows],
+            "context": self.context[rows],
+            "action_mask": self.mask[rows].view(np.int8),
+        }
+
+    def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
+        """See ``Game.outcome``: the cost, ``FIGURES``, and the regret to the best cost known.
+
+        The regret is the share of the cost that the best plan known saves, 1 without a plan.
+        """
+        cost, known = self.cost[rows], self._known[:, rows]
+        best = known[BEST]
+        regret = np.where(np.isnan(cost), 1.0, 1.0 - best / cost)
+        regret = np.where(np.isnan(best), np.nan, regret)
+        return {"cost": cost, **dict(zip(FIGURES, known, strict=True)), "regret": regret}
+
+    @property
+    def largest_return(self) -> float:
+        """See ``Game.largest_return``; a start plan may be several times the optimum."""
+        return -WORST
+
+    def _refresh(self) -> None:
+        """Look at the episodes that have moved since they were looked at last."""
+        stale = self._stale
+        if not np.count_nonzero(stale):  # faster than any()
+            return
+        rows = (stale & ~self.over).nonzero()[0]
+        if rows.size:
+            self.look(rows, EVERY if rows.size == self.count else rows)
+        ended = (stale & self.over).nonzero()[0]
+        if ended.size:
+            self.actions[ended], self.context[ended], self.mask[ended] = 0.0, 0.0, True
+        stale[:] = False
+
+
+FIGURES = ("start", "bound", "best_known", "optimum")
+"""What infos tell of the problem at the end of an episode: costs, as far as they are known."""
+BEST = FIGURES.index("best_known")

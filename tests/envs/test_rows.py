@@ -1,0 +1,160 @@
+"""Environments whose actions are rows: what all of them hold."""
+
+import math
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from batches import assert_same, both, drawn, forks, modes
+from cases import each
+from gymnasium.utils.env_checker import check_env
+
+from parenvs.core.registry import TASKS
+from parenvs.core.rows import WORST, RowGame
+from parenvs.core.task import late
+from parenvs.errors import ParenvsError
+
+SMALL = {"MicroBatchOrder-v1": ({"tier": "p4-m8"}, {"instance": "order-test/p4-m8-001"})}
+"""Arguments under which an environment is small, and options of a reset under them."""
+
+
+def row_games():
+    for task in TASKS.values():
+        for env_id, place in task.envs.items():
+            if isinstance(late(place), type) and issubclass(late(place), RowGame):
+                yield env_id, late(place), late(f"{place}Env"), late(f"{place}VectorEnv")
+
+
+GAMES = list(row_games())
+games = each("game", GAMES)
+
+
+def play(env, choose, **reset):
+    """Play an episode; all observations, the rewards and the last info."""
+    seen, rewards, done = [], [], False
+    observation, info = env.reset(**reset)
+    while not done:
+        seen.append(observation)
+        observation, reward, done, _, info = env.step(choose(observation))
+        rewards.append(reward)
+    return [*seen, observation], rewards, info
+
+
+def rule(observation):
+    """The action of the largest score."""
+    return int(np.where(observation["action_mask"], observation["actions"][:, 0], -np.inf).argmax())
+
+
+def chance(rng, observation):
+    return int(rng.choice(np.flatnonzero(observation["action_mask"])))
+
+
+def test_rows__every_game_has_a_case():
+    assert {env_id for env_id, *_ in GAMES} == SMALL.keys()
+
+
+@pytest.mark.thorough
+@games
+def test_rows__hold_what_the_docstring_says(game):
+    env_id, kind, *_ = game
+    env = gym.make(env_id, **SMALL[env_id][0])
+    check_env(env.unwrapped, skip_render_check=True)
+    for name in (*kind.columns, *kind.contexts):
+        assert f"``{name}``" in kind.__doc__, name
+    assert next(iter(kind.columns)) == "rule" and kind.rule
+    assert kind.ahead < kind.columns.keys()
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        seen, rewards, info = play(env, partial(chance, rng), seed=seed)
+        for each_ in seen:
+            assert env.observation_space.contains(each_)
+            assert not each_["actions"][each_["action_mask"] == 0].any()
+        assert not seen[-1]["actions"].any() and seen[-1]["action_mask"].all()
+        reference = info.get("best_known", info["start"])
+        expected = max(math.log(reference / info["cost"]), WORST)
+        assert sum(rewards) == pytest.approx(expected, abs=1e-9)
+        assert info["bound"] <= info["cost"] * (1 + 1e-9)
+
+
+@games
+def test_rows__an_illegal_action_is_worth_a_plan_five_times_as_costly(game):
+    env_id, _, kind, _ = game
+    env = kind(**SMALL[env_id][0])
+    observation, _ = env.reset(seed=0)
+    illegal = np.flatnonzero(observation["action_mask"] == 0)
+    _, reward, done, _, info = env.step(int(illegal[-1]) if illegal.size else -1)
+    assert done and reward == WORST and "cost" not in info
+    assert env.step(0)[1] == 0.0
+
+
+@pytest.mark.thorough
+@games
+def test_rows__bare_ones_are_the_same_without_what_looks_ahead(game):
+    env_id, kind, single, _ = game
+    arguments = SMALL[env_id][0]
+    actions = []
+
+    def recorded(observation):
+        actions.append(rule(observation))
+        return actions[-1]
+
+    ahead, rewards, _ = play(single(**arguments), recorded, seed=1)
+    bare_env = single(rows="bare", **arguments)
+    bare, same, _ = play(bare_env, lambda _: actions.pop(0), seed=1)
+    assert rewards == same and bare_env.game.shown == tuple(
+        name for name in kind.columns if name not in kind.ahead
+    )
+    kept = [name not in kind.ahead for name in kind.columns]
+    for one, other in zip(ahead, bare, strict=True):
+        assert np.array_equal(one["actions"][:, kept], other["actions"])
+        assert np.array_equal(one["context"], other["context"])
+    with pytest.raises(ParenvsError, match="rows must be one of ahead, bare"):
+        single(rows="none", **arguments)
+
+
+@games
+def test_rows__the_rule_is_better_than_chance(game):
+    env_id, _, single, _ = game
+    env, worth = single(**SMALL[env_id][0]), {"rule": 0.0, "chance": 0.0}
+    rng = np.random.default_rng(0)
+    for seed in range(5):
+        for name, choose in (("rule", rule), ("chance", partial(chance, rng))):
+            worth[name] += sum(play(env, choose, seed=seed)[1])
+    assert worth["rule"] > worth["chance"]
+
+
+@pytest.mark.thorough
+@modes
+@games
+def test_rows__a_batch_is_single_to_the_last_bit(game, mode):
+    env_id, _, _, kind = game
+    for rows in ("ahead", "bare"):
+        batched, single = both(kind, {"rows": rows, **SMALL[env_id][0]}, 3, mode)
+        rng, over = np.random.default_rng(0), np.zeros(3, dtype=bool)
+        assert_same(batched.reset(seed=4), single.reset(seed=4))
+        for turn in range(30):
+            if over.any() and mode == "Disabled":
+                options = {"reset_mask": over.copy()}
+                assert_same(*(x.reset(options=dict(options)) for x in (batched, single)))
+            if turn == 17:
+                options = SMALL[env_id][1]
+                assert_same(*(x.reset(options=dict(options)) for x in (batched, single)))
+            actions = drawn(batched.action_masks(), rng, 0.02)
+            outcome = batched.step(actions)
+            assert_same(outcome, single.step(actions))
+            over = outcome[2]
+
+
+@pytest.mark.thorough
+@forks
+@games
+def test_rows__a_copy_goes_on_alike(game, fork):
+    env_id, _, single, _ = game
+    env = single(**SMALL[env_id][0])
+    observation, _ = env.reset(seed=2)
+    env.step(rule(observation))
+    other = fork(env)
+    for _ in range(3):
+        observation = env.step(rule(env._observation()))
+        assert_same(observation, other.step(rule(other._observation())))
