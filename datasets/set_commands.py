@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from parenvs.core.bank import Bank
 from parenvs.errors import did_you_mean, printable, shown
 from parenvs.files import replacing
 from parenvs.shipped import data_folder
@@ -80,40 +79,6 @@ def write_files(
     for name in options.sets:
         path, count = write(name, options.seed, options.out)
         print(f"{path}: {count:,} problems, {path.stat().st_size:,} bytes")
-    return 0
-
-
-def write_banks(
-    module: str,
-    about: str | None,
-    banks: Mapping[str, Callable[[], Bank]],
-    arguments: Iterable[str] | None,
-) -> int:
-    """Make banks, a file each, as the command line says, and return the exit status.
-
-    Args:
-        module: the module, ``parenvs.datasets.NAME``.
-        about: its docstring, whose first line is the description.
-        banks: names -> what gives the bank of a name.
-        arguments: of the command line (default: those of the process).
-    """
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {module}", description=(about or "").splitlines()[0]
-    )
-    parser.add_argument("banks", nargs="*", metavar="BANK", help="banks (default: all)")
-    parser.add_argument("--out", type=Path, default=data_folder() / "banks", help="their folder")
-    options = parser.parse_args(None if arguments is None else list(arguments))
-    for name in options.banks or banks:
-        if name not in banks:
-            hint = did_you_mean(name, banks)
-            fault = f"no bank {shown(name)}{hint}; known: {', '.join(banks)}"
-            print(f"{parser.prog}: {printable(fault)}", file=sys.stderr)
-            return 2
-        bank = banks[name]()
-        path = options.out / bank.file
-        options.out.mkdir(parents=True, exist_ok=True)
-        bank.write(path)
-        print(f"{path}: {len(bank):,} problems, {path.stat().st_size:,} bytes")
     return 0
 
 

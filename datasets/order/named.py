@@ -14,8 +14,8 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from parenvs.core.bank import Bank
 from parenvs.core.source import generator_of, word_of
+from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.order.drawing import (
     ALL_TIERS,
     INSIDE,
@@ -25,7 +25,6 @@ from parenvs.datasets.order.drawing import (
     draw_step,
     step_of,
 )
-from parenvs.datasets.set_commands import write_banks
 from parenvs.errors import UnknownInstanceError, shown
 from parenvs.tasks.order.load import load_ordering
 from parenvs.tasks.order.packing import PackedStep

@@ -368,6 +368,8 @@ NAMED = [
     ("order", "MicroBatchOrder-v0", {"tier": None, "ranges": "outside"}),
     ("order", "MicroBatchOrder-v0", {"tier": "p4-m8", "pool": 9}),
     ("order", "MicroBatchOrder-v0", {"instance": "order-validation", "tier": "p4-m8"}),
+    ("order", "MicroBatchOrder-v1", {}),
+    ("order", "MicroBatchOrder-v1", {"tier": "p4-m8", "fresh": True}),
     ("sharding", "IntraOpSharding-v0", {"pool": 2}),
     ("elastic", "ElasticPlan-v0", {}),
     ("elastic", "ElasticPlan-v0", {"instance": "p3"}),

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from cases import each
 
-from parenvs.core.bank import Bank
+from parenvs.datasets.banks import Bank
 from parenvs.datasets.order import drawing as orders
 from parenvs.datasets.order import named
 from parenvs.datasets.order import sets as order_sets
@@ -91,4 +91,4 @@ def test_banks__one_that_does_not_ship_is_made_once(tmp_path, monkeypatch):
 
 def test_banks__bad_arguments(capsys):
     assert named.main(["p8-m17"]) == 2
-    assert "no bank 'p8-m17', did you mean 'p8-m16'" in capsys.readouterr().err
+    assert "no bank 'p8-m17' (did you mean 'p8-m16'?)" in capsys.readouterr().err

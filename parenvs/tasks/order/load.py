@@ -65,6 +65,16 @@ def validation(env_kwargs: Mapping[str, Any]) -> Validation:
     return Validation("order-validation", env_kwargs.get("tier", "p8-m16"))
 
 
+def rules() -> list[tuple[str, list[tuple[str, str | None]], dict[str, dict[str, Any]]]]:
+    """Return environments of rows, the sets that they are tested on, and planners beside them."""
+    sets: list[tuple[str, str | None]] = [
+        ("order-test", "p8-m32"), ("order-test", "p16-m32"), ("order-test", "p16-m64"),
+        ("order-large", "p32-m128"), ("order-large", "p64-m256"),
+    ]  # fmt: skip
+    planners: dict[str, dict[str, Any]] = {"pyramid": {}, "neh": {}, "swap": {}}
+    return [("MicroBatchOrder-v1", sets, planners)]
+
+
 def load_ordering(instance: str | os.PathLike[str]) -> Order:
     """Load a problem of ordering micro-batches.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
-from parenvs.errors import ParenvsError, one_line
+from parenvs.errors import ParenvsError, did_you_mean, one_line, printable, shown
 from parenvs.files import replacing
 from parenvs.shipped import data_folder
 
+FOLDER = "banks"
+"""Folder of the files, in that of the data or in the cache."""
 HOME = "PARENVS_CACHE"
 """Environment variable that names the folder of what is made once."""
 
@@ -53,9 +56,9 @@ class Bank:
         Raises:
             ParenvsError: the file is damaged, or of another number of problems.
         """
-        path = data_folder() / "banks" / self.file
+        path = data_folder() / FOLDER / self.file
         if not path.exists():
-            path = cache_folder() / "banks" / self.file
+            path = cache_folder() / FOLDER / self.file
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             self.write(path)
@@ -95,3 +98,37 @@ def cache_folder() -> Path:
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "parenvs"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parenvs"
+
+
+def write_banks(
+    module: str,
+    about: str | None,
+    banks: Mapping[str, Callable[[], Bank]],
+    arguments: Iterable[str] | None,
+) -> int:
+    """Make banks, a file each, as the command line says, and return the exit status.
+
+    Args:
+        module: the module, ``parenvs.datasets.NAME``.
+        about: its docstring, whose first line is the description.
+        banks: names -> what gives the bank of a name.
+        arguments: of the command line (default: those of the process).
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {module}", description=(about or "").splitlines()[0]
+    )
+    parser.add_argument("banks", nargs="*", metavar="BANK", help="banks (default: all)")
+    parser.add_argument("--out", type=Path, default=data_folder() / FOLDER, help="their folder")
+    options = parser.parse_args(None if arguments is None else list(arguments))
+    for name in options.banks or banks:
+        if name not in banks:
+            hint = did_you_mean(name, banks)
+            fault = f"no bank {shown(name)}{hint}; known: {', '.join(banks)}"
+            print(f"{parser.prog}: {printable(fault)}", file=sys.stderr)
+            return 2
+        bank = banks[name]()
+        path = options.out / bank.file
+        options.out.mkdir(parents=True, exist_ok=True)
+        bank.write(path)
+        print(f"{path}: {len(bank):,} problems, {path.stat().st_size:,} bytes")
+    return 0
