@@ -76,7 +76,7 @@ class Bank:
         words = f"making {self.count} problems of {self.name}"
         hidden = not sys.stderr.isatty()
         rows = [self.row(i) for i in track(range(self.count), words, disable=hidden)]
-        arrays = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        arrays: dict[str, Any] = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
         with replacing(path) as file:
             np.savez_compressed(file, **arrays)
 

@@ -224,7 +224,7 @@ class Game(ABC):
     def close(self) -> None:  # noqa: B027  # most games hold nothing else
         """Free what the game holds besides memory."""
 
-    def columns(self, actions: np.ndarray) -> np.ndarray:
+    def within(self, actions: np.ndarray) -> np.ndarray:
         """Return actions with all numbers that are no action as the number a, (k,) int64."""
         # As unsigned integers, negative numbers are large.
         last = np.uint64(self.action_space.n)

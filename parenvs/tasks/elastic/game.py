@@ -182,7 +182,7 @@ class ElasticPlan(Game):
     def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
         """See ``Game.play``: choose the plans of an interval."""
         rewards = np.full(len(actions), ILLEGAL)
-        columns = self.columns(actions)
+        columns = self.within(actions)
         for turns, group, positions in self.groups.of(rows):
             indices, chosen = self._rows[group], columns[positions]
             legal = turns.legal(indices, chosen)

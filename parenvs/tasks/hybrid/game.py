@@ -199,7 +199,7 @@ class HybridPlan(Game):
 
     def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
         """See ``Game.play``: take a turn in each episode."""
-        return self.episodes.play(self._rows[rows], self.columns(actions))
+        return self.episodes.play(self._rows[rows], self.within(actions))
 
     def observation(self, rows: Rows) -> dict[str, np.ndarray]:
         """See ``Game.observation``."""

@@ -187,7 +187,7 @@ class MicroBatchOrder(Game):
 
     def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
         """See ``Game.play``: place a micro-batch in each episode."""
-        rows, chosen = self._rows[rows], self.columns(actions)
+        rows, chosen = self._rows[rows], self.within(actions)
         rewards = np.zeros(len(rows))
         legal = self._legal[rows, chosen]
         if not legal.all():

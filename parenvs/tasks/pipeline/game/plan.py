@@ -319,7 +319,7 @@ class PipelinePlan(Game):
 
     def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
         """See ``Game.play``: choose a point or a unit in each episode."""
-        made, columns = self._common, self.columns(actions)
+        made, columns = self._common, self.within(actions)
         self._look()
         self._is_known = False
         if rows is EVERY and made is not None:
