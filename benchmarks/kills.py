@@ -49,8 +49,7 @@ def kills(
     for name in commands:
         progress(name)
         with tempfile.TemporaryDirectory() as folder:
-            outlived = check_command(name, folder, each)
-        data["commands"][name] = {"kills": each, "outlived": outlived}
+            data["commands"][name] = {"kills": each, **check_command(name, folder, each)}
     return data
 
 
@@ -73,11 +72,12 @@ def page(data: dict[str, dict[str, Any]]) -> list[str]:
 def _commands(rows: list[list[Any]]) -> tuple[str, str]:
     """What came of commands, in words and as a table."""
     words = (
-        "SIGKILL at a random time of a whole command, each on what the last one left: files are "
+        "SIGKILL at a random time of a whole command, mostly on what the last one left: files are "
         "whole, and the command ends well at last, with nothing left under a temporary name. "
+        "Resumed: killed runs that went on from a checkpoint of one killed before. "
         "Outlived: kills after which a process that the command had started ran for 20 s more."
     )
-    return words, table(["command", "kills", "outlived"], rows)
+    return words, table(["command", "kills", "resumed", "outlived"], rows)
 
 
 if __name__ == "__main__":

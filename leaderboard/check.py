@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from parenvs.core.leaderboard import BOUND, OPTIMAL, TOLERANCE, Reference, kind_of, kinds
+from parenvs.core.leaderboard import Reference, kind_of, kinds, reference_of
 from parenvs.leaderboard.entry import Entry, load_entry
 from parenvs.leaderboard.methods import drawn_task, method_verdicts
 from parenvs.leaderboard.policies import policy_verdicts
@@ -209,6 +209,4 @@ def _reference(verdict: Verdict, method: str) -> Reference:
     """Return the reference of a plan; it is optimal if its cost is as low as the proven bound."""
     cost, old = verdict.cost, verdict.problem.reference
     bounded_by = old.bounded_by or (old.method if old.source else "")
-    if cost <= old.bound * (1 + TOLERANCE):
-        return Reference(cost, cost, OPTIMAL, method, "", bounded_by, old.source)
-    return Reference(cost, old.bound, BOUND, method, "", bounded_by, old.source)
+    return reference_of(cost, old.bound, method, "", bounded_by, old.source)

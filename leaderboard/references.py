@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from parenvs.agents.learning.distributed.tasks import ENGINES, LOCAL, RAY, on_ray
-from parenvs.core.leaderboard import SECONDS, TOLERANCE, Reference, TaskProblem, kind_of, kinds
+from parenvs.core.leaderboard import SECONDS, Reference, TaskProblem, is_less, kind_of, kinds
 from parenvs.errors import NO_PLAN, ParenvsError
 from parenvs.files import locked, write_text
 from parenvs.leaderboard.tasks import Task, TaskList, read_tasks, tasks_file
@@ -73,7 +73,7 @@ def solved(problem: TaskProblem, seconds: float = SECONDS) -> TaskProblem:
 
 def is_same_cost(one: float, other: float) -> bool:
     """Return whether two costs of one plan are equal but for rounding."""
-    return abs(one - other) <= TOLERANCE * other
+    return not (is_less(one, other) or is_less(other, one))
 
 
 def changes(old: TaskList, new: TaskList) -> list[tuple[str, ...]]:
@@ -149,8 +149,8 @@ def better(new: Reference, old: Reference) -> Reference:
     if new.proven or old.proven:
         return new if new.proven else old
     # Where a time limit ended the search, an equally good old reference stays.
-    cheaper = new if new.cost < old.cost * (1 - TOLERANCE) else old
-    tighter = new if new.bound > old.bound * (1 + TOLERANCE) else old
+    cheaper = new if is_less(new.cost, old.cost) else old
+    tighter = new if is_less(old.bound, new.bound) else old
     return replace(cheaper, bound=tighter.bound, bounded_by=tighter.bounded_by)
 
 
@@ -175,7 +175,7 @@ def differences(solved_task: Task, known: Task, instances: Sequence[str] | None)
             (old.instance, old.fingerprint, old.settings, old.reference.status)
         )
         pairs = (new.reference.cost, old.reference.cost), (new.trivial, old.trivial)
-        if not same or any(abs(a - b) > TOLERANCE * b for a, b in pairs):
+        if not same or not all(is_same_cost(a, b) for a, b in pairs):
             lines.append(f"{known.name} {name}: {new.to_json()} anew, {old.to_json()} in the file")
     return sorted(lines)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from parenvs.core.leaderboard import kind_of, kinds
+from parenvs.core.leaderboard import Reference, kind_of, kinds
 from parenvs.leaderboard.check import CheckedEntry, Standing, mean_score, ranking
 from parenvs.leaderboard.comparing import Marks, compare, simulated, turned
 from parenvs.leaderboard.tasks import Task, TaskList
@@ -189,7 +189,7 @@ def _added_row(standing: Standing, verdict: Verdict) -> dict[str, str]:
         "problem": problem.name,
         "cost": problem.words(verdict.cost) if is_legal else verdict.state.value,
         "best known before": problem.words(problem.reference.cost),
-        "proof": _proof(problem.reference.cost, problem.reference.bound),
+        "proof": _proof(problem.reference),
         "score": f"{verdict.score:.4f}" if is_legal else "",
         "seconds": "" if seconds is None else f"{seconds:,.3g}",
     }
@@ -264,9 +264,7 @@ def _by_problem(
             _cell(by_name[name]) + " ≈" * (checked.entry.entry in marked)
             for checked, by_name in zip(columns, verdicts, strict=True)
         ]
-        rows.append(
-            [name, f"{reference.cost:.6g}", _proof(reference.cost, reference.bound), *cells]
-        )
+        rows.append([name, f"{reference.cost:.6g}", _proof(reference), *cells])
     header = ["problem", "reference", "proof", *(escaped(c.entry.entry) for c in columns)]
     return table(header, rows, left=(0, 2))
 
@@ -295,9 +293,10 @@ def _by_tier(task: Task, standings: Sequence[Standing]) -> str:
     return table(header, rows)
 
 
-def _proof(cost: float, bound: float) -> str:
-    """Return in words what is proven of a reference."""
-    return "optimal" if cost == bound else f"within {100 * (cost / bound - 1):.1f} %"
+def _proof(reference: Reference) -> str:
+    """Return in words what is proven of a reference; a gap is never so small that it reads 0."""
+    gap = 100 * (reference.cost / reference.bound - 1)
+    return "optimal" if reference.proven else f"within {gap:{'.1f' if gap >= 0.05 else '.1g'}} %"
 
 
 def _cell(verdict: Verdict) -> str:

@@ -70,7 +70,8 @@ class TaskList:
 
     Attributes:
         version: grows when a problem of a task is added, changed or taken away; entries name it.
-        revision: grows when references become better, tasks are added, or the cost model changes.
+        revision: grows when references become better or lose a proof, tasks are added, or the
+            cost model changes.
         tasks: name -> task.
     """
 

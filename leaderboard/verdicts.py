@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from parenvs.core.leaderboard import TOLERANCE, TaskProblem
+from parenvs.core.leaderboard import TaskProblem, is_less
 from parenvs.core.plan import Plan, current
 from parenvs.errors import ParenvsError, shown
 from parenvs.leaderboard.reading import cleaned
@@ -67,7 +67,7 @@ class Verdict:
     def reaches(self) -> bool:
         """Whether the plan is legal and costs no more than the reference."""
         reference = self.problem.reference.cost
-        return self.state == PlanState.LEGAL and self.cost <= reference * (1 + TOLERANCE)
+        return self.state == PlanState.LEGAL and not is_less(reference, self.cost)
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as an object of JSON types, without the judge's report."""
@@ -122,8 +122,7 @@ def priced(problem: TaskProblem, where: str, report: Any) -> Verdict:
         report: the judge's report.
     """
     cost, reference = problem.cost(report), problem.reference
-    impossible = cost < reference.bound * (1 - TOLERANCE)
-    if impossible or (reference.proven and cost < reference.cost * (1 - TOLERANCE)):
+    if is_less(cost, reference.cost if reference.proven else reference.bound):
         what = "optimum" if reference.proven else "lower bound"
         proven = reference.cost if reference.proven else reference.bound
         words = (

@@ -17,11 +17,8 @@ import numpy as np
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.sharding import solve_iopddl
 from parenvs.core.leaderboard import (
-    BOUND,
     CERTIFIED,
-    OPTIMAL,
     PROVEN,
-    TOLERANCE,
     UNKNOWN,
     Description,
     DrawnProblem,
@@ -32,6 +29,7 @@ from parenvs.core.leaderboard import (
     TaskKind,
     TaskProblem,
     drawn_kind,
+    reference_of,
 )
 from parenvs.datasets.sharding.drawing import FAMILIES, drawn
 from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError, one_line
@@ -149,21 +147,13 @@ class ShardingProblem(TaskProblem):
             row = known.KNOWN[self.letter]
             bound = max(row.bound, _BOUNDS.get(self.letter, 0))
             by = "benchmarks/iopddl.py" if bound > row.bound else ""
-            proven = row.best <= bound * (1 + TOLERANCE)
-            return Reference(
-                row.best,
-                row.best if proven else bound,
-                OPTIMAL if proven else BOUND,
-                "best known before this solver",
-                "",
-                by,
+            return reference_of(
+                row.best, bound, "best known before this solver", "", by,
                 "ASPLOS 2025 contest, arXiv 2501.10387; parenvs/tasks/sharding/known.py",
-            )
+            )  # fmt: skip
         answer = solve_iopddl(self.target, seconds)
         assert answer.bound is not None
-        if answer.cost <= answer.bound * (1 + TOLERANCE):
-            return Reference(answer.cost, answer.cost, OPTIMAL, "solver")
-        return Reference(answer.cost, math.floor(answer.bound), BOUND, "solver")
+        return reference_of(answer.cost, answer.bound, "solver")
 
     def words(self, cost: float) -> str:
         """See ``TaskProblem.words``: all digits."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,9 +21,16 @@ from parenvs.core.task import late
 from parenvs.errors import ParenvsError
 
 TOLERANCE = 1e-6
-"""Share by which costs must differ to count as different; covers rounding and solvers."""
+"""Share by which seconds must differ to count as different; covers rounding and solvers."""
 OPTIMAL, BOUND = "optimal", "bound"
 """States of a reference: its cost is the proven optimum, or there is a lower bound only."""
+
+
+def is_less(cost: float, other: float) -> bool:
+    """Return whether a cost is less than another: whole numbers by 1, others beyond rounding."""
+    if isinstance(cost, Integral) and isinstance(other, Integral):
+        return cost < other
+    return cost < other * (1 - TOLERANCE)
 
 
 @dataclass(frozen=True)
@@ -69,17 +77,8 @@ def reference_of_row(
         bounded_by: what proves the bound, in words.
         source: the command that makes it.
     """
-    cost, bound = row["length"], row["bound"]
-    proven = cost <= bound * (1 + TOLERANCE)
-    return Reference(
-        cost,
-        cost if proven else bound,
-        OPTIMAL if proven else BOUND,
-        method,
-        "" if proven else str(row.get("among", "")),
-        bounded_by,
-        source,
-    )
+    among = str(row.get("among", ""))
+    return reference_of(row["length"], row["bound"], method, among, bounded_by, source)
 
 
 UNKNOWN = Reference(float("inf"), 0.0, BOUND, "")
@@ -235,7 +234,7 @@ class TaskProblem:
 
     def improves(self, cost: float) -> bool:
         """Return whether a cost is better than the reference, which is then without proof."""
-        return not self.reference.proven and cost < self.reference.cost * (1 - TOLERANCE)
+        return not self.reference.proven and is_less(cost, self.reference.cost)
 
     def words(self, cost: float) -> str:
         """Return a cost with its unit."""
@@ -452,13 +451,13 @@ class DrawnProblem(TaskProblem):
 
 
 def reference_of(
-    cost: float, bound: float, method: str, among: str = "", bounded_by: str = ""
+    cost: float, bound: float, method: str, among: str = "", bounded_by: str = "", source: str = ""
 ) -> Reference:
     """Return the reference of a search, which is proven if it reaches the bound."""
-    proven = cost <= bound * (1 + TOLERANCE)
+    proven = not is_less(bound, cost)
     return Reference(
         cost, cost if proven else bound, OPTIMAL if proven else BOUND, method,
-        "" if proven else among, bounded_by,
+        "" if proven else among, bounded_by, source,
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Commands that are killed at random times: what they leave is whole, and a next run ends well.
 
-A command is run once to its end, then killed again and again, each time from what the last one
-left, and at last it has to end well.
+A command is run once to its end, then killed again and again, mostly from what the last one left,
+half of the times while it writes, and at last it has to end well.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MODEL = "examples/torch_transformer.py:make"
 _QUICK = ["bench", "agents", "--quick", "--steps", "64", "--seeds", "1", "--out", "bench"]
 _CALIBRATE = ["calibrate", "--repeats", "1", "--largest", "0.01", "--processes", "1"]
 COMMANDS = {
-    "train": ["train", "vgg-19", "--cluster", "B", "--steps", "2048", "--out", "run"],
+    "train": ["train", "vgg-19", "--cluster", "B", "--steps", "8192", "--out", "run"],
     "pretrain": [
         "pretrain", "--out", "net", "--parts", "2", "--passes", "1", "--workers", "1",
     ],
@@ -40,6 +40,8 @@ COMMANDS = {
     "calibrate": [*_CALIBRATE, "--out", "machine.json"],
 }  # fmt: skip
 """Name -> what is typed after ``parenvs`` in a folder that ``prepare`` fills."""
+CHECKPOINTS = {"train": "run/checkpoint.zip", "pretrain": "net/checkpoint.pt"}
+"""Name -> what the next run goes on from."""
 
 
 def parenvs(folder, words, **options):
@@ -159,30 +161,39 @@ def again(folder, words):
 
 
 def check(name, folder, kills, seed=0):
-    """Kill a command at random times; returns how often what it had started outlived it."""
+    """Kill a command at random times.
+
+    Returns:
+        ``resumed``, the number of killed runs that began from a checkpoint, and ``outlived``, that
+        of kills which something that the command had started outlived.
+    """
     folder = Path(folder)
-    words, draw, outlived = COMMANDS[name], random.Random(f"{name} {seed}"), 0
+    words, draw = COMMANDS[name], random.Random(f"{name} {seed}")
+    found, has_ended = {"resumed": 0, "outlived": 0}, True
     prepare(name, folder)
     inputs = {path.name for path in folder.iterdir()}
     begin = time.monotonic()
     ended(folder, words)
     seconds = time.monotonic() - begin
-    for path in folder.iterdir():
-        if path.name not in inputs and draw.random() < 0.5:  # from nothing, and from a whole result
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
     for _ in range(kills):
+        if draw.random() < (0.5 if has_ended else 0.1):  # from nothing, and from a whole result
+            for path in folder.iterdir():
+                if path.name not in inputs:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        found["resumed"] += (folder / CHECKPOINTS.get(name, "none")).exists() and not has_ended
         process = parenvs(folder, again(folder, words))
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(draw.uniform(0, seconds))
+        with suppress(subprocess.TimeoutExpired):  # most of the first half is imports
+            process.wait(draw.uniform(draw.choice((0, seconds / 2)), seconds))
         process.kill()
         process.communicate()
-        outlived += not _is_over(process.pid)
+        has_ended = process.returncode == 0
+        found["outlived"] += not _is_over(process.pid)
         whole(folder)
     ended(folder, again(folder, words))
     whole(folder)
     left = [path for path in folder.rglob("*") if files._TEMPORARY.fullmatch(path.name)]
     assert not left, left
-    return outlived
+    return found
 
 
 def _is_over(group):
