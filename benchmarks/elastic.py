@@ -38,7 +38,7 @@ from benchmarks.framework import (
     progress,
     table,
 )
-from parenvs.agents.elastic.exact import hindsight, optimal
+from parenvs.agents.elastic.exact import optimal
 from parenvs.agents.elastic.rules import RULES, Given
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
 from parenvs.bench.play import batch_play, make, rate
@@ -47,6 +47,7 @@ from parenvs.shipped import data_folder
 from parenvs.tasks.elastic.course import Course
 from parenvs.tasks.elastic.load import ELASTIC_SETS, MEASURED, TRACES, elastic_rows, load_elastic
 from parenvs.tasks.elastic.movement import Degrees, move
+from parenvs.tasks.elastic.references import hindsight
 from parenvs.tasks.elastic.run import Policy, Run, follow
 from parenvs.tasks.elastic.state import State
 from parenvs.tasks.hybrid.model import HybridModel

@@ -113,7 +113,7 @@ def _policies(problem: Elastic, names: list[str]) -> list[Policy]:
 
 def _hindsight(problem: Elastic, seed: int) -> Run:
     """Return the hindsight optimum of a seed's course."""
-    from parenvs.agents.elastic.exact import hindsight
+    from parenvs.tasks.elastic.references import hindsight
 
     return hindsight(problem, problem.drawn(seed))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.elastic.exact import hindsight, optimal
+from parenvs.agents.elastic.exact import optimal
 from parenvs.agents.elastic.formats import (
     OBSERVATION,
     OWN,
@@ -40,6 +40,7 @@ from parenvs.tasks.elastic.library import EVENTS
 from parenvs.tasks.elastic.load import ELASTIC_SETS, MEASURED, TRACES, elastic_rows
 from parenvs.tasks.elastic.markov import Markov
 from parenvs.tasks.elastic.problem import Elastic
+from parenvs.tasks.elastic.references import hindsight
 from parenvs.tasks.elastic.run import PolicyReport, Run, follow, replay
 
 KIND = "elastic"
@@ -302,7 +303,7 @@ def _recorded(
 ) -> dict[str, Any]:
     """Return the runs on all problems as recorded."""
     plans = {
-        problem.name: [run.plans.tolist() for run in run_of(problem)] for problem in problems()
+        problem.name: [run.chosen.tolist() for run in run_of(problem)] for problem in problems()
     }
     return {"kind": "recorded", "seed": 0, "rule": rule, "plans": plans}
 

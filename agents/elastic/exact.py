@@ -1,10 +1,9 @@
-"""The optimal policy on a Markov chain, and the hindsight optimum of a course, both proven.
+"""The optimal policy on a Markov chain, proven.
 
 The state is the number of nodes, the plan in force, what happened to it, the intervals since its
 state was safe, and the time. On a chain the next state depends on these alone, so going back from
 the last interval (value iteration of a finite horizon) gives the best policy and its expected
-return. On a course that is known beforehand the same recursion without chance gives the most that
-any policy can earn on it.
+return.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ import numpy as np
 
 from parenvs.agents.elastic.chances import transitions
 from parenvs.errors import ParenvsError
-from parenvs.tasks.elastic.course import Course
-from parenvs.tasks.elastic.library import EVENTS, GONE
+from parenvs.tasks.elastic.library import CHECKPOINT, EVENTS, GONE
 from parenvs.tasks.elastic.markov import Markov
 from parenvs.tasks.elastic.problem import Elastic, Moment
-from parenvs.tasks.elastic.run import Run, follow
+from parenvs.tasks.elastic.references import Backup
 
 
 @dataclass
@@ -32,12 +30,14 @@ class Optimal:
         samples: expected samples of an episode.
         change: (S, EVENTS, N+1, K) int8, the best plan to change to, or to repair.
         stays: (S, N+1, K, C) bool, whether to keep a plan to which nothing happened.
+        writes: (S, N+1, K, C) bool, whether to have a checkpoint written then.
     """
 
     problem: Elastic
     samples: float
     change: np.ndarray
     stays: np.ndarray
+    writes: np.ndarray
     name: str = field(default="optimal", init=False)
 
     @property
@@ -60,7 +60,7 @@ class Optimal:
         """See ``Policy``."""
         t, nodes, plan, event, since = moment
         if event == 0 and self.stays[t, nodes, plan, since]:
-            return plan
+            return CHECKPOINT if self.writes[t, nodes, plan, since] else plan
         return int(self.change[t, event, nodes, plan])
 
 
@@ -84,14 +84,14 @@ def optimal(problem: Elastic, seen: Callable[[int, np.ndarray], None] | None = N
     max_nodes, plans, every = chain.nodes, len(library), library.costs.every
     chances = [transitions(library, chain, phase) for phase in range(len(chain.leave))]
     fits = np.array([problem.fits(n) for n in range(max_nodes + 1)])
-    backup = _Backup(problem)
+    backup = Backup(problem)
     change = np.zeros((count, EVENTS, max_nodes + 1, plans), dtype=np.int8)
-    stays = np.zeros((count, max_nodes + 1, plans, every), dtype=bool)
+    stays, writes = np.zeros((2, count, max_nodes + 1, plans, every), dtype=bool)
     after = np.zeros((max_nodes + 1, plans, every))  # expected samples to come, by what is chosen
     for t in range(count - 1, -1, -1):
         if seen is not None:
             seen(t, after)
-        keep = backup.keep + np.roll(after, -1, axis=2)
+        keep, writes[t] = backup.kept(after)
         keep[~fits] = -np.inf
         value = np.empty((EVENTS, max_nodes + 1, plans))
         for n in range(max_nodes + 1):
@@ -110,68 +110,4 @@ def optimal(problem: Elastic, seen: Callable[[int, np.ndarray], None] | None = N
         broken = np.einsum("nkem,emk->nk", chance[:, :, 1:], value[1:], optimize=True)
         gone = chance[:, :, GONE].sum(axis=2) * problem.lost_samples
         after = after + broken[:, :, None] - gone[:, :, None] * np.arange(every)
-    return Optimal(problem, float(calm[chain.start, 0, 0]), change, stays)
-
-
-class _Backup:
-    """What an interval earns, laid out for going back.
-
-    Attributes:
-        change: (EVENTS, K, K) samples of changes and repairs; those that are none cannot be chosen.
-        keep: (K, C) samples of keeping a plan, by the intervals since its state was safe.
-    """
-
-    def __init__(self, problem: Elastic) -> None:
-        plans, every = len(problem.library), problem.library.costs.every
-        self.change = problem.earned.copy()
-        own = np.arange(1, plans)
-        self.change[0, own, own] = -np.inf  # to keep a plan is no change
-        unchanged = np.diagonal(problem.earned[0])[:, None]
-        written = np.array([problem.saves(since) for since in range(every)])
-        self.keep = unchanged - written * problem.saved[:, None]
-
-
-def hindsight(problem: Elastic, course: Course) -> Run:
-    """Return the most that can be earned on a course that is known beforehand.
-
-    No policy earns more on it. Ties go to the plan in force.
-    """
-    library, count = problem.library, problem.intervals
-    plans, every = len(library), library.costs.every
-    backup, rows = _Backup(problem), np.arange(plans)
-    change = np.zeros((count, plans), dtype=np.int8)
-    stays = np.zeros((count, plans, every), dtype=bool)
-    after = np.zeros((plans, every))
-    for t in range(count - 1, -1, -1):
-        fits = problem.fits(int(course.nodes[t]))
-        event = problem.events(course.lost[t])
-        options = backup.change[event, rows] + np.where(fits, after[:, 0], -np.inf)
-        change[t] = options.argmax(axis=1)
-        moved = options[rows, change[t]][:, None]
-        lost = np.where(event == GONE, problem.lost_samples, 0.0)
-        moved = moved - lost[:, None] * np.arange(every)
-        keep = backup.keep + np.roll(after, -1, axis=1)
-        keep[~fits | (event > 0)] = -np.inf
-        keep[0] = -np.inf
-        stays[t] = keep >= moved
-        after = np.maximum(keep, moved)
-    return follow(problem, course, _Known(change, stays))
-
-
-class _Known:
-    """Follows what was worked out for a course."""
-
-    name = "hindsight"
-
-    def __init__(self, change: np.ndarray, stays: np.ndarray) -> None:
-        self.change, self.stays = change, stays
-
-    def start(self, problem: Elastic) -> None:
-        """See ``Policy``."""
-
-    def choose(self, moment: Moment, joined: int, left: int) -> int:
-        """See ``Policy``."""
-        t, _, plan, event, since = moment
-        if event == 0 and self.stays[t, plan, since]:
-            return plan
-        return int(self.change[t, plan])
+    return Optimal(problem, float(calm[chain.start, 0, 0]), change, stays, writes)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from parenvs.agents.elastic.exact import hindsight, optimal
+from parenvs.agents.elastic.exact import optimal
 from parenvs.agents.elastic.rules import RULES
 from parenvs.core.answer import Answer
 from parenvs.core.request import Request
 from parenvs.tasks.elastic.problem import Elastic
+from parenvs.tasks.elastic.references import hindsight
 from parenvs.tasks.elastic.run import Policy, Run, follow
 
 
@@ -56,7 +57,7 @@ def _followed(request: ElasticRequest, policy: Policy, notes: tuple[str, ...] = 
 
 
 def _answer(request: ElasticRequest, run: Run, **proof: Any) -> Answer:
-    plan = request.problem.plan(run.plans, request.seed, run.policy)
+    plan = request.problem.plan(run.chosen, request.seed, run.policy)
     return Answer(
         problem=request.problem, plan=plan, cost=run.cost, evaluations=len(run.plans), **proof
     )

@@ -71,7 +71,7 @@ def followed(rule: Rule, problem: Elastic, seed: int) -> Plans:
     """Return what a rule chooses on the courses of a problem."""
     policy = RULES[rule.name]
     courses = [problem.drawn(number) for number in seeds(problem, seed)]
-    return [follow(problem, course, policy()).plans.tolist() for course in courses]
+    return [follow(problem, course, policy()).chosen.tolist() for course in courses]
 
 
 def together(

@@ -1,6 +1,6 @@
 """What hindsight would still earn, for many courses at once: what regrets are measured from.
 
-It is the recursion of ``parenvs.agents.elastic.exact.hindsight``, in float32 over a batch of
+It is the recursion of ``parenvs.tasks.elastic.references.hindsight``, in float32 over a batch of
 courses, with the tables of the environment.
 """
 

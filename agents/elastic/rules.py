@@ -10,6 +10,7 @@ from parenvs.agents.elastic.chances import plan_chances
 from parenvs.tasks.elastic.library import GONE
 from parenvs.tasks.elastic.movement import Degrees
 from parenvs.tasks.elastic.problem import Elastic, Moment
+from parenvs.tasks.elastic.references import Fastest
 from parenvs.tasks.elastic.run import Policy
 
 FASTER = 1.1
@@ -18,28 +19,6 @@ AHEAD = 12
 """Intervals that ``LookAhead`` looks ahead, as Parcae does (section 10 of its paper: minutes)."""
 WINDOW = 60
 """Intervals over which ``LookAhead`` counts departures and joins."""
-
-
-class Fastest:
-    """The fastest plan that fits, whatever the change costs; among equals that with most spares."""
-
-    name = "fastest"
-
-    def start(self, problem: Elastic) -> None:
-        """See ``Policy``."""
-        self.problem = problem
-        library = problem.library
-        self.rank = library.rate * (1.0 + 1e-9 * library.spares)
-
-    def choose(self, moment: Moment, joined: int, left: int) -> int:
-        """See ``Policy``."""
-        return self._best(self.problem.fits(moment.nodes), moment)
-
-    def _best(self, allowed: np.ndarray, moment: Moment) -> int:
-        """Return the best of some plans, the one in force among equals."""
-        best = int(np.where(allowed, self.rank, -1.0).argmax())
-        old = moment.plan
-        return old if allowed[old] and self.rank[old] >= self.rank[best] else best
 
 
 class Myopic(Fastest):
@@ -53,7 +32,7 @@ class Myopic(Fastest):
         earned = self.problem.earned[moment.event, moment.plan]
         best = int(np.where(fits, earned, -np.inf).argmax())
         if best == 0 or earned[best] <= 0:  # a start pays later
-            return self._best(fits, moment)
+            return self.best_of(fits, moment)
         return best
 
 
@@ -76,14 +55,14 @@ class KeepDegrees(Fastest):
         fits = self.problem.fits(moment.nodes)
         plans = self.problem.library.candidates
         if self.mine is None:
-            first = self._best(fits, moment)
+            first = self.best_of(fits, moment)
             if first == 0:
                 return 0
             ours = plans[first - 1].degrees
             self.mine = np.array(
                 [True, *((p.degrees.tensor, p.degrees.pipeline) == ours[:2] for p in plans)]
             )
-        return self._best(fits & self.mine, moment)
+        return self.best_of(fits & self.mine, moment)
 
 
 class Hysteresis(Fastest):
@@ -94,7 +73,7 @@ class Hysteresis(Fastest):
     def choose(self, moment: Moment, joined: int, left: int) -> int:
         """See ``Policy``."""
         fits, rate = self.problem.fits(moment.nodes), self.problem.library.rate
-        best = self._best(fits, moment)
+        best = self.best_of(fits, moment)
         if fits[moment.plan] and rate[best] <= FASTER * rate[moment.plan]:
             return moment.plan
         return best

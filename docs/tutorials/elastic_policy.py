@@ -9,9 +9,9 @@ import gymnasium as gym
 import numpy as np
 
 import parenvs  # noqa: F401 (registers the environments)
-from parenvs.agents.elastic.exact import hindsight
 from parenvs.agents.elastic.rules import Fastest, Hysteresis
 from parenvs.tasks.elastic.load import load_elastic
+from parenvs.tasks.elastic.references import hindsight
 from parenvs.tasks.elastic.run import follow
 
 STEPS = 50_000

@@ -1,5 +1,7 @@
 """The optimal policy against brute force, the hindsight optimum against every policy."""
 
+from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from itertools import combinations, product
 
@@ -8,13 +10,15 @@ import numpy as np
 import pytest
 
 from parenvs.agents.elastic.chances import intact, transitions
-from parenvs.agents.elastic.exact import hindsight, optimal
+from parenvs.agents.elastic.exact import optimal
 from parenvs.agents.elastic.rules import RULES, Given
 from parenvs.errors import ParenvsError
-from parenvs.tasks.elastic.course import Course
+from parenvs.tasks.elastic.course import Course, Recorded
+from parenvs.tasks.elastic.library import CHECKPOINT
 from parenvs.tasks.elastic.load import load_trace
 from parenvs.tasks.elastic.movement import Degrees
 from parenvs.tasks.elastic.problem import Moment
+from parenvs.tasks.elastic.references import hindsight
 from parenvs.tasks.elastic.run import follow, replay
 
 
@@ -40,7 +44,8 @@ def expected(problem):
         if moment.interval == problem.intervals:
             return 0.0
         found = []
-        for plan in np.flatnonzero(problem.fits(moment.nodes)).tolist():
+        plans = np.flatnonzero(problem.fits(moment.nodes)).tolist()
+        for plan in [*plans, CHECKPOINT] if problem.may_save(moment) else plans:
             total = problem.samples(moment, plan)
             if moment.interval + 1 < problem.intervals:
                 for chance, nodes, lost in happenings(moment.nodes, moment.interval + 1):
@@ -55,9 +60,12 @@ def expected(problem):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("name", "intervals"), [("calm", 5), ("bulk", 4), ("day", 4)])
-def test_exact__optimal_is_that_of_brute_force(name, intervals):
-    problem = toys.problem(name, intervals)
+@pytest.mark.parametrize(
+    ("name", "intervals", "checkpoints"),
+    [("calm", 5, False), ("bulk", 4, False), ("day", 4, False), ("bulk", 4, True)],
+)
+def test_exact__optimal_is_that_of_brute_force(name, intervals, checkpoints):
+    problem = toys.problem(name, intervals, checkpoints)
     assert optimal(problem).samples == pytest.approx(expected(problem), rel=1e-9)
 
 
@@ -93,13 +101,43 @@ def test_exact__hindsight_is_not_beaten(seed):
     assert max(run.total for run in runs) <= bound + 1e-9
 
 
+def all_totals(problem, course):
+    """What every sequence of choices earns."""
+    more = [CHECKPOINT] if problem.checkpoints else []
+    choices = [[*np.flatnonzero(problem.fits(int(n))).tolist(), *more] for n in course.nodes]
+    for row in product(*choices):
+        with suppress(ValueError):  # no whole plan to write a checkpoint of
+            yield replay(problem, course, row)
+
+
 def test_exact__hindsight_is_that_of_all_plans():
-    problem = toys.problem("bulk", 4)
-    for seed in range(4):
-        course = problem.drawn(seed)
-        choices = [np.flatnonzero(problem.fits(int(n))).tolist() for n in course.nodes]
-        best = max(replay(problem, course, row).total for row in product(*choices))
-        assert hindsight(problem, course).total == pytest.approx(best, rel=1e-12)
+    """Also with checkpoints by choice; one before all nodes leave is worth its seconds."""
+    gone = np.array([0, 0, 0, 7], dtype=np.uint64)
+    course = Course.of_bits(3, np.array([0, 0, 0, 3]), gone, 3)
+    assert (course.bits() == gone).all()
+    for checkpoints in (False, True):
+        chain = toys.problem("bulk", 4, checkpoints)
+        leaving = replace(chain, source=Recorded("leaving", course))
+        for problem, seed in ((chain, 0), (chain, 1), (leaving, 0)):
+            run = hindsight(problem, problem.drawn(seed))
+            best = max(other.total for other in all_totals(problem, problem.drawn(seed)))
+            assert run.total == pytest.approx(best, rel=1e-12)
+            assert problem.report(problem.plan(run.chosen, seed)).total == run.total
+        assert run.saved.tolist() == [False, False, checkpoints, False]
+
+
+def test_exact__a_checkpoint_needs_a_plan_that_is_kept():
+    problem = toys.problem("bulk", 4, True)
+    course = problem.drawn(0)
+    with pytest.raises(ValueError, match="interval 0: there is no whole plan"):
+        replay(problem, course, [CHECKPOINT])
+    with pytest.raises(ValueError, match="interval 1: there is no whole plan"):
+        replay(replace(problem, checkpoints=False), course, [1, CHECKPOINT])
+    plan = problem.plan(hindsight(problem, course).plans)
+    for saved, words in (((0,), "saved: interval 0 keeps no plan"), ((9,), "no interval 9")):
+        report = problem.report(replace(plan, saved=saved))
+        assert not report.legal
+        assert words in report.reasons[0]
 
 
 def test_exact__chances_are_those_of_all_sets():

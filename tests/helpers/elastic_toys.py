@@ -39,7 +39,8 @@ CHAINS = {
 }
 
 
-def problem(name="calm", intervals=5):
+def problem(name="calm", intervals=5, checkpoints=False):
     """A problem on one of ``CHAINS``."""
     chain = CHAINS[name]
-    return Elastic(library(chain.nodes > 3), chain, 60.0, intervals, f"toy/{name}")
+    plans = library(chain.nodes > 3)
+    return Elastic(plans, chain, 60.0, intervals, f"toy/{name}", checkpoints)

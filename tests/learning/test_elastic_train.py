@@ -10,7 +10,6 @@ import torch
 from gymnasium.vector import AutoresetMode
 from sb3_contrib.common.recurrent.type_aliases import RNNStates
 
-from parenvs.agents.elastic.exact import hindsight
 from parenvs.agents.elastic.policies import (
     MASK,
     REMEMBERED,
@@ -25,6 +24,7 @@ from parenvs.agents.learning.elastic.train import returns as played
 from parenvs.errors import ParenvsError
 from parenvs.tasks.elastic.course import Course
 from parenvs.tasks.elastic.game import ElasticPlanEnv, ElasticPlanVectorEnv
+from parenvs.tasks.elastic.references import hindsight
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,8 @@ from parenvs.tasks.hybrid.uniform import Uniform
 
 MAX_PLANS = 64
 """Most candidates, that of waiting among them."""
+CHECKPOINT = MAX_PLANS
+"""Stands for a plan: keep the one in force, and write a checkpoint at the end of the interval."""
 MAX_DEGREES = 46
 """Most different degrees; the other candidates are the best of them with spares."""
 MAX_SPARES = 2

@@ -27,6 +27,7 @@ class ElasticPlan(Plan):
             ``WAIT`` for an interval that waits.
         seed: of the course; of a trace whose nodes are named it changes nothing.
         policy: who chose.
+        saved: intervals at whose end the policy had a checkpoint written.
     """
 
     instance: Text
@@ -34,6 +35,7 @@ class ElasticPlan(Plan):
     chosen: tuple[_Degrees | None, ...]
     seed: Index = 0
     policy: str = ""
+    saved: tuple[Index, ...] = ()
 
     task: ClassVar[str] = "elastic"
     settings: ClassVar[tuple[str, ...]] = ("fingerprint", "seed")
@@ -41,4 +43,7 @@ class ElasticPlan(Plan):
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first."""
         chosen = [WAIT if plan is None else list(plan) for plan in self.chosen]
-        return {**self._head(), "seed": self.seed, "policy": self.policy, "chosen": chosen}
+        saved = {"saved": list(self.saved)} if self.saved else {}
+        return {
+            **self._head(), "seed": self.seed, "policy": self.policy, "chosen": chosen, **saved
+        }  # fmt: skip

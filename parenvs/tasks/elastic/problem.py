@@ -5,7 +5,8 @@ interval's samples follow: its seconds without those of the change, times the sa
 the plan; if a part of the state was lost, less the samples since the last checkpoint. A change that
 takes longer than the interval is charged to it in full, so an interval can earn less than nothing.
 Then nodes leave and come. Every change leaves the state safe (it lies outside of the job
-meanwhile), and so does the checkpoint at the end of each ``every``-th interval without one.
+meanwhile), and so does the checkpoint at the end of each ``every``-th interval without one. Where
+``checkpoints`` is set, a policy may have one written at the end of any interval, too.
 
 Everything that a choice earns depends on the plan in force, what happened to it, the intervals
 since its state was safe, and the plan chosen: these, the number of nodes and the time are the
@@ -24,8 +25,8 @@ import numpy as np
 
 from parenvs.core.task import late
 from parenvs.errors import InfeasibleError, ParenvsError, shown
-from parenvs.tasks.elastic.course import Course
-from parenvs.tasks.elastic.library import GONE, Library, happened
+from parenvs.tasks.elastic.course import Course, Recorded
+from parenvs.tasks.elastic.library import CHECKPOINT, GONE, Library, happened
 from parenvs.tasks.elastic.markov import Markov, courses
 from parenvs.tasks.elastic.plan import WAIT, ElasticPlan
 from parenvs.tasks.elastic.trace import MAX_INTERVALS, Trace
@@ -60,10 +61,12 @@ class Elastic:
 
     Attributes:
         library: its candidate plans.
-        source: the trace, or the chain, that says which nodes there are.
+        source: the trace, the chain, or the recorded course that says which nodes there are.
         seconds: length of an interval.
         intervals: S, of an episode; of a trace, all that it has (0).
         name: of the problem.
+        checkpoints: whether a policy may choose ``CHECKPOINT``: to keep the plan in force, and have
+            a checkpoint written at the end of the interval.
 
     Raises:
         ParenvsError: the interval or their number is impossible.
@@ -72,26 +75,28 @@ class Elastic:
 
     task: ClassVar[str] = "elastic"
     library: Library
-    source: Trace | Markov
+    source: Trace | Markov | Recorded
     seconds: float = SECONDS
     intervals: int = 0
     name: str = ""
+    checkpoints: bool = False
 
     def __post_init__(self) -> None:
         """Fill in defaults and raise errors for what cannot be."""
         seconds, source = self.seconds, self.source
         if not (isinstance(seconds, (int, float)) and 1.0 <= seconds <= 86400.0):
             raise ParenvsError(f"interval must be from 1 to 86,400 s, not {shown(seconds)}")
-        whole = source.intervals(seconds) if isinstance(source, Trace) else INTERVALS
+        is_chain = isinstance(source, Markov)
+        whole = INTERVALS if isinstance(source, Markov) else source.intervals(seconds)
         count = self.intervals or whole
-        max_intervals = whole if isinstance(source, Trace) else MAX_INTERVALS
+        max_intervals = MAX_INTERVALS if is_chain else whole
         if type(count) is not int or not 1 <= count <= max_intervals:
             raise ParenvsError(
                 f"intervals must be a whole number from 1 to {max_intervals:,}, not {shown(count)}"
             )
         object.__setattr__(self, "intervals", count)
         if not self.name:
-            named = source.name if isinstance(source, Trace) else "markov"
+            named = "markov" if isinstance(source, Markov) else source.name
             object.__setattr__(self, "name", f"{self.library.name}/{named}")
         if int(self.library.needed[1:].min()) > self.nodes:
             raise InfeasibleError(
@@ -107,7 +112,7 @@ class Elastic:
     @property
     def nodes(self) -> int:
         """N, nodes at most."""
-        return self.source.most if isinstance(self.source, Trace) else self.source.nodes
+        return self.source.nodes if isinstance(self.source, Markov) else self.source.most
 
     @property
     def is_random(self) -> bool:
@@ -146,13 +151,15 @@ class Elastic:
         Of a Markov chain it is the expected number, so that rewards depend on the state alone.
         """
         source = self.source
-        if isinstance(source, Trace):
+        if not isinstance(source, Markov):
             return float(self.best[self._counts()].sum()) or 1.0
         return float((source.distribution(self.intervals) @ self.best).sum()) or 1.0
 
     def samples(self, moment: Moment, plan: int) -> float:
-        """Return the samples of an interval for which a plan is chosen."""
+        """Return the samples of an interval for which a plan, or ``CHECKPOINT``, is chosen."""
         _, _, old, event, since = moment
+        if plan == CHECKPOINT:
+            return float(self.earned[0, old, old] - self.saved[old])
         if plan == old and event == 0:
             save = self.saves(since)
             return float(self.earned[0, old, old] - save * self.saved[old])
@@ -166,6 +173,15 @@ class Elastic:
     def fits(self, nodes: int) -> np.ndarray:
         """(K,) bool, plans that so many nodes are enough for."""
         return np.asarray(self.library.needed <= nodes)
+
+    def may_save(self, moment: Moment) -> bool:
+        """Return whether ``CHECKPOINT`` can be chosen: a plan is whole, and its nodes are there."""
+        return (
+            self.checkpoints
+            and moment.plan > 0
+            and moment.event == 0
+            and int(self.library.needed[moment.plan]) <= moment.nodes
+        )
 
     def events(self, lost: np.ndarray) -> np.ndarray:
         """Return what happens to each plan, (K,) int64.
@@ -184,8 +200,9 @@ class Elastic:
         return result
 
     def after(self, moment: Moment, plan: int, course: Course) -> Moment:
-        """Return the moment after a choice."""
+        """Return the moment after a choice, ``CHECKPOINT`` among them."""
         stays = plan == moment.plan != 0 and moment.event == 0
+        plan = moment.plan if plan == CHECKPOINT else plan
         since = (moment.since + 1) % self.library.costs.every if stays else 0
         t = moment.interval + 1
         return Moment(t, int(course.nodes[t]), plan, int(self.events(course.lost[t])[plan]), since)
@@ -206,18 +223,18 @@ class Elastic:
         """Make the plan of candidates chosen on the course of a seed.
 
         Args:
-            chosen: (S,) numbers of the plans, 0 to wait.
+            chosen: (S,) numbers of the plans, 0 to wait; ``CHECKPOINT`` keeps the one before.
             seed: of the course.
             policy: who chose.
         """
         degrees = [WAIT, *((*plan.degrees, plan.spares) for plan in self.library.candidates)]
-        return ElasticPlan(
-            self.instance,
-            self.fingerprint,
-            tuple(degrees[number] for number in np.asarray(chosen).tolist()),
-            seed,
-            policy,
-        )
+        kept: list[Any] = []
+        saved = []
+        for interval, number in enumerate(np.asarray(chosen).tolist()):
+            if number == CHECKPOINT:
+                saved.append(interval)
+            kept.append(kept[-1] if number == CHECKPOINT else degrees[number])
+        return ElasticPlan(self.instance, self.fingerprint, tuple(kept), seed, policy, tuple(saved))
 
     def report(self, plan: ElasticPlan) -> Any:
         """Judge a plan on the course of its seed, and return a ``Run``."""
@@ -244,6 +261,6 @@ class Elastic:
 
     def _counts(self) -> np.ndarray:
         """Return the number of nodes in each interval of a trace."""
-        assert isinstance(self.source, Trace)
+        assert not isinstance(self.source, Markov)
         zeros = np.zeros((self.source.intervals(self.seconds), self.nodes))
         return self.course(zeros).nodes

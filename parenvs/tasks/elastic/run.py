@@ -14,7 +14,7 @@ import numpy as np
 from parenvs.core.report import Bounded, Report
 from parenvs.files import write_text
 from parenvs.tasks.elastic.course import Course
-from parenvs.tasks.elastic.library import GONE, READY
+from parenvs.tasks.elastic.library import CHECKPOINT, GONE, READY
 from parenvs.tasks.elastic.plan import WAIT, ElasticPlan
 from parenvs.tasks.elastic.problem import Elastic, Moment
 
@@ -28,7 +28,7 @@ class Policy(Protocol):
         """Begin an episode."""
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
-        """Return the number of the plan for an interval.
+        """Return the number of the plan for an interval, or ``CHECKPOINT``.
 
         Args:
             moment: the state.
@@ -45,10 +45,11 @@ class Run(Report):
     Attributes:
         problem: the problem.
         course: the course.
-        plans: (T,) plans chosen, T of at most S intervals.
+        plans: (T,) plans in force, T of at most S intervals.
         events: (T,) what had happened to the plan before.
         samples: (T,) of each interval.
         seconds: (T,) of the change in it.
+        saved: (T,) bool, intervals at whose end the policy had a checkpoint written.
         policy: who chose.
         plan: the plan that was judged; None if a policy chose.
         reasons: a sentence for every rule that the plan breaks; empty if it is legal.
@@ -62,9 +63,15 @@ class Run(Report):
     events: np.ndarray
     samples: np.ndarray
     seconds: np.ndarray
+    saved: np.ndarray
     policy: str = ""
     plan: ElasticPlan | None = None
     reasons: tuple[str, ...] = ()
+
+    @property
+    def chosen(self) -> np.ndarray:
+        """(T,) what was chosen: plans, and ``CHECKPOINT``."""
+        return np.where(self.saved, CHECKPOINT, self.plans)
 
     @property
     def cost(self) -> float:
@@ -178,8 +185,11 @@ def replay(problem: Elastic, course: Course, plans: Any, policy: str = "") -> Ru
 def judged(problem: Elastic, plan: ElasticPlan) -> Run:
     """Judge a plan: replay it on the course of its seed.
 
-    The run ends before the first interval whose choice breaks a rule.
+    The run ends before the first interval whose choice breaks a rule. A plan that has checkpoints
+    written is judged as one of a problem that allows it.
     """
+    if plan.saved and not problem.checkpoints:
+        problem = replace(problem, checkpoints=True)
     course, library, reasons = problem.drawn(plan.seed), problem.library, []
     if plan.fingerprint != problem.fingerprint:
         reasons.append(
@@ -192,6 +202,7 @@ def judged(problem: Elastic, plan: ElasticPlan) -> Run:
     number: dict[Any, int] = {(*plan.degrees, plan.spares): k for k, plan in candidates}
     number[WAIT] = 0
     good: list[int] = []
+    saved = set(plan.saved)
     for t, choice in enumerate(plan.chosen[: problem.intervals]):
         words = f"chosen: interval {t}: {choice and list(choice)}"
         if choice not in number:
@@ -202,6 +213,16 @@ def judged(problem: Elastic, plan: ElasticPlan) -> Run:
             reasons.append(f"{words} takes {needed} nodes, there are {nodes}")
             break
         good.append(number[choice])
+    last = max(saved, default=-1)
+    if last >= problem.intervals:
+        reasons.append(f"saved: there is no interval {last}")
+    events = replay(problem, course, good).events
+    for t in sorted(saved & set(range(len(good)))):
+        if t == 0 or not good[t] == good[t - 1] != 0 or events[t]:
+            reasons.append(f"saved: interval {t} keeps no plan, so it writes no checkpoint")
+            good = good[:t]
+            break
+    good = [CHECKPOINT if t in saved else plan for t, plan in enumerate(good)]
     run = replay(problem, course, good, plan.policy)
     return replace(run, plan=plan, reasons=tuple(reasons))
 
@@ -211,15 +232,21 @@ def _played(problem: Elastic, course: Course, count: int, choose: Any, name: str
     seconds, _ = problem.library.tables
     plans, events = np.zeros((2, count), dtype=np.int64)
     samples, spent = np.zeros((2, count))
+    saved = np.zeros(count, dtype=np.bool_)
     moment = Moment(0, int(course.nodes[0]))
     for t in range(count):
         plan = int(choose(moment, int(course.joined[t]), int(course.left[t])))
-        if not 0 <= plan < len(problem.library) or problem.library.needed[plan] > moment.nodes:
+        if plan == CHECKPOINT:
+            if not problem.may_save(moment):
+                raise ValueError(f"interval {t}: there is no whole plan to write a checkpoint of")
+        elif not 0 <= plan < len(problem.library) or problem.library.needed[plan] > moment.nodes:
             raise ValueError(f"interval {t}: plan {plan} does not fit {moment.nodes} nodes")
-        plans[t], events[t] = plan, moment.event
         samples[t] = problem.samples(moment, plan)
-        stays = plan == moment.plan and moment.event == 0
-        spent[t] = 0.0 if stays or plan == 0 else seconds[moment.event, moment.plan, plan]
+        saved[t] = plan == CHECKPOINT
+        kept = moment.plan if saved[t] else plan
+        plans[t], events[t] = kept, moment.event
+        stays = kept == moment.plan and moment.event == 0
+        spent[t] = 0.0 if stays or kept == 0 else seconds[moment.event, moment.plan, kept]
         if t + 1 < problem.intervals:
             moment = problem.after(moment, plan, course)
-    return Run(problem, course, plans, events, samples, spent, name)
+    return Run(problem, course, plans, events, samples, spent, saved, name)
