@@ -1,54 +1,12 @@
-"""How likely it is what happens to a plan and to the number of nodes, exactly."""
+"""How likely it is what happens to a plan together with the number of nodes, exactly."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-from math import comb
-
 import numpy as np
 
-from parenvs.tasks.elastic.library import EVENTS, GONE, LOST, READY, Library
+from parenvs.tasks.elastic.chances import plan_chances
+from parenvs.tasks.elastic.library import EVENTS, Library
 from parenvs.tasks.elastic.markov import Markov, binomial
-
-
-@lru_cache(maxsize=4096)
-def intact(groups: int, replicas: int) -> tuple[float, ...]:
-    """Return the probability that a replica of every part is left, by the number of nodes lost.
-
-    All sets of lost nodes are equally likely: those that leave a replica in each group are counted
-    by the coefficients of ((1 + x)^R - x^R)^G.
-    """
-    one = np.array([float(comb(replicas, i)) for i in range(replicas)] + [0.0])
-    sets = np.ones(1)
-    for _ in range(groups):
-        sets = np.convolve(sets, one)
-    nodes = groups * replicas
-    return tuple(float(sets[a]) / comb(nodes, a) for a in range(nodes + 1))
-
-
-@lru_cache(maxsize=65536)
-def plan_chances(used: int, spares: int, replicas: int, leave: float) -> np.ndarray:
-    """Return the probabilities of what happens to a plan, (EVENTS, used + spares + 1).
-
-    The second axis is the number of its nodes that leave, spares included.
-
-    Args:
-        used: nodes that train.
-        spares: nodes that are kept as spares.
-        replicas: nodes that hold the same part of the state.
-        leave: probability that a node leaves.
-    """
-    result = np.zeros((EVENTS, used + spares + 1))
-    mine = binomial(used, leave)
-    others = binomial(spares, leave)
-    whole = intact(used // replicas, replicas) if used else (1.0,)
-    for a, likely in enumerate(mine.tolist()):
-        for b, also in enumerate(others.tolist()):
-            chance = likely * also
-            event = 0 if a == 0 else READY + a if a + b <= spares else min(a, LOST)
-            result[event, a + b] += chance * whole[a]
-            result[GONE, a + b] += chance * (1.0 - whole[a])
-    return result
 
 
 def transitions(library: Library, chain: Markov, phase: int) -> np.ndarray:

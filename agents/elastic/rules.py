@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from parenvs.agents.elastic.chances import plan_chances
+from parenvs.tasks.elastic.chances import plan_chances
 from parenvs.tasks.elastic.library import GONE
 from parenvs.tasks.elastic.movement import Degrees
 from parenvs.tasks.elastic.problem import Elastic, Moment
@@ -84,7 +84,7 @@ class LookAhead:
 
     The number of nodes is predicted from the departures and joins of the last hour: it keeps to
     their mean trend. Within it, what preemptions cost each plan is an expectation, which Parcae
-    samples and here is exact (``parenvs.agents.elastic.chances``). The first plan of the best
+    samples and here is exact (``parenvs.tasks.elastic.chances``). The first plan of the best
     sequence is chosen. Parcae predicts by ARIMA and has no spares. See NSDI 2024, sections 5 and 6.
 
     Args:

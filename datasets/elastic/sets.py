@@ -15,18 +15,26 @@ from pathlib import Path
 
 import numpy as np
 
-from parenvs.core.sets import SetKind, unit
+from parenvs.core.answer import Answer
+from parenvs.core.sets import OPTIMUM, Reference, SetKind, unit
+from parenvs.datasets.elastic.drawing import NODES
 from parenvs.datasets.set_commands import command_line, write_files
 from parenvs.tasks.elastic.files import Row, save_set
-from parenvs.tasks.elastic.load import ELASTIC_SETS, MEASURED, elastic_rows, load_elastic
+from parenvs.tasks.elastic.load import (
+    ELASTIC_SETS,
+    MEASURED,
+    WINDOWS,
+    elastic_rows,
+    load_elastic,
+    windows,
+)
 from parenvs.tasks.elastic.markov import FAMILIES, draw_markov
 from parenvs.tasks.elastic.problem import INTERVALS
+from parenvs.tasks.elastic.references import known_of
 
 MODULE = "parenvs.datasets.elastic.sets"
 SEED = 2024
 """Seed of the shipped sets."""
-NODES = 32
-"""Nodes at most; as many as the measured steps go."""
 COUNTS = dict(zip(ELASTIC_SETS, (16, 2, 4), strict=True))
 """Shipped set -> problems of each family and model."""
 
@@ -57,8 +65,18 @@ def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
 def set_kind(name: str) -> SetKind:
     """Return what evaluations know of a set of elastic problems; see ``SetKind``.
 
-    An episode is worth the share of the ideal of its very course.
+    An episode on a chain is worth the share of the ideal of its very course, one on a window of a
+    trace that of hindsight.
     """
+    if name == WINDOWS:
+        return SetKind(
+            "ElasticPlan-v1",
+            lambda name: [f"{name}/{member}" for member in windows()],
+            load_elastic,
+            lambda name: Reference(1.0, 1.0, OPTIMUM),
+            worth=lambda info: info["best_known"] / info["cost"],
+            answered=_of_hindsight,
+        )
     return SetKind(
         "ElasticPlan-v0",
         lambda name: [f"{name}/{member}" for member in elastic_rows(name)],
@@ -67,6 +85,11 @@ def set_kind(name: str) -> SetKind:
         worth=lambda info: info["share"],
         answered=lambda answer: float(answer.report.share),
     )
+
+
+def _of_hindsight(answer: Answer) -> float:
+    problem = answer.problem
+    return float(answer.report.total / known_of(problem, problem.drawn(answer.plan.seed)).best)
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

@@ -9,10 +9,11 @@ import elastic_toys as toys
 import numpy as np
 import pytest
 
-from parenvs.agents.elastic.chances import intact, transitions
+from parenvs.agents.elastic.chances import transitions
 from parenvs.agents.elastic.exact import optimal
 from parenvs.agents.elastic.rules import RULES, Given
 from parenvs.errors import ParenvsError
+from parenvs.tasks.elastic.chances import intact
 from parenvs.tasks.elastic.course import Course, Recorded
 from parenvs.tasks.elastic.library import CHECKPOINT
 from parenvs.tasks.elastic.load import load_trace

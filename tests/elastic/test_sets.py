@@ -1,8 +1,26 @@
 """The sets of chains are what their maker draws."""
 
+import numpy as np
+import pytest
+from cases import each
+
+from parenvs.datasets.elastic import named
 from parenvs.datasets.elastic import sets as elastic_sets
+from parenvs.datasets.elastic.drawing import FAMILIES as DRAWN
+from parenvs.datasets.elastic.drawing import draw_course
+from parenvs.errors import ParenvsError
 from parenvs.shipped import data_folder
-from parenvs.tasks.elastic.load import ELASTIC_SETS, elastic_rows
+from parenvs.tasks.elastic.load import (
+    ELASTIC_SETS,
+    MEASURED,
+    STRIDE,
+    TRACES,
+    WINDOW,
+    elastic_rows,
+    load_elastic,
+    window,
+    windows,
+)
 from parenvs.tasks.elastic.markov import FAMILIES
 
 
@@ -17,3 +35,55 @@ def test_elastic_sets__are_those_of_the_command(tmp_path, capsys):
     assert len(set(chains)) == len(chains)  # none is trained on and tested
     assert elastic_sets.main(["elastic-tes"]) == 2
     assert "no set 'elastic-tes'" in capsys.readouterr().err
+
+
+@pytest.mark.thorough
+@each("family", DRAWN)
+def test_banks__are_the_numbered_courses(family):
+    kept = named.bank(family)
+    assert len(kept) == len(kept.arrays["gone"]) == named.COUNT
+    for number in (0, len(kept) - 1):
+        row = kept.row(number)
+        assert all(np.array_equal(kept[number][key], row[key]) for key in row)
+    shares = kept.arrays["fastest"] / kept.arrays["hindsight"]
+    assert 0.5 < shares.mean() < 1 and shares.max() <= 1
+
+
+def test_banks__bad_arguments(capsys):
+    assert named.main(["gon"]) == 2
+    assert "no bank 'gon'" in capsys.readouterr().err
+    with pytest.raises(ParenvsError, match="unknown family 'gon'"):
+        draw_course(np.random.default_rng(0), "gon")
+
+
+@each("family", DRAWN)
+def test_draw_course__is_a_course(family):
+    for seed in range(3):
+        course = draw_course(np.random.default_rng(seed), family, 20, 90)
+        now = course.nodes.astype(int)
+        assert (np.diff(now) == course.joined[1:] - course.left[1:]).all()
+        assert (now >= 0).all() and (now <= 20).all()
+        assert (course.lost[:, -1] == course.left).all()
+        assert (np.diff(course.lost, axis=1) >= 0).all()
+        beyond = np.arange(21) >= np.concatenate([[0], now[:-1]])[:, None]
+        assert (course.lost[beyond] == course.left.repeat(21).reshape(-1, 21)[beyond]).all()
+    if family == "gone":
+        assert (now == 0).any()
+
+
+def test_windows__are_those_of_the_traces():
+    known = windows()
+    assert len(known) == 314
+    for trace in TRACES:
+        whole = load_elastic(trace).drawn(0)
+        for model in MEASURED:
+            starts = [first for t, m, first in known.values() if (t, m) == (trace, model)]
+            assert set(np.diff(starts)) == {STRIDE} and whole.nodes[starts[0]] > 0
+            assert len(whole) - STRIDE < starts[-1] + WINDOW <= len(whole)
+        problem = window(f"{trace}-{MEASURED[0]}-003")
+        first = known[f"{trace}-{MEASURED[0]}-003"][2]
+        course = problem.course()
+        assert (course.nodes == whole.nodes[first : first + WINDOW]).all()
+        assert (course.lost[1:] == whole.lost[first + 1 : first + WINDOW]).all()
+        assert course.joined[0] == course.nodes[0] and not course.left[0]
+        assert problem.checkpoints and not problem.is_random

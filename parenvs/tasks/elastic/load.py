@@ -15,6 +15,7 @@ from parenvs.core.task import given, refuse_settings
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.instances import text_of
 from parenvs.shipped import data_folder
+from parenvs.tasks.elastic.course import Course, Recorded
 from parenvs.tasks.elastic.files import Row, read_set
 from parenvs.tasks.elastic.library import Library
 from parenvs.tasks.elastic.plan import ElasticPlan
@@ -27,12 +28,14 @@ from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shipped import load_shape, shapes
 
-ELASTIC_SETS = TASK.sets
-"""Shipped sets of problems of ``ElasticPlan-v0``; ``SET/NAME`` is one of a set."""
+*ELASTIC_SETS, WINDOWS = TASK.sets
+"""Shipped sets of chains, ``SET/NAME`` is one of a set; and the set of windows of traces."""
 TRACES = {"p3": "aws-p3-spot.csv", "g4dn": "aws-g4dn-spot.csv"}
 """Shipped traces of spot clusters."""
 MEASURED = ("gpt-1.5b", "bert-large")
 """Models whose steps on many degrees were measured."""
+WINDOW, STRIDE = 120, 10
+"""Intervals of a window of a trace, and from the beginning of one to that of the next."""
 
 
 def load(source: Any, cluster: Any, options: ElasticOptions) -> Elastic:
@@ -75,6 +78,13 @@ def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]
 def validation(env_kwargs: Mapping[str, Any]) -> Validation:
     """Return the set on which agents are judged."""
     return Validation("elastic-validation")
+
+
+def rules() -> list[tuple[str, list[tuple[str, str | None]], dict[str, dict[str, Any]]]]:
+    """Return environments of rows, the sets that they are tested on, and planners beside them."""
+    sets = [(WINDOWS, f"{trace}-{model}") for trace in TRACES for model in MEASURED]
+    planners: dict[str, dict[str, Any]] = {"hysteresis": {}, "look-ahead": {}, "exact": {}}
+    return [("ElasticPlan-v1", list(sets), planners)]
 
 
 def load_trace(name: str | os.PathLike[str]) -> Trace:
@@ -132,7 +142,7 @@ def load_library(
 
 
 def elastic_rows(name: str) -> dict[str, Row]:
-    """Read the problems of a shipped set of ``ElasticPlan-v0``, by their names.
+    """Read the problems of a shipped set of chains, by their names.
 
     Raises:
         UnknownInstanceError: there is no such set.
@@ -168,16 +178,70 @@ def load_elastic(
     if place in TRACES and member:
         text, (named, _, servers) = place, member.removesuffix("-measured").partition(" on ")
         model, cluster = model or named, cluster or servers.replace(" ", ":") or None
+    if place == WINDOWS:
+        _refuse(place, model, cluster, batch, interval)
+        return window(member)
     if place not in ELASTIC_SETS:
         library = load_library(model or MEASURED[0], cluster, batch)
         trace = load_trace(text)
         return Elastic(library, trace, interval, name=f"{trace.name}/{library.name}")
+    _refuse(place, model, cluster, batch, interval)
+    return _elastic_problem(place, member)
+
+
+def _refuse(
+    place: str, model: str | None, cluster: str | None, batch: int | None, interval: float
+) -> None:
+    """Raise an error for settings of a problem that has its own."""
     for name, value in (("model", model), ("cluster", cluster), ("batch", batch)):
         if value is not None:
             raise ParenvsError(f"{name}: problems of {place} have one of their own; leave it out")
     if interval != SECONDS:
         raise ParenvsError(f"interval: problems of {place} have {SECONDS:g} s; leave it out")
-    return _elastic_problem(place, member)
+
+
+@lru_cache(maxsize=1)
+def windows() -> dict[str, tuple[str, str, int]]:
+    """Return the windows of the shipped traces: name -> trace, model, and first interval.
+
+    Windows of a trace begin ``STRIDE`` intervals after each other, the first when there is a node,
+    so neighbours overlap. Names are TRACE-MODEL-NUMBER.
+    """
+    result = {}
+    for trace in TRACES:
+        nodes = _whole_course(trace).nodes
+        starts = range(int((nodes > 0).argmax()),
+                       len(nodes) - WINDOW + 1, STRIDE)  # fmt: skip
+        for model in MEASURED:
+            for number, first in enumerate(starts):
+                result[f"{trace}-{model}-{number:03d}"] = trace, model, first
+    return result
+
+
+@lru_cache(maxsize=512)
+def window(name: str) -> Elastic:
+    """Return a job on a window of a trace, in which checkpoints can be chosen.
+
+    Of a trace whose nodes have no names, those that leave are drawn once for all.
+
+    Raises:
+        UnknownInstanceError: there is no such window.
+    """
+    known = windows()
+    if name not in known:
+        raise UnknownInstanceError(
+            f"unknown problem {f'{WINDOWS}/{name}'!r}{did_you_mean(name, known)}; {WINDOWS} holds "
+            f"{len(known)}, from {min(known)} to {max(known)}"
+        )
+    trace, model, first = known[name]
+    course = Recorded(f"{WINDOWS}/{name}", _whole_course(trace).window(first, WINDOW))
+    return Elastic(load_library(model), course, name=course.name, checkpoints=True)
+
+
+@lru_cache(maxsize=len(TRACES))
+def _whole_course(trace: str) -> Course:
+    """Return the course of a shipped trace; those who leave are of seed 0 if it names none."""
+    return load_elastic(trace).drawn(0)
 
 
 @lru_cache(maxsize=512)

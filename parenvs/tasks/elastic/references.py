@@ -7,8 +7,11 @@ the most that any policy can earn on it.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from parenvs.errors import InfeasibleError
 from parenvs.tasks.elastic.course import Course
 from parenvs.tasks.elastic.library import CHECKPOINT, GONE
 from parenvs.tasks.elastic.problem import Elastic, Moment
@@ -115,3 +118,28 @@ class _Known:
         if event == 0 and self.stays[t, plan, since]:
             return CHECKPOINT if self.writes[t, plan, since] else plan
         return int(self.change[t, plan])
+
+
+class Known(NamedTuple):
+    """What is earned on the course of a problem on which nothing is random.
+
+    Attributes:
+        best: samples of hindsight, which no policy exceeds; more than 0.
+        start: samples of ``Fastest``.
+    """
+
+    best: float
+    start: float
+
+
+def known_of(problem: Elastic, course: Course | None = None) -> Known:
+    """Return what is earned on a course (default: the problem's only one).
+
+    Raises:
+        InfeasibleError: no plan earns anything on it.
+    """
+    course = problem.course() if course is None else course
+    best = hindsight(problem, course).total
+    if best <= 0.0:
+        raise InfeasibleError(f"{problem.name}: no plan earns anything on this course")
+    return Known(best, follow(problem, course, Fastest()).total)

@@ -1,0 +1,641 @@
+"""``ElasticPlan-v1``: choose a plan again and again while nodes leave and come, or save the state.
+
+Courses are fixed before an episode begins, so that what hindsight earns on each is known, and
+returns are measured against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from parenvs.core.game import Rows
+from parenvs.core.rows import AHEAD, RowGame
+from parenvs.core.sets import family_named
+from parenvs.core.source import ORDERS, Drawn, Fixed, Members, Source, Stream, is_sequential
+from parenvs.datasets.elastic.drawing import FAMILIES, known_family
+from parenvs.datasets.elastic.named import COUNT, drawn_by, find_elastic, of_bank
+from parenvs.envs.env import GameEnv
+from parenvs.envs.vector import GameVectorEnv
+from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.tasks.elastic.chances import departures
+from parenvs.tasks.elastic.course import Course
+from parenvs.tasks.elastic.library import (
+    CHECKPOINT,
+    EVENTS,
+    GONE,
+    LOST,
+    MAX_PLANS,
+    READY,
+    happened,
+)
+from parenvs.tasks.elastic.load import (
+    ELASTIC_SETS,
+    MEASURED,
+    WINDOWS,
+    elastic_rows,
+    load_elastic,
+    windows,
+)
+from parenvs.tasks.elastic.outlook import HORIZON, RATES, Outlook, level, outlook, stacked
+from parenvs.tasks.elastic.problem import INTERVALS, SECONDS, Elastic
+from parenvs.tasks.elastic.references import Known, known_of
+from parenvs.tasks.elastic.run import Run, replay
+from parenvs.tasks.elastic.task import TASK
+from parenvs.tasks.elastic.trace import MAX_NODES
+
+ACTIONS = MAX_PLANS + 1
+"""Plans, and ``CHECKPOINT``."""
+MEMORIES = (10, 60, 240)
+"""Intervals that the means of departures and joins reach back."""
+BELIEVED = 2
+"""Number of the memory whose departures the rule of column 0 believes."""
+CAUTION = 0.3
+"""Weight of the risk in the rule of column 0.
+
+Chosen on the bank by ``python benchmarks/elastic_windows.py --only rule``.
+"""
+SHARP = 30.0
+"""What column 0 gives for an action that is worse by the fastest plan's rate."""
+QUIET = 60
+"""Intervals since the last event beyond which they are not told apart."""
+SCALE = 20.0
+"""Factor of departures in the context: one node of 20 in an interval is 1."""
+KEPT = 2048
+"""Jobs of the bank that are kept."""
+
+
+class Job(NamedTuple):
+    """A problem with the course of an episode.
+
+    Attributes:
+        problem: the problem, in which checkpoints can be chosen.
+        course: the course.
+        known: what hindsight and the fastest plans earn on it.
+    """
+
+    problem: Elastic
+    course: Course
+    known: Known
+
+    @classmethod
+    def of(cls, problem: Elastic, rng: np.random.Generator | None = None) -> Job:
+        """Prepare a problem, and draw its course if chance decides it.
+
+        Raises:
+            InfeasibleError: no plan earns anything on the course.
+        """
+        if not problem.checkpoints:
+            problem = replace(problem, checkpoints=True)
+        course = problem.course(None if rng is None else problem.draw(rng))
+        return cls(problem, course, known_of(problem, course))
+
+
+class ElasticChoice(RowGame):
+    """Choose a plan again and again while nodes leave and come, or save the state.
+
+    ## Description
+    A job trains on nodes that leave and come: spot machines, or shares of a cluster. At every
+    interval (a minute) a plan is chosen for the nodes that are there: tensor, pipeline and data
+    degrees, and nodes kept as spares. A change costs seconds, as the state of the model has to be
+    moved (``parenvs.tasks.elastic.movement``). A node in use that leaves stops the job, unless a
+    spare is ready; if no replica is left of a part of the state, the work since the state was safe
+    is lost. A change leaves the state safe, and so does a checkpoint: one is written every ten
+    intervals without a change, and an action has one written now. What will happen is not known,
+    so a plan made beforehand is no answer: a policy is (``docs/elastic.md``).
+
+    ## Action Space
+    ``Discrete(65)``: the number of a candidate plan; 0 waits; 64 keeps the plan in force and has a
+    checkpoint written at the end of the interval. Choosing the plan in force keeps it, and after a
+    loss repairs it. Legal are plans that the nodes are enough for, spares included, and 64 if a
+    whole plan is in force and no checkpoint is due anyway.
+
+    ## Observation Space
+    ``Dict`` with a row for each action, see ``parenvs.core.rows.RowGame``.
+
+    * ``actions``: (65, 20) float32: ``rule``, ``seconds``, ``bytes``, ``hit``, ``stop``, ``lost``,
+      ``lose_1``, ``lose_2``, ``lose_4``, ``join_1``, ``join_2``, ``join_4``, ``tensor``,
+      ``pipeline``, ``data``, ``nodes``, ``spares``, ``rate``, ``current``, ``checkpoint``; with
+      ``rows="bare"`` the last eight. To wait is a row of zeros but for what looks ahead.
+    * ``context``: (19,) float32: ``there``, ``joined``, ``left``, ``used``, ``ready_nodes``,
+      ``idle``, ``speed``, ``broken``, ``ready``, ``gone``, ``since``, ``quiet``, ``remaining``,
+      ``leaving_10``, ``leaving_60``, ``leaving_240``, ``joining``, ``expected``, ``episode``.
+    * ``action_mask``: (65,) int8.
+
+    ## Rewards
+    Their sum is log(samples / those of hindsight), at least log 0.2; hindsight knows the course
+    beforehand, and no policy exceeds it. A turn pays what it changes of log((samples so far + those
+    to come) / those of hindsight): those to come are hindsight's share of the fastest plans' on the
+    nodes of the intervals that are left. So a turn pays about 0 if it earns as much as hindsight
+    earns on average of what its nodes allow. An illegal action ends the episode and leaves log 0.2.
+
+    ## Starting State
+    Nothing runs; the first choice starts from a checkpoint. The job is one of the bank, or the one
+    that arguments name; whatever is chosen, the same job has the same course.
+
+    ## Episode End
+    After the last interval (240 minutes of the bank, 120 of a window, the length of a trace) or an
+    illegal action. No truncation.
+
+    ## Info
+    ``action_mask``; at a reset and at the end ``instance``, the problem's name; at the end
+    ``cost``, which is 1 / samples, and of the problem ``start`` (the fastest plan at each
+    interval), ``bound``, ``best_known`` and ``optimum`` (hindsight, all three) in the same unit,
+    and ``regret``, the share of hindsight's samples that is missing.
+
+    ## Arguments
+    * ``instance``: None plays the bank, which is the same everywhere; ``"elastic-windows"`` plays
+      windows of the public traces; a set of chains (``"elastic-validation"``, ``"elastic-test"``)
+      draws a course of each; the name of a problem (``"elastic-windows/p3-gpt-1.5b-012"``, or of a
+      drawn one), ``"p3"``, ``"g4dn"`` or the path of a ``.csv`` file gives that one at every reset.
+      ``reset(options={"instance": ...})`` sets the problem of one episode.
+    * ``family``: of the bank or of fresh draws: ``"independent"``, ``"bulk"``, ``"daynight"``,
+      ``"growth"``, ``"quiet"``, ``"bursts"`` or ``"gone"`` (None: all); of a set: only its problems
+      of this family, like ``"p3-gpt-1.5b"``. To leave one trace out, train on the windows of the
+      other.
+    * ``model``: ``"gpt-1.5b"`` or ``"bert-large"`` (None: both); of a trace any, see ``cluster``.
+    * ``fresh``: with True each reset draws a new course and works out its hindsight, in 20 ms.
+    * ``rows``: ``"ahead"`` or ``"bare"``.
+    * ``order``: ``"random"``, or ``"sequential"``, which plays a set in its order.
+    * ``interval``, ``cluster``, ``batch``: of a trace, as in ``parenvs.problem``.
+    * ``problem``: a ``parenvs.tasks.elastic.problem.Elastic``, in place of all the above.
+
+    ## Many at Once
+    ``gym.make_vec("ElasticPlan-v1", num_envs=64)``, see ``parenvs.envs.vector.GameVectorEnv``.
+
+    ## Version History
+    * v1: rows, a checkpoint by choice, returns as logarithms of the share of hindsight, a bank of
+      chains and regimes, windows of traces. v0 paid samples, and a policy that wanted the state
+      safe had to change its plan.
+    """
+
+    options = ("instance",)
+    rule = (
+        "the plan that trains most in ten intervals with its change, less three tenths of what "
+        "departures are expected to cost it"
+    )
+    columns: ClassVar[Mapping[str, str]] = {
+        "rule": "30 times the rate of the plan over the fastest, less its change over ten "
+        "intervals and a share of its risk; less that of the best action",
+        "seconds": "of the change over those of an interval; of a checkpoint those it takes",
+        "bytes": "that the busiest node sends, over those of the state",
+        "hit": "probability that a node in use leaves, at the rate of departures believed",
+        "stop": "probability that the job stops: no spare is ready, or the state is lost",
+        "lost": "probability that a part of the state is lost",
+        "lose_1": "best rate after a node of the plan is lost, with its change over ten intervals",
+        "lose_2": "the same after two",
+        "lose_4": "the same after four",
+        "join_1": "the same after a node has come",
+        "join_2": "the same after two",
+        "join_4": "the same after four",
+        "tensor": "log2(1 + degree) / 7",
+        "pipeline": "the same",
+        "data": "the same",
+        "nodes": "nodes that train, over 64",
+        "spares": "nodes kept as spares, over 2",
+        "rate": "samples a second, over those of the fastest candidate",
+        "current": "1 for the plan in force, and for its checkpoint",
+        "checkpoint": "1 for the checkpoint",
+    }
+    ahead = frozenset(
+        (
+            *("rule", "seconds", "bytes", "hit", "stop", "lost", "lose_1", "lose_2", "lose_4"),
+            *("join_1", "join_2", "join_4"),
+        )
+    )
+    contexts: ClassVar[Mapping[str, str]] = {
+        "there": "nodes that are there, over 64",
+        "joined": "nodes that came, over 64",
+        "left": "nodes that left, over 64",
+        "used": "nodes in use, over 64",
+        "ready_nodes": "spares of the plan in force, over 64",
+        "idle": "nodes beyond these, over 64",
+        "speed": "samples a second of the plan in force, over those of the fastest candidate",
+        "broken": "nodes in use that were lost, over 4",
+        "ready": "1 if spares are ready for them",
+        "gone": "1 if the state is lost",
+        "since": "intervals since the state was safe, over those between checkpoints",
+        "quiet": "intervals since the last event, over 60, at most 1",
+        "remaining": "share of the episode that remains",
+        "leaving_10": "20 times the share of nodes that leave in an interval, in the last ten",
+        "leaving_60": "the same in the last hour",
+        "leaving_240": "the same in the last four hours",
+        "joining": "nodes that come in an interval, in the last hour, over 64, times 20",
+        "expected": "20 times the rate of departures that is believed",
+        "episode": "10 / intervals of the episode",
+    }
+
+    def __init__(
+        self,
+        count: int = 1,
+        *,
+        instance: str | None = None,
+        family: str | None = None,
+        model: str | None = None,
+        fresh: bool = False,
+        rows: str = AHEAD,
+        order: str = ORDERS[0],
+        interval: float = SECONDS,
+        cluster: str | None = None,
+        batch: int | None = None,
+        problem: Elastic | None = None,
+    ) -> None:
+        """Find the source of jobs; see the class for the arguments."""
+        super().__init__(count, ACTIONS, rows)
+        self._settings = {"interval": interval, "cluster": cluster, "batch": batch}
+        self.source = source_of(instance, family, model, fresh, order, problem, self._settings)
+        self.jobs: list[Job] = [None] * count  # type: ignore[list-item]
+        self.outlooks: list[Outlook] = []
+        whole = np.zeros((9, count), dtype=np.int64)
+        self.kit, self.length, self.interval, self.plans, self.event, self.since = whole[:6]
+        self.nodes, self.quiet, self.hits = whole[6:]
+        self.total = np.zeros(count)
+        self._seen = np.zeros((len(MEMORIES), 3, count))  # departures, joins, nodes by intervals
+        self._size(INTERVALS, 1)
+
+    def _size(self, intervals: int, nodes: int) -> None:
+        """Make room for courses of so many intervals and nodes; what there is stays."""
+        old = getattr(self, "_lost", np.zeros((self.count, 0, 1), dtype=np.int8))
+        intervals, nodes = max(intervals, old.shape[1]), max(nodes, old.shape[2] - 1)
+        if old.shape == (self.count, intervals, nodes + 1):
+            return
+        former = {name: getattr(self, name, None) for name in ("_lost", "_counts", "_rest")}
+        former["chosen"] = getattr(self, "chosen", None)
+        self._lost = np.zeros((self.count, intervals, nodes + 1), dtype=np.int8)
+        self._counts = np.zeros((self.count, intervals, 3), dtype=np.int16)  # there, joined, left
+        self._rest = np.zeros((self.count, intervals + 1))
+        self.chosen = np.zeros((self.count, intervals), dtype=np.int8)
+        for name, array in former.items():
+            if array is not None:
+                getattr(self, name)[tuple(slice(length) for length in array.shape)] = array
+
+    def put(self, rows: Rows, problem: Job) -> None:
+        """See ``Game.put``."""
+        job, (course, known) = problem.problem, problem[1:]
+        length, nodes = len(course), course.lost.shape[1] - 1
+        self._size(length, nodes)
+        kit = self._kit(outlook(job), rows)
+        best = self.outlooks[kit].best[course.nodes]
+        rest = np.concatenate([best[::-1].cumsum()[::-1], [0.0]])
+        rest *= known.best / rest[0]
+        for row in self._rows[rows].tolist():
+            self.jobs[row] = problem
+            self._counts[row, :length] = np.stack(course[:3], axis=1)
+            self._lost[row, :length, : nodes + 1] = course.lost
+            self._lost[row, :length, nodes + 1 :] = course.lost[:, -1:]
+            self._rest[row, : length + 1] = rest
+        self.kit[rows], self.length[rows] = kit, length
+        start = 1.0 / known.start if known.start > 0 else np.nan
+        best_cost = 1.0 / known.best
+        self.know(rows, start, best_cost, best_cost, best_cost)
+
+    def _kit(self, mine: Outlook, rows: Rows) -> int:
+        """Return the number of tables among those in use, which are stacked."""
+        if mine in self.outlooks:
+            return self.outlooks.index(mine)
+        others = np.ones(self.count, dtype=np.bool_)
+        others[rows] = False
+        used = np.unique(self.kit[others]).tolist() if self.outlooks else []
+        self.kit[others] = np.searchsorted(used, self.kit[others]) if used else 0
+        self.outlooks = [*(self.outlooks[i] for i in used), mine]
+        each = self.outlooks
+        self._earned = stacked(each, "earned").ravel()
+        self._plan_columns = {
+            name: stacked(each, name).ravel()
+            for name in ("lost_samples", "saved", "used", "held", "replicas", "anew")
+        }
+        self._borders = stacked(each, "borders").reshape(-1, MAX_NODES + 1)
+        self._fits = stacked(each, "fits").reshape(-1, MAX_PLANS)
+        self._every = np.array([x.every for x in each])
+        self._save = np.array([x.save for x in each])
+        self._speed = stacked(each, "plain")[:, :, 5].ravel()
+        self._tables()
+        return len(each) - 1
+
+    def _tables(self) -> None:
+        """Lay out rows of actions by nodes, with zeros where a turn has a say."""
+        each, width = self.outlooks, len(self.shown)
+        base = np.zeros((len(each), MAX_NODES + 1, ACTIONS, width), dtype=np.float32)
+        base[:, :, :MAX_PLANS, -8:-2] = stacked(each, "plain")[:, None]
+        if self.looks:
+            base[:, :, :MAX_PLANS, 6:12] = stacked(each, "after")
+            self._change = stacked(each, "change").reshape(-1, MAX_PLANS, 2)
+            self._chances = np.stack([np.stack(x.chances, axis=-1) for x in each]).reshape(
+                -1, MAX_PLANS, 3
+            )
+        base[:, :, :MAX_PLANS] *= stacked(each, "fits")[..., None]
+        self._base = base.reshape(-1, ACTIONS, width)
+
+    def start(self, rows: Rows) -> None:
+        """See ``Game.start``: nothing runs."""
+        self.fresh(rows)
+        for array in (self.interval, self.plans, self.event, self.since, self.quiet, self.hits):
+            array[rows] = 0
+        self.total[rows], self.chosen[rows], self._seen[:, :, rows] = 0.0, 0, 0.0
+        self.nodes[rows] = self._counts[rows, 0, 0]
+        self.cost[rows] = self.reference[rows]
+
+    def look(self, rows: np.ndarray, part: Rows) -> None:
+        """See ``RowGame.look``."""
+        kit, nodes, plan = self.kit[part], self.nodes[part], self.plans[part]
+        event, since = self.event[part], self.since[part]
+        at, k = kit * (MAX_NODES + 1) + nodes, np.arange(len(rows))
+        own = kit * MAX_PLANS + plan
+        fits, held = self._fits[at], self._plan_columns["held"][own]
+        whole = (event == 0) & (plan > 0) & (held <= nodes)
+        saving = whole & (since + 1 < self._every[kit])
+        self.mask[part, :MAX_PLANS], self.mask[part, CHECKPOINT] = fits, saving
+        actions = self._base[at]
+        actions[k, plan, -2] = fits[k, plan]
+        believed = departures(self._seen[BELIEVED, 0, part], self._seen[BELIEVED, 2, part])
+        if self.looks:
+            state = (kit * EVENTS + event) * MAX_PLANS + plan
+            likely = self._chances[kit * len(RATES) + level(believed)]
+            actions[:, :MAX_PLANS, 1:3] = self._change[state] * fits[..., None]
+            actions[:, :MAX_PLANS, 3:6] = likely * fits[..., None]
+        kept = saving.nonzero()[0]
+        row = actions[kept, plan[kept]]
+        row[:, -1] = 1.0
+        if self.looks:
+            row[:, 1] = self._save[kit[kept]]
+        actions[kept, CHECKPOINT] = row
+        if self.looks:
+            actions[..., 0] = self._scores(actions, part, kit, whole)
+        self.actions[part] = actions
+        self._write(part, kit, own, believed)
+
+    def _scores(
+        self, actions: np.ndarray, part: Rows, kit: np.ndarray, whole: np.ndarray
+    ) -> np.ndarray:
+        """Return column 0: what actions train in ``HORIZON`` intervals, less a share of the risk.
+
+        All is in intervals of the action's own rate. A plan that is kept has work at stake that a
+        change or a checkpoint makes safe; it is worth the half square of its intervals times the
+        probability to lose it (Young, CACM 17, 1974), but no more than a checkpoint.
+        """
+        k, plan, every = np.arange(len(kit)), self.plans[part], self._every[kit]
+        anew = np.concatenate(
+            [self._plan_columns["anew"].reshape(-1, MAX_PLANS)[kit], np.zeros((len(kit), 1))], 1
+        )
+        anew[:, CHECKPOINT] = anew[k, plan]
+        stop, lost = actions[..., 4], actions[..., 5]
+        risk = stop * anew + lost * (0.5 * every)[:, None]
+        spent = actions[..., 1].astype(np.float64)
+        at_stake = 0.5 * lost[k, plan] * (self.since[part] + 1.0) ** 2
+        spent[k, plan] += np.where(whole, at_stake, 0.0)
+        ahead = np.minimum(self.length[part] - self.interval[part], HORIZON)[:, None]
+        value = actions[..., -3] * (1.0 - CAUTION * risk - spent / ahead)
+        value = np.where(self.mask[part], value, -np.inf)
+        short = SHARP * (value - value.max(axis=1, keepdims=True))
+        return np.maximum(np.where(self.mask[part], short, 0.0), -100.0)
+
+    def _write(self, part: Rows, kit: np.ndarray, own: np.ndarray, believed: np.ndarray) -> None:
+        """Write the context."""
+        event, nodes, interval = self.event[part], self.nodes[part], self.interval[part]
+        used, held = (self._plan_columns[name][own] for name in ("used", "held"))
+        seen, length = self._seen[:, :, part], self.length[part]
+        leaving = seen[:, 0] / np.maximum(seen[:, 2], 1.0)
+        counts = self._now(part)
+        columns = (
+            nodes / MAX_NODES,
+            counts[:, 1] / MAX_NODES,
+            counts[:, 2] / MAX_NODES,
+            used / MAX_NODES,
+            (held - used) / MAX_NODES,
+            np.maximum(nodes - held, 0) / MAX_NODES,
+            self._speed[own],
+            self.hits[part] / LOST,
+            (event > READY) & (event < GONE),
+            event == GONE,
+            self.since[part] / self._every[kit],
+            np.minimum(self.quiet[part], QUIET) / QUIET,
+            1.0 - interval / length,
+            *np.minimum(SCALE * leaving, 1.0),
+            np.minimum(SCALE * seen[1, 1] / MEMORIES[1] / MAX_NODES, 1.0),
+            np.minimum(SCALE * believed, 1.0),
+            10.0 / length,
+        )
+        self.context[part] = np.stack(columns, axis=1)
+
+    def _now(self, part: Rows) -> np.ndarray:
+        """Return nodes, joins and departures of the interval that episodes are in, (k, 3)."""
+        rows = self._rows[part]
+        now = self._counts[rows, self.interval[part]]
+        now[self.interval[part] == 0, 1:] = 0  # those at the beginning did not come
+        return now
+
+    def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
+        """See ``RowGame.move``: play an interval, and let nodes leave and come."""
+        old, event, since, kit = (
+            array[part] for array in (self.plans, self.event, self.since, self.kit)
+        )
+        at = self.interval[part]
+        saving = actions == CHECKPOINT
+        plan = np.where(saving, old, actions)
+        own = kit * MAX_PLANS + old
+        samples = self._earned[((kit * EVENTS + event) * MAX_PLANS + old) * MAX_PLANS + plan]
+        stays = (plan == old) & (event == 0)
+        written = stays & (saving | (since + 1 == self._every[kit]))
+        samples -= np.where(written, self._plan_columns["saved"][own], 0.0)
+        gone = (event == GONE).nonzero()[0]
+        samples[gone] -= since[gone] * self._plan_columns["lost_samples"][own[gone]]
+        total = self.total[part] + samples
+        self.total[part] = total
+        self.chosen[rows, at] = actions
+        at = at + 1
+        self.interval[part], self.plans[part] = at, plan
+        self.since[part] = np.where(stays & ~written & (old > 0), since + 1, 0)
+        self.event[part] = 0
+        over = at == self.length[part]
+        self.over[part] = over
+        total = np.maximum(total + self._rest[rows, at], 0.0)
+        with np.errstate(divide="ignore"):
+            self.cost[part] = 1.0 / total
+        if over.any():
+            rows, at = rows[~over], at[~over]
+            part = rows
+        if rows.size:
+            self._next(rows, at, part)
+
+    def _next(self, rows: np.ndarray, at: np.ndarray, part: Rows) -> None:
+        """Let nodes leave and come before interval ``at``, (k,)."""
+        now = self._counts[rows, at]
+        nodes, joined, left = now.T.astype(np.int64)
+        before = self.nodes[part]
+        for memory, seen in zip(MEMORIES, self._seen, strict=True):
+            seen[:, part] *= 1.0 - 1.0 / memory
+            seen[:, part] += left, joined, before
+        self.nodes[part] = nodes
+        self.quiet[part] = np.where((joined > 0) | (left > 0), 0, self.quiet[part] + 1)
+        self.hits[part] = 0
+        losing = left.nonzero()[0]
+        if losing.size:
+            hit = rows[losing]
+            own = self.kit[hit] * MAX_PLANS + self.plans[hit]
+            lost = self._lost[hit, at[losing]]
+            used, held, replicas = (
+                self._plan_columns[name][own] for name in ("used", "held", "replicas")
+            )
+            self.event[hit] = happened(lost, used, held, replicas, self._borders[own])
+            self.hits[hit] = np.minimum(lost[np.arange(len(hit)), used], LOST)
+
+    def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
+        """See ``RowGame.outcome``; an episode that trained nothing has no cost."""
+        figures = super().outcome(rows)
+        cost = figures["cost"]
+        return {**figures, "cost": np.where(np.isinf(cost), np.nan, cost)}
+
+    def plan(self, row: int) -> Run:  # type: ignore[override]
+        """Return the plans chosen so far, with what they earned."""
+        job = self.jobs[row]
+        return replay(job.problem, job.course, self.chosen[row, : self.interval[row]])
+
+    def problem(self, row: int) -> Elastic:
+        """See ``Game.problem``."""
+        return self.jobs[row].problem
+
+    def view(self, row: int) -> Run:
+        """See ``Game.view``."""
+        return self.plan(row)
+
+    @property
+    def episode_steps(self) -> int:
+        """See ``Game.episode_steps``: of the longest, where problems differ."""
+        return self._lost.shape[1]
+
+    def elsewhere(self, options: dict[str, Any]) -> Source:
+        """See ``Game.elsewhere``."""
+        return source_of(options["instance"], None, None, False, ORDERS[0], None, self._settings)
+
+
+class ElasticChoiceEnv(GameEnv, game=ElasticChoice):
+    """A single environment of ``ElasticChoice``."""
+
+
+class ElasticChoiceVectorEnv(GameVectorEnv, single=ElasticChoiceEnv):
+    """A native batch of ``ElasticChoice``."""
+
+
+def source_of(
+    instance: str | None,
+    family: str | None,
+    model: str | None,
+    fresh: bool,
+    order: str,
+    problem: Elastic | None,
+    settings: Mapping[str, Any],
+) -> Source:
+    """Return the source of jobs that the arguments of ``ElasticChoice`` name.
+
+    Raises:
+        ParenvsError: an argument is wrong.
+    """
+    is_set = problem is None and instance in (*ELASTIC_SETS, WINDOWS)
+    is_bank = problem is None and instance is None
+    for name, is_given, words in (
+        ("order", is_sequential(order) and not is_set, "of a set, like 'elastic-windows'"),
+        ("family", family is not None and not (is_set or is_bank), "of a set or the bank"),
+        ("fresh", fresh and not is_bank, "of jobs that are drawn"),
+    ):
+        if is_given:
+            raise ParenvsError(f"{name}: it is {words}; leave it out")
+    if is_bank:
+        if family is not None:
+            known_family(family)
+        if model not in (None, *MEASURED):
+            raise ParenvsError(
+                f"model: {shown(model)} is none of {', '.join(MEASURED)}"
+                f"{did_you_mean(str(model), MEASURED)}; of others give a trace and a cluster"
+            )
+        families = FAMILIES if family is None else (family,)
+        models = MEASURED if model is None else (model,)
+        return Drawn(partial(_fresh if fresh else _of_bank, families, models))
+    if is_set:
+        assert instance is not None
+        names = _members(instance, family, model)
+        if instance == WINDOWS:
+            return Members(names, _window, order)
+        return Drawn(partial(_on_chain, names, is_sequential(order)))
+    if problem is None:
+        problem = _named(instance, model, settings)
+    if problem.is_random:
+        return Drawn(partial(_drawn, replace(problem, checkpoints=True)))
+    return Fixed(Job.of(problem))
+
+
+def _named(name: Any, model: str | None, settings: Mapping[str, Any]) -> Elastic:
+    """Return the problem of a name, which is that of a problem or of a trace."""
+    if not isinstance(name, str):
+        raise ParenvsError(f"'instance' must be the name of a problem, not {shown(name)}")
+    if name.split("/")[0] in (*TASK.drawn, *ELASTIC_SETS, WINDOWS) and not name.endswith(".csv"):
+        given = {**settings, "model": model}
+        for key, value in given.items():
+            if value not in (None, SECONDS):
+                raise ParenvsError(f"{key}: {name} has its own; leave it out")
+        return find_elastic(name)
+    return load_elastic(name, model, **settings)
+
+
+def _members(name: str, family: str | None, model: str | None) -> list[str]:
+    """Return the names of a set's problems, of a family or with a model.
+
+    Raises:
+        ParenvsError: there are none.
+    """
+    if name == WINDOWS:
+        models = {member: row[1] for member, row in windows().items()}
+    else:
+        models = {member: row.model for member, row in elastic_rows(name).items()}
+    families = list(dict.fromkeys(map(family_named, models)))
+    for key, value, known in (
+        ("family", family, families),
+        ("model", model, sorted(set(models.values()))),
+    ):
+        if value is not None and value not in known:
+            raise ParenvsError(
+                f"{key}: {name} has none of {shown(value)}{did_you_mean(value, known)}; known: "
+                f"{', '.join(known)}"
+            )
+    return [
+        f"{name}/{member}"
+        for member, its in models.items()
+        if family in (None, family_named(member)) and model in (None, its)
+    ]
+
+
+@lru_cache(maxsize=KEPT)
+def _window(name: str) -> Job:
+    return Job.of(load_elastic(name))
+
+
+@lru_cache(maxsize=KEPT)
+def _numbered(number: int, family: str, model: str) -> Job:
+    problem, known = of_bank(number, family, model)
+    return Job(problem, problem.course(), known)
+
+
+def _one_of(names: Sequence[str], stream: Stream) -> str:
+    return names[int(stream.rng.integers(len(names)))] if len(names) > 1 else names[0]
+
+
+def _of_bank(families: Sequence[str], models: Sequence[str], stream: Stream) -> Job:
+    family, model = _one_of(families, stream), _one_of(models, stream)
+    return _numbered(int(stream.rng.integers(COUNT)), family, model)
+
+
+def _fresh(families: Sequence[str], models: Sequence[str], stream: Stream) -> Job:
+    family, model = _one_of(families, stream), _one_of(models, stream)
+    return Job.of(drawn_by(stream.rng, family, model))
+
+
+def _on_chain(names: Sequence[str], sequential: bool, stream: Stream) -> Job:
+    name = names[stream.number % len(names)] if sequential else _one_of(names, stream)
+    return Job.of(load_elastic(name), stream.rng)
+
+
+def _drawn(problem: Elastic, stream: Stream) -> Job:
+    return Job.of(problem, stream.rng)

@@ -1,0 +1,196 @@
+"""``ElasticPlan-v1``: as the simulation has it, rows as the formulas, jobs by name."""
+
+import math
+
+import elastic_toys as toys
+import numpy as np
+import pytest
+from cases import each
+
+import parenvs
+from parenvs.core.rows import WORST
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.tasks.elastic import outlook as outlooks
+from parenvs.tasks.elastic.chances import departures, plan_chances
+from parenvs.tasks.elastic.choice import ElasticChoice, ElasticChoiceEnv, ElasticChoiceVectorEnv
+from parenvs.tasks.elastic.course import Course, Recorded
+from parenvs.tasks.elastic.library import CHECKPOINT, GONE, READY
+from parenvs.tasks.elastic.load import load_elastic
+from parenvs.tasks.elastic.problem import Elastic
+from parenvs.tasks.elastic.references import hindsight, known_of
+from parenvs.tasks.elastic.run import replay
+
+COLUMNS = list(ElasticChoice.columns)
+CONTEXTS = list(ElasticChoice.contexts)
+
+
+def play(env, choose, **reset):
+    """Observations, rewards, and the last info."""
+    seen, rewards, over = [env.reset(**reset)[0]], [], False
+    while not over:
+        observation, reward, over, _, info = env.step(choose(seen[-1]))
+        seen.append(observation)
+        rewards.append(reward)
+    return seen, rewards, info
+
+
+@pytest.mark.thorough
+@each("checkpoints", [False, True])
+def test_choice__returns_are_those_of_the_simulation(checkpoints):
+    """Of random choices; what was chosen is a plan file that is judged alike."""
+    problem = toys.problem("bulk", 12, checkpoints)
+    env = ElasticChoiceEnv(problem=problem)
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        _, rewards, info = play(
+            env, lambda o, rng=rng: rng.choice(np.flatnonzero(o["action_mask"])), seed=seed
+        )
+        job = env.game.jobs[0]
+        run = replay(job.problem, job.course, env.game.chosen[0, :12])
+        assert env.game.total[0] == pytest.approx(run.total)
+        best = hindsight(job.problem, job.course)
+        share = run.total / best.total
+        assert sum(rewards) == pytest.approx(max(math.log(share), WORST) if share > 0 else WORST)
+        if run.total > 0:
+            assert 1 / info["cost"] == pytest.approx(run.total)
+            assert info["regret"] == pytest.approx(1 - share)
+        assert env.plan().total == pytest.approx(run.total)
+        assert (env.plan().chosen == run.chosen).all()
+
+
+@pytest.mark.thorough
+def test_choice__hindsight_returns_nothing_less_than_it():
+    problem = load_elastic("elastic-windows/g4dn-gpt-1.5b-002")
+    chosen = iter(hindsight(problem, problem.course()).chosen.tolist())
+    env = ElasticChoiceEnv(instance="elastic-windows/g4dn-gpt-1.5b-002")
+    seen, rewards, info = play(env, lambda _: next(chosen))
+    assert sum(rewards) == pytest.approx(0.0, abs=1e-12)
+    assert info["regret"] == pytest.approx(0.0, abs=1e-12)
+    assert any(o["action_mask"][CHECKPOINT] for o in seen)
+
+
+def test_choice__a_checkpoint_makes_the_state_safe():
+    course = Course.of_bits(3, np.zeros(6, dtype=int), np.array([0, 0, 0, 7, 0, 0], np.uint64), 3)
+    problem = Elastic(toys.library(), Recorded("gone", course), name="toy/gone")
+    env, totals = ElasticChoiceEnv(problem=problem), []
+    for second in (1, CHECKPOINT):
+        choices = iter([1, 1, second, 0, 0, 0])
+        seen, *_ = play(env, lambda _, choices=choices: next(choices))
+        since = CONTEXTS.index("since")
+        assert [round(float(o["context"][since] * 3)) for o in seen[:4]] == [
+            0, 0, 1, 0 if second == CHECKPOINT else 2
+        ]  # fmt: skip
+        masks = [int(o["action_mask"][CHECKPOINT]) for o in seen[:5]]
+        assert masks == [0, 1, 1, 0, 0]  # nothing is whole at first, and at last
+        totals.append(env.game.total[0])
+    assert totals[1] - totals[0] == pytest.approx(2 * 60 - toys.COSTS.save)
+
+
+@pytest.mark.thorough
+def test_choice__rows_are_the_formulas():
+    """Against a second writing in scalars, after events of every kind."""
+    problem = toys.problem("wide", 40)
+    env = ElasticChoiceEnv(problem=problem)
+    rng, library = np.random.default_rng(0), problem.library
+    seconds, egress = library.tables
+    fastest, found = library.rate.max(), set()
+    for seed in range(4):
+        observation, over = env.reset(seed=seed)[0], False
+        while not over:
+            game = env.game
+            event, old = int(game.event[0]), int(game.plans[0])
+            nodes, since = int(game.nodes[0]), int(game.since[0])
+            found.add(event)
+            seen = game._seen[2, :, 0]
+            leave = outlooks.RATES[np.abs(np.log(outlooks.RATES / departures(*seen[::2]))).argmin()]
+            rows = observation["actions"]
+            for k in np.flatnonzero(observation["action_mask"]).tolist():
+                row = dict(zip(COLUMNS, rows[k].tolist(), strict=True))
+                plan = old if k == CHECKPOINT else k
+                spent = library.costs.save if k == CHECKPOINT else seconds[event, old, plan]
+                chance = plan_chances(*library.sizes[plan], leave).sum(axis=1)
+                expected = {
+                    "seconds": spent / 60,
+                    "bytes": egress[event, old, plan] / library.state.bytes,
+                    "hit": chance[1:].sum(),
+                    "stop": chance[1:].sum() - chance[READY + 1 : GONE].sum(),
+                    "lost": chance[GONE],
+                    "rate": library.rate[plan] / fastest,
+                    "current": plan == old,
+                    "checkpoint": k == CHECKPOINT,
+                    "join_2": max(
+                        library.rate[j] / fastest * max(1 - seconds[0, plan, j] / 600, 0)
+                        for j in np.flatnonzero(library.needed <= nodes + 2)
+                    ),
+                }
+                for name, value in expected.items():
+                    assert row[name] == pytest.approx(float(value), rel=1e-5, abs=1e-7), name
+            assert observation["action_mask"][CHECKPOINT] == (
+                event == 0 and old > 0 and library.needed[old] <= nodes and since < 2
+            )
+            action = rng.choice(np.flatnonzero(observation["action_mask"]))
+            observation, _, over, _, _ = env.step(action)
+    assert {0, 1, 2, READY + 1, GONE} <= found
+
+
+def test_choice__after_a_loss_the_best_of_what_is_left():
+    problem = toys.problem("wide")
+    library, after = problem.library, outlooks.outlook(problem).after
+    seconds, _ = library.tables
+    column = outlooks.SHIFTS.index(-2)
+    for k in range(1, len(library)):
+        used, spares, replicas = library.sizes[k]
+        event = READY + 2 if spares >= 2 else 2
+        event = GONE if used - used // replicas < 2 else event
+        for nodes in range(7):
+            fits = np.flatnonzero(library.needed <= nodes - 2) if nodes >= 2 else [0]
+            best = max(library.rate[j] * max(1 - seconds[event, k, j] / 600, 0) for j in fits)
+            wanted = best / library.rate.max() if library.needed[k] <= nodes else None
+            if wanted is not None:
+                assert after[nodes, k, column] == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.thorough
+def test_choice__jobs_of_other_libraries_and_lengths_beside_each_other():
+    batch = ElasticChoiceVectorEnv(3, instance="elastic-windows", family="p3-gpt-1.5b")
+    batch.reset(seed=0)
+    mask = np.array([False, True, False])
+    for name in ("elastic/quiet/bert-large/4", "p3"):
+        _, info = batch.reset(options={"instance": name, "reset_mask": mask})
+        assert info["instance"][1].startswith(name)
+        assert len(batch.game.outlooks) <= 2
+        for _ in range(130):
+            batch.step(batch.action_masks().argmax(axis=1))
+
+
+def test_choice__drawn_jobs_are_made_again_by_their_names():
+    for arguments in ({}, {"fresh": True}, {"family": "gone", "model": "bert-large"}):
+        env = ElasticChoiceEnv(**arguments)
+        job = (env.reset(seed=1), env.game.jobs[0])[1]
+        again = parenvs.problem(job.problem.name, task="elastic")
+        assert all((a == b).all() for a, b in zip(job.course, again.course(), strict=True))
+        assert known_of(again) == job.known
+
+
+def test_choice__bad_arguments():
+    make = ElasticChoiceEnv
+    for arguments, words in (
+        ({"family": "quite"}, r"unknown family 'quite' \(did you mean 'quiet'\?\)"),
+        ({"model": "gpt"}, "model: 'gpt' is none of gpt-1.5b, bert-large"),
+        ({"instance": "p3", "family": "gone"}, "family: it is of a set or the bank"),
+        ({"instance": "p3", "fresh": True}, "fresh: it is of jobs that are drawn"),
+        ({"order": "sequential"}, "order: it is of a set, like 'elastic-windows'"),
+        ({"instance": "elastic-windows", "family": "p3"}, "family: elastic-windows has none of"),
+        ({"instance": "elastic-windows/p3-gpt-1.5b-999"}, "elastic-windows holds 314"),
+        ({"instance": "elastic/gone/bert-large/x"}, "drawn ones are called like elastic/"),
+        ({"instance": "elastic/gone/bert-large/3", "interval": 30.0}, "interval: elastic/gone"),
+        ({"instance": 3}, "must be the name of a problem"),
+    ):
+        with pytest.raises(ParenvsError, match=words):
+            make(**arguments)
+    env = make(instance="p3")
+    info = env.reset(options={"instance": "elastic-windows"})[1]
+    assert info["instance"].startswith("elastic-windows/")
+    nobody = Course.of_bits(0, np.zeros(9, dtype=int), np.zeros(9, dtype=np.uint64), 3)
+    with pytest.raises(InfeasibleError, match="toy: no plan earns anything on this course"):
+        make(problem=Elastic(toys.library(), Recorded("nobody", nobody), name="toy"))
