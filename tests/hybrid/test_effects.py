@@ -64,6 +64,13 @@ def test_versions__files_mean_the_first_and_people_the_newest():
     assert Stack.parse("nemo-2024", stored=True) == VERSIONS["nemo-2024@1"]
     assert Stack.parse("nemo-2024") == VERSIONS["nemo-2024@2"] == STACKS["nemo-2024"]
     assert STACKS["nemo-2024"].to_json() == "nemo-2024@2"
+    for name, newest in (
+        ("nemo", "nemo-2026"), ("megatron-bridge", "nemo-2026"), ("torchtitan", "titan-2025"),
+        ("megatron", "megatron-2022"), ("torch", "torch-2024"),
+    ):  # fmt: skip
+        assert Stack.parse(name) == Stack.parse({"name": name}) == STACKS[newest]
+        with pytest.raises(PlanError, match="unknown stack"):  # files say which
+            Stack.parse(name, stored=True)
     assert VERSIONS["nemo-2024@1"].to_json() == "nemo-2024"
     first = VERSIONS["llama-2024"]
     assert (first.permute_passes, first.gather_hidden, first.two_levels) == (0.0, None, False)

@@ -208,6 +208,12 @@ def test_robustness__stacks_that_disagree_are_shown():
     shifts = [shift for shift in robustness(space, worst) if shift.what.startswith("stack")]
     assert [shift.what for shift in shifts] == ["stack llama-2024"]
     assert shifts[0].excess > 0.02
+    # The same plan is best under both, and takes another time.
+    slower = replace(problem, stack={"name": "nemo-2026", "matmul_share": 0.4})
+    best = UniformSpace.build(slower, Constraints(zero=(2,)))
+    told = robustness(best, best.plan(best.best()))
+    (shift,) = [shift for shift in told if shift.what == "stack llama-2024"]
+    assert shift.excess < 0.02 and shift.seconds < 0.8 * best.length[best.best()]
 
 
 def test_pareto__no_plan_beats_one_on_the_front(small):

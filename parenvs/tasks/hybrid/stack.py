@@ -258,7 +258,8 @@ class Stack:
         Args:
             value: the stack.
             stored: whether it stands in a file, where a name without ``@VERSION`` is that of the
-                first version; elsewhere it is that of the newest.
+                first version; elsewhere it is that of the newest, and the name of a software alone
+                (``nemo``, ``torchtitan``) is that of its newest stack.
 
         Raises:
             PlanError: the name or a constant is unknown.
@@ -267,7 +268,7 @@ class Stack:
             return value
         content: dict[str, Any] = {"name": value} if isinstance(value, str) else dict(value)
         name = content.pop("name", None)
-        known = {**VERSIONS, **({} if stored else STACKS)}
+        known = {**VERSIONS, **({} if stored else {**newest_of_software(), **STACKS})}
         if not isinstance(name, str) or name not in known:
             hint = did_you_mean(name, known) if isinstance(name, str) else ""
             raise PlanError(f"unknown stack {shown(name)}{hint}; known: {', '.join(STACKS)}")
@@ -553,6 +554,23 @@ STACKS: dict[str, Stack] = {
     )
 }
 """Stacks by name, the newest version of each."""
+ALSO = {
+    "titan": ("torchtitan",), "nemo": ("megatron-bridge",), "megatron": ("megatron-lm",),
+    "torch": ("fsdp", "pytorch"),
+}  # fmt: skip
+"""Other names of software, by what stacks call it in front of the year."""
+
+
+def newest_of_software() -> dict[str, Stack]:
+    """Return software -> its newest stack: those whose names are the software and a year."""
+    newest: dict[str, Stack] = {}
+    for stack in sorted(STACKS.values(), key=lambda stack: stack.date):
+        software, _, year = stack.name.rpartition("-")
+        if year.isdecimal():
+            newest |= dict.fromkeys((software, *ALSO.get(software, ())), stack)
+    return newest
+
+
 _FIRST: dict[str, Any] = {
     "version": 1, "permute_passes": 0.0, "grouped": False, "two_levels": False,
     "gather_hidden": None,

@@ -18,7 +18,7 @@ class HybridOptions(GraphOptions):
     batch: int | None = option(None, "Samples of a step; it has no default.")
     stack: Any = option(
         None,
-        "Training software: megatron-2022, ..., or an object (default: the device's).",
+        "Training software: nemo, torchtitan, megatron-2021, or an object (default: by device).",
         kind=str,
     )
     precision: str | None = option(
