@@ -313,8 +313,8 @@ def test_problem__settings():
         toy("1x8:v100", 8, precision="bf16")
     with pytest.raises(ClusterError, match=r"precision 'bf15' is unknown .did you mean 'bf16'"):
         toy("1x8:v100", 8, precision="bf15")
-    with pytest.raises(PlanError, match=r"unknown stack 'nemo' .did you mean 'nemo-2026'"):
-        toy("1x8:v100", 8, "nemo")
+    with pytest.raises(PlanError, match=r"unknown stack 'nemo-2027' .did you mean 'nemo-2026'"):
+        toy("1x8:v100", 8, "nemo-2027")
     for batch in (0, -1, 2.0, True, None, 2**40):
         with pytest.raises(InfeasibleError, match="batch must be a whole number"):
             toy("1x8:v100", batch)

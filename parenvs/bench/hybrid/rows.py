@@ -32,7 +32,7 @@ TEXTS = {
     "device": "the accelerator, in words",
     "precision": "of matrix products: fp32, tf32, fp16, bf16, fp8",
     "recompute": "none, selective or full",
-    "stack": "the training software, a stack's name, or alone: its newest (default: by source or device)",
+    "stack": "the training software or one of its stacks (default: by source, else by device)",
     "flops_formula": "how the source counts FLOPs: begins with 96, 72 or 6",
 }
 """Fields that are texts, and what they say."""
