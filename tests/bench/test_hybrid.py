@@ -85,7 +85,7 @@ def write(folder, content):
         ({"stack": "megatron-2031"}, "unknown stack 'megatron-2031'"),
         ({"device": "v100", "precision": "bf16"}, "a v100 has no bf16"),
         ({"source": 3}, "source must be a text"),
-        ({"experts": 8, "ep": 3}, "ep 3 does not divide dp 4"),
+        ({"experts": 8, "ep": 3}, "ep 3 does not divide dp x cp x tp / etp = 4"),
         ({"interleave": 20}, "pp x interleave = 40 is more than layers = 32"),
         ({"percent_of_none": {"all": 3}}, "percent_of_none must be an object"),
     ],
@@ -240,6 +240,45 @@ def test_left_out__constants_know_nothing_of_the_source():
     assert rows["tt-2412"].fitted < rows["tt-2412"].left_out
     assert any("memory_share 0.5" in words for words in rows["tt-2412"].constants)
     assert STACKS["titan-2025"].memory_share == 0.5  # nothing is left changed
+
+
+def test_settings__models_that_ship_lend_what_rows_leave_out():
+    """gpt-oss by its name and numbers; what the row says itself, it keeps."""
+    shape = dict(
+        layers=36, hidden=2880, heads=64, kv_heads=8, head_width=64, ffn=2880, seq=4096,
+        vocab=201088, experts=128, active_experts=4, gated=True, bias=False, dropout=False,
+        tied=False, tp=1, pp=1, ep=8, gpus=8, batch=64, stack="nemo-2025", device="gb200",
+        tokens_per_s_per_gpu=9000.0,
+    )  # fmt: skip
+    (known,) = of_row(name="26.04 gpt-oss-120b gb200", **shape)
+    (unknown,) = of_row(name="a mixture", **shape)
+    (other,) = of_row(name="half a gpt-oss-120b", **{**shape, "layers": 18})
+    (plain,) = of_row(
+        name="gpt-oss-120b", **shape, sinks=False, expert_bias=False, window=4096, full_every=2
+    )
+    said = "window 128, full_every 2, sinks True, expert_bias True, as gpt-oss-120b has"
+    assert said in known.assumed
+    assert not any("gpt-oss" in words for one in (unknown, other, plain) for words in one.assumed)
+    assert known.predicted < unknown.predicted == plain.predicted
+
+
+def test_settings__switches_and_folds_of_a_row():
+    mixture = dict(
+        layers=8, hidden=4096, heads=32, kv_heads=8, ffn=2048, seq=4096, vocab=32000, experts=64,
+        active_experts=8, gpus=64, dp=32, pp=1, device="h100", batch=256, stack="nemo-2025", tp=2,
+        ep=32, etp=1, sequence_parallel=True, tokens_per_s_per_gpu=9000.0,
+    )  # fmt: skip
+    (folded,) = of_row(**mixture)
+    (torn,) = of_row(**{**mixture, "etp": 2})
+    (hidden,) = of_row(**mixture, dispatch_overlap=True)
+    assert torn.predicted < folded.predicted < hidden.predicted
+    assert folded.details["illegal"] == torn.details["illegal"] == []
+    for wrong, words in (
+        ({"etp": 3}, "etp 3 does not divide tp 2"),
+        ({"ep": 48}, "ep 48 does not divide dp x cp x tp / etp = 64"),
+    ):
+        with pytest.raises(ParenvsError, match=words):
+            of_row(**{**mixture, **wrong})
 
 
 def test_predictions__flops_as_a_row_counts_them():

@@ -108,6 +108,134 @@ def test_experts__of_a_device_are_one_kernel():
     assert alone - together < 24e-3
 
 
+def test_experts__passes_by_device_and_for_biases():
+    by_device = {"permute_passes": {"h100": 4.0, "other": 2.0}}
+    assert machine(**by_device).permute_passes == 4.0
+    assert machine(Cluster.parse("2x8:a100"), **by_device).permute_passes == 2.0
+    stack = Stack.parse({"name": "llama-2024", **by_device})
+    assert Stack.parse(stack.to_json(), stored=True) == stack
+    with pytest.raises(PlanError, match="no share of permute_passes on a h100"):
+        machine(permute_passes={"a100": 2.0})
+    split, own = Split(1, 2), {"permute_passes": 4.0, "bias_passes": 3.0}
+    plain, biased = (
+        TransformerBlock(mixture(expert_bias=x)).seconds(machine(**own), split)
+        for x in (False, True)
+    )
+    added = 3 * 2 * (2 * 128) * 256 * 2 / machine().memory_bw
+    assert biased.forward - plain.forward == pytest.approx(added)
+    assert biased.backward - plain.backward == pytest.approx(added)
+
+
+def test_experts__folded_over_tp():
+    """Four ranks of tp hold whole experts: each sends its own quarter of the tokens.
+
+    Products of experts have as many FLOPs, whole matrices and a quarter of the rows; tokens are
+    not gathered for them, in either pass; twice as many ranks hold parts of an expert.
+    """
+    block = TransformerBlock(mixture())
+    given = {"sequence_parallel": True, "expert": 4}
+    torn, whole = Split(4, 4, **given), Split(4, 4, expert_tp=1, **given)
+    same = Split(4, 4, expert_tp=4, **given)
+    here = machine(memory_share=1e6)
+    times = [block.seconds(here, split) for split in (torn, whole, same)]
+    assert times[0] == times[2]
+    assert times[0].forward == pytest.approx(times[1].forward, rel=1e-6)
+    gather = here.links.all_gather(2 * 4 * 128 * 256, 4, 1)
+    dealt = [2 * here.links.dispatch(2 * 128 * 256, 2, 4, stride) for stride in (4, 1)]
+    assert times[0].forward_exchange == pytest.approx(4 * gather + dealt[0])
+    assert times[1].forward_exchange == pytest.approx(2 * gather + dealt[1])
+    assert times[1].backward_exchange < times[0].backward_exchange
+    assert block.parameters(torn)[1] == block.parameters(whole)[1] / 4
+    assert block.parameters(torn)[0] == block.parameters(whole)[0]
+
+
+def test_experts__folded_ones_are_summed_over_fewer_ranks():
+    """16 devices, tp 2, 8 replicas: 8 ranks of whole experts have 2 copies, of halves 1 copy."""
+    model = HybridModel.of_shape(mixture())
+    here, steps, states = machine(), [], []
+    for ranks in (0, 1):
+        plans = Uniform(2, 1, 8, 1, 16, expert=8, expert_tp=ranks, sequence_parallel=True, zero=1)
+        stages = uniform_stages(model, plans, 1)
+        assert stages.apart == pytest.approx(8 if not ranks else 4)
+        steps.append(formulas.step(model, GPU, here, stages))
+        states.append(formulas.memory(model, here, stages))
+    own = TransformerBlock(mixture()).parameters(Split(2, 1, expert=8))[1] * 4
+    summed = here.links.ring(2, 8)
+    more = summed.all_gather(2 * 2 * own) + summed.all_gather(2 * 2 * own)
+    assert steps[1].reduction - steps[0].reduction == pytest.approx(more)
+    assert states[1].weights - states[0].weights == pytest.approx(2 * own)
+    assert states[1].optimizer == pytest.approx(states[0].optimizer)
+
+
+def test_experts__folded_plans_are_legal_if_ranks_divide():
+    problem = replace(toy("2x8:h100", 32, "nemo-2025"), model=HybridModel.of_shape(mixture()))
+
+    def reasons(expert, ranks, shared=True, context=1, tp=4):
+        plan = problem.plan(
+            [HybridStage(((0, 4),), 16, tp=tp)], sequence_parallel=shared, expert=expert,
+            expert_tp=ranks, context=context,
+        )  # fmt: skip
+        assert plan.from_json(plan.to_json(), "") == plan
+        return problem.report(plan).reasons
+
+    assert reasons(8, 1) == reasons(4, 0) == reasons(8, 2, context=2) == ()
+    assert reasons(4, 0, context=2) == ()  # dealt out over ranks of context, too
+    assert reasons(8, 0) == ("expert: 8 does not divide the 4 replicas of stages[0]",)
+    assert reasons(8, 4)[0] == "expert: 8 does not divide the 4 groups of 4 devices of stages[0]"
+    assert "expert_tp: 3 does not divide tp 4" in reasons(4, 3)[0]
+    assert "needs sequence_parallel" in reasons(4, 1, shared=False)[0]
+    rows = Uniform(4, 1, 2, 1, 32, context=2, expert=8, expert_tp=2, sequence_parallel=True)
+    seconds, held = rows.judged(problem.model, problem.cluster, problem.machine)
+    plan = problem.uniform_plan(rows, 0)
+    assert plan.expert_tp == 2
+    assert problem.length(plan) == seconds["length"][0]
+    assert problem.memory(plan).total[0] == held["total"][0]
+    assert problem.report(plan).simulated_seconds == pytest.approx(seconds["length"][0])
+
+
+def test_attention__windows_and_sinks():
+    """A window costs as many products as its tokens; sinks slow the kernel down."""
+    split, here = Split(1, 1), machine(memory_share=1e6, sink_share=0.25)
+    plain = TransformerBlock(mixture()).seconds(here, split)
+    core = 2 * 128 * 128 * 256 / here.attention_flops
+    for numbers, times in (
+        ({"window": 32}, 32 * (2 - 32 / 128) / 128), ({"sinks": True}, 4.0), ({"window": 500}, 1.0),
+        ({"window": 32, "sinks": True}, 4 * 32 * (2 - 32 / 128) / 128),
+    ):  # fmt: skip
+        other = TransformerBlock(mixture(**numbers)).seconds(here, split)
+        assert other.forward - plain.forward == pytest.approx(core * (times - 1))
+        assert other.backward - plain.backward == pytest.approx(2.5 * core * (times - 1))
+    packed = [
+        TransformerBlock(mixture(window=window)).seconds(here, Split(1, 1, attended=24.0)).forward
+        for window in (0, 32, 8)
+    ]
+    assert packed[0] == packed[1] > packed[2]
+
+
+def test_modules__for_more_tokens_stand_beside_the_head():
+    """A module costs a block with its exchange, a product of twice the width, and a head."""
+    shape = mixture(next_tokens=2)
+    here, split = machine(), Split(2, 2, expert=2)
+    head = Head(replace(shape, next_tokens=0)).seconds(here, split)
+    block = TransformerBlock(shape.module).seconds(here, split)
+    joined = 2 * 256 * 256 * 2 * 256 / 2 / here.flops
+    both = Head(shape).seconds(here, split)
+    small = 1 + 1e-3
+    assert 3 * head.forward + 2 * (block.forward + joined) <= both.forward * small
+    assert both.forward_exchange == 2 * block.forward_exchange > 0
+    assert both.backward > 3 * head.backward + 2 * (block.backward + 2 * joined)
+    problem = replace(toy("2x8:h100", 32), model=HybridModel.of_shape(shape))
+    plain = replace(problem, model=HybridModel.of_shape(replace(shape, next_tokens=0)))
+    rows = Uniform(1, 2, 8, 1, 32, expert=2)
+    more, less = (x.step(x.uniform_plan(rows, 0)) for x in (problem, plain))
+    assert more.busy[0] == less.busy[0]
+    assert more.busy[1] > less.busy[1]
+    sizes = [x.memory(x.uniform_plan(rows, 0)) for x in (problem, plain)]
+    own = sum(Head(shape).parameters(Split(1, 1, expert=2))) - 256 * (1024 + 1)
+    assert sizes[0].weights - sizes[1].weights == pytest.approx([0, 2 * own])
+    assert sizes[0].activations[1] > sizes[1].activations[1]
+
+
 def test_dispatch__two_levels():
     """Copies that leave a server pass the card, others the links inside; tokens once at most."""
     links = Links(8, 100.0, 10.0)

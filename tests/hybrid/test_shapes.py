@@ -43,9 +43,87 @@ def test_shapes__published_active_parameters():
         ("gpt-oss-120b", 5.1 + 0.58), ("llama4-scout", 17), ("llama4-maverick", 17),
     ):  # fmt: skip
         shape = shapes()[name]
-        core = 6 * shape.layers * shape.heads * shape.core_width * shape.sequence
+        reach = sum(shape.kinds[kind].reach for kind in shape.kind_of)
+        core = 6 * shape.heads * shape.core_width * reach
         passed = (shape.token_flops(1) / shape.sequence - core) / 6
         assert passed / 1e9 == pytest.approx(active, rel=0.03), name
+
+
+def test_shapes__published_totals_to_the_last_parameter():
+    """Those of the released weights; Llama 4's less one image encoder, the same in both."""
+    for name, total in (
+        ("deepseek-v3", 671_026_419_200), ("qwen3-30b-a3b", 30_532_122_624),
+        ("qwen3-235b-a22b", 235_093_634_560), ("gpt-oss-20b", 20_914_757_184),
+        ("gpt-oss-120b", 116_829_156_672), ("mixtral-8x7b", 46_702_792_704),
+        ("mixtral-8x22b", 140_620_634_112), ("llama3-8b", 8_030_261_248),
+        ("llama3-70b", 70_553_706_496), ("llama3-405b", 405_853_388_800),
+        ("llama2-7b", 6_738_415_616), ("llama2-70b", 68_976_648_192),
+    ):  # fmt: skip
+        assert shapes()[name].parameters == total, name
+    images = {
+        total - shapes()[name].parameters
+        for name, total in (
+            ("llama4-scout", 108_641_793_536), ("llama4-maverick", 401_583_781_376),
+        )
+    }  # fmt: skip
+    assert images == {871_932_416}
+
+
+def test_shapes__published_totals_in_words():
+    """Billions, in as many digits as papers and model cards give."""
+    for name, billions in (
+        ("kimi-k2", 1026), ("moonlight-16b-a3b", 16), ("nemotron4-15b", 15.6),
+        ("nemotron4-340b", 341), ("minitron-4b", 4.19), ("minitron-8b", 8.27),
+    ):  # fmt: skip
+        assert shapes()[name].parameters / 1e9 == pytest.approx(billions, rel=3e-3), name
+
+
+def test_shapes__modules_for_more_tokens():
+    """DeepSeek-V3's holds 14 billion with embedding and head of its own: 685 in all, not 671."""
+    plain = shapes()["deepseek-v3"]
+    more = replace(plain, next_tokens=1)
+    block = sum(plain.kinds[-1].block_parameters)
+    joined = 2 * plain.hidden**2 + 3 * plain.hidden
+    assert more.parameters == plain.parameters + block + joined
+    ends = 2 * plain.hidden * plain.vocabulary
+    assert (more.parameters + ends) / 1e9 == pytest.approx(684.5, abs=0.05)
+    own = plain.kinds[-1].block_flops + 4 * plain.sequence * plain.hidden**2
+    head = 2 * plain.sequence * plain.hidden * plain.vocabulary
+    assert more.flops(2) - plain.flops(2) == pytest.approx(6 * (own + head))
+    passed = more.token_flops(1) - plain.token_flops(1)
+    half = 2 * plain.sequence**2 * plain.heads * plain.core_width
+    assert passed == pytest.approx(3 * (own + head - half), rel=2e-3)  # causal; router and norms
+    assert plain.fingerprint != more.fingerprint
+    model, split = HybridModel.of_shape(more), Split(1, 1.0)
+    held, experts = model.head.parameters(split)
+    assert held + experts == block + joined + plain.hidden * (plain.vocabulary + 1)
+    assert len(model) == plain.layers
+    for tp in (1, 2):  # nothing of it is lost by being divided
+        parts = model.head.parameters(Split(tp, 1.0, expert=8))
+        whole = more.module_parameters[0] - sum(n * k for n, k in plain.attention_products)
+        assert tp * parts[0] >= held
+        assert parts[0] > whole / tp
+        assert parts[1] == experts / 8 / tp
+
+
+def test_shapes__windows_alternate_with_whole_samples():
+    shape = alternating(window=64, full_every=2, experts_every=3)
+    assert shape.kind_of == (0, 1, 2, 1, 0, 3, 0)
+    assert [(x.experts, x.window) for x in shape.kinds] == [(1, 64), (1, 0), (4, 64), (4, 0)]
+    assert [x.reach for x in shape.kinds[:2]] == [64 * (2 - 64 / 256), 256]
+    both = replace(shape, causal=False).kinds
+    assert [x.reach for x in both[:2]] == [64, 256]
+    pairs = sum(min(i + 1, 64) for i in range(256))
+    assert 256 * shape.kinds[0].reach / 2 == pytest.approx(pairs, rel=0.01)
+    core = 4 * 256 * 512
+    whole = alternating(experts_every=3)
+    assert whole.flops(1) - shape.flops(1) == pytest.approx(3 * 4 * core * (256 - 112))
+    assert alternating(window=256).flops(1) == alternating().flops(1)
+    for wrong in ({"full_every": 2}, {"window": 64, "full_every": 1}):
+        with pytest.raises(UnknownInstanceError, match="full_every . needs a window"):
+            alternating(**wrong)
+    with pytest.raises(UnknownInstanceError, match="router_bias and expert_bias need experts"):
+        alternating(experts=1, active=1, router_bias=True)
 
 
 def test_shapes__leading_blocks_are_dense():

@@ -109,7 +109,11 @@ CONSTANTS = (
     ),
     _fit("nemo-2025", "matmul_share", "dgxc-fp8", key="h100 fp8", plausible=(0.40, 0.50)),
     *(_fit("nemo-2025", "permute_passes", source, plausible=(6.0, 40.0)) for source in _MOE),
-    *(_fit("nemo-2026", "permute_passes", source, plausible=(4.0, 12.0)) for source in _MOE),
+    _fit("nemo-2026", "permute_passes", _MOE[0], key="other", plausible=(4.0, 12.0)),
+    *(
+        _fit(stack, "sink_share", source, word="gpt-oss", plausible=(0.1, 0.35))
+        for stack, source in (*zip(_NEMO, _MOE[:1] * 2, strict=True), (_NEMO[0], _MOE[1]))
+    ),
     _fit("titan-2025", "matmul_share", "tt-2412", key="h100-96gb fp8", plausible=(0.35, 0.50)),
     _fit("titan-2025", "attention_share", "tt-2412", key="other", plausible=(0.25, 0.60)),
     _fit("titan-2025", "memory_share", "tt-2412", plausible=(0.35, 0.65)),

@@ -54,11 +54,15 @@ COUNTS = {
     "query_rank": "width of compressed queries, of latent attention",
     "key_rank": "width of compressed keys and values, of latent attention",
     "rope_width": "rotated width of a head, of latent attention",
+    "window": "tokens that a token attends to, itself among them (default: all in front of it)",
+    "full_every": "2 if every second block attends to all in spite of the window, and so on",
+    "next_tokens": "tokens behind the next one that are predicted, too",
     "tp": "ranks that share every matrix",
     "pp": "stages",
     "dp": "replicas of the data (default: what is left of gpus)",
     "cp": "ranks that share the tokens of a sample",
-    "ep": "replicas among which experts are dealt out",
+    "ep": "ranks among which experts are dealt out",
+    "etp": "ranks that share every matrix of an expert (default: tp)",
     "shard": "replicas, context ranks counted, among which ZeRO shares states (default: all)",
     "gpus": "devices in all",
     "gpus_per_node": "devices of a server (default: as the device is sold)",
@@ -83,6 +87,9 @@ FLAGS = {
     "dropout": "whether there is dropout",
     "bias": "whether there are biases",
     "causal": "whether a token attends to those before it only",
+    "sinks": "whether heads have a learnt logit beside those of tokens",
+    "expert_bias": "whether experts have biases though nothing else has",
+    "dispatch_overlap": "whether experts' dispatch runs beside products (default: by the stack)",
 }
 """Fields that are true or false."""
 MEASURED = {

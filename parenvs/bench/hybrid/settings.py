@@ -17,6 +17,7 @@ from parenvs.bench.hybrid.rows import Row
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.shipped import shapes
 from parenvs.tasks.hybrid.stack import STACKS, Stack
 from parenvs.tasks.hybrid.uniform import Uniform
 
@@ -58,6 +59,7 @@ SAID: dict[str, dict[str, Any]] = {
         "sequence_parallel": True, "recompute": "none", "gated": True,
     },
     "megascale": MEGASCALE,
+    "mb-moe": {"etp": 1},
     "mpt": {"vocab": 50368, "zero": 3, "dropout": False, "bias": False, "seq": 2048},
     "nemo": {"zero": 1, "ddp_overlap": True, "sequence_parallel": True, "recompute": "none"},
     "megatron-v1": {"vocab": 51200, "recompute": "full", "seq": 1024, "accumulation": 1},
@@ -188,7 +190,7 @@ def setting_of(
         server = replace(server, nic_bw=fields["node_gbit"] * 1e9 / 8 / server.devices)
     cluster = server.cluster(gpus)
     stack = _stack(row, fields, key, cluster, assumed)
-    stack = stacks.get(stack.name, stack)
+    stack = _switched(stacks.get(stack.name, stack), fields)
     precision = _precision(fields, cluster)
     device = cluster.device.name
     if not was_fitted(stack.name, device, precision):
@@ -211,6 +213,7 @@ def setting_of(
         recompute=fields["recompute"],
         zero=fields["zero"],
         shard=fields.get("shard", 0),
+        expert_tp=own if (own := fields.get("etp", 0)) < fields["tp"] else 0,
         gradient_bytes=float(fields["gradient_bytes"]),
         gradient_overlap=fields["ddp_overlap"],
         blocking=stack.send_wait > 0,
@@ -273,9 +276,15 @@ def _fill(row: Row, fields: dict[str, Any], assumed: list[str]) -> None:
             each = fields["micro_batch"] * fields["pp"]
             fields["batch"] = each * fields["dp"]
             assumed.append(f"batch {fields['batch']}, {fields['pp']} micro-batches a replica")
-    if fields["dp"] % fields["ep"]:
-        raise row.error(f"ep {fields['ep']} does not divide dp {fields['dp']}; correct one")
     ranks = fields["dp"] * fields["cp"]
+    own = fields.get("etp", fields["tp"])
+    if fields["tp"] % own:
+        raise row.error(f"etp {own} does not divide tp {fields['tp']}; correct one")
+    groups = ranks * fields["tp"] // own
+    if groups % fields["ep"]:
+        raise row.error(
+            f"ep {fields['ep']} does not divide dp x cp x tp / etp = {groups}; correct one"
+        )
     if fields.get("shard") and ranks % fields["shard"]:
         raise row.error(f"shard {fields['shard']} does not divide dp x cp = {ranks}; correct one")
     if fields["batch"] < fields["dp"]:
@@ -291,6 +300,7 @@ def _fill(row: Row, fields: dict[str, Any], assumed: list[str]) -> None:
 
 OF_SHAPES = (
     "shared_experts", "experts_every", "leading_dense", "query_rank", "key_rank", "rope_width",
+    "window", "full_every", "next_tokens", "sinks", "expert_bias",
 )  # fmt: skip
 """Fields of rows that shapes have by the same names."""
 FAMILIES = ("llama", "mistral", "mixtral", "qwen", "gemma", "deepseek", "405b")
@@ -311,6 +321,7 @@ def _shape(row: Row, fields: dict[str, Any], assumed: list[str]) -> TransformerS
     if modern and not {"gated", "dropout", "bias", "tied"} & set(row.fields):
         assumed.append("gated network without biases and dropout")
     experts = fields.get("experts", 1)
+    _known(row, fields, assumed)
     try:
         return TransformerShape(
             row.name,
@@ -337,6 +348,30 @@ def _shape(row: Row, fields: dict[str, Any], assumed: list[str]) -> TransformerS
         raise row.error(str(error).partition(": ")[2]) from None
 
 
+KNOWN_OF_SHAPES = ("window", "full_every", "sinks", "leading_dense")
+"""What a row takes from the shipped shape that it names, if it does not say it.
+
+Whether experts have biases, and how wide leading dense networks are, too.
+"""
+
+
+def _known(row: Row, fields: dict[str, Any], assumed: list[str]) -> None:
+    """Fill in what is known of a shipped model that a row names, and whose numbers it gives."""
+    for name, shape in shapes().items():
+        numbers = (shape.layers, shape.hidden, shape.heads, shape.experts)
+        given = *(fields[key] for key in ("layers", "hidden", "heads")), fields.get("experts", 1)
+        if name not in row.name.lower() or numbers != given:
+            continue
+        facts = {key: getattr(shape, key) for key in KNOWN_OF_SHAPES}
+        facts["dense_ffn"] = shape.dense_feed_forward
+        facts["expert_bias"] = shape.experts > 1 and (shape.bias or shape.expert_bias)
+        missing = {key: x for key, x in facts.items() if x and key not in row.fields}
+        if missing:
+            fields |= missing
+            said = ", ".join(f"{key} {value}" for key, value in missing.items())
+            assumed.append(f"{said}, as {name} has")
+
+
 def _stack(
     row: Row, fields: dict[str, Any], key: str | None, cluster: Cluster, assumed: list[str]
 ) -> Stack:
@@ -357,8 +392,15 @@ def _stack(
             name = "torch-2024"
         assumed.append(f"stack {name}, by device")
         stack = STACKS[name]
+    return stack
+
+
+def _switched(stack: Stack, fields: dict[str, Any]) -> Stack:
+    """Return a stack with what a row says that its run switched on or off."""
     if fields.get("scatter_gather") is False:
         stack = replace(stack, scatter_gather=False)
+    if "dispatch_overlap" in fields:
+        stack = replace(stack, expert_overlap=float(fields["dispatch_overlap"]))
     return stack
 
 

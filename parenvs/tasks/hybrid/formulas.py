@@ -258,7 +258,7 @@ def _states(
     part = 1 / stages.sharing
     sums = [np.where(those, part, 1.0) * dense for those in shared]
     if np.any(experts):
-        dealt = np.maximum(stages.sharing / stages.expert, 1)
+        dealt = np.maximum(stages.sharing / stages.apart, 1)
         parts = [np.where(those, 1 / dealt, 1.0) * experts for those in shared]
         sums = [own + part for own, part in zip(sums, parts, strict=True)]
     weights = width * sums[0]
@@ -462,9 +462,12 @@ def parameters(model: HybridModel, stages: Stages) -> tuple[np.ndarray, np.ndarr
         for first in stages.fronts:
             dense[first] += held_here[first]
     if model.head is not None:
-        held_here = _wide(model.head.parameters(split)[0], shape)
+        held, own = model.head.parameters(split)
+        held_here = _wide(held, shape)
         for last in stages.backs:
             dense[last] += held_here[last]
+            if np.any(own):
+                experts[last] += _wide(own, shape)[last]
     if stages.pieces is not None:
         for both in set(stages.fronts) & set(stages.backs):
             dense[both] -= model.tied_parameters / stages.tp[both]
@@ -517,7 +520,7 @@ def _reduction(
     sharing = np.asarray(np.where(stages.zero == 0, stages.replicas, stages.sharing))
     some = np.any(sharing != stages.replicas)
     total: np.ndarray = np.zeros_like(dense)
-    for own, expert in ((dense, 1), (experts, stages.expert)):
+    for own, expert in ((dense, 1), (experts, stages.apart)):
         if not np.any(own):
             continue
         every, stride = np.maximum(stages.replicas // expert, 1), stages.stride * expert
@@ -571,6 +574,6 @@ def _update(held: tuple[np.ndarray, np.ndarray], machine: Machine, stages: Stage
     dense, experts = held
     stack = machine.stack
     traffic = stack.optimizer_bytes if machine.precision in HALF else stack.optimizer_bytes_full
-    dealt = np.maximum(stages.sharing / stages.expert, 1)
+    dealt = np.maximum(stages.sharing / stages.apart, 1)
     own = np.where(stages.zero >= 1, dense / stages.sharing + experts / dealt, dense + experts)
     return np.asarray(traffic * own / machine.memory_bw)

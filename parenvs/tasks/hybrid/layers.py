@@ -30,6 +30,7 @@ class Split(NamedTuple):
         context: ranks that share the tokens of a sample.
         sequence_parallel: whether the tp ranks share what lies between the matrices, too.
         expert: data-parallel ranks among which experts are dealt out.
+        expert_tp: ranks that share every matrix of an expert; 0: ``tp``.
         attended: tokens of its own document, as a mean over a sample's tokens, where a sample is
             packed of documents that do not see each other; None: the whole sample is one. Fused
             attention alone takes less time for it.
@@ -41,6 +42,14 @@ class Split(NamedTuple):
     sequence_parallel: Figure = False
     expert: Figure = 1
     attended: Figure = None
+    expert_tp: Figure = 0
+
+    @property
+    def of_expert(self) -> Figure:
+        """Ranks that share every matrix of an expert."""
+        if isinstance(self.expert_tp, int) and self.expert_tp == 0:
+            return self.tp
+        return np.where(np.equal(self.expert_tp, 0), self.tp, self.expert_tp)
 
     @property
     def shared(self) -> Figure:
@@ -171,6 +180,8 @@ class TransformerBlock(Layer):
         if shape.experts > 1:
             networks = shape.experts / split.expert
             routed = tokens * shape.active * shape.capacity / networks
+            if split.of_expert is not split.tp:  # ranks of tp send their own share of the tokens
+                routed = routed * split.of_expert / split.tp
             if not machine.stack.grouped:
                 times, networks = networks, 1
         if shape.key_rank:
@@ -190,6 +201,8 @@ class TransformerBlock(Layer):
             common = shape.shared_experts * inner
             products.append(_Product("shared", tokens, common, shape.hidden, twice))
             products.append(_Product("shared", tokens, shape.hidden, common))
+        if shape.experts > 1:
+            inner = shape.feed_forward / split.of_expert
         products.append(_Product("up", routed, inner, shape.hidden, times * twice, networks))
         products.append(_Product("down", routed, shape.hidden, inner, times, networks))
         return products
@@ -222,9 +235,12 @@ class TransformerBlock(Layer):
         backward += 2 * kernel_seconds(machine, 6 * stream)
         backward += kernel_seconds(machine, gate_backward * inner)
         backward += 2 * kernel_seconds(machine, (4 + dropped) * stream)
-        if shape.experts > 1 and machine.stack.permute_passes:
+        if shape.experts > 1 and machine.permute_passes:
             copies = stream * shape.active * shape.capacity
-            permuted = kernel_seconds(machine, 2 * machine.stack.permute_passes * copies)
+            passes = machine.permute_passes
+            if shape.bias or shape.expert_bias:
+                passes = passes + machine.stack.bias_passes
+            permuted = kernel_seconds(machine, 2 * passes * copies)
             forward, backward = forward + permuted, backward + permuted
         attention, attention_backward, again = self._attention(machine, split)
         exchange = self._exchange(machine, split, weight_gradients, attention, beside)
@@ -238,10 +254,13 @@ class TransformerBlock(Layer):
         heads = split.samples * shape.heads / split.tp
         queries, keys = shape.sequence / split.context, shape.sequence
         if machine.attention_flops is not None:
-            keys = keys if split.attended is None else split.attended
+            keys = shape.reach if split.attended is None else split.attended
+            if split.attended is not None and shape.window:
+                keys = np.minimum(keys, shape.reach)
             square = (2.0 if shape.causal else 4.0) * queries * keys * width * heads
             traffic = 4 * machine.width * queries * width * heads / machine.memory_bw
-            core = np.maximum(square / machine.attention_flops, traffic)
+            speed = machine.attention_flops * (machine.stack.sink_share if shape.sinks else 1.0)
+            core = np.maximum(square / speed, traffic)
             return core, 2.5 * core, 0.0
         scores = heads * queries * keys
         scored = matmul_seconds(machine, queries, keys, shape.head_width + shape.rope_width, heads)
@@ -271,17 +290,20 @@ class TransformerBlock(Layer):
         shape, stack, links = self.shape, machine.stack, machine.links
         tokens = self._tokens(split)
         gather = links.all_gather(machine.width * tokens * shape.hidden, split.tp, 1)
-        forward = 4 * gather * (1 - stack.tensor_overlap)
+        gathers: Figure = 4  # two of attention, two of networks
+        if shape.experts > 1 and not shape.shared_experts and split.of_expert is not split.tp:
+            gathers = np.where(split.of_expert == split.tp, 4, 2)  # tokens go to whole experts
+        forward = gathers * gather * (1 - stack.tensor_overlap)
         if stack.backward_overlap:
             # Input gradients are summed while the weight gradients of the same matrix are made;
             # sequence parallelism also gathers the gradients of outputs, in front of both.
-            behind = [weight_gradients["in"], weight_gradients["up"]]
-            summed = sum(stack.exposed(2 * gather, product) for product in behind)
-            scattered = sum(stack.exposed(gather, product) for product in behind)
-            shared = 2 * gather * (1 - stack.tensor_overlap) + scattered
+            behind = [(weight_gradients["in"], 1), (weight_gradients["up"], gathers / 2 - 1)]
+            summed = sum(n * stack.exposed(2 * gather, product) for product, n in behind)
+            scattered = sum(n * stack.exposed(gather, product) for product, n in behind)
+            shared = gathers / 2 * gather * (1 - stack.tensor_overlap) + scattered
             backward = np.where(split.sequence_parallel, shared, summed)
         else:
-            backward = 4 * gather
+            backward = gathers * gather
         passed = 2 * self._widths(split)[1] + shape.heads * shape.rope_width / split.tp
         blocks = machine.width * tokens * passed
         ring = links.all_gather(blocks * split.context, split.context, split.tp)
@@ -298,25 +320,26 @@ class TransformerBlock(Layer):
         shape, stack, links = self.shape, machine.stack, machine.links
         once = machine.width * self._tokens(split) * shape.hidden * shape.capacity / split.shared
         if not stack.two_levels:
-            return links.all_to_all(once * shape.active, split.expert, split.tp)
+            return links.all_to_all(once * shape.active, split.expert, split.of_expert)
         copies = shape.active
-        return links.dispatch(once, copies, split.expert, split.tp, stack.once_a_server)
+        return links.dispatch(once, copies, split.expert, split.of_expert, stack.once_a_server)
 
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """See ``Layer.parameters``: matrices are divided by tp, norms and output biases are not."""
         shape = self.shape
         dense, experts = shape.block_parameters
-        whole = 2.0 * shape.hidden * (2 if shape.bias else 1) + (
-            2.0 * shape.hidden if shape.bias else 0.0
-        )
+        whole = 2.0 * shape.hidden * shape.norm_rows + (2.0 * shape.hidden if shape.bias else 0.0)
         if shape.experts > 1:
             whole += shape.hidden * (shape.experts - (1 if shape.bias else 0))
+            whole += shape.experts if shape.router_bias else 0
+        if shape.qk_norm:
+            whole += 2 * shape.head_width
         if shape.key_rank:
             whole += shape.hidden * shape.latent_width + shape.query_rank + shape.key_rank
         copied = self._widths(split)[1] * split.tp - shape.kv_heads * shape.head_width
         copied = 2 * copied * (shape.hidden + (1 if shape.bias else 0))
         per_device = (dense - whole + copied) / split.tp + whole
-        return per_device, experts / split.tp / split.expert
+        return per_device, experts / split.of_expert / split.expert
 
     def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
         """See ``Layer.saved_bytes``; equations 2 to 6 and their form for gated networks."""
@@ -392,6 +415,8 @@ class Embedding(Layer):
 class Head(Layer):
     """The product with the vocabulary and the loss, behind the last block.
 
+    Modules that predict tokens behind the next one stand beside it; see ``next_tokens`` of shapes.
+
     Attributes:
         shape: the model.
         seen: share of the tokens whose words are predicted, 1 but for masked language models.
@@ -410,7 +435,23 @@ class Head(Layer):
         backward = matmul_seconds(machine, tokens, shape.hidden, words)
         backward += self.weight_seconds(machine, split)
         backward += kernel_seconds(machine, 8 * tokens * words)
-        return LayerSeconds(forward, backward)
+        own = LayerSeconds(forward, backward)
+        if not shape.next_tokens:
+            return own
+        block = TransformerBlock(shape.module).seconds(machine, split)
+        joined = [(tokens, shape.hidden / split.tp, 2 * shape.hidden)]
+        joined += [
+            (tokens, 2 * shape.hidden, joined[0][1]),
+            (joined[0][1], 2 * shape.hidden, tokens),
+        ]
+        times = [matmul_seconds(machine, *sizes) for sizes in joined]
+        count = shape.next_tokens
+        return LayerSeconds(
+            forward + count * (forward + block.forward + times[0]),
+            backward + count * (backward + block.backward + times[1] + times[2]),
+            count * block.forward_exchange,
+            count * block.backward_exchange,
+        )
 
     def weight_seconds(self, machine: Machine, split: Split) -> Figure:
         """See ``Layer.weight_seconds``."""
@@ -421,12 +462,21 @@ class Head(Layer):
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """See ``Layer.parameters``: the last norm is counted with it."""
         shape = self.shape
-        return shape.hidden * (shape.vocabulary / split.tp + (2 if shape.bias else 1)), 0.0
+        own = shape.hidden * (shape.vocabulary / split.tp + shape.norm_rows)
+        if not shape.next_tokens:
+            return own, 0.0
+        dense, experts = TransformerBlock(shape.module).parameters(split)
+        joined = 2 * shape.hidden**2 / split.tp + 3 * shape.hidden * shape.norm_rows
+        return own + shape.next_tokens * (dense + joined), shape.next_tokens * experts
 
     def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
         """See ``Layer.saved_bytes``: input of the norm and of the product (section 4.3)."""
         tokens = self.shape.sequence * split.samples / split.context
-        return 2 * machine.width * tokens * self.shape.hidden / split.shared
+        own = 2 * machine.width * tokens * self.shape.hidden / split.shared
+        if not self.shape.next_tokens:
+            return own
+        block = TransformerBlock(self.shape.module).saved_bytes(machine, split, mode)
+        return own + self.shape.next_tokens * (2 * own + block)
 
     def working_bytes(self, machine: Machine, split: Split) -> Figure:
         """See ``Layer.working_bytes``: logits, again in fp32 for the loss, and more."""

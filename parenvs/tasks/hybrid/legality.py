@@ -302,7 +302,7 @@ def _splits(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
             by = "2 x context x tp" if plan.context > 1 and plan.sequence_parallel else by
             yield f"sequence: {shape.sequence} tokens are not a multiple of {by} = {ranks}"
     yield from _shard(plan)
-    if plan.expert > 1:
+    if plan.expert > 1 or plan.expert_tp:
         yield from _experts(plan, 1 if shape is None else shape.experts)
     for number, stage in enumerate(plan.stages):
         if stage.split:
@@ -331,12 +331,22 @@ def _experts(plan: HybridPlan, experts: int) -> Iterator[str]:
     if experts % plan.expert:
         yield f"expert: {plan.expert} does not divide the model's {_count(experts, 'expert')}"
     for number, stage in enumerate(plan.stages):
-        replicas = stage.devices // (stage.tp * plan.context)
-        if replicas % plan.expert:
+        ranks = plan.expert_tp or stage.tp
+        if stage.tp % ranks:
             yield (
-                f"expert: {plan.expert} does not divide the {_count(replicas, 'replica')} of "
-                f"stages[{number}]"
+                f"expert_tp: {ranks} does not divide tp {stage.tp} of stages[{number}]; give 0 "
+                "for all of tp"
             )
+        elif ranks < stage.tp and not plan.sequence_parallel:
+            yield (
+                f"expert_tp: {ranks} of tp {stage.tp} in stages[{number}] needs sequence_parallel, "
+                "by which each rank has tokens of its own"
+            )
+        elif (replicas := stage.devices // ranks) % plan.expert:
+            held = f"groups of {ranks} devices" if plan.expert_tp else "replicas"
+            yield f"expert: {plan.expert} does not divide the {replicas} {held} of stages[{number}]"
+    if plan.expert_tp and experts == 1:
+        yield "expert_tp: the model has no experts; leave it out"
 
 
 def _recompute(plan: HybridPlan) -> Iterator[str]:

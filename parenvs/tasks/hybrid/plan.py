@@ -100,12 +100,14 @@ class HybridPlan(Plan):
         chunks: ranges of layers on each stage.
         sequence_parallel: whether tp ranks also share what lies between the matrices.
         context: ranks that share the tokens of a sample.
-        expert: replicas among which experts are dealt out.
+        expert: ranks among which experts are dealt out: replicas, those of context counted, and
+            those of ``tp`` where ``expert_tp`` is less.
         p2p: one of ``SENDS``.
         gradient_bytes: bytes of a gradient.
         gradient_overlap: whether gradients are summed during the last backward pass.
         servers: order of the servers; empty where they stand in order.
         shard: replicas, context ranks counted, among which ZeRO shares states, neighbours; 0: all.
+        expert_tp: ranks that share every matrix of an expert; 0: ``tp`` of the stage.
     """
 
     instance: Text
@@ -126,6 +128,7 @@ class HybridPlan(Plan):
     gradient_overlap: bool = False
     servers: tuple[Integer, ...] = ()
     shard: Index = 0
+    expert_tp: Index = 0
 
     task: ClassVar[str] = "hybrid"
     settings: ClassVar[tuple[str, ...]] = ("fingerprint", "cluster", "stack", "precision", "batch")
@@ -143,6 +146,7 @@ class HybridPlan(Plan):
             "precision": self.precision,
             **{name: getattr(self, name) for name in names},
             **({"shard": self.shard} if self.shard else {}),
+            **({"expert_tp": self.expert_tp} if self.expert_tp else {}),
             **({"servers": list(self.servers)} if self.servers else {}),
             "stages": [stage.to_json() for stage in self.stages],
         }

@@ -224,6 +224,7 @@ class Hybrid:
             gradient_bytes=int(plans.gradient_bytes[k]),
             gradient_overlap=bool(plans.gradient_overlap[k]),
             shard=int(plans.shard[k]),
+            expert_tp=int(plans.expert_tp[k]),
         )
 
     def stages(self, plan: HybridPlan) -> Stages:
@@ -383,6 +384,7 @@ class Hybrid:
             gradient_bytes=float(plan.gradient_bytes),
             gradient_overlap=plan.gradient_overlap,
             shard=plan.shard,
+            expert_tp=plan.expert_tp,
         )
 
     def _speeds(self, plan: HybridPlan, first: np.ndarray, devices: np.ndarray) -> np.ndarray:

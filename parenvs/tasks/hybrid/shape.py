@@ -17,7 +17,10 @@ _POSITIVE = words("a positive number", gt=0, le=LARGEST_NUMBER)
 _LATENT = ("query_rank", "key_rank", "rope_width")
 _UNSEEN = {
     "experts_every": 1,
+    "norm_bias": True,
     **dict.fromkeys(("dense_feed_forward", "leading_dense", "shared_experts", *_LATENT), 0),
+    **dict.fromkeys(("window", "full_every", "next_tokens"), 0),
+    **dict.fromkeys(("sinks", "expert_bias", "qk_norm", "router_bias"), False),
 }
 """Fields that came later, and the values with which they are no part of fingerprints."""
 
@@ -56,6 +59,17 @@ class TransformerShape:
         key_rank: width to which keys and values are compressed together; 0 without latent
             attention.
         rope_width: width of each head's rotated part, beside ``head_width``, in latent attention.
+        window: tokens that a token attends to, itself among them; 0 if it attends to the sample.
+        full_every: 2 where every second block attends to the whole sample in spite of the window,
+            and so on; 0 where all have the window. The first of as many blocks have it.
+        sinks: whether every head has a learnt logit beside those of tokens (attention sinks).
+        expert_bias: whether experts' networks have biases though nothing else has.
+        norm_bias: whether norms have biases where linear layers have.
+        qk_norm: whether queries and keys of each head are normalised.
+        router_bias: whether the router adds a number to every expert's score.
+        next_tokens: tokens behind the next one that are predicted, too, each by a module of one
+            more block behind a product of twice the width, and the head again (multi-token
+            prediction, arXiv 2412.19437, section 2.2).
         source: where the numbers are from.
     """
 
@@ -84,6 +98,14 @@ class TransformerShape:
     query_rank: Index = 0
     key_rank: Index = 0
     rope_width: Index = 0
+    window: Index = 0
+    full_every: Index = 0
+    sinks: bool = False
+    expert_bias: bool = False
+    norm_bias: bool = True
+    qk_norm: bool = False
+    router_bias: bool = False
+    next_tokens: Index = 0
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -123,6 +145,15 @@ class TransformerShape:
             raise UnknownInstanceError(
                 f"shape {shown(self.name)}: latent attention has as many kv_heads as heads"
             )
+        if self.full_every == 1 or (self.full_every and not self.window):
+            raise UnknownInstanceError(
+                f"shape {shown(self.name)}: full_every {self.full_every} needs a window, and to be "
+                "0 or at least 2; leave out both where all blocks attend to the whole sample"
+            )
+        if (self.router_bias or self.expert_bias) and self.experts == 1:
+            raise UnknownInstanceError(
+                f"shape {shown(self.name)}: router_bias and expert_bias need experts"
+            )
         if self.experts_every == 1 and not self.leading_dense and self.dense_feed_forward:
             raise UnknownInstanceError(
                 f"shape {shown(self.name)}: dense_feed_forward needs experts_every of at least 2, "
@@ -144,21 +175,59 @@ class TransformerShape:
     def kinds(self) -> tuple[TransformerShape, ...]:
         """Shapes all of whose blocks are equal, one for each kind of block: dense ones first.
 
-        It is the shape itself where all blocks are equal.
+        Of each, those with a window stand before those that attend to the whole sample. It is the
+        shape itself where all blocks are equal.
         """
-        if self.experts_every == 1 and not self.leading_dense:
+        if self.experts_every == 1 and not self.leading_dense and not self.full_every:
             return (self,)
-        equal = replace(self, experts_every=1, dense_feed_forward=0, leading_dense=0)
-        inner = self.dense_feed_forward or self.feed_forward
-        dense: dict[str, Any] = {"experts": 1, "active": 1, "capacity": 1.0, "shared_experts": 0}
-        return replace(equal, feed_forward=inner, **dense), equal
+        return self._alternatives
 
     @property
     def kind_of(self) -> tuple[int, ...]:
-        """(layers,) number of each block's kind in ``kinds``: the last of each few has experts."""
-        every, first = self.experts_every, self.leading_dense
-        last = len(self.kinds) - 1
-        return tuple(last if i >= first and (i + 1) % every == 0 else 0 for i in range(self.layers))
+        """(layers,) number of each block's kind in ``kinds``: the last of each few is special."""
+        every, first, full = self.experts_every, self.leading_dense, self.full_every
+        mixed, of_attention = every > 1 or first > 0, 2 if full else 1
+        return tuple(
+            of_attention * (mixed and i >= first and (i + 1) % every == 0)
+            + (full > 0 and (i + 1) % full == 0)
+            for i in range(self.layers)
+        )
+
+    @property
+    def _alternatives(self) -> tuple[TransformerShape, ...]:
+        equal = replace(
+            self, experts_every=1, dense_feed_forward=0, leading_dense=0, full_every=0,
+            next_tokens=0,
+        )  # fmt: skip
+        kinds: tuple[TransformerShape, ...] = (equal,)
+        if self.experts_every > 1 or self.leading_dense:
+            inner = self.dense_feed_forward or self.feed_forward
+            dense: dict[str, Any] = {"experts": 1, "active": 1, "capacity": 1.0}
+            dense |= {"shared_experts": 0, "router_bias": False, "expert_bias": False}
+            kinds = replace(equal, feed_forward=inner, **dense), equal
+        if self.full_every:
+            kinds = tuple(x for kind in kinds for x in (kind, replace(kind, window=0)))
+        return kinds
+
+    @property
+    def module(self) -> TransformerShape:
+        """The shape of the block in a module that predicts a token behind the next one."""
+        return self._alternatives[-1]
+
+    @property
+    def module_parameters(self) -> tuple[float, float]:
+        """Parameters of such a module outside of its experts, and of these.
+
+        It has a block, a product of the hidden state and an embedding, and three norms; embedding
+        and head are the model's.
+        """
+        dense, experts = self.module.block_parameters
+        return dense + 2.0 * self.hidden**2 + 3 * self.hidden * self.norm_rows, experts
+
+    @property
+    def norm_rows(self) -> int:
+        """Vectors of parameters that a norm has."""
+        return 2 if self.bias and self.norm_bias else 1
 
     def _summed(self, of_block: Callable[[TransformerShape], float]) -> float:
         """Sum a figure over all blocks."""
@@ -175,15 +244,17 @@ class TransformerShape:
         narrow = self.kv_heads * self.head_width
         attention = sum(n * k for n, k in self.attention_products)
         one = (3 if self.gated else 2) * h * f
-        norms = 2 * h
+        norms = 2 * h * self.norm_rows
         if self.bias:
             attention += wide + 2 * narrow + h
-            one += f + h
-            norms *= 2
-        norms += self.query_rank + self.key_rank
+        if self.bias or self.expert_bias:
+            one += (2 * f if self.gated else f) + h
+        norms += self.query_rank + self.key_rank + (2 * self.head_width if self.qk_norm else 0)
+        attention += self.heads if self.sinks else 0
         if self.experts == 1:
             return float(attention + norms + one), 0.0
-        dense = attention + norms + h * self.experts + self.shared_experts * one
+        router = (h + (1 if self.router_bias else 0)) * self.experts
+        dense = attention + norms + router + self.shared_experts * one
         return float(dense), float(one * self.experts)
 
     @property
@@ -214,17 +285,28 @@ class TransformerShape:
         return self.head_width + self.rope_width / 2 if self.rope_width else self.head_width
 
     @property
+    def reach(self) -> float:
+        """Tokens that a token of a block with a window attends to, those behind it counted, too.
+
+        Without a window they are those of the sample. Causal masks leave half of them, whichever.
+        """
+        if not self.window or self.window >= self.sequence:
+            return float(self.sequence)
+        return self.window * ((2 - self.window / self.sequence) if self.causal else 1.0)
+
+    @property
     def parameters(self) -> float:
         """All parameters: blocks, embedding, positions, head and the last norm."""
         h, tables = self.hidden, self.vocabulary * (1 if self.tied else 2) + self.positions
         blocks = self._summed(lambda kind: sum(kind.block_parameters))
-        return blocks + h * (tables + (2 if self.bias else 1))
+        modules = self.next_tokens * sum(self.module_parameters) if self.next_tokens else 0.0
+        return blocks + modules + h * (tables + self.norm_rows)
 
     def flops(self, samples: float, recompute: bool = False) -> float:
         """Model FLOPs of a training step, a multiply-add counted twice.
 
         Every product of the forward pass once, twice in the backward pass; attention over the
-        whole square, as arXiv 2104.04473, equation 3, counts.
+        whole square, as arXiv 2104.04473, equation 3, counts, or over windows.
 
         Args:
             samples: samples of the step.
@@ -232,7 +314,11 @@ class TransformerShape:
         """
         head = 2 * self.sequence * self.hidden * self.vocabulary
         blocks = self._summed(lambda kind: kind.block_flops)
-        return samples * ((4 if recompute else 3) * blocks + 3 * head)
+        modules = 0.0
+        if self.next_tokens:
+            joined = 4 * self.sequence * self.hidden**2
+            modules = self.next_tokens * (self.module.block_flops + joined + head)
+        return samples * ((4 if recompute else 3) * blocks + 3 * (head + modules))
 
     @property
     def block_flops(self) -> float:
@@ -241,7 +327,7 @@ class TransformerShape:
         products = sum(n * k for n, k in self.attention_products)
         passed = self.active + self.shared_experts
         products += (3 if self.gated else 2) * h * self.feed_forward * passed
-        return 2 * s * products + 4 * s * s * self.heads * self.core_width
+        return 2 * s * products + 4 * s * self.reach * self.heads * self.core_width
 
     def token_flops(self, samples: float) -> float:
         """Model FLOPs of a step as arXiv 2407.21783 counts: ``6 N + 6 l h s`` a token.
@@ -250,7 +336,12 @@ class TransformerShape:
         """
         passed = self._summed(_passed)
         passed += self.hidden * self.vocabulary * (1 if self.tied else 2)
-        attention = 6 * self.layers * self.heads * self.core_width * self.sequence
+        attention = 6 * self.heads * self.core_width * self._summed(lambda kind: kind.reach)
+        if self.next_tokens:
+            dense, experts = self.module_parameters
+            own = dense + experts * self.active / self.experts + self.hidden * self.vocabulary
+            passed += self.next_tokens * own
+            attention += 6 * self.heads * self.core_width * self.module.reach * self.next_tokens
         return samples * self.sequence * (6 * passed + attention)
 
     def to_json(self) -> dict[str, Any]:

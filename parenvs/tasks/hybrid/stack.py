@@ -40,6 +40,9 @@ _Share = Annotated[float, words("a positive number", ge=LEAST_SHARE, lt=1e30)]
 _ByDevice = Annotated[dict[str, _Share], words("an object of them by device", min_length=1)]
 _Part = Annotated[float, number(0, 1)]
 _Number = Annotated[float, number(0, 1e30)]
+_NumberByDevice = Annotated[dict[str, _Number], words("an object of them by device", min_length=1)]
+_BY_DEVICE = ("matmul_share", "attention_share", "permute_passes")
+"""Constants that can be one number for each device."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Stack:
             ones, as with the libraries of V100.
         attention_share: share of ``matmul_share`` that a fused attention kernel reaches, one or by
             device as there; None if attention is not fused: scores are written to memory.
+        sink_share: share of the speed of fused attention that attention with sinks reaches.
         gather_share: share of ``link_share`` that the gathers of single layers reach (ZeRO 3).
         tensor_overlap: share of tensor-parallel collectives hidden in the forward pass.
         backward_overlap: whether those of input gradients run beside the products of weight
@@ -74,6 +78,9 @@ class Stack:
         gather_hidden: the same of the gathers of ZeRO 3 alone; None: ``hidden``.
         permute_passes: times that every copy of a token is read or written to bring tokens to their
             experts' order and back: router, padding, permutation, probabilities; about 4 at least.
+            One number, or one by device as shares are.
+        bias_passes: the same of copies of tokens to which experts' biases are added, in each pass;
+            0 where the product adds them.
         grouped: whether the products of a device's experts are one kernel.
         two_levels: whether the copies of tokens that stay in a server pass its links only; if not,
             all pass the network card as soon as a group of experts spans servers.
@@ -117,12 +124,14 @@ class Stack:
     tiles: bool = True
     waves: bool = False
     attention_share: _Share | tuple[tuple[str, _Share], ...] | None = None
+    sink_share: _Share = 1.0
     gather_share: _Share = 1.0
     tensor_overlap: _Part = 0.0
     backward_overlap: bool = True
     hidden: _Part = 1.0
     gather_hidden: _Part | None = None
-    permute_passes: _Number = 8.0
+    permute_passes: _Number | tuple[tuple[str, _Number], ...] = 8.0
+    bias_passes: _Number = 0.0
     grouped: bool = True
     two_levels: bool = True
     once_a_server: bool = False
@@ -179,6 +188,12 @@ class Stack:
             f"it has {', '.join(by_key)}"
         )
 
+    def passes_of(self, device: str) -> float:
+        """Return ``permute_passes`` on a device."""
+        if isinstance(self.permute_passes, tuple):
+            return self._share(self.permute_passes, "permute_passes", device, "")
+        return self.permute_passes
+
     def is_guess(self, device: str, precision: str) -> bool:
         """Return whether the share on this device was never compared with a measurement."""
         return not {f"{device} {precision}", device} & set(dict(self.matmul_share))
@@ -210,6 +225,7 @@ class Stack:
             width=2.0 if precision in HALF else 4.0,
             multiprocessors=MULTIPROCESSORS.get(device.name, 0) if self.tiles else 0,
             waves=self.waves,
+            permute_passes=self.passes_of(device.name),
             links=Links(
                 cluster.devices_per_server,
                 cluster.intra_bw,
@@ -233,7 +249,7 @@ class Stack:
             if getattr(self, item.name) != getattr(preset, item.name)
             and item.name not in ("source", "date")
         }
-        for name in ("matmul_share", "attention_share"):
+        for name in _BY_DEVICE:
             if isinstance(changed.get(name), tuple):
                 changed[name] = dict(changed[name])
         if "schedules" in changed:
@@ -278,9 +294,7 @@ class Stack:
         for key in ("name", "version", "date", "source"):
             if key in content:
                 raise PlanError(f"stack: {key} is no constant; leave it out")
-        shares = [
-            key for key in ("matmul_share", "attention_share") if content.get(key) is not None
-        ]
+        shares = [key for key in _BY_DEVICE if content.get(key) is not None]
         given = read(_Shares, {key: content[key] for key in shares}, "stack", PlanError)
         content |= {key: _pairs(key, getattr(given, key)) for key in shares}
         every = {item.name: getattr(preset, item.name) for item in fields(cls)} | content
@@ -295,6 +309,7 @@ class _Shares:
 
     matmul_share: _Share | _ByDevice | None = None
     attention_share: _Share | _ByDevice | None = None
+    permute_passes: _Number | _NumberByDevice | None = None
 
 
 def _pairs(key: str, shares: Any) -> Any:
@@ -318,6 +333,7 @@ class Machine(NamedTuple):
         links: the network.
         multiprocessors: of a device; 0 if they are not known, or products of any size fill it.
         waves: whether products take whole waves of whole tiles.
+        permute_passes: see ``Stack``.
     """
 
     stack: Stack
@@ -330,24 +346,28 @@ class Machine(NamedTuple):
     links: Links
     multiprocessors: int = 0
     waves: bool = False
+    permute_passes: float = 0.0
 
 
-def _nemo(name: str, date: str, passes: float, of: str) -> Stack:
-    """Megatron-Bridge of a date; ``passes`` over the copies of tokens."""
+def _nemo(name: str, date: str, passes: Any, biases: float, of: str) -> Stack:
+    """Megatron-Bridge of a date; ``passes`` over the copies of tokens, and for ``biases``."""
     return Stack(
         name,
         (("h100 bf16", 0.60), ("h100 fp8", 0.45), ("gb200 fp8", 0.44), ("a100", 0.72),
          ("other", 0.60)),
         date=date,
         attention_share=0.75,
+        sink_share=0.2,
         tensor_overlap=1.0,
         gather_hidden=0.8,
         permute_passes=passes,
+        bias_passes=biases,
         once_a_server=True,
         send_wait=0.0,
         source=f"Megatron-Core with Transformer Engine, {of}; fp8 fitted on dgxc-benchmarking "
-        "(H100) and dense models of Megatron-Bridge (GB200), permute_passes on its mixtures of "
-        "experts; bf16 as nemo-2024",
+        "(H100) and dense models of Megatron-Bridge (GB200), permute_passes and, on gpt-oss, "
+        "sink_share on its mixtures of experts; bf16 as nemo-2024; bias_passes counted: a product "
+        "of probability and bias, a sum and a concatenation in fp32, and a cast",
     )  # fmt: skip
 
 
@@ -439,8 +459,15 @@ STACKS: dict[str, Stack] = {
             source="Megatron-Core with Transformer Engine; fp8 fitted on NeMo's performance "
             "summary 24.07; bf16 not fitted on rows of its own (Llama 3's would want 0.55 here)",
         ),
-        _nemo("nemo-2025", "2025-09", 32.0, "its releases 25.09 to 26.04"),
-        _nemo("nemo-2026", "2026-06", 8.0, "its releases from 26.06 on, with CUDA graphs"),
+        _nemo("nemo-2025", "2025-09", 32.0, 16.0, "its releases 25.09 to 26.04"),
+        _nemo(
+            "nemo-2026",
+            "2026-06",
+            (("h100", 32.0), ("other", 6.0)),
+            0.0,
+            "its releases from 26.06 on, with CUDA graphs and fused networks of experts on "
+            "Blackwell; on H100, which has neither in its recipes, permute_passes as nemo-2025",
+        ),
         Stack(
             "llama-2024",
             (("h100 bf16", 0.577), ("other", 0.577)),

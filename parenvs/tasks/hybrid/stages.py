@@ -57,6 +57,7 @@ class Stages(NamedTuple):
         gradient_bytes: (...) u, bytes of a gradient.
         gradient_overlap: (...) bool, whether gradients are summed during the last backward pass.
         shard: (...) replicas among which ZeRO shares states, neighbours; 0: all of them.
+        expert_tp: (...) ranks that share every matrix of an expert; 0: ``tp``.
         attended: (...) tokens of its own document, see ``Split``; None: samples are not packed.
         count: (P,) stages of each of P plans, at most S; what stands behind them holds nothing
             (None: all have S).
@@ -87,6 +88,7 @@ class Stages(NamedTuple):
     gradient_bytes: Figure
     gradient_overlap: Figure
     shard: Figure = 0
+    expert_tp: Figure = 0
     attended: Figure = None
     count: Figure = None
     schedule: str = ""
@@ -140,8 +142,16 @@ class Stages(NamedTuple):
         """How each stage splits a layer."""
         samples = self.samples / self.dp
         return Split(
-            self.tp, samples, self.context, self.sequence_parallel, self.expert, self.attended
-        )
+            self.tp, samples, self.context, self.sequence_parallel, self.expert, self.attended,
+            self.expert_tp,
+        )  # fmt: skip
+
+    @property
+    def apart(self) -> Figure:
+        """(S, ...) replicas among which one copy of all experts is dealt out."""
+        if isinstance(self.expert_tp, int) and self.expert_tp == 0:
+            return self.expert
+        return self.expert * self.split.of_expert / self.tp
 
     @property
     def replicas(self) -> Figure:

@@ -29,6 +29,7 @@ class Uniform:
         chunks: pieces of the chain on each stage.
         context: ranks that share the tokens of a sample.
         expert: replicas among which experts are dealt out.
+        expert_tp: ranks that share every matrix of an expert; 0: ``tp``.
         sequence_parallel: whether tp ranks share what lies between the matrices.
         recompute: ``"none"``, ``"selective"`` or ``"full"``, for all layers.
         zero: 0 to 3.
@@ -55,6 +56,7 @@ class Uniform:
     gradient_overlap: Any = False
     shard: Any = 0
     schedule: Any = ""
+    expert_tp: Any = 0
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -184,6 +186,7 @@ def uniform_stages(
         shard=plans.shard if np.any(plans.shard) else 0,
         schedule=schedule,
         pieces=of_chunks,
+        expert_tp=plans.expert_tp if np.any(plans.expert_tp) else 0,
     )
 
 

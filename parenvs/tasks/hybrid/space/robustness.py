@@ -82,7 +82,8 @@ def scenarios(problem: Hybrid) -> Iterator[tuple[str, Hybrid]]:
         for side in (0, 1):
             other = moved(stack, name, side)
             if other != stack:
-                yield _told(stack, other, name, side), replace(problem, stack=other)
+                device = problem.cluster.device.name
+                yield _told(stack, other, name, side, device), replace(problem, stack=other)
 
 
 def moved(stack: Stack, name: str, side: int) -> Stack:
@@ -101,21 +102,24 @@ def moved(stack: Stack, name: str, side: int) -> Stack:
         }
         return replace(stack, **shares)
     factor = FACTORS[name][side]
-    if name == "matmul_share":
-        own = tuple((key, share * factor) for key, share in stack.matmul_share)
-        return replace(stack, matmul_share=own)
-    changed: dict[str, Any] = {name: getattr(stack, name) * factor}
+    value = getattr(stack, name)
+    by_device = isinstance(value, tuple)
+    value = tuple((key, x * factor) for key, x in value) if by_device else value * factor
+    changed: dict[str, Any] = {name: value}
     if name == "link_share":
         changed["send_share"] = stack.send_share * factor
     return replace(stack, **changed)
 
 
-def _told(stack: Stack, other: Stack, name: str, side: int) -> str:
-    """What differs, in words."""
+def _told(stack: Stack, other: Stack, name: str, side: int, device: str) -> str:
+    """What differs on a device, in words."""
     if name in ("matmul_share", "link_share"):
         return f"{WORDS[name]} {FACTORS[name][side] - 1:+.0%}".replace("%", " %")
     scale, unit = (1e6, " us") if name == "launch" else (1, "")
-    pair = [getattr(x, name) * scale for x in (stack, other)]
+    if name == "permute_passes":
+        pair = [x.passes_of(device) for x in (stack, other)]
+    else:
+        pair = [getattr(x, name) * scale for x in (stack, other)]
     if name == "hidden" and pair[0] == pair[1]:  # only those of ZeRO 3 can move
         pair = [x.gather_hidden or 0.0 for x in (stack, other)]
     return f"{WORDS[name]} {pair[0]:.3g} to {pair[1]:.3g}{unit}"
