@@ -244,12 +244,15 @@ def test_left_out__constants_know_nothing_of_the_source():
 
 def test_settings__models_that_ship_lend_what_rows_leave_out():
     """gpt-oss by its name and numbers; what the row says itself, it keeps."""
-    shape = dict(
-        layers=36, hidden=2880, heads=64, kv_heads=8, head_width=64, ffn=2880, seq=4096,
-        vocab=201088, experts=128, active_experts=4, gated=True, bias=False, dropout=False,
-        tied=False, tp=1, pp=1, ep=8, gpus=8, batch=64, stack="nemo-2025", device="gb200",
-        tokens_per_s_per_gpu=9000.0,
-    )  # fmt: skip
+    shape = {
+        "layers": 36, "hidden": 2880, "heads": 64,
+        "kv_heads": 8, "head_width": 64, "ffn": 2880, "seq": 4096,
+        "vocab": 201088, "experts": 128, "active_experts": 4,
+        "gated": True, "bias": False, "dropout": False,
+        "tied": False, "tp": 1, "pp": 1, "ep": 8,
+        "gpus": 8, "batch": 64, "stack": "nemo-2025", "device": "gb200",
+        "tokens_per_s_per_gpu": 9000.0,
+    }  # fmt: skip
     (known,) = of_row(name="26.04 gpt-oss-120b gb200", **shape)
     (unknown,) = of_row(name="a mixture", **shape)
     (other,) = of_row(name="half a gpt-oss-120b", **{**shape, "layers": 18})
@@ -263,11 +266,13 @@ def test_settings__models_that_ship_lend_what_rows_leave_out():
 
 
 def test_settings__switches_and_folds_of_a_row():
-    mixture = dict(
-        layers=8, hidden=4096, heads=32, kv_heads=8, ffn=2048, seq=4096, vocab=32000, experts=64,
-        active_experts=8, gpus=64, dp=32, pp=1, device="h100", batch=256, stack="nemo-2025", tp=2,
-        ep=32, etp=1, sequence_parallel=True, tokens_per_s_per_gpu=9000.0,
-    )  # fmt: skip
+    mixture = {
+        "layers": 8, "hidden": 4096, "heads": 32, "kv_heads": 8,
+        "ffn": 2048, "seq": 4096, "vocab": 32000, "experts": 64,
+        "active_experts": 8, "gpus": 64, "dp": 32, "pp": 1,
+        "device": "h100", "batch": 256, "stack": "nemo-2025", "tp": 2,
+        "ep": 32, "etp": 1, "sequence_parallel": True, "tokens_per_s_per_gpu": 9000.0,
+    }  # fmt: skip
     (folded,) = of_row(**mixture)
     (torn,) = of_row(**{**mixture, "etp": 2})
     (hidden,) = of_row(**mixture, dispatch_overlap=True)

@@ -120,7 +120,7 @@ def test_shapes__windows_alternate_with_whole_samples():
     assert whole.flops(1) - shape.flops(1) == pytest.approx(3 * 4 * core * (256 - 112))
     assert alternating(window=256).flops(1) == alternating().flops(1)
     for wrong in ({"full_every": 2}, {"window": 64, "full_every": 1}):
-        with pytest.raises(UnknownInstanceError, match="full_every . needs a window"):
+        with pytest.raises(UnknownInstanceError, match=r"full_every . needs a window"):
             alternating(**wrong)
     with pytest.raises(UnknownInstanceError, match="router_bias and expert_bias need experts"):
         alternating(experts=1, active=1, router_bias=True)

@@ -48,6 +48,7 @@ def table(planned: Stages) -> tuple[Table, list[str]]:
         "tensor_parallel_degree": tp,
         "context_parallel_degree": planned.context,
         "expert_parallel_degree": planned.expert,
+        **({"expert_tensor_parallel_degree": planned.expert_tp} if planned.expert_tp else {}),
         "pipeline_parallel_degree": len(planned.stages),
     }
     if zero and dp > 1:

@@ -104,7 +104,7 @@ def stages(plan: HybridPlan, graph: Graph | None = None, measured: bool = False)
 
     alike = (
         "batch", "micro_batch", "schedule", "chunks", "sequence_parallel", "context", "expert",
-        "shard", "precision", "gradient_bytes", "gradient_overlap", "p2p",
+        "expert_tp", "shard", "precision", "gradient_bytes", "gradient_overlap", "p2p",
     )  # fmt: skip
     order = f"servers: start the ranks on the servers in the order {list(plan.servers)}"
     return Stages(

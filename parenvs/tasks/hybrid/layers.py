@@ -252,7 +252,8 @@ class TransformerBlock(Layer):
         """Seconds of the attention core forward and backward, and of its recomputation."""
         shape, width = self.shape, self.shape.core_width
         heads = split.samples * shape.heads / split.tp
-        queries, keys = shape.sequence / split.context, shape.sequence
+        queries: Figure = shape.sequence / split.context
+        keys: Figure = shape.sequence
         if machine.attention_flops is not None:
             keys = shape.reach if split.attended is None else split.attended
             if split.attended is not None and shape.window:

@@ -51,7 +51,13 @@ def replayed(setting: Setting, plan: HybridPlan) -> Replay | None:
         setting: the plan's problem.
         plan: the plan.
     """
-    if plan.context > 1 or plan.expert > 1 or plan.shard or plan.schedule in SPLIT:
+    if (
+        plan.context > 1
+        or plan.expert > 1
+        or plan.expert_tp
+        or plan.shard
+        or plan.schedule in SPLIT
+    ):
         return None
     if plan.micro_batch not in MICRO_BATCHES or plan.chunks not in CHUNKS:
         return None
