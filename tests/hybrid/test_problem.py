@@ -36,7 +36,8 @@ PARAMETERS = {  # billions, by the papers' names or the published totals
     "llama3-70b": 70.554, "llama3-405b": 405.85, "mixtral-8x7b": 46.70,
     "deepseek-v3": 671, "kimi-k2": 1040, "qwen3-30b-a3b": 30.5, "qwen3-235b-a22b": 235,
     "gpt-oss-20b": 20.9, "gpt-oss-120b": 116.8, "llama4-scout": 109, "llama4-maverick": 400,
-    "nemotron4-15b": 15.6, "nemotron4-340b": 341,
+    "nemotron4-15b": 15.6, "nemotron4-340b": 341, "mixtral-8x22b": 140.6,
+    "moonlight-16b-a3b": 16, "minitron-4b": 4.19, "minitron-8b": 8.27,
 }  # fmt: skip
 
 

@@ -343,8 +343,9 @@ def _experts(plan: HybridPlan, experts: int) -> Iterator[str]:
                 "by which each rank has tokens of its own"
             )
         elif (replicas := stage.devices // ranks) % plan.expert:
-            held = f"groups of {ranks} devices" if plan.expert_tp else "replicas"
-            yield f"expert: {plan.expert} does not divide the {replicas} {held} of stages[{number}]"
+            held = _count(replicas, "group" if plan.expert_tp else "replica")
+            held += f" of {_count(ranks, 'device')}" if plan.expert_tp else ""
+            yield f"expert: {plan.expert} does not divide the {held} of stages[{number}]"
     if plan.expert_tp and experts == 1:
         yield "expert_tp: the model has no experts; leave it out"
 
