@@ -58,6 +58,7 @@ class Stages:
         sequence_parallel: whether tp ranks share what lies between the matrices.
         context: ranks that share the tokens of a sample.
         expert: replicas among which experts are dealt out.
+        expert_tp: ranks among which an expert is split; 0: those of tp.
         shard: replicas, context ranks counted, among which ZeRO shares states; 0: all.
         precision: of products; "" if the plan does not say.
         gradient_bytes: bytes of a gradient; 0 if the plan does not say.
@@ -79,6 +80,7 @@ class Stages:
     sequence_parallel: bool = False
     context: int = 1
     expert: int = 1
+    expert_tp: int = 0
     shard: int = 0
     precision: str = ""
     gradient_bytes: int = 0
