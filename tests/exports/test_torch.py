@@ -71,7 +71,7 @@ def test_torch_plan__inputs_of_replicas(graph):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda p: replace(p, schedule="early"), "schedule: PyTorch has no early"),
+        (lambda p: replace(p, schedule="early"), "schedule: early is none of 1f1b, interleaved"),
         (lambda p: replace(p, stages=(p.stages[0], replace(p.stages[1], tp=1))), "stages[1].tp"),
         (lambda p: replace(p, instance="gpt-1.7b"), "gpt-1.7b is a shape, which has no modules"),
     ],
