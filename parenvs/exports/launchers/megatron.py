@@ -34,8 +34,8 @@ def flags(planned: Stages) -> tuple[list[str], list[str]]:
     lines += _division(planned)
     lines += [f"--context-parallel-size {planned.context}"] if planned.context > 1 else []
     lines += [f"--expert-model-parallel-size {planned.expert}"] if planned.expert > 1 else []
-    own = planned.expert_tp
-    lines += [f"--expert-tensor-parallel-size {own}"] if own else []
+    if planned.expert_tp:
+        lines.append(f"--expert-tensor-parallel-size {planned.expert_tp}")
     lines.append(f"--micro-batch-size {planned.micro_batch}")
     lines.append(f"--global-batch-size {planned.batch}")
     lines += ["--use-distributed-optimizer"] if zero else []
