@@ -72,6 +72,8 @@ _FINGERPRINTS = {
 """Letter of a problem of the contest -> its fingerprint; for others no file was at hand."""
 
 
+SOURCE = "python -m parenvs.leaderboard.references --tasks iopddl"
+"""Command that makes the references that are the solver's own."""
 _BOUNDS = {"G": 217_039, "L": 1_957_220_536, "P": 651_832_464_942}
 """Letter -> bound that ``benchmarks/iopddl.py`` proved where it is above the one known before."""
 
@@ -153,7 +155,7 @@ class ShardingProblem(TaskProblem):
             )  # fmt: skip
         answer = solve_iopddl(self.target, seconds)
         assert answer.bound is not None
-        return reference_of(answer.cost, answer.bound, "solver")
+        return reference_of(answer.cost, answer.bound, "solver", "", "", SOURCE)
 
     def words(self, cost: float) -> str:
         """See ``TaskProblem.words``: all digits."""
