@@ -73,11 +73,12 @@ def set_kind(name: str) -> SetKind:
         return [f"{name}/{member}" for member in ordering_steps(name)]
 
     if SETS[name][2] is LARGE:
-        return share_kind("MicroBatchOrder-v1", names, load_ordering, _costs, "tier")
+        return share_kind("MicroBatchOrder-v1", names, load_ordering, costs, "tier")
     return SetKind("MicroBatchOrder-v0", names, load_ordering, _reference, "tier")
 
 
-def _costs(name: str) -> Reference | None:
+def costs(name: str) -> Reference | None:
+    """Return the least seconds known of a problem of a set, and their bound; None without them."""
     return costs_of(ORDERS, name, load_ordering(name).fingerprint)
 
 

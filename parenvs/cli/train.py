@@ -50,12 +50,15 @@ def train(
     instance: Annotated[
         str | None,
         typer.Argument(
-            help="What plan takes, or a set, a tier (default: problems are drawn; give --task)."
+            help="What plan takes, a set, a tier (default: problems are drawn; give --task), or "
+            "the id of any Gymnasium environment with discrete actions."
         ),
     ] = None,
     task: TaskName = None,
     cluster: ClusterText = None,
-    agent: Annotated[str, typer.Option(help="ppo, rainbow or rainbow-paper.")] = "ppo",
+    agent: Annotated[
+        str, typer.Option(help="ppo, rainbow or rainbow-paper; of an environment ppo, a2c, group.")
+    ] = "ppo",
     seed: Seed = 0,
     steps: Annotated[
         int | None,
@@ -79,6 +82,9 @@ def train(
     if steps is not None:
         check_range("--steps", steps, 1)
     check_range("--seed", seed, 0)
+    if instance is not None and is_environment(instance):
+        _learn(instance, agent, seed, steps or DRAWN_STEPS, folder, resume)
+        return
     if instance is None and task is None:
         raise ParenvsError(
             f"a model is needed, or --task, which draws problems: one of {', '.join(TASKS)}"
@@ -128,6 +134,30 @@ def train(
     )
     result = _run(trainer, config, run_folder, resume=resume, address=address)
     out.print(tables.training(result, None, run_folder))
+
+
+def is_environment(name: str) -> bool:
+    """Return whether Gymnasium has an environment of this id."""
+    import gymnasium as gym
+
+    return name in gym.registry
+
+
+def _learn(
+    env_id: str, agent: str, seed: int, steps: int, folder: Path | None, resume: bool
+) -> None:
+    """Train one of our algorithms in any environment with discrete actions."""
+    with need_extra("agents", "training"):
+        from parenvs.agents.learning import trainer
+
+    place = folder or Path("runs") / f"{env_id.replace('/', '-')}-{agent}-{seed}"
+    config = trainer.TrainConfig(env_id=env_id, agent=agent, steps=steps, seed=seed)
+    trained = trainer.train(config, place, resume, say)
+    (_, mean) = trained.curve[-1]
+    out.print(
+        f"{env_id}: {agent} played {trained.steps:,} steps in {trained.seconds:.0f} processor "
+        f"seconds; mean return of the last episodes {mean:.4g}; {place}"
+    )
 
 
 def _drawn(model: Model, instance: str | None) -> tuple[str, dict[str, Any]] | None:

@@ -11,10 +11,11 @@ import numpy as np
 from parenvs.core.game import Rows
 from parenvs.core.problem import problem as problem_of
 from parenvs.core.rows import AHEAD, RowGame
-from parenvs.core.sets import BOUND, OPTIMUM, family_named, known_reference
+from parenvs.core.sets import OPTIMUM, family_named
 from parenvs.core.source import ORDERS, Drawn, Fixed, Members, Source, Stream, is_sequential
 from parenvs.datasets.order.drawing import ALL_TIERS, tier_of
 from parenvs.datasets.order.named import BANKS, RANGES, drawn_by, numbered
+from parenvs.datasets.order.sets import costs
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import InfeasibleError, ParenvsError, shown
@@ -69,11 +70,11 @@ class Insertion(NamedTuple):
                 f"has at most {MICRO_BATCHES} on {STAGES}"
             )
         start = float(problem.length(pyramid(problem.work)))
-        reference = known_reference(problem.instance)
         bound, known = problem.bound_seconds, (np.nan, np.nan)
-        if reference is not None and reference.kind != BOUND:
-            best = bound / reference.value
-            bound = bound / reference.bound
+        name = problem.instance
+        reference = costs(name) if name.split("/")[0] in ORDER_SETS else None
+        if reference is not None:
+            best, bound = reference.value, max(bound, reference.bound)
             known = (best, best if reference.kind == OPTIMUM else np.nan)
         heaviest = np.argsort(-problem.work, kind="stable")
         return cls(problem, heaviest, start, bound, known)
@@ -91,6 +92,10 @@ class MicroBatchInsertion(RowGame):
     takes among those ordered so far. The rule of column 0, the position at which the step of those
     ordered so far is shortest, is the heuristic NEH (Nawaz, Enscore and Ham, Omega 11, 1983).
     Finding the best order is strongly NP-hard from three stages on (``docs/packed-order.md``).
+
+    The rule alone has 0.985 to 0.995 of the best cost known on the test sets, and is within 2 % of
+    it on most problems, so this is an environment to check a learner's *sanity*
+    (``benchmarks/results/rules.md``).
 
     ## Action Space
     ``Discrete(M)``: a position, 0 in front of all; M is the tier's. Legal are those up to the

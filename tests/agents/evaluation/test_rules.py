@@ -3,6 +3,7 @@ import pytest
 
 from parenvs.agents.evaluation.rules import play_rule, rules
 from parenvs.agents.order.heuristics import by_rule, neh
+from parenvs.agents.order.references import order_references
 from parenvs.core.sets import set_of
 from parenvs.tasks.order.insertion import MicroBatchInsertion
 
@@ -40,5 +41,19 @@ def test_play_rule__plays_each_problem_once_in_order():
     assert played.costs == pytest.approx([neh(problem).cost for problem in problems], rel=1e-12)
     assert played.start.tolist() == [by_rule(problem, "pyramid").cost for problem in problems]
     assert (played.turns == 8).all() and (played.shares <= 1 + 1e-9).all()
+    known = order_references()
+    best = [known[x]["length"] for x in set_of("order-test").of("p4-m8")]
+    assert played.best.tolist() == best
     few = play_rule(ENV, "order-test", rules(GAME, "bare")["first"], "p4-m8", "bare", first=3)
     assert len(few.costs) == 3 and (few.shares < 1).all()
+
+
+@pytest.mark.thorough
+def test_play_rule__a_share_is_that_of_planners():
+    """On a set whose worth is a share of the best known, too."""
+    problems = set_of("order-large")
+    played = play_rule(ENV, "order-large", rules(GAME, "bare")["last"], "p32-m128", "bare", first=1)
+    answer = by_rule(problems.load(problems.of("p32-m128")[0]), "descending")
+    assert played.start[0] == by_rule(answer.problem, "pyramid").cost
+    assert played.costs[0] == answer.cost
+    assert played.shares[0] == pytest.approx(problems.answered(answer), rel=1e-12)

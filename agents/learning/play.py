@@ -1,0 +1,134 @@
+"""``Play``: environments side by side, and the batches that an algorithm learns from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.vector import AutoresetMode
+from torch import Tensor
+
+from parenvs.agents.learning.algorithm import Algorithm, Batch
+from parenvs.agents.learning.seen import Lens, Seen
+from parenvs.envs.vector import GameVectorEnv
+from parenvs.errors import ParenvsError, one_line
+
+SAME_STEP = AutoresetMode.SAME_STEP
+
+
+def vector_env(env_id: str, env_kwargs: dict[str, Any], count: int) -> Any:
+    """Make n environments whose ended episodes start again in the same step.
+
+    Those of games are a native batch; others are Gymnasium's ``SyncVectorEnv`` of single ones.
+
+    Raises:
+        ParenvsError: there is no such environment, or it refuses its arguments.
+    """
+    try:
+        spec = gym.spec(env_id)
+        entry: Any = spec.vector_entry_point
+        maker = load_env_creator(entry) if isinstance(entry, str) else entry
+        if isinstance(maker, type) and issubclass(maker, GameVectorEnv):
+            return gym.make_vec(
+                env_id, count, "vector_entry_point", autoreset_mode=SAME_STEP, **env_kwargs
+            )
+        return gym.make_vec(
+            env_id, count, "sync", vector_kwargs={"autoreset_mode": SAME_STEP}, **env_kwargs
+        )
+    except (gym.error.Error, TypeError) as error:
+        raise ParenvsError(f"{env_id}: {one_line(error)}") from None
+
+
+class Play:
+    """n environments that play on, turn by turn.
+
+    Args:
+        env_id: id of the environment.
+        env_kwargs: its arguments.
+        count: n.
+        copies: environments next to each other that have the same seed, a divisor of n.
+        seed: of what they draw.
+
+    Attributes:
+        lens: how they are seen.
+        turns: turns so far, of all environments.
+        returns: of the episodes that have ended since ``restart`` or since they were taken.
+    """
+
+    def __init__(
+        self, env_id: str, env_kwargs: dict[str, Any], count: int, copies: int = 1, seed: int = 0
+    ) -> None:
+        if count % copies:
+            raise ParenvsError(f"envs must be a multiple of copies, {copies}, not {count}")
+        self.env = vector_env(env_id, env_kwargs, count)
+        self.lens = Lens.of(self.env)
+        self.count, self.copies, self.seed = count, copies, seed
+        self.turns = 0
+        self.returns: list[float] = []
+        self._totals = np.zeros(count)
+        self._episodes = np.zeros(count, dtype=np.int64)
+        self._seen: Seen | None = None
+
+    def restart(self, part: int) -> None:
+        """Begin all episodes anew, of problems that a number decides."""
+        words = [self.seed, part]
+        groups = np.random.SeedSequence(words).generate_state(self.count // self.copies)
+        seeds = np.repeat(groups & 0x7FFFFFFF, self.copies).tolist()
+        self._seen = self.lens(*self.env.reset(seed=seeds))
+        self._totals[:] = 0.0
+        self._episodes[:] = 0
+
+    def collect(self, algorithm: Algorithm, turns: int) -> Batch:
+        """Play some turns by an algorithm.
+
+        Raises:
+            ParenvsError: a reward is not finite.
+        """
+        assert self._seen is not None
+        seen: list[Seen] = []
+        kept: list[dict[str, Tensor]] = []
+        actions = torch.zeros(turns, self.count, dtype=torch.int64)
+        rewards = torch.zeros(turns, self.count)
+        ended = torch.zeros(turns, self.count, dtype=torch.bool)
+        episodes = torch.zeros(turns, self.count, dtype=torch.int64)
+        for turn in range(turns):
+            seen.append(self._seen)
+            chosen, told = algorithm.act(self._seen)
+            kept.append(told)
+            actions[turn], episodes[turn] = chosen, torch.from_numpy(self._episodes)
+            observation, paid, terminated, truncated, infos = self.env.step(
+                chosen.numpy() + self.lens.first
+            )
+            if not np.isfinite(paid).all():
+                raise ParenvsError("a reward is not finite")
+            self._totals += paid
+            rewards[turn] = torch.from_numpy(np.asarray(paid, dtype=np.float32))
+            over = terminated | truncated
+            if truncated.any():
+                cut = np.flatnonzero(truncated & ~terminated)
+                rewards[turn, cut] += self._behind(algorithm, infos, cut)
+            ended[turn] = torch.from_numpy(over)
+            self.returns += self._totals[over].tolist()
+            self._totals[over] = 0.0
+            self._episodes[over] += 1
+            self._seen = self.lens(observation, infos)
+        self.turns += turns * self.count
+        stacked = Seen(*(torch.stack(values) for values in zip(*seen, strict=True)))
+        joined = {name: torch.stack([each[name] for each in kept]) for name in kept[0]}
+        return Batch(stacked, actions, joined, rewards, ended, episodes, self._seen)
+
+    def _behind(self, algorithm: Algorithm, infos: Any, rows: np.ndarray) -> Tensor:
+        """Return what is left to earn where episodes were cut off, discounted."""
+        if not rows.size:
+            return torch.zeros(0)
+        last = [infos["final_obs"][row] for row in rows.tolist()]
+        batched = (
+            {name: np.stack([each[name] for each in last]) for name in last[0]}
+            if isinstance(last[0], dict)
+            else np.stack(last)
+        )
+        discount = getattr(algorithm, "discount", 1.0)
+        return discount * algorithm.values(self.lens(batched, {}))

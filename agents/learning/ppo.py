@@ -1,0 +1,282 @@
+"""PPO and A2C, with a critic, and ``Group``, PPO whose baseline are copies of the same problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from parenvs.agents.learning.algorithm import Algorithm, Batch, Settings
+from parenvs.agents.learning.net import entropy, log_policy
+from parenvs.agents.learning.seen import Seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOSettings(Settings):
+    """Settings of PPO (arXiv 1707.06347).
+
+    Attributes:
+        discount: of rewards; 0 stands for 1 where rows are seen, whose episodes end, else 0.99.
+        trace: lambda of generalised advantages (arXiv 1506.02438).
+        clip: largest change of a chance's ratio that pays.
+        passes: over a batch.
+        turns_a_step: turns of a step of the optimiser.
+        entropy: weight of the entropy.
+        critic: weight of the values' loss.
+    """
+
+    discount: float = 0.0
+    trace: float = 0.95
+    clip: float = 0.2
+    passes: int = 4
+    turns_a_step: int = 512
+    entropy: float = 0.003
+    critic: float = 0.5
+
+
+class PPO(Algorithm):
+    """Proximal policy optimisation with a critic; values are learnt in returns' spread."""
+
+    name: ClassVar[str] = "ppo"
+    settings_class: ClassVar[type[Settings]] = PPOSettings
+    settings: PPOSettings
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        given = self.settings.discount
+        self.discount = given or (1.0 if self.lens.scored else 0.99)
+        self.spread = 1.0  # root mean square of returns, by which they are divided
+        self.seen_returns = 0.0
+
+    @torch.no_grad()
+    def values(self, seen: Seen) -> Tensor:
+        """See ``Algorithm.values``."""
+        return log_policy(self.net, seen.to(self.device))[1].cpu() * self.spread
+
+    def learn(self, batch: Batch, progress: float) -> dict[str, float]:
+        """See ``Algorithm.learn``."""
+        self.slow(progress)
+        values = batch.kept["values"] * self.spread
+        advantages = self.advantages(batch, values)
+        returns = advantages + values
+        self._measure(returns)
+        data = {
+            "actions": batch.actions, "logs": batch.kept["logs"], "advantages": advantages,
+            "returns": returns / self.spread,
+        }  # fmt: skip
+        flat = {name: value.flatten(0, 1) for name, value in data.items()}
+        seen = Seen(*(value.flatten(0, 1) for value in batch.seen))
+        return self.improve(seen, flat)
+
+    def advantages(self, batch: Batch, values: Tensor) -> Tensor:
+        """Return generalised advantages, (T, n), of values (T, n) in rewards."""
+        result = torch.zeros_like(batch.rewards)
+        following, coming = self.values(batch.after), torch.zeros(batch.rewards.shape[1])
+        for turn in range(len(result) - 1, -1, -1):
+            goes_on = self.discount * (~batch.ended[turn]).float()
+            error = batch.rewards[turn] + goes_on * following - values[turn]
+            coming = error + goes_on * self.settings.trace * coming
+            result[turn], following = coming, values[turn]
+        return result
+
+    def improve(self, seen: Seen, data: dict[str, Tensor]) -> dict[str, float]:
+        """Go over turns, (k, ...) each, several times; return the means of the last pass."""
+        figures: dict[str, float] = {}
+        for _ in range(self.settings.passes):
+            sums: dict[str, float] = {}
+            steps = 0
+            for index in self._parts(len(data["actions"])):
+                part = {name: value[index].to(self.device) for name, value in data.items()}
+                loss, told = self.loss(seen.at(index).to(self.device), part)
+                self.step(loss)
+                steps += 1
+                for name, value in told.items():
+                    sums[name] = sums.get(name, 0.0) + float(value)
+            figures = {name: value / steps for name, value in sums.items()}
+        return figures
+
+    def loss(self, seen: Seen, part: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of turns, and figures."""
+        settings = self.settings
+        logs, values = log_policy(self.net, seen)
+        own = logs.gather(1, part["actions"][:, None])[:, 0]
+        ratio = (own - part["logs"]).exp()
+        advantages = self.scaled(part["advantages"])
+        clipped = ratio.clamp(1 - settings.clip, 1 + settings.clip)
+        gain = torch.minimum(ratio * advantages, clipped * advantages).mean()
+        spread = entropy(logs).mean()
+        loss = self.entropy_weight() * -spread - gain
+        told = {"entropy": spread.detach(), "gain": gain.detach()}
+        if settings.critic:
+            error = (values - part["returns"]).square().mean()
+            loss = loss + settings.critic * error
+            told["critic"] = error.detach()
+        return loss, told
+
+    def scaled(self, advantages: Tensor) -> Tensor:
+        """Return advantages of the turns of a step on the scale of the policy's loss."""
+        if len(advantages) < 2:
+            return advantages
+        return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+
+    def entropy_weight(self) -> float:
+        """Weight of the entropy in the loss."""
+        return self.settings.entropy
+
+    def state(self) -> dict[str, Any]:
+        """See ``Algorithm.state``."""
+        return {**super().state(), "spread": self.spread, "seen_returns": self.seen_returns}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See ``Algorithm.load``."""
+        super().load(state)
+        self.spread, self.seen_returns = state["spread"], state["seen_returns"]
+
+    def _measure(self, returns: Tensor) -> None:
+        """Take returns into their root mean square; batches of long ago count less."""
+        self.seen_returns = min(self.seen_returns + 1.0, 100.0)
+        square = self.spread**2 if self.seen_returns > 1.0 else 0.0
+        square += (float(returns.square().mean()) - square) / self.seen_returns
+        self.spread = max(square**0.5, 1e-6)
+
+    def _parts(self, count: int) -> Iterator[Tensor]:
+        """Yield the indices of each step, drawn without repetition."""
+        order = torch.randperm(count, generator=self.random)
+        steps = max(1, round(count / self.settings.turns_a_step))
+        yield from order.tensor_split(steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class A2CSettings(PPOSettings):
+    """Settings of A2C: one pass over a short batch, in one step."""
+
+    turns: int = 8
+    rate: float = 7e-4
+    passes: int = 1
+    trace: float = 1.0
+    turns_a_step: int = 1 << 30
+    entropy: float = 0.003
+
+
+class A2C(PPO):
+    """Advantage actor-critic (arXiv 1602.01783, synchronous): PPO whose batch is used once."""
+
+    name: ClassVar[str] = "a2c"
+    settings_class: ClassVar[type[Settings]] = A2CSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSettings(PPOSettings):
+    """Settings of ``Group``.
+
+    Attributes:
+        copies: K, of each problem.
+        nats: entropy of an episode at the start.
+        last_nats: the same at the end.
+        tug: largest change of the entropy's weight in an update.
+        pull: largest weight, of entropy that is lacking or, below 0, of too much.
+    """
+
+    envs: int = 128
+    rate: float = 1e-3
+    copies: int = 16
+    passes: int = 2
+    turns_a_step: int = 1024
+    critic: float = 0.0
+    nats: float = 3.0
+    last_nats: float = 0.5
+    tug: float = 0.003
+    pull: float = 0.05
+
+
+class Group(PPO):
+    """PPO whose baseline is the mean return of K copies of a problem: no critic, one scale.
+
+    Environments next to each other, K at a time, have the same seed and so the same problems; the
+    episodes of one number are a group. Turns wait until their group has ended. The entropy is held
+    at a target for each episode, as a target for each turn lets long episodes wander off.
+    """
+
+    name: ClassVar[str] = "group"
+    settings_class: ClassVar[type[Settings]] = GroupSettings
+    settings: GroupSettings
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.copies = self.settings.copies
+        self.weight = self.settings.entropy
+        self.held: tuple[Seen, dict[str, Tensor]] | None = None
+
+    def forget(self) -> None:
+        """See ``Algorithm.forget``."""
+        self.held = None
+
+    def learn(self, batch: Batch, progress: float) -> dict[str, float]:
+        """See ``Algorithm.learn``."""
+        self.slow(progress)
+        turns, envs = batch.actions.shape
+        seen = Seen(*(value.flatten(0, 1) for value in batch.seen))
+        names = {
+            "actions": batch.actions, "logs": batch.kept["logs"], "rewards": batch.rewards,
+            "ended": batch.ended, "episodes": batch.episodes,
+            "envs": torch.arange(envs).expand(turns, envs),
+        }  # fmt: skip
+        data = {name: value.flatten(0, 1) for name, value in names.items()}
+        if self.held is not None:
+            seen = Seen(*(torch.cat(pair) for pair in zip(self.held[0], seen, strict=True)))
+            data = {name: torch.cat([self.held[1][name], data[name]]) for name in data}
+        advantages, complete, length = self._compared(data)
+        self.held = seen.at(~complete), {name: x[~complete] for name, x in data.items()}
+        if not complete.any():
+            return {}
+        chosen = {name: data[name][complete] for name in ("actions", "logs")}
+        chosen["advantages"] = advantages[complete]
+        figures = self.improve(seen.at(complete), chosen)
+        settings = self.settings
+        nats = settings.nats + (settings.last_nats - settings.nats) * progress
+        lacking = (nats - figures["entropy"] * length) / nats
+        self.weight += settings.tug * min(max(lacking, -1.0), 1.0)
+        self.weight = min(max(self.weight, -settings.pull), settings.pull)
+        return {**figures, "entropy weight": self.weight, "turns": length}
+
+    def scaled(self, advantages: Tensor) -> Tensor:
+        """See ``PPO.scaled``: they are scaled already, over the whole batch."""
+        return advantages
+
+    def entropy_weight(self) -> float:
+        """See ``PPO.entropy_weight``."""
+        return self.weight
+
+    def state(self) -> dict[str, Any]:
+        """See ``Algorithm.state``."""
+        return {**super().state(), "weight": self.weight}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See ``Algorithm.load``."""
+        super().load(state)
+        self.weight = state["weight"]
+
+    def _compared(self, data: dict[str, Tensor]) -> tuple[Tensor, Tensor, float]:
+        """Return turns' advantages, whether their groups are complete, and turns of an episode."""
+        envs, episodes = data["envs"], data["episodes"]
+        most = int(episodes.max()) + 1
+        episode, own = torch.unique(envs * most + episodes, return_inverse=True)
+        group, of = torch.unique(
+            (episode // most // self.copies) * most + episode % most, return_inverse=True
+        )
+        zeros = torch.zeros(len(episode))
+        returns = zeros.index_add(0, own, data["rewards"])
+        ended = zeros.index_add(0, own, data["ended"].float())
+        done = torch.zeros(len(group)).index_add(0, of, ended) == self.copies
+        mean = torch.zeros(len(group)).index_add(0, of, returns) / self.copies
+        relative = returns - mean[of]
+        counted = done[of]
+        if counted.any():
+            spread = relative[counted].square().mean().sqrt()
+            relative = (relative / (spread + 1e-8)).clamp(-4.0, 4.0)
+        complete = counted[own]
+        length = float(complete.sum()) / max(float(counted.sum()), 1.0)
+        return relative[own], complete, length

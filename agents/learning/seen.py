@@ -1,0 +1,122 @@
+"""What agents see of any environment with discrete actions: a row of features for each action."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.spaces.utils import flatdim
+from torch import Tensor
+
+from parenvs.errors import ParenvsError, shown
+
+OWN = ("actions", "context", "action_mask")
+"""Parts of an observation of rows."""
+
+
+class Seen(NamedTuple):
+    """What is seen of a batch of turns, of any leading shape.
+
+    Attributes:
+        rows: (..., A, F) float32; of illegal actions 0.
+        context: (..., C) float32.
+        mask: (..., A) bool, the legal actions.
+    """
+
+    rows: Tensor
+    context: Tensor
+    mask: Tensor
+
+    def at(self, index: Any) -> Seen:
+        """Return a part of the batch."""
+        return Seen(*(values[index] for values in self))
+
+    def to(self, device: Any) -> Seen:
+        """Return the same on a device."""
+        return Seen(*(values.to(device, non_blocking=True) for values in self))
+
+
+class Lens:
+    """Turns batched observations into ``Seen``.
+
+    Environments of rows are seen as they are. Of others the rows are the actions' numbers, one-hot,
+    and all that is observed is context; the mask is that of the observation or of the infos, else
+    all actions are legal.
+
+    Args:
+        observed: observation space of one environment.
+        acting: its action space, ``Discrete``.
+
+    Attributes:
+        actions: A.
+        features: F.
+        contexts: C.
+        scored: whether column 0 is the score of a rule.
+
+    Raises:
+        ParenvsError: the actions are not discrete.
+    """
+
+    def __init__(self, observed: spaces.Space[Any], acting: spaces.Space[Any]) -> None:
+        if not isinstance(acting, spaces.Discrete):
+            raise ParenvsError(f"actions must be Discrete, not {shown(acting)}")
+        self.observed, self.first = observed, int(acting.start)
+        self.actions = int(acting.n)
+        self.scored = isinstance(observed, spaces.Dict) and set(OWN) <= set(observed.spaces)
+        if self.scored:
+            assert isinstance(observed, spaces.Dict)
+            self.features = int(observed["actions"].shape[1])  # type: ignore[index]
+            self.contexts = int(observed["context"].shape[0])  # type: ignore[index]
+        else:
+            self.features = self.actions
+            self.contexts = sum(flatdim(part) for part in self._parts().values())
+            self._rows = torch.eye(self.actions)
+
+    @classmethod
+    def of(cls, env: gym.vector.VectorEnv[Any, Any, Any]) -> Lens:
+        """Return the lens of a vector environment."""
+        return cls(env.single_observation_space, env.single_action_space)
+
+    def __call__(self, observation: Any, infos: Mapping[str, Any]) -> Seen:
+        """Return what is seen of a batch of n observations."""
+        if self.scored:
+            rows, context, mask = (observation[name] for name in OWN)
+            return Seen(
+                torch.from_numpy(np.array(rows, dtype=np.float32)),
+                torch.from_numpy(np.array(context, dtype=np.float32)),
+                torch.from_numpy(np.array(mask, dtype=np.bool_)),
+            )
+        parts = self._parts()
+        values = observation if isinstance(self.observed, spaces.Dict) else {"": observation}
+        flat = [_flat(parts[name], values[name]) for name in parts]
+        count = len(flat[0])
+        mask = values.get("action_mask") if isinstance(values, Mapping) else None
+        if mask is None:
+            mask = infos.get("action_mask")
+        legal = np.ones((count, self.actions), dtype=np.bool_)
+        if mask is not None:
+            legal = np.array(mask, dtype=np.bool_)
+        return Seen(
+            self._rows.expand(count, -1, -1),
+            torch.from_numpy(np.concatenate(flat, axis=1)),
+            torch.from_numpy(legal),
+        )
+
+    def _parts(self) -> dict[str, spaces.Space[Any]]:
+        """Return the spaces of what is context."""
+        if not isinstance(self.observed, spaces.Dict):
+            return {"": self.observed}
+        return {name: part for name, part in self.observed.items() if name != "action_mask"}
+
+
+def _flat(space: spaces.Space[Any], values: Any) -> np.ndarray:
+    """Return a batch of values of a space as (n, k) float32: whole numbers one-hot."""
+    batch = np.asarray(values)
+    if isinstance(space, spaces.Box):
+        return batch.reshape(len(batch), -1).astype(np.float32)
+    flat = [spaces.utils.flatten(space, value) for value in batch]
+    return np.asarray(flat, dtype=np.float32)

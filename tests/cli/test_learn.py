@@ -1,0 +1,20 @@
+import pytest
+from commands import caller
+
+ENV = "MicroBatchOrder-v1"
+
+
+@pytest.mark.slow
+def test_train__an_environment_by_its_id(monkeypatch, capfd, tmp_path):
+    run = caller(monkeypatch, capfd, tmp_path)
+    for env_id, agent in ((ENV, "group"), ("CartPole-v1", "ppo")):
+        words = ["train", env_id, "--agent", agent, "--steps", "64", "--out", f"run-{agent}"]
+        status, out, _ = run(*words)
+        assert status == 0 and f"{env_id}: {agent} played" in " ".join(out.split())
+        assert (tmp_path / f"run-{agent}" / "model.pt").exists()
+        status, _, err = run(*words)
+        assert status == 2 and "holds a run; give --resume" in " ".join(err.split())
+        assert run(*words, "--resume")[0] == 0
+    status, _, err = run("train", ENV, "--agent", "pp0")
+    assert status == 2 and "unknown agent 'pp0' (did you mean 'ppo'?)" in " ".join(err.split())
+    assert not (tmp_path / "runs").exists()

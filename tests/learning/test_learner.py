@@ -1,0 +1,286 @@
+"""One policy over rows, its algorithms, and the trainer that resumes to the bit."""
+
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from cases import each
+from gymnasium import spaces
+
+from parenvs.agents.learning.algorithm import Batch, settings_of
+from parenvs.agents.learning.algorithms import algorithm, names, register
+from parenvs.agents.learning.decode import decode
+from parenvs.agents.learning.net import RowsNet, entropy, log_policy
+from parenvs.agents.learning.play import Play
+from parenvs.agents.learning.ppo import A2C, PPO, Group, GroupSettings, PPOSettings
+from parenvs.agents.learning.seen import Lens, Seen
+from parenvs.agents.learning.trainer import STATE, TrainConfig, load, train
+from parenvs.agents.order.heuristics import neh
+from parenvs.core.sets import set_of
+from parenvs.errors import ParenvsError
+from parenvs.tasks.order.insertion import MicroBatchInsertion, named
+
+ENV = "MicroBatchOrder-v1"
+SMALL = {"tier": "p4-m8"}
+FEW = {"envs": 8, "turns": 8, "turns_a_step": 32}
+GAME = MicroBatchInsertion(1, **SMALL)
+LENS = Lens(GAME.observation_space, GAME.action_space)
+
+
+def seen(count, legal, rng=None, actions=8):
+    """Drawn rows of ``count`` turns, the first ``legal`` actions legal."""
+    rng = rng or np.random.default_rng(0)
+    mask = np.arange(actions) < legal
+    rows = rng.random((count, actions, LENS.features), dtype=np.float32) * mask[:, None]
+    context = rng.random((count, LENS.contexts), dtype=np.float32)
+    return Seen(torch.tensor(rows), torch.tensor(context), torch.tensor(np.tile(mask, (count, 1))))
+
+
+def moved(net):
+    """Change every weight, so that nothing is 0."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for each_ in net.parameters():
+            each_.add_(0.3 * torch.randn_like(each_))
+    return net
+
+
+@each("attention", [False, True])
+def test_net__untrained_is_the_rule_and_illegal_actions_have_no_chance(attention):
+    net = RowsNet(LENS, attention=attention)
+    batch = seen(20, 5)
+    logs, values = log_policy(net, batch)
+    best = torch.where(batch.mask, batch.rows[..., 0], -torch.inf).argmax(dim=1)
+    assert torch.equal(logs.argmax(dim=1), best)
+    assert (logs.exp()[:, 5:] == 0).all() and (values == 0).all()
+    assert torch.isfinite(entropy(logs)).all()
+
+
+@each("attention", [False, True])
+def test_net__rows_of_padding_change_nothing(attention):
+    net = moved(RowsNet(LENS, attention=attention))
+    batch = seen(6, 5)
+    short = Seen(batch.rows[:, :5], batch.context, batch.mask[:, :5])
+    for one, other in zip(log_policy(net, batch), log_policy(net, short), strict=True):
+        one = one[:, :5] if one.dim() == 2 else one
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_net__rows_in_another_order_have_the_same_chances():
+    net, batch = moved(RowsNet(LENS)), seen(6, 8)
+    order = torch.tensor([3, 1, 0, 2, 7, 6, 5, 4])
+    turned = Seen(batch.rows[:, order], batch.context, batch.mask[:, order])
+    assert torch.allclose(
+        log_policy(net, batch)[0][:, order], log_policy(net, turned)[0], atol=1e-5
+    )
+
+
+def test_lens__other_environments_are_one_hot_rows_and_context():
+    space = spaces.Dict(
+        {"place": spaces.Discrete(3), "size": spaces.Box(0, 1, (2, 2)),
+         "action_mask": spaces.Box(0, 1, (4,), np.int8)}
+    )  # fmt: skip
+    lens = Lens(space, spaces.Discrete(4, start=1))
+    assert (lens.features, lens.contexts, lens.first, lens.scored) == (4, 7, 1, False)
+    mask = np.array([[1, 0, 1, 1], [0, 1, 0, 1]])
+    observation = {"place": np.array([2, 0]), "size": np.ones((2, 2, 2)), "action_mask": mask}
+    rows, context, legal = lens(observation, {})
+    assert torch.equal(rows[1], torch.eye(4)) and legal.tolist() == mask.astype(bool).tolist()
+    assert context[0].tolist() == [0, 0, 1, 1, 1, 1, 1]
+    plain = Lens(spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
+    masked = plain(np.zeros((1, 3)), {"action_mask": np.array([[0, 1]])})
+    assert masked.mask.tolist() == [[False, True]]
+    assert plain(np.zeros((1, 3)), {}).mask.all()
+    with pytest.raises(ParenvsError, match="actions must be Discrete"):
+        Lens(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (3,)))
+
+
+def test_settings__are_known_and_of_their_type():
+    assert settings_of(PPO, rate=1).rate == 1
+    with pytest.raises(ParenvsError, match=r"ppo has no setting 'rat' .did you mean 'rate'"):
+        settings_of(PPO, rat=1.0)
+    with pytest.raises(ParenvsError, match=r"envs must be int, not 1\.5"):
+        settings_of(PPO, envs=1.5)
+    with pytest.raises(ParenvsError, match=r"unknown agent 'pp0' .did you mean 'ppo'"):
+        algorithm("pp0")
+    assert {"ppo", "a2c", "group"} <= set(names())
+
+
+def batch_of(rewards, ended, values, episodes=None):
+    """A batch of ``(T, n)`` figures."""
+    rewards, ended = torch.tensor(rewards), torch.tensor(ended)
+    turns, count = rewards.shape
+    one = seen(count, 8)
+    stacked = Seen(*(x.expand(turns, *x.shape) for x in one))
+    actions = torch.zeros(turns, count, dtype=torch.int64)
+    kept = {"logs": torch.zeros(turns, count), "values": torch.tensor(values)}
+    numbers = torch.zeros_like(actions) if episodes is None else torch.tensor(episodes)
+    return Batch(stacked, actions, kept, rewards, ended, numbers, one)
+
+
+def test_ppo__advantages_by_hand():
+    agent = PPO(LENS, replace(PPOSettings(), discount=0.5, trace=0.5))
+    batch = batch_of([[1.0], [2.0], [4.0]], [[False], [True], [False]], [[1.0], [1.0], [2.0]])
+    # The network's values are 0: behind the last turn nothing is expected.
+    found = agent.advantages(batch, batch.kept["values"])
+    assert found[:, 0].tolist() == [1 + 0.5 * 1 - 1 + 0.25 * (2 - 1), 2 - 1, 4 - 2]
+
+
+def test_group__compares_copies_and_waits_for_the_last():
+    agent = Group(LENS, replace(GroupSettings(), copies=2, envs=4))
+    batch = batch_of(
+        [[1.0, 0.0, 5.0, 1.0], [1.0, 4.0, 1.0, 1.0]],
+        [[False, False, True, False], [True, True, False, True]],
+        [[0.0] * 4] * 2, [[0, 0, 0, 0], [0, 0, 1, 0]],
+    )  # fmt: skip
+    data = {
+        "envs": torch.arange(4).repeat(2), "episodes": batch.episodes.flatten(),
+        "rewards": batch.rewards.flatten(), "ended": batch.ended.flatten(),
+    }  # fmt: skip
+    advantages, complete, length = agent._compared(data)
+    # Returns 2 and 4, then 5 and 2; episode 1 of environment 2 goes on.
+    spread = float(np.sqrt((2 * 1.0 + 2 * 1.5**2) / 4))
+    expected = torch.tensor([[-1, 1, 1.5, -1.5], [-1, 1, 0, -1.5]]) / spread
+    assert complete.reshape(2, 4).tolist() == [[True] * 4, [True, True, False, True]]
+    assert torch.allclose(advantages.reshape(2, 4)[complete.reshape(2, 4)],
+                          expected[complete.reshape(2, 4)])  # fmt: skip
+    assert length == 7 / 4
+    agent.learn(batch, 0.0)
+    assert agent.held is not None and len(agent.held[1]["actions"]) == 1
+    agent.forget()
+    assert agent.held is None
+
+
+def test_play__copies_have_the_same_problems():
+    play = Play(ENV, SMALL, 6, copies=3, seed=5)
+    play.restart(0)
+    one, two = (play.env.get_attr("instance") for _ in range(2))
+    assert one == two and len(set(one[:3])) == len(set(one[3:])) == 1 and one[0] != one[3]
+    play.restart(1)
+    assert play.env.get_attr("instance") != one
+    with pytest.raises(ParenvsError, match="envs must be a multiple of copies, 3, not 4"):
+        Play(ENV, SMALL, 4, copies=3)
+    with pytest.raises(ParenvsError, match="Nothing-v0"):
+        Play("Nothing-v0", {}, 1)
+
+
+class Corridor(gym.Env):
+    """Go right: 1 at the end of three places; cut off after four turns."""
+
+    observation_space, action_space = spaces.Discrete(4), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.place = self.turn = 0
+        return 0, {}
+
+    def step(self, action):
+        self.place, self.turn = max(self.place + 2 * int(action) - 1, 0), self.turn + 1
+        over = self.place == 3
+        return self.place, float(over), over, self.turn == 4 and not over, {}
+
+
+@pytest.fixture
+def corridor():
+    gym.register("Corridor-v0", entry_point=Corridor)
+    yield "Corridor-v0"
+    del gym.registry["Corridor-v0"]
+
+
+def test_play__what_is_cut_off_is_worth_what_is_left(corridor):
+    agent = PPO(Lens(Corridor.observation_space, Corridor.action_space), PPOSettings(discount=0.5))
+    agent.values = lambda seen: seen.context.argmax(dim=1) * 10.0
+    agent.act = lambda seen: (torch.tensor([0, 1]), {"logs": torch.zeros(2)})
+    play = Play(corridor, {}, 2)
+    play.restart(0)
+    batch = play.collect(agent, 4)
+    assert batch.rewards.tolist() == [[0, 0], [0, 0], [0, 1], [0, 0]]
+    assert batch.ended.tolist() == [[False, False]] * 2 + [[False, True], [True, False]]
+    agent.values = lambda seen: torch.full((len(seen.mask),), 10.0)
+    play.restart(0)
+    assert play.collect(agent, 4).rewards[3].tolist() == [5.0, 0.0]
+    assert play.returns == [1.0, 0.0] * 2
+
+
+@pytest.mark.thorough
+@each("name", ["ppo", "a2c", "group"])
+def test_train__any_environment_is_learnt(corridor, name):
+    more = {"copies": 4} if name == "group" else {}
+    settings = {"envs": 8, "turns": 16, "rate": 1e-2, **more}
+    config = TrainConfig(env_id=corridor, agent=name, steps=4096, settings=settings)
+    lines = []
+    trained = train(config, say=lines.append)
+    assert trained.curve[-1][1] > 0.85  # chance is below 0.2
+    assert lines and "of 4,096 steps" in lines[0]
+
+
+@pytest.mark.thorough
+@each("name", ["ppo", "a2c", "group"])
+def test_train__resumes_to_the_last_bit(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("parenvs.agents.learning.trainer.PART", 2)
+    folder = tmp_path / name
+    folder.mkdir()
+    more = {"copies": 4} if name == "group" else {}
+    config = TrainConfig(
+        env_id=ENV, env_kwargs=SMALL, agent=name, steps=512, seed=3, settings={**FEW, **more}
+    )
+    whole = train(config, folder / "whole")
+    kind, learn, count = type(whole.algorithm), type(whole.algorithm).learn, []
+
+    def interrupted(self, *arguments):
+        count.append(1)
+        if len(count) == 6:  # in the middle of a part
+            raise KeyboardInterrupt
+        return learn(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "learn", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, folder / "part")
+    assert not (folder / "part" / "model.pt").exists()
+    with pytest.raises(ParenvsError, match="holds a run; give --resume"):
+        train(config, folder / "part")
+    with pytest.raises(ParenvsError, match=r"of another run .seed differ."):
+        train(replace(config, seed=4), folder / "part", resume=True)
+    again = train(config, folder / "part", resume=True)
+    for one, other in zip(
+        whole.algorithm.net.state_dict().values(), again.algorithm.net.state_dict().values(),
+        strict=True,
+    ):  # fmt: skip
+        assert torch.equal(one, other)
+    assert again.curve == whole.curve
+    loaded = load(folder / "part")
+    assert torch.equal(loaded.net.row[0].weight, again.algorithm.net.row[0].weight)
+    (folder / "part" / "model.pt").write_bytes(b"PK")
+    with pytest.raises(ParenvsError, match=r"model\.pt: damaged"):
+        load(folder / "part")
+    (folder / "part" / STATE).write_bytes(b"PK")
+    with pytest.raises(ParenvsError, match=r"state\.pt: damaged"):
+        train(config, folder / "part", resume=True)
+
+
+def test_train__an_algorithm_of_ones_own(corridor):
+    class Mine(A2C):
+        name = "mine"
+
+    register(Mine)
+    config = TrainConfig(env_id=corridor, agent="mine", steps=64)
+    assert type(train(config).algorithm) is Mine and "mine" in names()
+
+
+@pytest.mark.thorough
+def test_decode__is_never_worse_than_its_rule():
+    agent = PPO(LENS, PPOSettings())
+    moved(agent.net)
+    single, several = MicroBatchInsertion(1, **SMALL), MicroBatchInsertion(9, **SMALL)
+    for name in set_of("order-test").of("p4-m8")[:4]:
+        problem = named(name)
+        rule = decode(None, single, problem)
+        assert rule.cost == pytest.approx(neh(problem.problem).cost)
+        found = decode(agent, several, problem, samples=8, seed=1)
+        assert found.costs[-1] == rule.cost >= found.cost == found.costs.min()
+        assert problem.problem.report(found.plan).length_seconds == pytest.approx(found.cost)
+        assert (decode(agent, several, problem, samples=8, seed=1).costs == found.costs).all()
+        bare = decode(agent, single, problem, rule=False)
+        assert bare.costs[0] == found.costs[0]
