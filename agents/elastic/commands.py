@@ -62,8 +62,8 @@ def elastic(
     The table has the hindsight optimum of the same events, which no policy exceeds, and on a chain
     the optimal policy.
     """
+    from parenvs.agents.elastic.rules import play
     from parenvs.tasks.elastic.load import load_elastic
-    from parenvs.tasks.elastic.run import follow
 
     if seed < 0:
         raise ParenvsError(f"--seed must be a whole number from 0, not {seed}")
@@ -74,7 +74,7 @@ def elastic(
     for policy in [*_policies(problem, policies or ["look-ahead"]), None]:
         with Step(f"{'hindsight' if policy is None else policy.name} on {problem.name}", 1.0):
             runs.append(_hindsight(problem, seed) if policy is None else
-                        follow(problem, course, policy))  # fmt: skip
+                        play(problem, course, policy))  # fmt: skip
     work, lines = files_of(runs[-2], plot=plot)
     with written(work, *lines, quiet=as_json):
         if as_json:
@@ -91,23 +91,23 @@ def _policies(problem: Elastic, names: list[str]) -> list[Policy]:
         ParenvsError: a name is unknown.
     """
     from parenvs.agents.elastic.exact import optimal
-    from parenvs.agents.elastic.rules import RULES
+    from parenvs.agents.elastic.rules import POLICIES
     from parenvs.tasks.elastic.markov import Markov
 
     is_chain = isinstance(problem.source, Markov)
     if names == ["all"]:
-        names = [*RULES, *(["optimal"] if is_chain else [])]
+        names = [*POLICIES, *(["optimal"] if is_chain else [])]
     for name in names:
-        if name not in RULES and not (name == "optimal" and is_chain):
-            known = [*RULES, "optimal (of chains)", "all"]
+        if name not in POLICIES and not (name == "optimal" and is_chain):
+            known = [*POLICIES, "optimal (of chains)", "all"]
             raise ParenvsError(
-                f"--policy {shown(name)} is unknown{did_you_mean(name, RULES)}; known: "
+                f"--policy {shown(name)} is unknown{did_you_mean(name, POLICIES)}; known: "
                 f"{', '.join(known)}"
             )
     policies: list[Policy] = []
     for name in names:
         with Step(f"preparing {name}", 1.0):
-            policies.append(optimal(problem) if name == "optimal" else RULES[name]())
+            policies.append(optimal(problem) if name == "optimal" else POLICIES[name]())
     return policies
 
 

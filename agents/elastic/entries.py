@@ -209,8 +209,8 @@ AGENTS: dict[str, Description] = {
         "Changes if it must, or to a plan that is a tenth faster; a network of two layers.", "", ONE
     ),
     "look-ahead": Description(
-        f"Parcae's rule: the most samples over {AHEAD} intervals, with nodes as the last hour's "
-        "trend predicts them. Recorded runs of the rule.",
+        f"The most samples over {AHEAD} intervals, as Parcae looks ahead, with nodes as the last "
+        "hour's trend predicts them and departures from a prior. Recorded runs of the rule.",
         "https://www.usenix.org/conference/nsdi24/presentation/duan",
         f"{AHEAD} intervals ahead",
     ),

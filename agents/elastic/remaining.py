@@ -77,7 +77,7 @@ def _events(tables: Tables, library: int, lost: np.ndarray) -> np.ndarray:
     result = np.zeros((*lost.shape[:2], MAX_PLANS), dtype=np.int64)
     hit = np.nonzero(lost[:, :, -1])
     rows = lost[hit]
-    columns = (tables.used, tables.held, tables.replicas, tables.borders)
+    columns = (tables.used, tables.held, tables.borders)
     events = np.zeros((len(rows), MAX_PLANS), dtype=np.int64)
     for plan in np.flatnonzero(tables.held[library] < lost.shape[2]):
         each = (column[library, plan] for column in columns)

@@ -1,17 +1,19 @@
-"""Rules that choose plans: what systems do, and looking ahead as Parcae does."""
+"""Rules that choose plans: what systems do, and looking ahead."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from parenvs.tasks.elastic.chances import plan_chances
+from parenvs.tasks.elastic.chances import PRIOR, departures, plan_chances
+from parenvs.tasks.elastic.course import Course
 from parenvs.tasks.elastic.library import GONE
 from parenvs.tasks.elastic.movement import Degrees
 from parenvs.tasks.elastic.problem import Elastic, Moment
 from parenvs.tasks.elastic.references import Fastest
-from parenvs.tasks.elastic.run import Policy
+from parenvs.tasks.elastic.run import Policy, Run, follow
 
 FASTER = 1.1
 """By how much a plan must be faster for ``Hysteresis`` to change without need."""
@@ -19,6 +21,10 @@ AHEAD = 12
 """Intervals that ``LookAhead`` looks ahead, as Parcae does (section 10 of its paper: minutes)."""
 WINDOW = 60
 """Intervals over which ``LookAhead`` counts departures and joins."""
+SAME = 1e-9
+"""Share by which values may differ by rounding."""
+DEEPER = 1.5
+"""How much deeper than the shallowest pipeline that fits Bamboo's is (section 4 of its paper)."""
 
 
 class Myopic(Fastest):
@@ -80,19 +86,22 @@ class Hysteresis(Fastest):
 
 
 class LookAhead:
-    """Parcae's rule: the most samples over the next intervals, with nodes as predicted.
+    """The most samples over the next intervals, with nodes as predicted.
 
-    The number of nodes is predicted from the departures and joins of the last hour: it keeps to
-    their mean trend. Within it, what preemptions cost each plan is an expectation, which Parcae
-    samples and here is exact (``parenvs.tasks.elastic.chances``). The first plan of the best
-    sequence is chosen. Parcae predicts by ARIMA and has no spares. See NSDI 2024, sections 5 and 6.
+    The number of nodes keeps to the mean trend of the last hour. Within it, what departures cost
+    each plan is an expectation, and exact (``parenvs.tasks.elastic.chances``); their rate is that
+    of the last hour with known counts before it. The first plan of the best sequence is chosen; of
+    plans that are equally good, the one in force.
 
     Args:
         ahead: intervals to look ahead.
+        prior: departures and intervals of a node that count before any are seen.
     """
 
-    def __init__(self, ahead: int = AHEAD) -> None:
-        self.ahead, self.name = ahead, "look-ahead"
+    name = "look-ahead"
+
+    def __init__(self, ahead: int = AHEAD, prior: tuple[float, float] = PRIOR) -> None:
+        self.ahead, self.prior = ahead, prior
 
     def start(self, problem: Elastic) -> None:
         """See ``Policy``."""
@@ -107,20 +116,30 @@ class LookAhead:
         first = moment.interval == 0  # those that are there at the beginning did not join
         self.left[slot], self.joined[slot] = left, 0 if first else joined
         self.there[slot] = moment.nodes
-        seen = min(moment.interval + 1, WINDOW)
-        leave = round(float(self.left.sum() / max(self.there.sum(), 1.0)), 3)
-        trend = float((self.joined - self.left).sum()) / seen
-        max_nodes = self.problem.nodes
         steps = min(self.ahead, self.problem.intervals - moment.interval)
+        leave, trend = self.predicted(moment)
         nodes = tuple(
-            int(np.clip(round(moment.nodes + trend * h), 0, max_nodes)) for h in range(1, steps)
+            int(np.clip(round(moment.nodes + trend * h), 0, self.problem.nodes))
+            for h in range(1, steps)
         )
-        after = self._value(leave, nodes)
-        fits = self.problem.fits(moment.nodes)
+        after = self._value(float(f"{leave:.2g}"), nodes)
         now = self.problem.earned[moment.event, moment.plan].copy()
         if moment.event == 0 and self.problem.saves(moment.since):
             now[moment.plan] -= self.problem.saved[moment.plan]
-        return int(np.where(fits, now + after, -np.inf).argmax())
+        worth = np.where(self.allowed(moment.nodes), now + after, -np.inf)
+        best = int(worth.argmax())
+        equal = worth[moment.plan] >= worth[best] - SAME * abs(worth[best])
+        return moment.plan if equal else best
+
+    def predicted(self, moment: Moment) -> tuple[float, float]:
+        """Return the probability that a node leaves in an interval, and how many more there are."""
+        seen = min(moment.interval + 1, WINDOW)
+        leave = departures(self.left.sum(), self.there.sum(), self.prior)
+        return float(leave), float((self.joined - self.left).sum()) / seen
+
+    def allowed(self, nodes: int) -> np.ndarray:
+        """(K,) bool, plans that so many nodes are enough for."""
+        return self.problem.fits(nodes)
 
     def _value(self, leave: float, nodes: tuple[int, ...]) -> np.ndarray:
         """Return the expected samples after each choice, (K,), for predicted numbers of nodes."""
@@ -128,8 +147,8 @@ class LookAhead:
             return np.zeros(len(self.problem.library))
         if (leave, nodes) not in self.cache:
             chances = self._chances(leave)
-            fits = self.problem.fits(nodes[0])
-            later = np.where(fits, self._value(leave, nodes[1:]), -np.inf)
+            allowed = self.allowed(nodes[0])
+            later = np.where(allowed, self._value(leave, nodes[1:]), -np.inf)
             best = (self.problem.earned + later).max(axis=2)
             # Half of the time between two checkpoints is lost on average.
             best[GONE] -= self.problem.lost_samples * self.problem.library.costs.every / 2
@@ -143,6 +162,64 @@ class LookAhead:
             rows = [plan_chances(*size, leave).sum(axis=1) for size in sizes]
             self.chances[leave] = np.array(rows).T
         return self.chances[leave]
+
+
+class Parcae(LookAhead):
+    """Parcae's rule, as its paper has it (NSDI 2024, sections 5 to 7): liveput over 12 intervals.
+
+    Nodes are predicted from the last twelve intervals; departures are expected as far as the number
+    of nodes is predicted to fall, and fall on all nodes alike; there are no spares. Parcae predicts
+    by ARIMA, here the mean trend is taken, and it samples what is exact here. What it moves before
+    a node leaves, which notice allows, is not in our decision process.
+    """
+
+    name = "parcae"
+
+    def predicted(self, moment: Moment) -> tuple[float, float]:
+        """See ``LookAhead``."""
+        seen = min(moment.interval, AHEAD)
+        slots = np.arange(moment.interval - seen + 1, moment.interval + 1) % WINDOW
+        trend = float((self.joined - self.left)[slots].sum()) / max(seen, 1)
+        return min(max(-trend, 0.0) / max(moment.nodes, 1), 0.5), trend
+
+    def allowed(self, nodes: int) -> np.ndarray:
+        """See ``LookAhead``."""
+        return self.problem.fits(nodes) & (self.problem.library.spares == 0)
+
+
+class Varuna(Fastest):
+    """Varuna's way (EuroSys 2022): always the fastest plan; each change restarts from a checkpoint.
+
+    What was trained since the last one is lost with every node in use that leaves; before a change
+    without a loss one is written. It plays the process of ``Library.under("checkpoint")``.
+    """
+
+    name = "varuna"
+    recovery = "checkpoint"
+
+
+class Bamboo(Fastest):
+    """Bamboo's way (NSDI 2023): stages compute their neighbour's work, too, and stand in for it.
+
+    The pipeline is half as deep again as the model needs, and stays so; replicas follow the nodes.
+    It plays the process of ``Library.under("redundant")``, in which a loss needs no restart unless
+    two neighbours are lost, and everything is slower by ``REDUNDANCY``, which is a guess.
+    """
+
+    name = "bamboo"
+    recovery = "redundant"
+
+    def start(self, problem: Elastic) -> None:
+        """See ``Policy``."""
+        super().start(problem)
+        depths = np.array([0, *(p.degrees.pipeline for p in problem.library.candidates)])
+        known = np.unique(depths[1:])
+        deep = known[np.searchsorted(known, min(DEEPER * known[0], known[-1]))]
+        self.mine = (depths == deep) & (problem.library.spares == 0) | (depths == 0)
+
+    def choose(self, moment: Moment, joined: int, left: int) -> int:
+        """See ``Policy``."""
+        return self.best_of(self.problem.fits(moment.nodes) & self.mine, moment)
 
 
 class Given:
@@ -181,6 +258,22 @@ class Given:
 
 
 RULES: dict[str, Callable[[], Policy]] = {
-    rule.name: rule for rule in (KeepDegrees, Fastest, Myopic, Hysteresis)
-} | {"look-ahead": LookAhead}
+    rule.name: rule for rule in (KeepDegrees, Fastest, Myopic, Hysteresis, LookAhead)
+}
 """Rules by name."""
+SYSTEMS: dict[str, Callable[[], Policy]] = {rule.name: rule for rule in (Parcae, Varuna, Bamboo)}
+"""What published systems do, by their names."""
+POLICIES = RULES | SYSTEMS
+"""Both."""
+
+
+def play(problem: Elastic, course: Course, policy: Policy) -> Run:
+    """Let a policy choose through a course, in the process of its system.
+
+    The run is of the problem given, so that its share is measured by the same ideal.
+    """
+    library = problem.library.under(getattr(policy, "recovery", problem.library.recovery))
+    if library is problem.library:
+        return follow(problem, course, policy)
+    run = follow(replace(problem, library=library), course, policy)
+    return replace(run, problem=problem)

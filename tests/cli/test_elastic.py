@@ -20,6 +20,9 @@ def test_elastic__a_trace_of_ones_own(run, tmp_path):
     assert status == 0
     assert "of hindsight" in out and "look-ahead" in out and "picture written to run.png" in out
     assert (tmp_path / "run.png").stat().st_size > 10_000
+    more = [word for name in ("varuna", "bamboo", "parcae") for word in ("--policy", name)]
+    runs = json.loads(run("mine.csv", *more, "--json")[1])["runs"]
+    assert [each["policy"] for each in runs] == ["varuna", "bamboo", "parcae", "hindsight"]
     status, out, _ = run("mine.csv", "--policy", "fastest", "--json", "--seed", 3)
     fastest, bound = json.loads(out)["runs"]
     assert (fastest["policy"], bound["policy"]) == ("fastest", "hindsight")

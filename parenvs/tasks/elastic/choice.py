@@ -306,7 +306,7 @@ class ElasticChoice(RowGame):
         self._earned = stacked(each, "earned").ravel()
         self._plan_columns = {
             name: stacked(each, name).ravel()
-            for name in ("lost_samples", "saved", "used", "held", "replicas", "anew")
+            for name in ("lost_samples", "saved", "used", "held", "anew")
         }
         self._borders = stacked(each, "borders").reshape(-1, MAX_NODES + 1)
         self._fits = stacked(each, "fits").reshape(-1, MAX_PLANS)
@@ -477,10 +477,8 @@ class ElasticChoice(RowGame):
             hit = rows[losing]
             own = self.kit[hit] * MAX_PLANS + self.plans[hit]
             lost = self._lost[hit, at[losing]]
-            used, held, replicas = (
-                self._plan_columns[name][own] for name in ("used", "held", "replicas")
-            )
-            self.event[hit] = happened(lost, used, held, replicas, self._borders[own])
+            used, held = (self._plan_columns[name][own] for name in ("used", "held"))
+            self.event[hit] = happened(lost, used, held, self._borders[own])
             self.hits[hit] = np.minimum(lost[np.arange(len(hit)), used], LOST)
 
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.errors import InfeasibleError
+from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.tasks.elastic.costs import Costs
 from parenvs.tasks.elastic.movement import Degrees, Layout, Movement, atom_bytes, minimal
 from parenvs.tasks.elastic.state import State
@@ -32,6 +32,15 @@ EVENTS = 1 + LOST + MAX_SPARES + 1
 ready; and more lost than replicas hold (``GONE``)."""
 READY, GONE = LOST, EVENTS - 1
 """``READY + k``: k nodes lost, with spares ready. ``GONE``: a part of the state is lost."""
+RECOVERIES = ("move", "checkpoint", "redundant")
+"""What a system does when nodes leave: it moves the state from replicas that are left; it restarts
+all from the last checkpoint, at every change (Varuna, EuroSys 2022); or every stage computes its
+successor's work, too, and goes on for it (Bamboo, NSDI 2023)."""
+REDUNDANCY = 0.15
+"""Share of the samples that redundant computation takes.
+
+It is a guess: Bamboo hides forward passes in bubbles, and what is left depends on the model.
+"""
 _SHARES = {"micro_batch": (1, 2, 4, 8, 16), "recompute": ("none", "selective", "full")}
 
 
@@ -53,6 +62,7 @@ class Library:
         costs: of changes.
         devices: of a node.
         candidates: the plans, without the one that waits.
+        recovery: one of ``RECOVERIES``, see ``under``.
     """
 
     name: str
@@ -60,6 +70,7 @@ class Library:
     costs: Costs
     devices: int
     candidates: tuple[Candidate, ...]
+    recovery: str = RECOVERIES[0]
 
     def __post_init__(self) -> None:
         """Raise an error if there are no candidates, or too many."""
@@ -103,16 +114,21 @@ class Library:
     @cached_property
     def replicas(self) -> np.ndarray:
         """(K,) nodes that hold the same part of the state."""
-        replicas = [replica_nodes(plan.degrees, self.devices) for plan in self.candidates]
-        return np.array([1, *(x or 1 for x in replicas)], dtype=np.int64)
+        replicas = [replica_nodes(plan.degrees, self.devices) or 1 for plan in self.candidates]
+        if self.recovery == "checkpoint":  # every loss is one of the state
+            replicas = [1] * len(replicas)
+        elif self.recovery == "redundant":  # neighbours hold each other's
+            replicas = [min(2 * x, int(n)) for x, n in zip(replicas, self.used[1:], strict=True)]
+        return np.array([1, *replicas], dtype=np.int64)
 
     @cached_property
     def borders(self) -> np.ndarray:
         """(K, G+1) first node of each group of replicas, and the end, again and again.
 
-        The i-th oldest node in use is replica i % R of group i // R.
+        The i-th oldest node in use is replica i % R of group i // R. Where R does not divide the
+        nodes, the last group is smaller.
         """
-        max_borders = int((self.used // self.replicas).max())
+        max_borders = int((-(-self.used // self.replicas)).max())
         return np.minimum(np.arange(max_borders + 1) * self.replicas[:, None], self.used[:, None])
 
     @cached_property
@@ -154,9 +170,15 @@ class Library:
                 if old is None:
                     continue
                 is_same = old.degrees == new.degrees
+                if self.recovery == "checkpoint":  # one is written before a change
+                    more = not is_same or new.spares > old.spares
+                    seconds[0, k, j] = (costs.save + anew) * more
+                    continue
                 for event in range(GONE):
                     lost = event if event <= READY else event - READY
                     movement = movements.get((old.degrees, new.degrees, lost))
+                    if movement is None and self.recovery == "redundant":
+                        movement = movements[old.degrees, new.degrees, 0]
                     if movement is None:  # no replica can be left
                         continue
                     egress[event, k, j] = movement.egress_bytes
@@ -164,11 +186,41 @@ class Library:
                     if event == 0 and is_same:
                         more = new.spares > old.spares
                         seconds[0, k, j] = costs.planned(movement, new.degrees, True) * more
-                    elif event == 0 or event > READY:
+                    elif event == 0 or event > READY or self.recovery == "redundant":
                         seconds[event, k, j] = costs.planned(movement, new.degrees, joins)
                     else:
                         seconds[event, k, j] = costs.unplanned(int(self.used[j]), movement)
         return seconds, egress
+
+    def under(self, recovery: str) -> Library:
+        """Return the same plans of a system that recovers in another way; it is kept.
+
+        Plans of redundant computation are slower by ``REDUNDANCY``; that it takes memory, too, is
+        left out. A stage and its neighbour are taken as a pair that guards each other, and what
+        a node that takes the place of a lost one reads of it is not counted.
+
+        Args:
+            recovery: one of ``RECOVERIES``.
+
+        Raises:
+            ParenvsError: it is none of them.
+        """
+        if recovery not in RECOVERIES:
+            raise ParenvsError(
+                f"recovery must be one of {', '.join(RECOVERIES)}, not {shown(recovery)}"
+            )
+        if recovery not in self._others:
+            slower = 1.0 - REDUNDANCY * (recovery == "redundant")
+            plans = tuple(x._replace(rate=x.rate * slower) for x in self.candidates)
+            other = replace(self, candidates=plans, recovery=recovery)
+            # Of the same degrees, and the same family of libraries.
+            other.__dict__.update(movements=self.movements, _others=self._others)
+            self._others[recovery] = other
+        return self._others[recovery]
+
+    @cached_property
+    def _others(self) -> dict[str, Library]:
+        return {self.recovery: self}
 
     @classmethod
     def measured(cls, content: dict[str, Any], state: State) -> Library:
@@ -225,7 +277,6 @@ def happened(
     lost: np.ndarray,
     used: np.ndarray,
     needed: np.ndarray,
-    replicas: np.ndarray,
     borders: np.ndarray,
 ) -> np.ndarray:
     """Return what happened to plans, see ``EVENTS``, (k,) int64.
@@ -234,15 +285,15 @@ def happened(
         lost: (k, N+1) how many of the m oldest nodes left, by m.
         used: (k,) nodes of each plan that trained.
         needed: (k,) the same with its spares.
-        replicas: (k,) nodes that hold the same part of the state.
-        borders: (k, G+1) first node of each group of these, see ``Library.borders``.
+        borders: (k, G+1) first node of each group with the same part, see ``Library.borders``.
     """
     row = np.arange(len(lost))
     count = lost[row, used].astype(np.int64)
     ready = lost[row, np.minimum(needed, lost.shape[1] - 1)] <= needed - used
     event = np.where(ready, READY + count, np.minimum(count, LOST))
     groups = np.diff(np.take_along_axis(lost, borders, axis=1), axis=1)
-    event[(groups == replicas[:, None]).any(axis=1)] = GONE
+    sizes = np.diff(borders, axis=1)
+    event[((groups == sizes) & (sizes > 0)).any(axis=1)] = GONE
     event[count == 0] = 0
     return event
 

@@ -64,7 +64,7 @@ class Outlook:
         lost_samples: (64,) float64.
         saved: (64,) float64.
         best: (65,) float64, samples of an interval of the fastest plan, by nodes.
-        used, held, replicas: (64,) int64, nodes that train, the same with spares, and replicas.
+        used, held: (64,) int64, nodes that train, and the same with spares.
         borders: (64, 65) int64, see ``Library.borders``; the last is repeated.
         fits: (65, 64) bool, whether nodes are enough for a plan.
         change: (EVENTS, 64, 64, 2) float32, seconds of a change over those of an interval, and
@@ -82,7 +82,6 @@ class Outlook:
         self.lost_samples = _padded(problem.lost_samples, MAX_PLANS)
         self.saved = _padded(problem.saved, MAX_PLANS)
         self.used, self.held = (_padded(x, MAX_PLANS) for x in (library.used, library.needed))
-        self.replicas = _padded(library.replicas, MAX_PLANS)
         borders = library.borders
         self.borders = np.zeros((MAX_PLANS, MAX_NODES + 1), dtype=np.int64)
         self.borders[:count] = borders[:, -1:]

@@ -194,7 +194,7 @@ class Elastic:
         result = np.zeros(len(library), dtype=np.int64)
         if not lost[-1]:
             return result
-        columns = (library.used, library.needed, library.replicas, library.borders)
+        columns = (library.used, library.needed, library.borders)
         each = np.broadcast_to(lost, (len(fits), len(lost)))
         result[fits] = happened(each, *(column[fits] for column in columns))
         return result

@@ -33,7 +33,6 @@ class Tables(NamedTuple):
         every: (L,) int64, intervals between checkpoints.
         used: (L, 64) int64, nodes of each plan that train.
         held: (L, 64) int64, the same with its spares.
-        replicas: (L, 64) int64.
         borders: (L, 64, G+1) int64, see ``Library.borders``.
         fits: (L, 65, 65) int8, whether nodes are enough for a plan; the last column is no action.
         plans: (L, 64, 6) float32, the observation.
@@ -50,7 +49,6 @@ class Tables(NamedTuple):
     every: np.ndarray
     used: np.ndarray
     held: np.ndarray
-    replicas: np.ndarray
     borders: np.ndarray
     fits: np.ndarray
     plans: np.ndarray
@@ -85,7 +83,6 @@ class Tables(NamedTuple):
             np.array([library.costs.every for library in libraries]),
             _stack([library.used for library in libraries], MAX_PLANS),
             _stack([library.needed for library in libraries], MAX_PLANS),
-            _stack([library.replicas for library in libraries], MAX_PLANS),
             _stack([_widened(library.borders, width) for library in libraries], MAX_PLANS, width),
             fits,
             _stack([_plans(library) for library in libraries], MAX_PLANS, len(PLAN_COLUMNS)),

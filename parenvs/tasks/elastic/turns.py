@@ -146,7 +146,7 @@ class Turns:
             if hit.size:
                 hit_rows = hit_rows[hit]
                 tables, row, plan = self.tables, row[hit], plan[hit]
-                columns = (tables.used, tables.held, tables.replicas, tables.borders)
+                columns = (tables.used, tables.held, tables.borders)
                 self.event[hit_rows] = happened(
                     lost[hit], *(column[row, plan] for column in columns)
                 )

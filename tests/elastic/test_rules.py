@@ -1,0 +1,116 @@
+"""Rules that choose plans, and the processes of the systems that some of them are from."""
+
+from dataclasses import replace
+
+import elastic_toys as toys
+import numpy as np
+import pytest
+from cases import each
+
+from parenvs.agents.elastic.rules import POLICIES, LookAhead, play
+from parenvs.errors import ParenvsError
+from parenvs.tasks.elastic.chances import departures
+from parenvs.tasks.elastic.course import Course, Recorded
+from parenvs.tasks.elastic.library import (
+    GONE,
+    RECOVERIES,
+    REDUNDANCY,
+    Candidate,
+    Library,
+)
+from parenvs.tasks.elastic.load import load_library
+from parenvs.tasks.elastic.movement import Degrees
+from parenvs.tasks.elastic.problem import Elastic, Moment
+from parenvs.tasks.elastic.references import hindsight
+
+
+def recorded(library, joined, gone, nodes=4):
+    """A job on a course that is given."""
+    course = Course.of_bits(joined[0], np.array(joined), np.array(gone, dtype=np.uint64), nodes)
+    return Elastic(library, Recorded("given", course), name="toy/given")
+
+
+def test_departures__are_known_counts_and_seen_ones():
+    assert departures(0.0, 0.0, (3.6, 1200.0)) == pytest.approx(0.003)
+    assert departures(12.0, 1200.0, (3.6, 1200.0)) == pytest.approx(15.6 / 2400)
+    assert departures(np.array([0.0, 3.0]), np.array([0.0, 30.0]), (0.0, 0.0)) == pytest.approx(
+        [0.0, 0.1]
+    )
+
+
+@each("plan", [1, 2])
+def test_look_ahead__keeps_the_plan_in_force_of_equally_good_ones(plan):
+    plans = tuple(Candidate(Degrees(1, 1, 2), spares, 2.0) for spares in (0, 1))
+    problem = recorded(Library("two", toys.state(), toys.COSTS, 1, plans), [3] + [0] * 20, [0] * 21)
+    policy = LookAhead(prior=(0.0, 0.0))
+    policy.start(problem)
+    assert policy.choose(Moment(5, 3, plan, 0, 1), 0, 0) == plan
+
+
+def test_look_ahead__believes_its_prior_before_it_has_seen_much():
+    """Of one replica or two at the same rate: departures that are expected decide."""
+    plans = (Candidate(Degrees(1, 2, 1), 0, 2.01), Candidate(Degrees(1, 1, 2), 0, 2.0))
+    library = Library("two", toys.state(), replace(toys.COSTS, every=10), 1, plans)
+    problem = recorded(library, [2] + [0] * 20, [0] * 21)
+    found = []
+    for prior in ((0.0, 0.0), (60.0, 1200.0)):
+        policy = LookAhead(prior=prior)
+        policy.start(problem)
+        found.append(policy.choose(Moment(0, 2), 2, 0))
+    assert found == [1, 2]
+
+
+def test_varuna__restarts_from_a_checkpoint_at_every_change():
+    """By hand: a loss takes what was trained since one; before a join one is written."""
+    library, costs = toys.library(), toys.COSTS
+    anew = costs.unplanned(1, None), costs.unplanned(2, None)
+    problem = recorded(library, [2, 0, 0, 1, 0], [0, 0, 2, 0, 0], 3)
+    run = play(problem, problem.course(), POLICIES["varuna"]())
+    assert run.plans.tolist() == [3, 3, 1, 3, 3] and run.events.tolist() == [0, 0, GONE, 0, 0]
+    expected = [
+        1.9 * (60 - anew[1]),
+        1.9 * 60,
+        1.0 * (60 - anew[0]) - 1.9 * 60,
+        1.9 * (60 - costs.save - anew[1]),
+        1.9 * 60,
+    ]
+    assert run.samples == pytest.approx(expected)
+    assert run.problem is problem  # whose ideal shares are taken of
+
+
+def test_bamboo__one_loss_needs_no_restart_and_two_neighbours_do():
+    library = load_library("gpt-1.5b").under("redundant")
+    original = load_library("gpt-1.5b")
+    assert library.rate == pytest.approx(original.rate * (1 - REDUNDANCY))
+    assert library.under("move") is original and original.under("redundant") is library
+    problem = Elastic(library, Recorded("given", Course.of_bits(
+        32, np.array([32, 0]), np.zeros(2, dtype=np.uint64), 32)))  # fmt: skip
+    lone = [p.degrees.data == 1 and p.degrees.pipeline > 4 for p in library.candidates]
+    k = 1 + lone.index(True)
+    for lost, event in (((3,), 1), ((1, 2), 2), ((2, 3), GONE)):
+        gone = np.isin(np.arange(32), lost)
+        assert problem.events(np.append(0, gone.cumsum()).astype(np.int8))[k] == event
+    seconds, _ = library.tables
+    before, _ = original.tables
+    assert seconds[1, k, k] < before[1, k, k]
+    policy = POLICIES["bamboo"]()
+    policy.start(problem)
+    depths = {library.candidates[i - 1].degrees.pipeline for i in np.flatnonzero(policy.mine) if i}
+    least = min(plan.degrees.pipeline for plan in library.candidates)
+    assert len(depths) == 1 and depths.pop() >= 1.5 * least
+    with pytest.raises(ParenvsError, match="recovery must be one of move, checkpoint, redundant"):
+        original.under("hope")
+
+
+@each("name", POLICIES)
+def test_policies__none_earns_more_than_hindsight_of_its_process(name):
+    chain = toys.problem("wide", 30)
+    for seed in range(3):
+        course = chain.drawn(seed)
+        policy = POLICIES[name]()
+        run = play(chain, course, policy)
+        library = chain.library.under(getattr(policy, "recovery", RECOVERIES[0]))
+        assert run.total <= hindsight(replace(chain, library=library), course).total + 1e-9
+        assert run.policy == name
+        if name in ("parcae", "bamboo"):
+            assert not chain.library.spares[run.plans].any()
