@@ -124,7 +124,7 @@ class Episodes:
          self.choice, self.per, self.chunks) = self._state  # fmt: skip
         self.length, self.excess, self.value = self._end
         self.ends, self.devices, self.tp, self.zero, self.mode = self._stages
-        self._all = (
+        self._all: tuple[np.ndarray, ...] = (
             self._constants, self._state, self._end, self._stages, self.slot, self.shared,
             self._ranks, self._offered.T, self.order.T, self.taken.T, self.over,
         )  # fmt: skip
