@@ -88,6 +88,46 @@ class Transformer(nn.Module):
         return self.head(x)
 
 
+class FusedBlock(nn.Module):
+    """Causal attention in one kernel, and a feed-forward network."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.heads = width // 64
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Transform the residual stream, (samples, tokens, width)."""
+        y = self.norm_1(x)
+        q, k, v = (
+            part(y).unflatten(-1, (self.heads, 64)).transpose(1, 2)
+            for part in (self.q, self.k, self.v)
+        )
+        context = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(context.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm_2(x))))
+
+
+class Decoder(nn.Module):
+    """Blocks of one width: a model of a size that an accelerator is busy with."""
+
+    def __init__(self, layers: int, width: int, words: int = 32_000) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, width)
+        self.layers = nn.ModuleList(FusedBlock(width) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, words, bias=False)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Return logits (samples, tokens, words)."""
+        x = self.embedding(words)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x))
+
+
 @torch.library.custom_op("parenvs_clock::nap", mutates_args=())
 def nap(x: torch.Tensor, seconds: float) -> torch.Tensor:
     """Sleep, and return a copy; twice as long backward."""
@@ -171,6 +211,28 @@ def transformer_batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 def _words(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def decoder_small() -> tuple[nn.Module, Any]:
+    """Return a decoder of 58 million weights and its loss."""
+    return Decoder(8, 512), _words
+
+
+def decoder_medium() -> tuple[nn.Module, Any]:
+    """Return a decoder of 217 million weights and its loss."""
+    return Decoder(12, 1024), _words
+
+
+def decoder_large() -> tuple[nn.Module, Any]:
+    """Return a decoder of 735 million weights and its loss."""
+    return Decoder(12, 2048), _words
+
+
+def decoder_batch() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a batch of eight texts and the next words."""
+    random = torch.Generator().manual_seed(1)
+    words = torch.randint(0, 32_000, (8, 512), generator=random)
+    return words, (3 * words + 1) % 32_000
 
 
 def sleepers() -> tuple[nn.Module, Any]:

@@ -252,10 +252,9 @@ def calibrated(
 
         from parenvs.clock.collectives import measure
         from parenvs.clock.kernels import check_device, memory_bytes
-        from parenvs.clock.processes import together
+        from parenvs.clock.processes import BACKENDS, together
     check_device(kind, processes)
     threads = max(1, cores() // processes)
-    backend = "nccl" if kind == "cuda" else "gloo"
     wanted = list(shapes) or [*SHAPES, *(LARGER if kind == "cuda" else [])]
     copied = [max(sizes), 4 * max(sizes)]
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
@@ -263,7 +262,7 @@ def calibrated(
         measure,
         processes,
         (kind, wanted, copied, list(sizes), groups_of(processes, groups), repeats, tuple(kinds)),
-        backend,
+        kind,
         meet,
         threads,
         seconds,
@@ -276,7 +275,7 @@ def calibrated(
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
         **host(),
         "device": model,
-        "backend": backend,
+        "backend": BACKENDS[kind],
         "threads": threads,
         "load": round(load, 2),
     }

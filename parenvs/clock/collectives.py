@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from parenvs.clock.kernels import copies, products, wait_for
+from parenvs.clock.kernels import copies, products, watch_of
 from parenvs.clock.timer import samples
 from parenvs.cluster import COLLECTIVES
 from parenvs.errors import one_line
@@ -121,7 +121,7 @@ def _measure_kind(
         try:
             run = collective(kind, exact, group, device)
             before = partial(dist.barrier, group)
-            own = samples(run, runs, 2, before=before, after=wait_for(device))
+            own = samples(run, runs, 2, before=before, watch=watch_of(device))
             seconds.setdefault((kind, count, exact), []).extend(own)
         except (RuntimeError, NotImplementedError) as error:
             missing[f"{kind} of {count}"] = one_line(error)

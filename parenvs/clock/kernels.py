@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from parenvs.clock.members import shared_memory_bytes
-from parenvs.clock.timer import samples
+from parenvs.clock.timer import samples, started
 from parenvs.errors import ParenvsError, one_line, shown
 
 KINDS = ("cpu", "cuda")
@@ -44,16 +44,30 @@ def memory_bytes(kind: str, count: int) -> float:
     return shared_memory_bytes(count)
 
 
-def wait_for(kind: str) -> Callable[[], Any]:
-    """Return what waits until a device has done its work."""
-    return torch.cuda.synchronize if kind == "cuda" else _nothing
+def watch_of(kind: str) -> Callable[[], Callable[[], float]]:
+    """Return the watch of a kind of device: on a GPU the seconds between two of its events."""
+    return _started if kind == "cuda" else started
+
+
+def _started() -> Callable[[], float]:
+    """Start the watch of this process's GPU, on all that is given to it from now on."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    begin.record()
+
+    def stop() -> float:
+        end.record()
+        torch.cuda.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+    return stop
 
 
 def repeated(run: Callable[[], Any], repeats: int, kind: str) -> list[float]:
     """Time a kernel; one that takes long runs once, behind a warm-up."""
-    wait = wait_for(kind)
-    (first,) = samples(run, 1, 0, after=wait)
-    return samples(run, repeats if first < _SLOW else 1, 1 if first < _SLOW else 0, after=wait)
+    watch = watch_of(kind)
+    (first,) = samples(run, 1, 0, watch=watch)
+    return samples(run, repeats if first < _SLOW else 1, 1 if first < _SLOW else 0, watch=watch)
 
 
 def products(
@@ -107,7 +121,3 @@ def _tf32(allowed: bool) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def _nothing() -> None:
-    """A CPU has done its work when a call returns."""

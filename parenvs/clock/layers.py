@@ -19,7 +19,7 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
-from parenvs.clock.kernels import check_device, wait_for
+from parenvs.clock.kernels import check_device, watch_of
 from parenvs.clock.measured import Layers
 from parenvs.clock.processes import together
 from parenvs.clock.timer import Timing, samples
@@ -87,7 +87,9 @@ def profiled(
     if processes == 1:
         torch.set_num_threads(threads)
         return _measured(0, *given)
-    return Layers.slowest(together(_measured, processes, given, threads=threads, limit=3600.0))
+    return Layers.slowest(
+        together(_measured, processes, given, device, threads=threads, limit=3600.0)
+    )
 
 
 def _measured(
@@ -140,7 +142,7 @@ def measured_layers(
             f"profile {name}: {len(calls)} layers ran, and a chain needs at least two; layers are "
             "children of the module"
         )
-    time = partial(_timed, repeats=repeats, warm_up=warm_up, wait=wait_for(device))
+    time = partial(_timed, repeats=repeats, warm_up=warm_up, watch=watch_of(device))
     timings, activations = [], []
     for call in calls:
         try:
@@ -264,7 +266,11 @@ def _kept_bytes(call: _Call) -> int:
 
 
 def _timed(
-    module: nn.Module, inputs: Any, repeats: int, warm_up: int, wait: Callable[[], Any]
+    module: nn.Module,
+    inputs: Any,
+    repeats: int,
+    warm_up: int,
+    watch: Callable[[], Callable[[], float]],
 ) -> tuple[Timing, Timing]:
     """Time the forward and the backward pass of a module alone."""
     weights = [x for x in module.parameters() if x.requires_grad]
@@ -285,17 +291,16 @@ def _timed(
         forward()
         now["ends"] = [x for x in _tensors(now["output"]) if x.grad_fn is not None]
         now["gradients"] = [torch.ones_like(x) for x in now["ends"]]
-        wait()
 
     def backward() -> None:
         if now["ends"] and now["wanted"]:
             torch.autograd.grad(now["ends"], now["wanted"], now["gradients"], allow_unused=True)
 
-    forward_timing = Timing.of(samples(forward, repeats, warm_up, prepare, wait))
+    forward_timing = Timing.of(samples(forward, repeats, warm_up, prepare, watch))
     made()
     if not (now["ends"] and now["wanted"]):  # nothing to train in it, and nothing before it
         return forward_timing, Timing(0.0, 0.0, 0.0, repeats)
-    return forward_timing, Timing.of(samples(backward, repeats, warm_up, made, wait))
+    return forward_timing, Timing.of(samples(backward, repeats, warm_up, made, watch))
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

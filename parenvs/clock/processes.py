@@ -13,6 +13,8 @@ from parenvs.clock.members import first_line, run_members
 from parenvs.errors import ParenvsError, shown
 from parenvs.machine import awake_cores, hold_cores
 
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+"""Kind of device -> what sends between processes."""
 MEET_SECONDS = 60.0
 """Seconds in which processes have to meet."""
 _PRELOAD = ("torch.distributed", "gymnasium", "scipy.optimize")
@@ -22,7 +24,7 @@ def together(
     work: Callable[..., Any],
     processes: int,
     given: Sequence[Any] = (),
-    backend: str = "gloo",
+    kind: str = "cpu",
     meet: str = "127.0.0.1:0",
     threads: int = 1,
     seconds: float = MEET_SECONDS,
@@ -37,7 +39,7 @@ def together(
         work: a function that the processes can import.
         processes: how many.
         given: what else it takes.
-        backend: ``"gloo"`` or ``"nccl"``.
+        kind: ``"cpu"``: they meet by gloo; ``"cuda"``: by NCCL, each with a GPU of its own.
         meet: HOST:PORT of this machine where they meet; port 0 is any free one.
         threads: threads of each process.
         seconds: in which they have to meet.
@@ -61,7 +63,7 @@ def together(
         ) from None
     limits = (seconds, seconds if limit is None else limit)
     groups = [
-        (work, (rank, processes, backend, host, store.port, threads, *limits), given)
+        (work, (rank, processes, kind, host, store.port, threads, *limits), given)
         for rank in range(processes)
     ]
     with awake_cores():
@@ -82,15 +84,15 @@ def address(meet: str) -> tuple[str, int]:
 
 def _grouped(work: Callable[..., Any], group: tuple[Any, ...], given: Sequence[Any]) -> Any:
     """Work as a process of a group."""
-    rank, processes, backend, host, port, threads, seconds, limit = group
+    rank, processes, kind, host, port, threads, seconds, limit = group
     torch.set_num_threads(threads)
     hold_cores(rank, processes)
-    if backend == "nccl":
+    if kind == "cuda":
         torch.cuda.set_device(rank)
     try:
         store = dist.TCPStore(host, port, None, False, timedelta(seconds=seconds))
         dist.init_process_group(
-            backend,
+            BACKENDS[kind],
             store=store,
             rank=rank,
             world_size=processes,

@@ -38,13 +38,18 @@ class Timing(NamedTuple):
         return cls(middle, low, high, runs.size)
 
 
+def started() -> Callable[[], float]:
+    """Start a watch, and return what stops it and tells the seconds between."""
+    begin = time.perf_counter()
+    return lambda: time.perf_counter() - begin
+
+
 def samples(
     run: Callable[..., Any],
     repeats: int,
     warm_up: int = 1,
     before: Callable[[], Any] = lambda: None,
-    after: Callable[[], Any] = lambda: None,
-    clock: Callable[[], float] = time.perf_counter,
+    watch: Callable[[], Callable[[], float]] = started,
 ) -> list[float]:
     """Return the seconds of each of ``repeats`` runs.
 
@@ -53,14 +58,12 @@ def samples(
         repeats: number of runs that count.
         warm_up: runs before them that do not.
         before: is called before each run, untimed; a barrier, for example.
-        after: is called at the end of each run, timed; what waits for an accelerator.
-        clock: gives the time in seconds.
+        watch: starts before each run, and gives what stops behind it and tells the seconds.
     """
     seconds = []
     for _ in range(warm_up + repeats):
         before()
-        begin = clock()
+        stop = watch()
         run()
-        after()
-        seconds.append(clock() - begin)
+        seconds.append(stop())
     return seconds[warm_up:]

@@ -87,7 +87,8 @@ class Parallel:
         *inputs: torch.Tensor,
         device: str = "cpu",
     ) -> None:
-        self.plan, self.loss, self.device = plan, loss, device
+        self.plan, self.loss = plan, loss
+        self.device = torch.device(device)
         sizes = (plan.pipe, plan.data, plan.model)
         devices = plan.pipe * plan.data * plan.model
         if not dist.is_initialized() or dist.get_world_size() != devices:
@@ -108,12 +109,12 @@ class Parallel:
         self._inputs = len(inputs)
         self._shapes = [tuple(x.shape) for x in inputs]
         self._names = list(argument_names(module, len(inputs), 1).values())
-        module = copy.deepcopy(module).to(device)
+        module = copy.deepcopy(module).to(self.device)
         if plan.pipe == 1:
             self.parts = [_Part(module, self)]
         else:
             rows = plan.batch // plan.micro_batches // (1 if DATA in self._axes else plan.data)
-            stages = cut(module, plan.cuts, [x[:rows] for x in inputs])
+            stages = cut(module, plan.cuts, [x[:rows].to(self.device) for x in inputs])
             rank = self.mesh[PIPE].get_local_rank()
             own_stages = [stages[rank + k * plan.pipe] for k in range(plan.chunks)]
             self.parts = [_Part(stage.module, self, stage) for stage in own_stages]
@@ -153,16 +154,17 @@ class Parallel:
     def _stepped(self, batch: tuple[torch.Tensor, ...]) -> float:
         """Run forward and backward passes, and return the loss."""
         with ExitStack() as stack:
-            # DTensor has no strategy for the CPU's fused attention.
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             if self._axes:
                 stack.enter_context(implicit_replication())
+                if self.device.type == "cpu":
+                    # DTensor has no strategy for the CPU's fused attention.
+                    stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             value = self._piped(batch) if self._schedule else self._whole(batch)
         for parameter in self.parameters():
             gradient = parameter.grad
             if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
                 parameter.grad = gradient.redistribute(placements=parameter.placements)
-        return value
+        return value.item()
 
     def _check_shapes(self, batch: tuple[torch.Tensor, ...]) -> None:
         """Refuse tensors of other shapes than those that the step was made for.
@@ -198,10 +200,10 @@ class Parallel:
                 parameter.grad = gradient
         return dict(sorted(counted.counts.items()))
 
-    def _whole(self, batch: tuple[torch.Tensor, ...]) -> float:
+    def _whole(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """A step without stages, micro-batch by micro-batch."""
         plan, (part,) = self.plan, self.parts
-        total = 0.0
+        total = torch.zeros((), device=self.device)
         for number in range(plan.micro_batches):
             shares = [
                 self._placed(x.chunk(plan.micro_batches)[number].to(self.device), k)
@@ -211,10 +213,10 @@ class Parallel:
             value = self.loss(output, *shares[self._inputs :]) / plan.micro_batches
             value.backward()
             value = value.detach()
-            total += float(value.full_tensor() if isinstance(value, DTensor) else value)
+            total += value.full_tensor() if isinstance(value, DTensor) else value
         return self._mean(total)
 
-    def _piped(self, batch: tuple[torch.Tensor, ...]) -> float:
+    def _piped(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """A step through the stages; the last one has the loss."""
         plan = self.plan
         assert self._schedule is not None
@@ -228,26 +230,24 @@ class Parallel:
             *(inputs if first else ()),
             **({"target": target, "losses": losses} if last else {}),
         )
-        value = torch.tensor(
-            float(sum(x.detach() for x in losses)) / plan.micro_batches if last else 0.0
-        )
-        group = self.mesh[PIPE].get_group()
-        dist.all_reduce(value, group=group)
+        total = torch.zeros((), device=self.device)
+        for value in losses if last else ():
+            total += value.detach()
+        dist.all_reduce(total, group=self.mesh[PIPE].get_group())
         scale = plan.data if DATA in self._axes else 1
-        return self._mean(float(value) * scale)
+        return self._mean(total * scale / plan.micro_batches)
 
     @property
     def _is_last(self) -> bool:
         """Whether this process has the end of the model."""
         return self.mesh[PIPE].get_local_rank() == self.plan.pipe - 1
 
-    def _mean(self, value: float) -> float:
+    def _mean(self, value: torch.Tensor) -> torch.Tensor:
         """The mean of a loss over replicas that do not know of each other's samples."""
         if self.plan.data == 1 or (DATA in self._axes and self._schedule is None):
             return value
-        mean = torch.tensor(value)
-        dist.all_reduce(mean, group=self.mesh[DATA].get_group())
-        return float(mean) / self.plan.data
+        dist.all_reduce(value, group=self.mesh[DATA].get_group())
+        return value / self.plan.data
 
     def _own(self, whole: torch.Tensor) -> torch.Tensor:
         """This replica's samples of every micro-batch."""
@@ -317,7 +317,7 @@ class Parallel:
         count = plan.pipe * plan.chunks
         stages = [
             pipelining.PipelineStage(
-                part, rank + chunk * plan.pipe, count, torch.device(self.device), group=group
+                part, rank + chunk * plan.pipe, count, self.device, group=group
             )
             for chunk, part in enumerate(self.parts)
         ]

@@ -143,6 +143,11 @@ def export(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Ex
         raise InfeasibleError(
             f"schedule: {planned.schedule} is none of {', '.join(SCHEDULES)}, which run in PyTorch"
         )
+    if planned.micro_batches < len(planned.stages):
+        raise InfeasibleError(
+            f"micro_batch: it makes {planned.micro_batches} of a step, and PyTorch's pipelines of "
+            f"{len(planned.stages)} stages need as many micro-batches at least; plan smaller ones"
+        )
     tp, dp, zero = (planned.same(field, "PyTorch") for field in ("tp", "dp", "zero"))
     own = _Splits({}, {}, {}, {})
     notes = list(planned.notes)

@@ -57,10 +57,11 @@ def test_samples__warm_up_does_not_count_and_setting_up_is_not_timed():
         calls.append("before")
         now[0] += 100.0
 
-    def after():
-        now[0] += 0.5
+    def watch():
+        begin = now[0]
+        return lambda: now[0] + 0.5 - begin
 
-    assert samples(run, 2, 1, before, after, clock=lambda: now[0]) == [4.5, 6.5]
+    assert samples(run, 2, 1, before, watch) == [4.5, 6.5]
     assert calls == ["before", "run"] * 3
 
 

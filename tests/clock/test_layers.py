@@ -41,6 +41,21 @@ def skip():
     return measured_layers(Skip(), (torch.randn(BATCH, 2),), repeats=2, warm_up=0)
 
 
+def test_profiled__several_processes_each_take_a_device(monkeypatch):
+    """Two processes on GPUs meet as such, so that each measures one of its own."""
+    asked = []
+
+    def together(work, processes, given, kind, **options):
+        asked.append((processes, kind))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(layers, "check_device", lambda device, processes: None)
+    monkeypatch.setattr(layers, "together", together)
+    with pytest.raises(KeyboardInterrupt):
+        layers.profiled("net.py:net", None, device="cuda", processes=2)
+    assert asked == [(2, "cuda")]
+
+
 def test_layer_modules__opens_lists_and_sequences():
     names = ["one", "two", "rest.0.0", "rest.0.1", "last", "unused"]
     assert list(layer_modules(Skip())) == names

@@ -307,3 +307,16 @@ def test_training__goes_on_under_another_plan(moving, graph, plans, tmp_path):
     for rows in direct["read"]:
         assert dict(rows) == dict(enumerate(found.read[:, 0].tolist()))
     assert after["losses"][0] < before["losses"][-1]
+
+
+def test_load__steps_are_counted_where_the_optimiser_looks_for_them():
+    """One kernel of Adam reads the number of steps beside the weights; its loop, on the CPU."""
+    import torch
+
+    from parenvs.exports.checkpoint.training import _counts_on
+
+    weight = torch.nn.Parameter(torch.zeros(2, device="meta"))
+    for options, device in (({}, "cpu"), ({"fused": True}, "meta"), ({"capturable": True}, "meta")):
+        optimiser = torch.optim.SGD([weight], 0.1)
+        optimiser.param_groups[0].update(options)
+        assert _counts_on(optimiser, weight).type == device

@@ -73,6 +73,7 @@ def test_torch_plan__inputs_of_replicas(graph):
     [
         (lambda p: replace(p, schedule="early"), "schedule: early is none of 1f1b, interleaved"),
         (lambda p: replace(p, stages=(p.stages[0], replace(p.stages[1], tp=1))), "stages[1].tp"),
+        (lambda p: replace(p, micro_batch=8), "micro_batch: it makes 1 of a step, and PyTorch's"),
         (lambda p: replace(p, instance="gpt-1.7b"), "gpt-1.7b is a shape, which has no modules"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from parenvs.clock.kernels import check_device, wait_for
+from parenvs.clock.kernels import check_device, watch_of
 from parenvs.clock.layers import layer_modules
 from parenvs.clock.processes import MEET_SECONDS, together
 from parenvs.clock.runs.comparison import States, moved_apart, nudged
@@ -71,8 +70,7 @@ def start(
     processes = plan.pipe * plan.data * plan.model
     check_device(kind, processes)
     given = (source, arguments, plan, steps, adam, kind, single)
-    backend = "nccl" if kind == "cuda" else "gloo"
-    return together(train, processes, given, backend, meet, 1, seconds, LIMIT_SECONDS, _PRELOAD)
+    return together(train, processes, given, kind, meet, 1, seconds, LIMIT_SECONDS, _PRELOAD)
 
 
 def race(
@@ -104,10 +102,7 @@ def race(
     processes = plans[0].pipe * plans[0].data * plans[0].model
     check_device(kind, processes)
     given = (source, arguments, list(plans), rounds, warm_up, kind, seed)
-    answers = together(
-        laps, processes, given, "nccl" if kind == "cuda" else "gloo",
-        limit=LIMIT_SECONDS, preload=_PRELOAD,
-    )  # fmt: skip
+    answers = together(laps, processes, given, kind, limit=LIMIT_SECONDS, preload=_PRELOAD)
     return [np.array([answer[k] for answer in answers]) for k in range(len(plans))]
 
 
@@ -128,7 +123,7 @@ def laps(
         Parallel(module, loss, _with_inputs(plan, module, len(batch) - 1), *batch[:-1], device=kind)
         for plan in plans
     ]
-    wait = wait_for(kind)
+    watch = watch_of(kind)
     random = np.random.default_rng(seed)  # the same orders in every process
     found: list[list[float]] = [[] for _ in plans]
     for number in range(warm_up + rounds):
@@ -136,11 +131,11 @@ def laps(
             for parameter in runners[k].parameters():
                 parameter.grad = None
             dist.barrier()
-            begin = time.perf_counter()
+            stop = watch()
             runners[k].step(*batch)
-            wait()
+            seconds = stop()
             if number >= warm_up:
-                found[k].append(time.perf_counter() - begin)
+                found[k].append(seconds)
     return found
 
 
@@ -166,19 +161,17 @@ def train(
     parallel = Parallel(module, loss, plan, *batch[:-1], device=kind)
     parameters = list(parallel.parameters())
     optimiser = _optimiser(parameters, adam)
-    wait = wait_for(kind)
+    watch = watch_of(kind)
     losses, step, update = [], [], []
     for _ in range(1 + steps):  # the first one passes shapes
         optimiser.zero_grad()
         dist.barrier()
-        begin = time.perf_counter()
+        stop = watch()
         losses.append(parallel.step(*batch))
-        wait()
-        done = time.perf_counter()
+        step.append(stop())
+        stop = watch()
         optimiser.step()
-        wait()
-        step.append(done - begin)
-        update.append(time.perf_counter() - done)
+        update.append(stop())
     found["state"] = _state(
         [(part.name_of(name), x) for part in parallel.parts for name, x in part.named_parameters()],
         optimiser,
@@ -191,12 +184,18 @@ def train(
     held = nbytes(parameters) + nbytes(states)
     with Meter() as meter:
         parallel.step(*batch)
+    peak = held + meter.peak_bytes
+    if kind == "cuda":  # its allocator knows, the workspaces of kernels included
+        optimiser.zero_grad()
+        torch.cuda.reset_peak_memory_stats()
+        parallel.step(*batch)
+        peak = torch.cuda.max_memory_allocated()
     return found | {
         "losses": losses,
         "step": step[1:],
         "update": update[1:],
         "traffic": meter.traffic,
-        "peak_bytes": held + meter.peak_bytes,
+        "peak_bytes": peak,
     }
 
 
@@ -311,19 +310,18 @@ def _alone(
     optimiser = _optimiser(list(own.parameters()), adam)
     losses, seconds = [], []
     parts = [x.to(kind).chunk(micro_batches) for x in batch]
-    wait = wait_for(kind)
+    watch = watch_of(kind)
     for _ in range(1 + steps):
         optimiser.zero_grad()
-        begin = time.perf_counter()
-        total = 0.0
+        stop = watch()
+        total = torch.zeros((), device=kind)
         for *inputs, target in zip(*parts, strict=True):
             value = loss(own(*inputs), target) / micro_batches
             value.backward()
-            total += float(value.detach())
-        wait()
-        seconds.append(time.perf_counter() - begin)
+            total += value.detach()
+        losses.append(total.item())
+        seconds.append(stop())
         optimiser.step()
-        losses.append(total)
     state = _state(own.named_parameters(), optimiser)
     start = dict.fromkeys(state, np.zeros(())) | _state(module.named_parameters())
     start = {name: np.broadcast_to(start[name], x.shape) for name, x in state.items()}

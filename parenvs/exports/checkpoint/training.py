@@ -184,7 +184,10 @@ def _restore(
             f"{source.folder}: {shown(name)} is of {tensor.kinds[PARAMETER]}, and the module's of "
             f"{parameter.dtype}"
         )
-    state: dict[str, Any] = {key: torch.tensor(x) for key, x in tensor.scalars.items()}
+    counted = _counts_on(optimiser, parameter)
+    state: dict[str, Any] = {
+        key: torch.tensor(x, device=counted) for key, x in tensor.scalars.items()
+    }
     for kind, numbers in tensor.kinds.items():
         data = torch.from_numpy(source.box(name, kind, box, place, parallel.plan.model))
         local = data.view(getattr(torch, numbers)).to(parallel.device)
@@ -196,6 +199,15 @@ def _restore(
                 _local(state[kind]).copy_(local)
     if state:
         optimiser.state[parameter] = state
+
+
+def _counts_on(optimiser: torch.optim.Optimizer, parameter: nn.Parameter) -> torch.device:
+    """Where an optimiser counts the steps of a parameter: beside it if one kernel does all."""
+    for group in optimiser.param_groups:
+        if any(x is parameter for x in group["params"]):
+            beside = group.get("fused") or group.get("capturable")
+            return parameter.device if beside else torch.device("cpu")
+    return torch.device("cpu")
 
 
 def _parameters(parallel: Parallel) -> Iterator[tuple[str, nn.Parameter]]:
