@@ -54,7 +54,8 @@ def start(
         kind: ``"cpu"``: gloo; ``"cuda"``: NCCL, a GPU for each process.
         meet: see ``parenvs.clock.processes.together``.
         seconds: in which processes have to meet.
-        single: whether the first process trains on one device, too, before the others begin.
+        single: whether to compare: the first process trains on one device, too, before the others
+            begin, and states are returned.
 
     Returns:
         By rank: ``losses``, ``single`` (losses on one device, of the first process), seconds of
@@ -172,10 +173,10 @@ def train(
         stop = watch()
         optimiser.step()
         update.append(stop())
-    found["state"] = _state(
-        [(part.name_of(name), x) for part in parallel.parts for name, x in part.named_parameters()],
-        optimiser,
-    )
+    if single:
+        parts = parallel.parts
+        named = [(part.name_of(name), x) for part in parts for name, x in part.named_parameters()]
+        found["state"] = _state(named, optimiser)
     optimiser.zero_grad()
     states = [
         x for state in optimiser.state.values() for x in state.values()
