@@ -7,15 +7,16 @@ those of PyTorch's allocator at its fullest. Everything runs in float32, without
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import torch
 
 from benchmarks import clock_models
-from benchmarks.framework import Column, Row, columns, main, measurement, percent, progress
-from parenvs import Cluster, HybridPlan, HybridStage, from_torch
+from benchmarks.framework import Case, Column, Row, columns, main, measurement, percent
+from parenvs import Cluster, Graph, HybridPlan, HybridStage, from_torch
 from parenvs.clock.calibration import Calibration, calibrated
 from parenvs.clock.layers import profiled
 from parenvs.clock.runs.prediction import of_plan as predicted
@@ -25,123 +26,114 @@ from parenvs.clock.timer import Timing
 
 SOURCE = str(Path(__file__).with_name("clock_models.py"))
 MODELS = ("decoder_small", "decoder_medium", "decoder_large")
-BATCH = 8
+CALIBRATION = "clock_gpu_calibration.json"
 
 
-def of_layers(name: str, repeats: int, kind: str) -> Row:
+def kernels(steps: int, kind: str, folder: Path) -> Row:
+    """Products and copies; the calibration's file stays in the folder."""
+    found = calibrated(kind, 1, steps)
+    found.save(folder / CALIBRATION)
+    measured = [x.to_json() for x in found.rows if x.kind in ("matmul", "copy")]
+    return {"device": found.provenance["device"], "torch": torch.__version__, "kernels": measured}
+
+
+def of_layers(steps: int, kind: str, folder: Path, model: str) -> Row:
     """Layers of a model, each alone, beside the whole."""
-    progress(f"layers of {name}")
-    found = profiled(f"{SOURCE}:{name}", "decoder_batch", name, repeats, device=kind)
-    return {
-        "model": name,
-        "layers": float(found.profile.seconds.sum()),
-        "whole": sum(x.seconds for x in found.whole),
-    }
+    found = profiled(f"{SOURCE}:{model}", "decoder_batch", model, steps, device=kind)
+    whole = sum(x.seconds for x in found.whole)
+    return {"layers": float(found.profile.seconds.sum()), "whole": whole}
 
 
-def of_plan(name: str, micro_batch: int, folder: Path, steps: int, kind: str) -> Row:
-    """A plan of one device, predicted by the calibration of the folder, and run."""
-    progress(f"{name} in micro-batches of {micro_batch}")
-    model, loss = getattr(clock_models, name)()
-    words, targets = clock_models.decoder_batch()
-    graph = from_torch(model, words, loss=loss, targets=(targets,))
-    graph.save(folder / "graph.npz")
-    layers = len(model.layers)
-    plan = HybridPlan(
-        str(folder / "graph.npz"), graph.fingerprint, Cluster.parse("1x1:h100"), "roofline", "fp32",
-        batch=BATCH, micro_batch=micro_batch, stages=(HybridStage(((0, layers),), 1),),
-    )  # fmt: skip
-    plan.save(folder / "plan.json")
-    weights = sum(x.numel() for x in model.parameters())
-    row: Row = {"model": name, "micro_batch": micro_batch, "weights": weights}
-    source = f"{SOURCE}:{name}"
-    if name == MODELS[0]:  # states of larger ones take minutes on their way between processes
-        done = run(
-            folder / "plan.json", source, "decoder_batch", steps, 1,
-            folder / "calibration.json", kind,
-        )  # fmt: skip
-        row["agrees"] = done.agrees
-    words, expected = predicted(plan, graph, Calibration.load(folder / "calibration.json"), kind)
-    (answer,) = start(source, "decoder_batch", words, steps, expected.adam, kind, single=False)
-    seconds = np.add(answer["step"], answer["update"]) if expected.updates else answer["step"]
+def of_plan(steps: int, kind: str, folder: Path, model: str, micro_batch: int) -> Row:
+    """A plan of one device, predicted by the folder's calibration and run."""
+    plan, graph, weights = planned(model, micro_batch)
+    words, expected = predicted(plan, graph, Calibration.load(folder / CALIBRATION), kind)
+    given = (f"{SOURCE}:{model}", "decoder_batch", words, steps, expected.adam, kind)
+    (answer,) = start(*given, single=False)
     return {
-        **row,
-        "seconds": expected.seconds,
-        "step": Timing.of(list(seconds))._asdict(),
+        "weights": weights,
+        "predicted": expected.seconds,
+        "step": Timing.of(np.add(answer["step"], answer["update"]).tolist())._asdict(),
         "bytes": expected.memory[0],
         "peak_bytes": answer["peak_bytes"],
     }
 
 
-@measurement(about={"steps": "that are timed of each plan", "kind": "cpu, to try it without a GPU"})
-def clock_gpu(
-    steps: int = 20, kind: str = "cuda", models: tuple[str, ...] = MODELS
-) -> dict[str, Any]:
-    import torch
-
+def same(steps: int, kind: str, folder: Path, model: str, micro_batch: int) -> Row:
+    """Whether a plan is the same training as the module alone."""
+    plan, graph, _ = planned(model, micro_batch)
     with tempfile.TemporaryDirectory(prefix="parenvs-") as place:
-        folder = Path(place)
-        progress("calibrating")
-        found = calibrated(kind, 1, steps)
-        found.save(folder / "calibration.json")
-        plans = partial(of_plan, folder=folder, steps=steps, kind=kind)
-        return {
-            "device": found.provenance["device"],
-            "torch": torch.__version__,
-            "steps": steps,
-            "missing": found.missing,
-            "kernels": [
-                x.to_json() for x in found.rows if x.kind in ("matmul", "copy")
-            ],
-            "layers": [of_layers(name, steps, kind) for name in models],
-            "plans": [plans(name, size) for name in models for size in (BATCH, BATCH // 4)],
-        }  # fmt: skip
+        graph.save(Path(place) / "graph.npz")
+        file = Path(place) / "plan.json"
+        replace(plan, instance=str(Path(place) / "graph.npz")).save(file)
+        done = run(file, f"{SOURCE}:{model}", "decoder_batch", steps, 1, kind=kind)
+    return {"agrees": done.agrees, "difference": done.difference}
+
+
+def planned(model: str, micro_batch: int) -> tuple[HybridPlan, Graph, int]:
+    """A plan of one device, the graph that it is of, and the number of weights."""
+    module, loss = getattr(clock_models, model)()
+    words, targets = clock_models.decoder_batch()
+    graph = from_torch(module, words, loss=loss, targets=(targets,))
+    plan = HybridPlan(
+        model, graph.fingerprint, Cluster.parse("1x1:h100"), "roofline", "fp32",
+        batch=len(words), micro_batch=micro_batch,
+        stages=(HybridStage(((0, len(module.layers)),), 1),),
+    )  # fmt: skip
+    return plan, graph, sum(x.numel() for x in module.parameters())
+
+
+@measurement(
+    key="part model micro_batch",
+    about={"steps": "that are timed of each plan", "kind": "cpu, to try it without a GPU"},
+)
+def clock_gpu(folder: Path, steps: int = 12, kind: str = "cuda") -> list[Case]:
+    cases: list[tuple[str, str, int]] = [("kernels", "", 0)]
+    cases += [("plan", model, size) for size in (8, 2) for model in MODELS]
+    cases += [("layers", model, 0) for model in MODELS]
+    cases.append(("same", MODELS[0], 2))
+    measures = {"kernels": kernels, "plan": of_plan, "layers": of_layers, "same": same}
+    return [
+        (
+            {"part": part, "model": model, "micro_batch": size},
+            partial(measures[part], steps, kind, folder, *filter(None, (model, size))),
+        )
+        for part, model, size in cases
+    ]
 
 
 @clock_gpu.page
-def page(data: dict[str, Any]) -> list[str]:
-    kernels: list[Column] = [
-        ("kernel", "{kind}"),
-        ("precision", lambda row: row.get("precision") or ""),
-        ("m x k x n, or bytes", _size),
-        ("ms", "{seconds:.4f*1e3}"),
-        ("quartiles", "{low:.4f*1e3} to {high:.4f*1e3}"),
-        ("TFLOP/s, or TB/s", _rate),
+def page(rows: list[Row], steps: int) -> list[str]:
+    parts: dict[str, list[Row]] = {}
+    for row in rows:
+        parts.setdefault(row["part"], []).append(row)
+    (first,) = parts["kernels"]
+    sections = [
+        f"One {first['device']}, PyTorch {first['torch']}. {steps} runs each, behind a warm-up. "
+        "What two GPUs and more would show (collectives, pipelines, replicas) is not here: none "
+        "were at hand."
     ]
-    layers: list[Column] = [
-        ("model", "{model}"),
-        ("ms of layers, each alone", "{layers:.2f*1e3}"),
-        ("ms of the whole", "{whole:.2f*1e3}"),
-        ("ratio", lambda row: f"{row['layers'] / row['whole']:.2f}"),
-    ]
-    plans: list[Column] = [
-        ("model", "{model}"),
-        ("weights", "{weights:,}"),
-        ("micro-batch", "{micro_batch}"),
-        ("same training", lambda row: {None: "", True: "yes", False: "no"}[row.get("agrees")]),
-        ("ms predicted", lambda row: f"{1e3 * row['seconds']:.1f}"),
-        ("median", "{step[seconds]:.1f*1e3}"),
-        ("quartiles", "{step[low]:.1f*1e3} to {step[high]:.1f*1e3}"),
-        ("predicted / median", lambda row: f"{row['seconds'] / row['step']['seconds']:.2f}"),
-        ("GB predicted", lambda row: f"{row['bytes'] / 1e9:.2f}"),
-        ("GB", lambda row: f"{row['peak_bytes'] / 1e9:.2f}"),
-        ("ratio", lambda row: f"{row['bytes'] / row['peak_bytes']:.2f}"),
-    ]
-    errors = [abs(x["seconds"] / x["step"]["seconds"] - 1) for x in data["plans"]]
-    held = [abs(x["bytes"] / x["peak_bytes"] - 1) for x in data["plans"]]
-    return [
-        f"One {data['device']}, PyTorch {data['torch']}. {data['steps']} runs each, behind a "
-        "warm-up. What two GPUs and more would show (collectives, pipelines, several replicas) is "
-        "not here: none were at hand.",
-        f"## Steps\n\nPlans of one device, 8 texts of 512 words, with the update by Adam. Predicted by the "
-        f"calibration below. Mean error of seconds: {percent(sum(errors) / len(errors), 1)}; of "
-        f"memory: {percent(sum(held) / len(held), 1)}.",
-        columns(data["plans"], plans),
-        "## Layers\n\n`parenvs profile`: forward and backward passes.",
-        columns(data["layers"], layers),
-        "## Kernels\n\n`parenvs calibrate`.",
-        columns(data["kernels"], kernels, left=3),
-    ]
+    if "plan" in parts:
+        seconds = [abs(x["predicted"] / x["step"]["seconds"] - 1) for x in parts["plan"]]
+        held = [abs(x["bytes"] / x["peak_bytes"] - 1) for x in parts["plan"]]
+        trained = " ".join(
+            f"{x['model']} in micro-batches of {x['micro_batch']} is "
+            f"{'' if x['agrees'] else 'not '}the same training as the module alone (losses differ "
+            f"by {x['difference']:.1e})."
+            for x in parts.get("same", [])
+        )
+        sections += [
+            "## Steps\n\nPlans of one device, 8 texts of 512 words, with the update by Adam, "
+            "predicted by the calibration below. Mean error of seconds: "
+            f"{percent(sum(seconds) / len(seconds), 1)}; of memory: "
+            f"{percent(sum(held) / len(held), 1)}. {trained}",
+            columns(parts["plan"], PLANS),
+        ]
+    if "layers" in parts:
+        words = "## Layers\n\n`parenvs profile`: forward and backward passes."
+        sections += [words, columns(parts["layers"], LAYERS)]
+    words = "## Kernels\n\n`parenvs calibrate`."
+    return [*sections, words, columns(first["kernels"], KERNELS, left=3)]
 
 
 def _size(row: Row) -> str:
@@ -157,6 +149,34 @@ def _rate(row: Row) -> str:
         m, k, n = shape
         return f"{2 * m * k * n / row['seconds'] / 1e12:.1f}"
     return f"{2 * row['bytes'] / row['seconds'] / 1e12:.2f}"
+
+
+KERNELS: list[Column] = [
+    ("kernel", "{kind}"),
+    ("precision", lambda row: row.get("precision") or ""),
+    ("m x k x n, or bytes", _size),
+    ("ms", "{seconds:.4f*1e3}"),
+    ("quartiles", "{low:.4f*1e3} to {high:.4f*1e3}"),
+    ("TFLOP/s, or TB/s", _rate),
+]
+LAYERS: list[Column] = [
+    ("model", "{model}"),
+    ("ms of layers, each alone", "{layers:.2f*1e3}"),
+    ("ms of the whole", "{whole:.2f*1e3}"),
+    ("ratio", lambda row: f"{row['layers'] / row['whole']:.2f}"),
+]
+PLANS: list[Column] = [
+    ("model", "{model}"),
+    ("weights", "{weights:,}"),
+    ("micro-batch", "{micro_batch}"),
+    ("ms predicted", "{predicted:.1f*1e3}"),
+    ("median", "{step[seconds]:.1f*1e3}"),
+    ("quartiles", "{step[low]:.1f*1e3} to {step[high]:.1f*1e3}"),
+    ("predicted / median", lambda row: f"{row['predicted'] / row['step']['seconds']:.2f}"),
+    ("GB predicted", "{bytes:.2f/1e9}"),
+    ("GB", "{peak_bytes:.2f/1e9}"),
+    ("ratio", lambda row: f"{row['bytes'] / row['peak_bytes']:.2f}"),
+]
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -66,7 +67,7 @@ def together(
         (work, (rank, processes, kind, host, store.port, threads, *limits), given)
         for rank in range(processes)
     ]
-    with awake_cores():
+    with awake_cores() if kind == "cpu" else nullcontext():
         return run_members(_grouped, groups, (*_PRELOAD, *preload))
 
 
@@ -86,9 +87,10 @@ def _grouped(work: Callable[..., Any], group: tuple[Any, ...], given: Sequence[A
     """Work as a process of a group."""
     rank, processes, kind, host, port, threads, seconds, limit = group
     torch.set_num_threads(threads)
-    hold_cores(rank, processes)
     if kind == "cuda":
         torch.cuda.set_device(rank)
+    else:
+        hold_cores(rank, processes)
     try:
         store = dist.TCPStore(host, port, None, False, timedelta(seconds=seconds))
         dist.init_process_group(

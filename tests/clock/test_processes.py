@@ -56,9 +56,9 @@ def test_grouped__every_process_has_a_gpu_of_its_own(monkeypatch):
 
     from parenvs.clock import processes
 
-    chosen, backends = [], []
+    chosen, backends, held = [], [], []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    monkeypatch.setattr(processes, "hold_cores", lambda *own: None)
+    monkeypatch.setattr(processes, "hold_cores", lambda *own: held.append(own))
     monkeypatch.setattr(dist, "TCPStore", lambda *own: None)
     monkeypatch.setattr(dist, "init_process_group", lambda name, **own: backends.append(name))
     monkeypatch.setattr(dist, "barrier", lambda: None)
@@ -68,6 +68,7 @@ def test_grouped__every_process_has_a_gpu_of_its_own(monkeypatch):
             group = (rank, 2, kind, "127.0.0.1", 1, 1, 1.0, 1.0)
             assert processes._grouped(lambda rank: rank, group, ()) == rank
     assert chosen == [0, 1] and backends == ["nccl", "nccl", "gloo", "gloo"]
+    assert held == [(0, 2), (1, 2)]  # a process that waits for its GPU needs no core of its own
 
 
 def test_together__a_port_in_use():
