@@ -11,7 +11,14 @@ from parenvs.cluster.collectives import (
     sync_bytes,
     sync_seconds,
 )
-from parenvs.cluster.devices import DEVICES, EFFICIENCY, MEMORY_FRACTION, PRECISIONS, Device
+from parenvs.cluster.devices import (
+    DEVICES,
+    EFFICIENCY,
+    MEMORY_FRACTION,
+    PRECISIONS,
+    RUNS_ON,
+    Device,
+)
 from parenvs.cluster.measured import COLLECTIVES, Measurement
 
 __all__ = [
@@ -23,6 +30,7 @@ __all__ = [
     "MEMORY_FRACTION",
     "PRECISIONS",
     "PRESETS",
+    "RUNS_ON",
     "SYNC_METHODS",
     "Cluster",
     "Device",

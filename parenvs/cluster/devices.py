@@ -15,8 +15,17 @@ EFFICIENCY = 0.5
 """Share of the peak that an instruction reaches; a constant of the cost model (not measured)."""
 MOST_RATE = 1e30
 """The largest FLOP/s, bytes/s, bytes or speed that can be counted with."""
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
-"""Number formats of matrix products, by the names that ``Device.peaks`` and plans use."""
+PRECISIONS = (
+    "fp32", "tf32", "fp16", "bf16", "fp8", "fp8-row", "fp8-block", "mxfp8", "nvfp4",
+)  # fmt: skip
+"""Number formats of matrix products, by the names that ``Device.peaks`` and plans use.
+
+FP8 has a scale for each tensor; ``fp8-row`` has one for each row, ``fp8-block`` for each 128 x 128
+of weights and 1 x 128 of activations (arXiv 2412.19437, section 3.3), ``mxfp8`` for each 32 numbers
+and ``nvfp4`` for each 16, where the device multiplies by scales itself.
+"""
+RUNS_ON = {"fp8-row": "fp8", "fp8-block": "fp8"}
+"""Precision -> the one whose instructions make its products."""
 _RUNS_AS = {"f32": ("tf32",), "f16": ("fp16",), "bf16": ("bf16",), "f8": ("fp8", "bf16")}
 """Type of elements -> the precisions that run its products, the fastest first."""
 
@@ -82,6 +91,7 @@ class Device:
         if not self.peaks:
             return self.peak_flops
         peaks = dict(self.peaks)
+        peaks |= {name: peaks[base] for name, base in RUNS_ON.items() if base in peaks}
         if precision not in peaks:
             raise ClusterError(
                 f"a {self.name} has no {precision}; it has {', '.join(sorted(peaks))}"
@@ -111,18 +121,18 @@ class Device:
         """Return a device by its preset's name, also at one precision (``a100-fp32``), or None."""
         if name in DEVICES:
             return DEVICES[name]
-        base, _, precision = name.rpartition("-")
-        if base in DEVICES and precision in dict(DEVICES[base].peaks):
-            return DEVICES[base].at(precision)
-        return None
+        base, _, precision = name.partition("-")
+        peaks = dict(DEVICES[base].peaks) if base in DEVICES else {}
+        return DEVICES[base].at(precision) if RUNS_ON.get(precision, precision) in peaks else None
 
 
 def _blackwell(
-    name: str, bf16: float, fp8: float, memory: float, nic: float, watts: float, inside: int,
-    sheet: str,
+    name: str, bf16: float, fp8: float, fp4: float, memory: float, nic: float, watts: float,
+    inside: int, sheet: str,
 ) -> Device:  # fmt: skip
     """A device of NVIDIA's Blackwell generation; ``nic`` is bytes/s of its network card."""
     peaks = {"fp32": bf16 / 30, "tf32": bf16 / 2, "fp16": bf16, "bf16": bf16, "fp8": fp8}
+    peaks |= {"mxfp8": fp8, "nvfp4": fp4}
     return Device(
         name,
         peak_flops=bf16 / 2,
@@ -132,7 +142,8 @@ def _blackwell(
         intra_bw=900e9,
         inter_bw=inside * nic,
         source=f"NVIDIA {sheet} datasheet: dense {bf16 / 1e12:,.0f} TFLOP/s BF16, "
-        f"{fp8 / 1e12:,.0f} FP8, {watts:,.0f} W a device, 8 TB/s, NVLink 1.8 TB/s (both ways), "
+        f"{fp8 / 1e12:,.0f} FP8, {fp4 / 1e12:,.0f} FP4, {watts:,.0f} W a device, "
+        "8 TB/s, NVLink 1.8 TB/s (both ways), "
         f"{nic * 8 / 1e9:.0f} Gbit/s of network a device",
         inside=inside,
         watts=watts,
@@ -185,9 +196,9 @@ DEVICES: dict[str, Device] = {
             "3.35 TB/s, NVLink 900 GB/s (both directions); DGX H100 datasheet: 8 x 400 Gbit/s "
             "InfiniBand",
         ),
-        _blackwell("gb200", 2500e12, 5000e12, 186e9, 50e9, 1200.0, 72, "GB200 NVL72"),
-        _blackwell("gb300", 2500e12, 5000e12, 279e9, 100e9, 1400.0, 72, "GB300 NVL72"),
-        _blackwell("b200", 2250e12, 4500e12, 180e9, 50e9, 1000.0, 8, "DGX B200"),
-        _blackwell("b300", 2250e12, 4500e12, 268e9, 100e9, 1100.0, 8, "DGX B300"),
+        _blackwell("gb200", 2500e12, 5000e12, 10000e12, 186e9, 50e9, 1200.0, 72, "GB200 NVL72"),
+        _blackwell("gb300", 2500e12, 5000e12, 15000e12, 279e9, 100e9, 1400.0, 72, "GB300 NVL72"),
+        _blackwell("b200", 2250e12, 4500e12, 9000e12, 180e9, 50e9, 1000.0, 8, "DGX B200"),
+        _blackwell("b300", 2250e12, 4500e12, 13500e12, 268e9, 100e9, 1100.0, 8, "DGX B300"),
     )
 }

@@ -144,6 +144,27 @@ def test_settings__a_full_row_assumes_only_its_stack():
     assert one.assumed == ()
 
 
+def test_settings__names_say_recipes_of_fp8_and_rows_what_was_switched():
+    for name, device, recipe in (
+        ("26.06 llama FP8 tp2", "gb200", "fp8"), ("llama MXFP8", "gb200", "mxfp8"),
+        ("8B FP8-MX", "b200", "mxfp8"), ("8B FP8-CS (FP8-MX)", "gb200", "fp8"),
+        ("float8 rowwise", "h100", "fp8-row"), ("V3 FP8-SC", "h100", "fp8-block"),
+        ("8B NVFP4", "gb300", "nvfp4"),
+    ):  # fmt: skip
+        (one,) = of_row(name=name, device=device, precision="fp8", stack="nemo-2025")
+        assert one.precision == recipe, name
+        assert (recipe == "fp8") is not any("by the name" in x for x in one.assumed), name
+    (given,) = of_row(name="MXFP8", device="gb200", precision="fp8-block", stack="nemo-2025")
+    assert given.precision == "fp8-block"
+    (base,) = of_row(stack="titan-2025")
+    slower, faster = (
+        of_row(stack="titan-2025", compile=False),
+        of_row(stack="titan-2025", async_tp=True),
+    )
+    assert slower[0].predicted < base.predicted < faster[0].predicted
+    assert of_row(stack="titan-2025", compile=True)[0].predicted == base.predicted
+
+
 def test_settings__plan_of_the_row_decides():
     (base,) = of_row()
     for change in (
@@ -310,7 +331,8 @@ def test_hardware__words_of_rows():
         server = server_of(words)
         assert (server.device.name, server.devices) == (name, devices), words
     assert server_of("H200").device.memory_bw == 4800e9
-    assert "taken for an H100" in server_of("tensor thing", "fp8").guess
+    for precision, device in (("fp8", "an H100"), ("fp8-row", "an H100"), ("nvfp4", "a GB200")):
+        assert f"taken for {device}" in server_of("tensor thing", precision).guess
 
 
 @pytest.mark.slow

@@ -7,14 +7,14 @@ import pytest
 from cases import each
 from hybrid_toys import toy
 
-from parenvs.cluster import DEVICES, Cluster, Links
-from parenvs.errors import PlanError, UnknownInstanceError
+from parenvs.cluster import DEVICES, Cluster, Device, Links
+from parenvs.errors import ClusterError, PlanError, UnknownInstanceError
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.layers import Head, Split, TransformerBlock
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.hybrid.shape import TransformerShape
-from parenvs.tasks.hybrid.stack import FP8_SHARE, STACKS, VERSIONS, Stack
+from parenvs.tasks.hybrid.stack import FP8_SHARE, RECIPES, STACKS, VERSIONS, Stack
 from parenvs.tasks.hybrid.uniform import Uniform, uniform_stages
 
 GPU = Cluster.parse("2x8:h100")
@@ -36,17 +36,24 @@ def machine(cluster=GPU, precision="bf16", **constants):
     ("stack", "device", "precision", "share"),
     [
         ("nemo-2025", "h100", "fp8", 0.45),
-        ("nemo-2025", "gb200", "fp8", 0.44),
-        ("nemo-2025", "b200", "fp8", 0.44 * 1000 / 1200 * 5000 / 4500),
-        ("nemo-2025", "b300", "fp8", 0.44 * 1100 / 1200 * 5000 / 4500),
-        ("nemo-2025", "gb300", "fp8", 0.44 * 1400 / 1200),
+        ("nemo-2025", "gb200", "fp8", 0.455),
+        ("nemo-2025", "b200", "fp8", 0.455 * 1000 / 1200 * 5000 / 4500),
+        ("nemo-2025", "b300", "fp8", 0.455 * 1100 / 1200 * 5000 / 4500),
+        ("nemo-2025", "gb300", "fp8", 0.455 * 1400 / 1200),
         ("nemo-2025", "b200", "bf16", 0.60 * 1000 / 1200 * 2500 / 2250),
         ("nemo-2025", "gb300", "bf16", 0.70),
         ("llama-2024", "h100", "fp8", FP8_SHARE * 0.577),
         ("torch-2024", "h100", "fp8", FP8_SHARE * 0.64),
         ("llama-2024", "b200", "fp8", FP8_SHARE * 0.577 * 1000 / 1200 * 2500 / 2250),
-        ("titan-2025", "h100", "fp8", 0.42),
+        ("titan-2025", "h100", "fp8", 0.41),
         ("roofline", "h100", "fp8", 0.5),
+        ("roofline", "gb200", "nvfp4", 0.5),
+        ("nemo-2025", "gb200", "mxfp8", 0.43),
+        ("nemo-2026", "gb300", "mxfp8", 0.43 * 1400 / 1200),
+        ("nemo-2025", "gb200", "nvfp4", RECIPES["nvfp4"] * 0.455 / 2),
+        ("nemo-2025", "h100", "fp8-block", RECIPES["fp8-block"] * 0.45),
+        ("titan-2025", "h100", "fp8-row", RECIPES["fp8-row"] * 0.41),
+        ("llama-2024", "h100", "fp8-row", RECIPES["fp8-row"] * FP8_SHARE * 0.577),
         ("megatron-2022", "a100", "bf16", 0.78),
     ],
 )
@@ -58,6 +65,32 @@ def test_shares__precision_before_device_and_watts(stack, device, precision, sha
 def test_shares__none_is_over_one():
     eager = Stack.parse({"name": "nemo-2025", "matmul_share": {"gb200": 0.95, "other": 0.6}})
     assert eager.share_of(DEVICES["gb300"], "bf16") == 1.0
+
+
+def test_precisions__recipes_run_where_the_device_has_them():
+    assert DEVICES["h100"].peak("fp8-row") == DEVICES["h100"].peak("fp8-block") == 1978.9e12
+    assert DEVICES["gb200"].peak("mxfp8") == 5000e12
+    assert [DEVICES[name].peak("nvfp4") for name in ("gb200", "gb300")] == [10000e12, 15000e12]
+    for device, precision in (("h100", "mxfp8"), ("h100", "nvfp4"), ("a100", "fp8-row")):
+        with pytest.raises(ClusterError, match=f"a {device} has no {precision}; it has"):
+            DEVICES[device].peak(precision)
+        assert Device.find(f"{device}-{precision}") is None
+    assert Device.find("h100-fp8-row").peak_flops == 1978.9e12
+
+
+def test_precisions__zero_gathers_bytes_of_products_and_adds_up_those_of_weights():
+    model = HybridModel.of_shape(mixture(experts=1, active=1))
+    gathers = {}
+    for name, narrow in (("2 bytes", {}), ("1 byte", {"fp8": 1.0})):
+        stack = Stack.parse({"name": "titan-2025", "hop_in": 0.0, "gather_bytes": narrow})
+        assert Stack.parse(stack.to_json(), stored=True) == stack
+        plan = Uniform(tp=1, pp=1, dp=8, micro_batch=1, batch=8, zero=3, blocking=False)
+        stages = uniform_stages(model, plan, 1)
+        step = formulas.step(model, GPU, stack.machine(GPU, "fp8"), stages)
+        gathers[name] = float(step.start[0, 0])
+    assert gathers["1 byte"] == pytest.approx(4 / 6 * gathers["2 bytes"], rel=1e-9)
+    with pytest.raises(PlanError, match="gather_bytes"):
+        Stack.parse({"name": "titan-2025", "gather_bytes": {"fp9": 1.0}})
 
 
 def test_versions__files_mean_the_first_and_people_the_newest():

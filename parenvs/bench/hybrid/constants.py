@@ -104,11 +104,13 @@ CONSTANTS = (
     _fit("deepspeed-2022", "matmul_share", "gpt-1.5b.json", key="v100 fp16", ships=False),
     _fit("deepspeed-2022", "link_share", "gpt-1.5b.json", ships=False),
     *(
-        _fit(stack, "matmul_share", "mb-dense-gb200", key="gb200 fp8", plausible=(0.35, 0.55))
+        _fit(stack, "matmul_share", "mb-dense-gb200", key=f"gb200 {recipe}", plausible=(0.35, 0.55))
         for stack in _NEMO
+        for recipe in ("fp8", "mxfp8")
     ),
     _fit("nemo-2025", "matmul_share", "dgxc-fp8", key="h100 fp8", plausible=(0.40, 0.50)),
-    *(_fit("nemo-2025", "permute_passes", source, plausible=(6.0, 40.0)) for source in _MOE),
+    _fit("nemo-2025", "permute_passes", _MOE[0], key="other", plausible=(6.0, 40.0)),
+    _fit("nemo-2025", "permute_passes", _MOE[1], key="h100", plausible=(6.0, 40.0)),
     _fit("nemo-2026", "permute_passes", _MOE[0], key="other", plausible=(4.0, 12.0)),
     *(
         _fit(stack, "sink_share", source, word="gpt-oss", plausible=(0.1, 0.35))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from parenvs.cluster import DEVICES, Cluster, Device
+from parenvs.cluster import DEVICES, RUNS_ON, Cluster, Device
 from parenvs.errors import ParenvsError, shown
 
 
@@ -112,7 +112,7 @@ def server_of(text: str | None, precision: str | None = None) -> Server:
 
     Args:
         text: the words of the row, or None.
-        precision: the row's; FP8 without a device means an H100.
+        precision: the row's; FP8 without a device means an H100, MXFP8 and NVFP4 a GB200.
 
     Raises:
         ParenvsError: it is no GPU.
@@ -129,6 +129,10 @@ def server_of(text: str | None, precision: str | None = None) -> Server:
         if all(part in words for part in parts):
             key = ALIASES.get(word, word)
             return replace(SERVERS[key], guess=GUESSES.get(word, ""))
-    key = "h100" if precision == "fp8" else "a100"
+    peaks = {"a100": dict(DEVICES["a100"].peaks), "h100": dict(DEVICES["h100"].peaks)}
+    base = RUNS_ON.get(precision or "bf16", precision or "bf16")
+    key = next((name for name, known in peaks.items() if base in known), "gb200")
     reason = f"device {shown(text)} is unknown" if text else "no device is given"
-    return replace(SERVERS[key], guess=f"{reason}: taken for an {key.upper()}")
+    return replace(
+        SERVERS[key], guess=f"{reason}: taken for {'a' if key == 'gb200' else 'an'} {key.upper()}"
+    )

@@ -30,7 +30,7 @@ TEXTS = {
     "table": "the table or figure that it is from",
     "name": "what the row is called",
     "device": "the accelerator, in words",
-    "precision": "of matrix products: fp32, tf32, fp16, bf16, fp8",
+    "precision": "of matrix products, as plans have it; of fp8 the name may say a recipe (MXFP8)",
     "recompute": "none, selective or full",
     "stack": "the training software or one of its stacks (default: by source, else by device)",
     "flops_formula": "how the source counts FLOPs: begins with 96, 72 or 6",
@@ -89,6 +89,8 @@ FLAGS = {
     "causal": "whether a token attends to those before it only",
     "sinks": "whether heads have a learnt logit beside those of tokens",
     "expert_bias": "whether experts have biases though nothing else has",
+    "compile": "false if kernels are not fused by a compiler (default: by the stack)",
+    "async_tp": "whether tensor-parallel collectives run beside products (default: by the stack)",
     "dispatch_overlap": "whether experts' dispatch runs beside products (default: by the stack)",
 }
 """Fields that are true or false."""

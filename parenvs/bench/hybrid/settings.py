@@ -6,6 +6,7 @@ that is named in the row's ``assumed``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.shipped import shapes
-from parenvs.tasks.hybrid.stack import STACKS, Stack
+from parenvs.tasks.hybrid.stack import LOW, STACKS, Stack
 from parenvs.tasks.hybrid.uniform import Uniform
 
 GPT = {
@@ -191,7 +192,7 @@ def setting_of(
     cluster = server.cluster(gpus)
     stack = _stack(row, fields, key, cluster, assumed)
     stack = _switched(stacks.get(stack.name, stack), fields)
-    precision = _precision(fields, cluster)
+    precision = _precision(row, fields, cluster, assumed)
     device = cluster.device.name
     if not was_fitted(stack.name, device, precision):
         share = stack.share_of(cluster.device, precision)
@@ -386,7 +387,7 @@ def _stack(
         if key == "megascale" and "MegaScale" in row.name:
             stack = STACKS["megascale-2024"]
     else:
-        newer = "nemo-2024" if fields.get("precision") == "fp8" else "llama-2024"
+        newer = "nemo-2024" if fields.get("precision") in LOW else "llama-2024"
         name = {"v100": "megatron-2021", "a100": "megatron-2022"}.get(cluster.device.name, newer)
         if fields["zero"] == 3 and fields["tp"] == 1:
             name = "torch-2024"
@@ -395,18 +396,43 @@ def _stack(
     return stack
 
 
+EAGER = STACKS["torch-2024"].memory_share
+"""Share of the memory bandwidth that kernels reach which no compiler has fused."""
+
+
 def _switched(stack: Stack, fields: dict[str, Any]) -> Stack:
     """Return a stack with what a row says that its run switched on or off."""
     if fields.get("scatter_gather") is False:
         stack = replace(stack, scatter_gather=False)
     if "dispatch_overlap" in fields:
         stack = replace(stack, expert_overlap=float(fields["dispatch_overlap"]))
+    if fields.get("compile") is False:
+        stack = replace(stack, memory_share=min(stack.memory_share, EAGER))
+    if "async_tp" in fields:
+        hidden = STACKS["titan-async"].tensor_overlap if fields["async_tp"] else 0.0
+        stack = replace(stack, tensor_overlap=hidden, backward_overlap=False)
     return stack
 
 
-def _precision(fields: dict[str, Any], cluster: Cluster) -> str:
-    """Return the precision: the row's, or the device's for training."""
+RECIPE_WORDS = (
+    ("nvfp4", re.compile(r"nv-?fp4")),
+    ("fp8", re.compile(r"fp8-?(cs|ds)\b|tensor-?wise")),
+    ("mxfp8", re.compile(r"mx-?fp8|fp8-?mx")),
+    ("fp8-block", re.compile(r"fp8-?sc\b|block-?wise")),
+    ("fp8-row", re.compile(r"row-?wise|fp8-?row")),
+)
+"""Precision -> what names of rows call it whose precision is FP8; the first that is found."""
+
+
+def _precision(row: Row, fields: dict[str, Any], cluster: Cluster, assumed: list[str]) -> str:
+    """Return the precision: the row's, and the recipe that its name says; or the device's."""
     if "precision" in fields:
-        return str(fields["precision"])
+        given, name = str(fields["precision"]), row.name.lower().replace("_", "-")
+        if given != "fp8":
+            return given
+        recipe = next((x for x, words in RECIPE_WORDS if words.search(name)), given)
+        if recipe != given:
+            assumed.append(f"precision {recipe}, by the name")
+        return recipe
     peaks = dict(cluster.device.peaks)
     return "bf16" if "bf16" in peaks else "fp16"

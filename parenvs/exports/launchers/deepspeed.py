@@ -55,8 +55,10 @@ def document(planned: Stages) -> tuple[dict[str, Any], list[str]]:
     }
     if planned.precision in ("bf16", "fp16"):
         config[planned.precision] = {"enabled": True}
-    elif planned.precision == "fp8":
-        raise InfeasibleError("precision: DeepSpeed has no fp8; plan with --precision bf16")
+    elif planned.precision not in ("fp32", "tf32"):
+        raise InfeasibleError(
+            f"precision: DeepSpeed has no {planned.precision}; plan with --precision bf16"
+        )
     content: dict[str, Any] = {"written_for": WRITTEN_FOR, "config": config}
     notes: list[str] = []
     if stages > 1:

@@ -11,6 +11,12 @@ from parenvs.exports.stages import recomputed
 WRITTEN_FOR = "Megatron-LM core 0.14"
 """Version whose flags these are; ``--pipeline-model-parallel-layout`` is experimental there."""
 _NAME = "Megatron"
+_RECIPES = {
+    "fp8": ["--fp8-format hybrid", "--fp8-recipe tensorwise"],
+    "fp8-block": ["--fp8-format e4m3", "--fp8-recipe blockwise"],
+    "mxfp8": ["--fp8-format e4m3", "--fp8-recipe mxfp8"],
+    "nvfp4": ["--fp4-format e2m1", "--fp4-recipe nvfp4"],
+}
 _SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
 
 
@@ -111,9 +117,15 @@ def _of_stack(planned: Stages) -> tuple[list[str], list[str]]:
     notes: list[str] = []
     if planned.precision in ("bf16", "fp16"):
         lines.append(f"--{planned.precision}")
-    elif planned.precision == "fp8":
-        lines += ["--bf16", "--fp8-format hybrid"]
-    if planned.precision in ("bf16", "fp8"):
+    elif planned.precision in _RECIPES:
+        lines += ["--bf16", *_RECIPES[planned.precision]]
+        if planned.precision == "nvfp4":
+            notes.append("precision: nvfp4 is newer than these flags; core 0.15 has it")
+    elif planned.precision not in ("fp32", "tf32"):
+        raise InfeasibleError(
+            f"precision: Megatron has no {planned.precision}; plan with --precision bf16 or fp8"
+        )
+    if planned.precision in ("bf16", *_RECIPES):
         in_fp32 = planned.gradient_bytes == 4
         lines.append("--accumulate-allreduce-grads-in-fp32" if in_fp32 else "--grad-reduce-in-bf16")
     lines += ["--overlap-grad-reduce"] if planned.gradient_overlap else []

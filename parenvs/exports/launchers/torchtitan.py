@@ -13,6 +13,18 @@ WRITTEN_FOR = "torchtitan 0.2"
 _NAME = "torchtitan"
 _SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zb-v": "ZBVZeroBubble"}
 _DTYPES = {"bf16": "bfloat16", "fp32": "float32", "tf32": "float32"}
+_CONVERTERS: dict[str, tuple[str, dict[str, object]]] = {
+    "fp8": (
+        "quantize.linear.float8",
+        {
+            "enable_fsdp_float8_all_gather": True,
+            "precompute_float8_dynamic_scale_for_fsdp": True,
+        },
+    ),
+    "fp8-row": ("quantize.linear.float8", {"recipe_name": "rowwise"}),
+    "mxfp8": ("quantize.linear.mx", {"recipe_name": "mxfp8_cublas"}),
+}
+"""Precision -> the converter of linear layers, and its options."""
 Table = dict[str, dict[str, object]]
 
 
@@ -25,7 +37,7 @@ def table(planned: Stages) -> tuple[Table, list[str]]:
     planned.refuse_stacks(_NAME)
     if planned.schedule not in _SCHEDULES:
         raise InfeasibleError(f"schedule: torchtitan has no {planned.schedule}")
-    if planned.precision in ("fp16", "fp8"):
+    if planned.precision not in (*_DTYPES, *_CONVERTERS):
         raise InfeasibleError(
             f"precision: {planned.precision} is no mixed precision of torchtitan; plan with "
             "--precision bf16"
@@ -59,10 +71,16 @@ def table(planned: Stages) -> tuple[Table, list[str]]:
         parallelism["module_fqns_per_model_part"] = _modules(planned)
     local = planned.micro_batch * (planned.micro_batches if len(planned.stages) > 1 else 1)
     training: dict[str, object] = {"local_batch_size": local, "global_batch_size": planned.batch}
-    if planned.precision in _DTYPES:
-        training["mixed_precision_param"] = _DTYPES[planned.precision]
+    training["mixed_precision_param"] = _DTYPES.get(planned.precision, "bfloat16")
     mode, more = _recompute(planned)
-    sections = {"parallelism": parallelism, "training": training, "activation_checkpoint": mode}
+    sections: Table = {
+        "parallelism": parallelism, "training": training, "activation_checkpoint": mode,
+    }  # fmt: skip
+    if planned.precision in _CONVERTERS:
+        converter, options = _CONVERTERS[planned.precision]
+        sections["model"] = {"converters": [converter]}
+        sections[converter] = dict(options)
+        sections["compile"] = {"enable": True}
     return sections, notes + more
 
 

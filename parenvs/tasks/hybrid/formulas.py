@@ -493,7 +493,7 @@ def _gathers(
     Weights of each layer are gathered twice and its gradients scattered once; what runs ``busy``
     seconds beside them hides them, but for one layer's.
     """
-    stack, width = machine.stack, machine.width
+    stack, width = machine.stack, (2 * machine.gathered + machine.width) / 3
     total = np.zeros_like(stages.replicas, dtype=float)
     if not np.any(stages.zero >= 3):
         return total, total
@@ -527,7 +527,7 @@ def _reduction(
         group = np.maximum(sharing // expert, 1)
         ring = machine.links.ring(group, stride)
         scattered = ring.all_gather(u * own, bucket)
-        gathered = ring.all_gather(machine.width * own, bucket)
+        gathered = ring.all_gather(machine.gathered * own, bucket)
         # A ring sums arrays in the time in which it scatters and gathers them.
         seconds = scattered + np.where(stages.zero == 0, scattered, gathered)
         # Nothing is exchanged where there is nothing to sum, nor with ZeRO 3 at the end of a step.

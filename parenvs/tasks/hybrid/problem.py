@@ -24,7 +24,7 @@ from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.tasks.hybrid.schedules import SPLIT, piece_of
 from parenvs.tasks.hybrid.simulate import ChunkSeconds
-from parenvs.tasks.hybrid.stack import Machine, Stack
+from parenvs.tasks.hybrid.stack import LOW, Machine, Stack
 from parenvs.tasks.hybrid.stages import Chunks, Memory, Stages, Step
 from parenvs.tasks.hybrid.uniform import Uniform, even_bounds
 
@@ -126,7 +126,7 @@ class Hybrid:
         counts with its own speed.
         """
         device = self.cluster.device
-        half = "bf16" if self.precision == "fp8" else self.precision
+        half = "bf16" if self.precision in LOW else self.precision
         return self._even_seconds(
             self.machine._replace(
                 flops=device.peak(self.precision),

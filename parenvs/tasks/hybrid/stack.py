@@ -7,7 +7,7 @@ is fixed. Sources stand beside the figures; "fitted" names the published rows it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -33,7 +33,16 @@ from twice the speed.
 """
 SELECTIVE = ("attention", "operations")
 """What selective recomputation makes anew: the attention core, or every second product too."""
-HALF = ("fp16", "bf16", "fp8")
+RECIPES = {"fp8-row": 0.80, "fp8-block": 0.85, "mxfp8": 0.94, "nvfp4": 1.3}
+"""FLOP/s that products reach in recipes of their own, over those of FP8 with a scale a tensor.
+
+They hold where a stack has no share of a recipe: by row, from torchao's table of Llama 3 8B on 8
+H100 (25 % over bf16 by tensor, 10 % by row); MXFP8, from Megatron-Bridge on GB200; blocks, whose
+sums leave the tensor cores every 128 numbers, and NVFP4 are guesses.
+"""
+LOW = ("fp8", *RECIPES)
+"""Precisions of 8 bits and fewer, in which attention and elementwise kernels stay in 16."""
+HALF = ("fp16", "bf16", *LOW)
 """Precisions in which weights and activations take 2 bytes, beside fp32 master weights."""
 
 _Share = Annotated[float, words("a positive number", ge=LEAST_SHARE, lt=1e30)]
@@ -43,6 +52,8 @@ _Number = Annotated[float, number(0, 1e30)]
 _NumberByDevice = Annotated[dict[str, _Number], words("an object of them by device", min_length=1)]
 _BY_DEVICE = ("matmul_share", "attention_share", "permute_passes")
 """Constants that can be one number for each device."""
+_BY_NAME = (*_BY_DEVICE, "gather_bytes")
+"""Those that are objects in files, pairs here."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,8 @@ class Stack:
         hidden: share of the time of a collective that computation beside it really hides: both
             take streaming multiprocessors and memory bandwidth from each other.
         gather_hidden: the same of the gathers of ZeRO 3 alone; None: ``hidden``.
+        gather_bytes: by precision, bytes of a weight that ZeRO gathers, where they are not those of
+            the weights in memory, but of those in products.
         permute_passes: times that every copy of a token is read or written to bring tokens to their
             experts' order and back: router, padding, permutation, probabilities; about 4 at least.
             One number, or one by device as shares are.
@@ -130,6 +143,7 @@ class Stack:
     backward_overlap: bool = True
     hidden: _Part = 1.0
     gather_hidden: _Part | None = None
+    gather_bytes: tuple[tuple[Annotated[str, one_of(*LOW)], _Number], ...] = ()
     permute_passes: _Number | tuple[tuple[str, _Number], ...] = 8.0
     bias_passes: _Number = 0.0
     grouped: bool = True
@@ -162,13 +176,19 @@ class Stack:
     def share_of(self, device: Device, precision: str) -> float:
         """Return the share of the peak that matrix products reach on a device.
 
-        FP8 whose share was measured nowhere reaches ``FP8_SHARE`` of that in 16 bits. A device
+        FP8 whose share was measured nowhere reaches ``FP8_SHARE`` of that in 16 bits, its recipes
+        ``RECIPES`` of its FLOP/s. A device
         without a share of its own that is ``like`` another reaches as many FLOP/s a watt as that:
         power bounds large products.
         """
-        known = {f"{name} fp8" for name in (device.name, device.like, "other")}
-        if precision == "fp8" and not known & set(dict(self.matmul_share)):
-            return FP8_SHARE * self.share_of(device, "bf16")
+        known = {f"{name} {precision}" for name in (device.name, device.like, "other")}
+        if precision in LOW and not known & set(dict(self.matmul_share)):
+            if precision == "fp8":
+                return FP8_SHARE * self.share_of(device, "bf16")
+            peaks = dict(device.peaks)
+            twice = peaks.get("fp8", 2 * peaks.get("bf16", device.peak_flops / 2))
+            reached = RECIPES[precision] * self.share_of(device, "fp8") * twice
+            return min(reached / device.peak(precision), 1.0)
         if not self.is_guess(device.name, precision) or device.like not in DEVICES:
             return self._share(self.matmul_share, "matrix products", device.name, precision)
         like = DEVICES[device.like]
@@ -210,7 +230,7 @@ class Stack:
         flops = share * device.peak(precision)
         fused = None
         if self.attention_share is not None:
-            half = {"fp8": "bf16"}.get(precision, precision)  # attention stays in 16 bits
+            half = "bf16" if precision in LOW else precision  # attention stays in 16 bits
             part = self.attention_share
             if isinstance(part, tuple):
                 part = self._share(part, "fused attention", device.name, half)
@@ -223,6 +243,7 @@ class Stack:
             memory_bw=self.memory_share * device.memory_bw,
             launch=self.launch,
             width=2.0 if precision in HALF else 4.0,
+            gathered=dict(self.gather_bytes).get(precision, 2.0 if precision in HALF else 4.0),
             multiprocessors=MULTIPROCESSORS.get(device.name, 0) if self.tiles else 0,
             waves=self.waves,
             permute_passes=self.passes_of(device.name),
@@ -249,7 +270,7 @@ class Stack:
             if getattr(self, item.name) != getattr(preset, item.name)
             and item.name not in ("source", "date")
         }
-        for name in _BY_DEVICE:
+        for name in _BY_NAME:
             if isinstance(changed.get(name), tuple):
                 changed[name] = dict(changed[name])
         if "schedules" in changed:
@@ -294,7 +315,7 @@ class Stack:
         for key in ("name", "version", "date", "source"):
             if key in content:
                 raise PlanError(f"stack: {key} is no constant; leave it out")
-        shares = [key for key in _BY_DEVICE if content.get(key) is not None]
+        shares = [key for key in _BY_NAME if content.get(key) is not None]
         given = read(_Shares, {key: content[key] for key in shares}, "stack", PlanError)
         content |= {key: _pairs(key, getattr(given, key)) for key in shares}
         every = {item.name: getattr(preset, item.name) for item in fields(cls)} | content
@@ -310,6 +331,9 @@ class _Shares:
     matmul_share: _Share | _ByDevice | None = None
     attention_share: _Share | _ByDevice | None = None
     permute_passes: _Number | _NumberByDevice | None = None
+    gather_bytes: Annotated[
+        dict[Annotated[str, one_of(*LOW)], _Number], words("an object of bytes by precision")
+    ] = field(default_factory=dict)
 
 
 def _pairs(key: str, shares: Any) -> Any:
@@ -330,6 +354,7 @@ class Machine(NamedTuple):
         memory_bw: bytes/s that elementwise kernels reach.
         launch: seconds to start a kernel.
         width: bytes of an element of weights and activations.
+        gathered: bytes of a weight that ZeRO gathers.
         links: the network.
         multiprocessors: of a device; 0 if they are not known, or products of any size fill it.
         waves: whether products take whole waves of whole tiles.
@@ -347,19 +372,21 @@ class Machine(NamedTuple):
     multiprocessors: int = 0
     waves: bool = False
     permute_passes: float = 0.0
+    gathered: float = 2.0
 
 
 def _nemo(name: str, date: str, passes: Any, biases: float, of: str) -> Stack:
     """Megatron-Bridge of a date; ``passes`` over the copies of tokens, and for ``biases``."""
     return Stack(
         name,
-        (("h100 bf16", 0.60), ("h100 fp8", 0.45), ("gb200 fp8", 0.44), ("a100", 0.72),
-         ("other", 0.60)),
+        (("h100 bf16", 0.60), ("h100 fp8", 0.45), ("gb200 fp8", 0.455), ("gb200 mxfp8", 0.43),
+         ("a100", 0.72), ("other", 0.60)),
         date=date,
         attention_share=0.75,
         sink_share=0.2,
         tensor_overlap=1.0,
         gather_hidden=0.8,
+        gather_bytes=(("fp8", 1.0), ("fp8-block", 1.0), ("mxfp8", 1.03125)),
         permute_passes=passes,
         bias_passes=biases,
         once_a_server=True,
@@ -375,7 +402,7 @@ def _titan(name: str, overlap: float, of: str) -> Stack:
     """Compiled PyTorch; ``overlap`` is the share of tensor-parallel collectives that is hidden."""
     return Stack(
         name,
-        (("a100", 0.72), ("h100-96gb fp8", 0.42), ("other fp8", 0.42), ("other", 0.60)),
+        (("a100", 0.72), ("h100-96gb fp8", 0.41), ("other fp8", 0.41), ("other", 0.60)),
         date="2025-01",
         memory_share=0.5,
         attention_share=(("a100", 0.5), ("other", 0.32)),
@@ -386,6 +413,7 @@ def _titan(name: str, overlap: float, of: str) -> Stack:
         logit_bytes=6.0,
         selective=SELECTIVE[1],
         gradient_least=4.0,
+        gather_bytes=(("fp8", 1.0),),
         send_wait=0.0,
         schedules=(*SCHEDULES[:3], "zb-v"),
         source="FSDP 2 of PyTorch with torch.compile and FlashAttention 2; fp8, attention and "
@@ -459,11 +487,17 @@ STACKS: dict[str, Stack] = {
             source="Megatron-Core with Transformer Engine; fp8 fitted on NeMo's performance "
             "summary 24.07; bf16 not fitted on rows of its own (Llama 3's would want 0.55 here)",
         ),
-        _nemo("nemo-2025", "2025-09", 32.0, 16.0, "its releases 25.09 to 26.04"),
+        _nemo(
+            "nemo-2025",
+            "2025-09",
+            (("h100", 32.0), ("other", 26.0)),
+            16.0,
+            "its releases 25.09 to 26.04",
+        ),
         _nemo(
             "nemo-2026",
             "2026-06",
-            (("h100", 32.0), ("other", 6.0)),
+            (("h100", 32.0), ("other", 4.0)),
             0.0,
             "its releases from 26.06 on, with CUDA graphs and fused networks of experts on "
             "Blackwell; on H100, which has neither in its recipes, permute_passes as nemo-2025",
@@ -559,7 +593,7 @@ STACKS: dict[str, Stack] = {
         ),
         Stack(
             "roofline",
-            (("other", EFFICIENCY), ("other fp8", EFFICIENCY)),
+            (("other", EFFICIENCY), *((f"other {name}", EFFICIENCY) for name in LOW)),
             date="2020-07",
             permute_passes=0.0,
             grouped=False,

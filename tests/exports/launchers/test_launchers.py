@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import each
 
 from parenvs import HybridPlan, HybridStage, TransformerShape
 from parenvs.cluster import Cluster
@@ -169,6 +170,39 @@ def test_deepspeed__even_parts_and_what_moved(plan):
     assert "cuts moved by -1 layers, a step" in note
     planned = stages_of(plan)
     assert planned.parts == ((0, 6), (6, 10))  # what is moved is the export's own
+
+
+@each(
+    ("precision", "device", "recipe", "converter"),
+    [
+        ("fp8", "h100", "tensorwise", "quantize.linear.float8"),
+        ("fp8-row", "h100", None, "quantize.linear.float8"),
+        ("fp8-block", "h100", "blockwise", None),
+        ("mxfp8", "b200", "mxfp8", "quantize.linear.mx"),
+        ("nvfp4", "b200", "nvfp4", None),
+    ],
+)
+def test_launchers__recipes_of_fp8(plan, precision, device, recipe, converter):
+    cluster = Cluster.parse(f"1x8:{device}")
+    plan = replace(plan, precision=precision, cluster=cluster, stack="nemo-2025")
+    if recipe is None:
+        with pytest.raises(ParenvsError, match=f"precision: Megatron has no {precision}"):
+            exported(plan, "megatron")
+    else:
+        found = values(exported(plan, "megatron").text)
+        flag = "--fp4-recipe" if precision == "nvfp4" else "--fp8-recipe"
+        assert found[flag] == recipe
+        assert "--bf16" in found
+    if converter is None:
+        with pytest.raises(ParenvsError, match=f"precision: {precision} is no mixed precision"):
+            exported(plan, "torchtitan")
+    else:
+        text = exported(plan, "torchtitan").text
+        assert f'[model]\nconverters = ["{converter}"]\n\n[{converter}]\n' in text
+        assert ("enable_fsdp_float8_all_gather = true" in text) is (precision == "fp8")
+        assert 'mixed_precision_param = "bfloat16"' in text
+    with pytest.raises(ParenvsError, match=f"precision: DeepSpeed has no {precision}"):
+        exported(replace(plan, stages=tuple(replace(x, tp=1) for x in plan.stages)), "deepspeed")
 
 
 @pytest.mark.parametrize(
