@@ -459,7 +459,8 @@ def test_gradients__of_fsdp_take_four_bytes_in_memory():
         formulas.memory(model, STACKS[name].machine(GPU, "bf16"), stages).gradients[0, 0]
         for name in ("llama-2024", "titan-2025")
     ]
-    assert sizes == [2 * size, 4 * size]
+    layer = sum(model.kinds[0].parameters(Split(1, 1.0)))  # a copy of a layer's is scattered
+    assert sizes == [2 * size, 4 * (size + layer)]
 
 
 def test_effects__rows_and_plans_cost_the_same():
@@ -484,3 +485,19 @@ def test_effects__rows_and_plans_cost_the_same():
         assert alone[0]["length"][0] == together[0]["length"][k]
         assert problem.length(plan) == pytest.approx(together[0]["length"][k], rel=1e-13)
         assert problem.memory(plan).total.max() == pytest.approx(together[1]["total"][k], rel=1e-13)
+
+
+def test_memory__fsdp_copies_the_gradients_of_a_layer_to_scatter_them():
+    model = HybridModel.of_shape(mixture(experts=1, active=1))
+    stack = {"name": "titan-2025"}
+    held = {}
+    for copied in (0.0, 1.0, 2.0):
+        machine = Stack.parse({**stack, "copied_layers": copied}).machine(GPU, "bf16")
+        for dp in (1, 8):
+            plan = Uniform(tp=1, pp=1, dp=dp, micro_batch=1, batch=8, zero=3)
+            stages = uniform_stages(model, plan, 1)
+            held[copied, dp] = float(formulas.memory(model, machine, stages).gradients[0, 0])
+    layer = 4 * sum(model.kinds[0].parameters(Split(1, 1.0)))  # FSDP's gradients have 4 bytes
+    assert held[1.0, 8] - held[0.0, 8] == pytest.approx(layer)
+    assert held[2.0, 8] - held[0.0, 8] == pytest.approx(2 * layer)
+    assert held[2.0, 1] == held[0.0, 1]  # nothing is scattered

@@ -107,7 +107,7 @@ def test_errors__of_rows_of_2022_to_2026():
     assert {source: len(errors) for source, errors in size.items()} == {
         "tt-2412": 10, "bigscience": 11,
     }  # fmt: skip
-    assert np.mean(size["tt-2412"]) < 7.5
+    assert np.mean(size["tt-2412"]) < 6.5
     assert np.mean(size["bigscience"]) < 3.5
     fitted = [error for source in specified for error in steps[source]]
     assert len(fitted) == 131

@@ -267,7 +267,11 @@ def _states(
         weights = weights + np.where(shared[0], 2 * largest * width, 0.0)
     moments = 12.0 if machine.precision in HALF else 8.0
     each = np.maximum(stages.gradient_bytes, stack.gradient_least)
-    return weights, each * sums[1], moments * sums[2]
+    gradients = each * sums[1]
+    if stack.copied_layers:
+        copied = stack.copied_layers * _largest_layer(model, stages)
+        gradients = gradients + np.where(stages.sharing > 1, each * copied, 0.0)
+    return weights, gradients, moments * sums[2]
 
 
 def in_flight(

@@ -108,6 +108,8 @@ class Stack:
         selective: what selective recomputation leaves out of memory, one of ``SELECTIVE``; time is
             counted for the attention core alone.
         gradient_least: bytes of a gradient in memory, at least: FSDP adds up in fp32.
+        copied_layers: layers whose gradients are copied for their collective at a time, as FSDP
+            copies what it scatters.
         early_stop: whether full recomputation leaves out a layer's last product, whose result no
             backward pass needs, as PyTorch's checkpoints that are not reentrant do.
         scatter_gather: whether a stage sends each rank's share of its output, gathered behind.
@@ -155,6 +157,7 @@ class Stack:
     logit_bytes: _Number = 0.0
     selective: Annotated[str, one_of(*SELECTIVE)] = SELECTIVE[0]
     gradient_least: _Number = 0.0
+    copied_layers: _Number = 0.0
     early_stop: bool = False
     scatter_gather: bool = True
     optimizer_bytes: _Number = 62.0
@@ -414,6 +417,7 @@ def _titan(name: str, overlap: float, of: str) -> Stack:
         selective=SELECTIVE[1],
         gradient_least=4.0,
         gather_bytes=(("fp8", 1.0),),
+        copied_layers=1.0,
         send_wait=0.0,
         schedules=(*SCHEDULES[:3], "zb-v"),
         source="FSDP 2 of PyTorch with torch.compile and FlashAttention 2; fp8, attention and "
