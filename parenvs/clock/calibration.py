@@ -186,7 +186,11 @@ def assembled(
         missing.append("links: no all-reduce was measured; the memory's bandwidth stands for them")
     peak = device.peak_flops if device.peaks else rates.get("fp32", max(rates.values()))
     calibrated_device = replace(
-        device, peak_flops=peak, peaks=tuple(peaks.items()), memory_bw=memory_bw
+        device,
+        peak_flops=peak,
+        peaks=tuple(peaks.items()),
+        measured=tuple((key, flops) for key, flops in rates.items() if key in peaks),
+        memory_bw=memory_bw,
     )
     return Calibration(
         Cluster(1, devices, calibrated_device, intra_bw=link, inter_bw=link),

@@ -29,6 +29,7 @@ _LEAST_RATE = 1e-30
 """The least bandwidth, throughput or memory; from there to ``MOST_RATE`` costs stay finite."""
 _CLUSTER_KEYS = ("servers", "devices_per_server", "intra_bw", "inter_bw")
 _DEVICE_KEYS = ("name", "peak_flops", "memory_bw", "memory_bytes")
+_BY_PRECISION = ("peaks", "measured")
 _UNITS = {"bps": 1 / 8, "bit/s": 1 / 8, "B/s": 1.0, "Bps": 1.0}
 """Unit of a bandwidth -> bytes/s."""
 _SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -71,7 +72,9 @@ class Cluster:
         rates = {key: getattr(self, key) for key in ("intra_bw", "inter_bw")}
         for key in ("peak_flops", "memory_bw", "memory_bytes"):
             rates[f"device.{key}"] = getattr(self.device, key)
-        rates |= {f"device.peaks.{key}": value for key, value in self.device.peaks}
+        for name in _BY_PRECISION:
+            pairs = getattr(self.device, name)
+            rates |= {f"device.{name}.{key}": value for key, value in pairs}
         if self.nic_bw is not None:
             rates["nic_bw"] = self.nic_bw
         rates |= {f"speeds[{number}]": speed for number, speed in enumerate(self.speeds)}
@@ -174,7 +177,8 @@ class Cluster:
             device: str | dict[str, Any] = self.device.name
         else:
             device = {key: getattr(self.device, key) for key in _DEVICE_KEYS}
-            device |= {"peaks": dict(self.device.peaks)} if self.device.peaks else {}
+            pairs = {key: dict(getattr(self.device, key)) for key in _BY_PRECISION}
+            device |= {key: value for key, value in pairs.items() if value}
         optional: dict[str, Any] = {} if self.nic_bw is None else {"nic_bw": self.nic_bw}
         optional |= {"speeds": list(self.speeds)} if self.speeds else {}
         figures = {key: getattr(self, key) for key in _CLUSTER_KEYS}
@@ -271,6 +275,7 @@ class _DeviceForm:
     memory_bw: Any
     memory_bytes: Any
     peaks: dict[Annotated[str, one_of(*PRECISIONS)], Any] = field(default_factory=dict)
+    measured: dict[Annotated[str, one_of(*PRECISIONS)], Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -293,7 +298,8 @@ class _Form:
         if isinstance(self.device, str):
             device = _known_device(self.device, where)
         else:
-            device = Device(**{**vars(self.device), "peaks": tuple(self.device.peaks.items())})
+            pairs = {key: tuple(getattr(self.device, key).items()) for key in _BY_PRECISION}
+            device = Device(**{**vars(self.device), **pairs})
         return _new_cluster(
             where, self.servers, self.devices_per_server, device, self.intra_bw, self.inter_bw,
             self.name, self.nic_bw, self.speeds,

@@ -47,6 +47,7 @@ class Device:
         memory_bytes: memory size, bytes.
         peaks: precision (one of ``PRECISIONS``) and peak dense FLOP/s of matrix products in it, in
             pairs; empty where only ``peak_flops`` is known.
+        measured: precision and FLOP/s of the fastest product that a calibration found, in pairs.
         intra_bw: default bandwidth between two devices of one server, one direction, bytes/s.
         inter_bw: default bandwidth between two servers, one direction, bytes/s.
         source: data sheet or paper that the figures are from.
@@ -61,6 +62,7 @@ class Device:
     memory_bw: float
     memory_bytes: float
     peaks: tuple[tuple[str, float], ...] = ()
+    measured: tuple[tuple[str, float], ...] = ()
     intra_bw: float = field(default=0.0, compare=False)
     inter_bw: float = field(default=0.0, compare=False)
     source: str = field(default="", compare=False)
@@ -70,8 +72,9 @@ class Device:
 
     def __post_init__(self) -> None:
         """Put the peaks in order, so that equal devices are equal."""
-        peaks = [(precision, rate(flops)) for precision, flops in sorted(self.peaks)]
-        object.__setattr__(self, "peaks", tuple(peaks))
+        for key in ("peaks", "measured"):
+            pairs = [(precision, rate(flops)) for precision, flops in sorted(getattr(self, key))]
+            object.__setattr__(self, key, tuple(pairs))
         for key in ("peak_flops", "memory_bw", "memory_bytes", "intra_bw", "inter_bw"):
             object.__setattr__(self, key, rate(getattr(self, key)))
 
@@ -112,9 +115,8 @@ class Device:
         Raises:
             ClusterError: the precision is unknown, or the device has none such.
         """
-        return replace(
-            self, name=f"{self.name}-{precision}", peak_flops=self.peak(precision), peaks=()
-        )
+        name = f"{self.name}-{precision}"
+        return replace(self, name=name, peak_flops=self.peak(precision), peaks=(), measured=())
 
     @classmethod
     def find(cls, name: str) -> Device | None:

@@ -66,6 +66,9 @@ def test_assembled__known_devices_keep_the_data_sheet_and_one_has_no_links():
     made = assembled(answers(1), replace(DEVICES["h100"], memory_bytes=79e9), {})
     assert made.cluster.device.peaks == DEVICES["h100"].peaks
     assert made.cluster.device.peak_flops == DEVICES["h100"].peak_flops
+    assert dict(made.cluster.device.measured)["bf16"] == pytest.approx(2 * 64**3 / 4e-5)
+    text = made.cluster.to_json()
+    assert Cluster.parse(text) == made.cluster and "bf16" in text["device"]["measured"]
     assert all(0 < x.share < 1e-3 for x in made.rows if x.kind == "matmul")
     assert made.cluster.intra_bw == made.cluster.device.memory_bw
     assert [words.split(":")[0] for words in made.missing] == ["links"]

@@ -93,6 +93,17 @@ def test_precisions__zero_gathers_bytes_of_products_and_adds_up_those_of_weights
         Stack.parse({"name": "titan-2025", "gather_bytes": {"fp9": 1.0}})
 
 
+def test_shares__a_calibration_counts_where_the_stack_was_never_measured():
+    """The fastest product that was found, in place of half of a data sheet's peak."""
+    found = (("bf16", 700e12), ("fp32", 50e12))
+    own = replace(DEVICES["h100"], measured=found)
+    assert STACKS["roofline"].share_of(own, "fp32") == pytest.approx(50 / 66.9)
+    assert STACKS["roofline"].share_of(own, "fp8") == 0.5  # that was not measured
+    assert STACKS["nemo-2024"].share_of(own, "bf16") == STACKS["nemo-2024"].share_of(
+        DEVICES["h100"], "bf16"
+    )
+
+
 def test_versions__files_mean_the_first_and_people_the_newest():
     assert Stack.parse("nemo-2024", stored=True) == VERSIONS["nemo-2024@1"]
     assert Stack.parse("nemo-2024") == VERSIONS["nemo-2024@2"] == STACKS["nemo-2024"]

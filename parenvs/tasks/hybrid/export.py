@@ -136,7 +136,7 @@ def step(plan: HybridPlan, target: Any, element_bytes: int) -> Step:
     return Step(
         tuple(float(stage.memory["total"]) for stage in report.stages),
         sent=2.0 * element_bytes * ranks * float(sum(elements)),
-        adam=True,
+        adam=any(stage.memory["optimizer"] for stage in report.stages),
     )
 
 

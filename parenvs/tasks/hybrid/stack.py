@@ -179,11 +179,14 @@ class Stack:
     def share_of(self, device: Device, precision: str) -> float:
         """Return the share of the peak that matrix products reach on a device.
 
+        A device on which the stack was never measured reaches what a calibration found of it.
         FP8 whose share was measured nowhere reaches ``FP8_SHARE`` of that in 16 bits, its recipes
-        ``RECIPES`` of its FLOP/s. A device
-        without a share of its own that is ``like`` another reaches as many FLOP/s a watt as that:
-        power bounds large products.
+        ``RECIPES`` of its FLOP/s. A device without a share of its own that is ``like`` another
+        reaches as many FLOP/s a watt as that: power bounds large products.
         """
+        measured = dict(device.measured)
+        if precision in measured and self.is_guess(device.name, precision):
+            return measured[precision] / device.peak(precision)
         known = {f"{name} {precision}" for name in (device.name, device.like, "other")}
         if precision in LOW and not known & set(dict(self.matmul_share)):
             if precision == "fp8":
