@@ -50,6 +50,8 @@ class Device:
         measured: precision and FLOP/s of the fastest product that a calibration found, in pairs.
         intra_bw: default bandwidth between two devices of one server, one direction, bytes/s.
         inter_bw: default bandwidth between two servers, one direction, bytes/s.
+        host_bw: bandwidth between the device and the memory of its server, one direction, bytes/s;
+            0 if it is not known.
         source: data sheet or paper that the figures are from.
         inside: devices of a server, as they are sold.
         watts: of thermal design; 0 if they are not known.
@@ -65,6 +67,7 @@ class Device:
     measured: tuple[tuple[str, float], ...] = ()
     intra_bw: float = field(default=0.0, compare=False)
     inter_bw: float = field(default=0.0, compare=False)
+    host_bw: float = field(default=0.0, compare=False)
     source: str = field(default="", compare=False)
     inside: int = field(default=8, compare=False)
     watts: float = field(default=0.0, compare=False)
@@ -143,6 +146,7 @@ def _blackwell(
         peaks=tuple(peaks.items()),
         intra_bw=900e9,
         inter_bw=inside * nic,
+        host_bw=225e9 if name.startswith("g") else 64e9,  # NVLink-C2C of two devices, PCIe 5.0 x16
         source=f"NVIDIA {sheet} datasheet: dense {bf16 / 1e12:,.0f} TFLOP/s BF16, "
         f"{fp8 / 1e12:,.0f} FP8, {fp4 / 1e12:,.0f} FP4, {watts:,.0f} W a device, "
         "8 TB/s, NVLink 1.8 TB/s (both ways), "
@@ -164,9 +168,10 @@ DEVICES: dict[str, Device] = {
             peaks=(("fp32", 15.7e12), ("fp16", 125e12)),
             intra_bw=150e9,
             inter_bw=25e9 / 8,
+            host_bw=16e9,
             source="NVIDIA Tesla V100 datasheet, SXM2 32 GB: 15.7 TFLOP/s FP32, 125 FP16, 900 GB/s "
-            "HBM2, "
-            "NVLink 300 GB/s (both directions together); network: arXiv 2007.04069, Table 2",
+            "HBM2, NVLink 300 GB/s (both directions together), PCIe 3.0 x16; network: "
+            "arXiv 2007.04069, Table 2",
         ),
         Device(
             "a100",
@@ -176,9 +181,10 @@ DEVICES: dict[str, Device] = {
             peaks=(("fp32", 19.5e12), ("tf32", 156e12), ("fp16", 312e12), ("bf16", 312e12)),
             intra_bw=300e9,
             inter_bw=8 * 200e9 / 8,
+            host_bw=32e9,
             source="NVIDIA A100 datasheet, SXM4 80 GB: dense 156 TFLOP/s TF32, 312 BF16, "
-            "2,039 GB/s, NVLink 600 GB/s (both directions); DGX A100 datasheet: 8 x 200 Gbit/s "
-            "InfiniBand",
+            "2,039 GB/s, NVLink 600 GB/s (both directions), PCIe 4.0 x16; "
+            "DGX A100 datasheet: 8 x 200 Gbit/s InfiniBand",
         ),
         Device(
             "h100",
@@ -194,9 +200,10 @@ DEVICES: dict[str, Device] = {
             ),
             intra_bw=450e9,
             inter_bw=8 * 400e9 / 8,
+            host_bw=64e9,
             source="NVIDIA H100 datasheet, SXM5 80 GB: dense 494.7 TFLOP/s TF32, 989.4 BF16, "
-            "3.35 TB/s, NVLink 900 GB/s (both directions); DGX H100 datasheet: 8 x 400 Gbit/s "
-            "InfiniBand",
+            "3.35 TB/s, NVLink 900 GB/s (both directions), PCIe 5.0 x16; "
+            "DGX H100 datasheet: 8 x 400 Gbit/s InfiniBand",
         ),
         _blackwell("gb200", 2500e12, 5000e12, 10000e12, 186e9, 50e9, 1200.0, 72, "GB200 NVL72"),
         _blackwell("gb300", 2500e12, 5000e12, 15000e12, 279e9, 100e9, 1400.0, 72, "GB300 NVL72"),

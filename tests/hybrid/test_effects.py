@@ -512,3 +512,49 @@ def test_memory__fsdp_copies_the_gradients_of_a_layer_to_scatter_them():
     assert held[1.0, 8] - held[0.0, 8] == pytest.approx(layer)
     assert held[2.0, 8] - held[0.0, 8] == pytest.approx(2 * layer)
     assert held[2.0, 1] == held[0.0, 1]  # nothing is scattered
+
+
+def test_offload__copies_are_hidden_beside_passes_and_memory_holds_two_layers():
+    model = HybridModel.of_shape(mixture(experts=1, active=1))
+    kept = model.kinds[0].saved_bytes
+    for hidden, rate in ((0.0, 1.0), (1.0, 1.0), (0.5, 1e-4)):
+        machine = Stack.parse(
+            {"name": "nemo-2025", "hidden": hidden, "host_share": rate}
+        ).machine(GPU, "bf16")  # fmt: skip
+        step, held = {}, {}
+        for offload in (False, True):
+            plan = Uniform(1, 2, 8, 1, 64, offload=offload)
+            stages = uniform_stages(model, plan, 2)
+            step[offload] = formulas.step(model, GPU, machine, stages)
+            held[offload] = formulas.memory(model, machine, stages)
+        copy = 2 * kept(machine, Split(1, 1.0), "none") / (rate * 64e9)  # of two layers a stage
+        plain = step[False]
+        exposed = sum(
+            copy - hidden * min(copy, 2 * part)
+            for seconds in [model.kinds[0].seconds(machine, Split(1, 1.0))]
+            for part in (seconds.forward, seconds.backward)
+        )
+        assert step[True].exchange[0, 0] - plain.exchange[0, 0] == pytest.approx(exposed, abs=1e-12)
+        assert step[True].length[0] >= plain.length[0]
+        assert held[True].activations[0, 0] == 2 * kept(machine, Split(1, 1.0), "none")
+        assert held[True].total[0, 0] < held[False].total[0, 0]
+
+
+def test_offload__plans_say_it_where_software_and_device_can():
+    problem = replace(toy("2x8:h100", 64, "nemo-2025"), model=HybridModel.of_shape(mixture()))
+    plans = Uniform(1, 2, 8, 1, 64, offload=[False, True])
+    plain, moved = (problem.uniform_plan(plans, k) for k in (0, 1))
+    assert not plain.offload and "offload" not in plain.to_json()
+    assert type(moved).from_json(moved.to_json()) == moved
+    assert problem.report(moved).reasons == problem.report(plain).reasons == ()
+    assert problem.report(moved).simulated_seconds >= problem.report(plain).simulated_seconds
+    columns, _ = plans.judged(problem.model, problem.cluster, problem.machine)
+    assert columns["length"][1] == pytest.approx(problem.report(moved).length_seconds, rel=1e-12)
+    split = replace(moved, schedule="zb-h1", p2p="overlapped")
+    unknown = replace(GPU, device=replace(GPU.device, name="own", host_bw=0.0))
+    for given, plan, words in (
+        (problem, split, "offload: is not counted for schedule zb-h1"),
+        (replace(problem, stack=STACKS["titan-2025"]), moved, "offload: titan-2025 moves no"),
+        (replace(problem, cluster=unknown), moved, "offload: the link of a own to the memory"),
+    ):
+        assert any(reason.startswith(words) for reason in given.report(plan).reasons), words

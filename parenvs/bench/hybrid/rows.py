@@ -91,6 +91,7 @@ FLAGS = {
     "expert_bias": "whether experts have biases though nothing else has",
     "compile": "false if kernels are not fused by a compiler (default: by the stack)",
     "async_tp": "whether tensor-parallel collectives run beside products (default: by the stack)",
+    "offload": "whether activations wait for the backward pass in the memory of the server",
     "dispatch_overlap": "whether experts' dispatch runs beside products (default: by the stack)",
 }
 """Fields that are true or false."""

@@ -218,6 +218,7 @@ def setting_of(
         gradient_bytes=float(fields["gradient_bytes"]),
         gradient_overlap=fields["ddp_overlap"],
         blocking=stack.send_wait > 0,
+        offload=fields.get("offload", False),
     )
     return Setting(shape, plan, cluster, stack, precision, tuple(assumed), fields)
 

@@ -51,6 +51,7 @@ def layout(plan: HybridPlan, graph: Graph | None = None, eager: bool = False) ->
         )
     if not eager:
         _check_shared(plan)
+    _refuse_offload(plan)
     given = graph
     if graph is None:
         if load_shape(plan.instance) is not None:
@@ -95,6 +96,8 @@ def stages(plan: HybridPlan, graph: Graph | None = None, measured: bool = False)
             "with --schedule 1f1b"
         )
 
+    _refuse_offload(plan)
+
     def replan(stages: Sequence[Stage]) -> HybridPlan:
         made = tuple(
             replace(own, layers=x.layers, recompute=x.modes if set(x.modes) != {"none"} else ())
@@ -138,6 +141,14 @@ def step(plan: HybridPlan, target: Any, element_bytes: int) -> Step:
         sent=2.0 * element_bytes * ranks * float(sum(elements)),
         adam=any(stage.memory["optimizer"] for stage in report.stages),
     )
+
+
+def _refuse_offload(plan: HybridPlan) -> None:
+    if plan.offload:
+        raise InfeasibleError(
+            "offload: no export can write that activations wait in the memory of the server; leave "
+            "it out of the plan"
+        )
 
 
 def _check_shared(plan: HybridPlan) -> None:

@@ -61,6 +61,8 @@ def step(
     whole = stages.first_chunk is stages.layers  # as where no plan has several chunks
     first = of_stage if whole else _summed(kinds, stages.first_chunk)
     again = _again(kinds, machine, stages.full, stages.selective)
+    if np.any(stages.offload):
+        of_stage, first = _moved(model, machine, stages, (of_stage, first), again)
     share_first = stages.first_chunk.sum(axis=0) / np.maximum(stages.layers.sum(axis=0), 1)
     ends = _ends(model, machine, stages, split, speed)
     forward, backward = of_stage.forward + ends.forward, of_stage.backward + ends.backward
@@ -190,18 +192,20 @@ def memory(
     else:
         of_states = states[:3]
     split, shape = stages.split, np.shape(stages.replicas)
-    plain = stages.layers - stages.full - stages.selective
-    saved: Figure = 0.0
     working: Figure = np.zeros(shape)
     for number, kind in enumerate(model.kinds):
-        none, selective, full = (kind.saved_bytes(machine, split, x) for x in RECOMPUTE_MODES)
-        kept = plain[number] * none + stages.selective[number] * selective
-        saved = saved + (kept + stages.full[number] * full)
-        at_work = np.where(stages.full[number] > 0, none, 0.0)
+        at_work = np.where(
+            stages.full[number] > 0, kind.saved_bytes(machine, split, RECOMPUTE_MODES[0]), 0.0
+        )
         working = np.maximum(working, at_work + kind.working_bytes(machine, split))
     if stages.pieces is None:
         flight = in_flight(len(stages.tp), stages.micro_batches, stages.chunks, early, stages.count)
+        saved, largest = _saved(model, machine, stages)
         activations = _wide(saved * flight / stages.chunks, shape)
+        if np.any(stages.offload):  # one layer's are at work while another's are on their way
+            activations = np.where(
+                stages.offload, np.minimum(activations, 2 * largest), activations
+            )
         if model.embedding is not None:
             kept = _wide(model.embedding.saved_bytes(machine, split, "none"), shape)
             activations[0] += kept[0] * flight[0] / stages.chunks
@@ -214,6 +218,56 @@ def memory(
             working[last] = np.maximum(working[last], running)
     parts = (*of_states, activations, working)
     return Memory(*parts, total=sum(parts[1:], parts[0]))
+
+
+def _saved(model: HybridModel, machine: Machine, stages: Stages) -> tuple[Figure, Figure]:
+    """Bytes that the layers of a stage keep of a micro-batch, and the most that one of them does.
+
+    Each is (S, ...), or a number for all.
+    """
+    plain = stages.layers - stages.full - stages.selective
+    saved: Figure = 0.0
+    largest: Figure = 0.0
+    for number, kind in enumerate(model.kinds):
+        modes = (kind.saved_bytes(machine, stages.split, x) for x in RECOMPUTE_MODES)
+        none, selective, full = modes
+        kept = plain[number] * none + stages.selective[number] * selective
+        saved = saved + (kept + stages.full[number] * full)
+        for count, size in (
+            (plain[number], none), (stages.selective[number], selective),
+            (stages.full[number], full),
+        ):  # fmt: skip
+            largest = np.maximum(largest, np.where(count > 0, size, 0.0))
+    return saved, largest
+
+
+def _moved(
+    model: HybridModel,
+    machine: Machine,
+    stages: Stages,
+    passes: tuple[LayerSeconds, LayerSeconds],
+    again: np.ndarray,
+) -> tuple[LayerSeconds, LayerSeconds]:
+    """Return the seconds of all chunks, and of the first, with copies of activations.
+
+    What layers keep leaves for the memory of the server beside the forward pass and comes back
+    beside the backward pass, which hide a copy as they hide a collective.
+    """
+    every = np.maximum(stages.layers.sum(axis=0), 1)
+    copy = np.where(stages.offload, _saved(model, machine, stages)[0] / machine.host_bw, 0.0)
+    found = []
+    for seconds, layers in zip(passes, (stages.layers, stages.first_chunk), strict=True):
+        share = layers.sum(axis=0) / every
+        backward = seconds.backward + again * share
+        found.append(
+            seconds._replace(
+                forward_exchange=seconds.forward_exchange
+                + machine.stack.exposed(copy * share, seconds.forward),
+                backward_exchange=seconds.backward_exchange
+                + machine.stack.exposed(copy * share, backward),
+            )
+        )
+    return found[0], found[1]
 
 
 def _held(model: HybridModel, machine: Machine, stages: Stages) -> np.ndarray:

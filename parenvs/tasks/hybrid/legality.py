@@ -35,6 +35,7 @@ def malformed(plan: HybridPlan, model: HybridModel, cluster: Cluster) -> list[st
         *_samples(plan),
         *_splits(plan, model),
         *_recompute(plan),
+        *_offload(plan, cluster),
     ]
 
 
@@ -79,6 +80,11 @@ def mismatches(
         reasons.append(
             f"schedule: {stack.name} has {', '.join(stack.schedules)}, not {plan.schedule}; its "
             "constant 'schedules' says which"
+        )
+    if plan.offload and not stack.offloads:
+        reasons.append(
+            f"offload: {stack.name} moves no activations to the memory of the server; its constant "
+            "'offloads' says so"
         )
     reasons += without_precision(plan.precision, plan.cluster)
     return reasons
@@ -361,6 +367,19 @@ def _recompute(plan: HybridPlan) -> Iterator[str]:
                 f"stages[{number}].recompute: {_count(counted, 'layer')} named, the stage has "
                 f"{stage.size}"
             )
+
+
+def _offload(plan: HybridPlan, cluster: Cluster) -> Iterator[str]:
+    """Activations that wait in the memory of the server."""
+    if not plan.offload:
+        return
+    if not cluster.device.host_bw:
+        yield (
+            f"offload: the link of a {cluster.device.name} to the memory of its server is not "
+            "known; leave it out"
+        )
+    if plan.schedule in schedules.SPLIT:
+        yield f"offload: is not counted for schedule {plan.schedule}; leave it out"
 
 
 def _count(number: int, noun: str) -> str:

@@ -108,6 +108,7 @@ class HybridPlan(Plan):
         servers: order of the servers; empty where they stand in order.
         shard: replicas, context ranks counted, among which ZeRO shares states, neighbours; 0: all.
         expert_tp: ranks that share every matrix of an expert; 0: ``tp`` of the stage.
+        offload: whether activations wait for the backward pass in the memory of the server.
     """
 
     instance: Text
@@ -129,6 +130,7 @@ class HybridPlan(Plan):
     servers: tuple[Integer, ...] = ()
     shard: Index = 0
     expert_tp: Index = 0
+    offload: bool = False
 
     task: ClassVar[str] = "hybrid"
     settings: ClassVar[tuple[str, ...]] = ("fingerprint", "cluster", "stack", "precision", "batch")
@@ -147,6 +149,7 @@ class HybridPlan(Plan):
             **{name: getattr(self, name) for name in names},
             **({"shard": self.shard} if self.shard else {}),
             **({"expert_tp": self.expert_tp} if self.expert_tp else {}),
+            **({"offload": True} if self.offload else {}),
             **({"servers": list(self.servers)} if self.servers else {}),
             "stages": [stage.to_json() for stage in self.stages],
         }

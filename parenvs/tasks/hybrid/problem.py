@@ -225,6 +225,7 @@ class Hybrid:
             gradient_overlap=bool(plans.gradient_overlap[k]),
             shard=int(plans.shard[k]),
             expert_tp=int(plans.expert_tp[k]),
+            offload=bool(plans.offload[k]),
         )
 
     def stages(self, plan: HybridPlan) -> Stages:
@@ -385,6 +386,7 @@ class Hybrid:
             gradient_overlap=plan.gradient_overlap,
             shard=plan.shard,
             expert_tp=plan.expert_tp,
+            offload=plan.offload,
         )
 
     def _speeds(self, plan: HybridPlan, first: np.ndarray, devices: np.ndarray) -> np.ndarray:

@@ -108,6 +108,8 @@ class Stack:
         selective: what selective recomputation leaves out of memory, one of ``SELECTIVE``; time is
             counted for the attention core alone.
         gradient_least: bytes of a gradient in memory, at least: FSDP adds up in fp32.
+        offloads: whether it moves activations to the memory of the server and back.
+        host_share: share of the link to it that these copies reach.
         copied_layers: layers whose gradients are copied for their collective at a time, as FSDP
             copies what it scatters.
         early_stop: whether full recomputation leaves out a layer's last product, whose result no
@@ -157,6 +159,8 @@ class Stack:
     logit_bytes: _Number = 0.0
     selective: Annotated[str, one_of(*SELECTIVE)] = SELECTIVE[0]
     gradient_least: _Number = 0.0
+    offloads: bool = False
+    host_share: _Share = 0.8
     copied_layers: _Number = 0.0
     early_stop: bool = False
     scatter_gather: bool = True
@@ -253,6 +257,7 @@ class Stack:
             multiprocessors=MULTIPROCESSORS.get(device.name, 0) if self.tiles else 0,
             waves=self.waves,
             permute_passes=self.passes_of(device.name),
+            host_bw=self.host_share * device.host_bw,
             links=Links(
                 cluster.devices_per_server,
                 cluster.intra_bw,
@@ -361,6 +366,7 @@ class Machine(NamedTuple):
         launch: seconds to start a kernel.
         width: bytes of an element of weights and activations.
         gathered: bytes of a weight that ZeRO gathers.
+        host_bw: bytes/s to the memory of the server that copies reach; 0 if it is not known.
         links: the network.
         multiprocessors: of a device; 0 if they are not known, or products of any size fill it.
         waves: whether products take whole waves of whole tiles.
@@ -379,6 +385,7 @@ class Machine(NamedTuple):
     waves: bool = False
     permute_passes: float = 0.0
     gathered: float = 2.0
+    host_bw: float = 0.0
 
 
 def _nemo(name: str, date: str, passes: Any, biases: float, of: str) -> Stack:
@@ -396,6 +403,7 @@ def _nemo(name: str, date: str, passes: Any, biases: float, of: str) -> Stack:
         permute_passes=passes,
         bias_passes=biases,
         once_a_server=True,
+        offloads=True,
         send_wait=0.0,
         source=f"Megatron-Core with Transformer Engine, {of}; fp8 fitted on dgxc-benchmarking "
         "(H100) and dense models of Megatron-Bridge (GB200), permute_passes and, on gpt-oss, "
@@ -582,6 +590,7 @@ STACKS: dict[str, Stack] = {
             attention_share=0.75,
             backward_overlap=False,
             gather_hidden=0.8,
+            offloads=True,
             send_wait=0.0,
             source="MaxText by XLA: shares of nemo-2024; nothing fitted",
         ),

@@ -58,6 +58,7 @@ class Stages(NamedTuple):
         gradient_overlap: (...) bool, whether gradients are summed during the last backward pass.
         shard: (...) replicas among which ZeRO shares states, neighbours; 0: all of them.
         expert_tp: (...) ranks that share every matrix of an expert; 0: ``tp``.
+        offload: (...) bool, whether activations wait in the memory of the server.
         attended: (...) tokens of its own document, see ``Split``; None: samples are not packed.
         count: (P,) stages of each of P plans, at most S; what stands behind them holds nothing
             (None: all have S).
@@ -89,6 +90,7 @@ class Stages(NamedTuple):
     gradient_overlap: Figure
     shard: Figure = 0
     expert_tp: Figure = 0
+    offload: Figure = False
     attended: Figure = None
     count: Figure = None
     schedule: str = ""
@@ -181,7 +183,8 @@ class Step(NamedTuple):
         forward: (S, ...) one micro-batch through all chunks of a stage: kernels.
         backward: (S, ...) the same, backward, nothing recomputed.
         recomputed: (S, ...) of forward passes that run again, their collectives included.
-        exchange: (S, ...) collectives inside the stage that nothing hides, of one micro-batch.
+        exchange: (S, ...) collectives inside the stage, and copies to the memory of the server and
+            back, that nothing hides, of one micro-batch.
         forward_exchange: (S, ...) those of them in the forward pass.
         sends: (S, ...) for which the stage waits, of one micro-batch.
         gathers: (S, ...) in which it waits for parameters that ZeRO 3 gathers, of one micro-batch.

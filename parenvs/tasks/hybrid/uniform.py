@@ -37,6 +37,7 @@ class Uniform:
         blocking: whether devices wait for their sends.
         gradient_bytes: bytes of a gradient.
         gradient_overlap: whether gradients are summed during the last backward pass.
+        offload: whether activations wait for the backward pass in the memory of the server.
         schedule: one that splits backward passes; empty: 1F1B, interleaved with several chunks.
     """
 
@@ -57,6 +58,7 @@ class Uniform:
     shard: Any = 0
     schedule: Any = ""
     expert_tp: Any = 0
+    offload: Any = False
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -187,6 +189,7 @@ def uniform_stages(
         schedule=schedule,
         pieces=of_chunks,
         expert_tp=plans.expert_tp if np.any(plans.expert_tp) else 0,
+        offload=plans.offload if np.any(plans.offload) else False,
     )
 
 

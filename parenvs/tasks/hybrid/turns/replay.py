@@ -56,6 +56,7 @@ def replayed(setting: Setting, plan: HybridPlan) -> Replay | None:
         or plan.expert > 1
         or plan.expert_tp
         or plan.shard
+        or plan.offload
         or plan.schedule in SPLIT
     ):
         return None

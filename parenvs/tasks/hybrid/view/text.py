@@ -84,6 +84,7 @@ def title(report: HybridReport | Hybrid) -> str:
         told = ("cp", plan.context), ("ep", plan.expert), ("chunks", plan.chunks)
         for name, value in (*told, ("shard", plan.shard)):
             degrees += [f"{name} {value}"] if value > 1 else []
+        degrees += ["offload"] if plan.offload else []
         parts.append(" x ".join(degrees))
         batches = plural(report.micro_batches, "micro-batch", "es")
         parts.append(f"{batches} of {plan.micro_batch}")
