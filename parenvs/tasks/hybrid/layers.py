@@ -244,6 +244,8 @@ class TransformerBlock(Layer):
             forward, backward = forward + permuted, backward + permuted
         attention, attention_backward, again = self._attention(machine, split)
         exchange = self._exchange(machine, split, weight_gradients, attention, beside)
+        if machine.stack.selective == SELECTIVE[1]:  # all but attention and every second product
+            again = again + forward - beside[0] / 2
         return LayerSeconds(
             forward + attention, backward + attention_backward, *exchange, again, last
         )

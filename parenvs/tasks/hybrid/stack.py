@@ -32,7 +32,8 @@ It is 0.436 / 0.60 of nemo-2024; 0.65 to 0.85 are plausible. Power, casts and ba
 from twice the speed.
 """
 SELECTIVE = ("attention", "operations")
-"""What selective recomputation makes anew: the attention core, or every second product too."""
+"""What selective recomputation makes anew: the attention core, or all that is neither attention
+nor every second product (PyTorch's selective checkpoints by operation)."""
 RECIPES = {"fp8-row": 0.80, "fp8-block": 0.85, "mxfp8": 0.94, "nvfp4": 1.3}
 """FLOP/s that products reach in recipes of their own, over those of FP8 with a scale a tensor.
 
@@ -105,8 +106,8 @@ class Stack:
         accumulate_bytes: bytes that adding a micro-batch's gradients moves, per parameter on the
             device; 0 where the products of weight gradients add by themselves.
         logit_bytes: bytes that a logit takes beside its 2 or 4 and its 4 in fp32, as gradients.
-        selective: what selective recomputation leaves out of memory, one of ``SELECTIVE``; time is
-            counted for the attention core alone.
+        selective: what selective recomputation leaves out of memory and runs again, one of
+            ``SELECTIVE``.
         gradient_least: bytes of a gradient in memory, at least: FSDP adds up in fp32.
         offloads: whether it moves activations to the memory of the server and back.
         host_share: share of the link to it that these copies reach.
@@ -416,7 +417,7 @@ def _titan(name: str, overlap: float, of: str) -> Stack:
     """Compiled PyTorch; ``overlap`` is the share of tensor-parallel collectives that is hidden."""
     return Stack(
         name,
-        (("a100", 0.72), ("h100-96gb fp8", 0.41), ("other fp8", 0.41), ("other", 0.60)),
+        (("a100", 0.78), ("h100-96gb fp8", 0.45), ("other fp8", 0.45), ("other", 0.60)),
         date="2025-01",
         memory_share=0.5,
         attention_share=(("a100", 0.5), ("other", 0.32)),
