@@ -31,8 +31,8 @@ from benchmarks.framework import (
     percent,
     progress,
 )
+from parenvs.agents.compiled import COMPILED
 from parenvs.agents.sharding import solve_iopddl
-from parenvs.agents.sharding.compiled import COMPILED
 from parenvs.tasks.sharding.files import load_iopddl
 from parenvs.tasks.sharding.known import known
 

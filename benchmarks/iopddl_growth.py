@@ -36,8 +36,8 @@ from benchmarks.framework import (
     spent,
 )
 from parenvs import Cluster
+from parenvs.agents.compiled import COMPILED
 from parenvs.agents.sharding import solve_iopddl
-from parenvs.agents.sharding.compiled import COMPILED
 from parenvs.datasets.sharding.drawing import drawn
 from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.partition.load import load_partitioning

@@ -32,6 +32,7 @@ Seconds of single stages and transfers are those of ``parenvs.tasks.pipeline.for
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -49,6 +50,10 @@ _PLACES = 8192  # most pairs of a block and a device by default: fewer blocks on
 _ELEMENTS = 65_536  # of one matrix
 
 
+class OutOfTimeError(Exception):
+    """The time limit passed before the proof was complete."""
+
+
 def capacity(stages: int, micro_batches: int) -> np.ndarray:
     """The sums over j < s of ``(1 - 1/M)^j`` for s from 0 to ``stages``, (S+1,): fact 2."""
     decay = (1.0 - 1.0 / micro_batches) ** np.arange(stages)
@@ -60,9 +65,22 @@ def least_length(pipeline: Pipeline) -> float:
 
     This is fact 2 over all stages; the more stages, the greater it is.
     """
-    m, stages = pipeline.micro_batches, pipeline.stages
-    most_work = pipeline.cluster.devices - stages + capacity(stages, m)[-1]
-    return float(m * pipeline.seconds_sum[-1] / most_work)
+    return float(least_lengths(pipeline, pipeline.cluster.devices)[pipeline.stages - 1])
+
+
+def least_lengths(pipeline: Pipeline, devices: int) -> np.ndarray:
+    """``least_length`` of 1, 2, ... stages on so many devices, (devices,)."""
+    m, stages = pipeline.micro_batches, np.arange(1, devices + 1)
+    most_work = devices - stages + capacity(devices, m)[1:]
+    return np.asarray(m * pipeline.seconds_sum[-1] / most_work)
+
+
+def least_shares(pipeline: Pipeline) -> tuple[float, float]:
+    """The least shares of any pivot's seconds that are forward, and that are backward."""
+    seconds = pipeline.profile.seconds
+    works = seconds > 0
+    forward_share = pipeline.profile.forward[works] / seconds[works]
+    return float(forward_share.min()), float((1 - forward_share).min())
 
 
 class PrefixBounds(NamedTuple):
@@ -104,6 +122,7 @@ class Prefixes:
         budget: float,
         blocks: int | None = None,
         devices: np.ndarray | None = None,
+        deadline: float = np.inf,
     ) -> None:
         """Compute the tables of 1 to ``stages`` - 1 stages.
 
@@ -114,8 +133,12 @@ class Prefixes:
             budget: seconds.
             blocks: number of blocks.
             devices: where plans may cut the devices, both ends included (default: anywhere).
+            deadline: give up at this ``time.perf_counter()``.
+
+        Raises:
+            OutOfTimeError: the deadline passed.
         """
-        self.pipeline, self.budget = pipeline, budget
+        self.pipeline, self.budget, self._deadline = pipeline, budget, deadline
         most_blocks = max(_PLACES // pipeline.cluster.devices, 1)
         block_count = min(_BLOCKS, most_blocks) if blocks is None else blocks
         edges = np.linspace(0, len(pivots), block_count, endpoint=False)
@@ -181,6 +204,8 @@ class Prefixes:
         fastest = max(cluster.intra_bw, cluster.inter_bw)
         best = np.full((3, len(e)), np.inf)
         for end_device in np.unique(e):
+            if time.perf_counter() > self._deadline:
+                raise OutOfTimeError
             n = int(np.searchsorted(device, end_device))
             if not n:
                 continue
@@ -285,11 +310,7 @@ class Bounds:
         """Prepare what does not depend on the state."""
         self.pipeline, self.stages = pipeline, stages
         self.prefixes: Prefixes | None = None
-        seconds = pipeline.profile.seconds
-        works = seconds > 0
-        forward_share = pipeline.profile.forward[works] / seconds[works]
-        self._forward_share = float(forward_share.min())
-        self._backward_share = float((1 - forward_share).min())
+        self._forward_share, self._backward_share = least_shares(pipeline)
         # Entry p: fewest bytes that cross a cut strictly inside the first p pivots.
         fewest = np.minimum.accumulate(np.append(np.inf, pipeline.cut_before[1:-1]))
         self._least_cut = np.append(0.0, np.where(np.isfinite(fewest), fewest, 0.0))

@@ -1,9 +1,9 @@
 """Proven optima of the closed-form pipeline length, over a pruned space or over all plans.
 
 Both planners run the label search of ``parenvs.agents.pipeline.label_search``. ``exact_full`` first
-finds an incumbent by searches over ever finer chains, each followed by a local search. For a
-problem without a plan that fits the memory, both raise an ``InfeasibleError`` that says how many
-bytes the best plan lacks.
+finds an incumbent by a corridor search (``parenvs.agents.pipeline.corridor``). For a problem
+without a plan that fits the memory, both raise an ``InfeasibleError`` that says how many bytes the
+best plan lacks.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from dataclasses import replace
 
 import numpy as np
 
+from parenvs.agents.pipeline import corridor
+from parenvs.agents.pipeline.bounds import SLACK, least_length
 from parenvs.agents.pipeline.label_search import LabelSearch, Targets
 from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned, plan_within
-from parenvs.agents.pipeline.local_search import improve, usable
+from parenvs.agents.pipeline.local_search import usable
 from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.cuts import Cuts, CutSpace
-from parenvs.tasks.pipeline.points import coarse_pivots, distinct_pivots
+from parenvs.tasks.pipeline.points import UNITS, distinct_pivots
 from parenvs.tasks.pipeline.problem import Pipeline, check_split, check_stages
 
-_COARSE = (24, 96, 320)  # points of the ever finer chains that give the incumbent
-_COARSE_SECONDS = (2.0, 5.0, 10.0)  # time limits of the searches over them
+FEW = 24
+"""Most pivots of chains on which a search over all of them needs no good plan to start from."""
+_SHARE = 0.5  # of the time limit: when the corridor search ends
 _MANY = 200  # fewest pivots for which the bounds of ``Prefixes`` repay their cost
 
 
@@ -80,29 +83,76 @@ def exact_full(
     if stages == 1:
         return one_stage(pipeline)
     pivots = distinct_pivots(pipeline)
-    best = usable(pipeline, stages, incumbent)
-    evaluations = 0
-    for points, seconds in zip(_COARSE, _COARSE_SECONDS, strict=True):
-        if points >= len(pivots):
-            break
-        coarse = coarse_pivots(pipeline, pivots, points)
-        coarse_deadline = min(deadline, time.perf_counter() + seconds)
-        search = search_pivots(pipeline, coarse, _length(pipeline, best), coarse_deadline)
-        evaluations += search.evaluations
-        best = search.best if search.best is not None else best
-        if best is not None:
-            best = improve(pipeline, best, deadline=deadline)
-    if best is None:
-        best = plan_within(pipeline, stages, pipeline.memory_limit)
-        if best is None:
-            raise infeasible(pipeline, least_excess(pipeline).excess_bytes)
-        best = improve(pipeline, best, deadline=deadline)
+    best, evaluations = usable(pipeline, stages, incumbent), 0
+    if is_large(pipeline, pivots):
+        end = np.inf if time_limit is None else begin + _SHARE * time_limit
+        best = near_best(pipeline, best, deadline=end)
+    elif best is None:
+        best = within_memory(pipeline)
     search = search_pivots(pipeline, pivots, _length(pipeline, best), deadline)
     best = search.best if search.best is not None else best
     evaluations += search.evaluations
     proven = search.bound >= search.upper
-    bound = None if proven else max(search.bound, pipeline.bubble_free)
+    bound = None if proven else max(search.bound, least_length(pipeline) * (1 - SLACK))
     return answer_of(pipeline, best, "exact-full", evaluations, begin, bound)
+
+
+def is_large(pipeline: Pipeline, pivots: np.ndarray) -> bool:
+    """Whether a search over all pivots and devices is slow without a good plan to start from."""
+    return len(pivots) > FEW or pipeline.cluster.devices > UNITS
+
+
+def by_corridor(pipeline: Pipeline, time_limit: float | None = None, seed: int = 0) -> Answer:
+    """The shortest plan that a corridor search finds; its bound is that of the work alone.
+
+    Args:
+        pipeline: the problem.
+        time_limit: seconds that the search takes (default: until restarts gain nothing); the time
+            it takes to find a first plan that fits is not limited.
+        seed: of the restarts.
+
+    Raises:
+        InfeasibleError: see ``exact_full``.
+    """
+    begin = time.perf_counter()
+    check_stages(pipeline, fewest=2)
+    check_split(pipeline)
+    patience = corridor.PATIENCE if time_limit is None else np.inf
+    end = np.inf if time_limit is None else begin + time_limit
+    best = near_best(pipeline, None, seed, end, patience)
+    bound = least_length(pipeline) * (1 - SLACK)
+    return answer_of(pipeline, best, "corridor", 0, begin, bound)
+
+
+def near_best(
+    pipeline: Pipeline,
+    start: Cuts | None,
+    seed: int = 0,
+    deadline: float = np.inf,
+    patience: float = corridor.PATIENCE,
+) -> Cuts:
+    """``corridor.search``, also where the memory leaves few plans; see there.
+
+    Raises:
+        InfeasibleError: no plan fits the memory; says how many bytes the best one lacks.
+    """
+    best = corridor.search(pipeline, start, None, seed, deadline, patience)
+    if best is None:
+        best = within_memory(pipeline)
+        best = corridor.Corridor(pipeline).descend(best, deadline=deadline)
+    return best
+
+
+def within_memory(pipeline: Pipeline) -> Cuts:
+    """A plan that fits the memory.
+
+    Raises:
+        InfeasibleError: there is none; says how many bytes the best one lacks.
+    """
+    plan = plan_within(pipeline, pipeline.stages, pipeline.memory_limit)
+    if plan is None:
+        raise infeasible(pipeline, least_excess(pipeline).excess_bytes)
+    return plan
 
 
 def one_stage(pipeline: Pipeline) -> Answer:

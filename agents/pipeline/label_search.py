@@ -29,7 +29,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from parenvs.agents.pipeline.bounds import SLACK, Bounds, Columns, Prefixes
+from parenvs.agents.pipeline.bounds import SLACK, Bounds, Columns, OutOfTimeError, Prefixes
 from parenvs.agents.pipeline.labels import Front, Labels, LayerPart, join
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.legality import can_split
@@ -39,10 +39,6 @@ _BLOCK = 32_768  # elements of a matrix; a handful of such matrices fits the pro
 
 Targets = Callable[[int, int], np.ndarray]
 """``targets(k, e)``: the pivots, ascending, where the last k stages may start on device e."""
-
-
-class OutOfTimeError(Exception):
-    """The time limit passed before the proof was complete."""
 
 
 class LabelSearch:
@@ -81,9 +77,7 @@ class LabelSearch:
         self.bound, self.evaluations = 0.0, 0
         self._layers: list[Labels] = []
         self._bounds = Bounds(pipeline, stages)
-        if pivots is not None and stages > 2 and np.isfinite(upper):
-            budget = upper * (1.0 - SLACK)
-            self._bounds.prefixes = Prefixes(pipeline, stages, pivots, budget)
+        self._pivots = pivots
         self._seconds, self._backward = pipeline.seconds_sum, pipeline.backward_sum
         self._variables = pipeline.variable_sum
         self._largest_cut = float(pipeline.cut_before.max())
@@ -108,6 +102,11 @@ class LabelSearch:
         root.slices[devices, False] = slice(0, 1)
         self._layers = [root]
         try:
+            if self._pivots is not None and self.stages > 2 and np.isfinite(self.upper):
+                self._bounds.prefixes = Prefixes(
+                    self.pipeline, self.stages, self._pivots, self.upper * (1.0 - SLACK),
+                    deadline=self.deadline,
+                )  # fmt: skip
             for k in range(1, self.stages):
                 self._layers.append(self._extend(k, self._layers[-1]))
                 # By fact 5.
@@ -124,6 +123,8 @@ class LabelSearch:
         parts: list[LayerPart] = []
         bound = np.inf
         for e in range(self.stages - k, devices - k + 1):
+            if time.perf_counter() > self.deadline:
+                raise OutOfTimeError
             pivots = self.targets(k, e)
             if not pivots.size or (self._can_share and not self._can_share[k][e]):
                 continue

@@ -122,13 +122,19 @@ def plan_within(pipeline: Pipeline, stages: int, limit: float) -> Cuts | None:
         first_end = np.searchsorted(variables, variables[p], side="right")  # with a variable
         fewest, end_of = np.full(len(p), devices + 1), np.zeros(n + 1, dtype=np.int64)
         devices_behind = RangeTable(needed_devices)
+        furthest = _reach(pipeline, p, devices - stages + 1, k, limit)
+        rows = np.flatnonzero(first_end <= furthest)  # for which more devices may be of use
         for group in range(1, devices - stages + 2):
-            reach = _reach(pipeline, p, group, k, limit)
-            rows = np.flatnonzero(first_end <= reach)
-            end = devices_behind.place(first_end[rows], reach[rows] + 1)
+            if not rows.size:
+                break
+            reach = _reach(pipeline, p[rows], group, k, limit)
+            legal = first_end[rows] <= reach
+            row, last = rows[legal], reach[legal]
+            end = devices_behind.place(first_end[row], last + 1)
             total = needed_devices[end] + group
-            fewer = total < fewest[rows]
-            fewest[rows[fewer]], end_of[p[rows[fewer]]] = total[fewer], end[fewer]
+            fewer = total < fewest[row]
+            fewest[row[fewer]], end_of[p[row[fewer]]] = total[fewer], end[fewer]
+            rows = rows[(reach < furthest[rows]) & (group + 1 < fewest[rows])]
         needed_devices = np.full(n + 1, devices + 1)
         needed_devices[p] = fewest
         ends.append(end_of)

@@ -13,7 +13,7 @@ import numpy as np
 from parenvs.agents.learning.pretrained.planner import pretrained
 from parenvs.agents.names import REFINED, TRAINED
 from parenvs.agents.pipeline.beam import beam
-from parenvs.agents.pipeline.exact import exact_full, exact_pruned
+from parenvs.agents.pipeline.exact import by_corridor, exact_full, exact_pruned
 from parenvs.agents.pipeline.heuristics import even_cut, random_search
 from parenvs.agents.pipeline.local_search import cuts_of, whole
 from parenvs.agents.pipeline.pipedream import pipedream
@@ -22,7 +22,7 @@ from parenvs.agents.pipeline.shapes import Choice, exact_shape
 from parenvs.cluster import Cluster
 from parenvs.core.answer import Answer
 from parenvs.core.request import SECONDS, Request
-from parenvs.errors import InfeasibleError, TimeLimitError
+from parenvs.errors import TimeLimitError
 from parenvs.tasks.pipeline.cuts import RADIUS, CutSpace, check_candidates
 from parenvs.tasks.pipeline.points import PointSpace
 from parenvs.tasks.pipeline.problem import Pipeline
@@ -145,23 +145,9 @@ def best_of_game(game: Any, row: int) -> Answer:
 
 
 def _exact_pipeline(request: PipelineRequest) -> Answer:
-    """Search all pivots; after the time limit, search the points and return the better answer.
-
-    The bound is that of the search over all pivots.
-    """
+    """Search all pivots within a time limit."""
     limit = SECONDS if request.time_limit is None else request.time_limit
-    full_answer = exact_full(request.problem, time_limit=limit)
-    if full_answer.proven:
-        return full_answer
-    try:
-        points_answer = exact_points(request.points, full_answer, limit)
-    except InfeasibleError:  # the problem has more stages than a ``PointSpace`` can have
-        return full_answer
-    points_answer = _whole_answer(points_answer)
-    if request.problem.excess_bytes(*cuts_of(points_answer.plan)) > 0:
-        return full_answer
-    shorter = min(full_answer, points_answer, key=lambda answer: answer.cost)
-    return replace(shorter, proven=False, bound=full_answer.bound, among="")
+    return exact_full(request.problem, time_limit=limit)
 
 
 def _random_pipeline(request: PipelineRequest) -> Answer:
@@ -192,6 +178,7 @@ PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
     "exact-full": lambda r: exact_full(r.problem, time_limit=r.time_limit),
     "exact-points": lambda r: exact_points(r.points, time_limit=r.time_limit),
     "exact-pruned": lambda r: exact_pruned(r.space),
+    "corridor": lambda r: by_corridor(r.problem, r.time_limit, r.seed),
     "even": lambda r: even_cut(r.problem),
     "pipedream": lambda r: pipedream(r.problem),
     "beam": lambda r: beam(r.points),
@@ -204,6 +191,6 @@ PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
 
 ``exact-full`` searches all pivots and device cuts, ``exact-points`` 128 points and 64 units,
 ``exact-pruned`` the candidates of ``PipelineCut-v0``. ``exact`` is ``exact-full`` within a time
-limit, then ``exact-points``.
+limit. ``corridor`` proves nothing.
 """
 PipelineRequest.planners = PIPELINE_PLANNERS

@@ -21,8 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.pipeline.bounds import SLACK, Bounds, Columns, Prefixes
-from parenvs.agents.pipeline.label_search import OutOfTimeError
+from parenvs.agents.pipeline.bounds import SLACK, Bounds, Columns, OutOfTimeError, Prefixes
 from parenvs.agents.pipeline.labels import not_beaten, pareto
 from parenvs.cluster import same_server
 from parenvs.tasks.pipeline import formulas

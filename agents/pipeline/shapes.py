@@ -7,9 +7,9 @@ best at its largest. ``exact_shape`` searches many shapes for the one plan that 
 1. A shape of one stage has one plan; its length is a formula.
 2. A shape whose least length by its work alone (``bounds.least_length``) reaches the best plan so
    far is out. That bound grows with the stages, so most shapes are never looked at.
-3. The others are searched over few pivots first, the most promising one first; then the best one,
-   and its neighbours with a stage more or less, over a ``PointSpace``. So the best plan is soon so
-   short that the searches over all pivots, each for shorter plans only, end quickly.
+3. Of the others, some are searched by a few sweeps of corridors first, the most promising one
+   first; then the best one, and others about it in stages, by more sweeps. So the best plan is soon
+   so short that the searches over all pivots, each for shorter plans only, end quickly.
 4. Searches over all pivots take turns of growing length, so that no single one uses up the time.
 """
 
@@ -17,28 +17,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from parenvs.agents.pipeline.bounds import SLACK, least_length
-from parenvs.agents.pipeline.exact import answer_of, infeasible, one_stage, search_pivots
+from parenvs.agents.pipeline import corridor
+from parenvs.agents.pipeline.bounds import SLACK, least_lengths
+from parenvs.agents.pipeline.exact import (
+    answer_of,
+    infeasible,
+    is_large,
+    one_stage,
+    search_pivots,
+)
 from parenvs.agents.pipeline.least_memory import least_excess, plan_within
-from parenvs.agents.pipeline.local_search import cuts_of, improve, whole
-from parenvs.agents.pipeline.points import exact_points
+from parenvs.agents.pipeline.local_search import cuts_of
 from parenvs.cluster import Cluster
 from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.cuts import Cuts
-from parenvs.tasks.pipeline.points import PointSpace, coarse_pivots, distinct_pivots
+from parenvs.tasks.pipeline.legality import stage_counts
+from parenvs.tasks.pipeline.points import distinct_pivots
 from parenvs.tasks.pipeline.problem import Pipeline, check_split, check_stages
 from parenvs.view.words import plural
 
-_FEW = 24  # pivots of the first searches
-_COARSE_SECONDS = 1.0  # of each search over few pivots
-_POINT_SECONDS = 3.0  # of each search over points
-_FEW_SHARE, _CLIMB_SHARE = 0.2, 0.4  # of the time limit: when both kinds of them end
+PARTS = 128
+"""Parts of a cluster among which ``exact_shape`` chooses, at most."""
+_LADDER = frozenset(x for k in range(1, 14) for x in (2**k, 3 * 2 ** (k - 1)))
+"""Numbers of stages that are tried first."""
+_FEWER = 0.75
+"""Devices of the next part of the cluster that is tried first, relative to the last one."""
+_QUICK, _THOROUGH = 16, 120  # sweeps of a corridor search: of all shapes, of those near the best
+_FEW_SHARE, _CLIMB_SHARE = 0.2, 0.5  # of the time limit: when both kinds of them end
 _SURVEY_SECONDS = 0.2  # for the devices that are not the best, each number of them
 _TURNS = (0.5, 2.0, 8.0, np.inf)  # seconds of the turns of the searches over all pivots
 
@@ -48,7 +60,9 @@ class Trial:
     """What is known of a shape.
 
     Attributes:
-        pipeline: the shape: stages and cluster.
+        problem: the problem, of any shape.
+        stages: of the shape.
+        cluster: of the shape.
         bound: seconds; every plan of the shape that is shorter than the best known plan of all
             shapes takes at least this long.
         settled: whether no plan of the shape is shorter than the best known one.
@@ -56,7 +70,9 @@ class Trial:
         length: its seconds, infinite without a plan.
     """
 
-    pipeline: Pipeline
+    problem: Pipeline
+    stages: int
+    cluster: Cluster
     bound: float
     settled: bool = False
     plan: Cuts | None = None
@@ -65,7 +81,12 @@ class Trial:
     @property
     def devices(self) -> int:
         """Devices of the shape."""
-        return self.pipeline.cluster.devices
+        return self.cluster.devices
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """The problem of the shape."""
+        return self.problem.with_stages(self.stages, self.cluster)
 
 
 @dataclass(frozen=True)
@@ -136,7 +157,8 @@ def exact_shape(
 
     Args:
         pipeline: the problem; its own stages do not count.
-        clusters: parts of the problem's cluster (default: ``Cluster.parts``).
+        clusters: parts of the problem's cluster (default: ``Cluster.parts``); of more than
+            ``PARTS``, so many, evenly spread, count.
         fewest: least number of stages.
         time_limit: seconds after which the best plan found is returned without proof, with a valid
             ``bound``; the time it takes to find a first plan that fits is not limited.
@@ -147,6 +169,8 @@ def exact_shape(
     """
     begin = time.perf_counter()
     parts = pipeline.cluster.parts() if clusters is None else clusters
+    if len(parts) > PARTS:
+        parts = [parts[i] for i in np.linspace(0, len(parts) - 1, PARTS).astype(np.int64)]
     check_stages(pipeline.with_stages(fewest, parts[0]))
     run = _Run(pipeline, parts, fewest, begin, np.inf if time_limit is None else time_limit)
     run.search_few()
@@ -179,7 +203,7 @@ class _Run:
         self._pivots = distinct_pivots(pipeline)
         if fewest == 1:
             for cluster in clusters:
-                self._try_one_stage(pipeline.with_stages(1, cluster))
+                self._try_one_stage(cluster)
         for cluster in clusters:
             self.trials += self._within(cluster)
         self.trials.sort(key=lambda trial: trial.bound)  # stable: fewer stages, more devices first
@@ -195,25 +219,34 @@ class _Run:
         return self.begin + self.time_limit
 
     def search_few(self) -> None:
-        """Search all shapes over few pivots."""
+        """Look for plans of few sweeps; of stages and devices, in steps that grow with them."""
         end = self.begin + _FEW_SHARE * self.time_limit
+        devices: list[int] = []
+        for cluster in self.clusters:
+            if not devices or cluster.devices <= _FEWER * devices[-1]:
+                devices.append(cluster.devices)
         for trial in self._open():
-            self._search_coarse(trial, self.upper, end)
+            if trial.stages in _LADDER and trial.devices in devices:
+                self._search_corridors(trial, _QUICK, end)
 
     def climb(self) -> None:
-        """Search the best shape over points, and its neighbours in stages, until none is better."""
+        """Search the best shape, and others in stages, ever closer, until none is better."""
         end = self.begin + _CLIMB_SHARE * self.time_limit
         done: set[int] = set()
-        centre = None
-        while centre is not self.best:
+        assert self.best is not None
+        step = max(self.best.stages // 4, 1)
+        while step:
             centre = self.best
-            assert centre is not None
             for trial in self._open():
-                step = abs(trial.pipeline.stages - centre.pipeline.stages)
-                near = trial.devices == centre.devices and step <= 1
-                if near and id(trial) not in done and time.perf_counter() < end:
+                away = abs(trial.stages - centre.stages)
+                near = trial.devices == centre.devices and away in (0, step)
+                if near and id(trial) not in done:
                     done.add(id(trial))
-                    self._search_points(trial)
+                    self._search_corridors(trial, _THOROUGH, end)
+            if self.best is centre:
+                step //= 2
+        if self.best.stages > 1:
+            self._search_corridors(self.best, None, end)
 
     def search_fitting(self) -> None:
         """Find a first plan where the memory is so tight that few pivots allow none.
@@ -224,15 +257,15 @@ class _Run:
             InfeasibleError: no plan of any shape fits.
         """
         limit = self.pipeline.memory_limit
-        largest = [t for t in self._open() if t.pipeline.cluster == self.clusters[0]]
+        largest = [t for t in self._open() if t.cluster == self.clusters[0]]
         if not self.pipeline.fractions:  # another number of devices may be divided better
             largest = list(self._open())
         for trial in largest:
-            plan = plan_within(trial.pipeline, trial.pipeline.stages, limit)
+            plan = plan_within(trial.pipeline, trial.stages, limit)
             if plan is not None:
-                self._keep(trial, improve(trial.pipeline, plan, deadline=self.deadline))
+                self._keep(trial, plan)
                 return
-        shapes = [t.pipeline for t in self.trials if t.pipeline.cluster == self.clusters[0]]
+        shapes = [t.pipeline for t in self.trials if t.cluster == self.clusters[0]]
         shapes = shapes or [t.pipeline for t in self.trials]
         if not shapes:
             check_split(self.pipeline.with_stages(self.fewest, self.clusters[0]))
@@ -261,20 +294,23 @@ class _Run:
 
     def survey(self) -> None:
         """Look for good plans on the devices that are not the best, to tell how good they are."""
+        of_devices = self._of_devices()
         for cluster in self.clusters:
             end = min(self.deadline, time.perf_counter() + _SURVEY_SECONDS)
-            known = {t.pipeline.stages: t for t in self.trials if t.pipeline.cluster == cluster}
+            if cluster == self._best_cluster:
+                continue
+            known = {trial.stages: trial for trial in of_devices[cluster.devices]}
             upper = min((trial.length for trial in known.values()), default=np.inf)
-            for stages in self._stages(cluster):
-                shape = self.pipeline.with_stages(stages, cluster)
-                lower = least_length(shape) * (1 - SLACK)
-                if cluster == self._best_cluster or lower >= upper or time.perf_counter() > end:
+            for trial in self._shapes(cluster):
+                if trial.bound >= upper or time.perf_counter() > end:
                     break
-                if stages not in known:
-                    known[stages] = Trial(shape, lower, settled=True)
-                    self.trials.append(known[stages])
-                self._search_coarse(known[stages], upper, end)
-                upper = min(upper, known[stages].length)
+                if trial.stages not in _LADDER:
+                    continue
+                if trial.stages not in known:
+                    known[trial.stages] = replace(trial, settled=True)
+                    self.trials.append(known[trial.stages])
+                self._search_corridors(known[trial.stages], _QUICK, end)
+                upper = min(upper, known[trial.stages].length)
 
     def choice(self) -> Choice:
         """The best plan, and what is known of each number of devices."""
@@ -284,24 +320,31 @@ class _Run:
         answer = answer_of(
             self.best.pipeline, self.best.plan, "exact", self.evaluations, self.begin, bound
         )
-        tried = tuple(self._tried(cluster.devices) for cluster in self.clusters)
+        trials = self._of_devices()
+        tried = tuple(self._tried(x.devices, trials[x.devices]) for x in self.clusters)
         return Choice(answer, tried, self.fewest, self.pipeline.cluster.devices)
 
-    def _tried(self, devices: int) -> Tried:
+    def _of_devices(self) -> dict[int, list[Trial]]:
+        """The trials of each number of devices."""
+        trials: dict[int, list[Trial]] = {cluster.devices: [] for cluster in self.clusters}
+        for trial in self.trials:
+            trials[trial.devices].append(trial)
+        return trials
+
+    def _tried(self, devices: int, trials: list[Trial]) -> Tried:
         """The shapes of one number of devices, in a line."""
-        trials = [trial for trial in self.trials if trial.devices == devices]
         shortest = min(trials, key=lambda trial: trial.length, default=None)
         bound = min((min(trial.bound, trial.length) for trial in trials), default=np.inf)
         if shortest is None or shortest.plan is None:
             return Tried(devices, None, np.inf, bound)
-        return Tried(devices, shortest.pipeline.stages, shortest.length, bound)
+        return Tried(devices, shortest.stages, shortest.length, bound)
 
-    def _try_one_stage(self, shape: Pipeline) -> None:
+    def _try_one_stage(self, cluster: Cluster) -> None:
         """Take the only plan of a shape of one stage, if it fits."""
-        trial = Trial(shape, np.inf, settled=True)
+        trial = Trial(self.pipeline, 1, cluster, np.inf, settled=True)
         self.trials.append(trial)
         try:
-            answer = one_stage(shape)
+            answer = one_stage(trial.pipeline)
         except InfeasibleError:
             return
         self.evaluations += 1
@@ -309,23 +352,27 @@ class _Run:
 
     def _within(self, cluster: Cluster) -> Iterator[Trial]:
         """The shapes of two stages and more on a cluster; the first that is out is the last."""
-        for stages in self._stages(cluster):
-            shape = self.pipeline.with_stages(stages, cluster)
-            trial = Trial(shape, least_length(shape) * (1 - SLACK))
+        for trial in self._shapes(cluster):
             yield trial
             if self._is_out(trial):
                 return
 
-    def _stages(self, cluster: Cluster) -> list[int]:
-        """The numbers of stages that a plan with cuts on a cluster can have."""
-        max_stages = min(cluster.devices, int(self.pipeline.variable_sum[-1]))
-        counts = range(max(self.fewest, 2), max_stages + 1)
-        return [n for n in counts if self.pipeline.with_stages(n, cluster).can_split(n)]
+    def _shapes(self, cluster: Cluster) -> Iterator[Trial]:
+        """The shapes of plans with cuts on a cluster, fewest stages first."""
+        shape = self.pipeline.with_stages(1, cluster)
+        counts: Sequence[int] = range(1, min(cluster.devices, int(shape.variable_sum[-1])) + 1)
+        if not shape.fractions:
+            sizes = np.flatnonzero(shape.is_group).tolist()
+            counts = stage_counts(cluster.devices, counts[-1], sizes)
+        bounds = least_lengths(shape, cluster.devices) * (1 - SLACK)
+        for stages in counts:
+            if stages >= max(self.fewest, 2):
+                yield Trial(self.pipeline, stages, cluster, float(bounds[stages - 1]))
 
     @property
     def _best_cluster(self) -> Cluster | None:
         """The cluster of the best plan."""
-        return None if self.best is None else self.best.pipeline.cluster
+        return None if self.best is None else self.best.cluster
 
     def _is_out(self, trial: Trial) -> bool:
         """Whether the trial cannot hold a plan shorter than the best."""
@@ -335,28 +382,12 @@ class _Run:
         """The trials that may hold a shorter plan; each is looked at when its turn comes."""
         return (trial for trial in self.trials if not self._is_out(trial))
 
-    def _search_points(self, trial: Trial) -> None:
-        """Look for a short plan of the trial's ``PointSpace``."""
-        try:
-            space = PointSpace.build(trial.pipeline, by_network=True)
-        except InfeasibleError:  # too many stages, or the points allow no plan within the memory
-            return
-        answer = exact_points(space, time_limit=_POINT_SECONDS)
-        self.evaluations += answer.evaluations
-        plan = whole(trial.pipeline, cuts_of(answer.plan))
-        if trial.pipeline.excess_bytes(*plan) <= 0:
-            self._keep(trial, plan)
-
-    def _search_coarse(self, trial: Trial, upper: float, end: float) -> None:
-        """Look for a plan shorter than ``upper`` over few pivots, and improve it."""
-        now = time.perf_counter()
-        if now > end or len(self._pivots) <= _FEW:
-            return
-        pivots = coarse_pivots(trial.pipeline, self._pivots, _FEW)
-        search = search_pivots(trial.pipeline, pivots, upper, min(end, now + _COARSE_SECONDS))
-        self.evaluations += search.evaluations
-        if search.best is not None:
-            self._keep(trial, improve(trial.pipeline, search.best, deadline=end))
+    def _search_corridors(self, trial: Trial, sweeps: int | None, end: float) -> None:
+        """Look for a shorter plan of the trial by a corridor search, if the chain is long."""
+        if time.perf_counter() < end and is_large(trial.pipeline, self._pivots):
+            plan = corridor.search(trial.pipeline, trial.plan, sweeps, deadline=end)
+            if plan is not None:
+                self._keep(trial, plan)
 
     def _keep(self, trial: Trial, plan: Cuts) -> None:
         """Put a plan into its trial, and the trial into ``best`` if it is the shortest."""

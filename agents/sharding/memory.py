@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from parenvs.agents.sharding.compiled import compiled
+from parenvs.agents.compiled import compiled
 from parenvs.agents.sharding.model import Arrays
 
 _LEAST = -(2**62)

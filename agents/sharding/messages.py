@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from parenvs.agents.sharding.compiled import compiled
+from parenvs.agents.compiled import compiled
 from parenvs.agents.sharding.model import Arrays
 
 _PATIENCE, _SHORTER, _MOMENTUM = 20, 0.85, 0.85

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from parenvs.agents.compiled import COMPILED
 from parenvs.agents.sharding.chain import Chain
-from parenvs.agents.sharding.compiled import COMPILED
 from parenvs.agents.sharding.core import Core, core_size, solve_core
 from parenvs.agents.sharding.memory import empty_tree
 from parenvs.agents.sharding.messages import Dual, priced_costs

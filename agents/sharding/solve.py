@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from parenvs.agents.sharding.compiled import COMPILED
+from parenvs.agents.compiled import COMPILED
 from parenvs.agents.sharding.search import Clock, Search, Status, silent
 from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError

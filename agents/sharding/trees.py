@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from parenvs.agents.sharding.compiled import compiled
+from parenvs.agents.compiled import compiled
 from parenvs.agents.sharding.memory import change_node, fits, place_node
 from parenvs.agents.sharding.model import Arrays
 

@@ -69,13 +69,13 @@ def test_exact_pruned__equals_brute_force(seed):
             check(exact_pruned(space), space.pipeline, best)
 
 
-@pytest.mark.parametrize("coarse", [None, (4, 6, 8)])
+@pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize(
     "seed", [0, 80, *slow(*(seed for seed in range(10, CASES, 10) if seed != 80))]
 )
-def test_exact_full__equals_brute_force(seed, coarse, monkeypatch):
-    if coarse:  # incumbents from coarse chains, as on large graphs
-        monkeypatch.setattr(exact, "_COARSE", coarse)
+def test_exact_full__equals_brute_force(seed, large, monkeypatch):
+    if large:  # corridors first
+        monkeypatch.setattr(exact, "FEW", 0)
         monkeypatch.setattr(exact, "_MANY", 0)
         monkeypatch.setattr(prefixes, "_BLOCKS", 4)
     for case in range(seed, seed + 10):

@@ -1,5 +1,6 @@
 """The choice of stages and devices, held against every plan of every shape."""
 
+import time
 from dataclasses import replace
 
 import brute_force as bf
@@ -9,6 +10,7 @@ import toys
 from cases import slow
 
 from parenvs import problem
+from parenvs.agents.pipeline import corridor
 from parenvs.agents.pipeline import shapes as module
 from parenvs.agents.pipeline.bounds import least_length
 from parenvs.agents.pipeline.shapes import exact_shape
@@ -68,6 +70,17 @@ def test_exact_shape__of_shipped_models(name, cluster, stages, devices):
     assert (shape.stages, shape.cluster.devices) == (stages, devices)
     assert choice.answer.proven
     assert [tried.devices for tried in choice.tried] == [16, 8, 4, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fractions", [True, False])
+def test_exact_shape__limits_hold_on_many_devices(fractions):
+    pipeline = replace(problem("t5-11b", cluster="128x8:h100", stages=1), fractions=fractions)
+    corridor.prepare()
+    begin = time.perf_counter()
+    answer = exact_shape(pipeline, time_limit=5).answer
+    assert time.perf_counter() - begin < 8
+    assert answer.report.legal and answer.bound < answer.cost < (0.14 if fractions else 0.3)
 
 
 def costly(seconds=1.0, parameter_bytes=100.0):

@@ -13,9 +13,9 @@ from drawn_intra_op import draw, optimum
 from intra_op_files import FOLDER, needs_files
 from rich.console import Console
 
+from parenvs.agents.compiled import COMPILED
 from parenvs.agents.sharding import search, solve_iopddl
 from parenvs.agents.sharding.chain import Chain
-from parenvs.agents.sharding.compiled import COMPILED
 from parenvs.agents.sharding.core import core_size, solve_core
 from parenvs.agents.sharding.memory import add, change_node, empty_tree, most, place_node
 from parenvs.agents.sharding.messages import Dual, priced_costs, profile

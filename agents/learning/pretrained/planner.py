@@ -15,13 +15,14 @@ from importlib import resources
 import numpy as np
 
 from parenvs.agents.learning.pretrained.policy import Draws, PlanPolicy
+from parenvs.agents.pipeline import corridor
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.agents.pipeline.local_search import improve
 from parenvs.agents.pipeline.point_search import PointSearch, SpaceTables
 from parenvs.agents.pipeline.points import exact_points, few_points
 from parenvs.core.answer import Answer
 from parenvs.tasks.pipeline.cuts import Cuts
-from parenvs.tasks.pipeline.points import PointSpace, distinct_pivots
+from parenvs.tasks.pipeline.points import UNITS, PointSpace, distinct_pivots
 
 WEIGHTS = "data/plan-policy.npz"
 DRAWS = 32
@@ -33,6 +34,8 @@ PAIRS = 1_000_000
 """A refinement gives up a search with more pairs of state and label in a layer than this."""
 MOVES = 50_000
 """Plans that a step of the last local search compares at most."""
+SWEEPS = 60
+"""Sweeps of the corridor search that refines plans of more than ``UNITS`` devices."""
 AFFORDABLE = 10.0
 """Default limit of ``gaps`` for each proof, seconds."""
 AT = 5e-6
@@ -84,17 +87,23 @@ def refined(space: PointSpace, drawn: Draws) -> tuple[Cuts, int]:
     """Search for a shorter plan in the neighbourhood of drawn ones.
 
     Between local searches runs an exact one over all units and those points that the drawn plans
-    cut at, that are next to a cut of the shortest plan, or that are spread over the chain.
+    cut at, that are next to a cut of the shortest plan, or that are spread over the chain. On more
+    than ``UNITS`` devices it is a corridor search.
 
     Args:
         space: the problem over points and units.
         drawn: plans of it, the shortest first.
 
     Returns:
-        the plan as cuts and device cuts, (S-1,) int64 each, and the number of labels looked at.
+        the plan as cuts and device cuts, (S-1,) int64 each, and the number of labels or sweeps.
     """
     pipeline = space.pipeline
-    plan = _polished(space, space.plan(drawn.cuts[0], drawn.units[0]))
+    plan = space.plan(drawn.cuts[0], drawn.units[0])
+    if pipeline.cluster.devices > UNITS:
+        near = corridor.search(pipeline, plan, SWEEPS)
+        assert near is not None  # the plan drawn fits, too
+        return near, SWEEPS
+    plan = _polished(space, plan)
     points = np.searchsorted(space.pivots, plan[0])
     near = points[:, None] + np.arange(-NEAR, NEAR + 1)
     searched = np.unique(
@@ -108,10 +117,7 @@ def refined(space: PointSpace, drawn: Draws) -> tuple[Cuts, int]:
         exact = space.plan(*search.best)
         if float(pipeline.length(*exact)) < upper:
             plan = _polished(space, exact)
-    if (
-        len(space.pivots) - 1 < len(pipeline.profile)
-        or len(space.devices) - 1 < pipeline.cluster.devices
-    ):
+    if len(space.pivots) - 1 < len(pipeline.profile):
         plan = improve(pipeline, plan, pivots=distinct_pivots(pipeline), max_points=MOVES)
     return plan, search.evaluations
 

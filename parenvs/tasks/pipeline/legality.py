@@ -96,15 +96,28 @@ def group_sizes(micro_batch: int, devices: int) -> list[int]:
     return [g for g in range(1, min(micro_batch, devices) + 1) if micro_batch % g == 0]
 
 
-def can_split(devices: int, stages: int, sizes: Sequence[int]) -> bool:
-    """Whether all devices can be dealt out to stages in groups of these sizes."""
-    reached = 1  # bit d: d devices are dealt out
-    for _ in range(stages):
+def stage_counts(devices: int, largest: int, sizes: Sequence[int]) -> list[int]:
+    """Numbers of stages, up to ``largest``, to which all devices can be dealt out in such groups.
+
+    Args:
+        devices: all devices.
+        largest: largest number of stages.
+        sizes: sizes that groups may have.
+    """
+    reached, counts = 1, []  # bit d: d devices are dealt out
+    for stages in range(1, largest + 1):
         grown = 0
         for size in sizes:
             grown |= reached << size
         reached = grown & ((2 << devices) - 1)
-    return bool(reached >> devices & 1)
+        if reached >> devices & 1:
+            counts.append(stages)
+    return counts
+
+
+def can_split(devices: int, stages: int, sizes: Sequence[int]) -> bool:
+    """Whether all devices can be dealt out to stages in groups of these sizes."""
+    return stages in stage_counts(devices, stages, sizes)
 
 
 def of_fractions(groups: Sequence[int], micro_batch: int) -> list[str]:

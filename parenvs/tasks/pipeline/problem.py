@@ -153,6 +153,8 @@ class Pipeline(ChainSums):
     def can_split(self, stages: int, devices: int | None = None) -> bool:
         """Return whether stages can share all devices, or ``devices`` of them, by ``is_group``."""
         count = self.cluster.devices if devices is None else devices
+        if self.fractions:
+            return 1 <= stages <= count
         return legality.can_split(count, stages, np.flatnonzero(self.is_group).tolist())
 
     def with_fractions(self) -> Pipeline:

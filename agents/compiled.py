@@ -16,12 +16,16 @@ COMPILED = numba is not None
 F = TypeVar("F", bound=Callable)
 
 
-def compiled(function: F) -> F:
+def compiled(function: F, inner: bool = False) -> F:
     """Compile a function of arrays and numbers, which then runs without the interpreter's lock.
 
     What is compiled is kept on the disk for the next process, where the package's folder, or
     ``NUMBA_CACHE_DIR``, can be written to.
+
+    Args:
+        function: the function.
+        inner: whether only compiled functions call it: it is kept as a part of them.
     """
     if numba is None:
         return function
-    return numba.njit(cache=True, nogil=True)(function)
+    return numba.njit(cache=not inner, nogil=True)(function)

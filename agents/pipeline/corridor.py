@@ -1,0 +1,802 @@
+"""Corridor search: the best of all plans near a plan, then near that one, ever closer.
+
+Around each cut of a plan lie about 100 places: pairs of a pivot and a device. Pivots stand
+``pivot_step`` apart, each the one of its bin before which fewest bytes cross; devices stand
+``device_step`` apart, and both boundaries of servers next to the cut are among them. The labels of
+``parenvs.agents.pipeline.label_search`` over these places give the shortest of all plans that cut
+at places: some 100^(S-1) plans at the price of S 100^2 pairs. The plan itself is among them, so
+that plans get no longer. A *sweep* is one such search; ``Corridor.descend`` repeats it and halves
+the steps, down to 1.
+
+1. Labels of a place are many where core and tail may be traded; at most 12 stay, spread
+   over the front. So a sweep is a heuristic; it is exact where no label was left out.
+2. The seconds of the stages in front of a place are at least those of the fastest way there, a
+   forward pass over the same pairs. Labels with which the plan would be no shorter than the one at
+   hand are dropped, and tails are raised to the backward seconds that hide them in any case
+   (facts 4 and 5 of ``label_search``).
+3. Work is counted in sweeps, and chance comes from a seed alone: the same budget finds the same
+   plan on every machine, whether loops are compiled (extra ``fast``) or not. A deadline only cuts
+   the search off.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from parenvs.agents.compiled import COMPILED, compiled
+from parenvs.agents.pipeline.bounds import SLACK, least_shares
+from parenvs.agents.pipeline.labels import pareto
+from parenvs.agents.pipeline.local_search import whole
+from parenvs.agents.pipeline.points import even_plan
+from parenvs.cluster import same_server, server_of
+from parenvs.errors import InfeasibleError
+from parenvs.tasks.pipeline import formulas
+from parenvs.tasks.pipeline.cuts import Cuts
+from parenvs.tasks.pipeline.points import PointSpace, distinct_pivots
+from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.ranges import RangeTable
+
+GAIN = 1e-3
+"""Relative: a sweep that shortens a plan by more is repeated before the steps are halved."""
+AGAIN = 3
+"""Sweeps of the same steps at most."""
+_FRONT = 512  # labels of a place before they are thinned out; those beyond are left out
+
+
+class Width(NamedTuple):
+    """How wide a corridor is.
+
+    Attributes:
+        places: places around each cut, about.
+        labels: labels of a place that stay.
+        reach: devices to either side of a cut; the fewer, the more pivots.
+    """
+
+    places: int = 100
+    labels: int = 12
+    reach: int = 4
+
+
+NARROW = Width(40, 6)
+"""Corridors in which starts are compared."""
+PLACES, PAIRS = 250, 1_000_000
+"""Places of wide corridors at most, and pairs of places of all stages together, about."""
+ACROSS = 0
+"""The reach of corridors along the chain, for plans whose devices are about right."""
+REACHES = (0, 4, 4, 16)
+"""Reaches from which restarts choose."""
+
+
+class Labels(NamedTuple):
+    """Labels of the suffixes that start at the places of one cut, the transfer in front included.
+
+    Attributes:
+        start: (2, places + 1) int64; the labels of a place are a range, in row 1 those for a stage
+            in front that starts in the server of the place's device, in row 0 those for others.
+        core: (l,) float64 seconds.
+        tail: (l,) float64 seconds.
+        parent: (l,) int64, the label of the next cut that was extended.
+        place: (l,) int64, the place.
+    """
+
+    start: np.ndarray
+    core: np.ndarray
+    tail: np.ndarray
+    parent: np.ndarray
+    place: np.ndarray
+
+
+class Pairs(NamedTuple):
+    """Stages from a place of one cut to a place of the next, sorted by the former.
+
+    Attributes:
+        first: (r,) int64, place where the stage starts.
+        end: (r,) int64, place where it ends.
+        seconds: (r,) float64, forward plus backward seconds.
+    """
+
+    first: np.ndarray
+    end: np.ndarray
+    seconds: np.ndarray
+
+
+class Stages(NamedTuple):
+    """What the stages of ``Pairs`` cost besides.
+
+    Attributes:
+        backward: (r,) float64 seconds.
+        reduce: (r,) float64 seconds of the all-reduce.
+        near: (r,) int64, 1 if the stage lies in one server.
+        row: (r,) int64, the row of ``Labels.start`` of the labels that it extends.
+    """
+
+    backward: np.ndarray
+    reduce: np.ndarray
+    near: np.ndarray
+    row: np.ndarray
+
+
+class Front(NamedTuple):
+    """What is known of the places of one cut from the stages in front.
+
+    Attributes:
+        passed: (places,) least forward plus backward seconds, without the transfer there.
+        forward: (places,) least forward seconds.
+        hidden: (places,) least backward seconds.
+        slow: (places,) seconds of the transfer there between servers, both directions.
+        fast: (places,) seconds inside a server.
+    """
+
+    passed: np.ndarray
+    forward: np.ndarray
+    hidden: np.ndarray
+    slow: np.ndarray
+    fast: np.ndarray
+
+    @property
+    def least_transfer(self) -> np.ndarray:
+        """Seconds that the transfers take at least, (places,)."""
+        return np.minimum(self.slow, self.fast)
+
+
+class Corridor:
+    """Sweeps over the plans of one problem, of two stages or more.
+
+    Attributes:
+        pipeline: the problem.
+        pivots: (m,) int64, where plans may cut, ascending.
+        wide: a wide corridor.
+        sweeps: number of sweeps so far.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        """Prepare sweeps of a problem."""
+        prepare()
+        self.pipeline, self.sweeps = pipeline, 0
+        variables, pivots = pipeline.variable_sum, distinct_pivots(pipeline)
+        inside = (variables[pivots] > 0) & (variables[pivots] < variables[-1])
+        self.pivots = pivots[inside]
+        places = min(int((PAIRS / pipeline.stages) ** 0.5), PLACES)
+        self.wide = Width(places)
+        self._cheapest = RangeTable(pipeline.cut_before[self.pivots])
+        # Of a transfer, half the seconds are forward.
+        self._shares = tuple(min(share, 0.5) for share in least_shares(pipeline))
+
+    def widest(self) -> tuple[int, int]:
+        """Steps from which a descent starts: corridors of neighbouring cuts overlap well."""
+        stages = self.pipeline.stages
+        return (
+            max(len(self.pivots) // (2 * stages), 1),
+            max(self.pipeline.cluster.devices // (2 * stages), 1),
+        )
+
+    def descend(
+        self,
+        plan: Cuts,
+        steps: tuple[int, int] | None = None,
+        width: Width | None = None,
+        last: float = np.inf,
+        deadline: float = np.inf,
+    ) -> Cuts:
+        """Sweep around a plan, with smaller and smaller steps.
+
+        Args:
+            plan: cuts and device cuts, (S-1,) int64 each, which ascend; it need not fit the memory.
+            steps: pivots and devices that places stand apart at first (default: ``widest``).
+            width: how wide the corridors are (default: ``wide``).
+            last: the search ends after so many sweeps of this object, ``sweeps``.
+            deadline: the search ends at this ``time.perf_counter()``.
+
+        Returns:
+            The shortest plan found that fits, or ``plan`` if no sweep found one.
+        """
+        pivot_step, device_step = self.widest() if steps is None else steps
+        upper = self.length(plan)
+        while True:
+            for _ in range(AGAIN):
+                if self.sweeps >= last or time.perf_counter() > deadline:
+                    return plan
+                found = self.sweep(plan, (pivot_step, device_step), width, upper, deadline)
+                if found is None:
+                    break
+                before, upper, plan = upper, self.length(found), found
+                if upper > before * (1 - GAIN):
+                    break
+            if pivot_step == device_step == 1:
+                return plan
+            pivot_step, device_step = max(pivot_step // 2, 1), max(device_step // 2, 1)
+
+    def length(self, plan: Cuts) -> float:
+        """Seconds of a step of a plan; infinite if it does not fit the memory."""
+        fits = float(self.pipeline.excess_bytes(*plan)) <= 0
+        groups = np.diff(np.concatenate([[0], plan[1], [self.pipeline.cluster.devices]]))
+        if not (fits and self.pipeline.is_group[groups].all()):
+            return np.inf
+        return float(self.pipeline.length(*plan))
+
+    def sweep(
+        self,
+        plan: Cuts,
+        steps: tuple[int, int],
+        width: Width | None = None,
+        upper: float = np.inf,
+        deadline: float = np.inf,
+    ) -> Cuts | None:
+        """The shortest plan found at the places around ``plan``.
+
+        Args:
+            plan: cuts and device cuts, (S-1,) int64 each.
+            steps: pivots and devices that places stand apart.
+            width: how wide the corridor is (default: ``wide``).
+            upper: seconds; only shorter plans are looked for.
+            deadline: the sweep is given up at this ``time.perf_counter()``.
+
+        Returns:
+            Cuts and device cuts of a plan that fits the memory and is shorter than ``upper``, or
+            None if none was found.
+        """
+        self.sweeps += 1
+        width = self.wide if width is None else width
+        places = list(self._layers(plan, steps, width))
+        budget = upper * (1.0 - SLACK)
+        stages = self.pipeline.stages
+        fronts = [self._front(places[0], np.zeros(1))]
+        pairs: list[Pairs] = []
+        for s in range(stages):
+            if time.perf_counter() > deadline:
+                return None
+            stage, passed = self._pairs(places[s], places[s + 1], fronts[s], budget)
+            if not stage.first.size:
+                return None
+            pairs.append(stage)
+            fronts.append(self._front(places[s + 1], passed))
+        nothing = np.zeros(1, dtype=np.int64)
+        root = np.array([[0, 1], [0, 1]])
+        layers = [Labels(root, np.zeros(1), np.zeros(1), nothing - 1, nothing)]
+        for s in range(stages - 1, -1, -1):
+            if time.perf_counter() > deadline:
+                return None
+            kept, costs = self._costs(
+                s, places[s], places[s + 1], pairs[s], layers[-1], fronts[s], budget
+            )
+            if s == 0:
+                return self._complete(kept, costs, layers, places, budget)
+            layers.append(_extended(kept, costs, layers[-1], fronts[s], len(places[s][0]),
+                                    self.pipeline.micro_batches, budget, width.labels))  # fmt: skip
+            if not layers[-1].core.size:
+                return None
+        raise AssertionError("unreachable")
+
+    def _layers(self, plan: Cuts, steps: tuple[int, int], width: Width) -> Iterator[Cuts]:
+        """The places of each cut, both ends of the plan included, as pivots and devices."""
+        pivot_step, device_step = steps
+        pipeline, devices = self.pipeline, self.pipeline.cluster.devices
+        server, middle = pipeline.cluster.devices_per_server, len(self.pivots)
+        yield np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+        for cut, device in zip(*plan, strict=True):
+            near = device + device_step * np.arange(-width.reach, width.reach + 1)
+            floor = device // server * server
+            group = np.unique(np.append(near, [floor, floor + server]))
+            group = group[(group >= 1) & (group < devices)]
+            half = max((width.places // len(group) - 1) // 2, 1)
+            centre = int(np.searchsorted(self.pivots, cut))
+            bins = centre - pivot_step // 2 + pivot_step * np.arange(-half, half + 2)
+            edges = np.unique(np.clip(bins, 0, middle))
+            chosen = self.pivots[self._cheapest.place(edges[:-1], edges[1:])]
+            pivot = np.unique(np.append(chosen, cut))
+            yield np.repeat(pivot, len(group)), np.tile(group, len(pivot))
+        yield np.array([len(pipeline.profile)]), np.array([devices])
+
+    def _front(self, places: Cuts, passed: np.ndarray) -> Front:
+        """What is known of places from the least seconds in front."""
+        cluster = self.pipeline.cluster
+        slow, fast = (
+            2 * formulas.transfer_seconds(self.pipeline.cut_before[places[0]], bandwidth)
+            for bandwidth in (cluster.inter_bw, cluster.intra_bw)
+        )
+        reached = np.isfinite(passed)
+        forward, backward = (
+            np.where(reached, share * np.where(reached, passed, 0.0), np.inf)
+            for share in self._shares
+        )
+        return Front(passed, forward, backward, slow, fast)
+
+    def _pairs(
+        self, places: Cuts, behind: Cuts, front: Front, budget: float
+    ) -> tuple[Pairs, np.ndarray]:
+        """The stages that keep the budget, and the least seconds up to the places behind them."""
+        pipeline, m = self.pipeline, self.pipeline.micro_batches
+        (p, e), (q, d) = places, behind
+        group = d - e[:, None]
+        variables = pipeline.variable_sum
+        legal = (group > 0) & (variables[q] > variables[p][:, None])
+        passed = front.passed + front.least_transfer
+        legal &= np.isfinite(passed)[:, None]
+        first, end = np.nonzero(legal)
+        size = group[first, end]
+        work = pipeline.seconds_sum
+        seconds = formulas.compute_seconds(work[q[end]] - work[p[first]], size)
+        before = passed[first] + seconds
+        keep = formulas.through(before, seconds, m) <= budget
+        if not pipeline.fractions:
+            keep &= pipeline.is_group[size]
+        first, end, seconds, before = first[keep], end[keep], seconds[keep], before[keep]
+        ways = np.full((len(p), len(q)), np.inf)
+        ways[first, end] = before
+        return Pairs(first, end, seconds), ways.min(axis=0)
+
+    def _costs(
+        self,
+        stage: int,
+        places: Cuts,
+        behind: Cuts,
+        pairs: Pairs,
+        labels: Labels,
+        front: Front,
+        budget: float,
+    ) -> tuple[Pairs, Stages]:
+        """The stages that fit the memory and may be part of a shorter plan, and their costs."""
+        pipeline, server = self.pipeline, self.pipeline.cluster.devices_per_server
+        left = pipeline.stages - stage
+        (p, e), (q, d) = places, behind
+        first, end, seconds = pairs
+        row = (server_of(e[first], server) == server_of(d[end], server)).astype(np.int64)
+        least = np.full((2, len(q)), np.inf)
+        for side in (0, 1):
+            owner = labels.place[labels.start[side, 0] : labels.start[side, -1]]
+            core = labels.core[labels.start[side, 0] : labels.start[side, -1]]
+            np.minimum.at(least[side], owner, core)
+        core = formulas.prepend_core(least[row, end], seconds, pipeline.micro_batches)
+        passed = front.passed + front.least_transfer
+        keep = np.flatnonzero(passed[first] + core <= budget)
+        first, end, seconds, row = first[keep], end[keep], seconds[keep], row[keep]
+        start, stop, size = p[first], q[end], d[end] - e[first]
+        needed = pipeline.memory_of(start, stop, size, np.full_like(size, left))
+        fits = np.flatnonzero(needed <= pipeline.memory_limit)
+        first, end, seconds, row = first[fits], end[fits], seconds[fits], row[fits]
+        start, stop, size = start[fits], stop[fits], size[fits]
+        work = pipeline.backward_sum
+        backward = formulas.compute_seconds(work[stop] - work[start], size)
+        reduce = pipeline.reduce_seconds(start, stop, e[first], d[end])
+        near = same_server(e[first], d[end], server).astype(np.int64)
+        return Pairs(first, end, seconds), Stages(backward, reduce, near, row)
+
+    def _complete(
+        self,
+        pairs: Pairs,
+        costs: Stages,
+        layers: list[Labels],
+        places: list[Cuts],
+        budget: float,
+    ) -> Cuts | None:
+        """The shortest plan of all labels behind the first stages, if the budget allows it."""
+        pair, label = _joined(pairs, costs, layers[-1])
+        if not pair.size:
+            return None
+        m = self.pipeline.micro_batches
+        core = formulas.prepend_core(layers[-1].core[label], pairs.seconds[pair], m)
+        tail = formulas.prepend_tail(
+            layers[-1].tail[label], costs.backward[pair], costs.reduce[pair]
+        )
+        length = core + np.maximum(tail, 0.0)
+        best = int(length.argmin())
+        if length[best] > budget:
+            return None
+        cuts, device_cuts, at = [], [], int(label[best])
+        for c, layer in enumerate(layers[:0:-1], start=1):
+            place = int(layer.place[at])
+            cuts.append(int(places[c][0][place]))
+            device_cuts.append(int(places[c][1][place]))
+            at = int(layer.parent[at])
+        return np.array(cuts), np.array(device_cuts)
+
+
+@cache
+def prepare() -> None:
+    """Compile the loops, or load them, once a process: that is no part of a search."""
+    if COMPILED:
+        nothing, number = np.zeros(0, dtype=np.int64), np.zeros(0)
+        start = np.zeros((2, 2), dtype=np.int64)
+        pairs, costs = Pairs(nothing, nothing, number), Stages(number, number, nothing, nothing)
+        labels = Labels(start, number, number, nothing, nothing)
+        front = Front(*np.zeros((5, 1)))
+        _extended(pairs, costs, labels, front, 1, 1, np.inf, 1)
+
+
+def _joined(pairs: Pairs, costs: Stages, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
+    """Every stage with every label that it extends: indices of both, sorted by stage."""
+    begin = labels.start[costs.row, pairs.end]
+    count = labels.start[costs.row, pairs.end + 1] - begin
+    pair = np.repeat(np.arange(len(count)), count)
+    offset = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count)
+    return pair, begin[pair] + offset
+
+
+def _extended(
+    pairs: Pairs,
+    costs: Stages,
+    labels: Labels,
+    front: Front,
+    places: int,
+    micro_batches: int,
+    budget: float,
+    most: int,
+) -> Labels:
+    """Put stages, then the transfers in front of them, in front of labels.
+
+    Args:
+        pairs: the stages.
+        costs: their costs.
+        labels: those of the places where the stages end.
+        front: what is known of the places where they start.
+        places: number of these places.
+        micro_batches: M.
+        budget: seconds; labels of longer plans are dropped.
+        most: labels that stay of each place and row.
+    """
+    extend = _extend_in_loops if COMPILED else extend_in_arrays
+    return Labels(*extend(*pairs, *costs, labels.start, labels.core, labels.tail, *front, places,
+                          micro_batches, budget, most))  # fmt: skip
+
+
+def extend_in_arrays(
+    first: np.ndarray,
+    end: np.ndarray,
+    seconds: np.ndarray,
+    backward: np.ndarray,
+    reduce: np.ndarray,
+    near: np.ndarray,
+    row: np.ndarray,
+    start: np.ndarray,
+    label_core: np.ndarray,
+    label_tail: np.ndarray,
+    passed: np.ndarray,
+    forward: np.ndarray,
+    hidden: np.ndarray,
+    slow: np.ndarray,
+    fast: np.ndarray,
+    places: int,
+    micro_batches: int,
+    budget: float,
+    most: int,
+) -> tuple[np.ndarray, ...]:
+    """What ``_extended`` does, in array operations; arguments are the fields of its arguments."""
+    nothing = np.zeros(0, dtype=np.int64)
+    labels = Labels(start, label_core, label_tail, nothing, nothing)
+    pair, parent = _joined(Pairs(first, end, seconds), Stages(backward, reduce, near, row), labels)
+    core = formulas.prepend_core(label_core[parent], seconds[pair], micro_batches)
+    keep = np.flatnonzero(passed[first[pair]] + core <= budget)
+    pair, parent, core = pair[keep], parent[keep], core[keep]
+    tail = formulas.prepend_tail(label_tail[parent], backward[pair], reduce[pair])
+    place = first[pair]
+    keep = np.flatnonzero(forward[place] + core + np.maximum(tail, hidden[place]) <= budget)
+    keep = keep[pareto(2 * place[keep] + near[pair[keep]], core[keep], tail[keep])]
+    place, is_near = place[keep], near[pair[keep]]
+    core, tail, parent = core[keep], tail[keep], parent[keep]
+    columns = []
+    for same in (0, 1):
+        transfer = np.where(is_near & same, fast[place], slow[place])
+        cores = formulas.prepend_core(core, transfer, micro_batches)
+        tails = formulas.prepend_tail(tail, transfer / 2, hidden[place])
+        rows = np.flatnonzero(
+            (passed[place] + cores <= budget) & (forward[place] + cores + tails <= budget)
+        )
+        rows = rows[pareto(place[rows], cores[rows], tails[rows])]
+        rows = rows[_spread(place[rows], places, most)]
+        columns.append((place[rows], cores[rows], tails[rows], parent[rows]))
+    place, core, tail, parent = (np.concatenate(column) for column in zip(*columns, strict=True))
+    count = len(columns[0][0])
+    ends = np.arange(places + 1)
+    starts = [np.searchsorted(columns[0][0], ends), count + np.searchsorted(columns[1][0], ends)]
+    return np.stack(starts), core, tail, parent, place
+
+
+def _spread(state: np.ndarray, states: int, most: int) -> np.ndarray:
+    """Of labels sorted by state and core, at most ``most`` of each state, evenly spread."""
+    count = np.bincount(state, minlength=states)
+    begin = np.cumsum(count) - count
+    kept = np.minimum(count, most)
+    rank = np.arange(kept.sum()) - np.repeat(np.cumsum(kept) - kept, kept)
+    owner = np.repeat(np.arange(states), kept)
+    return begin[owner] + rank * (count[owner] - 1) // np.maximum(kept[owner] - 1, 1)
+
+
+@compiled
+def _put(
+    cores: np.ndarray,
+    tails: np.ndarray,
+    parents: np.ndarray,
+    count: int,
+    core: float,
+    tail: float,
+    parent: int,
+) -> int:
+    """Put a label on a front that is sorted by core, unless it is dominated; returns its size."""
+    low, high = 0, count
+    while low < high:  # the labels before ``low`` have at most this core
+        middle = (low + high) // 2
+        if cores[middle] <= core:
+            low = middle + 1
+        else:
+            high = middle
+    if low and tails[low - 1] <= tail:
+        return count
+    begin = low - 1 if low and cores[low - 1] == core else low  # an equal core, a greater tail
+    stop = low
+    while stop < count and tails[stop] >= tail:
+        stop += 1
+    shift = begin + 1 - stop
+    if shift > 0:
+        if count == len(cores):
+            return count
+        for i in range(count - 1, stop - 1, -1):
+            cores[i + 1], tails[i + 1], parents[i + 1] = cores[i], tails[i], parents[i]
+    elif shift < 0:
+        for i in range(stop, count):
+            cores[i + shift], tails[i + shift], parents[i + shift] = cores[i], tails[i], parents[i]
+    cores[begin], tails[begin], parents[begin] = core, tail, parent
+    return count + shift
+
+
+_prepend_core = compiled(formulas.prepend_core, inner=True)
+_prepend_tail = compiled(formulas.prepend_tail, inner=True)
+
+
+@compiled
+def _extend_in_loops(
+    first, end, seconds, backward, reduce, near, row, start, label_core, label_tail, passed,
+    forward, hidden, slow, fast, places, micro_batches, budget, most,
+):  # fmt: skip
+    """What ``extend_in_arrays`` does, in loops that are compiled."""
+    cores, tails = np.empty((2, _FRONT)), np.empty((2, _FRONT))
+    parents = np.empty((2, _FRONT), dtype=np.int64)
+    sizes = np.zeros(2, dtype=np.int64)
+    merged_core, merged_tail = np.empty(_FRONT), np.empty(_FRONT)
+    merged_parent = np.empty(_FRONT, dtype=np.int64)
+    core_out, tail_out = np.empty((2, places * most)), np.empty((2, places * most))
+    parent_out = np.empty((2, places * most), dtype=np.int64)
+    place_out = np.empty((2, places * most), dtype=np.int64)
+    starts = np.zeros((2, places + 1), dtype=np.int64)
+    pair = 0
+    for place in range(places):
+        sizes[:] = 0
+        while pair < len(first) and first[pair] == place:
+            x, side, q = seconds[pair], near[pair], end[pair]
+            for label in range(start[row[pair], q], start[row[pair], q + 1]):
+                core = _prepend_core(label_core[label], x, micro_batches, max)
+                if passed[place] + core > budget:
+                    continue
+                tail = _prepend_tail(label_tail[label], backward[pair], reduce[pair], max)
+                if forward[place] + core + max(tail, hidden[place]) > budget:
+                    continue
+                sizes[side] = _put(
+                    cores[side], tails[side], parents[side], sizes[side], core, tail, label
+                )
+            pair += 1
+        for same in range(2):
+            merged = 0
+            for side in range(2):
+                transfer = fast[place] if same and side else slow[place]
+                for i in range(sizes[side]):
+                    core = _prepend_core(cores[side, i], transfer, micro_batches, max)
+                    tail = _prepend_tail(tails[side, i], transfer / 2, hidden[place], max)
+                    if passed[place] + core > budget or forward[place] + core + tail > budget:
+                        continue
+                    merged = _put(
+                        merged_core, merged_tail, merged_parent, merged, core, tail,
+                        parents[side, i],
+                    )  # fmt: skip
+            kept, begin = min(merged, most), starts[same, place]
+            for rank in range(kept):
+                i = rank * (merged - 1) // max(kept - 1, 1)
+                core_out[same, begin + rank] = merged_core[i]
+                tail_out[same, begin + rank] = merged_tail[i]
+                parent_out[same, begin + rank] = merged_parent[i]
+                place_out[same, begin + rank] = place
+            starts[same, place + 1] = begin + kept
+    count, other = starts[0, places], starts[1, places]
+    starts[1] += count
+    return (
+        starts,
+        np.concatenate((core_out[0, :count], core_out[1, :other])),
+        np.concatenate((tail_out[0, :count], tail_out[1, :other])),
+        np.concatenate((parent_out[0, :count], parent_out[1, :other])),
+        np.concatenate((place_out[0, :count], place_out[1, :other])),
+    )
+
+
+STARTS = 3
+"""Starts that are descended from, the most promising ones."""
+PATIENCE = 12
+"""Restarts without a gain after which a search ends by default."""
+
+
+def search(
+    pipeline: Pipeline,
+    start: Cuts | None = None,
+    sweeps: int | None = None,
+    seed: int = 0,
+    deadline: float = np.inf,
+    patience: float = PATIENCE,
+) -> Cuts | None:
+    """The shortest plan that descents from many starts find; None if no plan that fits is found.
+
+    The starts are ``start``, the even plan and plans of graded stages; each is tried by one sweep
+    of a narrow corridor, and the best are descended from. Then parts of the best plan are changed
+    at random, again and again.
+
+    Args:
+        pipeline: the problem, of two stages or more.
+        start: cuts and device cuts of a plan, (S-1,) int64 each, which need not fit the memory.
+        sweeps: number of sweeps at most (default: as many as it takes until nothing is gained).
+        seed: of the changes.
+        deadline: the search ends at this ``time.perf_counter()``.
+        patience: restarts without a gain after which the search ends.
+    """
+    return _Search(pipeline, sweeps, seed, deadline, patience).run(start)
+
+
+class _Search:
+    """A run of ``search``.
+
+    Attributes:
+        corridor: makes the sweeps.
+        plan: the shortest plan so far, or None.
+        upper: its seconds.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, sweeps: int | None, seed: int, deadline: float, patience: float
+    ) -> None:
+        self.corridor, self.deadline, self.patience = Corridor(pipeline), deadline, patience
+        self.last = np.inf if sweeps is None else sweeps
+        self.rng = np.random.default_rng(seed)
+        self.plan: Cuts | None = None
+        self.upper = np.inf
+
+    @property
+    def over(self) -> bool:
+        """Whether the budget is spent."""
+        return self.corridor.sweeps >= self.last or time.perf_counter() > self.deadline
+
+    def run(self, start: Cuts | None) -> Cuts | None:
+        """See ``search``."""
+        corridor, pipeline = self.corridor, self.corridor.pipeline
+        starts = ([] if start is None else [start]) + _starts(pipeline)
+        tried: list[tuple[float, int, Cuts]] = []
+        for number, plan in enumerate(starts):
+            self._keep(plan)
+            if not self.over:
+                upper = corridor.length(plan)
+                found = corridor.sweep(plan, corridor.widest(), NARROW, upper, self.deadline)
+                plan = plan if found is None else found
+            tried.append((self._keep(plan), number, plan))
+        tried.sort(key=lambda one: one[:2])
+        for length, _, plan in tried[:STARTS]:
+            if np.isfinite(length):
+                self._descend(self._descend(plan, NARROW._replace(reach=ACROSS)), NARROW)
+        if self.plan is None:
+            return None
+        self._descend(self.plan, corridor.wide)
+        idle = 0
+        while not self.over and idle < self.patience:
+            before = self.upper
+            self._restart()
+            idle = 0 if self.upper < before * (1 - GAIN) else idle + 1
+        return self.plan
+
+    def _restart(self) -> None:
+        """Descend from a changed plan, or from the same one in another corridor."""
+        rng, plan = self.rng, self.plan
+        assert plan is not None
+        scale = 2.0 ** -rng.integers(0, 6)
+        pivot_step, device_step = (max(int(scale * x), 1) for x in self.corridor.widest())
+        width = self.corridor.wide._replace(reach=int(rng.choice(REACHES)))
+        begin = plan if rng.random() < 0.3 else changed(self.corridor.pipeline, plan, rng)
+        self._descend(begin, width, (pivot_step, device_step))
+
+    def _descend(self, plan: Cuts, width: Width, steps: tuple[int, int] | None = None) -> Cuts:
+        """The plan that a descent ends at, which is kept if it is the shortest."""
+        found = self.corridor.descend(plan, steps, width, self.last, self.deadline)
+        self._keep(found)
+        return found
+
+    def _keep(self, plan: Cuts) -> float:
+        """Keep the plan if it is the shortest; returns its seconds."""
+        length = self.corridor.length(plan)
+        if length < self.upper:
+            self.plan, self.upper = plan, length
+        return length
+
+
+def _starts(pipeline: Pipeline) -> list[Cuts]:
+    """Plans that need not fit the memory; devices share no sample where the problem says so."""
+    plans = graded(pipeline)
+    with suppress(InfeasibleError):  # more stages than a ``PointSpace`` can have
+        space = PointSpace.build(pipeline, by_network=True)
+        plans.insert(0, space.plan(*even_plan(space)))
+    return [whole(pipeline, plan) for plan in plans]
+
+
+def graded(pipeline: Pipeline) -> list[Cuts]:
+    """Plans of stages that grow or fall along the pipeline, by their work or by their weights.
+
+    They have a variable and a device in each stage; they need not fit the memory.
+    """
+    stages, m = pipeline.stages, pipeline.micro_batches
+    fall = (1.0 - 1.0 / max(m, 2)) ** np.arange(stages)  # what stages take that limit a step alike
+    even = np.ones(stages)
+    used = np.where(np.arange(stages) < min(stages, max(2 * m, 2)), 1.0, 1e-6)
+    weights = pipeline.parameter_sum
+    rows = [
+        (pipeline.seconds_sum, even, even),
+        (pipeline.seconds_sum, fall, even),
+        (pipeline.seconds_sum, even, 1 / fall),
+        (pipeline.seconds_sum, fall**0.5, fall**-0.5),
+        (weights if weights[-1] else pipeline.seconds_sum, even, None),
+        (weights if weights[-1] else pipeline.seconds_sum, 1 / fall, None),
+        (pipeline.seconds_sum, fall**2, even),
+        (pipeline.seconds_sum, used, used),
+        (pipeline.seconds_sum, used[::-1], used[::-1]),
+    ]
+    return [shaped(pipeline, *row) for row in rows]
+
+
+def shaped(
+    pipeline: Pipeline, shared: np.ndarray, work: np.ndarray, groups: np.ndarray | None
+) -> Cuts:
+    """The plan whose stages come near given shares.
+
+    Args:
+        pipeline: the problem.
+        shared: (n+1,) prefix sum of what is shared by the cuts.
+        work: (S,) shares of it, in any unit.
+        groups: (S,) shares of the devices; None: in proportion to the stages' work.
+    """
+    devices = pipeline.cluster.devices
+    goal = shared[-1] * np.cumsum(work)[:-1] / work.sum()
+    cuts = ascending(pipeline, np.searchsorted(shared[:-1], goal))  # sums may be rounded up
+    if groups is None:
+        ends = pipeline.seconds_sum[np.concatenate([[0], cuts, [len(pipeline.profile)]])]
+        groups = np.maximum(np.diff(ends), 1e-9 * ends[-1])
+    wanted = np.rint(devices * np.cumsum(groups)[:-1] / groups.sum())
+    return cuts, spaced(wanted.astype(np.int64), devices)
+
+
+def ascending(pipeline: Pipeline, cuts: np.ndarray) -> np.ndarray:
+    """Cuts near given ones, (S-1,), so that each stage holds a variable."""
+    variables, holders = pipeline.variable_sum, int(pipeline.variable_sum[-1])
+    wanted = spaced(variables[np.asarray(cuts)], holders)
+    low, high = np.searchsorted(variables, wanted), np.searchsorted(variables, wanted, "right") - 1
+    return np.clip(cuts, low, high)
+
+
+def spaced(wanted: np.ndarray, end: int) -> np.ndarray:
+    """Ascending whole numbers from 1 to ``end`` - 1 near the wanted ones, (k,), no two equal."""
+    rank = np.arange(len(wanted))
+    wanted = np.maximum.accumulate(np.maximum(wanted, 1) - rank) + rank
+    rest = end - 1 - rank[::-1]
+    return np.minimum(wanted, rest)
+
+
+def changed(pipeline: Pipeline, plan: Cuts, rng: np.random.Generator) -> Cuts:
+    """A plan with some neighbouring cuts moved, in the chain, over the devices or both."""
+    cuts, devices = (np.array(x) for x in plan)
+    size = len(cuts)
+    first = int(rng.integers(size))
+    end = int(rng.integers(first + 1, size + 1))
+    reach = rng.choice([0.5, 1.0, 2.0])
+    if (way := rng.integers(3)) != 0:
+        step = reach * pipeline.cluster.devices / (size + 1)
+        devices[first:end] += np.rint(rng.normal(0.0, step)).astype(np.int64)
+    if way != 1:
+        step = reach * len(pipeline.profile) / (size + 1)
+        cuts[first:end] += np.rint(rng.normal(0.0, step)).astype(np.int64)
+    cuts = np.sort(np.clip(cuts, 1, len(pipeline.profile) - 1))
+    return ascending(pipeline, cuts), spaced(np.sort(devices), pipeline.cluster.devices)
