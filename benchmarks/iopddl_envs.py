@@ -1,19 +1,16 @@
-"""``IntraOpSharding-v0``: dead ends, speed, and how near agents come to the solver's bound.
+"""``IntraOpSharding-v0``: dead ends, speed, and how near rules come to the solver's bound.
 
-    python benchmarks/iopddl_envs.py                    # everything; hours with five trainings
-    python benchmarks/iopddl_envs.py --only dead        # or speed, solver, rules, learned
+    python benchmarks/iopddl_envs.py                    # everything
+    python benchmarks/iopddl_envs.py --only dead        # or speed, solver, rules
 
-Trained policies are kept in ``build/iopddl_envs``. Policies named ``drawn`` are trained on problems
-of the pool, never on those of a test set; ``B`` and ``G`` on that problem. The contest's problems
-are left out where ``PARENVS_IOPDDL`` holds none.
+The contest's problems are left out where ``PARENVS_IOPDDL`` holds none.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -31,8 +28,8 @@ from benchmarks.framework import (
     spent,
     table,
 )
-from benchmarks.trained import kept
 from parenvs.bench.play import batch_play, make, rate, single_play
+from parenvs.core.game import EVERY
 from parenvs.datasets.sharding.drawing import SETS, set_names
 from parenvs.tasks.sharding import store
 from parenvs.tasks.sharding.game import named, numbered
@@ -43,12 +40,7 @@ from parenvs.tasks.sharding.turns.construct import Construct
 EPISODES = 10_000
 """Random episodes in which dead ends are counted."""
 CONTEST = ("B", "G")
-ENV, SEEDS, SAMPLES = "IntraOpSharding-v0", 5, 32
-STEPS = {"PPO": 2_000_000, "PPO after imitation": 1_000_000, "PPO, improving": 100_000}
-"""Environment steps of a training."""
-LESSONS = 200
-"""Problems of the pool whose plans by the solver are imitated."""
-BUILD = Path("build/iopddl_envs")
+ENV, SAMPLES = "IntraOpSharding-v0", 32
 SECONDS = 2.0
 """Of a measurement of speed."""
 
@@ -64,7 +56,7 @@ def contest(letters: str = "".join(CONTEST)) -> Iterator[tuple[str, Board]]:
 
 
 def tested(most: int) -> Iterator[tuple[str, str]]:
-    """Yield the group and the name of problems that agents plan, at most ``most`` of a group."""
+    """Yield the group and the name of problems that rules plan, at most ``most`` of a group."""
     for name in SETS:
         for member in set_names(name):
             family, _, number = member.split("/")[1].partition("-")
@@ -143,7 +135,7 @@ def speed(kwargs: Row, count: int) -> Row:
     return {"rate": rate(*(batch_play(env) if count > 1 else single_play(env)), SECONDS)}
 
 
-# Planners and agents
+# Planners
 
 
 def solver_cases(most: int, seconds: float) -> Iterator[Case]:
@@ -152,9 +144,8 @@ def solver_cases(most: int, seconds: float) -> Iterator[Case]:
         yield _plan(group, name, "solver"), partial(bounded, name, seconds)
 
 
-def _plan(group: str, name: str, method: str, seed: int = 0, share: float = 1.0) -> Row:
-    key = {"part": "plan", "group": group, "problem": name, "method": method, "seed": seed}
-    return {**key, "share": share}
+def _plan(group: str, name: str, method: str) -> Row:
+    return {"part": "plan", "group": group, "problem": name, "method": method}
 
 
 def bounded(name: str, seconds: float) -> Row:
@@ -166,19 +157,27 @@ def bounded(name: str, seconds: float) -> Row:
 
 def rule_cases(most: int) -> Iterator[Case]:
     """Plan every problem by the rules that do not learn."""
-    from parenvs.agents.learning.sharding.train import greedy
-
     methods: dict[str, Callable[[Board], int]] = {
-        f"greedy, advice {level}": lambda board, level=level: greedy(board, advice=level).cost
+        f"greedy, advice {level}": lambda board, level=level: greedy(board, advice=level)
         for level in LEVELS
     }
     methods["random"] = lambda board: random_plan(board, 0, 1)
     methods[f"random, best of {SAMPLES}"] = lambda board: random_plan(board, 0, SAMPLES)
-    methods["improving, greedy"] = lambda board: greedy(board, form="improve").cost
+    methods["improving, greedy"] = lambda board: greedy(board, form="improve")
     methods["improving, random"] = lambda board: random_improving(board)
     for group, name in tested(most):
         for method, run in methods.items():
             yield _plan(group, name, method), partial(costed, run, name)
+
+
+def greedy(board: Board, **env_kwargs: Any) -> int:
+    """Return the cost of the plan that takes what the observation rates best, with its advice."""
+    env: Any = gym.make(ENV, problem=board.problem, **env_kwargs).unwrapped
+    env.reset()
+    over = False
+    while not over:
+        _, _, over, _, info = env.step(env.game.greedy(EVERY)[0])
+    return int(info["cost"])
 
 
 def costed(run: Callable[[Board], int], name: str) -> Row:
@@ -210,100 +209,26 @@ def random_improving(board: Board) -> int:
     return int(info["cost"])
 
 
-def learned_cases(most: int, seeds: int, share: float, match: str) -> Iterator[Case]:
-    """Train policies, and let them plan."""
-    agents: list[tuple[str, str, Row]] = [
-        ("PPO", "drawn", {}),
-        ("imitation", "drawn", {}),
-        ("PPO after imitation", "drawn", {}),
-        ("PPO, improving", "drawn", {"form": "improve"}),
-    ]
-    agents += [("PPO", letter, {}) for letter, _ in contest()]
-    for seed in range(seeds):
-        for method, place, kwargs in agents:
-            label = f"{method}, {place}"
-            if match not in label:
-                continue
-            counts = {label: 1} if kwargs else {label: 1, f"{label}, best of {SAMPLES}": SAMPLES}
-            for group, name in tested(most):
-                for told, count in counts.items() if place in ("drawn", name) else ():
-                    given = (method, place, tuple(kwargs.items()), seed, share)
-                    yield (
-                        _plan(group, name, told, seed, share),
-                        partial(planned, given, name, count),
-                    )
-
-
-def planned(given: Any, name: str, count: int) -> Row:
-    """The plan of a trained policy, the best of ``count``."""
-    from parenvs.agents.learning.sharding.train import plan
-
-    agent, seconds = trained(*given)
-    row: Row = {"training": seconds}
-    with spent(row):
-        answer = plan(agent, named(name), count, given[3], **dict(given[2]))
-        assert answer.report.legal
-        assert answer.report.cost == answer.cost
-    return {**row, "cost": answer.cost}
-
-
-@cache
-def trained(
-    method: str, place: str, kwargs: tuple[tuple[str, str], ...], seed: int, share: float
-) -> tuple[Any, float]:
-    """Return an agent, and the processor seconds that its training took."""
-    from sb3_contrib import MaskablePPO
-
-    from parenvs.agents.learning.sharding.imitate import imitate, taught
-    from parenvs.agents.learning.sharding.train import POOL, train
-
-    before = 0.0
-
-    def make() -> Any:
-        nonlocal before
-        if method == "imitation":
-            count = max(int(LESSONS * min(share, 1.0)), 8)
-            boards = [numbered("mesh", number, "inside") for number in range(min(count, POOL))]
-            return imitate(taught(boards), seed)
-        start = None
-        if method == "PPO after imitation":
-            start, before = trained("imitation", place, (), seed, share)
-        problem = {} if place == "drawn" else {"instance": place}
-        return train({**dict(kwargs), **problem}, seed, max(int(STEPS[method] * share), 1), start)
-
-    stem = f"{method}-{place}-{seed}-{share:g}".replace(", ", "-").replace(" ", "-")
-    load = partial(MaskablePPO.load, device="cpu")
-    agent, seconds = kept(BUILD / f"{stem}.zip", make, load)
-    return agent, seconds + before
-
-
-PARTS = ("dead", "speed", "solver", "rules", "learned")
+PARTS = ("dead", "speed", "solver", "rules")
 
 
 def key_of(row: Row) -> tuple[Any, ...]:
-    names = ("part", "problem", "guarded", "form", "envs", "method", "seed")
-    return *map(row.get, names), row.get("share", 1.0)
+    return (*map(row.get, ("part", "problem", "guarded", "form", "envs", "method")),)
 
 
 @measurement(
     key=key_of,
     among={"only": PARTS},
     about={
-        "seeds": "trainings of each agent",
-        "share": "of the steps of a training",
         "episodes": "to count dead ends in",
         "problems": "most of a group",
-        "match": "train only agents whose label has this text",
         "seconds": "of the solver for each problem",
     },
 )
 def iopddl_envs(
     only: tuple[str, ...] = PARTS,
-    seeds: int = SEEDS,
-    share: float = 1.0,
     episodes: int = EPISODES,
     problems: int = 1000,
-    match: str = "",
     seconds: float = 10.0,
 ) -> Iterator[Case]:
     cases = {
@@ -311,7 +236,6 @@ def iopddl_envs(
         "speed": speed_cases,
         "solver": lambda: solver_cases(problems, seconds),
         "rules": lambda: rule_cases(problems),
-        "learned": lambda: learned_cases(problems, seeds, share, match),
     }
     for part in only:
         yield from cases[part]()
@@ -358,11 +282,10 @@ def page(rows: list[Row]) -> list[str]:
          for key, found in rates.items()],
     ))  # fmt: skip
     sections += ["## Plans", (
-        "Cost over the solver's proven bound, less 1: median over problems and seeds, and the "
-        "geometric mean; `beats greedy` is the share of plans that cost less than those of greedy "
-        "without advice, `ties` of those that cost the same; the interval is the least and the "
-        "largest of the seeds' medians. `seconds`: of processor time for a problem, median. "
-        "`share` is the part of the full training that was run."
+        "Cost over the solver's proven bound, less 1: median over problems, and the geometric "
+        "mean; `beats greedy` is the share of plans that cost less than those of greedy without "
+        "advice, `ties` of those that cost the same. `seconds`: of processor time for a problem, "
+        "median."
     )]  # fmt: skip
     plans = parts["plan"]
     bound = {x["problem"]: max(x["bound"], 1.0) for x in plans if x["method"] == "solver"}
@@ -372,28 +295,19 @@ def page(rows: list[Row]) -> list[str]:
         for method in dict.fromkeys(row["method"] for row in plans):
             mine = [x for x in plans if (x["group"], x["method"]) == (group, method)]
             mine = [x for x in mine if x["problem"] in bound and x["problem"] in base]
-            longest = max((x.get("share", 1.0) for x in mine), default=1.0)
-            mine = [x for x in mine if x.get("share", 1.0) == longest]
             if not mine:
                 continue
-            gaps: dict[int, list[float]] = defaultdict(list)
-            for x in mine:
-                gaps[x["seed"]].append(x["cost"] / bound[x["problem"]] - 1)
-            every = np.concatenate([np.array(found) for found in gaps.values()])
-            medians = [float(np.median(found)) for found in gaps.values()]
+            every = np.array([x["cost"] / bound[x["problem"]] - 1 for x in mine])
             less = np.mean([x["cost"] < base[x["problem"]] for x in mine])
             same = np.mean([x["cost"] == base[x["problem"]] for x in mine])
             lines.append([
-                method, len(gaps), len(mine) // len(gaps), percent(float(np.median(every))),
-                f"{percent(min(medians))} to {percent(max(medians))}" if len(gaps) > 1 else "",
+                method, len(mine), percent(float(np.median(every))),
                 percent(float(np.exp(np.log1p(np.maximum(every, 0)).mean()) - 1)),
                 percent(float(less), 0), percent(float(same), 0),
                 f"{np.median([x['seconds'] for x in mine]):.2f}",
-                f"{np.median([x['training'] for x in mine]):,.0f}" if "training" in mine[0] else "",
-                mine[0].get("share", ""),
             ])  # fmt: skip
-        head = ["method", "seeds", "problems", "gap, median", "of the seeds", "geometric mean",
-                "beats greedy", "ties", "seconds", "training, s", "share"]  # fmt: skip
+        head = ["method", "problems", "gap, median", "geometric mean", "beats greedy", "ties",
+                "seconds"]  # fmt: skip
         sections += [f"### {group}", table(head, lines)] if lines else []
     return sections
 

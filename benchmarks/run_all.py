@@ -44,8 +44,6 @@ SCRIPTS = (
     "vector_training",
     "exact_points",
     "inference",
-    "fused",
-    "plan_rl",
     "instead",
 )
 

@@ -1,4 +1,4 @@
-"""Agents that are trained once: their files, the seconds of their trainings, their curves."""
+"""Agents that are trained once: their files, and the seconds of their trainings."""
 
 from __future__ import annotations
 
@@ -8,15 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stable_baselines3.common.callbacks import BaseCallback
-
-from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.files import write_text
-
-VALIDATION, FIRST = "plan-validation", 80
-"""What curves are judged on, its first problems."""
-LOOKS = 8
-"""Points of a learning curve after the start."""
 
 
 def kept(
@@ -57,42 +49,3 @@ def greedy_returns(model: Any, env: Any, episodes: int, seed: int) -> list[float
             total, over = total + float(reward), terminated or truncated
         returns.append(total)
     return returns
-
-
-class Looks(BaseCallback):
-    """Judges the agent on ``VALIDATION`` in the course of training.
-
-    Args:
-        steps: environment steps of the training.
-        path: a file that keeps the points; a training that goes on reads it. None: no file.
-
-    Attributes:
-        points: of each look, environment steps and the interquartile mean of the regrets.
-        spent: processor seconds of looking before the end, which ``TrainResult.seconds`` has in.
-    """
-
-    def __init__(self, steps: int, path: Path | None = None) -> None:
-        super().__init__()
-        self.steps, self.path, self.spent = steps, path, 0.0
-        self.points: list[list[float]] = []
-        if path is not None and path.exists():
-            self.points = json.loads(path.read_text())
-
-    def _on_step(self) -> bool:
-        return True
-
-    def _on_rollout_start(self) -> None:
-        if self.num_timesteps >= len(self.points) * self.steps / LOOKS:
-            begin = time.process_time()
-            self.look()
-            self.spent += time.process_time() - begin
-
-    def _on_training_end(self) -> None:
-        self.look()
-
-    def look(self) -> None:
-        """Add a point."""
-        regret = evaluate_set(self.model, VALIDATION, first=FIRST).regret
-        self.points.append([self.num_timesteps, round(regret, 5)])
-        if self.path is not None:
-            write_text(self.path, json.dumps(self.points))

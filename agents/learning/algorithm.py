@@ -79,6 +79,7 @@ class Algorithm(ABC):
     Attributes:
         name: by which it is asked for.
         copies: environments next to each other that play the same problems.
+        taught: whether it keeps ``worth``, what a teacher says of each action, see ``Play``.
         net: the network.
         reduce: what is done to gradients before each step, if anything.
     """
@@ -86,6 +87,7 @@ class Algorithm(ABC):
     name: ClassVar[str]
     settings_class: ClassVar[type[Settings]] = Settings
     copies: int = 1
+    taught: ClassVar[bool] = False
     net: RowsNet
 
     def __init__(
@@ -104,6 +106,10 @@ class Algorithm(ABC):
         settings = self.settings
         return RowsNet(self.lens, width=settings.width, attention=settings.attention)
 
+    def logs(self, seen: Seen) -> Tensor:
+        """Return the logarithms of the chances with which a plan is drawn, (n, A)."""
+        return log_policy(self.net, seen.to(self.device))[0]
+
     @torch.no_grad()
     def act(self, seen: Seen) -> tuple[Tensor, dict[str, Tensor]]:
         """Return actions, (n,) int64, and what is kept beside them, (n, ...) each."""
@@ -115,7 +121,7 @@ class Algorithm(ABC):
     @torch.no_grad()
     def best(self, seen: Seen) -> Tensor:
         """Return the actions that it holds for the best, (n,) int64."""
-        return log_policy(self.net, seen.to(self.device))[0].argmax(dim=-1).cpu()
+        return self.logs(seen).argmax(dim=-1).cpu()
 
     @torch.no_grad()
     def values(self, seen: Seen) -> Tensor:

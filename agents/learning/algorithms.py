@@ -14,6 +14,8 @@ _OWN = {
     "ppo": "parenvs.agents.learning.ppo:PPO",
     "a2c": "parenvs.agents.learning.ppo:A2C",
     "group": "parenvs.agents.learning.ppo:Group",
+    "rainbow": "parenvs.agents.learning.distributional:Rainbow",
+    "imitate": "parenvs.agents.learning.imitate:Imitate",
 }
 _registered: dict[str, type[Algorithm]] = {}
 

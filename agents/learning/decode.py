@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from parenvs.agents.learning.algorithm import Algorithm, drawn
-from parenvs.agents.learning.net import log_policy
 from parenvs.agents.learning.seen import Lens
 from parenvs.core.game import EVERY
 from parenvs.core.rows import RowGame
@@ -71,7 +70,7 @@ def decode(
             own = torch.from_numpy(np.flatnonzero(part < samples))
             if len(own):
                 with torch.no_grad():
-                    logs = log_policy(agent.net, seen.at(own).to(agent.device))[0].cpu()
+                    logs = agent.logs(seen.at(own)).cpu()
                 chosen = drawn(logs, random)
                 if part[0] == 0:
                     chosen[0] = logs[0].argmax()

@@ -17,7 +17,8 @@ class RowsNet(nn.Module):
 
     A row and the context go through an MLP; the mean and the maximum over legal rows are what the
     rows know of each other. The last layer starts at 0 and the score of the rule, column 0, is
-    added times a weight, so the untrained network plays the rule. Any number of actions will do.
+    added times a weight, so the untrained network plays the rule. Any number of actions will do;
+    where actions have no rows, each has weights of its own in place of one.
 
     Args:
         lens: what it sees.
@@ -25,6 +26,7 @@ class RowsNet(nn.Module):
         values: numbers for each turn.
         width: of the hidden layers.
         attention: whether rows attend to each other once.
+        sharpness: weight of the rule's score at the start.
     """
 
     def __init__(
@@ -34,19 +36,23 @@ class RowsNet(nn.Module):
         values: int = 1,
         width: int = WIDTH,
         attention: bool = False,
+        sharpness: float = SHARPNESS,
     ) -> None:
         super().__init__()
         self.scored = lens.scored
-        self.row = nn.Sequential(
-            nn.Linear(lens.features + lens.contexts, width), nn.ReLU(), nn.Linear(width, width)
-        )
+        self.context = nn.Linear(lens.contexts, width)
+        if lens.scored:
+            self.action = nn.Linear(lens.features, width, bias=False)
+        else:
+            self.numbers = nn.Parameter(torch.randn(lens.actions, width) / 2)
+        self.row = nn.Sequential(nn.ReLU(), nn.Linear(width, width), nn.ReLU())
         self.attention = nn.MultiheadAttention(width, 4, batch_first=True) if attention else None
         self.pool = nn.Sequential(nn.Linear(2 * width + lens.contexts, width), nn.ReLU())
         self.head = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU())
         self.last = nn.Linear(width, outputs)
         self.last_value = nn.Linear(width, values)
         self.value = nn.Sequential(nn.Linear(width, width), nn.Tanh(), self.last_value)
-        self.weight = nn.Parameter(torch.tensor(SHARPNESS if lens.scored else 0.0))
+        self.weight = nn.Parameter(torch.tensor(sharpness))
         for layer in (self.last, self.last_value):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -55,15 +61,15 @@ class RowsNet(nn.Module):
         """Return (..., A, outputs), and (..., values) of turns."""
         rows, context, mask = seen
         shape = rows.shape[:-2]
-        rows, mask = rows.reshape(-1, *rows.shape[-2:]), mask.reshape(-1, mask.shape[-1])
-        context = context.reshape(len(rows), -1)
-        wide = context[:, None].expand(-1, rows.shape[1], -1)
-        hidden = self.row(torch.cat([rows, wide], dim=2)).relu()
+        count = shape.numel()  # as there may be no features
+        rows, mask = rows.reshape(count, *rows.shape[-2:]), mask.reshape(count, -1)
+        context = context.reshape(count, -1)
+        own = self.action(rows) if self.scored else self.numbers
+        hidden = self.row(own + self.context(context)[:, None])
         if self.attention is not None:
             hidden = hidden + self.attention(hidden, hidden, hidden, ~mask, need_weights=False)[0]
         legal = mask[..., None]
-        count = legal.sum(dim=1).clamp(min=1)
-        mean = torch.where(legal, hidden, 0.0).sum(dim=1) / count
+        mean = torch.where(legal, hidden, 0.0).sum(dim=1) / legal.sum(dim=1).clamp(min=1)
         top = torch.where(legal, hidden, -torch.inf).amax(dim=1).nan_to_num(neginf=0.0)
         pooled = self.pool(torch.cat([mean, top, context], dim=1))
         joined = torch.cat([hidden, pooled[:, None].expand(-1, rows.shape[1], -1)], dim=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from parenvs.agents.learning.algorithm import Algorithm, Batch
 from parenvs.agents.learning.seen import Lens, Seen
+from parenvs.core.registry import TASKS
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError, one_line
 
@@ -42,8 +44,19 @@ def vector_env(env_id: str, env_kwargs: dict[str, Any], count: int) -> Any:
         raise ParenvsError(f"{env_id}: {one_line(error)}") from None
 
 
+def _teacher(env_id: str, env: Any) -> Callable[[], np.ndarray] | None:
+    """Return who teaches in the games of an environment: the hook ``teach`` of their task."""
+    name = env_id.removeprefix("parenvs/")
+    task = next((x for x in TASKS.values() if name in x.envs and "teach" in x.hooks), None)
+    game = getattr(env.unwrapped, "game", None)
+    return None if task is None or game is None else task.hook("teach")(game)
+
+
 class Play:
     """n environments that play on, turn by turn.
+
+    What each action is worth is told by the hook ``teach`` of the environment's task, or else by
+    ``action_values`` in the infos of a turn.
 
     Args:
         env_id: id of the environment.
@@ -65,19 +78,22 @@ class Play:
             raise ParenvsError(f"envs must be a multiple of copies, {copies}, not {count}")
         self.env = vector_env(env_id, env_kwargs, count)
         self.lens = Lens.of(self.env)
-        self.count, self.copies, self.seed = count, copies, seed
+        self.env_id, self.count, self.copies, self.seed = env_id, count, copies, seed
         self.turns = 0
         self.returns: list[float] = []
         self._totals = np.zeros(count)
         self._episodes = np.zeros(count, dtype=np.int64)
         self._seen: Seen | None = None
+        self._infos: Any = {}
+        self._teacher = _teacher(env_id, self.env)
 
     def restart(self, part: int) -> None:
         """Begin all episodes anew, of problems that a number decides."""
         words = [self.seed, part]
         groups = np.random.SeedSequence(words).generate_state(self.count // self.copies)
         seeds = np.repeat(groups & 0x7FFFFFFF, self.copies).tolist()
-        self._seen = self.lens(*self.env.reset(seed=seeds))
+        observation, self._infos = self.env.reset(seed=seeds)
+        self._seen = self.lens(observation, self._infos)
         self._totals[:] = 0.0
         self._episodes[:] = 0
 
@@ -94,9 +110,12 @@ class Play:
         rewards = torch.zeros(turns, self.count)
         ended = torch.zeros(turns, self.count, dtype=torch.bool)
         episodes = torch.zeros(turns, self.count, dtype=torch.int64)
+        told_by = self._infos
         for turn in range(turns):
             seen.append(self._seen)
             chosen, told = algorithm.act(self._seen)
+            if algorithm.taught:
+                told = {**told, "worth": self._worth(told_by)}
             kept.append(told)
             actions[turn], episodes[turn] = chosen, torch.from_numpy(self._episodes)
             observation, paid, terminated, truncated, infos = self.env.step(
@@ -114,11 +133,26 @@ class Play:
             self.returns += self._totals[over].tolist()
             self._totals[over] = 0.0
             self._episodes[over] += 1
-            self._seen = self.lens(observation, infos)
+            self._seen, told_by = self.lens(observation, infos), infos
+        self._infos = told_by
         self.turns += turns * self.count
         stacked = Seen(*(torch.stack(values) for values in zip(*seen, strict=True)))
         joined = {name: torch.stack([each[name] for each in kept]) for name in kept[0]}
         return Batch(stacked, actions, joined, rewards, ended, episodes, self._seen)
+
+    def _worth(self, infos: Any) -> Tensor:
+        """Return what a teacher says that actions are worth, (n, A), NaN of which it says nothing.
+
+        Raises:
+            ParenvsError: there is no teacher.
+        """
+        known = infos.get("action_values") if self._teacher is None else self._teacher()
+        if known is None:
+            raise ParenvsError(
+                f"{self.env_id}: nobody teaches; infos need 'action_values', what each action is "
+                "worth, NaN where that is not known"
+            )
+        return torch.from_numpy(np.array(known, dtype=np.float32))
 
     def _behind(self, algorithm: Algorithm, infos: Any, rows: np.ndarray) -> Tensor:
         """Return what is left to earn where episodes were cut off, discounted."""

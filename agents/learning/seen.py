@@ -43,9 +43,9 @@ class Seen(NamedTuple):
 class Lens:
     """Turns batched observations into ``Seen``.
 
-    Environments of rows are seen as they are. Of others the rows are the actions' numbers, one-hot,
-    and all that is observed is context; the mask is that of the observation or of the infos, else
-    all actions are legal.
+    Environments of rows are seen as they are. Of others the rows are empty, and all that is
+    observed is context; the mask is that of the observation or of the infos, else all actions are
+    legal.
 
     Args:
         observed: observation space of one environment.
@@ -53,7 +53,7 @@ class Lens:
 
     Attributes:
         actions: A.
-        features: F.
+        features: F, 0 where actions have no rows.
         contexts: C.
         scored: whether column 0 is the score of a rule.
 
@@ -72,9 +72,8 @@ class Lens:
             self.features = int(observed["actions"].shape[1])  # type: ignore[index]
             self.contexts = int(observed["context"].shape[0])  # type: ignore[index]
         else:
-            self.features = self.actions
+            self.features = 0
             self.contexts = sum(flatdim(part) for part in self._parts().values())
-            self._rows = torch.eye(self.actions)
 
     @classmethod
     def of(cls, env: gym.vector.VectorEnv[Any, Any, Any]) -> Lens:
@@ -101,7 +100,7 @@ class Lens:
         if mask is not None:
             legal = np.array(mask, dtype=np.bool_)
         return Seen(
-            self._rows.expand(count, -1, -1),
+            torch.zeros(count, self.actions, 0),
             torch.from_numpy(np.concatenate(flat, axis=1)),
             torch.from_numpy(legal),
         )

@@ -21,9 +21,13 @@ from parenvs.fields import SCHEMA, Text, read, whole
 from parenvs.files import locked, read_object, replacing, write_text
 
 CONFIG, STATE, MODEL, CURVE = "config.json", "state.pt", "model.pt", "curve.csv"
-PART = 16
-"""Updates between two checkpoints, at which all episodes begin anew: a run that goes on from one
-then plays what an undisturbed run plays."""
+PART = 1024
+"""Turns of each environment after which all episodes begin anew: a run that goes on from a
+checkpoint, which is written then, plays what an undisturbed run plays."""
+SHOWN = 16
+"""Updates between two points of the curve."""
+SHARE = 0.05
+"""Largest share of the time that checkpoints take; the last one is always written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +66,7 @@ class Trained:
         algorithm: the algorithm, with its network.
         steps: turns that were played.
         seconds: processor seconds of this process.
-        curve: (steps, mean return of the episodes since the last entry) of each checkpoint.
+        curve: (steps, mean return of the episodes since the last entry), every few updates.
     """
 
     algorithm: Algorithm
@@ -151,7 +155,7 @@ def _run(
     """Train from the start, or from a state."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # networks this small are slower on more
-    begin, shown = time.process_time(), 0.0
+    begin, shown, due = time.process_time(), 0.0, 0.0
     kind = algorithm(config.agent)
     settings = settings_of(kind, **config.settings)
     copies = getattr(settings, "copies", 1)
@@ -163,14 +167,12 @@ def _run(
             agent.load(state["agent"])
             part, play.turns = state["part"], state["steps"]
             curve = [(int(steps), float(value)) for steps, value in state["curve"]]
-        done: list[float] = []
         while play.turns < config.steps:
             play.restart(part)
             agent.forget()
-            done.clear()
-            for _ in range(PART):
-                if play.turns >= config.steps:
-                    break
+            done: list[float] = []
+            updates = max(PART // settings.turns, 1)
+            for number in range(1, updates + 1):
                 batch = play.collect(agent, settings.turns)
                 figures = agent.learn(batch, min(play.turns / config.steps, 1.0))
                 done += play.returns
@@ -178,11 +180,18 @@ def _run(
                 if say is not None and time.monotonic() - shown > 1.0:
                     shown = time.monotonic()
                     say(_line(config, play.turns, done, figures))
+                over = play.turns >= config.steps
+                if number % SHOWN == 0 or number == updates or over:
+                    curve.append((play.turns, float(np.mean(done)) if done else float("nan")))
+                    done = []
+                if over:
+                    break
             part += 1
-            curve.append((play.turns, float(np.mean(done)) if done else float("nan")))
-            if place is not None:
+            now = time.monotonic()
+            if place is not None and (play.turns >= config.steps or now >= due):
                 kept = {"agent": agent.state(), "part": part, "steps": play.turns, "curve": curve}
                 _write(place / STATE, kept)
+                due = time.monotonic() + (time.monotonic() - now) / SHARE
                 rows = "".join(f"{steps},{value:.9g}\n" for steps, value in curve)
                 write_text(place / CURVE, "steps,return\n" + rows)
         if place is not None:

@@ -40,16 +40,6 @@ ClusterText = Annotated[
     ),
 ]
 Steps = Annotated[int, typer.Option(help="Environment steps of agents that learn or draw.")]
-Word = Annotated[
-    str,
-    typer.Option(
-        "--distribution", help="How ppo is spread: single, actors, learners, async or fused."
-    ),
-]
-Actors = Annotated[
-    int | None, typer.Option(help="Processes that play (actors, async; default: 2).")
-]
-Learners = Annotated[int | None, typer.Option(help="Processes that learn (learners: 2, async: 1).")]
 Given = Mapping[str, Any]
 """The options of tasks that a command line gives, by name."""
 PLACES = ("options", "search")

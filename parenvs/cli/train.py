@@ -10,19 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parenvs.agents.learning.distributed.distribution import FUSED, SINGLE, Distribution
-from parenvs.agents.learning.distributed.session import check_ray
 from parenvs.cli import tables
 from parenvs.cli.model import Model
 from parenvs.cli.options import (
-    Actors,
     ClusterText,
     Given,
-    Learners,
     TaskName,
-    Word,
     flags_of,
-    tasks_with,
     with_flags,
 )
 from parenvs.core.registry import TASKS
@@ -30,7 +24,7 @@ from parenvs.core.request import STEPS
 from parenvs.errors import ParenvsError, need_extra
 from parenvs.files import locked
 from parenvs.instances import load_graph
-from parenvs.view.terminal import Address, Seed, check_range, out, say, written
+from parenvs.view.terminal import Seed, check_range, out, say, written
 
 if TYPE_CHECKING:
     from parenvs.core.request import Request
@@ -73,10 +67,6 @@ def train(
     until_optimal: Annotated[
         bool, typer.Option(help="Stop once the proven optimum is reached.")
     ] = False,
-    distribution: Word = "single",
-    actors: Actors = None,
-    learners: Learners = None,
-    address: Address = None,
 ) -> None:
     """Train an agent on an instance or on drawn problems: checkpoints, logs, model, best plan."""
     if steps is not None:
@@ -89,15 +79,9 @@ def train(
         raise ParenvsError(
             f"a model is needed, or --task, which draws problems: one of {', '.join(TASKS)}"
         )
-    spread = _spread(distribution, actors, learners, address)
     if task is None:
         task = next((name for name, each in TASKS.items() if instance in each.sets), None)
     model = Model.of(given, instance or "", task, cluster)
-    if spread.word == FUSED and ("fused" not in model.task.hooks or instance is not None):
-        able = ", ".join(each.name for each in tasks_with("fused"))
-        raise ParenvsError(
-            f"--distribution {FUSED} plays drawn problems: --task {able} without a model"
-        )
     trainer = _trainer()
     stem = Path(instance or "drawn").stem
     drawn = _drawn(model, instance)
@@ -110,11 +94,10 @@ def train(
             request = _kept(model, request, run_folder, trainer)
             config = trainer.Config(
                 request.env_id, request.env_kwargs, agent=agent, seed=seed, steps=request.steps,
-                distribution=spread.to_json(),
             )  # fmt: skip
             target = request.target(best)
             result = _run(
-                trainer, config, run_folder, model.kept, resume=resume, address=address,
+                trainer, config, run_folder, model.kept, resume=resume,
                 target=target, stop_at_target=until_optimal,
             )  # fmt: skip
         out.print(tables.training(result, best, run_folder))
@@ -125,14 +108,9 @@ def train(
         raise ParenvsError(
             f"--until-optimal is for one model, not for drawn problems of task {model.task.name}"
         )
-    if spread.word == FUSED:
-        model.task.hook("fused")(agent, seed, steps, run_folder, say, resume)
-        return
     env_id, arguments = drawn
-    config = trainer.Config(
-        env_id, arguments, agent=agent, seed=seed, steps=steps, distribution=spread.to_json()
-    )
-    result = _run(trainer, config, run_folder, resume=resume, address=address)
+    config = trainer.Config(env_id, arguments, agent=agent, seed=seed, steps=steps)
+    result = _run(trainer, config, run_folder, resume=resume)
     out.print(tables.training(result, None, run_folder))
 
 
@@ -232,18 +210,6 @@ def _run(trainer: Any, config: Any, run_folder: Path, kept: bool = False, **opti
         raise ParenvsError("interrupted before the first checkpoint; nothing is kept") from None
 
 
-def _spread(
-    word: str, actors: int | None, learners: int | None, address: str | None
-) -> Distribution:
-    """Return the distribution that options describe."""
-    distribution = Distribution.of(word, actors=actors, learners=learners)
-    if word not in (SINGLE, FUSED):
-        check_ray(address)
-    elif address is not None:
-        raise ParenvsError(f"--address is not an option of --distribution {word}")
-    return distribution
-
-
 def evaluate(
     folder: Annotated[
         list[Path], typer.Argument(help="Folder of a training run; with --set several seeds.")
@@ -313,15 +279,11 @@ def _player(run: Path, name: str, env_id: str, trust: bool) -> tuple[Any, dict[s
     Raises:
         ParenvsError: the run was trained in another environment than that of the set.
     """
-    from parenvs.agents.learning.fused.run import WEIGHTS
-    from parenvs.agents.learning.pretrained.policy import PlanPolicy
     from parenvs.agents.learning.train.config import load_config
     from parenvs.agents.learning.train.learners import plain
     from parenvs.agents.learning.train.run import load_model
     from parenvs.core.sets import validation_of
 
-    if (run / WEIGHTS).exists():  # of the fused loop, which has no further rules
-        return PlanPolicy.load(run / WEIGHTS), {}
     config = load_config(run)
     if plain(config.env_id) != env_id:
         raise ParenvsError(f"{run}: trained in {config.env_id}; {name} is a set of {env_id}")

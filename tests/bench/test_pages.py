@@ -27,7 +27,7 @@ PAGES = [name for name in PAGES if name not in EARLIER]
 
 
 LONG = ("ablation", "classes", "elastic", "hybrid_envs", "packed_order", "paper_claims")
-LONG += ("partition_families", "partition_ppo", "plan_rl", "protocol")
+LONG += ("partition_families", "partition_ppo")
 
 
 @pytest.mark.thorough

@@ -12,18 +12,25 @@ from gymnasium import spaces
 from parenvs.agents.learning.algorithm import Batch, settings_of
 from parenvs.agents.learning.algorithms import algorithm, names, register
 from parenvs.agents.learning.decode import decode
+from parenvs.agents.learning.distributional import Rainbow, RainbowSettings
+from parenvs.agents.learning.imitate import Imitate, ImitateSettings
 from parenvs.agents.learning.net import RowsNet, entropy, log_policy
 from parenvs.agents.learning.play import Play
 from parenvs.agents.learning.ppo import A2C, PPO, Group, GroupSettings, PPOSettings
+from parenvs.agents.learning.replay import Memory
 from parenvs.agents.learning.seen import Lens, Seen
 from parenvs.agents.learning.trainer import STATE, TrainConfig, load, train
 from parenvs.agents.order.heuristics import neh
+from parenvs.agents.order.teacher import teach
+from parenvs.core.game import EVERY
+from parenvs.core.registry import TASKS
 from parenvs.core.sets import set_of
 from parenvs.errors import ParenvsError
 from parenvs.tasks.order.insertion import MicroBatchInsertion, named
 
 ENV = "MicroBatchOrder-v1"
 SMALL = {"tier": "p4-m8"}
+TAUGHT = ("MicroBatchOrder-v1",)
 FEW = {"envs": 8, "turns": 8, "turns_a_step": 32}
 GAME = MicroBatchInsertion(1, **SMALL)
 LENS = Lens(GAME.observation_space, GAME.action_space)
@@ -83,11 +90,11 @@ def test_lens__other_environments_are_one_hot_rows_and_context():
          "action_mask": spaces.Box(0, 1, (4,), np.int8)}
     )  # fmt: skip
     lens = Lens(space, spaces.Discrete(4, start=1))
-    assert (lens.features, lens.contexts, lens.first, lens.scored) == (4, 7, 1, False)
+    assert (lens.features, lens.contexts, lens.first, lens.scored) == (0, 7, 1, False)
     mask = np.array([[1, 0, 1, 1], [0, 1, 0, 1]])
     observation = {"place": np.array([2, 0]), "size": np.ones((2, 2, 2)), "action_mask": mask}
     rows, context, legal = lens(observation, {})
-    assert torch.equal(rows[1], torch.eye(4)) and legal.tolist() == mask.astype(bool).tolist()
+    assert rows.shape == (2, 4, 0) and legal.tolist() == mask.astype(bool).tolist()
     assert context[0].tolist() == [0, 0, 1, 1, 1, 1, 1]
     plain = Lens(spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
     masked = plain(np.zeros((1, 3)), {"action_mask": np.array([[0, 1]])})
@@ -166,6 +173,12 @@ def test_play__copies_have_the_same_problems():
         Play("Nothing-v0", {}, 1)
 
 
+def several(first, *others):
+    """Agents of a test: the first one's is thorough, those of others are slow."""
+    later = [pytest.param(name, marks=pytest.mark.slow) for name in others]
+    return pytest.mark.parametrize("name", [first, *later])
+
+
 class Corridor(gym.Env):
     """Go right: 1 at the end of three places; cut off after four turns."""
 
@@ -204,10 +217,13 @@ def test_play__what_is_cut_off_is_worth_what_is_left(corridor):
 
 
 @pytest.mark.thorough
-@each("name", ["ppo", "a2c", "group"])
+@several("group", "a2c", "ppo", "rainbow")
 def test_train__any_environment_is_learnt(corridor, name):
-    more = {"copies": 4} if name == "group" else {}
-    settings = {"envs": 8, "turns": 16, "rate": 1e-2, **more}
+    more = {
+        "group": {"copies": 4},
+        "rainbow": {"first": 256, "sync": 20, "sample": 32, "reuse": 4.0},
+    }
+    settings = {"envs": 8, "turns": 16, "rate": 1e-2, **more.get(name, {})}
     config = TrainConfig(env_id=corridor, agent=name, steps=4096, settings=settings)
     lines = []
     trained = train(config, say=lines.append)
@@ -216,14 +232,17 @@ def test_train__any_environment_is_learnt(corridor, name):
 
 
 @pytest.mark.thorough
-@each("name", ["ppo", "a2c", "group"])
+@several("rainbow", "ppo", "a2c", "group", "imitate")
 def test_train__resumes_to_the_last_bit(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("parenvs.agents.learning.trainer.PART", 2)
+    monkeypatch.setattr("parenvs.agents.learning.trainer.PART", 16)
+    monkeypatch.setattr("parenvs.agents.order.teacher.JUDGED", 16)
     folder = tmp_path / name
     folder.mkdir()
+    rainbow = {"envs": 8, "turns": 8, "memory": 256, "first": 64, "sample": 16, "sync": 3}
+    settings = rainbow if name == "rainbow" else FEW
     more = {"copies": 4} if name == "group" else {}
     config = TrainConfig(
-        env_id=ENV, env_kwargs=SMALL, agent=name, steps=512, seed=3, settings={**FEW, **more}
+        env_id=ENV, env_kwargs=SMALL, agent=name, steps=512, seed=3, settings={**settings, **more}
     )
     whole = train(config, folder / "whole")
     kind, learn, count = type(whole.algorithm), type(whole.algorithm).learn, []
@@ -251,7 +270,7 @@ def test_train__resumes_to_the_last_bit(name, tmp_path, monkeypatch):
         assert torch.equal(one, other)
     assert again.curve == whole.curve
     loaded = load(folder / "part")
-    assert torch.equal(loaded.net.row[0].weight, again.algorithm.net.row[0].weight)
+    assert torch.equal(loaded.net.row[1].weight, again.algorithm.net.row[1].weight)
     (folder / "part" / "model.pt").write_bytes(b"PK")
     with pytest.raises(ParenvsError, match=r"model\.pt: damaged"):
         load(folder / "part")
@@ -267,6 +286,122 @@ def test_train__an_algorithm_of_ones_own(corridor):
     register(Mine)
     config = TrainConfig(env_id=corridor, agent="mine", steps=64)
     assert type(train(config).algorithm) is Mine and "mine" in names()
+
+
+ALL = [name for task in TASKS.values() for name in task.envs]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", ALL)
+@each("name", ["ppo", "a2c", "group", "rainbow", "imitate"])
+def test_train__every_environment(env_id, name):
+    """Arguments at their defaults; who is not taught is told so."""
+    more = {"group": {"copies": 4}, "rainbow": {"first": 8, "sample": 8, "reuse": 1.0}}
+    settings = {"envs": 4, "turns": 4, **more.get(name, {})}
+    config = TrainConfig(env_id=env_id, agent=name, steps=16, settings=settings)
+    if name == "imitate" and env_id not in TAUGHT:
+        with pytest.raises(ParenvsError, match="nobody teaches; infos need 'action_values'"):
+            train(config)
+    else:
+        weights = train(config).algorithm.net.state_dict().values()
+        assert all(torch.isfinite(each_).all() for each_ in weights)
+
+
+class Taught(Corridor):
+    """Says what actions are worth: all of them, or the better one's alone."""
+
+    whole = True
+
+    def told(self):
+        return {"action_values": np.array([0.0 if self.whole else np.nan, 1.0])}
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], self.told()
+
+    def step(self, action):
+        return *super().step(action)[:4], self.told()
+
+
+@pytest.mark.thorough
+@each("whole", [True, False])
+def test_imitate__learns_what_is_told(whole):
+    gym.register("Taught-v0", entry_point=Taught)
+    try:
+        Taught.whole = whole
+        settings = {"envs": 4, "turns": 8, "turns_a_step": 32}
+        config = TrainConfig(env_id="Taught-v0", agent="imitate", steps=1024, settings=settings)
+        agent = train(config).algorithm
+    finally:
+        del gym.registry["Taught-v0"]
+    place = Seen(torch.zeros(4, 2, 0), torch.eye(4), torch.ones(4, 2, dtype=torch.bool))
+    assert (agent.logs(place).exp()[:3, 1] > 0.9).all()
+
+
+def test_imitate__losses_by_hand():
+    agent = Imitate(LENS, ImitateSettings(entropy=0.0, worst=2.0))
+    batch = Seen(*(x.expand(2, *x.shape[1:]) for x in seen(1, 3)))
+    chances = agent.logs(batch).exp()[0, :3]
+    worth = torch.full((2, 8), torch.nan)
+    worth[0, :3], worth[1, 2] = torch.tensor([1.0, 0.0, -9.0]), 5.0
+    loss, _ = agent.loss(batch, {"worth": worth})
+    expected = (chances[1] * 1.0 + chances[2] * 2.0 - chances[2].log()) / 2
+    assert float(loss.detach()) == pytest.approx(float(expected))
+
+
+def test_teacher__its_choices_build_its_order():
+    game = MicroBatchInsertion(2, **SMALL)
+    game.put(EVERY, named("order-test/p4-m8-000"))
+    game.start(EVERY)
+    worth = teach(game)
+    while not game.over.all():
+        known = worth()
+        assert (np.isfinite(known).sum(axis=1) == 1).all()
+        game.play(EVERY, np.nanargmax(known, axis=1))
+    problem = named("order-test/p4-m8-000").problem
+    assert game.cost[0] <= neh(problem).cost
+    assert problem.report(game.plan(0)).length_seconds == pytest.approx(game.cost[0])
+
+
+def test_memory__earns_until_the_end_of_an_episode_or_of_the_batch():
+    batch = batch_of(
+        [[1.0, 1.0], [2.0, 2.0], [4.0, 4.0], [8.0, 8.0]],
+        [[False, False], [True, False], [False, False], [False, False]], [[0.0] * 2] * 4,
+    )  # fmt: skip
+    memory = Memory(16, 3, 0.5, 0.5)
+    earned, left, ahead = memory._earned(batch)
+    assert earned.tolist() == [[2.0, 3.0], [2.0, 6.0], [8.0, 8.0], [8.0, 8.0]]
+    assert left.tolist() == [[0.0, 0.125], [0.0, 0.125], [0.25, 0.25], [0.5, 0.5]]
+    assert ahead.tolist() == [[2, 3], [1, 3], [2, 2], [1, 1]]
+
+
+def test_memory__draws_by_priority_and_forgets_the_oldest():
+    batch = batch_of([[1.0], [2.0]], [[False], [False]], [[0.0]] * 2)
+    memory = Memory(4, 1, 1.0, 1.0)
+    for value in (0.0, 10.0, 20.0):
+        memory.add(batch._replace(rewards=batch.rewards + value))
+    assert len(memory) == 4 and set(memory.parts["earned"][:, :2].flatten().tolist()) == {
+        11.0, 12.0, 21.0, 22.0
+    }  # fmt: skip
+    random = torch.Generator().manual_seed(0)
+    memory.judge(torch.arange(4), torch.tensor([0.0, 0.0, 3.0, 1.0]))
+    sample = memory.draw(4000, 1.0, random)
+    share = torch.bincount(sample.slots, minlength=4) / 4000
+    assert share.tolist() == pytest.approx([0.0, 0.0, 0.75, 0.25], abs=0.01)
+    own = {int(i): float(w) for i, w in zip(sample.slots, sample.weights, strict=True)}
+    assert own == pytest.approx({2: 1 / 3, 3: 1.0}, rel=1e-4)
+
+
+def test_rainbow__qualities_stay_when_the_spread_changes():
+    agent = Rainbow(LENS, RainbowSettings(quantiles=4))
+    moved(agent.net)
+    batch = seen(5, 6)
+    before = agent.values(batch)
+    agent._measure(torch.full((1,), 7.0))  # the first batch sets the spread
+    moved(agent.net)
+    before = agent.values(batch)
+    agent._measure(torch.full((1,), 1.0))
+    assert agent.spread == pytest.approx(5.0)
+    assert torch.allclose(agent.values(batch), before, rtol=1e-4)
 
 
 @pytest.mark.thorough

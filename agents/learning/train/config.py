@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from parenvs import __version__
-from parenvs.agents.learning.distributed.distribution import Distribution
 from parenvs.agents.learning.train.learners import learner_of
 from parenvs.core.registry import environments
 from parenvs.core.request import STEPS
@@ -111,7 +110,6 @@ class Config:
         seed: seed of everything random.
         steps: number of environment steps.
         overrides: settings of the agent that differ from its defaults.
-        distribution: how the training is spread, as ``Distribution`` has it; empty: one process.
     """
 
     env_id: str = "PipelineCut-v0"
@@ -120,7 +118,6 @@ class Config:
     seed: Annotated[int, whole(0, 2**32 - 1)] = 0
     steps: Annotated[int, whole(1, 10**12)] = STEPS
     overrides: dict[str, Any] = field(default_factory=dict)
-    distribution: dict[str, Any] = field(default_factory=dict)
 
 
 def save_config(config: Config, folder: Path) -> None:
@@ -131,8 +128,7 @@ def save_config(config: Config, folder: Path) -> None:
     """
     path = folder / CONFIG
     try:
-        content = {k: v for k, v in asdict(config).items() if v or k != "distribution"}
-        text = json.dumps({"parenvs": __version__, **content}, indent=1)
+        text = json.dumps({"parenvs": __version__, **asdict(config)}, indent=1)
     except (TypeError, ValueError) as error:
         raise ParenvsError(f"{path}: only JSON types can be written ({error})") from None
     with naming(path):
@@ -211,8 +207,6 @@ def _parsed(content: Any) -> Config:
     with naming("field 'agent'"):
         learner = learner_of(config.agent)
     _check_overrides(config.overrides, learner.algorithm)
-    with naming("field 'distribution'"):
-        Distribution.from_json(config.distribution)
     return config
 
 

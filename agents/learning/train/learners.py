@@ -281,44 +281,7 @@ def _rainbow(preset_name: str, budget: int) -> Learner:
         checkpoint_every=2000,
         log_interval=100,
         budget=budget,
-        policies={"PipelinePlan-v0": _chain_q_policy, "HybridPlan-v0": _hybrid_q_policy},
     )
-
-
-def _chain_policy() -> type:
-    from parenvs.agents.learning.chain.policy import ChainPolicy
-
-    return ChainPolicy
-
-
-def _hybrid_policy() -> type:
-    from parenvs.agents.learning.hybrid.policy import HybridPolicy
-
-    return HybridPolicy
-
-
-def _hybrid_q_policy() -> type:
-    from parenvs.agents.learning.hybrid.policy import HybridQPolicy
-
-    return HybridQPolicy
-
-
-def _order_policy() -> type:
-    from parenvs.agents.learning.order.policy import OrderPolicy
-
-    return OrderPolicy
-
-
-def _chain_q_policy() -> type:
-    from parenvs.agents.learning.chain.policy import ChainQPolicy
-
-    return ChainQPolicy
-
-
-def _intra_op_policy() -> type:
-    from parenvs.agents.learning.sharding.policy import ShardingPolicy
-
-    return ShardingPolicy
 
 
 LEARNERS: dict[str, Learner] = {
@@ -328,12 +291,6 @@ LEARNERS: dict[str, Learner] = {
         ppo_settings,
         checkpoint_every=10,
         log_interval=1,
-        policies={
-            "PipelinePlan-v0": _chain_policy,
-            "HybridPlan-v0": _hybrid_policy,
-            "MicroBatchOrder-v0": _order_policy,
-            "IntraOpSharding-v0": _intra_op_policy,
-        },
     ),
     "rainbow": _rainbow("tuned", BUDGET),
     # The paper's way updates at every step of one environment, which takes ten times as long.

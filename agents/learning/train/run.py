@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import shutil
@@ -32,7 +31,7 @@ from parenvs.agents.learning.train.config import (
     load_config,
     save_config,
 )
-from parenvs.agents.learning.train.learners import Learner, learner_of, plain
+from parenvs.agents.learning.train.learners import learner_of, plain
 from parenvs.agents.learning.train.weights import AGENT, load_counters, load_weights, save_counters
 from parenvs.agents.learning.vec_env import make_env, one_thread
 from parenvs.core.plan import Plan
@@ -93,7 +92,6 @@ def train(
     progress: bool = False,
     checkpoint_every: int | None = None,
     callbacks: Sequence[BaseCallback] = (),
-    address: str | None = None,
 ) -> tuple[TrainResult, BaseAlgorithm]:
     """Train an agent on one instance, or on drawn problems.
 
@@ -112,7 +110,6 @@ def train(
         progress: whether to show a progress bar.
         checkpoint_every: rollouts between two checkpoints (default: the agent's own).
         callbacks: further SB3 callbacks.
-        address: of the cluster of Ray that a distributed run uses; None: this machine.
 
     Returns:
         the result and the trained agent.
@@ -122,14 +119,10 @@ def train(
             it, or the checkpoint is broken.
     """
     learner_of(config.agent)  # raises before a folder is made
-    if config.distribution:
-        from parenvs.agents.learning.distributed.start import check_spread
-
-        check_spread(config, address)
     tracker = BestPlan(target, stop_at_target)
     if folder is None:
         with one_thread():
-            model, draws = _learned(config, tracker, progress, callbacks, address)
+            model, draws = _learned(config, tracker, progress, callbacks)
             return _result(tracker, model, _judged(model, config) if draws else None), model
     place = Path(folder)
     with locked(place), one_thread():
@@ -137,7 +130,7 @@ def train(
         _claim(place, config, resume)
         try:
             model, draws = _learned(
-                config, tracker, progress, callbacks, address, place, resume, checkpoint_every
+                config, tracker, progress, callbacks, place, resume, checkpoint_every
             )
         except (KeyboardInterrupt, ParenvsError):
             if fresh and not (place / CHECKPOINT).exists():
@@ -171,45 +164,37 @@ def _learned(
     tracker: BestPlan,
     progress: bool,
     callbacks: Sequence[BaseCallback],
-    address: str | None = None,
     place: Path | None = None,
     resume: bool = False,
     checkpoint_every: int | None = None,
 ) -> tuple[Any, bool]:
     """The trained agent, and whether problems were drawn; the arguments are those of ``train``."""
-    with contextlib.ExitStack() as stack:
-        learner, attach = learner_of(config.agent), None
-        if config.distribution:
-            from parenvs.agents.learning.distributed.start import spread
-
-            learner, attach = stack.enter_context(spread(config, address))
-        env, model = _fresh(config, learner=learner)
-        if attach is not None:
-            attach(model)
-        tracker.scale = env.get_attr("largest_return")[0]
-        tracker.drawn = draws = bool(env.get_attr("draws")[0])
-        all_callbacks, random = [tracker, *callbacks], None
-        if place is not None:
-            if resume and (place / CHECKPOINT).exists():
-                random = load_checkpoint(place / CHECKPOINT, model, tracker)
-            # Loggers overwrite their files, so a resumed run logs into a folder of its own.
-            number = len(list((place / LOG).glob("*")))
-            model.set_logger(configure(str(place / LOG / str(number)), ["csv", "tensorboard"]))
-            every = checkpoint_every or learner.checkpoint_every
-            all_callbacks.append(Checkpoints(place / CHECKPOINT, tracker, every, random))
-        remaining = config.steps - model.num_timesteps
-        if remaining > 0:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", TqdmExperimentalWarning)  # by SB3's progress bar
-                model.learn(
-                    remaining,
-                    callback=all_callbacks,
-                    log_interval=learner.log_interval,
-                    reset_num_timesteps=random is None,
-                    progress_bar=progress,
-                )
-        env.close()
-        return model, draws
+    learner = learner_of(config.agent)
+    env, model = _fresh(config)
+    tracker.scale = env.get_attr("largest_return")[0]
+    tracker.drawn = draws = bool(env.get_attr("draws")[0])
+    all_callbacks, random = [tracker, *callbacks], None
+    if place is not None:
+        if resume and (place / CHECKPOINT).exists():
+            random = load_checkpoint(place / CHECKPOINT, model, tracker)
+        # Loggers overwrite their files, so a resumed run logs into a folder of its own.
+        number = len(list((place / LOG).glob("*")))
+        model.set_logger(configure(str(place / LOG / str(number)), ["csv", "tensorboard"]))
+        every = checkpoint_every or learner.checkpoint_every
+        all_callbacks.append(Checkpoints(place / CHECKPOINT, tracker, every, random))
+    remaining = config.steps - model.num_timesteps
+    if remaining > 0:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TqdmExperimentalWarning)  # by SB3's progress bar
+            model.learn(
+                remaining,
+                callback=all_callbacks,
+                log_interval=learner.log_interval,
+                reset_num_timesteps=random is None,
+                progress_bar=progress,
+            )
+    env.close()
+    return model, draws
 
 
 def _judged(model: BaseAlgorithm, config: Config) -> SetEvaluation | None:
@@ -289,11 +274,9 @@ def load_model(folder: str | Path, trust: bool = False) -> BaseAlgorithm:
     return model
 
 
-def _fresh(
-    config: Config, envs: int | None = None, learner: Learner | None = None
-) -> tuple[VecEnv, Any]:
+def _fresh(config: Config, envs: int | None = None) -> tuple[VecEnv, Any]:
     """The environments of a run, as many as its agent takes or ``envs``, and an untrained agent."""
-    learner = learner_of(config.agent) if learner is None else learner
+    learner = learner_of(config.agent)
     count = envs or learner.side_by_side(config.env_id)
     env = make_env(config.env_id, config.env_kwargs, config.seed, count)
     steps = env.get_attr("episode_steps")[0]

@@ -49,6 +49,7 @@ TASK = Task(
         "rules": "parenvs.tasks.order.load:rules",
         "compare": "parenvs.tasks.order.view.tables:comparison",
         "leaderboard": "parenvs.agents.order.entries:TASKS",
+        "teach": "parenvs.agents.order.teacher:teach",
     },
 )
 """The task."""

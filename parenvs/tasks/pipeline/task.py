@@ -76,7 +76,6 @@ TASK = Task(
         "open": "parenvs.tasks.pipeline.load:open_shape",
         "tables": "parenvs.tasks.pipeline.view.tables:of_instance",
         "compare": "parenvs.tasks.pipeline.view.tables:comparison",
-        "fused": "parenvs.agents.learning.fused.run:train_named",
         "commands": "parenvs.agents.pipeline.commands:add",
         "stages": "parenvs.tasks.pipeline.export:stages",
         "step": "parenvs.tasks.pipeline.export:step",

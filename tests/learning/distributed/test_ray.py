@@ -1,10 +1,9 @@
-"""Training and independent runs on Ray, with processes that are killed (``make ray-test``)."""
+"""Independent runs on Ray, with processes that are killed (``make ray-test``)."""
 
 import json
 import os
 import signal
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,23 +13,16 @@ pytest.importorskip("sb3_contrib")
 pytest.importorskip("ray", reason="needs the extra 'ray' (make ray-test)")
 
 import ray
-import torch
-from interrupt import Interrupt
-from stable_baselines3.common.callbacks import BaseCallback
 from typer.testing import CliRunner
 
 from parenvs.agents.learning.distributed.session import session
 from parenvs.agents.learning.distributed.tasks import on_ray
 from parenvs.agents.learning.pretrained.imitate import Recipe
 from parenvs.agents.learning.pretrained.pretrain import WEIGHTS, pretrain
-from parenvs.agents.learning.train.config import Config
-from parenvs.agents.learning.train.run import load_model, train
 from parenvs.agents.references import ReferenceFile
 from parenvs.errors import ParenvsError
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # tasks cannot import tests
-UPDATE = 64 * 8 * 2
-RUN = Config(env_kwargs={"instance": "vgg-19", "cluster": "B"}, steps=UPDATE, seed=5)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,115 +30,6 @@ def one_ray():
     with session(processes=4):
         yield
     assert not ray.is_initialized()
-
-
-def spread(word, steps=UPDATE, **counts):
-    return replace(RUN, steps=steps, distribution={"word": word, **counts})
-
-
-def flat(model):
-    return torch.cat([p.detach().flatten() for p in model.policy.parameters()])
-
-
-def distance(one, other):
-    return float((flat(one) - flat(other)).abs().max())
-
-
-class Kill(BaseCallback):
-    """Kills actors, one after each of some rollouts: ``when`` is "play" or "learn"."""
-
-    def __init__(self, rollouts, when):
-        super().__init__()
-        self.rollouts, self.when, self.killed = list(rollouts), when, []
-
-    def _on_step(self):
-        return True
-
-    def _kill(self):
-        workers = self.model.workers
-        if self.rollouts and workers.number == self.rollouts[0]:
-            self.rollouts.pop(0)
-            actor = workers._actors[len(self.killed) % len(workers._actors)]
-            self.killed.append(ray.get(actor.pid.remote()))
-            os.kill(self.killed[-1], signal.SIGKILL)
-
-    def _on_rollout_start(self):
-        if self.when == "play":
-            self._kill()
-
-    def _on_rollout_end(self):
-        if self.when == "learn":
-            self._kill()
-
-
-@pytest.fixture(scope="module")
-def single():
-    return train(replace(RUN, steps=3 * UPDATE))
-
-
-@pytest.mark.parametrize("word", ["actors", "learners"])
-def test_ray__one_process_is_the_single_one(single, word):
-    """To the last bit: the same rollouts, the same updates, the same best plan."""
-    result, model = train(spread(word, 3 * UPDATE, **{word: 1}))
-    assert distance(model, single[1]) == 0
-    same = ("value", "actions", "steps", "best_steps", "episodes")
-    assert [getattr(result, k) for k in same] == [getattr(single[0], k) for k in same]
-    assert model.workers.seconds["environment"] > 0 and model.workers.failures == 0
-
-
-def test_ray__an_update_is_the_same_for_one_learner_and_for_several():
-    """Two actors play the same for one learner as for themselves."""
-    _, one = train(spread("actors", actors=2))
-    _, both = train(spread("learners", learners=2))
-    untrained = train(spread("actors", steps=1, actors=1))[1]
-    assert distance(one, both) < 1e-5 < 1e-3 < distance(one, untrained)
-
-
-@pytest.mark.parametrize(("word", "when"), [("actors", "play"), ("learners", "play"),
-                                            ("learners", "learn")])  # fmt: skip
-def test_ray__killed_actors_change_nothing(word, when):
-    config = spread(word, 4 * UPDATE, **{word: 2})
-    result, model = train(config)
-    kill = Kill([1, 3], when)
-    after, other = train(config, callbacks=[kill])
-    assert len(kill.killed) == 2 and other.workers.failures >= 2
-    assert distance(model, other) == 0
-    assert replace(after, seconds=0) == replace(result, seconds=0)
-
-
-@pytest.mark.parametrize("word", ["actors", "learners"])
-def test_ray__a_run_goes_on_where_it_was(tmp_path, word):
-    config = spread(word, 4 * UPDATE, **{word: 2})
-    result, model = train(config, tmp_path / "whole", checkpoint_every=1)
-    with pytest.raises(KeyboardInterrupt):
-        train(
-            config, tmp_path / "run", checkpoint_every=1, callbacks=[Interrupt(int(2.5 * UPDATE))]
-        )
-    after, other = train(config, tmp_path / "run", resume=True)
-    assert distance(model, other) == 0
-    assert (after.value, after.actions, after.best_steps, after.episodes) == (
-        result.value, result.actions, result.best_steps, result.episodes
-    )  # fmt: skip
-    assert distance(load_model(tmp_path / "run"), model) == 0
-    with pytest.raises(ParenvsError, match="another configuration"):
-        train(spread(word, 4 * UPDATE, **{word: 3}), tmp_path / "run", resume=True)
-
-
-def test_ray__drawn_problems(tmp_path):
-    """A killed actor goes on with other problems; the run ends, and is judged."""
-    config = Config("PipelinePlan-v0", {"draw": 2}, steps=2 * 2048, seed=1,
-                    distribution={"word": "actors", "actors": 2})  # fmt: skip
-    kill = Kill([1], "play")
-    result, _ = train(config, tmp_path / "run", callbacks=[kill])
-    assert kill.killed and result.steps == 4096 and result.judged_on == "plan-validation"
-
-
-def test_ray__asynchronous(tmp_path):
-    """RLlib trains the network of the PPO, whose weights a run's folder holds as any other's."""
-    result, model = train(spread("async", 3 * UPDATE, actors=2, learners=1), tmp_path / "run")
-    assert result.steps >= 3 * UPDATE and result.episodes >= 3 * UPDATE / 2
-    untrained = train(spread("actors", steps=1, actors=1))[1]
-    assert distance(load_model(tmp_path / "run"), model) == 0 < distance(model, untrained)
 
 
 def _once(folder, number):

@@ -1,0 +1,212 @@
+"""Rainbow over rows: returns' quantiles, dueling by the pool, double, several steps, priorities."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from parenvs.agents.learning.algorithm import Algorithm, Batch, Settings
+from parenvs.agents.learning.net import RowsNet
+from parenvs.agents.learning.replay import Memory, Sample
+from parenvs.agents.learning.seen import Seen
+
+SHARPNESS = 0.1
+"""Weight of the rule's score at the start: quality has the scale of returns, not of logits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RainbowSettings(Settings):
+    """Settings of Rainbow (arXiv 1710.02298), with quantiles (arXiv 1710.10044).
+
+    Attributes:
+        discount: of rewards; 0 stands for 1 where rows are seen, whose episodes end, else 0.99.
+        steps: of rewards in front of a value that is believed.
+        quantiles: of an action's return.
+        memory: turns that are kept.
+        first: turns before it learns.
+        sample: turns of a step of the optimiser.
+        reuse: how often each turn is learnt from, on average.
+        sync: steps of the optimiser between two copies of the network that values are taken of.
+        power: of errors in priorities.
+        correction: power of the weights against them at the start; it rises to 1.
+        chance: largest share of turns at random; environments have shares from it down to its
+            eighth power (arXiv 1803.00933).
+        wander: share of the training in which the turns at random fall from all of them to that,
+            where there is no rule to start from.
+    """
+
+    envs: int = 32
+    turns: int = 16
+    rate: float = 5e-4
+    gradient: float = 10.0
+    discount: float = 0.0
+    steps: int = 3
+    quantiles: int = 32
+    memory: int = 100_000
+    first: int = 2_000
+    sample: int = 128
+    reuse: float = 8.0
+    sync: int = 200
+    power: float = 0.5
+    correction: float = 0.4
+    chance: float = 0.4
+    wander: float = 0.3
+
+
+_COUNTERS = ("spread", "batches", "steps", "owed", "progress")
+
+
+class Rainbow(Algorithm):
+    """Learns the quantiles of what each action returns, from a memory of turns.
+
+    The qualities of actions are the pool's value and the rows' advantages over their mean, in units
+    of returns' spread; when the spread changes, the last layers change with it, so that qualities
+    stay (arXiv 1602.07714). Untrained, the rule's action is the best. In place of noisy layers each
+    environment has its own share of turns at random.
+    """
+
+    name: ClassVar[str] = "rainbow"
+    settings_class: ClassVar[type[Settings]] = RainbowSettings
+    settings: RainbowSettings
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        settings = self.settings
+        self.discount = settings.discount or (1.0 if self.lens.scored else 0.99)
+        self.target = copy.deepcopy(self.net).requires_grad_(False)
+        self.memory = Memory(settings.memory, settings.steps, self.discount, settings.power)
+        self.spread, self.batches, self.steps, self.owed, self.progress = 1.0, 0, 0, 0.0, 0.0
+        middle = (torch.arange(settings.quantiles) + 0.5) / settings.quantiles
+        self._levels = middle.to(self.device)
+
+    def network(self) -> RowsNet:
+        """See ``Algorithm.network``."""
+        settings, several = self.settings, self.settings.quantiles
+        return RowsNet(
+            self.lens, several, several, settings.width, settings.attention, sharpness=SHARPNESS
+        )
+
+    def quantiles(self, net: RowsNet, seen: Seen) -> Tensor:
+        """Return the quantiles of actions' returns, (k, A, q), in units of the spread."""
+        advantages, values = net(seen)
+        legal = seen.mask[..., None]
+        count = legal.sum(dim=1, keepdim=True).clamp(min=1)
+        mean = torch.where(legal, advantages, 0.0).sum(dim=1, keepdim=True) / count
+        return values[:, None] + advantages - mean
+
+    def logs(self, seen: Seen) -> Tensor:
+        """See ``Algorithm.logs``: by qualities, in units of the spread of the legal ones."""
+        seen = seen.to(self.device)
+        quality = self.quantiles(self.net, seen).mean(dim=2)
+        legal = torch.where(seen.mask, quality, torch.nan)
+        centre = legal.nanmean(dim=1, keepdim=True)
+        spread = (legal - centre).square().nanmean(dim=1, keepdim=True).sqrt()
+        scaled = torch.where(seen.mask, 3.0 * (quality - centre) / spread.clamp(min=1e-6), -1e9)
+        return scaled.log_softmax(dim=1)
+
+    @torch.no_grad()
+    def act(self, seen: Seen) -> tuple[Tensor, dict[str, Tensor]]:
+        """See ``Algorithm.act``."""
+        actions, count = self.best(seen), len(seen.mask)
+        place = torch.arange(count) / max(count - 1, 1)
+        chance = self.settings.chance ** (1.0 + 7.0 * place)
+        if not self.lens.scored:
+            chance = chance.clamp(min=1.0 - self.progress / self.settings.wander)
+        at_random = torch.rand(count, generator=self.random) < chance
+        noise = torch.rand(seen.mask.shape, generator=self.random)
+        drawn = torch.where(seen.mask, noise, -1.0).argmax(dim=1)
+        return torch.where(at_random, drawn, actions), {}
+
+    @torch.no_grad()
+    def values(self, seen: Seen) -> Tensor:
+        """See ``Algorithm.values``."""
+        quality = self.quantiles(self.net, seen.to(self.device)).mean(dim=2).cpu()
+        return torch.where(seen.mask, quality, -torch.inf).amax(dim=1) * self.spread
+
+    def learn(self, batch: Batch, progress: float) -> dict[str, float]:
+        """See ``Algorithm.learn``."""
+        settings = self.settings
+        self.slow(progress)
+        self.progress = progress
+        self.memory.add(batch)
+        if len(self.memory) < min(settings.first, settings.memory // 2):
+            return {}
+        self.owed += settings.reuse * batch.actions.numel() / settings.sample
+        correction = settings.correction + (1.0 - settings.correction) * progress
+        losses = []
+        while self.owed >= 1.0:
+            self.owed -= 1.0
+            sample = self.memory.draw(settings.sample, correction, self.random)
+            losses.append(self._improve(sample))
+            self.steps += 1
+            if self.steps % settings.sync == 0:
+                self.target.load_state_dict(self.net.state_dict())
+        return {"loss": sum(losses) / len(losses), "spread": self.spread} if losses else {}
+
+    def loss(self, sample: Sample) -> tuple[Tensor, Tensor]:
+        """Return the loss of each turn of a sample, and the error of its mean, (k,) each."""
+        seen, after = sample.seen.to(self.device), sample.after.to(self.device)
+        with torch.no_grad():
+            behind = self.quantiles(self.target, after)
+            best = self._best(self.quantiles(self.net, after), after.mask)
+            behind = _of(behind, best) * self.spread
+            left = sample.left.to(self.device)[:, None]
+            # Where an episode has ended nothing is seen behind it that counts.
+            wanted = sample.earned.to(self.device)[:, None] + torch.where(
+                left > 0, left * behind, 0.0
+            )
+            self._measure(wanted)
+            wanted = wanted / self.spread
+        found = _of(self.quantiles(self.net, seen), sample.actions.to(self.device))
+        error = wanted[:, None, :] - found[:, :, None]
+        huber = nn.functional.huber_loss(error, torch.zeros_like(error), reduction="none")
+        share = (self._levels[None, :, None] - (error.detach() < 0).float()).abs()
+        return (share * huber).mean(dim=2).sum(dim=1), (wanted - found).mean(dim=1).detach()
+
+    def state(self) -> dict[str, Any]:
+        """See ``Algorithm.state``."""
+        own = {name: getattr(self, name) for name in _COUNTERS}
+        memory, target = self.memory.state(), self.target.state_dict()
+        return {**super().state(), **own, "memory": memory, "target": target}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See ``Algorithm.load``."""
+        super().load(state)
+        for name in _COUNTERS:
+            setattr(self, name, state[name])
+        self.memory.load(state["memory"])
+        self.target.load_state_dict(state["target"])
+
+    def _improve(self, sample: Sample) -> float:
+        losses, errors = self.loss(sample)
+        loss = (losses * sample.weights.to(self.device)).mean()
+        self.step(loss)
+        self.memory.judge(sample.slots, errors.cpu())
+        return float(loss.detach())
+
+    def _best(self, quantiles: Tensor, mask: Tensor) -> Tensor:
+        quality = quantiles.mean(dim=2)
+        return torch.where(mask, quality, -torch.inf).argmax(dim=1)
+
+    @torch.no_grad()
+    def _measure(self, wanted: Tensor) -> None:
+        """Take returns into their spread; qualities in rewards stay as they are."""
+        self.batches = min(self.batches + 1, 1000)
+        before = self.spread
+        square = before**2 if self.batches > 1 else 0.0
+        square += (float(wanted.square().mean()) - square) / self.batches
+        self.spread = max(square**0.5, 1e-6)
+        if self.batches > 1:
+            for net in (self.net, self.target):
+                for each in (*net.last.parameters(), *net.last_value.parameters(), net.weight):
+                    each.mul_(before / self.spread)
+
+
+def _of(quantiles: Tensor, actions: Tensor) -> Tensor:
+    """Return the quantiles of one action of each turn, (k, q)."""
+    index = actions[:, None, None].expand(-1, 1, quantiles.shape[2])
+    return quantiles.gather(1, index)[:, 0]

@@ -1,1 +1,0 @@
-"""Policies for ``HybridPlan-v0``."""

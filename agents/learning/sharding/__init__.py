@@ -1,1 +1,0 @@
-"""Policies that learn ``IntraOpSharding-v0``; needs the extra ``agents``."""
