@@ -8,6 +8,7 @@ Stages are traced parts of the module, cut in front of modules by name.
 from __future__ import annotations
 
 import copy
+import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -71,7 +72,9 @@ class Parallel:
         module: the module; it is copied.
         loss: ``loss(output, *targets)``, a mean over samples.
         plan: the plan in PyTorch's words.
-        inputs: the batch of a step, as for ``step``; counts by shape and type only.
+        inputs: the batch of a step, as for ``step``; counts by shape and type only. One without a
+            sample in front for each of the batch (positions, the edges of a graph) is the same for
+            all. Inputs that the module takes by name: see ``by_position``.
         device: of the mesh: ``"cpu"`` or ``"cuda"``.
 
     Raises:
@@ -97,8 +100,9 @@ class Parallel:
                 f"processes: the plan is for {devices}, and the group has {world}; start it with "
                 f"torchrun --nproc-per-node {devices}"
             )
-        if not inputs or len(inputs[0]) != plan.batch:
-            first = f"the first has {len(inputs[0])}" if inputs else "none are given"
+        sizes_of = [len(x) if x.ndim else 0 for x in inputs]
+        if plan.batch not in sizes_of:
+            first = f"the first has {sizes_of[0]}" if inputs else "none are given"
             raise ParenvsError(f"inputs: the plan is for a batch of {plan.batch}, and {first}")
         _check_names(module, plan)
         self.mesh = init_device_mesh(device, sizes, mesh_dim_names=(PIPE, DATA, MODEL))
@@ -109,12 +113,14 @@ class Parallel:
         self._inputs = len(inputs)
         self._shapes = [tuple(x.shape) for x in inputs]
         self._names = list(argument_names(module, len(inputs), 1).values())
+        self._check_shared(inputs)
         module = copy.deepcopy(module).to(self.device)
         if plan.pipe == 1:
             self.parts = [_Part(module, self)]
         else:
             rows = plan.batch // plan.micro_batches // (1 if DATA in self._axes else plan.data)
-            stages = cut(module, plan.cuts, [x[:rows].to(self.device) for x in inputs])
+            micro = [self._every(x)[:rows].to(self.device) for x in inputs]
+            stages = cut(module, plan.cuts, micro)
             rank = self.mesh[PIPE].get_local_rank()
             own_stages = [stages[rank + k * plan.pipe] for k in range(plan.chunks)]
             self.parts = [_Part(stage.module, self, stage) for stage in own_stages]
@@ -206,7 +212,7 @@ class Parallel:
         total = torch.zeros((), device=self.device)
         for number in range(plan.micro_batches):
             shares = [
-                self._placed(x.chunk(plan.micro_batches)[number].to(self.device), k)
+                self._placed(self._micro_batches(x)[number].to(self.device), k)
                 for k, x in enumerate(batch)
             ]
             output = part(*shares[: self._inputs])
@@ -228,6 +234,7 @@ class Parallel:
         first, last = self.mesh[PIPE].get_local_rank() == 0, self._is_last
         self._schedule.step(
             *(inputs if first else ()),
+            **self._no_outputs,
             **({"target": target, "losses": losses} if last else {}),
         )
         total = torch.zeros((), device=self.device)
@@ -249,16 +256,46 @@ class Parallel:
         dist.all_reduce(value, group=self.mesh[DATA].get_group())
         return value / self.plan.data
 
+    def _check_shared(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Refuse inputs without samples of their own, of which parts of the batch read parts.
+
+        Raises:
+            ParenvsError: there is one, and the plan divides the batch otherwise than by DTensors.
+        """
+        plan = self.plan
+        one = plan.pipe == plan.micro_batches == 1 and not (plan.zero and plan.data > 1)
+        for name, x in zip(self._names, inputs, strict=False):
+            same = len(x) == 1 if x.ndim else plan.pipe == 1
+            if not (one or same or self._has_samples(x)):
+                raise ParenvsError(
+                    f"inputs: {shown(name)} of shape {tuple(x.shape)} has no {plan.batch} samples "
+                    "in front, so that its plan needs one stage, one micro-batch and no ZeRO"
+                )
+
+    def _micro_batches(self, whole: torch.Tensor) -> Sequence[torch.Tensor]:
+        """A tensor's part of every micro-batch; all of it, if it is the same for all samples."""
+        count = self.plan.micro_batches
+        return whole.chunk(count) if self._has_samples(whole) else [whole] * count
+
+    def _has_samples(self, whole: torch.Tensor) -> bool:
+        """Whether a tensor has a row for each sample of the batch."""
+        return whole.ndim > 0 and len(whole) == self.plan.batch
+
+    def _every(self, whole: torch.Tensor) -> torch.Tensor:
+        """A tensor with a row for each sample, as pipelines chunk all that they are given."""
+        same = whole.ndim and len(whole) == 1
+        return whole.expand(self.plan.batch, *whole.shape[1:]) if same else whole
+
     def _own(self, whole: torch.Tensor) -> torch.Tensor:
         """This replica's samples of every micro-batch."""
         plan = self.plan
         rank = self.mesh[DATA].get_local_rank()
-        micro = whole.chunk(plan.micro_batches)
+        micro = self._every(whole).chunk(plan.micro_batches)
         return torch.cat([x.chunk(plan.data)[rank] for x in micro]).to(self.device)
 
     def _placed(self, whole: torch.Tensor, number: int) -> torch.Tensor:
         """A tensor of a micro-batch, by its number in the batch, as the mesh holds it."""
-        if self.plan.zero:
+        if self.plan.zero and whole.ndim and len(whole) > 1:
             whole = whole.chunk(self.plan.data)[self.mesh[DATA].get_local_rank()]
         if self._grid is None:
             return whole
@@ -316,9 +353,7 @@ class Parallel:
         group = self.mesh[PIPE].get_group()
         count = plan.pipe * plan.chunks
         stages = [
-            pipelining.PipelineStage(
-                part, rank + chunk * plan.pipe, count, self.device, group=group
-            )
+            _PipelineStage(part, rank + chunk * plan.pipe, count, self.device, group=group)
             for chunk, part in enumerate(self.parts)
         ]
         scale = plan.data if DATA in self._axes else 1
@@ -326,9 +361,21 @@ class Parallel:
         def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
             return self.loss(output, target) / scale
 
-        kind = _SCHEDULES[plan.schedule]
+        kind: Any = _SCHEDULES[plan.schedule]
+        # outputs that are numbers, a loss of the module's own, cannot be put behind each other
+        asked = "return_outputs" in inspect.signature(kind.step).parameters
+        self._no_outputs = {"return_outputs": False} if asked else {}
         given = stages if plan.schedule == "Interleaved1F1B" else stages[0]
         return kind(given, plan.micro_batches, loss_fn=loss)
+
+
+class _PipelineStage(pipelining.PipelineStage):
+    """A stage that finds shapes on zeros: words and classes of any value may be out of bounds."""
+
+    def _to_tensor(self, arg: Any) -> torch.Tensor:
+        made: torch.Tensor = super()._to_tensor(arg)
+        given = isinstance(arg, torch.Tensor) or made.is_floating_point()
+        return made if given else torch.zeros_like(made)
 
 
 def _lost(error: Exception) -> Exception | None:
@@ -391,6 +438,37 @@ class _Part(nn.Module):
             ]
             outputs = tuple(parallel._local(x) for x in stage.wired(placed))
         return outputs[0] if len(outputs) == 1 else outputs
+
+
+def by_position(module: nn.Module, positional: int, names: Sequence[str]) -> nn.Module:
+    """Return a copy of a module that takes all of its inputs by position.
+
+    Args:
+        module: the module; the copy shares its parameters and has the same names of them.
+        positional: number of inputs that it takes by position anyway.
+        names: of those that it takes by name, in the order in which the copy takes them.
+    """
+    if not names:
+        return module
+    known = [
+        x for x in inspect.signature(module.forward).parameters.values() if x.name not in names
+    ]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [
+        inspect.Parameter(name, kind)
+        for name in ("self", *(x.name for x in known[:positional]), *names)
+    ]
+
+    class ByPosition(type(module)):  # type: ignore[misc]
+        def forward(self, *given: Any) -> Any:
+            named = dict(zip(names, given[positional:], strict=True))
+            return super().forward(*given[:positional], **named)
+
+    ByPosition.forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    ByPosition.__name__ = type(module).__name__
+    same = copy.copy(module)
+    same.__class__ = ByPosition
+    return same
 
 
 def summed(module: nn.Module, given: Any, outputs: Any) -> Any:

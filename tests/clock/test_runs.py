@@ -215,6 +215,75 @@ def test_run__command_compares(monkeypatch, capfd, folder):
     assert all(x > 2 * LINEAR for x in found["memory"]) and len(found["memory"]) == 2
 
 
+NAMED = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(10, 6)
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+        self.head = nn.Linear(6, 10)
+    def forward(self, words, mask=None, labels=None):
+        x = self.words(words) * mask[..., None]
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        logits = self.head(x)
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return {"loss": loss, "logits": logits}
+
+class Graph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 4)
+    def forward(self, x, edges):
+        for layer in (self.first, self.second):
+            y = torch.tanh(layer(x))
+            x = torch.zeros_like(y).index_add(0, edges[1], y[edges[0]])
+        return x
+
+def batch():
+    words = torch.arange(32).reshape(8, 4) % 10
+    return {"words": words, "mask": torch.ones(8, 4), "labels": (words * 3) % 10}
+
+def graph():
+    return torch.linspace(-1, 1, 60).reshape(10, 6), torch.arange(40).reshape(2, 20) % 10
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "arguments", "options"),
+    [
+        ("Net", "batch", ("--task", "pipeline", "--stages", 2, "--micro-batch", 2)),
+        (
+            "Graph",
+            "graph",
+            (
+                "--task",
+                "partition",
+            ),
+        ),
+    ],
+)
+def test_run__inputs_by_name_and_without_samples(
+    monkeypatch, capfd, tmp_path, model, arguments, options
+):
+    """What Hugging Face's models take, a loss of their own, and the edges of a graph."""
+    pytest.importorskip("torch", "2.13", reason=OLDER)
+    (tmp_path / "own_named.py").write_text(NAMED, encoding="utf-8")
+    source = (f"own_named.py:{model}", "--args", arguments)
+    plan = caller(monkeypatch, capfd, tmp_path, "plan")
+    status, _, err = plan(*source, "--cluster", "2x1:v100", *options, "--out", "p.json")
+    assert status == 0, err
+    run = caller(monkeypatch, capfd, tmp_path, "run")
+    status, out, err = run("p.json", *source, "--steps", 1, "--json")
+    assert status == 0, err
+    found = json.loads(out)
+    assert found["agrees"] and found["losses"] == pytest.approx(found["single"], rel=1e-6)
+
+
 FAULTS = """
 import torch
 from torch import nn

@@ -2,6 +2,7 @@
 
 import json
 import re
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -147,6 +148,73 @@ def test_parallel__buffers_are_no_parameters(graph, alone):
     other = replace(plan, shapes={**plan.shapes, "shift": (4,)})
     with pytest.raises(ParenvsError, match=r"the module has no 'shift'$"):
         Parallel(Shifted(), torch.nn.functional.mse_loss, other, inputs)
+
+
+class Named(torch.nn.Module):
+    """Takes inputs by name, as Hugging Face's models do, and gives its own loss beside logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(10, 4)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(2))
+        self.head = torch.nn.Linear(4, 10)
+
+    def forward(self, words, mask=None, places=None, labels=None):
+        x = self.words(words) * mask[..., None] + places[..., None]
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        logits = self.head(x)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return {"loss": loss, "logits": logits}
+
+
+def named_batch():
+    random = torch.Generator().manual_seed(0)
+    words, labels = (torch.randint(0, 10, (8, 3), generator=random) for _ in range(2))
+    return {"words": words, "labels": labels, "mask": torch.ones(8, 3), "places": torch.ones(1, 3)}
+
+
+def test_by_position__same_names_own_weights_in_copies():
+    from parenvs.exports.parallel import by_position
+    from parenvs.graph.pytorch.export import argument_names
+
+    module, batch = Named(), named_batch()
+    copy = by_position(module, 0, list(batch))
+    assert list(argument_names(copy, 4, 0).values()) == list(batch)
+    assert dict(copy.named_parameters()) == dict(module.named_parameters())
+    wanted = module(**batch)["loss"]
+    assert copy(*batch.values())["loss"] == wanted
+    other = deepcopy(copy)
+    with torch.no_grad():
+        other.head.bias[0] += 1
+    assert other(*batch.values())["loss"] != wanted == copy(*batch.values())["loss"]
+    assert by_position(module, 1, ()) is module
+
+
+def test_parallel__inputs_without_samples_are_the_same_for_all(graph, alone):
+    from parenvs.exports.parallel import Parallel, by_position
+    from parenvs.graph.pytorch.losses import loss_of
+
+    module, batch = Named(), named_batch()
+    single = replace(
+        torch_plan(hybrid(graph), graph), pipe=1, model=1, cuts=(), placements={}, inputs={},
+        shapes={}, micro_batches=2,
+    )  # fmt: skip
+    parallel = Parallel(
+        by_position(module, 0, list(batch)), lambda output, _: loss_of(output, "")[0], single,
+        *batch.values(),
+    )  # fmt: skip
+    loss = parallel.step(*batch.values(), torch.zeros(8))
+    assert loss == pytest.approx(module(**batch)["loss"].item(), rel=1e-6)
+
+    def edges(x, ends):
+        return x[ends[0]] - x[ends[1]]
+
+    module.forward = edges
+    given = (torch.ones(8, 4), torch.zeros(2, 5, dtype=torch.long))
+    with pytest.raises(ParenvsError, match=r"inputs: 'ends' of shape \(2, 5\) has no 8 samples in"):
+        Parallel(module, torch.nn.functional.mse_loss, single, *given)
+    Parallel(module, torch.nn.functional.mse_loss, replace(single, micro_batches=1), *given)
 
 
 def test_collectives__leaves_gradients_and_counts_those_of_a_first_step(graph, alone):

@@ -20,10 +20,11 @@ from parenvs.clock.processes import MEET_SECONDS, together
 from parenvs.clock.runs.comparison import States, moved_apart, nudged
 from parenvs.clock.runs.counting import Meter, nbytes
 from parenvs.errors import ParenvsError, shown
-from parenvs.exports.parallel import Parallel
+from parenvs.exports.parallel import Parallel, by_position
 from parenvs.exports.torch import TorchPlan
 from parenvs.graph.python_source import torch_module
 from parenvs.graph.pytorch.export import argument_names
+from parenvs.graph.pytorch.losses import loss_of
 
 RATE = 1e-3
 LIMIT_SECONDS = 3600.0
@@ -208,30 +209,33 @@ def made(
     Args:
         source: the module.
         arguments: its arguments.
-        samples: of the batch; those of the arguments are repeated, or cut.
+        samples: of the batch; those of the arguments are repeated, or cut. Arguments of another
+            length than the first (the edges of a graph) have none, and stay as they are.
 
     Returns:
-        The module; ``loss(output, target)``; inputs, with the target last.
+        The module, which takes all inputs by position; ``loss(output, target)``; inputs, with the
+        target last.
 
     Raises:
-        ParenvsError: the module takes keyword arguments or others than tensors of samples.
+        ParenvsError: the module takes others than tensors, or none.
     """
     torch.manual_seed(_SEED)
     module, loss, inputs, keywords = torch_module(source, arguments)
-    if keywords:
-        raise ParenvsError(
-            f"{source}: run passes inputs by position; {', '.join(keywords)} are given by name"
-        )
-    for number, value in enumerate(inputs):
-        if not isinstance(value, torch.Tensor) or not value.ndim or len(value) != len(inputs[0]):
-            raise ParenvsError(
-                f"--args: input {number} of {source} is no tensor of as many samples as the first: "
-                f"{shown(getattr(value, 'shape', value))}"
-            )
-    if not inputs:
+    if not inputs and not keywords:
         raise ParenvsError(f"--args: {source} needs inputs; give --args NAME or FILE.py:NAME")
-    numbers = torch.arange(samples) % len(inputs[0])
-    batch = tuple(x.detach()[numbers] for x in inputs)
+    target = inputs[len(inputs) - (loss is not None) :]
+    inputs = inputs[: len(inputs) - len(target)]
+    module = by_position(module, len(inputs), list(keywords))
+    names = argument_names(module, len(inputs) + len(keywords), len(target)).values()
+    given = (*inputs, *keywords.values(), *target)
+    for name, value in zip(names, given, strict=True):
+        if not isinstance(value, torch.Tensor):
+            raise ParenvsError(
+                f"--args: {name} of {source} is no tensor: {shown(value)}; bind it in the module"
+            )
+    size = next((len(x) for x in given if x.ndim), 1)
+    numbers = torch.arange(samples) % size
+    batch = tuple(x.detach()[numbers] if x.ndim and len(x) == size else x.detach() for x in given)
     if loss is None:
         return module, _stand_in, (*batch, torch.zeros(samples))
     if len(batch) < 2:
@@ -385,7 +389,5 @@ def _with_inputs(plan: TorchPlan, module: nn.Module, inputs: int) -> TorchPlan:
 
 
 def _stand_in(output: Any, target: torch.Tensor) -> torch.Tensor:
-    """The loss of a module without one: what it returns, if that is a number, or a mean square."""
-    value = output.logits if hasattr(output, "logits") else output
-    value = value[0] if isinstance(value, (tuple, list)) else value
-    return value if value.ndim == 0 else value.float().square().mean()
+    """The loss of a module without one, as its graph has it."""
+    return loss_of(output, "the module")[0]

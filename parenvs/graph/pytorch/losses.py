@@ -50,17 +50,9 @@ class Loss(nn.Module):
         output, title = _run(module, inputs, keywords), title_of(module)
         if self.loss is not None:
             return _scalar(self.loss(output, *targets), f"the loss {name_of(self.loss)!r} returns")
-        found = _own_loss(output)
-        if found is not None:
-            return found
-        parts = output.logits if hasattr(output, "logits") else output
-        tensors = [t for t in pytree.tree_leaves(parts) if _is_floating(t)]
-        if not tensors:
-            raise HloError(
-                f"{title} returns no floating tensor, so nothing can be trained; return the loss"
-            )
-        self.stand_in.used = True
-        return sum(t.float().square().mean() for t in tensors)
+        value, is_own = loss_of(output, title)
+        self.stand_in.used |= not is_own
+        return value
 
 
 def _run(module: nn.Module, inputs: Sequence[Any], keywords: dict[str, Any]) -> Any:
@@ -75,6 +67,28 @@ def _run(module: nn.Module, inputs: Sequence[Any], keywords: dict[str, Any]) -> 
         made = torch.fx.Interpreter(module).run(*flat, enable_io_processing=False)
     spec: Any = module._out_spec
     return pytree.tree_unflatten(made, spec)
+
+
+def loss_of(output: Any, title: str) -> tuple[Any, bool]:
+    """Return the loss in what a module returns, and whether it is its own or stands in for one.
+
+    Args:
+        output: what the module returns.
+        title: of the module, for the error.
+
+    Raises:
+        HloError: no floating tensor is in it.
+    """
+    found = _own_loss(output)
+    if found is not None:
+        return found, True
+    parts = output.logits if hasattr(output, "logits") else output
+    tensors = [t for t in pytree.tree_leaves(parts) if _is_floating(t)]
+    if not tensors:
+        raise HloError(
+            f"{title} returns no floating tensor, so nothing can be trained; return the loss"
+        )
+    return sum(t.float().square().mean() for t in tensors), False
 
 
 def _own_loss(output: Any) -> Any:
