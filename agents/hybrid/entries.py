@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from parenvs.agents.hybrid import exact
 from parenvs.agents.hybrid.episodes import local_search
 from parenvs.agents.hybrid.references import HYBRID_REFERENCES as HYBRID_FILE
-from parenvs.agents.hybrid.references import exact_or_uneven, plan_of_row
+from parenvs.agents.hybrid.references import LIMITS, plan_of_row
 from parenvs.agents.hybrid.servers.heuristics import random_orders, swap_search
 from parenvs.agents.hybrid.servers.references import EXACT, FIRST
 from parenvs.agents.hybrid.servers.references import HETERO_REFERENCES as HETERO_FILE
@@ -256,7 +257,7 @@ def _subset(problem: Hybrid, seed: int) -> Answer:
 
 _Maker = Callable[[Hybrid, int], Answer]
 _MAKERS: dict[tuple[str, str], _Maker] = {
-    ("hybrid", "exact"): lambda problem, seed: exact_or_uneven(problem, SECONDS),
+    ("hybrid", "exact"): lambda problem, seed: exact(problem, LIMITS, time_limit=SECONDS),
     ("hybrid", "local-search"): lambda problem, seed: local_search(
         problem, np.random.default_rng(seed), JUDGED
     ),
@@ -298,7 +299,7 @@ class DrawnHybrid(DrawnProblem, HybridProblem):
     def solved(self, seconds: float) -> Reference:
         """See ``TaskProblem.solved``: the exact search; its bound holds for all plans."""
         target: Hybrid = self.target
-        answer = exact_or_uneven(target, seconds)
+        answer = exact(target, LIMITS, time_limit=seconds)
         bound = min(target.kernel_bound_seconds, answer.cost)
         among = answer.among if answer.proven else ""
         return reference_of(answer.cost, bound, answer.method, among, self.bounded_by)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.agents.hybrid import exact_hybrid, exact_uniform, heuristics, ranked, robust
+from parenvs.agents.hybrid.local_search import local_search
 from parenvs.agents.hybrid.servers.planners import SERVER_PLANNERS
 from parenvs.core.answer import Answer
 from parenvs.core.request import SECONDS, Request
@@ -113,6 +114,9 @@ _PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
         r.problem, r.constraints, r.goal, time_limit=r.time_limit
     ),
     "uniform": lambda r: exact_uniform(r.problem, r.constraints, r.goal, r.space),
+    "local-search": lambda r: local_search(
+        r.problem, r.constraints, r.goal, r.seed, time_limit=r.time_limit
+    ),
     "megatron": lambda r: heuristics.megatron(r.problem, r.constraints),
     **{
         kind: partial(lambda kind, r: heuristics.pure(r.problem, kind, r.constraints), kind)
@@ -126,6 +130,7 @@ _PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
 HYBRID_PLANNERS = {name: _checked(name, planner) for name, planner in _PLANNERS.items()}
 """Planners of hybrid plans by name.
 
+``local-search`` goes from the best uniform plans to neighbouring ones.
 ``uniform`` judges all uniform plans, ``exact-hybrid`` searches plans of one chunk whose stages
 differ, ``exact`` both, and takes of them the plan whose simulated step is best. Where a request is
 ``robust``, the first and the last give the uniform plan that loses least if constants are not what

@@ -10,22 +10,20 @@ The plan is that of ``exact``, the optimum among uniform plans and 1F1B plans of
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from parenvs.agents.hybrid.solve import exact
 from parenvs.agents.references import SAME, ReferenceFile, run
-from parenvs.core.answer import Answer
 from parenvs.datasets.hybrid.named import find_hybrid
 from parenvs.datasets.hybrid.sets import SETS
 from parenvs.datasets.references import HYBRID, Row
-from parenvs.errors import NO_PLAN
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shipped import problem_sets
-from parenvs.tasks.hybrid.space import Constraints, UniformSpace
+from parenvs.tasks.hybrid.space import Constraints
 
-_LIMITS = Constraints(context=1, shard=0)
+LIMITS = Constraints(context=1, shard=0)
+"""Tokens of a sample are not shared, and states by all replicas."""
 SECONDS = 120.0
 """Wall seconds of each search."""
 
@@ -93,25 +91,8 @@ def row_of(
     }
 
 
-def exact_or_uneven(problem: Hybrid, seconds: float) -> Answer:
-    """Return the answer of ``exact``, which also takes uniform plans that deal layers out unevenly.
-
-    It takes them where no other uniform plan fits, as its search needs a plan to beat. Tokens of a
-    sample are not shared, and states by all replicas.
-
-    Args:
-        problem: the problem.
-        seconds: time limit of the search over free stages.
-    """
-    try:
-        uneven = not UniformSpace.build(problem, _LIMITS).fits.any()
-    except NO_PLAN:
-        uneven = True
-    return exact(problem, replace(_LIMITS, uneven=uneven), time_limit=seconds)
-
-
 def _make(problem: Hybrid) -> Row:
-    answer = exact_or_uneven(problem, SECONDS)
+    answer = exact(problem, LIMITS, time_limit=SECONDS)
     among = answer.among if answer.proven else ""
     bound = min(problem.kernel_bound_seconds, answer.cost)
     return row_of(problem, answer.plan, answer.cost, bound, among, answer.method)

@@ -224,7 +224,7 @@ def exact(
     begin = time.perf_counter()
     uniform, count = None, 0
     try:
-        space = UniformSpace.build(problem, constraints)
+        space = UniformSpace.build(problem, replace(constraints or Constraints(), uneven=True))
         count = len(space)
         uniform = exact_uniform(problem, constraints, objective, space)
     except InfeasibleError:
@@ -279,7 +279,7 @@ def ranked(
     limits, ranking = constraints or Constraints(), Ranking(objective or Objective())
     uniform, count = None, 0
     try:
-        space = UniformSpace.build(problem, limits)
+        space = UniformSpace.build(problem, replace(limits, uneven=True))
         count = len(space)
         uniform = exact_uniform(problem, limits, objective, space)
         simulate_uniform(space, ranking, time.perf_counter() + SIMULATING)

@@ -1,0 +1,195 @@
+"""Local search over the neighbours of hybrid plans, from the best uniform plans.
+
+A start climbs to the fastest of its neighbours until none is faster; then some of its neighbours
+are taken by chance, and it climbs again (iterated local search). Several starts go on at once, so
+that their neighbours are judged in one call.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from parenvs.agents.hybrid import infeasible
+from parenvs.core.answer import Answer
+from parenvs.errors import ParenvsError
+from parenvs.tasks.hybrid.moves.judged import Table, prepared, table_of
+from parenvs.tasks.hybrid.moves.neighbours import neighbours
+from parenvs.tasks.hybrid.moves.plans import Plans, joined, plan_of, plans_of
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace
+from parenvs.tasks.hybrid.space.objectives import Objective
+
+EVALUATIONS = 20_000
+"""Plans that are judged by default."""
+STARTS = 4
+"""Uniform plans from which the search starts, no two alike in tp, stages and micro-batch."""
+KICKS = 3
+"""Most neighbours that are taken by chance before a start climbs again."""
+WORSE = 1.5
+"""Plans that take longer than this times the one before are not taken by chance."""
+SLACK = 1e-9
+"""Share by which a plan has to be faster."""
+
+
+def local_search(
+    problem: Hybrid,
+    constraints: Constraints | None = None,
+    objective: Objective | None = None,
+    seed: int = 0,
+    evaluations: int = EVALUATIONS,
+    time_limit: float | None = None,
+    space: UniformSpace | None = None,
+) -> Answer:
+    """Return the best plan that a search over neighbouring plans judges.
+
+    Without a time limit the answer is the same for the same seed.
+
+    Args:
+        problem: the problem.
+        constraints: that the plan must keep to.
+        objective: what is minimised (default: seconds of a step).
+        seed: of what is taken by chance.
+        evaluations: number of plans that are judged beside the uniform ones.
+        time_limit: seconds, those of the uniform plans counted.
+        space: the uniform plans, if they were judged before.
+
+    Raises:
+        InfeasibleError: no uniform plan fits; says how many bytes the smallest one lacks.
+        ParenvsError: the constraints pin layers.
+    """
+    begin = time.perf_counter()
+    deadline = np.inf if time_limit is None else begin + time_limit
+    limits, goal = constraints or Constraints(), objective or Objective()
+    if limits.pinned:
+        raise ParenvsError("--pin: local-search moves all layers; take the planner exact-hybrid")
+    if space is None:
+        space = UniformSpace.build(problem, replace(limits, uneven=True))
+    values = goal.values(problem, space.length, space.plans.devices)
+    best = space.best(values)
+    if best is None:
+        raise infeasible(space)
+    plan, value, judged = space.plan(best), float(values[best]), 0
+    starts = starts_of(space, values)
+    if starts is not None:
+        table = table_of([prepared(problem, limits)])
+        climber = Climber(table, starts, goal, limits, np.random.default_rng(seed))
+        while climber.judged < evaluations and time.perf_counter() < deadline:
+            if not climber.turn():
+                break
+        judged, own = climber.judged, int(climber.best_value.argmin())
+        if climber.best_value[own] < value * (1 - SLACK):
+            plan = plan_of(problem, climber.best, own)
+    return Answer(
+        problem=problem,
+        plan=plan,
+        cost=problem.length(plan),
+        method="local-search",
+        evaluations=len(space) + judged,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def starts_of(space: UniformSpace, values: np.ndarray, count: int = STARTS) -> Plans | None:
+    """Return the best uniform plans that differ in tp, stages or micro-batch; None if none fits.
+
+    Args:
+        space: the uniform plans.
+        values: (N,) what is minimised.
+        count: number of plans.
+    """
+    plans = space.plans
+    order = np.argsort(np.where(space.fits & (plans.schedule == ""), values, np.inf), kind="stable")
+    seen: set[tuple[int, ...]] = set()
+    chosen: list[HybridPlan] = []
+    for k in order.tolist():
+        if not space.fits[k] or plans.schedule[k] != "" or len(chosen) == count:
+            break
+        kind = int(plans.tp[k]), int(plans.pp[k]), int(plans.micro_batch[k])
+        if kind not in seen:
+            seen.add(kind)
+            chosen.append(space.plan(k))
+    return plans_of(space.problem, chosen) if chosen else None
+
+
+class Climber:
+    """Several starts of an iterated local search on one problem.
+
+    Args:
+        table: the problem, in row 0.
+        plans: the starts; they fit.
+        goal: what is minimised.
+        limits: what plans must keep to.
+        rng: source of chance.
+
+    Attributes:
+        best: the best plan of each start so far.
+        best_value: (n,) what is minimised of it.
+        judged: number of plans that were judged.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        plans: Plans,
+        goal: Objective,
+        limits: Constraints | None,
+        rng: np.random.Generator,
+    ) -> None:
+        prepared = table.problems[0]
+        assert prepared is not None
+        self.table, self.goal, self.limits, self.rng = table, goal, limits, rng
+        self.problem, self.plans = prepared.problem, plans
+        judged = table.judge(plans)
+        self.busy, self.judged = judged.busy, len(judged.length)
+        self.value = self._values(plans, judged.length)
+        self.best, self.best_value = plans, self.value.copy()
+        self.kicks = np.zeros(len(self.value), dtype=np.int64)
+
+    def _values(self, plans: Plans, length: np.ndarray) -> np.ndarray:
+        return np.asarray(self.goal.values(self.problem, length, plans.devices.sum(axis=0)))
+
+    def turn(self) -> bool:
+        """Take one neighbour of every plan; return whether any of them has one."""
+        near = neighbours(self.table, self.plans, self.busy, self.limits)
+        judged = self.table.judge(near.plans)
+        self.judged += len(near.plan)
+        count = len(self.value)
+        value = np.where(judged.fullness <= 1, self._values(near.plans, judged.length), np.inf)
+        parts, taken = [], np.full(count, -1)
+        for start in range(count):
+            mine = np.flatnonzero(near.plan == start)
+            own = value[mine]
+            if self.kicks[start] > 0:
+                self.kicks[start] -= 1
+                fine = mine[own <= WORSE * self.value[start]]
+                taken[start] = int(self.rng.choice(fine)) if fine.size else -1
+            elif own.size and own.min() < self.value[start] * (1 - SLACK):
+                taken[start] = mine[int(own.argmin())]
+            else:  # nothing is faster: go on from the best plan by chance
+                self._keep(start)
+                self.kicks[start] = int(self.rng.integers(1, KICKS + 1))
+                parts.append(self.best.take(np.array([start])))
+                self.value[start] = self.best_value[start]
+                continue
+            if taken[start] < 0:
+                parts.append(self.plans.take(np.array([start])))
+                continue
+            parts.append(near.plans.take(taken[start : start + 1]))
+            self.value[start] = value[taken[start]]
+        self.plans = joined(parts).trimmed()
+        self.busy = self.table.judge(self.plans).busy
+        for start in range(count):
+            self._keep(start)
+        return bool(np.isfinite(value).any())
+
+    def _keep(self, start: int) -> None:
+        """Keep the plan of a start if it is its best."""
+        if self.value[start] < self.best_value[start] * (1 - SLACK):
+            parts = [self.best.take(np.array([k])) for k in range(len(self.value))]
+            parts[start] = self.plans.take(np.array([start]))
+            self.best = joined(parts).trimmed()
+            self.best_value[start] = self.value[start]

@@ -1,0 +1,236 @@
+"""``Plans``: hybrid plans of 1F1B and interleaved schedules as arrays of whole numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.space.constraints import software_of
+
+
+class Plans(NamedTuple):
+    """N plans, each of some problem; the stage axis first, as in ``Stages``.
+
+    Behind the last stage of a plan ``devices`` and recomputed layers are 0, ``tp`` is 1. Pieces of
+    the chain are numbered as data passes: chunk c of stage s is piece c S + s; behind the last one
+    ``ends`` repeats the number of layers.
+
+    Attributes:
+        rows: (N,) number of the problem.
+        count: (N,) S, stages.
+        samples: (N,) of a micro-batch over all replicas.
+        chunks: (N,) v.
+        shared: (N,) 0 or 1, sequence parallelism.
+        context: (N,) ranks that share the tokens of a sample.
+        expert: (N,) replicas among which experts are dealt out.
+        shard: (N,) replicas among which ZeRO shares states; 0: all.
+        ends: (G, N) layer behind each piece.
+        devices: (S, N).
+        tp: (S, N).
+        zero: (S, N).
+        full: (S, N) layers that are recomputed in full, the first of the stage.
+        selective: (S, N) layers behind them of which the attention is recomputed.
+        servers: (V, N) order of the servers.
+    """
+
+    rows: np.ndarray
+    count: Any  # a tuple has a method of this name
+    samples: np.ndarray
+    chunks: np.ndarray
+    shared: np.ndarray
+    context: np.ndarray
+    expert: np.ndarray
+    shard: np.ndarray
+    ends: np.ndarray
+    devices: np.ndarray
+    tp: np.ndarray
+    zero: np.ndarray
+    full: np.ndarray
+    selective: np.ndarray
+    servers: np.ndarray
+
+    def take(self, which: np.ndarray) -> Plans:
+        """Return some of the plans, by index or mask."""
+        return Plans(*(values[..., which] for values in self))
+
+    def copy(self) -> Plans:
+        """Return plans that can be changed."""
+        return Plans(*(values.copy() for values in self))
+
+    def padded(self, pieces: int, stages: int) -> Plans:
+        """Return the same plans with room for more pieces and stages, new arrays."""
+        fields = self._asdict()
+        ends = fields["ends"]
+        more = np.repeat(ends[-1:], max(pieces - len(ends), 0), axis=0)
+        fields["ends"] = np.concatenate([ends, more])
+        for name, empty in STAGES.items():
+            values = fields[name]
+            room = np.full((max(stages - len(values), 0), values.shape[1]), empty)
+            fields[name] = np.concatenate([values, room])
+        return Plans(**{name: fields[name] for name in self._fields})
+
+    def trimmed(self) -> Plans:
+        """Return the same plans without the room that none of them needs."""
+        fields = self._asdict()
+        stages = int(self.count.max(initial=1))
+        for name in STAGES:
+            fields[name] = fields[name][:stages]
+        fields["ends"] = fields["ends"][: int((self.count * self.chunks).max(initial=1))]
+        return Plans(**fields)
+
+    @property
+    def stage(self) -> np.ndarray:
+        """(S, 1) numbers of the stages."""
+        return np.arange(len(self.devices))[:, None]
+
+    @property
+    def used(self) -> np.ndarray:
+        """(S, N) whether a plan has a stage."""
+        return np.asarray(self.stage < self.count)
+
+    @property
+    def dp(self) -> np.ndarray:
+        """(S, N) replicas, 1 behind the last stage."""
+        return np.maximum(self.devices // (self.tp * self.context), 1)
+
+    @property
+    def first(self) -> np.ndarray:
+        """(S, N) first device of each stage."""
+        return np.asarray(self.devices.cumsum(axis=0) - self.devices)
+
+    def sizes(self) -> np.ndarray:
+        """(G, N) layers of each piece."""
+        return np.diff(self.ends, axis=0, prepend=0)
+
+    def layers(self) -> np.ndarray:
+        """(S, N) layers of each stage."""
+        if (self.chunks == 1).all():
+            sizes = self.sizes()[: len(self.devices)]
+            room = len(self.devices) - len(sizes)
+            whole: np.ndarray = np.pad(sizes, ((0, room), (0, 0))) if room else sizes
+            return np.where(self.used, whole, 0)
+        number = np.arange(len(self.ends))[:, None]
+        stage = number % np.maximum(self.count, 1)
+        total = np.zeros(self.devices.shape, dtype=np.int64)
+        which = np.broadcast_to(np.arange(len(self.count)), stage.shape)
+        np.add.at(total, (stage, which), self.sizes())
+        return total
+
+
+STAGES = {"devices": 0, "tp": 1, "zero": 0, "full": 0, "selective": 0}
+"""Fields with a stage axis, and what they are behind the last stage."""
+ORDERS = SCHEDULES[:2]
+"""Schedules of plans as arrays: of one chunk a stage, and of several."""
+
+
+def plans_of(problem: Hybrid, plans: Sequence[HybridPlan], row: int = 0) -> Plans | None:
+    """Return plans of one problem as arrays; None if one of them is no such plan.
+
+    Such plans are 1F1B or interleaved, send and sum as the problem's software does, share experts'
+    matrices by tp, keep activations on the device, and recompute the first layers of a stage.
+
+    Args:
+        problem: the problem.
+        plans: well-formed plans.
+        row: its number.
+    """
+    software = software_of(problem)
+    stages = max(len(plan.stages) for plan in plans)
+    pieces = max(len(plan.stages) * plan.chunks for plan in plans)
+    count, servers = len(plans), problem.cluster.servers
+    made = Plans(
+        rows=np.full(count, row),
+        **{
+            name: np.array([int(getattr(plan, key)) for plan in plans])
+            for name, key in (
+                ("chunks", "chunks"), ("shared", "sequence_parallel"), ("context", "context"),
+                ("expert", "expert"), ("shard", "shard"),
+            )
+        },
+        count=np.array([len(plan.stages) for plan in plans]),
+        samples=np.zeros(count, dtype=np.int64),
+        ends=np.full((pieces, count), len(problem.model)),
+        **{name: np.full((stages, count), empty) for name, empty in STAGES.items()},
+        servers=np.repeat(np.arange(servers)[:, None], count, axis=1),
+    )  # fmt: skip
+    for k, plan in enumerate(plans):
+        sends = plan.p2p, plan.gradient_bytes, plan.gradient_overlap
+        if (
+            plan.schedule != ORDERS[plan.chunks > 1]
+            or plan.expert_tp
+            or plan.offload
+            or sends
+            != (SENDS[not software.blocking], software.gradient_bytes, software.gradient_overlap)
+            or not all(isinstance(x.recompute, dict) or not x.recompute for x in plan.stages)
+        ):
+            return None
+        of_chunk = [[pair[1] for pair in stage.layers] for stage in plan.stages]
+        ends = [end for chunk in zip(*of_chunk, strict=True) for end in chunk]
+        made.ends[: len(ends), k] = ends
+        for s, stage in enumerate(plan.stages):
+            again = dict(stage.recompute) if stage.recompute else {}  # type: ignore[arg-type]
+            for name in ("devices", "tp", "zero"):
+                getattr(made, name)[s, k] = getattr(stage, name)
+            for name in ("full", "selective"):
+                getattr(made, name)[s, k] = again.get(name, 0)
+        first = plan.stages[0]
+        made.samples[k] = plan.micro_batch * (first.devices // (first.tp * plan.context))
+        if plan.servers:
+            made.servers[:, k] = plan.servers
+    return made
+
+
+def plan_of(problem: Hybrid, plans: Plans, k: int) -> HybridPlan:
+    """Return one of several plans as an object.
+
+    Args:
+        problem: its problem.
+        plans: the plans.
+        k: number of the one.
+    """
+    count, chunks = int(plans.count[k]), int(plans.chunks[k])
+    context = int(plans.context[k])
+    bounds = [0, *plans.ends[: count * chunks, k].tolist()]
+    stages = [
+        HybridStage(
+            layers=tuple((bounds[c * count + s], bounds[c * count + s + 1]) for c in range(chunks)),
+            devices=int(plans.devices[s, k]),
+            tp=int(plans.tp[s, k]),
+            zero=int(plans.zero[s, k]),
+            recompute={mode: int(getattr(plans, mode)[s, k]) for mode in ("full", "selective")},
+        )
+        for s in range(count)
+    ]
+    software, order = software_of(problem), plans.servers[: problem.cluster.servers, k].tolist()
+    return problem.plan(
+        stages,
+        int(plans.samples[k]) // (stages[0].devices // (stages[0].tp * context)),
+        schedule=ORDERS[chunks > 1],
+        chunks=chunks,
+        sequence_parallel=bool(plans.shared[k]),
+        context=context,
+        expert=int(plans.expert[k]),
+        shard=int(plans.shard[k]),
+        p2p=SENDS[not software.blocking],
+        gradient_bytes=software.gradient_bytes,
+        gradient_overlap=software.gradient_overlap,
+        servers=() if order == sorted(order) else tuple(order),
+    )
+
+
+def joined(parts: Sequence[Plans]) -> Plans:
+    """Return several plans' arrays as one."""
+    stages = max(len(part.devices) for part in parts)
+    pieces = max(len(part.ends) for part in parts)
+    servers = max(len(part.servers) for part in parts)
+    wide = []
+    for part in parts:
+        more = part.padded(pieces, stages)
+        have = len(part.servers)
+        rest = np.repeat(np.arange(have, servers)[:, None], len(part.count), axis=1)
+        wide.append(more._replace(servers=np.concatenate([part.servers, rest])))
+    return Plans(*(np.concatenate(values, axis=-1) for values in zip(*wide, strict=True)))

@@ -1,0 +1,150 @@
+"""Neighbours of hybrid plans: legal, judged as the judge does, the same alone and among others."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import parenvs
+from parenvs.agents.hybrid.local_search import local_search
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.tasks.hybrid.moves.judged import prepared, table_of
+from parenvs.tasks.hybrid.moves.legal import legal, settled
+from parenvs.tasks.hybrid.moves.neighbours import CATALOGUE, KINDS, SLOTS, neighbours
+from parenvs.tasks.hybrid.moves.plans import joined, plan_of, plans_of
+from parenvs.tasks.hybrid.shipped import problem_sets
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace
+
+
+def problem_of(name):
+    if "/" not in name:
+        return parenvs.problem(name, "4x8:h100", task="hybrid", batch=192)
+    return next(x for x in problem_sets()[name.split("/")[0]] if x.instance == name)
+
+
+def start_of(problem, **limits):
+    space = UniformSpace.build(problem, Constraints(uneven=True, **limits))
+    return plans_of(problem, [space.plan(space.best())])
+
+
+def walk(problem, rng, turns, limits=None, **start):
+    """Plans of a random walk over neighbours that fit, each with its table and neighbours."""
+    table, plans = table_of([prepared(problem)]), start_of(problem, **start)
+    for _ in range(turns):
+        near = neighbours(table, plans, table.judge(plans).busy, limits)
+        judged = table.judge(near.plans)
+        yield table, plans, near, judged
+        fine = np.flatnonzero(judged.fullness <= 1)
+        plans = near.plans.take(rng.choice(fine, 1)).trimmed()
+
+
+NAMES = [
+    "hybrid-test/gpt-000", "hybrid-test/llama-001", "hybrid-test/mixture-001",
+    "hetero-8-test/spread-000", "llama3-8b",
+]  # fmt: skip
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", NAMES)
+def test_neighbours__are_legal_and_cost_what_the_judge_says(name):
+    problem, rng = problem_of(name), np.random.default_rng(1)
+    for _, plans, near, judged in walk(problem, rng, 5):
+        own = plan_of(problem, plans, 0)
+        assert len(near.slot) == (near.moves[0] >= 0).sum() <= sum(SLOTS.values())
+        for k in rng.choice(len(near.slot), min(12, len(near.slot)), replace=False).tolist():
+            plan = plan_of(problem, near.plans, k)
+            report = problem.report(plan)
+            broken = [x for x in report.reasons if "bytes on each device" not in x]
+            assert not broken, (CATALOGUE[near.moves[0, near.slot[k]]], broken)
+            assert plan != own
+            assert report.step.length == pytest.approx(judged.length[k], rel=1e-12)
+            assert report.legal == (judged.fullness[k] <= 1)
+            again = plans_of(problem, [plan])
+            assert plan_of(problem, again, 0) == plan
+
+
+@pytest.mark.slow
+def test_neighbours__have_all_kinds_of_moves():
+    seen = Counter()
+    for name in NAMES:
+        for seed in range(2):
+            for *_, near, _ in walk(problem_of(name), np.random.default_rng(seed), 12):
+                seen.update(CATALOGUE[move].kind for move in near.moves[near.moves >= 0])
+    assert seen.keys() == set(KINDS)
+
+
+@pytest.mark.thorough
+def test_neighbours__are_the_same_among_others():
+    """To the last bit: environments of a batch do not see each other."""
+    problems = [problem_of(name) for name in NAMES[:3]]
+    plans = [start_of(problem, context=1) for problem in problems]
+    table = table_of([prepared(problem) for problem in problems])
+    rows = [part._replace(rows=np.array([k])) for k, part in enumerate(plans)]
+    together = joined(rows)
+    near = neighbours(table, together, table.judge(together).busy)
+    judged = table.judge(near.plans)
+    for k, problem in enumerate(problems):
+        alone = table_of([prepared(problem)])
+        own = neighbours(alone, plans[k], alone.judge(plans[k]).busy)
+        mine = near.plan == k
+        assert np.array_equal(own.moves[0], near.moves[k])
+        assert np.array_equal(own.slot, near.slot[mine])
+        result = alone.judge(own.plans)
+        assert np.array_equal(result.length, judged.length[mine])
+        assert np.array_equal(result.fullness, judged.fullness[mine])
+        assert np.array_equal(alone.judge(own.plans, seconds=False).fullness, result.fullness)
+
+
+def test_neighbours__keep_to_constraints():
+    problem, rng = problem_of("hybrid-test/llama-001"), np.random.default_rng(0)
+    limits = Constraints(tp=8, zero=(1,), recompute=("none", "full"), context=1, shard=0)
+    for *_, near, _ in walk(problem, rng, 3, limits, tp=8, zero=(1,), context=1, shard=0):
+        for k in range(0, len(near.slot), 5):
+            plan = plan_of(problem, near.plans, k)
+            assert {stage.tp for stage in plan.stages} == {8}
+            assert not any("selective" in stage.modes for stage in plan.stages)
+            assert {stage.zero for stage in plan.stages} <= {0, 1}
+
+
+def test_legal__knows_what_the_rules_forbid():
+    problem = problem_of("hybrid-test/llama-001")
+    table, plans = table_of([prepared(problem)]), start_of(problem)
+    assert legal(table, plans).all()
+    for change in (
+        {"samples": plans.samples * 3}, {"context": plans.context * 3}, {"tp": plans.tp * 16},
+        {"expert": plans.expert * 2}, {"chunks": plans.chunks + 60}, {"ends": plans.ends - 1},
+        {"devices": plans.devices * 2},
+    ):  # fmt: skip
+        assert not legal(table, settled(table, plans)._replace(**change)).any(), change
+
+
+def test_plans__of_other_schedules_do_not_go_into_arrays():
+    problem = problem_of("llama3-8b")
+    plan = plan_of(problem, start_of(problem), 0)
+    assert plans_of(problem, [plan]) is not None
+    for change in ({"schedule": "early"}, {"gradient_bytes": 2}, {"offload": True}):
+        other = {**plan.to_json(), **change}
+        assert plans_of(problem, [type(plan).from_json(other, "plan")]) is None
+
+
+@pytest.mark.thorough
+def test_local_search__is_better_than_its_starts_and_repeats_itself():
+    problem = problem_of("hybrid-test/llama-001")
+    space = UniformSpace.build(problem, Constraints(uneven=True))
+    answers = [local_search(problem, seed=3, evaluations=600, space=space) for _ in range(2)]
+    assert answers[0].plan == answers[1].plan and answers[0].report.legal
+    assert answers[0].cost < space.length[space.best()] * 0.95
+    assert answers[0].cost == answers[0].report.step.length
+    other = local_search(problem, Constraints(tp=8, pp=12), evaluations=300)
+    stages = other.plan.stages
+    assert len(stages) == 12 and {stage.tp for stage in stages} == {8}
+
+
+@pytest.mark.thorough
+def test_local_search__says_what_it_cannot_do():
+    problem = problem_of("llama3-8b")
+    with pytest.raises(ParenvsError, match="--pin: local-search moves all layers"):
+        local_search(problem, Constraints(pinned=((0, 2, None),)))
+    large = parenvs.problem("gpt3-175b", "h100-2", task="hybrid", batch=64)
+    with pytest.raises(InfeasibleError, match=r"needs [\d,]+ bytes more"):
+        local_search(large)
