@@ -10,6 +10,8 @@
 #             .venv-lowest-jax, on the lowest Python that JAX runs on
 # make fuzz   mutated files for every reader, for SECONDS, with SEED; make audit and make sbom tell
 #             of known vulnerabilities and list what is depended on
+# make renew-hybrid  sets, references and tasks of hybrid plans, after what they cost has changed; it
+#             goes on where it was stopped
 # make ray-test the tests of distribution by Ray, in .venv-ray, whose gymnasium is older
 PYTHON ?= python3
 # The first that starts: a name may stand for a version that is not switched on.
@@ -33,7 +35,8 @@ unexport PYTHONDONTWRITEBYTECODE
 SECONDS ?= 600
 SEED ?= 0
 
-.PHONY: demo fast test slow docs release lowest ray-test lint check bench fuzz audit sbom clean
+.PHONY: demo fast test slow docs release lowest ray-test lint check bench fuzz audit sbom clean \
+	renew-hybrid
 
 $(STAMP): setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -61,6 +64,13 @@ test: $(STAMP)
 
 slow: $(STAMP)
 	$(BIN)/$(TESTS) -m slow
+
+renew-hybrid: $(STAMP)
+	$(BIN)/python -m parenvs.datasets.hybrid.sets
+	$(BIN)/python -m parenvs.datasets.hybrid.server_sets
+	$(BIN)/python -m parenvs.agents.hybrid.references
+	$(BIN)/python -m parenvs.agents.hybrid.servers.references
+	$(BIN)/python -m parenvs.leaderboard.references --changed --tasks hybrid hetero
 
 $(VENV)/.docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'

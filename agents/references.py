@@ -31,7 +31,7 @@ class ReferenceFile:
     Attributes:
         file: its name among the shipped ones.
         command: the command that makes it.
-        names: lists the problems.
+        names: lists the problems; those that are in the file are looked at, too.
         load: loads a problem by name.
         make: solves a problem, and returns its row.
         fault: says what is wrong with a row in words, or returns an empty text.
@@ -61,7 +61,8 @@ class ReferenceFile:
         options = parser.parse_args(None if arguments is None else list(arguments))
         rows, faults = read(options.out), 0
         due = CHECK if options.check else AGAIN if options.again else DUE
-        items = [(name, rows.get(name), due) for name in options.problems or self.names()]
+        names = options.problems or dict.fromkeys((*self.names(), *rows))
+        items = [(name, rows.get(name), due) for name in names]
         results: Iterable[tuple[str, str, Row | None]] = map(self.look, items)
         try:
             if options.engine == RAY:

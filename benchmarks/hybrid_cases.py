@@ -103,9 +103,10 @@ def page(rows: list[dict[str, Any]]) -> list[str]:
             [
                 ("case", "{case}"), ("plan", "{plan}"), ("seconds", "{seconds:.2f}"),
                 ("simulated", "{simulated:.2f}"), ("GB", "{gb:.0f}"), ("bound", "{bound:.2f}"),
-                ("regret", "{worst:.1%}"), ("where", "{where}"), ("published recipes", recipes),
+                ("regret", "{worst:.1%}"), ("where", "{where}"),
+                ("planned in", "{planner_seconds:.0f} s"), ("published recipes", recipes),
             ],
-            left=(0, 1, 7, 8),
+            left=(0, 1, 7, 9),
         ),
     ]  # fmt: skip
 

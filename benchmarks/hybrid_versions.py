@@ -1,9 +1,9 @@
 """What the references of shipped hybrid sets cost under the newest versions of their stacks.
 
-Sets, references and drawn problems are of first versions. Where a newer version costs more, they
-are to be renewed together: ``STACK`` and ``STACKS`` in ``datasets/hybrid``, then
-``python -m parenvs.datasets.hybrid.sets`` and ``server_sets``, ``python -m
-parenvs.agents.hybrid.references`` and ``python -m parenvs.leaderboard.references --changed``.
+Sets, references and drawn problems name versions of stacks. Where a newer one costs something else,
+they are to be renewed together: ``STACK`` and ``STACKS`` in ``datasets/hybrid``, then
+``make renew-hybrid``, which goes on where it was stopped; ``leaderboard/revisions.md`` lists old
+and new costs.
 """
 
 from __future__ import annotations
@@ -60,10 +60,9 @@ def page(rows: list[dict[str, Any]]) -> list[str]:
     total = sum(row["changed"] for row in rows)
     return [
         f"{total} of {sum(row['references'] for row in rows)} plans of references would cost "
-        "something else by the newest versions of their stacks: experts put tokens into order and "
-        "dispatch them on two levels, and the gathers of ZeRO 3 hide in part. Sets, references and "
-        "drawn problems name first versions, by which nothing changes; this is what is to be "
-        "renewed when they name others.",
+        "something else by the newest versions of their stacks. Sets, references and drawn "
+        "problems name versions; this is what is to be renewed (`make renew-hybrid`) when they "
+        "name others.",
         columns(
             rows,
             [

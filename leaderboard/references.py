@@ -10,9 +10,10 @@
 The list is written after every task, so that ``--changed`` goes on where a run was stopped. Proven
 references are the same on every machine. Where a search ends at its time limit, the better of the
 new reference's cost and the old one's is kept, and so is the better of their bounds. Where the cost
-model itself has changed, which the cost of the trivial plan tells, the old reference is dropped,
-the revision grows, and ``revisions.md`` lists the old and the new costs. References of hybrid plans
-and orders are those of ``parenvs.datasets.references``, which commands of their own make.
+model itself has changed, which the cost of the trivial plan tells, or what a problem is, its
+software for one, which its settings tell, the old reference is dropped, the revision grows, and
+``revisions.md`` lists the old and the new costs. References of hybrid plans and orders are those
+of ``parenvs.datasets.references``, which commands of their own make.
 """
 
 from __future__ import annotations
@@ -76,18 +77,33 @@ def is_same_cost(one: float, other: float) -> bool:
     return not (is_less(one, other) or is_less(other, one))
 
 
+def has_same_costs(problem: TaskProblem, trivial: float, known: TaskProblem) -> bool:
+    """Return whether a problem of the list costs what it did: its trivial plan, by its settings.
+
+    Args:
+        problem: the problem of today.
+        trivial: the cost of its trivial plan.
+        known: the same problem in the list.
+    """
+    # Floats are found with the reference, see ``TaskProblem.found``.
+    given = {key: x for key, x in problem.settings.items() if not isinstance(x, float)}
+    same = all(known.settings.get(key) == value for key, value in given.items())
+    return same and is_same_cost(trivial, known.trivial)
+
+
 def changes(old: TaskList, new: TaskList) -> list[tuple[str, ...]]:
     """Return task, problem, and costs of reference and trivial plan, old and new, that changed."""
     rows = []
     for name, task in new.tasks.items():
         known = old.tasks[name].problems if name in old.tasks else {}
         for key, problem in task.problems.items():
-            if key in known and not is_same_cost(problem.trivial, known[key].trivial):
+            if key in known and not has_same_costs(problem, problem.trivial, known[key]):
                 before = known[key]
                 costs = (
                     before.reference.cost, problem.reference.cost, before.trivial, problem.trivial
                 )  # fmt: skip
-                rows.append((name, key, *(f"{cost:.6g}" for cost in costs)))
+                if not all(is_same_cost(*pair) for pair in (costs[:2], costs[2:])):
+                    rows.append((name, key, *(f"{cost:.6g}" for cost in costs)))
     return rows
 
 
@@ -113,7 +129,7 @@ def make_task(
     order, kept, due = [], {}, []
     for problem in problems(name, instances):
         before = known.get(problem.name)
-        same = before is not None and is_same_cost(problem.trivial_cost(), before.trivial)
+        same = before is not None and has_same_costs(problem, problem.trivial_cost(), before)
         order.append(problem.name)
         if before is not None and same:
             kept[problem.name] = before

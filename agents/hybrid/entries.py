@@ -178,6 +178,7 @@ def _problem(kind: type[HybridProblem], hybrid: Hybrid, tier: str) -> HybridProb
         "servers": hybrid.cluster.servers,
         "layers": len(hybrid.model),
         "batch": hybrid.batch,
+        "stack": hybrid.stack.label,
     }
     fingerprint, name = hybrid.model.fingerprint, hybrid.instance
     return kind(name, HybridPlan.task, "", name, fingerprint, settings, UNKNOWN, 0.0)

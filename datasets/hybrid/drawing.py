@@ -24,7 +24,7 @@ from parenvs.tasks.hybrid.uniform import Uniform
 
 TIER = "hybrid"
 """Name of the generator; problems are called ``hybrid/SEED``."""
-STACK = "nemo-2024@1"
+STACK = "nemo-2024@2"
 """Software of all drawn problems; it knows its share of the peak on both devices."""
 STATE_BYTES = 18.0
 """Bytes of a parameter's weight, gradient, master copy and moments where nothing is shared."""

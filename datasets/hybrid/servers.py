@@ -19,7 +19,7 @@ from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shape import TransformerShape
 
 DEVICES_PER_SERVER = 8
-STACKS = {"h100": "llama-2024@1", "a100": "megascale-2024@1"}
+STACKS = {"h100": "llama-2024@2", "a100": "megascale-2024@2"}
 """Device of a drawn cluster -> its stack; with both, sends are overlapped."""
 STATE_BYTES = 18.0
 """Bytes of a parameter's weight, gradient, master copy and moments where nothing is shared."""

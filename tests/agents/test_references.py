@@ -88,6 +88,9 @@ def test_references__are_resumed(tmp_path, capsys):
     assert "4: is missing" in capsys.readouterr().out
     assert file.main(["--out", str(path)]) == 0
     assert made[4:] == [4, 5] and file.main(["--check", "--out", str(path)]) == 0
+    rows = {**read(path), "9": {"length": 1.0, "bound": 1.0}}  # none of those that are listed
+    path.write_text(json.dumps(rows))
+    assert file.main(["--out", str(path)]) == 0 and made[6:] == [9]
     path.write_text("[]")
     with pytest.raises(ParenvsError, match="damaged"):
         file.main(["--out", str(path)])

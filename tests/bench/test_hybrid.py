@@ -165,6 +165,21 @@ def test_settings__names_say_recipes_of_fp8_and_rows_what_was_switched():
     assert of_row(stack="titan-2025", compile=True)[0].predicted == base.predicted
 
 
+def test_legality__what_a_device_has_and_what_plans_keep_free_are_told_apart():
+    def reason(layers):
+        (one,) = of_row(layers=layers, tp=1, pp=1, gpus=1, dp=1, batch=1, micro_batch=1, seq=256)
+        return one.details["illegal"], one.details["gib"]
+
+    size, found = 80e9 / 2**30, {}
+    for layers in range(1, 60):
+        reasons, held = reason(layers)
+        what = reasons[0].partition(":")[0] if reasons else ""
+        found.setdefault(what, []).append(held / size)
+    assert list(found) == ["", "the 10% of memory kept free", "memory"]
+    assert max(found[""]) <= 0.9 < min(found["the 10% of memory kept free"])
+    assert max(found["the 10% of memory kept free"]) <= 1 < min(found["memory"])
+
+
 def test_settings__plan_of_the_row_decides():
     (base,) = of_row()
     for change in (

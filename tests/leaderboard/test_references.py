@@ -85,3 +85,15 @@ def test_references__small_gaps_are_not_shown_as_none():
     assert shown == {1: "within 2e-10 %", 650_494: "within 0.0001 %"}
     assert results._proof(Reference(1.086, 1.0, "bound", "x")) == "within 8.6 %"
     assert results._proof(reference_of(COST, COST, "x")) == "optimal"
+
+
+def test_references__of_other_software_have_other_costs():
+    """Its trivial plan may cost what it did: ZeRO's gathers are none of it."""
+    known = tasks().task("hybrid").problems["hybrid-test/gpt-000"]
+    trivial = known.trivial
+    assert references.has_same_costs(known, trivial, known)
+    assert not references.has_same_costs(known, trivial * 1.01, known)
+    old = replace(known, settings={**known.settings, "stack": "nemo-2024"})
+    assert not references.has_same_costs(known, trivial, old)
+    found = replace(known, settings={**known.settings, "expected": 0.5})
+    assert references.has_same_costs(found, trivial, known)  # what is found with a reference

@@ -15,8 +15,8 @@ import numpy as np
 from parenvs.bench.hybrid.constants import CONSTANTS, Constant
 from parenvs.bench.hybrid.errors import fitted_on, rank_correlation
 from parenvs.bench.hybrid.predict import STEP_UNITS, Prediction, predictions, problem_of
-from parenvs.bench.hybrid.rows import Published
-from parenvs.bench.hybrid.settings import setting_of
+from parenvs.bench.hybrid.rows import Published, Row
+from parenvs.bench.hybrid.settings import recipe_of, setting_of
 from parenvs.cluster import EFFICIENCY
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid.model import HybridModel
@@ -33,6 +33,8 @@ APART = 0.02
 """Steps that differ by less, as a share, are not told apart."""
 LEAST_ROWS = 3
 """Rows on which a constant can be fitted, at least."""
+FLAT = 1e-3
+"""Share by which a constant must change the squared errors of rows, to be fitted on them."""
 
 
 def is_step(one: Prediction) -> bool:
@@ -232,8 +234,9 @@ def leave_one_out(published: Published, found: Sequence[Prediction]) -> list[Lef
     """Judge every source on which constants were fitted by constants that know nothing of it.
 
     A constant is fitted anew on the rows of its stack, and of its device, in other sources, by the
-    least sum of the squared logarithms; where these have fewer than ``LEAST_ROWS`` rows, it is the
-    geometric mean of the same constant of other stacks on which other sources were fitted.
+    least sum of the squared logarithms; where these have fewer than ``LEAST_ROWS`` rows, or none
+    that it makes a difference to, it is the geometric mean of the same constant of other stacks and
+    devices on which other sources were fitted.
 
     Args:
         published: the rows.
@@ -269,17 +272,16 @@ def _without(source: str, published: Published) -> tuple[dict[str, Stack], list[
     said = []
     for item in dict.fromkeys(_bare(x) for x in CONSTANTS if x.source == source):
         stack = changed.get(item.stack, STACKS[item.stack])
-        rows = tuple(
-            row for row in published.rows if row.source != source and _is_of(item, row.fields)
-        )
-        if len(rows) >= LEAST_ROWS:
-            value = _fitted(item, stack, replace(published, rows=rows))
-            how = f"fitted on {len(rows)} rows"
-        else:
+        rows = tuple(row for row in published.rows if row.source != source and _is_of(item, row))
+        part = replace(published, rows=rows)
+        value = _fitted(item, stack, part) if len(rows) >= LEAST_ROWS else None
+        how = f"fitted on {len(rows)} rows"
+        if value is None:
             same = {
                 (x.stack, x.key): x.value
                 for x in CONSTANTS
-                if x.name == item.name and x.source != source and x.stack != item.stack
+                if x.name == item.name and x.source != source
+                and (x.stack, x.key) != (item.stack, item.key)
                 and x.value > 0 and x.precision == item.precision
             }  # fmt: skip
             usual = {entry.name: entry.default for entry in fields(Stack)}[item.name]
@@ -296,15 +298,19 @@ def _bare(item: Constant) -> Constant:
     return replace(item, source="", table="", word="")
 
 
-def _is_of(item: Constant, fields: Any) -> bool:
+def _is_of(item: Constant, row: Row) -> bool:
     """Whether a row says that it ran on a constant's stack, and on its device."""
-    device = str(fields.get("device", "")).lower()
+    device = str(row.get("device", "")).lower()
     key = item.key.split()[0] if item.key else ""
-    right = not key or key == "other" or device.startswith(key)
-    precision = item.precision
-    return fields.get("stack") == item.stack and right and (
-        not precision or fields.get("precision") == precision
-    )  # fmt: skip
+    right = not key or device.startswith(key)
+    if key == "other":  # devices that the stack does not name
+        named = [x.split()[0] for x in dict(getattr(STACKS[item.stack], item.name))]
+        right = not any(device.startswith(x) for x in named)
+    return (
+        row.get("stack") == item.stack
+        and right
+        and (not item.precision or recipe_of(row) == item.precision)
+    )
 
 
 def with_constant(stack: Stack, item: Constant, value: float) -> Stack:
@@ -316,8 +322,11 @@ def with_constant(stack: Stack, item: Constant, value: float) -> Stack:
     return replace(stack, **changed)
 
 
-def _fitted(item: Constant, stack: Stack, part: Published) -> float:
-    """The value of a constant with which rows are met best, within its plausible range."""
+def _fitted(item: Constant, stack: Stack, part: Published) -> float | None:
+    """The value of a constant with which rows are met best, within its plausible range.
+
+    None if it makes no difference to them.
+    """
     low, high = item.plausible or (item.value / 2, item.value * 2)
     grid = np.geomspace(max(low, 1e-6), high, 9)
 
@@ -327,4 +336,4 @@ def _fitted(item: Constant, stack: Stack, part: Published) -> float:
         return float(np.mean([np.log1p(one.error) ** 2 for one in again]))
 
     errors = [off(value) for value in grid]
-    return float(grid[int(np.argmin(errors))])
+    return float(grid[int(np.argmin(errors))]) if np.ptp(errors) > FLAT * min(errors) else None

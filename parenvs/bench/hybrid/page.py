@@ -250,17 +250,27 @@ def _honesty(data: dict[str, Any]) -> list[str]:
         judged = [row for row in data["rows"] if "illegal" in row["details"]]
         rows = len({(row["source"], row["row"]) for row in judged if row["details"]["illegal"]})
         lines = [
-            f"* {escaped(source)}: {count} for {escaped(_NUMBERED.sub('', field))}."
+            f"* {escaped(source)}: {count} for {_plain(field)}."
             for (source, field), count in called.items()
         ]
         sections += [
             "## Called illegal",
             f"{rows} of {len({(row['source'], row['row']) for row in judged})} configurations that "
-            "ran break a rule of the judge, or exceed the memory that it lets plans fill (0.9 of "
-            "the device's), in figures:",
+            "ran break a rule of the judge, need more memory than a device has by this count, or "
+            "fill a part of it that plans keep free for allocators, in figures: "
+            + "; ".join(
+                f"{sum(n for (_, field), n in called.items() if _plain(field) == what)} for {what}"
+                for what in dict.fromkeys(_plain(field) for _, field in called)
+            )
+            + ".",
             "\n".join(lines),
         ]
     return sections
+
+
+def _plain(field: str) -> str:
+    """Return what a reason is about, without the numbers of stages."""
+    return escaped(_NUMBERED.sub("", field))
 
 
 TOTALS: list[Column] = [

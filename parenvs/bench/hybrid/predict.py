@@ -287,8 +287,10 @@ def _reasons(setting: Setting, model: HybridModel, held: float) -> list[str]:
     problem = problem_of(setting, model)
     plan = problem.uniform_plan(setting.plan, 0)
     reasons = malformed(plan, model, setting.cluster)
+    size = setting.cluster.device.memory_bytes
     if held > problem.memory_limit:
-        reasons.append(f"memory: {held / GIB:.1f} of {problem.memory_limit / GIB:.1f} GiB")
+        what = "memory" if held > size else f"the {1 - MEMORY_FRACTION:.0%} of memory kept free"
+        reasons.append(f"{what}: {held / GIB:.1f} of {problem.memory_limit / GIB:.1f} GiB")
     return reasons
 
 

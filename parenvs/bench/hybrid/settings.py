@@ -425,14 +425,22 @@ RECIPE_WORDS = (
 """Precision -> what names of rows call it whose precision is FP8; the first that is found."""
 
 
+def recipe_of(row: Row) -> str:
+    """Return the precision that a row says, of FP8 the recipe in its name; empty if it says none.
+
+    >>> recipe_of(Row(0, {"name": "llama3-70b MXFP8", "precision": "fp8"}))
+    'mxfp8'
+    """
+    given, name = str(row.get("precision", "")), row.name.lower().replace("_", "-")
+    if given != "fp8":
+        return given
+    return next((x for x, words in RECIPE_WORDS if words.search(name)), given)
+
+
 def _precision(row: Row, fields: dict[str, Any], cluster: Cluster, assumed: list[str]) -> str:
     """Return the precision: the row's, and the recipe that its name says; or the device's."""
-    if "precision" in fields:
-        given, name = str(fields["precision"]), row.name.lower().replace("_", "-")
-        if given != "fp8":
-            return given
-        recipe = next((x for x, words in RECIPE_WORDS if words.search(name)), given)
-        if recipe != given:
+    if recipe := recipe_of(row):
+        if recipe != fields["precision"]:
             assumed.append(f"precision {recipe}, by the name")
         return recipe
     peaks = dict(cluster.device.peaks)
