@@ -92,6 +92,11 @@ def _checked(
     """A planner that answers requests for the plan of least worst regret itself, or refuses."""
 
     def run(request: HybridRequest) -> Answer:
+        if request.constraints.framework is not None and name not in ROBUST:
+            raise ParenvsError(
+                f"--for {request.constraints.framework}: {name} does not ask what a framework "
+                f"runs; take the planner {' or '.join(ROBUST)}"
+            )
         if not request.robust:
             return planner(request)
         if name in ROBUST:

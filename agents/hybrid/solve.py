@@ -38,6 +38,7 @@ def proven_of(problem: Hybrid, words: str, limits: Constraints) -> str:
     pins = [f"{name} {getattr(limits, name)}" for name in ("context", "shard")
             if getattr(limits, name) is not None]  # fmt: skip
     words += f" with {' and '.join(pins)}" if pins else ""
+    words += f" that {limits.framework} runs as they are" if limits.framework else ""
     own = isinstance(problem.stack.to_json(), dict)
     stack = problem.stack.label + (" with other constants" if own else "")
     return f"{words}, by the closed form under stack {stack}"
@@ -45,7 +46,7 @@ def proven_of(problem: Hybrid, words: str, limits: Constraints) -> str:
 
 def most_of(problem: Hybrid, limits: Constraints) -> str:
     """Return the same for uniform plans and those of free stages together."""
-    return proven_of(problem, f"{UNIFORM} and {FREE}", limits)
+    return proven_of(problem, UNIFORM if limits.framework else f"{UNIFORM} and {FREE}", limits)
 
 
 def exact_uniform(
@@ -284,10 +285,15 @@ def ranked(
         uniform = exact_uniform(problem, limits, objective, space)
         simulate_uniform(space, ranking, time.perf_counter() + SIMULATING)
     except InfeasibleError:
-        pass  # stages that differ may still fit
+        if limits.framework is not None:
+            raise
+        # else stages that differ may still fit
     if time_limit is not None:  # what uniform plans took counts
         time_limit = max(time_limit - (time.perf_counter() - begin), time_limit / 4)
-    free = exact_hybrid(problem, limits, objective, uniform, time_limit, ranking)
+    free = uniform
+    if limits.framework is None:
+        free = exact_hybrid(problem, limits, objective, uniform, time_limit, ranking)
+    assert free is not None
     ranking.offer(free)
     best = ranking.best
     assert best is not None

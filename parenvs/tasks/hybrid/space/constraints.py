@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from parenvs.core.task import option
-from parenvs.errors import ParenvsError, shown
+from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.fields import LARGEST_NUMBER
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES
 from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.space.frameworks import FRAMEWORKS
 
 LONG = 32_768
 """Tokens of a sample from which on any ranks may share them, unless ``context`` is pinned."""
@@ -107,6 +108,7 @@ class Constraints:
         idle: whether plans may leave servers free.
         uneven: whether uniform plans may deal out layers that do not divide.
         stage_devices: devices of every stage.
+        framework: that has to run the plan as it is, one of ``FRAMEWORKS``; None: any.
         pinned: (first layer, end, devices or None) of layers that are a stage of their own; only
             plans that are not uniform keep to it.
     """
@@ -132,6 +134,9 @@ class Constraints:
     most_micro_batch: int = option(16, "Most samples of a micro-batch (default: 16).")
     devices: int | None = option(None, "Devices in use (default: all).", flag="devices-used")
     idle: bool = option(False, "Plans may leave devices free.")
+    framework: str | None = option(
+        None, f"Framework that runs the plan as it is: {', '.join(FRAMEWORKS)}.", flag="for"
+    )
     uneven: bool = False
     stage_devices: int | None = None
     pinned: tuple[tuple[int, int, int | None], ...] = option(
@@ -154,6 +159,11 @@ class Constraints:
             isinstance(self.shard, int) and 0 <= self.shard <= LARGEST_NUMBER
         ):
             raise ParenvsError(f"shard must be a whole number from 0, not {shown(self.shard)}")
+        if self.framework is not None and self.framework not in FRAMEWORKS:
+            raise ParenvsError(
+                f"--for {shown(self.framework)} is unknown"
+                f"{did_you_mean(str(self.framework), FRAMEWORKS)}; known: {', '.join(FRAMEWORKS)}"
+            )
         if not self.zero or not set(self.zero) <= {0, 1, 2, 3}:
             raise ParenvsError(f"zero must be some of 0, 1, 2 and 3, not {shown(self.zero)}")
         if not self.recompute or not set(self.recompute) <= set(RECOMPUTE_MODES):

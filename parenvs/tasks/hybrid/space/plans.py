@@ -14,6 +14,7 @@ from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.schedules import CHUNKS, SPLIT, TWO_WAYS, fewest
 from parenvs.tasks.hybrid.space.constraints import Constraints, divisors, software_of
+from parenvs.tasks.hybrid.space.frameworks import FRAMEWORKS
 from parenvs.tasks.hybrid.uniform import Uniform, even_bounds
 
 
@@ -47,13 +48,23 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
         "recompute", "shard", "schedule",
     )  # fmt: skip
     software = software_of(problem)
-    return Uniform(
+    plans = Uniform(
         batch=problem.batch,
         blocking=software.blocking,
         gradient_bytes=float(software.gradient_bytes),
         gradient_overlap=software.gradient_overlap,
         **dict(zip(names, columns, strict=True)),
     )
+    if limits.framework is None:
+        return plans
+    own = FRAMEWORKS[limits.framework].part(plans, len(problem.model))
+    if not own.size:
+        raise InfeasibleError(
+            f"{problem.instance} on {problem.cluster}, batch {problem.batch}: {limits.framework} "
+            f"runs none of the {plans.size} uniform plans as it is; leave --for "
+            f"{limits.framework} out"
+        )
+    return own
 
 
 def _rows(problem: Hybrid, limits: Constraints) -> Iterator[tuple[Any, ...]]:

@@ -1,0 +1,97 @@
+"""What the frameworks that plans are exported to run as it is, of uniform plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from parenvs.tasks.hybrid.uniform import Uniform
+
+
+@dataclass(frozen=True)
+class Framework:
+    """What a framework runs. Figures are those of ``parenvs.exports``; others would be rounded.
+
+    Attributes:
+        schedules: those that split backward passes; 1F1B is run by all.
+        recompute: modes of all layers.
+        zero: levels of one stage.
+        chunks: whether pipelines may be interleaved.
+        context: whether ranks may share tokens.
+        expert: whether experts may be dealt out.
+        shard: ZeRO levels that may be shared among some replicas.
+        sends_block: whether devices wait for their sends in schedules of one chunk.
+        also: ``also(plans, layers)`` is (N,) bool, what else must hold.
+    """
+
+    schedules: tuple[str, ...] = ()
+    recompute: tuple[str, ...] = ("none", "selective", "full")
+    zero: tuple[int, ...] = (0, 1, 2, 3)
+    chunks: bool = True
+    context: bool = True
+    expert: bool = True
+    shard: tuple[int, ...] = ()
+    sends_block: bool = False
+    also: Callable[[Uniform, int], Any] = lambda plans, layers: True
+
+    def part(self, plans: Uniform, layers: int) -> Uniform:
+        """Return the plans that the framework runs, sent as it sends.
+
+        Args:
+            plans: uniform plans.
+            layers: of the model.
+        """
+        fits = np.isin(plans.schedule, ("", *self.schedules))
+        fits &= np.isin(plans.recompute, self.recompute)
+        fits &= np.isin(plans.zero, self.zero) | (plans.pp > 1)
+        fits &= (plans.chunks == 1) | self.chunks
+        fits &= (plans.context == 1) | self.context
+        fits &= (plans.expert == 1) | self.expert
+        fits &= (plans.shard == 0) | np.isin(plans.zero, self.shard)
+        fits &= ~plans.offload.astype(bool)
+        fits &= self.also(plans, layers)
+        own = plans.take(np.flatnonzero(fits))
+        waits = own.blocking | (self.sends_block & (own.pp > 1) & (own.chunks == 1))
+        return replace(own, blocking=waits) if own.size else own
+
+
+def _titan(plans: Uniform, layers: int) -> Any:
+    """Tensor parallelism shares the tokens, too; shared states, whole groups of context ranks."""
+    return ((plans.tp == 1) | plans.sequence_parallel) & (plans.shard % plans.context == 0)
+
+
+def _deepspeed(plans: Uniform, layers: int) -> Any:
+    """Matrices are split by the topology of pipelines, and layers are dealt out evenly."""
+    return ((plans.tp == 1) | (plans.pp > 1)) & (layers % plans.pp == 0)
+
+
+def _torch(plans: Uniform, layers: int) -> Any:
+    """Pipelines take as many micro-batches as stages at least, interleaved ones whole rounds."""
+    count = plans.batch // (plans.micro_batch * plans.dp)
+    rounds = np.maximum(count // plans.pp, 1)
+    return (plans.pp == 1) | ((count >= plans.pp) & (count % rounds == 0))
+
+
+def _jax(plans: Uniform, layers: int) -> Any:
+    """Shardings of one stage and one batch."""
+    return (plans.pp == 1) & (plans.micro_batch * plans.dp == plans.batch)
+
+
+FRAMEWORKS = {
+    "megatron": Framework(shard=(1, 2, 3), sends_block=True),
+    "torchtitan": Framework(schedules=("zb-v",), zero=(0, 2, 3), shard=(1, 2, 3), also=_titan),
+    "deepspeed": Framework(
+        recompute=("none", "full"), chunks=False, context=False, expert=False, shard=(3,),
+        also=_deepspeed,
+    ),
+    "torch": Framework(
+        recompute=("none",), zero=(0, 2, 3), context=False, expert=False, also=_torch
+    ),
+    "jax": Framework(
+        recompute=("none",), zero=(0, 1, 3), context=False, expert=False, also=_jax
+    ),
+}  # fmt: skip
+"""Name, as ``parenvs export --to`` has it -> what it runs."""
