@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from parenvs.agents.hybrid import exact_uniform
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid.space.objectives import near_best
 from parenvs.tasks.hybrid.space.robustness import Shift, robustness
 from parenvs.tasks.hybrid.view import plans_map, tables
+from parenvs.view.words import duration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
     from parenvs.agents.hybrid.planners import HybridRequest
     from parenvs.core.answer import Answer
     from parenvs.tasks.hybrid.report import HybridReport
+
+
+LAUNCHERS, RUNNERS = ("megatron", "torchtitan", "deepspeed"), ("torch", "jax")
+"""Frameworks that train shapes by name, and those that run a graph's own program."""
 
 
 class Remarks:
@@ -40,16 +47,37 @@ class Remarks:
         except InfeasibleError:
             return []
 
+    @cached_property
+    def frameworks(self) -> dict[str, float]:
+        """Seconds of the best uniform plan that each framework runs as it is, where one fits."""
+        request = self.request
+        names = LAUNCHERS if request.problem.model.shape is not None else RUNNERS
+        found = {}
+        for name in names if request.constraints.framework is None else ():
+            limits = replace(request.constraints, framework=name)
+            try:
+                found[name] = exact_uniform(request.problem, limits).cost
+            except InfeasibleError:
+                continue
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """Return the remarks as an object of JSON types: the plan on machines that differ."""
         worst = max((shift.excess for shift in self.shifts), default=0.0)
         return {
             "worst_regret": worst,
             "robustness": [shift._asdict() for shift in self.shifts],
+            "frameworks": self.frameworks,
         }
 
     def lines(self) -> Iterator[str | Table]:
-        """Yield tables: plans that come close to the best one, and the plan on other machines."""
+        """Yield what frameworks make of it, plans that come close, and it on other machines."""
+        if self.frameworks:
+            words = ", ".join(
+                f"{name} {duration(seconds)} ({seconds / self.answer.cost - 1:+.1%})"
+                for name, seconds in self.frameworks.items()
+            )
+            yield f"as frameworks run it, at best: {words}; --for NAME plans that"
         if not self.shifts:
             return
         request = self.request

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -192,14 +193,25 @@ def _verify_compiled(plan: Plan, file: Path, module: str | None, as_json: bool) 
         raise ParenvsError(f"{file}: XLA shards it otherwise, or communicates other than predicted")
 
 
+LOSS = 0.01
+"""Share by which a step may be longer as a framework runs it."""
+
+
 def export(
     file: PlanFile,
     to: Annotated[str, typer.Option(help="jax, torch, megatron, torchtitan or deepspeed.")],
     path: Annotated[
         Path | None, typer.Option("--out", help="Write to this file instead of standard output.")
     ] = None,
+    lossy: Annotated[
+        bool, typer.Option("--lossy", help="Also a plan that runs slower there than planned.")
+    ] = False,
 ) -> None:
-    """Write a plan in the words of a framework that runs it."""
+    """Write a plan in the words of a framework that runs it.
+
+    A plan that takes over 1 % longer as the framework runs it is refused; parenvs plan --for
+    FRAMEWORK plans what that runs as it is.
+    """
     from parenvs.core.plan import load_plan
     from parenvs.exports.formats import exported
     from parenvs.files import write_text
@@ -207,6 +219,12 @@ def export(
     result = exported(load_plan(file), to)
     for words in result.notes:
         note(words)
+    if result.loss > LOSS and not lossy:
+        longer = "does not run" if result.loss == inf else f"takes {result.loss:.1%} longer"
+        raise InfeasibleError(
+            f"{file}: as {to} runs it, a step {longer}; plan with --for {to}, or export with "
+            "--lossy"
+        )
     if path is None:
         say_text(result.text.rstrip("\n"))
         return

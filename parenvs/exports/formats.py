@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from parenvs.core.plan import Plan
+from parenvs.core.stages import Stages
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.exports.layout import layout_of
-from parenvs.exports.stages import stages_of
+from parenvs.exports.stages import loss, stages_of
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,12 @@ class Exported:
     Attributes:
         text: of the file.
         notes: what the plan says and the file cannot, and what had to be rounded, in sentences.
+        loss: share by which a step is longer as it runs than as it was planned.
     """
 
     text: str
     notes: tuple[str, ...] = ()
+    loss: float = 0.0
 
 
 def exported(plan: Plan, to: str) -> Exported:
@@ -70,26 +73,29 @@ def _megatron(plan: Plan) -> Exported:
     """Flags, as an array of a shell script."""
     from parenvs.exports.launchers import megatron
 
-    planned = stages_of(plan)
-    lines, notes = megatron.flags(planned)
-    return Exported(megatron.text(planned, lines), tuple(notes))
+    lines, planned = megatron.flags(stages_of(plan))
+    return _of_stages(megatron.text(planned, lines), planned)
 
 
 def _torchtitan(plan: Plan) -> Exported:
     """Sections of a configuration, as TOML."""
     from parenvs.exports.launchers import torchtitan
 
-    planned = stages_of(plan)
-    sections, notes = torchtitan.table(planned)
-    return Exported(torchtitan.text(planned, sections), tuple(notes))
+    sections, planned = torchtitan.table(stages_of(plan))
+    return _of_stages(torchtitan.text(planned, sections), planned)
 
 
 def _deepspeed(plan: Plan) -> Exported:
     """The configuration, and arguments of ``PipelineModule``, as JSON."""
     from parenvs.exports.launchers import deepspeed
 
-    content, notes = deepspeed.document(stages_of(plan))
-    return Exported(deepspeed.text(content), tuple(notes))
+    content, planned = deepspeed.document(stages_of(plan))
+    return _of_stages(deepspeed.text(content), planned)
+
+
+def _of_stages(text: str, planned: Stages) -> Exported:
+    """A text of stages that run so."""
+    return Exported(text, planned.notes, loss(planned))
 
 
 FORMATS: dict[str, Callable[[Plan], Exported]] = {

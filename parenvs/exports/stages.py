@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -34,19 +35,41 @@ def stages_of(plan: Plan, graph: Graph | None = None, measured: bool = False) ->
     )
 
 
-def recomputed(planned: Stages, mode: str, framework: str) -> str:
-    """Return a note that a framework recomputes all layers alike, and what that costs.
+def recomputed(planned: Stages, mode: str, framework: str) -> Stages:
+    """Return the stages with all layers recomputed alike, and a note on what that costs.
 
     Args:
         planned: the stages.
         mode: of all layers.
         framework: which cannot do otherwise.
     """
-    alike = [replace(stage, modes=(mode,) * len(stage.modes)) for stage in planned.stages]
-    return (
-        f"recompute: {framework} treats all layers alike; all are recomputed: {mode}, "
-        f"{_cost(planned, planned.replan(alike))}"
-    )
+    alike = tuple(replace(stage, modes=(mode,) * len(stage.modes)) for stage in planned.stages)
+    run = planned.replan(alike)
+    words = f"recompute: {framework} treats all layers alike; all are recomputed: {mode}"
+    return noted(replace(planned, stages=alike, run=run), f"{words}, {_cost(planned, run)}")
+
+
+def noted(planned: Stages, *notes: str) -> Stages:
+    """Return the stages with further notes."""
+    return replace(planned, notes=(*planned.notes, *notes))
+
+
+def run_with(planned: Stages, note: str, **fields: Any) -> Stages:
+    """Return the stages as they run with other fields of the plan, and a note that says so."""
+    return noted(replace(planned, run=replace(planned.run, **fields)), note)
+
+
+def loss(planned: Stages) -> float:
+    """Return the share by which a step is longer as it runs than as it was planned.
+
+    It is infinite if what runs is illegal.
+    """
+    if planned.run is planned.plan:
+        return 0.0
+    report = judge(planned.run, planned.target)
+    if not report.legal:
+        return math.inf
+    return float(report.step_seconds / judge(planned.plan, planned.target).step_seconds - 1)
 
 
 def with_parts(planned: Stages, parts: Sequence[tuple[int, int]], framework: str) -> Stages:
@@ -57,11 +80,9 @@ def with_parts(planned: Stages, parts: Sequence[tuple[int, int]], framework: str
         if new[0] != old[0]
     ]
     stages = tuple(stage.moved(part) for stage, part in zip(planned.stages, parts, strict=True))
-    note = (
-        f"stages: {framework} divides layers evenly; cuts moved by {', '.join(moved)} layers, "
-        f"{_cost(planned, planned.replan(stages))}"
-    )
-    return replace(planned, stages=stages, notes=(*planned.notes, note))
+    run = planned.replan(stages)
+    words = f"stages: {framework} divides layers evenly; cuts moved by {', '.join(moved)} layers"
+    return noted(replace(planned, stages=stages, run=run), f"{words}, {_cost(planned, run)}")
 
 
 def _cost(planned: Stages, rounded: Any) -> str:

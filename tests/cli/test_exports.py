@@ -1,6 +1,7 @@
 """The commands ``parenvs export`` and ``parenvs verify --compile``."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -32,7 +33,11 @@ def test_export__prints_or_writes(run, tmp_path):
     status, out, err = run("export", "plan.json", "--to", "megatron")
     assert status == 0 and not err
     assert "--decoder-first-pipeline-num-layers 6" in out and out.startswith("# Megatron-LM")
-    status, told, err = run("export", "plan.json", "--to", "deepspeed", "--out", "ds.json")
+    given = ("export", "plan.json", "--to", "deepspeed", "--out", "ds.json")
+    status, out, err = run(*given)
+    assert (status, out) == (2, "") and not (tmp_path / "ds.json").exists()
+    assert re.search(r"as deepspeed runs it, a step takes \d+\.\d% longer; plan with --for", err)
+    status, told, err = run(*given, "--lossy")
     assert status == 0 and told == "written to ds.json\n"
     assert "note: stages: DeepSpeed divides layers evenly; cuts moved by -1 layers" in err
     assert json.loads((tmp_path / "ds.json").read_text())["parts"] == [0, 5, 10]

@@ -11,7 +11,7 @@ import parenvs
 from parenvs import ParenvsError, PipelinePlan, load_graph
 from parenvs.cluster import choose_cluster
 from parenvs.core.judge import judge
-from parenvs.exports.stages import recomputed, stages_of
+from parenvs.exports.stages import loss, recomputed, stages_of
 from parenvs.tasks.hybrid.graph.program import Program
 from parenvs.tasks.hybrid.space import Constraints
 from parenvs.tasks.partition.plan import PartitionPlan
@@ -79,5 +79,9 @@ def test_stages__hybrid_recompute_by_layer():
     planned = stages_of(replace(plan, stages=(stage, *plan.stages[1:])))
     first = planned.parts[0][0]
     assert planned.modes[first : first + 2] == ("full", "selective")
-    note = recomputed(planned, "full", "X")
+    alike = recomputed(planned, "full", "X")
+    assert set(alike.modes) == {"full"}
+    longer = parenvs.judge(alike.run).step_seconds / parenvs.judge(planned.plan).step_seconds - 1
+    assert loss(planned) == 0 and loss(alike) == pytest.approx(longer) and longer > 0.01
+    (note,) = alike.notes
     assert re.search(r"X treats all layers alike; .* a step [\d.]+% longer", note)

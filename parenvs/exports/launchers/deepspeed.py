@@ -8,15 +8,15 @@ from typing import Any
 
 from parenvs.core.stages import Stages
 from parenvs.errors import InfeasibleError
-from parenvs.exports.stages import recomputed, with_parts
+from parenvs.exports.stages import noted, recomputed, with_parts
 
 WRITTEN_FOR = "DeepSpeed 0.16"
 """Version whose configuration this is."""
 _NAME = "DeepSpeed"
 
 
-def document(planned: Stages) -> tuple[dict[str, Any], list[str]]:
-    """Return the configuration as an object of JSON types, and what was rounded, in sentences.
+def document(planned: Stages) -> tuple[dict[str, Any], Stages]:
+    """Return the configuration as JSON types, and the stages as they run, with notes on that.
 
     Raises:
         InfeasibleError: DeepSpeed cannot express the plan; the line names the field.
@@ -60,10 +60,8 @@ def document(planned: Stages) -> tuple[dict[str, Any], list[str]]:
             f"precision: DeepSpeed has no {planned.precision}; plan with --precision bf16"
         )
     content: dict[str, Any] = {"written_for": WRITTEN_FOR, "config": config}
-    notes: list[str] = []
     if stages > 1:
-        planned = _even(planned)
-        every, notes = _interval(planned)
+        every, planned = _interval(_even(planned))
         content["PipelineModule"] = {
             "num_stages": stages,
             "partition_method": "uniform",
@@ -71,18 +69,21 @@ def document(planned: Stages) -> tuple[dict[str, Any], list[str]]:
         }
         content["topology"] = {"num_pp": stages, "num_mp": tp, "num_dp": dp}
         content["parts"] = [0, *(end for _, end in planned.parts)]
-        notes.append(
+        words = (
             f"partition_method: uniform counts the {len(planned.names)} layers if embedding and "
             "head are inside the first and the last of them"
         )
+        planned = noted(planned, words)
         if tp > 1:
-            notes.append(
+            words = (
                 "stages[0].tp: pass topology as PipeModelDataParallelTopology, and split the "
                 "matrices in the layers' code, as Megatron-DeepSpeed does"
             )
+            planned = noted(planned, words)
     elif set(planned.modes) != {"none"}:
-        notes.append("recompute: call deepspeed.checkpointing in the layers' code")
-    return content, [*planned.notes, *notes]
+        words = "recompute: call deepspeed.checkpointing in the layers' code"
+        planned = noted(planned, words)
+    return content, planned
 
 
 def _even(planned: Stages) -> Stages:
@@ -94,12 +95,12 @@ def _even(planned: Stages) -> Stages:
     return planned if parts == planned.parts else with_parts(planned, parts, _NAME)
 
 
-def _interval(planned: Stages) -> tuple[int, list[str]]:
+def _interval(planned: Stages) -> tuple[int, Stages]:
     """Layers between checkpoints: none, or every layer."""
     modes = set(planned.modes)
     if len(modes) > 1 or "selective" in modes:
-        return 1, [recomputed(planned, "full", _NAME)]
-    return (1 if modes == {"full"} else 0), []
+        return 1, recomputed(planned, "full", _NAME)
+    return (1 if modes == {"full"} else 0), planned
 
 
 def text(content: dict[str, Any]) -> str:

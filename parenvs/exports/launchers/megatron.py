@@ -6,7 +6,7 @@ import itertools
 
 from parenvs.core.stages import Stages
 from parenvs.errors import InfeasibleError
-from parenvs.exports.stages import recomputed
+from parenvs.exports.stages import noted, recomputed, run_with
 
 WRITTEN_FOR = "Megatron-LM core 0.14"
 """Version whose flags these are; ``--pipeline-model-parallel-layout`` is experimental there."""
@@ -20,8 +20,8 @@ _RECIPES = {
 _SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
 
 
-def flags(planned: Stages) -> tuple[list[str], list[str]]:
-    """Return the flags of a plan, one a line, and what was rounded, in sentences.
+def flags(planned: Stages) -> tuple[list[str], Stages]:
+    """Return the flags of a plan, one a line, and the stages as they run, with notes on that.
 
     Raises:
         InfeasibleError: Megatron cannot express the plan; the line names the field.
@@ -52,10 +52,9 @@ def flags(planned: Stages) -> tuple[list[str], list[str]]:
         lines.append("--use-megatron-fsdp")
         lines.append(f"--data-parallel-sharding-strategy {_SHARDED[zero]}")
         lines += ["--no-gradient-accumulation-fusion", "--ckpt-format fsdp_dtensor"]
-    recompute, notes = _recompute(planned)
-    lines += recompute
-    own, more = _of_stack(planned)
-    return [*lines, *own], [*planned.notes, *notes, *more]
+    recompute, planned = _recompute(planned)
+    own, planned = _of_stack(planned)
+    return [*lines, *recompute, *own], planned
 
 
 def _division(planned: Stages) -> list[str]:
@@ -85,17 +84,17 @@ def layout(sizes: list[int]) -> str:
     return f"E{words[0]}|{inner}{words[-1]}L"
 
 
-def _recompute(planned: Stages) -> tuple[list[str], list[str]]:
+def _recompute(planned: Stages) -> tuple[list[str], Stages]:
     """What is recomputed: nothing, attentions, or the first layers of each chunk in full."""
     modes = set(planned.modes)
     if modes == {"none"}:
-        return [], []
+        return [], planned
     if "full" not in modes:
-        notes = [] if modes == {"selective"} else [recomputed(planned, "selective", _NAME)]
-        return ["--recompute-granularity selective"], notes
+        alike = planned if len(modes) == 1 else recomputed(planned, "selective", _NAME)
+        return ["--recompute-granularity selective"], alike
     full = ["--recompute-granularity full"]
     if modes == {"full"}:
-        return [*full, "--recompute-method uniform", "--recompute-num-layers 1"], []
+        return [*full, "--recompute-method uniform", "--recompute-num-layers 1"], planned
     counts = {
         sum(mode == "full" for mode in planned.modes[first:end]) for first, end in planned.parts
     }
@@ -106,21 +105,21 @@ def _recompute(planned: Stages) -> tuple[list[str], list[str]]:
     )
     if len(counts) == 1 and leading:
         (count,) = counts
-        return [*full, "--recompute-method block", f"--recompute-num-layers {count}"], []
-    note = recomputed(planned, "full", "Megatron, but for equal numbers of full ones,")
-    return [*full, "--recompute-method uniform", "--recompute-num-layers 1"], [note]
+        return [*full, "--recompute-method block", f"--recompute-num-layers {count}"], planned
+    alike = recomputed(planned, "full", "Megatron, but for equal numbers of full ones,")
+    return [*full, "--recompute-method uniform", "--recompute-num-layers 1"], alike
 
 
-def _of_stack(planned: Stages) -> tuple[list[str], list[str]]:
+def _of_stack(planned: Stages) -> tuple[list[str], Stages]:
     """Precision, gradients and sends, where the plan says them."""
     lines: list[str] = []
-    notes: list[str] = []
     if planned.precision in ("bf16", "fp16"):
         lines.append(f"--{planned.precision}")
     elif planned.precision in _RECIPES:
         lines += ["--bf16", *_RECIPES[planned.precision]]
         if planned.precision == "nvfp4":
-            notes.append("precision: nvfp4 is newer than these flags; core 0.15 has it")
+            words = "precision: nvfp4 is newer than these flags; core 0.15 has it"
+            planned = noted(planned, words)
     elif planned.precision not in ("fp32", "tf32"):
         raise InfeasibleError(
             f"precision: Megatron has no {planned.precision}; plan with --precision bf16 or fp8"
@@ -132,8 +131,9 @@ def _of_stack(planned: Stages) -> tuple[list[str], list[str]]:
     if planned.chunks > 1 and planned.p2p == "blocking":
         lines.append("--no-overlap-p2p-communication")
     elif planned.chunks == 1 and planned.p2p == "overlapped" and len(planned.stages) > 1:
-        notes.append("p2p: Megatron overlaps sends of interleaved schedules only; they block")
-    return lines, notes
+        words = "p2p: Megatron overlaps sends of interleaved schedules only; they block"
+        planned = run_with(planned, words, p2p="blocking")
+    return lines, planned
 
 
 def text(planned: Stages, lines: list[str]) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from parenvs.core.stages import Stages
 from parenvs.errors import InfeasibleError
-from parenvs.exports.stages import recomputed
+from parenvs.exports.stages import noted, recomputed, run_with
 
 WRITTEN_FOR = "torchtitan 0.2"
 """Version whose configuration this is; its transformers call their layers ``layers.0``, ..."""
@@ -28,8 +29,8 @@ _CONVERTERS: dict[str, tuple[str, dict[str, object]]] = {
 Table = dict[str, dict[str, object]]
 
 
-def table(planned: Stages) -> tuple[Table, list[str]]:
-    """Return section -> key -> value, and what was rounded, in sentences.
+def table(planned: Stages) -> tuple[Table, Stages]:
+    """Return section -> key -> value, and the stages as they run, with notes on that.
 
     Raises:
         InfeasibleError: torchtitan cannot express the plan; the line names the field.
@@ -43,11 +44,15 @@ def table(planned: Stages) -> tuple[Table, list[str]]:
             "--precision bf16"
         )
     tp, dp, zero = (planned.same(field, _NAME) for field in ("tp", "dp", "zero"))
-    notes = list(planned.notes)
+    mode, planned = _recompute(planned)
     if tp > 1 and not planned.sequence_parallel:
-        notes.append("sequence_parallel: torchtitan's tensor parallelism shares the tokens, too")
+        words = "sequence_parallel: torchtitan's tensor parallelism shares the tokens, too"
+        planned = run_with(planned, words, sequence_parallel=True)
     if zero == 1:
-        notes.append("zero: torchtitan shares gradients with the states; ZeRO 1 becomes 2")
+        words = "zero: torchtitan shares gradients with the states; ZeRO 1 becomes 2"
+        (first, *more) = planned.run.stages
+        run = {} if more else {"stages": (replace(first, zero=2),)}
+        planned = run_with(planned, words, **run)
     sharing, remainder = divmod(planned.shard or dp * planned.context, planned.context)
     if remainder:
         raise InfeasibleError(
@@ -72,7 +77,6 @@ def table(planned: Stages) -> tuple[Table, list[str]]:
     local = planned.micro_batch * (planned.micro_batches if len(planned.stages) > 1 else 1)
     training: dict[str, object] = {"local_batch_size": local, "global_batch_size": planned.batch}
     training["mixed_precision_param"] = _DTYPES.get(planned.precision, "bfloat16")
-    mode, more = _recompute(planned)
     sections: Table = {
         "parallelism": parallelism, "training": training, "activation_checkpoint": mode,
     }  # fmt: skip
@@ -81,7 +85,7 @@ def table(planned: Stages) -> tuple[Table, list[str]]:
         sections["model"] = {"converters": [converter]}
         sections[converter] = dict(options)
         sections["compile"] = {"enable": True}
-    return sections, notes + more
+    return sections, planned
 
 
 def _modules(planned: Stages) -> list[list[str]]:
@@ -92,19 +96,18 @@ def _modules(planned: Stages) -> list[list[str]]:
     return parts
 
 
-def _recompute(planned: Stages) -> tuple[dict[str, object], list[str]]:
+def _recompute(planned: Stages) -> tuple[dict[str, object], Stages]:
     """What is recomputed, of all layers alike."""
     modes = set(planned.modes)
     if len(modes) > 1:
         mode = "full" if "full" in modes else "selective"
-        note = [recomputed(planned, mode, _NAME)]
+        planned = recomputed(planned, mode, _NAME)
     else:
         (mode,) = modes
-        note = []
     if mode == "selective":
-        note.append("recompute: torchtitan's selective mode keeps products, and recomputes more")
-        return {"mode": mode, "selective_ac_option": "op"}, note
-    return {"mode": mode}, note
+        words = "recompute: torchtitan's selective mode keeps products, and recomputes more"
+        return {"mode": mode, "selective_ac_option": "op"}, noted(planned, words)
+    return {"mode": mode}, planned
 
 
 def text(planned: Stages, sections: Table) -> str:

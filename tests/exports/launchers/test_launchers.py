@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from cases import each
 
+import parenvs
 from parenvs import HybridPlan, HybridStage, TransformerShape
 from parenvs.cluster import Cluster
+from parenvs.core.judge import judge
 from parenvs.errors import ParenvsError
 from parenvs.exports.formats import exported
 from parenvs.exports.launchers import megatron
@@ -81,6 +83,48 @@ def test_megatron__uneven_stages(plan):
         for stage, part in zip(plan.stages, ((0, 5), (5, 10)), strict=True)
     ))  # fmt: skip
     assert "--decoder-first-pipeline-num-layers" not in values(exported(even, "megatron").text)
+
+
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "deepspeed"])
+@pytest.mark.parametrize(
+    ("shape", "cluster", "batch", "stack"),
+    [
+        ("gpt-1.7b", "2x8:a100", 64, "megatron-2022"),
+        ("mixtral-8x7b", "8x8:h100", 256, "nemo-2024"),
+        ("llama3-70b", "8x8:h100", 512, "titan-2025"),
+    ],
+)
+def test_for__plans_run_as_they_are(framework, shape, cluster, batch, stack):
+    """The best of these is proven, and its export loses nothing; without, stages may differ."""
+    problem = parenvs.problem(shape, cluster, task="hybrid", batch=batch, stack=stack)
+    answer = parenvs.solve(problem, constraints={"framework": framework})
+    assert f"that {framework} runs as they are" in answer.among
+    assert exported(answer.plan, framework).loss == 0
+    every = parenvs.solve(problem, "uniform")
+    assert answer.cost >= every.cost * (1 - 1e-9)
+    again = parenvs.solve(problem, "uniform", constraints={"framework": framework})
+    assert again.proven and again.cost <= answer.cost * (1 + 1e-9)
+
+
+def test_for__megatron_waits_for_sends_of_one_chunk_and_says_so(plan):
+    """What is planned as overlapped and blocks there takes longer, and the export knows it."""
+    free = replace(plan, stack="nemo-2024", p2p="overlapped")
+    found = exported(free, "megatron")
+    blocked = judge(replace(free, p2p="blocking")).step_seconds
+    assert found.loss == pytest.approx(blocked / judge(free).step_seconds - 1) and found.loss > 0
+    assert any("p2p: Megatron overlaps" in words for words in found.notes)
+
+
+def test_for__what_no_framework_runs_is_one_line():
+    problem = parenvs.problem("mixtral-8x7b", "2x8:h100", task="hybrid", batch=64)
+    with pytest.raises(
+        ParenvsError, match=r"--for 'megatorn' is unknown \(did you mean 'megatron'"
+    ):
+        parenvs.solve(problem, constraints={"framework": "megatorn"})
+    with pytest.raises(ParenvsError, match="--for megatron: random does not ask what a framework"):
+        parenvs.solve(problem, "random", constraints={"framework": "megatron"})
+    with pytest.raises(ParenvsError, match="jax runs none of the"):
+        parenvs.solve(problem, constraints={"framework": "jax", "pp": 2})
 
 
 def test_launchers__states_shared_by_some_replicas(plan):

@@ -35,7 +35,7 @@ class Framework:
     expert: bool = True
     shard: tuple[int, ...] = ()
     sends_block: bool = False
-    also: Callable[[Uniform, int], Any] = lambda plans, layers: True
+    also: Callable[[Uniform, int], Any] | None = None
 
     def part(self, plans: Uniform, layers: int) -> Uniform:
         """Return the plans that the framework runs, sent as it sends.
@@ -52,7 +52,8 @@ class Framework:
         fits &= (plans.expert == 1) | self.expert
         fits &= (plans.shard == 0) | np.isin(plans.zero, self.shard)
         fits &= ~plans.offload.astype(bool)
-        fits &= self.also(plans, layers)
+        if self.also is not None:
+            fits &= self.also(plans, layers)
         own = plans.take(np.flatnonzero(fits))
         waits = own.blocking | (self.sends_block & (own.pp > 1) & (own.chunks == 1))
         return replace(own, blocking=waits) if own.size else own
