@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 SMALL = {
     "exact": "--instances vgg-19 --stages 2 --many 0",
     "exact_points": "--count 1 --sets --clusters A --stages 2 --limit 1",
+    "corridors": "--pivots 100 --stages 8 --devices 64 --limit 0.1",
     "proofs": "--cases 3",
     "simulation": "--plans 20",
     "classes": "--cases 2",
