@@ -251,7 +251,7 @@ def _jax(name: str, plans: list[str]) -> list[Row]:
         return params, {"m": m, "v": v}, value
 
     first = params, state, batch
-    graph = from_jax(step, *first, name=name, batch_size=16)
+    graph = from_jax(step, *first, parts=False, name=name, batch_size=16)
 
     def curve(own: Any = None) -> list[float]:
         out = {} if own is None else {"out_shardings": (own[0], own[1], None)}

@@ -122,7 +122,7 @@ def measured(model: Any) -> dict[str, Any]:
     """Everything about a model."""
     progress(model.name)
     program, clock = model.program(), [time.perf_counter()]
-    graph = from_jax(program.function, *program.args, name=model.name)
+    graph = from_jax(program.function, *program.args, parts=False, name=model.name)
     clock.append(time.perf_counter())
     raw = {"model": model.name, "source": model.source, **reading(model, program, graph)}
     raw |= planning(model, program, graph)

@@ -47,7 +47,7 @@ class Case:
         jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
         self.name = name
         self.oracle = ShardyOracle(jitted.lower(*args), DEVICES)
-        self.graph = from_jax(function, *args, name=name)
+        self.graph = from_jax(function, *args, parts=False, name=name)
         self.classes: DimensionClasses = dimension_classes(self.graph)
         self.place: dict[Pair, int] = {
             (k, d): int(self.graph.dim_offset[t] + d)

@@ -59,7 +59,7 @@ def random_rows(name: str, model: Any, rules: str, count: int) -> Iterator[tuple
 
     function, args = train_step(model)
     lowered = jax.jit(function, keep_unused=True).lower(*args)
-    graph = from_jax(function, *args, name=name)
+    graph = from_jax(function, *args, parts=False, name=name)
     problem = Partitioning.build(graph, choose_cluster(devices=DEVICES), rules, reward="step_time")
     for kind, conflict in (("random, legal", False), ("random, a conflict added", True)):
         plans = random_plans(problem, count, conflict)

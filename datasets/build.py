@@ -42,7 +42,7 @@ def build(name: str, folder: Path) -> dict[str, Any]:
     }
     for kind, make in zip(KINDS, (train_step, forward), strict=True):
         function, args = make(model)
-        graph = from_jax(function, *args, name=name, batch_size=model.batch_size)
+        graph = from_jax(function, *args, parts=False, name=name, batch_size=model.batch_size)
         path = folder / (f"{name}.npz" if kind == "train" else f"{name}-{kind}.npz")
         graph.save(path)
         data = path.read_bytes()

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.errors import HloError, ParenvsError, did_you_mean, need_extra, shown
-from parenvs.graph.formats.parts import several_in_one
-from parenvs.graph.formats.sources import proto_of, results_of
+from parenvs.graph.formats.lowering import proto_of, results_of
+from parenvs.graph.formats.parts import parted
+from parenvs.graph.formats.sources import lowered_of
 from parenvs.graph.graph import Graph
 from parenvs.graph.pytorch.build import (
     example_inputs,
@@ -171,13 +172,14 @@ def is_torch(instance: str) -> bool:
 
 
 def jax_function(
-    instance: str, arguments: str | None = None
+    instance: str, arguments: str | None = None, parts: bool = False
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Return a JAX function and its arguments, with values if the user's code gives any.
 
     Args:
         instance: see ``lower``.
         arguments: see there.
+        parts: whether weights that are several in one are taken apart, as they are planned.
 
     Returns:
         The function, positional and keyword arguments.
@@ -192,8 +194,11 @@ def jax_function(
         given = () if arguments is None else _attribute(_module(place), argument_name, place)
         try:
             positional, named = _call_form(given() if callable(given) else given)
+            found = parted(function, positional, named) if parts else None
         except (Exception, SystemExit) as error:
             raise _one_line(error, instance) from None
+    if found is not None:
+        return found.function, found.positional, found.named
     return function, positional, named
 
 
@@ -247,8 +252,7 @@ def _lower(jax: Any, jitted: Any, given: Any, where: str) -> Lowered:
     for number, arguments in enumerate(ways, 1):
         try:
             positional, named = _call_form(arguments())
-            lowered = jitted.lower(*positional, **named)
-            notes = several_in_one(jitted, positional, named)
+            lowered, notes = lowered_of(jitted, positional, named)
             return Lowered(proto_of(lowered), notes=notes, results=results_of(lowered))
         except (Exception, SystemExit) as error:
             if number == len(ways):

@@ -9,6 +9,7 @@ pass has no gradient: its variables are told from its data by how they are read.
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,6 +41,8 @@ _SOURCES = ("constant", "iota", "partition-id", "replica-id")
 _IMPURE = ("rng", "rng-get-and-update-state", "custom-call", "while", "conditional")
 """Opcodes that are never free: they have side effects, draw numbers or call unknown code."""
 _GUESS = "nothing tells what it is"
+_PART = re.compile(r"/\d+:\d+$")
+"""End of the path of a part of a weight, see ``parenvs.in_parts``."""
 _KEY_WORDS = 4
 """Most 32-bit words of a random key."""
 _MIXERS = {"xor", "custom-call", "rng-bit-generator", "broadcast"}
@@ -106,8 +109,18 @@ def with_arguments_named(
 
 
 def match_paths(paths: Sequence[str], patterns: Sequence[str]) -> list[bool]:
-    """Return of each path whether it matches one of the glob patterns."""
-    return [any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns) for path in paths]
+    """Return of each path whether it matches one of the glob patterns.
+
+    What matches the path of a weight that was taken apart matches its parts.
+    """
+    return [
+        any(
+            fnmatch.fnmatchcase(name, pattern)
+            for name in {path, _PART.sub("", path)}
+            for pattern in patterns
+        )
+        for path in paths
+    ]
 
 
 def with_roles(

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 
 from parenvs.errors import ParenvsError, need_extra, one_line, shown
 from parenvs.graph import proto as messages
-from parenvs.graph.formats.sources import proto_of
+from parenvs.graph.formats.lowering import proto_of
 from parenvs.graph.formats.stablehlo import hlo_of, is_stablehlo
 from parenvs.graph.graph import Graph
 from parenvs.graph.pytorch.read import Lowered

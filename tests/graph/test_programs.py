@@ -15,7 +15,7 @@ from parenvs.graph.graph import Phase, Role
 from parenvs.graph.reader import read_module
 
 pytest.importorskip("jax")
-from programs import PROGRAMS, SAMPLES, phase_flops
+from programs import PROGRAMS, SAMPLES, phase_flops, roles_of
 
 pytestmark = pytest.mark.thorough
 
@@ -57,9 +57,8 @@ def in_update_scope(graph):
 
 @programs
 def test_programs__roles(name):
-    assert dict(zip(graph(name, "proto").paths, roles(name, "proto"), strict=True)) == dict(
-        zip(program(name).paths, program(name).roles, strict=True)
-    )
+    truth = list(zip(program(name).paths, program(name).roles, strict=True))
+    assert roles_of(graph(name, "proto")) == truth
 
 
 @programs

@@ -11,6 +11,7 @@ import inspect
 import itertools
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax, named_scope
 
-from parenvs.graph.graph import Graph
+from parenvs.graph.graph import Graph, Role
 
 VARIABLE, OPTIMISER, STATISTICS, FROZEN, BATCH, SCALAR = (
     "VARIABLE",
@@ -117,6 +118,17 @@ def product_flops(jaxpr: Any) -> float:
         trips = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
         total += trips * sum(map(product_flops, _inner(equation.params)))
     return total
+
+
+def roles_of(graph: Graph) -> list[tuple[str, str]]:
+    """Path and role of each input; a weight that was taken apart counts once if its parts agree."""
+    found: list[tuple[str, str]] = []
+    for path, role in zip(graph.paths, graph.parameter_role.tolist(), strict=True):
+        whole, _, part = path.rpartition("/") if re.search(r"/\d+:\d+$", path) else (path, "", "")
+        one = (whole, Role(role).name)
+        if not part or int(part.partition(":")[0]) == 0 or found[-1:] != [one]:
+            found.append(one)
+    return found
 
 
 def phase_flops(graph: Graph) -> tuple[float, float, float]:

@@ -56,7 +56,7 @@ def run(
     layout = layout_of(plan, graph)
     layout.check_even()
     proto = module_for(graph, plan).proto
-    function, positional, named = jax_function(source, arguments)
+    function, positional, named = jax_function(source, arguments, parts=True)
     leaves_of(graph, source, positional, named)
     pairing = Pairing.of(graph, layout.taken_places, function, positional, named)
     feeds = pairing.feeds
@@ -113,7 +113,7 @@ def values_of(
     """
     import jax
 
-    _, positional, named = jax_function(source, arguments)
+    _, positional, named = jax_function(source, arguments, parts=True)
     leaves = leaves_of(graph, source, positional, named)
     shapes = [graph.shape(tensor) for tensor in graph.parameter_tensor.tolist()]
     random = np.random.default_rng(_SEED)

@@ -9,55 +9,53 @@ one whose argument has the parts instead: it computes the same, product by produ
 from __future__ import annotations
 
 import functools
-import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parenvs.errors import need_extra
-from parenvs.graph.twins import keys_of
+from parenvs.errors import HloError, need_extra, one_line
+from parenvs.graph.formats.equations import Sizes, bounds, taken_apart
+from parenvs.graph.formats.lowering import proto_of, results_of
+from parenvs.graph.formats.pieces import Form, Interpreter, Made, Pieces, Ties, formed, whole
+from parenvs.graph.graph import Role
+from parenvs.graph.reader import read_proto
+from parenvs.graph.twins import find_twins, keys_of
 
-_NAMES = """
-    abs add add_any and ceil clamp convert_element_type copy cos div eq erf exp exp2 expm1 floor ge
-    gt integer_pow is_finite le log log1p logistic lt max min mul ne neg not or pow reduce_precision
-    rem round rsqrt select_n sign sin sqrt square stop_gradient sub tan tanh xor
-"""
-_ELEMENTWISE = frozenset(_NAMES.split())
-"""Primitives that work element by element; those of one operand or more of the same shape."""
-_INLINED = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "checkpoint")
-_INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+_MOST_WAYS = 16
+"""Parts that one weight may have."""
+_ROUNDS = 6
+"""Ways of taking an input apart that are tried: dimensions and sizes that it may be."""
+Cut = tuple[int, Sizes]
+"""Dimension along which an array is in parts, and the size of each."""
 
 
-@dataclass
-class Pieces:
-    """An array that is there in parts along one dimension.
+@dataclass(frozen=True)
+class Parted:
+    """A function whose weights that are several in one are arrays of their own.
 
     Attributes:
-        axis: the dimension.
-        parts: the parts, in order.
-        origins: numbers of the inputs that it is made of in parts.
-        whole: the array as one, once something has needed it.
+        function: takes and returns the parts.
+        positional: its arguments, in parts.
+        named: likewise, by name.
+        note: what is to be said of it.
     """
 
-    axis: int
-    parts: list[Any]
-    origins: frozenset[int]
-    whole: Any = None
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Size of each part along the dimension."""
-        return tuple(part.shape[self.axis] for part in self.parts)
-
-    def like(self, axis: int, parts: Sequence[Any]) -> Pieces:
-        """Return other parts that are made of these."""
-        return Pieces(axis, list(parts), self.origins)
+    function: Callable[..., Any]
+    positional: tuple[Any, ...]
+    named: dict[str, Any]
+    note: str
 
 
-Cut = tuple[int, tuple[int, ...]]
-"""Dimension along which an array is in parts, and the size of each."""
+def _note(paths: Sequence[str]) -> str:
+    """What is to be said of weights that are taken apart."""
+    more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+    verb = "hold" if more else "holds"
+    return (
+        f"{paths[0] or 'a weight'}{more} {verb} several weights in one, whose product is split: "
+        "planned part by part; function, args = parenvs.in_parts(function, *args) gives the "
+        "function that takes the parts, and from_jax(..., parts=False) keeps them whole"
+    )
 
 
 def in_parts(
@@ -67,345 +65,233 @@ def in_parts(
 
     What ``jnp.split`` takes apart behind its product, the projections to queries, keys and values
     in one weight, say, becomes arrays of its own: ``params['qkv']`` a dictionary of parts,
-    ``params['qkv']['000:064']``, and its optimiser state, of the same path and shape, and its new
-    value alike. So partitions can split it by heads. Products inside loops stay as they are.
+    ``params['qkv']['000:064']``, and what is combined with it element by element, its optimiser
+    state, and its new value alike. Slices that make up the whole count, and a reshape whose parts
+    are taken one by one, inside of loops, too. So partitions can split it by heads.
 
     Args:
         function: the training step or forward pass.
         *args: its arguments, arrays or ``jax.ShapeDtypeStruct``.
 
     Returns:
-        A function that computes the same, and its arguments, abstract where there are no parts.
-        Function and arguments are those that were given, if nothing is to be taken apart.
+        A function that computes the same, and its arguments with the parts. Function and arguments
+        are those that were given, if nothing is to be taken apart.
 
     Raises:
         ParenvsError: JAX is missing.
     """
     with need_extra("jax", "planning a function"):
-        import jax
-
-    closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
-    leaves = jax.tree.leaves(tuple(args))
-    tree: Any = jax.tree.structure(tuple(args))
-    cuts, met = _found(closed, tuple(args))
-    if not met:
-        return function, tuple(args)
-    results = jax.tree.structure(shape)
-
-    @functools.wraps(function)
-    def parted(*given: Any) -> Any:
-        values = _run(closed, cuts, tree.flatten_up_to(tuple(given)), set())
-        return jax.tree.unflatten(results, [_dictionary(value) for value in values])
-
-    return parted, jax.tree.unflatten(tree, _abstract(leaves, cuts))
+        import jax  # noqa: F401
+    found = parted(function, args, {})
+    return (function, tuple(args)) if found is None else (found.function, found.positional)
 
 
-def several_in_one(jitted: Any, args: Sequence[Any], named: dict[str, Any]) -> tuple[str, ...]:
-    """Return a note on weights that ``in_parts`` would take apart; none if there are none.
+def parted(
+    function: Callable[..., Any], positional: Sequence[Any], named: dict[str, Any]
+) -> Parted | None:
+    """Return a function in parts, see ``in_parts``; None if nothing is to be taken apart.
 
     Args:
-        jitted: the jitted function.
-        args: its positional arguments.
-        named: its keyword arguments.
+        function: plain or jitted.
+        positional: its arguments, arrays or shapes.
+        named: likewise, by name.
     """
     import jax
 
-    if not hasattr(jitted, "trace"):
-        return ()
-    closed, given = jitted.trace(*args, **named).jaxpr, (tuple(args), dict(named))
-    leaves = jax.tree.leaves(given)
-    if len(leaves) != len(closed.jaxpr.invars) or not any(_splits(closed.jaxpr)):
-        return ()
+    jitted = function if hasattr(function, "trace") else jax.jit(function, keep_unused=True)
+    traced = jitted.trace(*positional, **named)
+    closed = traced.jaxpr
+    given = tuple(positional), dict(named)
+    flat, _ = jax.tree_util.tree_flatten_with_path(given)
+    tree: Any = jax.tree.structure(given)
+    if len(flat) != len(closed.jaxpr.invars):
+        return None  # some are no arrays
+    leaves = [leaf for _, leaf in flat]
     try:
-        _, met = _found(closed, given)
-    except Exception:  # a note is not worth a model that cannot be read
-        return ()
+        cuts, met, made = _found(closed, leaves, functools.cache(lambda: _weights(jitted, given)))
+    except Exception as error:  # a model that is read whole is worth more than none
+        words = f"weights that are several in one stay whole: {one_line(error)}"
+        return Parted(function, *given, note=words)
     if not met:
-        return ()
-    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(given)]
-    _, keys = keys_of(paths[min(met)])
-    more = f" and {len(met) - 1:,} more" if len(met) > 1 else ""
-    return (
-        f"{'/'.join(keys[2:]) or 'a weight'}{more} hold several weights in one, whose product is "
-        "split: as one dimension these are not planned by heads; parenvs.in_parts(function, *args) "
-        "gives the function with the parts as arrays",
+        return None
+    returned, results = jax.tree_util.tree_flatten_with_path(traced.out_info)
+    outs = _outputs(flat, returned, cuts, made)
+
+    @functools.wraps(function)
+    def run(*positional: Any, **named: Any) -> Any:
+        values = _run(closed, cuts, tree.flatten_up_to((positional, named)), Ties())
+        return jax.tree.unflatten(
+            results,
+            [
+                whole(value) if form is None else _named(formed(value, form).parts, form.sizes)
+                for value, form in zip(values, outs, strict=True)
+            ],
+        )
+
+    ordered, named = jax.tree.unflatten(
+        tree, [_cut(x, *cuts[k]) if k in cuts else x for k, x in enumerate(leaves)]
     )
+    paths = [
+        "/".join(keys_of(_name(flat[k][0]))[1])
+        for k in sorted(met, key=lambda k: (leaves[k].ndim < 2, k))
+    ]
+    return Parted(run, ordered, named, _note(paths))
 
 
-def _found(closed: Any, args: Any) -> tuple[dict[int, Cut], set[int]]:
-    """Return the inputs that are to be taken apart, and those whose product is split."""
+def _name(path: Any) -> str:
+    """Name of an argument's array as JAX writes it, ``x0['encoder']['q']``."""
     import jax
 
-    flat = jax.tree_util.tree_leaves_with_path(args)
-    leaves, keys = [leaf for _, leaf in flat], [jax.tree_util.keystr(p[1:]) for p, _ in flat]
-    sizes = {sum(parts): parts for parts in _splits(closed.jaxpr) if len(parts) > 1}
-    tried: dict[int, Cut] = {}
+    argument = getattr(path[1], "idx", None)
+    head = f"x{argument}" if argument is not None else str(path[1].key)
+    return head + str(jax.tree_util.keystr(path[2:]))
+
+
+def _outputs(
+    inputs: Sequence[Any], returned: Sequence[Any], cuts: dict[int, Cut], made: Sequence[Any]
+) -> list[Form | None]:
+    """Return how each result is returned: as the input whose path it has, None as a whole.
+
+    Args:
+        inputs: path and leaf of each input.
+        returned: path and shape of each result.
+        cuts: of the inputs.
+        made: how each result is there, None as a whole.
+    """
+    import jax
+
+    def kind(leaf: Any) -> object:
+        return tuple(leaf.shape), str(leaf.dtype)
+
+    kinds = [kind(jax.typeof(leaf) if not hasattr(leaf, "dtype") else leaf) for _, leaf in inputs]
+    own = {(kinds[k], axis, sizes) for k, (axis, sizes) in cuts.items()}
+    given = [_name(path) for path, _ in inputs]
+    names = [str(jax.tree_util.keystr(path)) for path, _ in returned]
+    twins = dict(find_twins(given, names, (kinds, [kind(leaf) for _, leaf in returned])))
+    outs: list[Form | None] = []
+    for output, (form, (_, leaf)) in enumerate(zip(made, returned, strict=True)):
+        if output in twins:
+            cut = cuts.get(twins[output])
+            outs.append(None if cut is None else Form(*cut))
+        else:
+            fits = form is not None and (kind(leaf), form.axis, form.sizes) in own
+            outs.append(form if fits else None)
+    return outs
+
+
+def _weights(jitted: Any, given: tuple[tuple[Any, ...], dict[str, Any]]) -> set[int]:
+    """Return the numbers of the arguments that are weights; none if the function is not read."""
+    import jax
+
+    def plain(*positional: Any, **named: Any) -> Any:
+        return jitted(*positional, **named)
+
+    lowered = jax.jit(plain, keep_unused=True).lower(*given[0], **given[1])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are said of what is read in the end
+            graph = read_proto(proto_of(lowered), results=results_of(lowered))
+    except HloError:
+        return set()  # who reads it says why
+    role = graph.parameter_role.tolist()
+    return {k for k, told in enumerate(role) if told in (Role.VARIABLE, Role.FROZEN)}
+
+
+def _found(
+    closed: Any, leaves: Sequence[Any], weights: Callable[[], set[int]]
+) -> tuple[dict[int, Cut], set[int], list[Any]]:
+    """Return the inputs that are to be taken apart, those whose product is split, and results.
+
+    Several ways of taking an input apart are tried, one after another, until a split finds its
+    parts again. What is combined with it element by element goes with it.
+
+    Args:
+        closed: the jaxpr.
+        leaves: its arguments.
+        weights: returns the numbers of those that are weights.
+    """
+    import jax
+
+    ways: dict[int, list[Cut]] = {}
+    taken = taken_apart(closed.jaxpr)[0]
+    sizes = sorted(known for known in taken if len(known) <= _MOST_WAYS and max(known) > 1)
     for number, leaf in enumerate(leaves):
-        if hasattr(leaf, "dtype") and jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating):
-            for axis, size in enumerate(leaf.shape):
-                if size in sizes:
-                    tried[number] = axis, sizes[size]
+        if not hasattr(leaf, "dtype") or not jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating):
+            continue
+        fitting = [
+            (axis, parts)
+            for axis, size in enumerate(leaf.shape)
+            for parts in sizes
+            if sum(parts) == size
+        ]
+        if fitting:
+            ways[number] = fitting
+    cuts: dict[int, Cut] = {}
     met: set[int] = set()
-    if tried:
+    made: list[Any] = []
 
-        def dry(given: Any) -> list[Any]:
-            return [_whole(value) for value in _run(closed, tried, given, met)]
+    def dry(tried: dict[int, Cut], ties: Ties) -> Callable[..., list[Any]]:
+        def call(given: Any) -> list[Any]:
+            values = _run(closed, tried, given, ties)
+            made[:] = [value.form if isinstance(value, Pieces) else None for value in values]
+            return [whole(value) for value in values]
 
-        jax.eval_shape(dry, _abstract(leaves, tried))
-    ends = [(keys[k], leaves[k].shape) for k in met]
-    return {
-        k: cut
-        for k, cut in tried.items()
-        if k in met or any(keys[k].endswith(e) and leaves[k].shape == shape for e, shape in ends)
-    }, met
+        return call
+
+    for turn in range(min(_ROUNDS, max(map(len, ways.values()), default=0))):
+        open_ways = {
+            k: known[turn] for k, known in ways.items() if k not in cuts and turn < len(known)
+        }
+        if not open_ways:
+            continue
+        tried, ties = {**cuts, **open_ways}, Ties()
+        jax.eval_shape(dry(tried, ties), _abstract(leaves, tried))
+        if ties.met:
+            ties.met &= weights()
+        tied = ties.with_met()
+        met |= ties.met
+        cuts |= {k: tried[k] for k in tied}
+    if met:
+        jax.eval_shape(dry(cuts, Ties()), _abstract(leaves, cuts))
+    return cuts, met, made
 
 
-def _run(closed: Any, cuts: dict[int, Cut], given: Sequence[Any], met: set[int]) -> list[Any]:
+def _run(closed: Any, cuts: dict[int, Cut], given: Sequence[Any], ties: Ties) -> list[Any]:
     """Run a function's jaxpr on its flat arguments, those of ``cuts`` in parts."""
     values = [
-        Pieces(cuts[k][0], [value[name] for name in sorted(value)], frozenset([k]))
+        Pieces(cuts[k][0], [value[name] for name in sorted(value)], frozenset([k]), Made.WEIGHT)
         if k in cuts
         else value
         for k, value in enumerate(given)
     ]
-    return _Interpreter(met, set(_splits(closed.jaxpr))).run(closed.jaxpr, closed.consts, values)
+    places = taken_apart(closed.jaxpr)[1]
+    return Interpreter(ties, places).run(closed.jaxpr, closed.consts, values)
 
 
 def _abstract(leaves: Sequence[Any], cuts: dict[int, Cut]) -> list[Any]:
     """Return abstract arguments, those of ``cuts`` in parts."""
     import jax
 
-    return [
-        _named(leaf, *cuts[k])
-        if k in cuts
-        else jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-        if hasattr(leaf, "dtype")
-        else leaf
-        for k, leaf in enumerate(leaves)
+    shapes = [
+        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else leaf
+        for leaf in leaves
     ]
+    return [_cut(leaf, *cuts[k]) if k in cuts else leaf for k, leaf in enumerate(shapes)]
 
 
-def _splits(jaxpr: Any) -> Iterator[tuple[int, ...]]:
-    """Yield the sizes into which anything is split, outside of loops."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "split":
-            yield tuple(map(int, equation.params["sizes"]))
-        inner = _inner(equation)
-        if inner is not None:
-            yield from _splits(inner.jaxpr)
-
-
-def _inner(equation: Any) -> Any:
-    """The closed jaxpr that a call runs, None if it is no call."""
-    from jax.extend.core import ClosedJaxpr
-
-    if equation.primitive.name not in _INLINED and "remat" not in equation.primitive.name:
-        return None
-    inner: Any = next((equation.params[key] for key in _INNER if key in equation.params), None)
-    plain = inner is not None and not hasattr(inner, "consts")
-    return ClosedJaxpr(inner, ()) if plain else inner
-
-
-def _bounds(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Start and end of each part."""
-    return list(itertools.pairwise([0, *itertools.accumulate(sizes)]))
-
-
-def _names(sizes: Sequence[int]) -> list[str]:
-    """Names of parts: their place in the whole, which sorts as they stand."""
+def _named(parts: Sequence[Any], sizes: Sizes) -> dict[str, Any]:
+    """Parts by their places in the whole, whose names sort as the parts stand."""
     width = len(str(sum(sizes)))
-    return [f"{start:0{width}}:{end:0{width}}" for start, end in _bounds(sizes)]
+    names = [f"{start:0{width}}:{end:0{width}}" for start, end in bounds(sizes)]
+    return dict(zip(names, parts, strict=True))
 
 
-def _named(leaf: Any, axis: int, sizes: Sequence[int]) -> dict[str, Any]:
-    """Abstract parts of an array, by name."""
+def _cut(leaf: Any, axis: int, sizes: Sizes) -> dict[str, Any]:
+    """Parts of an argument, by name: arrays, or shapes."""
     import jax
 
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        parts = [leaf[(slice(None),) * axis + (slice(*ends),)] for ends in bounds(sizes)]
+        return _named(parts, sizes)
     shapes = [(*leaf.shape[:axis], size, *leaf.shape[axis + 1 :]) for size in sizes]
-    parts = [jax.ShapeDtypeStruct(shape, leaf.dtype) for shape in shapes]
-    return dict(zip(_names(sizes), parts, strict=True))
-
-
-def _dictionary(value: Any) -> Any:
-    """A result as it is returned."""
-    if not isinstance(value, Pieces):
-        return value
-    return dict(zip(_names(value.sizes), value.parts, strict=True))
-
-
-def _whole(value: Any) -> Any:
-    """An array of its parts."""
-    from jax import lax
-
-    if not isinstance(value, Pieces):
-        return value
-    if value.whole is None:
-        value.whole = lax.concatenate(value.parts, value.axis)
-    return value.whole
-
-
-def _part(value: Any, axis: int, sizes: Sequence[int]) -> list[Any]:
-    """Parts of an array that is there as one."""
-    from jax import lax
-
-    return [lax.slice_in_dim(value, start, end, axis=axis) for start, end in _bounds(sizes)]
-
-
-class _Interpreter:
-    """Runs a jaxpr on arrays that may be there in parts.
-
-    Attributes:
-        met: numbers of the inputs whose parts a split has found again.
-        splits: sizes into which anything is split; what is joined of such parts stays in parts.
-    """
-
-    def __init__(self, met: set[int], splits: set[tuple[int, ...]]) -> None:
-        self.met, self.splits = met, splits
-
-    def run(self, jaxpr: Any, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-        """Return the results."""
-        import jax
-
-        known: dict[Any, Any] = {}
-
-        def read(atom: Any) -> Any:
-            return atom.val if hasattr(atom, "val") else known[atom]
-
-        known.update(zip(jaxpr.constvars, constants, strict=True))
-        known.update(zip(jaxpr.invars, values, strict=True))
-        for equation in jaxpr.eqns:
-            operands = [read(atom) for atom in equation.invars]
-            scope = str(equation.source_info.name_stack)
-            with jax.named_scope(scope) if scope else nullcontext():
-                made = self.made(equation, operands)
-            known.update(zip(equation.outvars, made, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
-
-    def made(self, equation: Any, operands: list[Any]) -> list[Any]:
-        """Return what an equation makes of its operands."""
-        inner = _inner(equation)
-        if any(isinstance(x, Pieces) for x in operands) or self._joins(equation):
-            if inner is not None:
-                return self.run(inner.jaxpr, inner.consts, operands)
-            rule = getattr(self, f"_{equation.primitive.name}", None)
-            if equation.primitive.name in _ELEMENTWISE:
-                rule = self._elementwise
-            found = None if rule is None else rule(equation, operands)
-            if found is not None:
-                return found if isinstance(found, list) else [found]
-        elif inner is not None and any(_splits(inner.jaxpr)):
-            return self.run(inner.jaxpr, inner.consts, operands)
-        made = self._bound(equation, [_whole(x) for x in operands])
-        return list(made) if equation.primitive.multiple_results else [made]
-
-    @staticmethod
-    def _joins(equation: Any) -> bool:
-        return equation.primitive.name == "concatenate"
-
-    @staticmethod
-    def _bound(equation: Any, operands: Sequence[Any]) -> Any:
-        given = equation.primitive.get_bind_params(equation.params)
-        functions, given = given if isinstance(given, tuple) else ((), given)
-        return equation.primitive.bind(*functions, *operands, **given)
-
-    def _elementwise(self, equation: Any, operands: list[Any]) -> Any:
-        first = next(x for x in operands if isinstance(x, Pieces))
-        rows = []
-        for x in operands:
-            if isinstance(x, Pieces):
-                if (x.axis, x.sizes) != (first.axis, first.sizes):
-                    return None
-                rows.append(x.parts)
-            elif len(getattr(x, "shape", ())) != first.parts[0].ndim or x.shape[first.axis] == 1:
-                rows.append([x] * len(first.parts))  # a number, or the same for all
-            elif x.shape[first.axis] == sum(first.sizes):
-                rows.append(_part(x, first.axis, first.sizes))
-            else:
-                return None
-        made = [self._bound(equation, row) for row in zip(*rows, strict=True)]
-        if equation.primitive.multiple_results:
-            return None
-        every = frozenset().union(*(x.origins for x in operands if isinstance(x, Pieces)))
-        return Pieces(first.axis, made, every)
-
-    def _transpose(self, equation: Any, operands: list[Any]) -> Any:
-        order = list(equation.params["permutation"])
-        (x,) = operands
-        return x.like(order.index(x.axis), [self._bound(equation, [part]) for part in x.parts])
-
-    def _broadcast_in_dim(self, equation: Any, operands: list[Any]) -> Any:
-        from jax import lax
-
-        x, *rest = operands
-        dimensions = equation.params["broadcast_dimensions"]
-        shape, axis = list(equation.params["shape"]), dimensions[x.axis]
-        if rest or shape[axis] != sum(x.sizes):
-            return None
-        made = []
-        for part, size in zip(x.parts, x.sizes, strict=True):
-            shape[axis] = size
-            made.append(lax.broadcast_in_dim(part, tuple(shape), dimensions))
-        return x.like(axis, made)
-
-    def _reshape(self, equation: Any, operands: list[Any]) -> Any:
-        from jax import lax
-
-        x, *rest = operands
-        before, after = equation.invars[0].aval.shape, list(equation.params["new_sizes"])
-        ahead = math.prod(before[: x.axis])
-        fits = [
-            k
-            for k, size in enumerate(after)
-            if size == before[x.axis] and math.prod(after[:k]) == ahead
-        ]
-        if rest or not fits or equation.params.get("dimensions"):
-            return None
-        made = []
-        for part, size in zip(x.parts, x.sizes, strict=True):
-            after[fits[0]] = size
-            made.append(lax.reshape(part, tuple(after)))
-        return x.like(fits[0], made)
-
-    def _dot_general(self, equation: Any, operands: list[Any]) -> Any:
-        numbers = equation.params["dimension_numbers"]
-        side = next(k for k, x in enumerate(operands) if isinstance(x, Pieces))
-        x, other = operands[side], operands[1 - side]
-        gone, shared = numbers[0][side], numbers[1][side]
-        if x.axis in shared:
-            return None
-        if x.axis in gone:
-            axis = numbers[0][1 - side][list(gone).index(x.axis)]
-            if isinstance(other, Pieces) and (other.axis, other.sizes) == (axis, x.sizes):
-                parts = other.parts
-            else:
-                parts = _part(_whole(other), axis, x.sizes)
-            both = zip(x.parts, parts, strict=True)
-            made = [self._bound(equation, pair if side == 0 else pair[::-1]) for pair in both]
-            return functools.reduce(lambda one, two: one + two, made)
-        other = _whole(other)
-        own = [d for d in range(x.parts[0].ndim) if d not in (*gone, *shared)]
-        out = equation.outvars[0].aval.ndim
-        axis = (len(shared) if side == 0 else out - len(own)) + own.index(x.axis)
-        pairs = [(part, other) if side == 0 else (other, part) for part in x.parts]
-        return x.like(axis, [self._bound(equation, pair) for pair in pairs])
-
-    def _reduce_sum(self, equation: Any, operands: list[Any]) -> Any:
-        (x,) = operands
-        axes = equation.params["axes"]
-        made = [self._bound(equation, [part]) for part in x.parts]
-        if x.axis in axes:
-            return functools.reduce(lambda one, two: one + two, made)
-        return x.like(x.axis - sum(a < x.axis for a in axes), made)
-
-    def _split(self, equation: Any, operands: list[Any]) -> Any:
-        (x,) = operands
-        if equation.params["axis"] != x.axis or tuple(equation.params["sizes"]) != x.sizes:
-            return None
-        self.met |= x.origins
-        return list(x.parts)
-
-    def _concatenate(self, equation: Any, operands: list[Any]) -> Any:
-        made = Pieces(equation.params["dimension"], operands, frozenset())
-        if any(isinstance(x, Pieces) for x in operands) or made.sizes not in self.splits:
-            return None
-        return made
+    return _named([jax.ShapeDtypeStruct(shape, leaf.dtype) for shape in shapes], sizes)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from parenvs.errors import need_extra
-from parenvs.graph.formats.parts import several_in_one
+from parenvs.graph.formats.lowering import proto_of, results_of
+from parenvs.graph.formats.parts import parted
 from parenvs.graph.graph import Graph
 from parenvs.graph.pytorch.read import OPTIONS, lower_module
 from parenvs.graph.reader import read_file, read_proto
@@ -36,7 +37,7 @@ def from_hlo(path: str | os.PathLike[str], **options: Any) -> Graph:
     return read_file(file, **options)
 
 
-def from_jax(function: Callable[..., Any], *args: Any, **options: Any) -> Graph:
+def from_jax(function: Callable[..., Any], *args: Any, parts: bool = True, **options: Any) -> Graph:
     """Lower a JAX function abstractly and read the module (extra ``jax``).
 
     >>> import jax, parenvs
@@ -47,6 +48,8 @@ def from_jax(function: Callable[..., Any], *args: Any, **options: Any) -> Graph:
     Args:
         function: the training step or forward pass.
         *args: its arguments, arrays or ``jax.ShapeDtypeStruct``.
+        parts: whether weights that are several in one are read part by part, with a note, as
+            ``parenvs.in_parts`` takes them apart.
         **options: as for ``from_hlo``.
 
     Raises:
@@ -56,8 +59,8 @@ def from_jax(function: Callable[..., Any], *args: Any, **options: Any) -> Graph:
         import jax
     jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
     where = getattr(function, "__name__", "function")
-    lowered = jitted.lower(*args)
-    told = {"results": results_of(lowered), "told": several_in_one(jitted, args, {})}
+    lowered, notes = lowered_of(jitted, args, {}, parts)
+    told = {"results": results_of(lowered), "told": notes}
     return read_proto(proto_of(lowered), where=where, **told, **options)
 
 
@@ -82,18 +85,23 @@ def from_torch(
     return lower_module(module, inputs, keywords, **own).graph(**reading or {})
 
 
-def proto_of(lowered: Any) -> bytes:
-    """Serialize ``lowered``, the result of ``jax.jit(f, keep_unused=True).lower(...)``."""
-    return lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+def lowered_of(
+    jitted: Any, positional: Sequence[Any], named: dict[str, Any], parts: bool = True
+) -> tuple[Any, tuple[str, ...]]:
+    """Lower a jitted function, and return notes on how.
 
-
-def results_of(lowered: Any) -> tuple[str, ...]:
-    """Name of each array that a lowered function returns, like ``[0]['q']``; none if unknown."""
+    Args:
+        jitted: the function.
+        positional: its arguments, arrays or shapes.
+        named: likewise, by name.
+        parts: see ``from_jax``.
+    """
     import jax
 
-    tree = getattr(lowered, "out_tree", None)
-    if tree is None:
-        return ()
-    leaves = jax.tree.unflatten(tree, range(tree.num_leaves))
-    paths = jax.tree_util.tree_flatten_with_path(leaves)[0]
-    return tuple(jax.tree_util.keystr(path) for path, _ in paths)
+    found = None
+    if parts and hasattr(jitted, "trace"):
+        found = parted(jitted, positional, named)
+    if found is None:
+        return jitted.lower(*positional, **named), ()
+    again = jax.jit(found.function, keep_unused=True)
+    return again.lower(*found.positional, **found.named), (found.note,)

@@ -1,0 +1,781 @@
+"""Runs jaxprs on arrays that are there in parts: product by product, the same is computed."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from parenvs.graph.formats.equations import (
+    JOINS,
+    Sizes,
+    bodies,
+    bounds,
+    constants,
+    inner_of,
+    is_backward,
+    takes_apart,
+)
+
+_NAMES = """
+    abs add add_any and ceil clamp convert_element_type copy cos div eq erf exp exp2 expm1 floor ge
+    gt integer_pow is_finite le log log1p logistic lt max min mul ne neg not or pow reduce_precision
+    rem round rsqrt select_n sign sin sqrt square stop_gradient sub tan tanh xor
+"""
+
+_ELEMENTWISE = frozenset(_NAMES.split())
+"""Primitives that work element by element; those of one operand or more of the same shape."""
+
+_PASSED = ("optimization_barrier", "sharding_constraint")
+"""Primitives that return their operands."""
+_JOINED = {
+    "reduce_sum": operator.add,
+    "reduce_prod": operator.mul,
+    "reduce_and": operator.and_,
+    "reduce_or": operator.or_,
+}
+"""How what is reduced part by part is joined; of maxima and minima see ``_reduced``."""
+
+
+class Made(enum.IntEnum):
+    """What an array in parts is; what is combined is the largest of its own."""
+
+    WEIGHT = 0  # an input, cast or with its dimensions in another order
+    OTHER = 1
+    PRODUCT = 2  # of a weight with something else
+
+
+@dataclass(frozen=True)
+class Form:
+    """How an array is in parts.
+
+    Attributes:
+        axis: the dimension.
+        sizes: size of each part along it.
+        origins: numbers of the inputs that it is made of in parts.
+        made: what it is.
+    """
+
+    axis: int
+    sizes: Sizes
+    origins: frozenset[int] = frozenset()
+    made: Made = Made.OTHER
+
+    def fits(self, other: Form | None) -> bool:
+        """Whether the parts are the same."""
+        return other is not None and (self.axis, self.sizes) == (other.axis, other.sizes)
+
+    def moved(self, steps: int) -> Form:
+        """Return the form with dimensions added in front, or taken away."""
+        return replace(self, axis=self.axis + steps)
+
+
+@dataclass
+class Pieces:
+    """An array that is there in parts along one dimension.
+
+    Attributes:
+        axis: the dimension.
+        parts: the parts, in order.
+        origins: see ``Form``.
+        made: see ``Form``.
+        whole: the array as one, once something has needed it.
+    """
+
+    axis: int
+    parts: list[Any]
+    origins: frozenset[int] = frozenset()
+    made: Made = Made.OTHER
+    whole: Any = None
+
+    @property
+    def sizes(self) -> Sizes:
+        """Size of each part along the dimension."""
+        return tuple(part.shape[self.axis] for part in self.parts)
+
+    @property
+    def form(self) -> Form:
+        """How it is in parts."""
+        return Form(self.axis, self.sizes, self.origins, self.made)
+
+    @property
+    def dtype(self) -> Any:
+        """Type of its elements."""
+        return self.parts[0].dtype
+
+    def like(self, axis: int, parts: Sequence[Any], made: Made | None = None) -> Pieces:
+        """Return other parts that are made of these."""
+        return Pieces(axis, list(parts), self.origins, self.made if made is None else made)
+
+    def multiplied(self, axis: int, parts: Sequence[Any]) -> Pieces:
+        """Return the products of these with something else."""
+        return self.like(axis, parts, Made.OTHER if self.made == Made.OTHER else Made.PRODUCT)
+
+    def fresh(self) -> Pieces:
+        """Return the same for another trace, in which nothing has been joined."""
+        return self.like(self.axis, self.parts)
+
+
+@dataclass
+class Filled:
+    """An array of equal numbers, which is made where it is needed, in the shape that is.
+
+    Attributes:
+        number: the number.
+        shape: of the array.
+        dtype: of the array.
+        scope: where it was made.
+    """
+
+    number: Any
+    shape: tuple[int, ...]
+    dtype: Any
+    scope: str
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether it is known to be zero."""
+        from jax.core import Tracer
+
+        return not isinstance(self.number, Tracer) and not np.any(np.asarray(self.number))
+
+    def of_shape(self, shape: Sequence[int]) -> Any:
+        """Return an array of its numbers."""
+        from jax import lax
+
+        with _scoped(self.scope):
+            return lax.full(tuple(shape), self.number, self.dtype)
+
+
+class Ties:
+    """Inputs that are combined with each other element by element, in parts.
+
+    Attributes:
+        met: numbers of the inputs whose parts a split has found again.
+    """
+
+    def __init__(self) -> None:
+        self.met: set[int] = set()
+        self._groups: list[frozenset[int]] = []
+
+    def tie(self, *origins: frozenset[int]) -> frozenset[int]:
+        """Tie inputs to each other, and return them."""
+        every = frozenset().union(*origins)
+        if len(every) > 1:
+            self._groups.append(every)
+        return every
+
+    def with_met(self) -> set[int]:
+        """Return the inputs that are tied to those that were met."""
+        found, groups = set(self.met), set(self._groups)
+        while True:
+            joined = {group for group in groups if not found.isdisjoint(group)}
+            if not joined:
+                return found
+            groups -= joined
+            found = found.union(*joined)
+
+
+def _scoped(scope: str) -> Any:
+    """A named scope, if there is a name."""
+    import jax
+
+    return jax.named_scope(scope) if scope else nullcontext()
+
+
+def whole(value: Any) -> Any:
+    """Return an array as one."""
+    from jax import lax
+
+    if isinstance(value, Filled):
+        return value.of_shape(value.shape)
+    if not isinstance(value, Pieces):
+        return value
+    if value.whole is None:
+        value.whole = lax.concatenate([whole(part) for part in value.parts], value.axis)
+    return value.whole
+
+
+def _part(value: Any, axis: int, sizes: Sequence[int]) -> list[Any]:
+    """Parts of an array that is there as one."""
+    from jax import lax
+
+    if isinstance(value, Filled):
+        shapes = [(*value.shape[:axis], size, *value.shape[axis + 1 :]) for size in sizes]
+        return [replace(value, shape=shape) for shape in shapes]
+    return [lax.slice_in_dim(value, start, end, axis=axis) for start, end in bounds(sizes)]
+
+
+def formed(value: Any, form: Form) -> Pieces:
+    """Return an array in the parts of a form."""
+    if isinstance(value, Pieces):
+        if form.fits(value.form):
+            made = max(form.made, value.made)
+            parts = [whole(part) for part in value.parts]
+            return Pieces(form.axis, parts, form.origins | value.origins, made)
+        value = whole(value)
+    parts = [whole(part) for part in _part(value, form.axis, form.sizes)]
+    return Pieces(form.axis, parts, form.origins, form.made)
+
+
+def _packed(value: Any, form: Form | None) -> Any:
+    """An array, or the list of its parts, as loops take them."""
+    return whole(value) if form is None else formed(value, form).parts
+
+
+def _unpacked(value: Any, form: Form | None) -> Any:
+    """What ``_packed`` made a list of."""
+    if form is None:
+        return value
+    return Pieces(form.axis, list(value), form.origins, form.made)
+
+
+def _form(value: Any) -> Form | None:
+    """How a value is in parts."""
+    return value.form if isinstance(value, Pieces) else None
+
+
+class Interpreter:
+    """Runs a jaxpr on arrays that may be there in parts.
+
+    Attributes:
+        ties: which inputs go together.
+        places: sizes into which anything is taken apart; what is joined of such parts stays in
+            parts.
+    """
+
+    def __init__(self, ties: Ties, places: set[Sizes]) -> None:
+        self.ties, self.places = ties, places
+        self._concerned: dict[int, bool] = {}
+        self._scopes: list[str] = []
+
+    def run(self, jaxpr: Any, constants: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+        """Return the results."""
+        known: dict[Any, Any] = {}
+
+        def read(atom: Any) -> Any:
+            return atom.val if hasattr(atom, "val") else known[atom]
+
+        known.update(zip(jaxpr.constvars, constants, strict=True))
+        known.update(zip(jaxpr.invars, values, strict=True))
+        for equation in jaxpr.eqns:
+            operands = [read(atom) for atom in equation.invars]
+            scope = str(equation.source_info.name_stack)
+            self._scopes.append(scope)
+            with _scoped(scope):
+                made = self.made(equation, operands, scope)
+            self._scopes.pop()
+            known.update(zip(equation.outvars, made, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def made(self, equation: Any, operands: list[Any], scope: str) -> list[Any]:
+        """Return what an equation makes of its operands."""
+        name, inner = equation.primitive.name, inner_of(equation)
+        in_parts = any(isinstance(x, Pieces) for x in operands)
+        if inner is not None and (in_parts or self._concerns(inner.jaxpr)):
+            if equation.params.get("differentiated") and equation.params.get("prevent_cse"):
+                operands = self._barrier(operands)
+            return self.run(inner.jaxpr, inner.consts, operands)
+        loops = list(bodies(equation))
+        if name == "broadcast_in_dim" and len(operands) == 1 and not in_parts:
+            kind = equation.outvars[0].aval
+            if equation.invars[0].aval.shape == () and not kind.weak_type:
+                return [Filled(operands[0], tuple(kind.shape), kind.dtype, scope)]
+        if in_parts or name in JOINS or any(map(self._concerns, loops)):
+            rule = getattr(self, f"_{name}", None)
+            if name in _ELEMENTWISE:
+                rule = self._elementwise
+            elif name in _PASSED:
+                rule = self._passed
+            found = None if rule is None else rule(equation, operands)
+            if found is not None:
+                return found if isinstance(found, list) else [found]
+        made = self._bound(equation, operands)
+        return list(made) if equation.primitive.multiple_results else [made]
+
+    def _concerns(self, jaxpr: Any) -> bool:
+        """Whether anything is taken apart in a call, loop or branch."""
+        if id(jaxpr) not in self._concerned:
+            self._concerned[id(jaxpr)] = takes_apart(jaxpr, self.places)
+        return self._concerned[id(jaxpr)]
+
+    def _meet(self, x: Pieces) -> None:
+        """Take down that a weight or its product is taken apart, unless it is a gradient."""
+        if x.made != Made.OTHER and not is_backward("/".join(self._scopes)):
+            self.ties.met |= x.origins
+
+    @staticmethod
+    def _barrier(operands: list[Any]) -> list[Any]:
+        """Hold apart what is computed again, as ``jax.checkpoint`` does."""
+        from jax import lax
+
+        flat = [
+            [whole(part) for part in x.parts] if isinstance(x, Pieces) else whole(x)
+            for x in operands
+        ]
+        held = lax.optimization_barrier(flat)
+        return [
+            x.like(x.axis, parts) if isinstance(x, Pieces) else parts
+            for x, parts in zip(operands, held, strict=True)
+        ]
+
+    @staticmethod
+    def _bound(equation: Any, operands: Sequence[Any]) -> Any:
+        given = equation.primitive.get_bind_params(equation.params)
+        functions, given = given if isinstance(given, tuple) else ((), given)
+        return equation.primitive.bind(*functions, *map(whole, operands), **given)
+
+    def _passed(self, equation: Any, operands: list[Any]) -> Any:
+        return self._barrier(operands) if len(operands) == len(equation.outvars) else None
+
+    def _elementwise(self, equation: Any, operands: list[Any]) -> Any:
+        if equation.primitive.multiple_results:
+            return None
+        first = next(x for x in operands if isinstance(x, Pieces))
+        rows = []
+        for x in operands:
+            shape = getattr(x, "shape", ())
+            if isinstance(x, Pieces):
+                if not first.form.fits(x.form):
+                    return None
+                rows.append(x.parts)
+            elif len(shape) != len(first.parts[0].shape) or shape[first.axis] == 1:
+                rows.append([x] * len(first.parts))  # a number, or the same for all
+            elif shape[first.axis] == sum(first.sizes):
+                rows.append(_part(x, first.axis, first.sizes))
+            else:
+                return None
+        made = [self._combined(equation, row) for row in zip(*rows, strict=True)]
+        own = [x for x in operands if isinstance(x, Pieces)]
+        every = self.ties.tie(*(x.origins for x in own))
+        return Pieces(first.axis, made, every, max(x.made for x in own))
+
+    def _combined(self, equation: Any, row: Sequence[Any]) -> Any:
+        """One part of what is made element by element; nothing is added to by zeros."""
+        if equation.primitive.name in ("add", "add_any"):
+            others = [x for x in row if not (isinstance(x, Filled) and x.is_zero)]
+            if len(others) == 1:
+                return others[0]
+        return self._bound(equation, row)
+
+    def _transpose(self, equation: Any, operands: list[Any]) -> Any:
+        order = list(equation.params["permutation"])
+        (x,) = operands
+        return x.like(order.index(x.axis), [self._bound(equation, [part]) for part in x.parts])
+
+    def _squeeze(self, equation: Any, operands: list[Any]) -> Any:
+        (x,) = operands
+        gone = equation.params["dimensions"]
+        axis = x.axis - sum(d < x.axis for d in gone)
+        return x.like(axis, [self._bound(equation, [part]) for part in x.parts])
+
+    def _broadcast_in_dim(self, equation: Any, operands: list[Any]) -> Any:
+        from jax import lax
+
+        x, *rest = operands
+        dimensions = equation.params["broadcast_dimensions"]
+        shape, axis = list(equation.params["shape"]), dimensions[x.axis]
+        if rest or shape[axis] != sum(x.sizes):
+            return None
+        made = []
+        for part, size in zip(x.parts, x.sizes, strict=True):
+            shape[axis] = size
+            made.append(lax.broadcast_in_dim(whole(part), tuple(shape), dimensions))
+        same = math.prod(made[0].shape) == math.prod(x.parts[0].shape)
+        return x.like(axis, made, x.made if same else max(x.made, Made.OTHER))
+
+    def _reshape(self, equation: Any, operands: list[Any]) -> Any:
+        from jax import lax
+
+        x, *rest = operands
+        before, after = equation.invars[0].aval.shape, list(equation.params["new_sizes"])
+        if rest or equation.params.get("dimensions"):
+            return None
+        ahead, inner = math.prod(before[: x.axis]), math.prod(before[x.axis + 1 :])
+        for axis, size in enumerate(after):
+            tail = math.prod(after[axis + 1 :])
+            if math.prod(after[:axis]) != ahead or not tail or size < len(x.parts):
+                continue
+            if all(n * inner % tail == 0 for n in x.sizes):
+                sizes = [n * inner // tail for n in x.sizes]
+                if sum(sizes) == size:
+                    made = []
+                    for part, own in zip(x.parts, sizes, strict=True):
+                        after[axis] = own
+                        made.append(lax.reshape(whole(part), tuple(after)))
+                    return x.like(axis, made)
+        return None
+
+    def _dot_general(self, equation: Any, operands: list[Any]) -> Any:
+        numbers = equation.params["dimension_numbers"]
+        sides = [k for k, x in enumerate(operands) if isinstance(x, Pieces)]
+        side = min(sides, key=lambda k: len(operands[k].parts[0].shape))  # weights before data
+        x, other = operands[side], operands[1 - side]
+        gone, shared = list(numbers[0][side]), list(numbers[1][side])
+        if x.axis in gone:
+            return self._summed(equation, side, operands, numbers[0][1 - side][gone.index(x.axis)])
+        if x.axis in shared:
+            axis = numbers[1][1 - side][shared.index(x.axis)]
+            return x.multiplied(shared.index(x.axis), self._both(equation, side, operands, axis))
+        own = [d for d in range(len(x.parts[0].shape)) if d not in (*gone, *shared)]
+        out = equation.outvars[0].aval.ndim
+        axis = (len(shared) if side == 0 else out - len(own)) + own.index(x.axis)
+        return x.multiplied(axis, self._each(equation, side, x.parts, [other] * len(x.parts)))
+
+    def _conv_general_dilated(self, equation: Any, operands: list[Any]) -> Any:
+        params = equation.params
+        numbers = params["dimension_numbers"]
+        specs = (numbers.lhs_spec, numbers.rhs_spec)
+        side = max(k for k, x in enumerate(operands) if isinstance(x, Pieces))
+        x, other = operands[side], operands[1 - side]
+        if {params["feature_group_count"], params["batch_group_count"]} != {1}:
+            return None
+        if x.axis == specs[side][1]:
+            return self._summed(equation, side, operands, specs[1 - side][1])
+        if x.axis != specs[side][0]:
+            return None
+        made = self._each(equation, side, x.parts, [other] * len(x.parts))
+        return x.multiplied(numbers.out_spec[side], made)
+
+    def _each(
+        self, equation: Any, side: int, parts: Sequence[Any], others: Sequence[Any]
+    ) -> list[Any]:
+        """Products of parts, which are the operands of a number, with others."""
+        pairs = zip(parts, others, strict=True)
+        return [self._bound(equation, pair if side == 0 else pair[::-1]) for pair in pairs]
+
+    def _both(self, equation: Any, side: int, operands: list[Any], axis: int) -> list[Any]:
+        """Products of parts with those of the other operand, along a dimension of it."""
+        x, other = operands[side], operands[1 - side]
+        same = isinstance(other, Pieces) and (other.axis, other.sizes) == (axis, x.sizes)
+        parts = other.parts if same else _part(whole(other), axis, x.sizes)
+        return self._each(equation, side, x.parts, parts)
+
+    def _summed(self, equation: Any, side: int, operands: list[Any], axis: int) -> Any:
+        """Sum of such products."""
+        return functools.reduce(operator.add, self._both(equation, side, operands, axis))
+
+    def _reduced(self, equation: Any, operands: list[Any]) -> Any:
+        from jax import lax
+
+        (x,) = operands
+        axes, name = equation.params["axes"], equation.primitive.name
+        made = [self._bound(equation, [part]) for part in x.parts]
+        if x.axis in axes:
+            join = {"reduce_max": lax.max, "reduce_min": lax.min, **_JOINED}[name]
+            return functools.reduce(join, made)
+        return x.like(x.axis - sum(a < x.axis for a in axes), made)
+
+    _reduce_sum = _reduce_prod = _reduce_max = _reduce_min = _reduce_and = _reduce_or = _reduced
+
+    def _split(self, equation: Any, operands: list[Any]) -> Any:
+        (x,) = operands
+        if equation.params["axis"] != x.axis:
+            return None
+        taken = [
+            self._between(x, *ends) for ends in bounds(tuple(map(int, equation.params["sizes"])))
+        ]
+        if any(part is None for part in taken):
+            return None
+        self._meet(x)
+        return taken
+
+    def _unstack(self, equation: Any, operands: list[Any]) -> Any:
+        from jax import lax
+
+        (x,) = operands
+        if equation.params["axis"] != x.axis or set(x.sizes) != {1}:
+            return None
+        self._meet(x)
+        return [lax.squeeze(whole(part), [x.axis]) for part in x.parts]
+
+    def _slice(self, equation: Any, operands: list[Any]) -> Any:
+        starts, ends = equation.params["start_indices"], equation.params["limit_indices"]
+        steps = equation.params["strides"] or [1] * len(starts)
+        return self._sliced(*operands, list(starts), list(ends), list(steps))
+
+    def _sliced(self, x: Pieces, starts: list[int], ends: list[int], steps: list[int]) -> Any:
+        from jax import lax
+
+        start, end = int(starts[x.axis]), int(ends[x.axis])
+        picked = self._between(x, start, end) if steps[x.axis] == 1 else None
+        if picked is None:
+            return None
+        if (start, end) != (0, sum(x.sizes)):
+            self._meet(x)
+
+        def rest(part: Any) -> Any:
+            starts[x.axis], ends[x.axis] = 0, part.shape[x.axis]
+            return lax.slice(whole(part), starts, ends, steps)
+
+        return (
+            x.like(x.axis, map(rest, picked.parts)) if isinstance(picked, Pieces) else rest(picked)
+        )
+
+    @staticmethod
+    def _between(x: Pieces, start: int, end: int) -> Any:
+        """The parts from one position to another: one, several, or None if they end elsewhere."""
+        inside = [
+            part
+            for part, (first, last) in zip(x.parts, bounds(x.sizes), strict=True)
+            if start <= first and last <= end
+        ]
+        if sum(part.shape[x.axis] for part in inside) != end - start or not inside:
+            return None
+        return inside[0] if len(inside) == 1 else x.like(x.axis, inside)
+
+    def _dynamic_slice(self, equation: Any, operands: list[Any]) -> Any:
+        from jax import lax
+
+        x, *places = operands
+        sizes = list(equation.params["slice_sizes"])
+        if not isinstance(x, Pieces):
+            return None
+        starts = constants(places, equation.invars[0].aval.shape, sizes)
+        if starts is not None:
+            ends = [start + size for start, size in zip(starts, sizes, strict=True)]
+            return self._sliced(x, starts, ends, [1] * len(sizes))
+        if sizes[x.axis] != sum(x.sizes):
+            return None
+        made = []
+        for part, size in zip(x.parts, x.sizes, strict=True):
+            sizes[x.axis] = size
+            made.append(lax.dynamic_slice(whole(part), list(map(whole, places)), sizes))
+        return x.like(x.axis, made)
+
+    def _dynamic_update_slice(self, equation: Any, operands: list[Any]) -> Any:
+        from jax import lax
+
+        x, update, *places = operands
+        shape, inner = (list(one.aval.shape) for one in equation.invars[:2])
+        starts = constants(places, shape, inner)
+        wide = [axis for axis, size in enumerate(inner) if size != shape[axis]]
+        if starts is not None and isinstance(x, Filled) and len(wide) == 1:
+            return self._padded(update, x.number, *wide, starts[wide[0]], shape[wide[0]])
+        own = next((y for y in (x, update) if isinstance(y, Pieces)), None)
+        if own is None or inner[own.axis] != sum(own.sizes):
+            return None
+        both = [y for y in (x, update) if isinstance(y, Pieces)]
+        if any(not own.form.fits(y.form) for y in both):
+            return None
+        where = list(map(whole, places))
+        made = [
+            lax.dynamic_update_slice(one, part, where)
+            for one, part in zip(*(formed(y, own.form).parts for y in (x, update)), strict=True)
+        ]
+        every = self.ties.tie(*(y.origins for y in both))
+        return Pieces(own.axis, made, every, max(y.made for y in both))
+
+    def _concatenate(self, equation: Any, operands: list[Any]) -> Any:
+        made = Pieces(equation.params["dimension"], operands, frozenset())
+        if any(isinstance(x, Pieces) for x in operands):
+            if any(isinstance(x, Pieces) and x.axis != made.axis for x in operands):
+                return None
+            made.parts = [part for x in operands for part in getattr(x, "parts", [x])]
+            origins = [x.origins for x in operands if isinstance(x, Pieces)]
+            made.origins = self.ties.tie(*origins)
+        return made if made.sizes in self.places else None
+
+    def _stack(self, equation: Any, operands: list[Any]) -> Any:
+        from jax import lax
+
+        axis = equation.params["axis"]
+        made = Pieces(axis, [lax.expand_dims(whole(x), [axis]) for x in operands])
+        return made if made.sizes in self.places else None
+
+    def _pad(self, equation: Any, operands: list[Any]) -> Any:
+        x, number = operands
+        wide = [k for k, ends in enumerate(equation.params["padding_config"]) if any(ends)]
+        if len(wide) != 1:
+            return None
+        before, after, between = map(int, equation.params["padding_config"][wide[0]])
+        if min(before, after) < 0 or between:
+            return None
+        return self._padded(x, number, *wide, before, equation.outvars[0].aval.shape[wide[0]])
+
+    def _padded(self, x: Any, number: Any, axis: int, before: int, end: int) -> Any:
+        """What is zero around an array, along one dimension, if its parts are at known places."""
+        if not Filled(number, (), x.dtype, "").is_zero:
+            return None
+        if isinstance(x, Pieces) and x.axis != axis:
+            return None
+        parts = getattr(x, "parts", [x])
+        own = [part.shape[axis] for part in parts]
+        for sizes in sorted(self.places):
+            starts, ends = zip(*bounds(sizes), strict=True)
+            if ends[-1] != end or before not in starts:
+                continue
+            first = starts.index(before)
+            if list(sizes[first : first + len(own)]) != own:
+                continue
+            shape = list(parts[0].shape)
+            made = []
+            for k, size in enumerate(sizes):
+                shape[axis] = size
+                inside = first <= k < first + len(own)
+                zeros = Filled(number, tuple(shape), parts[0].dtype, "")
+                made.append(parts[k - first] if inside else zeros)
+            origins = x.origins if isinstance(x, Pieces) else frozenset()
+            return Pieces(axis, made, origins, getattr(x, "made", Made.OTHER))
+        return None
+
+    def _settled(
+        self, call: Callable[[list[Any]], list[Any]], carried: list[Any]
+    ) -> tuple[list[Form | None], list[Form | None]]:
+        """Return how a loop carries values, and how all that an iteration returns is in parts.
+
+        What comes out in parts goes in so, unless it has to be whole elsewhere.
+
+        Args:
+            call: makes abstract results of an iteration of what is carried.
+            carried: what the loop begins with.
+        """
+        forms = [_form(x) for x in carried]
+        refused: set[int] = set()
+        while True:
+            made = [
+                _form(x) for x in call(list(map(_unpacked, map(_packed, carried, forms), forms)))
+            ]
+            changed = False
+            for k, (own, new) in enumerate(zip(forms, made[: len(forms)], strict=True)):
+                if own is not None and new is not None and own.fits(new):
+                    every = self.ties.tie(own.origins, new.origins)
+                    kind = max(own.made, new.made)
+                    if (every, kind) != (own.origins, own.made):
+                        forms[k], changed = replace(own, origins=every, made=kind), True
+                elif own is not None:
+                    forms[k], changed = None, True
+                    refused.add(k)
+                elif new is not None and k not in refused:
+                    forms[k], changed = new, True
+            if not changed:
+                return forms, made
+
+    def _scan(self, equation: Any, operands: list[Any]) -> Any:
+        import jax
+        from jax import lax
+
+        params = equation.params
+        body, first = params["jaxpr"], params["num_consts"]
+        last = first + params["num_carry"]
+        constants, carried, rows = operands[:first], operands[first:last], operands[last:]
+        fixed_forms = [_form(x) for x in constants]
+        row_forms = [None if f is None or f.axis == 0 else f for f in map(_form, rows)]
+        fixed = [_packed(x, f) for x, f in zip(constants, fixed_forms, strict=True)]
+        stacks = [_packed(x, f) for x, f in zip(rows, row_forms, strict=True)]
+
+        def iterate(carried: list[Any], row: Sequence[Any], fixed: Sequence[Any]) -> list[Any]:
+            values = [
+                *map(_unpacked, fixed, fixed_forms),
+                *carried,
+                *(_unpacked(x, f and f.moved(-1)) for x, f in zip(row, row_forms, strict=True)),
+            ]
+            return self.run(body.jaxpr, body.consts, values)
+
+        def abstract(carried: list[Any]) -> list[Any]:
+            made: list[Any] = []
+            forms = [_form(x) for x in carried]
+
+            def call(given: list[Any], row: list[Any], fixed: list[Any]) -> list[Any]:
+                made[:] = iterate(list(map(_unpacked, given, forms)), row, fixed)
+                return [_packed(x, _form(x)) for x in made]
+
+            given = [_packed(x, f) for x, f in zip(carried, forms, strict=True)]
+            one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), stacks)
+            jax.eval_shape(call, given, one, fixed)
+            return made
+
+        forms, made = self._settled(abstract, carried)
+        made_rows = made[len(forms) :]
+
+        def step(given: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
+            values = iterate(list(map(_unpacked, given, forms)), row, fixed)
+            own, out = values[: len(forms)], values[len(forms) :]
+            return list(map(_packed, own, forms)), list(map(_packed, out, made_rows))
+
+        end, out = lax.scan(
+            step,
+            list(map(_packed, carried, forms)),
+            stacks,
+            length=params["length"],
+            reverse=params["reverse"],
+            unroll=params["unroll"],
+        )
+        return [
+            *map(_unpacked, end, forms),
+            *(_unpacked(x, f and f.moved(1)) for x, f in zip(out, made_rows, strict=True)),
+        ]
+
+    def _while(self, equation: Any, operands: list[Any]) -> Any:
+        import jax
+        from jax import lax
+
+        params = equation.params
+        asked, body = params["cond_jaxpr"], params["body_jaxpr"]
+        first, last = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        ahead = list(map(whole, operands[:first]))
+        constants, carried = operands[first:last], operands[last:]
+
+        def iterate(carried: list[Any]) -> list[Any]:
+            fixed = [x.fresh() if isinstance(x, Pieces) else x for x in constants]
+            return self.run(body.jaxpr, body.consts, [*fixed, *carried])
+
+        def abstract(carried: list[Any]) -> list[Any]:
+            made: list[Any] = []
+            forms = [_form(x) for x in carried]
+
+            def call(given: list[Any]) -> list[Any]:
+                made[:] = iterate(list(map(_unpacked, given, forms)))
+                return [_packed(x, _form(x)) for x in made]
+
+            jax.eval_shape(call, list(map(_packed, carried, forms)))
+            return made
+
+        forms, _ = self._settled(abstract, carried)
+
+        def goes_on(given: list[Any]) -> Any:
+            values = [
+                *ahead,
+                *(whole(_unpacked(x, form)) for x, form in zip(given, forms, strict=True)),
+            ]
+            return self.run(asked.jaxpr, asked.consts, values)[0]
+
+        def step(given: list[Any]) -> list[Any]:
+            return list(map(_packed, iterate(list(map(_unpacked, given, forms))), forms))
+
+        end = lax.while_loop(goes_on, step, list(map(_packed, carried, forms)))
+        return list(map(_unpacked, end, forms))
+
+    def _cond(self, equation: Any, operands: list[Any]) -> Any:
+        import jax
+        from jax import lax
+
+        index, *given = operands
+        own = [_form(x) for x in given]
+        packed = list(map(_packed, given, own))
+        made: list[list[Form | None]] = []
+
+        def branch(closed: Any, forms: Sequence[Form | None] | None) -> Callable[..., list[Any]]:
+            def call(*given: Any) -> list[Any]:
+                values = self.run(closed.jaxpr, closed.consts, list(map(_unpacked, given, own)))
+                if forms is None:
+                    made.append([_form(x) for x in values])
+                return list(map(_packed, values, made[-1] if forms is None else forms))
+
+            return call
+
+        for closed in equation.params["branches"]:
+            jax.eval_shape(branch(closed, None), *packed)
+        forms = [
+            ways[0] if ways[0] and all(ways[0].fits(way) for way in ways) else None
+            for ways in zip(*made, strict=True)
+        ]
+        calls = [branch(closed, forms) for closed in equation.params["branches"]]
+        return list(map(_unpacked, lax.switch(whole(index), calls, *packed), forms))
