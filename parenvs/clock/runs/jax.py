@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -261,7 +262,11 @@ def _curve(
 
 def _states(graph: Graph, found: dict[str, Any]) -> States:
     """The state that both runs end with, by name."""
-    names = [path or f"input {number}" for number, path in enumerate(graph.paths)]
+    count = Counter(graph.paths)  # weights and their moments may have the same
+    names = [
+        path if path and count[path] == 1 else f"{path or 'input'} (input {number})"
+        for number, path in enumerate(graph.paths)
+    ]
     return States.of(
         *(
             {names[number]: value for number, value in found[key].items()}
