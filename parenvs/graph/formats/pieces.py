@@ -499,7 +499,7 @@ class Interpreter:
     def _slice(self, equation: Any, operands: list[Any]) -> Any:
         starts, ends = equation.params["start_indices"], equation.params["limit_indices"]
         steps = equation.params["strides"] or [1] * len(starts)
-        return self._sliced(*operands, list(starts), list(ends), list(steps))
+        return self._sliced(operands[0], list(starts), list(ends), list(steps))
 
     def _sliced(self, x: Pieces, starts: list[int], ends: list[int], steps: list[int]) -> Any:
         from jax import lax
@@ -516,7 +516,9 @@ class Interpreter:
             return lax.slice(whole(part), starts, ends, steps)
 
         return (
-            x.like(x.axis, map(rest, picked.parts)) if isinstance(picked, Pieces) else rest(picked)
+            x.like(x.axis, list(map(rest, picked.parts)))
+            if isinstance(picked, Pieces)
+            else rest(picked)
         )
 
     @staticmethod
@@ -558,7 +560,7 @@ class Interpreter:
         starts = constants(places, shape, inner)
         wide = [axis for axis, size in enumerate(inner) if size != shape[axis]]
         if starts is not None and isinstance(x, Filled) and len(wide) == 1:
-            return self._padded(update, x.number, *wide, starts[wide[0]], shape[wide[0]])
+            return self._padded(update, x.number, wide[0], starts[wide[0]], shape[wide[0]])
         own = next((y for y in (x, update) if isinstance(y, Pieces)), None)
         if own is None or inner[own.axis] != sum(own.sizes):
             return None
@@ -598,7 +600,8 @@ class Interpreter:
         before, after, between = map(int, equation.params["padding_config"][wide[0]])
         if min(before, after) < 0 or between:
             return None
-        return self._padded(x, number, *wide, before, equation.outvars[0].aval.shape[wide[0]])
+        end = equation.outvars[0].aval.shape[wide[0]]
+        return self._padded(x, number, wide[0], before, end)
 
     def _padded(self, x: Any, number: Any, axis: int, before: int, end: int) -> Any:
         """What is zero around an array, along one dimension, if its parts are at known places."""
