@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -13,7 +15,7 @@ import numpy as np
 from parenvs.agents.learning.pretrained.planner import pretrained
 from parenvs.agents.names import REFINED, TRAINED
 from parenvs.agents.pipeline.beam import beam
-from parenvs.agents.pipeline.exact import by_corridor, exact_full, exact_pruned
+from parenvs.agents.pipeline.exact import by_corridor, exact_full, exact_pruned, is_large
 from parenvs.agents.pipeline.heuristics import even_cut, random_search
 from parenvs.agents.pipeline.local_search import cuts_of, whole
 from parenvs.agents.pipeline.pipedream import pipedream
@@ -22,12 +24,13 @@ from parenvs.agents.pipeline.shapes import Choice, exact_shape
 from parenvs.cluster import Cluster
 from parenvs.core.answer import Answer
 from parenvs.core.request import SECONDS, Request
-from parenvs.errors import TimeLimitError
+from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.pipeline.cuts import RADIUS, CutSpace, check_candidates
-from parenvs.tasks.pipeline.points import PointSpace
+from parenvs.tasks.pipeline.points import PointSpace, distinct_pivots
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.task import PipelineSearch
 
+_POINT_SHARE = 0.25  # of the time limit of ``exact``: when its search over points ends
 ANY_STAGES = ("exact", "exact-full")
 """Planners of pipelines that can plan one stage; all others cut at least once."""
 
@@ -145,9 +148,16 @@ def best_of_game(game: Any, row: int) -> Answer:
 
 
 def _exact_pipeline(request: PipelineRequest) -> Answer:
-    """Search all pivots within a time limit."""
+    """Search all pivots within a time limit; of large problems the points before, for a start."""
+    problem, begin, start = request.problem, time.perf_counter(), None
     limit = SECONDS if request.time_limit is None else request.time_limit
-    return exact_full(request.problem, time_limit=limit)
+    if is_large(problem, distinct_pivots(problem)):
+        with suppress(InfeasibleError):  # more stages than a ``PointSpace`` can have, or no plan
+            start = _whole_answer(exact_points(request.points, time_limit=_POINT_SHARE * limit))
+    left = max(limit - (time.perf_counter() - begin), 0.0)
+    answer = exact_full(problem, start, left)
+    evaluations = answer.evaluations + (start.evaluations if start else 0)
+    return replace(answer, evaluations=evaluations, seconds=time.perf_counter() - begin)
 
 
 def _random_pipeline(request: PipelineRequest) -> Answer:
@@ -190,7 +200,7 @@ PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
 """Planners of pipelines by name.
 
 ``exact-full`` searches all pivots and device cuts, ``exact-points`` 128 points and 64 units,
-``exact-pruned`` the candidates of ``PipelineCut-v0``. ``exact`` is ``exact-full`` within a time
-limit. ``corridor`` proves nothing.
+``exact-pruned`` the candidates of ``PipelineCut-v0``. ``exact`` is both within a time limit.
+``corridor`` proves nothing.
 """
 PipelineRequest.planners = PIPELINE_PLANNERS
