@@ -13,7 +13,7 @@ import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -90,12 +90,14 @@ class Head:
         optimiser: name of its class.
         groups: its options, of each group of parameters.
         tensors: by name.
+        stream: state of the order of samples, if one was saved.
     """
 
     steps: Annotated[int, whole(0, _LARGEST)]
     optimiser: Text
     groups: list[dict[str, Any]]
     tensors: Annotated[dict[str, Tensor], words("an object of tensors by name", min_length=1)]
+    stream: dict[str, Any] | None = None
 
 
 Give = Callable[[str, str, Box], np.ndarray]
@@ -149,6 +151,8 @@ def write_index(folder: Path, plan: Plan, head: Head, parts: Iterable[Part]) -> 
         "schema": SCHEMA, "fingerprint": plan.fingerprint, "steps": head.steps,
         "optimiser": head.optimiser, "groups": head.groups, "tensors": tensors, "files": files,
     }  # fmt: skip
+    if head.stream is not None:
+        content["stream"] = head.stream
     write_text(folder / INDEX, json.dumps(content, allow_nan=False) + "\n")
 
 
@@ -183,7 +187,7 @@ class Checkpoint:
         index = read(_Index, read_object(where, SCHEMA, most_bytes=_LARGEST_INDEX), where)
         if index.fingerprint != plan.fingerprint:
             raise ParenvsError(f"{where}: field 'fingerprint': of another model than {PLAN}")
-        self.head = Head(index.steps, index.optimiser, index.groups, index.tensors)
+        self.head = Head(*(getattr(index, field.name) for field in fields(Head)))
         self.parts = _parts(index.files, index.tensors, where)
         if len(self.parts) != len(self.files):
             raise ParenvsError(
@@ -296,7 +300,7 @@ class _File:
     slices: tuple[tuple[str, str, tuple[Index, ...], tuple[Count, ...], int], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Index(Head):
     """The whole index."""
 

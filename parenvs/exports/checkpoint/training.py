@@ -32,6 +32,7 @@ from parenvs.exports.checkpoint.folder import (
 )
 from parenvs.exports.checkpoint.layout import Box, Files, Place, box_of, sizes
 from parenvs.exports.parallel import PIPE, Parallel
+from parenvs.exports.stream import Stream
 from parenvs.files import locked, replacing_folder
 from parenvs.graph.layout import DATA, MODEL
 
@@ -45,6 +46,7 @@ def save(
     optimiser: torch.optim.Optimizer,
     plan: Plan,
     steps: int = 0,
+    stream: Stream | None = None,
 ) -> None:
     """Write parameters and optimiser state; every process of the group calls it.
 
@@ -56,12 +58,16 @@ def save(
         optimiser: of its parameters.
         plan: the plan that ``parallel.plan`` was made of.
         steps: that were trained.
+        stream: the order of samples; every process has it at the same position.
 
     Raises:
-        ParenvsError: a state that is neither a number nor of its parameter's shape, a plan of other
+        ParenvsError: streams of processes that differ, a state that is neither a number nor of its parameter's shape, a plan of other
             degrees, or another process failed; all processes raise.
     """
     files, place, rank = Files.of(plan), _place(parallel), dist.get_rank()
+    position = stream.state_dict() if stream else None
+    if any(x != position for x in _together(lambda: position)):
+        raise ParenvsError("stream: processes are at different samples; advance it in all of them")
     if files.degrees != (parallel.plan.model, parallel.plan.pipe, parallel.plan.data):
         raise ParenvsError(f"plan: {files.degrees}, and the module is trained as another")
     with ExitStack() as stack:
@@ -105,7 +111,7 @@ def save(
         def finished() -> None:
             if rank == 0:
                 tensors = {name: x for _, states, _ in rows for name, x in states.items()}
-                head = Head(steps, type(optimiser).__name__, _groups(optimiser), tensors)
+                head = Head(steps, type(optimiser).__name__, _groups(optimiser), tensors, position)
                 write_index(path, plan, head, [part for _, _, part in rows])
                 stack.close()
 
@@ -117,6 +123,7 @@ def load(
     parallel: Parallel,
     optimiser: torch.optim.Optimizer,
     plan: Plan,
+    stream: Stream | None = None,
 ) -> tuple[int, dict[int, int]]:
     """Read parameters and optimiser state into a module; every process of the group calls it.
 
@@ -125,13 +132,14 @@ def load(
         parallel: the module.
         optimiser: of its parameters, of the class that the checkpoint has the state of.
         plan: the plan that ``parallel.plan`` was made of.
+        stream: the order of samples, which goes on where the checkpoint was written.
 
     Returns:
         Steps that were trained, and the bytes of tensors that this process read of each file.
 
     Raises:
-        ParenvsError: no checkpoint, one that is not whole, or one of another model or optimiser;
-            all processes raise.
+        ParenvsError: no checkpoint, one that is not whole, one of another model, optimiser or data
+            set, or one without the position of a stream that is wanted; all processes raise.
     """
 
     def read() -> tuple[int, dict[int, int]]:
@@ -148,6 +156,15 @@ def load(
                 f"{folder}: has {len(source.head.groups)} groups of parameters, and the optimiser "
                 f"has {len(optimiser.param_groups)}"
             )
+        if stream is not None:
+            if source.head.stream is None:
+                raise ParenvsError(
+                    f"{folder}: has no position in a stream of samples; save it with stream="
+                )
+            try:
+                stream.load_state_dict(source.head.stream)
+            except ParenvsError as error:
+                raise ParenvsError(f"{folder}: {error}") from None
         source.verify(range(dist.get_rank(), len(source.parts), dist.get_world_size()))
         for group, options in zip(optimiser.param_groups, source.head.groups, strict=True):
             group.update({
