@@ -33,6 +33,11 @@ def dropout(x: torch.Tensor, rate: float, keys: torch.Tensor, layer: int = 0) ->
     counter = torch.arange(layer << 40, (layer << 40) + size, device=x.device)
     z = keys.reshape(-1, *[1] * (x.ndim - 1)) ^ (counter * _FACTORS[0]).view(x.shape[1:])
     for shift, factor in ((31, _FACTORS[1]), (29, _FACTORS[0])):
-        z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * factor  # a logical shift
-    kept = ((z >> (64 - _BITS)) & ((1 << _BITS) - 1)) >= round(rate * 2**_BITS)
+        z = (z ^ _shifted(z, shift)) * factor
+    kept = _shifted(z, 64 - _BITS) >= round(rate * 2**_BITS)
     return x * kept / (1 - rate)
+
+
+def _shifted(z: torch.Tensor, bits: int) -> torch.Tensor:
+    """A logical shift to the right; of a DTensor, the operator ``>>`` gives wrong numbers."""
+    return torch.bitwise_right_shift(z, bits) & ((1 << (64 - bits)) - 1)

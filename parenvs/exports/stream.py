@@ -77,7 +77,7 @@ class Stream:
     ) -> np.ndarray:
         """Return a key of 64 random bits for each sample of ``ids``, int64.
 
-        For ``parenvs.exports.torch.dropout``, or, as ``keys.view("uint32").reshape(-1, 2)``, for
+        For ``parenvs.exports.dropout.dropout``, or, as ``keys.view("uint32").reshape(-1, 2)``, for
         ``jax.random.wrap_key_data``.
         """
         positions = self._positions(replica, replicas, micro_batch, micro_batches)

@@ -52,7 +52,7 @@ def test_stream__epochs_meet_inside_of_a_batch():
     """Each epoch has every sample once, in another order, and batches are whole throughout."""
     batches = list(itertools.islice(Stream(10, 4, 7), 5))
     assert {len(batch) for batch in batches} == {4}
-    ids = sum(batches, [])
+    ids = list(itertools.chain(*batches))
     assert sorted(ids[:10]) == sorted(ids[10:]) == list(range(10))
     assert ids[:10] != ids[10:]
     stream = Stream(10, 4, 7)
@@ -154,6 +154,23 @@ def test_dropout__belongs_to_samples():
         dropout(ones, 1.0, keys)
 
 
+@pytest.mark.thorough
+def test_keys__in_jax():
+    """Threefry draws the same for a sample in any slice of a batch."""
+    jax = pytest.importorskip("jax")
+    stream = Stream(1000, 8)
+
+    def drawn(keys):
+        return jax.vmap(lambda key: jax.random.bernoulli(key, 0.7, (32,)))(
+            jax.random.wrap_key_data(keys.view("uint32").reshape(-1, 2))
+        )
+
+    parts = [drawn(stream.keys(r, 2, k, 2)) for k in range(2) for r in range(2)]
+    whole = np.asarray(drawn(stream.keys()))
+    assert np.array_equal(whole, np.concatenate(parts))
+    assert len({tuple(row) for row in whole.tolist()}) == 8
+
+
 @pytest.mark.slow
 def test_stream__five_changes_train_as_one_process(tmp_path):
     """Shuffled samples and dropout: ids are those of one process, and losses equal."""
@@ -170,5 +187,5 @@ def test_stream__five_changes_train_as_one_process(tmp_path):
     told = json.loads((tmp_path / "told.json").read_text())
     steps = len(names) * streamed.STEPS
     stream = Stream(streamed.SAMPLES, 8, seed=5)
-    assert told["ids"] == sum(itertools.islice(stream, steps), [])
+    assert told["ids"] == list(itertools.chain(*itertools.islice(stream, steps)))
     assert told["losses"] == pytest.approx(streamed.alone(steps), rel=1e-5)

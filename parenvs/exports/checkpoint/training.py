@@ -61,8 +61,8 @@ def save(
         stream: the order of samples; every process has it at the same position.
 
     Raises:
-        ParenvsError: streams of processes that differ, a state that is neither a number nor of its parameter's shape, a plan of other
-            degrees, or another process failed; all processes raise.
+        ParenvsError: streams of processes that differ, a state that is neither a number nor of its
+            parameter's shape, a plan of other degrees, or another process failed; all raise.
     """
     files, place, rank = Files.of(plan), _place(parallel), dist.get_rank()
     position = stream.state_dict() if stream else None
