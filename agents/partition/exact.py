@@ -6,7 +6,7 @@ The integer program is solved by HiGHS, through ``scipy.optimize.milp``.
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,10 +18,15 @@ _ROUNDS = 200
 """Largest number of integer programs that are solved for one problem."""
 _TOLERANCE = 1.0
 """Bytes by which rounding may exceed the memory limit."""
+_OPTIMAL, _TIME_IS_UP, _INFEASIBLE = 0, 1, 2
+"""SciPy's statuses of a program."""
 
 
 def exact_partition(
-    problem: Partitioning, memory_limit: float | None = None, scope: str | None = None
+    problem: Partitioning,
+    memory_limit: float | None = None,
+    scope: str | None = None,
+    time_limit: float | None = None,
 ) -> Answer:
     """The partition of the highest return of a problem's reward, with its proof.
 
@@ -33,43 +38,78 @@ def exact_partition(
         memory_limit: bytes that a device may use at most (default: the problem's limit, if any).
         scope: which tensors may be partitioned, ``"variables"``, ``"inputs"`` or ``"all"``
             (default: all that the problem decides).
+        time_limit: seconds after which the best partition so far is returned without proof, with a
+            valid bound (None: none).
 
     Raises:
         InfeasibleError: no partition keeps the memory limit; says by how much the best one misses.
-        TimeLimitError: the limit was not kept after many rounds.
+        TimeLimitError: the limit was not kept in time, or after many rounds.
     """
     begin = time.perf_counter()
+    deadline = np.inf if time_limit is None else begin + time_limit
     memory_limit = problem.step.limit if memory_limit is None else memory_limit
     classes, base_return, weights = problem.decidable(scope), *problem.returns
-    program = _Program(problem, classes)
-    nodes = 0
-    for _ in range(_ROUNDS):
-        chosen, bound, explored = program.maximise(weights)
-        nodes += explored
-        if chosen is None:
-            raise InfeasibleError(_least_memory(problem, classes, memory_limit or 0.0))
+
+    def fits(chosen: np.ndarray) -> bool:
         if memory_limit is None:
+            return True
+        return bool(problem.footprint.memory(chosen).peak <= memory_limit + _TOLERANCE)
+
+    program = _Program(problem, classes)
+    nodes, bound, best = 0, float(np.maximum(weights[classes], 0.0).sum()), None
+    proven, time_is_up = False, False
+    for _ in range(_ROUNDS):
+        round_ = program.maximise(weights, deadline)
+        nodes, bound = nodes + round_.nodes, min(bound, round_.bound)
+        time_is_up = round_.time_is_up
+        if round_.chosen is None and not time_is_up:
+            raise InfeasibleError(_least_memory(program, memory_limit or 0.0, deadline))
+        if round_.chosen is not None and fits(round_.chosen):
+            best, proven = round_.chosen, not time_is_up
             break
-        memory = problem.footprint.memory(chosen)
-        if memory.peak <= memory_limit + _TOLERANCE:
+        if time_is_up:
             break
-        program.limit_memory(memory.at, memory_limit, chosen)
-    else:
+        assert round_.chosen is not None and memory_limit is not None
+        at = problem.footprint.memory(round_.chosen).at
+        program.limit_memory(at, memory_limit, round_.chosen)
+    if not proven:  # partitions that need no search may be as good
+        simple = np.zeros(len(problem.classes), dtype=bool), program.greedy(weights)
+        options = [x for x in (best, *simple) if x is not None and fits(x)]
+        best = max(options, key=lambda x: float(weights[x].sum()), default=None)
+    if best is None:
+        when = f"in {time_limit:g} s" if time_is_up else f"after {_ROUNDS} rounds"
         raise TimeLimitError(
-            f"{problem.instance}: no partition within memory after {_ROUNDS} rounds, which proves "
+            f"{problem.instance}: no partition within memory {when}, which proves "
             f"nothing but that none returns more than {base_return + bound:.6g}"
         )
-    value = float(problem.value(chosen))
+    value = float(problem.value(best))
     return Answer(
         problem=problem,
-        plan=problem.plan(chosen, scope),
-        cost=problem.cost(chosen),
+        plan=problem.plan(best, scope),
+        cost=problem.cost(best),
         method="exact",
-        proven=True,
+        proven=proven,
         bound=max(base_return + bound, value),  # the solver's bound is rounded
         evaluations=nodes,
         seconds=time.perf_counter() - begin,
     )
+
+
+class _Round(NamedTuple):
+    """What came of a program.
+
+    Attributes:
+        chosen: (C,) bool, the best choice of classes, or None if none keeps the constraints, or
+            none was found in time.
+        bound: proven upper bound of the weight of any.
+        nodes: number of search nodes.
+        time_is_up: whether the search ended before its proof.
+    """
+
+    chosen: np.ndarray | None
+    bound: float
+    nodes: int
+    time_is_up: bool
 
 
 class _Program:
@@ -115,15 +155,23 @@ class _Program:
         self.saved += [saved_bytes / unit, np.where(helps, 1.0, 0.0)]
         self.needed += [(whole_bytes - unit) / unit, 1.0]
 
-    def maximise(self, weights: np.ndarray) -> tuple[np.ndarray | None, float, int]:
-        """Solve the program for the weights of the classes, (C,).
+    def greedy(self, weights: np.ndarray) -> np.ndarray:
+        """Return a choice of classes, (C,) bool: the heaviest first that conflict with none."""
+        chosen = np.zeros(len(self.problem.classes), dtype=bool)
+        own, pairs = weights[self.classes], self.conflicts
+        together = (pairs.T @ pairs).tocsr()
+        is_open = own > 0
+        for one in np.argsort(-own, kind="stable").tolist():
+            if is_open[one]:
+                chosen[self.classes[one]] = True
+                is_open[together.indices[together.indptr[one] : together.indptr[one + 1]]] = False
+        return chosen
 
-        Returns:
-            The best choice of classes, (C,) bool, or None if none keeps the constraints; the proven
-            upper bound of the weight of any; and the number of search nodes.
+    def maximise(self, weights: np.ndarray, deadline: float) -> _Round:
+        """Solve the program for the weights of the classes, (C,), until a ``time.perf_counter()``.
 
         Raises:
-            RuntimeError: the solver returned a choice of classes that conflict.
+            RuntimeError: the solver failed, or returned a choice of classes that conflict.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -134,36 +182,52 @@ class _Program:
             constraints.append(LinearConstraint(np.array(self.saved), lb=np.array(self.needed)))
         chosen = np.zeros(len(self.problem.classes), dtype=bool)
         if not len(self.classes):
-            return (None if max(self.needed, default=0.0) > 0 else chosen), 0.0, 0
+            is_kept = max(self.needed, default=0.0) <= 0
+            return _Round(chosen if is_kept else None, 0.0, 0, False)
+        left, own = deadline - time.perf_counter(), weights[self.classes]
+        most = float(np.maximum(own, 0.0).sum())
+        if left <= 0:
+            return _Round(None, most, 0, True)
+        # The presolve of SciPy 1.11 to 1.15 took a broken constraint for an optimum.
+        options: dict[str, Any] = {"mip_rel_gap": 0.0, "presolve": False}
+        if np.isfinite(left):
+            options["time_limit"] = left
         solution = milp(
-            -weights[self.classes],
+            -own,
             integrality=np.ones(len(self.classes)),
             bounds=Bounds(0, 1),
             constraints=constraints,
-            # The presolve of SciPy 1.11 to 1.15 took a broken constraint for an optimum.
-            options={"mip_rel_gap": 0.0, "presolve": False},
+            options=options,
         )
+        if solution.status not in (_OPTIMAL, _TIME_IS_UP, _INFEASIBLE):
+            raise RuntimeError(f"the solver failed: {solution.message}")
+        told, time_is_up = solution.mip_dual_bound, solution.status == _TIME_IS_UP
+        if told is None:
+            told = solution.fun if solution.status == _OPTIMAL else -most
+        bound = min(most, -float(told)) if np.isfinite(told) else most
+        nodes = int(solution.mip_node_count or 0)
         if solution.x is None:
-            return None, 0.0, 0
+            return _Round(None, bound, nodes, time_is_up)
         chosen[self.classes] = solution.x > 0.5
         if not self.problem.legal(chosen):
             raise RuntimeError("the solver broke a constraint; install a newer SciPy")
-        bound = -solution.fun if solution.mip_dual_bound is None else -solution.mip_dual_bound
-        return chosen, float(bound), int(solution.mip_node_count or 0)
+        return _Round(chosen, bound, nodes, time_is_up)
 
 
-def _least_memory(problem: Partitioning, classes: np.ndarray, limit: float) -> str:
-    """The error message for a limit that no partition of the classes keeps, in bytes.
+def _least_memory(program: _Program, limit: float, deadline: float) -> str:
+    """The error message for a limit that no partition of a program's classes keeps, in bytes.
 
     It names the smallest memory of the partitions that minimise the memory at one instruction, each
     time at the one where the partition before needed the most. That is not always the least.
     """
-    program = _Program(problem, classes)
-    at = problem.footprint.memory(np.zeros(len(problem.classes), dtype=bool)).at
-    smallest = np.inf
+    problem = program.problem
+    free = _Program(problem, program.classes)
+    memory = problem.footprint.memory(np.zeros(len(problem.classes), dtype=bool))
+    at, smallest = memory.at, memory.peak
     for _ in range(_ROUNDS):
-        chosen, _, _ = program.maximise(problem.footprint.saved_at(at).saved)
-        assert chosen is not None
+        chosen = free.maximise(problem.footprint.saved_at(at).saved, deadline).chosen
+        if chosen is None:  # time is up
+            break
         memory = problem.footprint.memory(chosen)
         smallest = min(smallest, memory.peak)
         if memory.at == at:

@@ -18,13 +18,14 @@ from parenvs.core.request import Request
 from parenvs.errors import TimeLimitError
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.space import PartitionSpace
+from parenvs.tasks.partition.task import PartitionSearch
 
 ENVIRONMENTS = {"variables": "OperatorPartition-v0", "inputs": "DataParallel-v0"}
 """Scope of partitions -> id of the environment in which agents train for it."""
 
 
 @dataclass(frozen=True)
-class PartitionRequest(Request):
+class PartitionRequest(PartitionSearch, Request):
     """Variables or batch inputs to be partitioned.
 
     Attributes:
@@ -111,7 +112,7 @@ def _trained_partition(agent: str, request: PartitionRequest) -> Answer:
 
 
 PARTITION_PLANNERS: dict[str, Callable[[PartitionRequest], Answer]] = {
-    "exact": lambda r: exact_partition(r.problem, r.memory_limit),
+    "exact": lambda r: exact_partition(r.problem, r.memory_limit, time_limit=r.time_limit),
     "greedy": lambda r: heuristics.greedy(r.space),
     "ones": lambda r: heuristics.partition_all(r.space),
     "expert": lambda r: heuristics.expert(r.space),

@@ -9,7 +9,7 @@ from cases import each, slow
 
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.reference import optimum
-from parenvs.errors import InfeasibleError
+from parenvs.errors import InfeasibleError, TimeLimitError
 
 VARIABLES, INPUTS = "variables", "inputs"
 SETTINGS = (  # scope, reward, and what may be decided
@@ -248,3 +248,14 @@ def test_partition_exact__the_device_may_be_larger():
     small = toys.Partitioning.build(problem.graph, replace(problem.cluster, device=device))
     one, other = (exact_partition(toys.timed(p)) for p in (problem, small))
     assert one.value == other.value
+
+
+def test_exact__what_time_cut_short_is_not_proven():
+    """Neither optimal nor infeasible, whatever the solver had; the bound holds all the same."""
+    problem = toys.asked(toys.shipped("vgg-19", "shardy"), VARIABLES, "step_time")
+    best = exact_partition(problem)
+    cut = exact_partition(problem, time_limit=0.0)
+    assert best.proven and not cut.proven and cut.status == "feasible"
+    assert cut.value <= best.value <= cut.bound and cut.report.legal
+    with pytest.raises(TimeLimitError, match="no partition within memory in 0 s"):
+        exact_partition(problem, memory_limit=1.0, time_limit=0.0)

@@ -51,10 +51,18 @@ class PartitionOptions(GraphOptions):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class PartitionSearch:
+    """Options of planners; the help of each field says what it is."""
+
+    time_limit: float | None = option(None, "Seconds of the exact search (default: no limit).")
+
+
 TASK = Task(
     name="partition",
     words="Partition dimensions of variables, or of batch inputs, over all devices.",
     options=PartitionOptions,
+    search=PartitionSearch,
     load="parenvs.tasks.partition.load:load",
     judge="parenvs.tasks.partition.load:judge",
     plan="parenvs.tasks.partition.plan:PartitionPlan",

@@ -1,0 +1,66 @@
+"""Searches of every task keep to their time limits on large problems, and prove nothing by them."""
+
+import time
+from dataclasses import fields
+
+import pytest
+from cases import each
+
+import parenvs
+from parenvs.agents.planners import request_class
+from parenvs.core.registry import TASKS
+from parenvs.errors import InfeasibleError, TimeLimitError
+
+MARGIN = 3.0
+"""Processor seconds that preparation, a step of a search and the judge may take beyond a limit,
+without compiled loops, too."""
+UNBOUNDED = {"hybrid"}
+"""Tasks whose planners prepare large problems for longer than short limits."""
+SEARCHES = {  # task -> a large problem, and the planners that search until their time is up
+    "partition": (
+        {"graph": "t5-11b", "reward": "step_time"},
+        ("exact",),
+    ),
+    "pipeline": (
+        {"graph": "bert-48", "cluster": "64x8:h100"},
+        ("exact", "exact-full", "exact-points", "corridor"),
+    ),
+    "order": ({"graph": "order-test/p16-m32-000"}, ("exact",)),
+    "sharding": ({"graph": "intra-op-outside/mesh-000"}, ("exact",)),
+}
+
+
+def loaded(task):
+    options = dict(SEARCHES[task][0])
+    return parenvs.problem(options.pop("graph"), task=task, **options)
+
+
+def test_time_limits__of_every_task_that_has_them():
+    limited = {
+        task for task in TASKS if "time_limit" in {x.name for x in fields(request_class(task))}
+    }
+    assert limited - UNBOUNDED == set(SEARCHES)
+    for task, (_, planners) in SEARCHES.items():
+        assert set(planners) <= set(request_class(task).planners)
+
+
+@pytest.mark.slow
+@each(
+    ("task", "agent"),
+    [(task, agent) for task, (_, planners) in SEARCHES.items() for agent in planners],
+)
+def test_time_limits__are_kept(task, agent):
+    problem = loaded(task)
+    for limit in (1.0, 0.05):
+        begin = time.process_time()
+        try:
+            answer = parenvs.solve(problem, agent, time_limit=limit)
+        except (TimeLimitError, InfeasibleError) as error:
+            answer, proven = None, isinstance(error, InfeasibleError)
+        else:
+            proven = answer.proven
+        taken = time.process_time() - begin
+        assert taken <= limit + MARGIN, f"{taken:.2f} s of {limit}"
+        if answer is not None:
+            assert answer.status == ("optimal" if proven else "feasible")
+            assert not proven or answer.gap == pytest.approx(0.0, abs=1e-6)
