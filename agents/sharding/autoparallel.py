@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -248,16 +248,15 @@ class _Program:
             for cell, variable in cells.items():
                 low, high = variable.lowBound, variable.upBound
                 if high is not None and high < 1:
-                    self.forbid(group, lambda x, cell=cell: x == cell)
+                    self.forbid(group, [cell])
                 if low is not None and low > 0:
-                    self.forbid(group, lambda x, cell=cell: x != cell)
+                    self.forbid(group, [x for x in cells if x != cell])
 
-    def forbid(self, group: Group, wrong: Any) -> None:
-        """Forbid the cells of a group for which a function of a cell is true."""
+    def forbid(self, group: Group, cells: Iterable[Cell]) -> None:
+        """Forbid some cells of a group."""
         rows, columns, table = self.index[group[:1]], self.index[group], self.costs[group]
-        for cell in self.cells[group]:
-            if wrong(cell):
-                table[rows[cell[0]], columns[cell[1]]] = np.inf
+        for out, into in cells:
+            table[rows[out], columns[into]] = np.inf
 
     def read_row(self, name: str, row: Any) -> None:
         """Take a linear constraint."""
@@ -277,7 +276,9 @@ class _Program:
                         f"constraint {name} joins single variables of operation {group[0]} with "
                         "others; only sums over all inputs, or all outputs, of a strategy can be"
                     )
-                self.forbid(group, lambda cell, given=given: not keeps(given.get(cell, 0.0)))
+                # Most such rows forbid one cell of many.
+                cells = given if keeps(0.0) else self.cells[group]
+                self.forbid(group, [x for x in cells if not keeps(given.get(x, 0.0))])
                 return
             vertex, numbers = by_vertex
             values[vertex] = values.get(vertex, 0.0) + numbers

@@ -7,6 +7,7 @@ equal, forbidden variables, strategies of users, and two rows of memory.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import product
 
 _SHARES = (1.0, 1 / 3, 1 / 7, 1 / 4, 1 / 8, 1 / 16)
@@ -56,10 +57,11 @@ class Program:
 
     def __init__(self):
         self.name, self.sense, self.status, self.objective = "AutoParallel", 1, 0, None
-        self.constraints = {}
+        self.constraints, self.count = {}, Counter()
 
     def add(self, name, expression, sense, right):
-        count = sum(1 for x in self.constraints if x.startswith(name))
+        count = self.count[name]
+        self.count[name] += 1
         self.constraints[f"{name}_{count:03}" if count else name] = Row(expression, sense, right)
 
 
@@ -105,17 +107,22 @@ class Optimizer:
             if node in root and producer in root:
                 continue
             for out in range(outputs[producer]):
-                into = {x: 1.0 for k, x in self.group(node, argument).items() if k[3] == out}
+                keys = ((node, argument, o, out) for o in range(outputs[node]))
+                into = {self.pulp_variables[key]: 1.0 for key in keys}
                 self.equal("flow", self.by_output(producer, out), into)
 
     def inputs(self, node, argument):
         return self.outputs.get(self.producers.get((node, argument)), 1)
 
     def group(self, node, argument):
-        return {k: x for k, x in self.pulp_variables.items() if k[:2] == (node, argument)}
+        return {
+            (node, argument, out, into): self.pulp_variables[node, argument, out, into]
+            for out, into in product(range(self.outputs[node]), range(self.inputs(node, argument)))
+        }
 
     def by_output(self, node, out, argument=0):
-        return {x: 1.0 for k, x in self.group(node, argument).items() if k[2] == out}
+        keys = ((node, argument, out, into) for into in range(self.inputs(node, argument)))
+        return {self.pulp_variables[key]: 1.0 for key in keys}
 
     def equal(self, name, some, others):
         terms = dict(some)

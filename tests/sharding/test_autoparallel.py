@@ -217,4 +217,4 @@ def test_place__its_own_problems(name, cost):
     """AutoParallel's objectives, which are in the files by millionths."""
     optimizer = program_of(load_iopddl(FILES / f"{name}.json.gz"), 1e-6)
     placed = place(optimizer, seconds=60, processor=True)
-    assert placed.cost == pytest.approx(cost, abs=1e-4) and placed.gap <= 1.1e-9
+    assert placed.cost == pytest.approx(cost, abs=1e-4) and placed.gap <= 2e-9
