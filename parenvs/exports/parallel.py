@@ -326,7 +326,7 @@ class Parallel:
         if not isinstance(output, DTensor):  # made of buffers and constants alone
             same = [Replicate() for _ in self._axes]
             output = DTensor.from_local(output, self._grid, same, run_check=False)
-        return output.redistribute(placements=self._rows(output.shape)).to_local()
+        return output.redistribute(placements=self._rows(output.shape)).to_local().contiguous()
 
     def _place(self, part: _Part) -> None:
         """Split a part's parameters and, with ZeRO, share them among the replicas."""
@@ -429,8 +429,8 @@ class _Part(nn.Module):
         if stage is None:
             return self.module_of(*given)
         grid = parallel._grid
-        if grid is None:
-            outputs = stage.wired(given)
+        if grid is None:  # what is sent has to lie in order
+            outputs = tuple(x.contiguous() for x in stage.wired(given))
         else:
             placed = [
                 DTensor.from_local(x, grid, parallel._rows(shape), run_check=False)

@@ -174,6 +174,23 @@ def named_batch():
     return {"words": words, "labels": labels, "mask": torch.ones(8, 3), "places": torch.ones(1, 3)}
 
 
+def test_part__gives_what_can_be_sent(alone):
+    """Views out of order are no tensors that processes send."""
+    from types import SimpleNamespace
+
+    from parenvs.exports.cutting import Stage
+    from parenvs.exports.parallel import _Part
+
+    class Turned(torch.nn.Module):
+        def forward(self, x):
+            return x.transpose(0, 1)
+
+    stage = Stage(Turned(), ((2, 3),), (0,), ((False, 0),))
+    given = torch.arange(6.0).reshape(2, 3)
+    made = _Part(stage.module, SimpleNamespace(_grid=None), stage)(given)
+    assert made.is_contiguous() and torch.equal(made, given.T)
+
+
 def test_by_position__same_names_own_weights_in_copies():
     from parenvs.exports.parallel import by_position
     from parenvs.graph.pytorch.export import argument_names

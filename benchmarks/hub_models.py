@@ -1,0 +1,116 @@
+"""Hugging Face models by small configurations: plans of every kind, run beside one device.
+
+Each model is read as users give it, inputs by name and a loss of its own; then planned for two
+devices as replicas, as tensor-parallel ranks and as two stages, and trained for a few steps in
+local processes. Needs a package that is no extra of parenvs; measured with
+
+    pip install 'transformers==5.24.0'
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.framework import Case, Row, columns, main, measurement
+from benchmarks.hub_zoo import MODELS
+from parenvs import from_torch, problem, solve
+from parenvs.clock.runs.run import run
+from parenvs.errors import ParenvsError
+
+SOURCE = str(Path(__file__).with_name("hub_zoo.py"))
+KINDS: dict[str, dict[str, Any]] = {
+    "replicas": {"tp": 1, "pp": 1, "zero": (0,)},
+    "ZeRO 3": {"tp": 1, "pp": 1, "zero": (3,)},
+    "tp": {"tp": 2, "pp": 1},
+    "stages": {"tp": 1, "pp": 2},
+}
+STEPS = 2
+
+
+def planned(name: str, kind: str, folder: Path) -> Path:
+    """The file of the best plan of a kind for two devices."""
+    module, inputs = MODELS[name]
+    torch.manual_seed(0)
+    graph = from_torch(module(), **inputs())
+    graph.save(folder / "graph.npz")
+    target = problem(
+        str(folder / "graph.npz"), "1x2:v100", task="hybrid", batch=graph.batch_size,
+        stack="roofline", precision="fp32",
+    )  # fmt: skip
+    limits = {**KINDS[kind], "framework": "torch", "uneven": True, "chunks": 1}
+    answer = solve(target, "uniform", constraints=limits)
+    answer.plan.save(folder / "plan.json")
+    return folder / "plan.json"
+
+
+def tried(name: str, kind: str) -> Row:
+    """Whether a plan can be had and runs as one device does, or the line that refuses it."""
+    begin = time.perf_counter()
+    row: Row = {"plans": True, "runs": False, "same": False}
+    with tempfile.TemporaryDirectory(prefix="parenvs-") as place:
+        try:
+            file = planned(name, kind, Path(place))
+        except ParenvsError as error:
+            return {**row, "plans": False, "line": str(error).replace(place, "")}
+        try:
+            done = run(file, f"{SOURCE}:{name}", f"{name}_inputs", STEPS)
+        except ParenvsError as error:
+            return {**row, "line": str(error).replace(place, "")}
+    equal = sum(x.agrees for x in done.traffic.values())
+    return {
+        **row, "runs": True, "same": done.agrees, "difference": done.difference,
+        "words": done.words,
+        "bytes": f"{equal} of {len(done.traffic)}", "line": "; ".join(done.faults),
+        "took": round(time.perf_counter() - begin, 1),
+    }  # fmt: skip
+
+
+@measurement(key="model kind", about={"models": "only these (default: all)"})
+def hub_models(models: tuple[str, ...] = ()) -> list[Case]:
+    return [
+        ({"model": name, "kind": kind}, partial(tried, name, kind))
+        for name in models or MODELS
+        for kind in KINDS
+    ]
+
+
+@hub_models.page
+def page(rows: list[Row]) -> list[str]:
+    plans = [x for x in rows if x["plans"]]
+    same = sum(x["same"] for x in plans)
+    sections = [
+        f"Of {len(plans)} plans of {len({x['model'] for x in rows})} models, {same} train as one "
+        f"device does, {STEPS + 1} steps by Adam. {len(rows) - len(plans)} were refused as they "
+        "were planned.",
+        columns(list(_by_model(rows)), [("model", "{model}"), *((x, f"{{{x}}}") for x in KINDS)]),
+    ]
+    lines = [x for x in rows if x["line"]]
+    if lines:
+        told = [("model", "{model}"), ("kind", "{kind}"), ("line", "{line}")]
+        sections += ["## What was refused, or differs", columns(lines, told, left=3)]
+    return sections
+
+
+def _by_model(rows: list[Row]) -> Iterator[Row]:
+    """A row for each model: what became of each kind."""
+    for name in dict.fromkeys(x["model"] for x in rows):
+        row: Row = {"model": name, **dict.fromkeys(KINDS, "")}
+        for x in rows:
+            if x["model"] == name:
+                row[x["kind"]] = (
+                    "no plan" if not x["plans"]
+                    else "refused" if not x["runs"]
+                    else f"same, bytes {x['bytes']}" if x["same"] else "differs"
+                )  # fmt: skip
+        yield row
+
+
+if __name__ == "__main__":
+    main(hub_models)
