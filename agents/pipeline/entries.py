@@ -258,6 +258,11 @@ AGENTS: dict[str, Description] = {
         "",
         f"until proven, at most {2 * SECONDS:.0f} s a problem",
     ),
+    "corridor": Description(
+        "Sweeps over the plans near a plan, ever closer, from several starts.",
+        "",
+        f"{SECONDS:.0f} s a problem at most",
+    ),
     **TRAINED_AGENTS,
 }
 """Agents of pipelines; those that ``parenvs plan`` does not have are left out."""
