@@ -107,7 +107,7 @@ class Parallel:
         _check_names(module, plan)
         self.mesh = init_device_mesh(device, sizes, mesh_dim_names=(PIPE, DATA, MODEL))
         # fully_shard serves the data's axis itself; axes of one device are none.
-        own = {DATA: plan.data if not plan.zero else 1, MODEL: plan.model}
+        own = {DATA: 1 if plan.zero or plan.apart else plan.data, MODEL: plan.model}
         self._axes = tuple(name for name, size in own.items() if size > 1)
         self._grid = self.mesh[self._axes] if self._axes else None
         self._inputs = len(inputs)
@@ -170,6 +170,9 @@ class Parallel:
             gradient = parameter.grad
             if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
                 parameter.grad = gradient.redistribute(placements=parameter.placements)
+            elif gradient is not None and self.plan.apart:
+                dist.all_reduce(gradient, group=self.mesh[DATA].get_group())
+                gradient /= self.plan.data
         return value.item()
 
     def _check_shapes(self, batch: tuple[torch.Tensor, ...]) -> None:
@@ -263,13 +266,15 @@ class Parallel:
             ParenvsError: there is one, and the plan divides the batch otherwise than by DTensors.
         """
         plan = self.plan
-        one = plan.pipe == plan.micro_batches == 1 and not (plan.zero and plan.data > 1)
+        alone = plan.data > 1 and (plan.zero or plan.apart)
+        one = plan.pipe == plan.micro_batches == 1 and not alone
         for name, x in zip(self._names, inputs, strict=False):
             same = len(x) == 1 if x.ndim else plan.pipe == 1
             if not (one or same or self._has_samples(x)):
                 raise ParenvsError(
                     f"inputs: {shown(name)} of shape {tuple(x.shape)} has no {plan.batch} samples "
-                    "in front, so that its plan needs one stage, one micro-batch and no ZeRO"
+                    "in front, so that its plan needs one stage, one micro-batch and no replicas "
+                    "with samples of their own"
                 )
 
     def _micro_batches(self, whole: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -295,7 +300,7 @@ class Parallel:
 
     def _placed(self, whole: torch.Tensor, number: int) -> torch.Tensor:
         """A tensor of a micro-batch, by its number in the batch, as the mesh holds it."""
-        if self.plan.zero and whole.ndim and len(whole) > 1:
+        if (self.plan.zero or self.plan.apart) and whole.ndim and len(whole) > 1:
             whole = whole.chunk(self.plan.data)[self.mesh[DATA].get_local_rank()]
         if self._grid is None:
             return whole

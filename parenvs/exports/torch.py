@@ -46,6 +46,8 @@ class TorchPlan:
         chunks: parts on each stage.
         schedule: ``"1F1B"``, ``"Interleaved1F1B"`` or ``"GPipe"``.
         micro_batches: of a step.
+        apart: whether replicas run the module's own code on samples of their own, and sum gradients
+            at the end, as what makes the batch cannot be split by dimensions.
         batch: samples of a step.
         notes: what the plan says and this cannot, and what was moved, in sentences.
     """
@@ -65,6 +67,7 @@ class TorchPlan:
     chunks: int = 1
     schedule: str = "1F1B"
     micro_batches: int = 1
+    apart: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -161,6 +164,7 @@ def export(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Ex
         plan.instance, plan.task, len(planned.stages), dp, tp, *own,
         batch=planned.batch, zero=zero, cuts=_cuts(planned), chunks=planned.chunks,
         schedule=SCHEDULES[planned.schedule], micro_batches=planned.micro_batches,
+        apart=layout is not None and dp > 1 and not zero and not own.inputs,
         notes=tuple(notes),
     )  # fmt: skip
     return Exported(words, layout, planned)

@@ -10,6 +10,7 @@ import pytest
 from parenvs import HybridPlan, HybridStage, ParenvsError
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.exports.torch import torch_plan
+from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.partition.plan import PartitionPlan
 
 pytestmark = pytest.mark.thorough
@@ -264,6 +265,39 @@ def first_of_two():
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     yield
     torch.distributed.destroy_process_group()
+
+
+class Indexed(torch.nn.Module):
+    """Reads a mask by numbers of samples: the batch is two dimensions of one gather."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = torch.nn.Embedding(10, 4), torch.nn.Linear(4, 10)
+
+    def forward(self, words, mask, labels):
+        rows, places = torch.arange(len(words))[:, None, None], torch.arange(3)[None, None]
+        x = self.words(words) * mask[rows, places].transpose(1, 2)
+        return torch.nn.functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
+
+
+def test_apart__replicas_whose_batch_no_dimension_splits(first_of_two):
+    """They run on samples of their own, and sum gradients; before, the plan was refused."""
+    from parenvs import from_torch
+    from parenvs.exports.parallel import Parallel
+
+    module = Indexed()
+    words, labels, mask, _ = named_batch().values()
+    graph = from_torch(module, words, mask, labels)
+    plan = hybrid(graph, ((0, 1),), devices=2, tp=1)
+    whole = HybridModel.of_graph(graph)
+    plan = replace(plan, stages=(HybridStage(((0, len(whole)),), 2),), micro_batch=4)
+    found = torch_plan(plan, graph)
+    assert found.apart and any("samples of its own" in words for words in found.notes)
+    parallel = Parallel(module, lambda loss, _: loss, found, words, mask, labels)
+    parallel.step(words, mask, labels, torch.zeros(8))
+    module(words[:4], mask[:4], labels[:4]).backward()  # this process's; sums are its own part
+    for own, parameter in zip(module.parameters(), parallel.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, own.grad / 2)
 
 
 def test_summed__gradients_that_are_partial_themselves(first_of_two):

@@ -69,9 +69,15 @@ def layout(plan: HybridPlan, graph: Graph | None = None, eager: bool = False) ->
     stage = plan.stages[0]
     classes, split = _model_classes(graph, report.model.chain.splitting, stage.tp)
     replicas = stage.devices // stage.tp
-    batch = _batch_classes(classes, graph) if replicas > 1 else np.zeros(len(classes), bool)
-    axes = ((DATA, replicas, batch), (MODEL, stage.tp, split))
     notes = _notes(plan, report.micro_batches, eager)
+    batch = np.zeros(len(classes), bool)
+    try:
+        batch = _batch_classes(classes, graph) if replicas > 1 else batch
+    except InfeasibleError as error:
+        if not eager or stage.tp > 1:
+            raise
+        notes += (f"inputs: {error}; each replica runs the step on samples of its own",)
+    axes = ((DATA, replicas, batch), (MODEL, stage.tp, split))
     return ClassLayout.of(plan, graph, classes, axes, stage.zero, notes)
 
 
