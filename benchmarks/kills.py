@@ -13,9 +13,9 @@ import signal
 import sys
 import tempfile
 import time
-from typing import Any
+from functools import partial
 
-from benchmarks.framework import ROOT, main, measurement, progress, table
+from benchmarks.framework import ROOT, Case, Row, columns, main, measurement
 from killed_commands import COMMANDS
 from killed_commands import check as check_command
 from killed_writers import KINDS, check, repeat
@@ -32,52 +32,53 @@ def kill(kind: str, folder: str, seed: int) -> None:
     os.waitpid(child, 0)
 
 
+def wrote(kind: str, count: int) -> Row:
+    """Kill a writer ``count`` times."""
+    with tempfile.TemporaryDirectory() as folder:
+        return {"kills": count, "left": check(kind, folder, count, kill)}
+
+
+def ran(name: str, count: int) -> Row:
+    """Kill a command ``count`` times."""
+    with tempfile.TemporaryDirectory() as folder:
+        return {"kills": count, **check_command(name, folder, count)}
+
+
 @measurement(
+    key="killed name",
     about={"kills": "of each writer", "each": "of each command"},
     among={"kinds": KINDS, "commands": [*COMMANDS]},
 )
 def kills(
     kills: int = 200, each: int = 20, kinds: tuple[str, ...] = KINDS,
     commands: tuple[str, ...] = tuple(COMMANDS),
-) -> dict[str, dict[str, Any]]:  # fmt: skip
+) -> list[Case]:  # fmt: skip
     sys.path.append(str(ROOT / "examples"))
-    data: dict[str, dict[str, Any]] = {"writers": {}, "commands": {}}
-    for kind in kinds:
-        progress(kind)
-        with tempfile.TemporaryDirectory() as folder:
-            data["writers"][kind] = {"kills": kills, "left": check(kind, folder, kills, kill)}
-    for name in commands:
-        progress(name)
-        with tempfile.TemporaryDirectory() as folder:
-            data["commands"][name] = {"kills": each, **check_command(name, folder, each)}
-    return data
+    return [
+        *(({"killed": "writer", "name": name}, partial(wrote, name, kills)) for name in kinds),
+        *(({"killed": "command", "name": name}, partial(ran, name, each)) for name in commands),
+    ]
 
 
 @kills.page
-def page(data: dict[str, dict[str, Any]]) -> list[str]:
+def page(rows: list[Row]) -> list[str]:
     writers, commands = (
-        [[name, *raw.values()] for name, raw in data[key].items()]
-        for key in ("writers", "commands")
+        [row for row in rows if row["killed"] == what] for what in ("writer", "command")
     )
     return [
         "SIGKILL up to 0.1 s after a writer starts to write two contents by turns. After each kill "
         "the old or the new content is there, whole, and after the next writing nothing else; the "
         "first that is not ends the run with an error. Left: kills that left something under a "
         "temporary name, which the next start removed.",
-        table(["writer", "kills", "left"], writers),
-        *(_commands(commands) if commands else ()),
-    ]
-
-
-def _commands(rows: list[list[Any]]) -> tuple[str, str]:
-    """What came of commands, in words and as a table."""
-    words = (
+        columns(writers, [(name, f"{{{name}}}") for name in ("name", "kills", "left")]),
         "SIGKILL at a random time of a whole command, mostly on what the last one left: files are "
         "whole, and the command ends well at last, with nothing left under a temporary name. "
         "Resumed: killed runs that went on from a checkpoint of one killed before. "
-        "Outlived: kills after which a process that the command had started ran for 20 s more."
-    )
-    return words, table(["command", "kills", "resumed", "outlived"], rows)
+        "Outlived: kills after which a process that the command had started ran for 20 s more.",
+        columns(
+            commands, [(name, f"{{{name}}}") for name in ("name", "kills", "resumed", "outlived")]
+        ),
+    ]
 
 
 if __name__ == "__main__":
