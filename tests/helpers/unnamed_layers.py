@@ -1,7 +1,7 @@
 """Transformer layers whose weights have no names, with the plan that Megatron would make by hand.
 
 Each layer is a function of a list of weights and of activations (batch, tokens, width); ``PLANS``
-holds what is split: position in the list -> dimension.
+holds what is split: position in the list, or a part of the weight there -> dimension.
 """
 
 import jax
@@ -245,10 +245,10 @@ PLANS = {
     latents: {**_MEGATRON, 4: 1, 5: 0},
     folded: {4: 1, 5: 0},
     fused_by_head: {0: 1, 1: 0, 2: 1, 3: 0},
-    fused: {2: 1, 3: 0},
-    fused_gate: _MEGATRON,
+    fused: {"0/00:32": 1, "0/32:64": 1, "0/64:96": 1, 1: 0, 2: 1, 3: 0},
+    fused_gate: {**_MEGATRON, "4/000:064": 1, "4/064:128": 1, 5: 0},
 }
-"""Layer -> Megatron's plan, where it needs no reshard: weight -> dimension."""
+"""Layer -> Megatron's plan, where it needs no reshard: weight, or part of one -> dimension."""
 
 
 def floats(*shape):

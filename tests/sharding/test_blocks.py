@@ -21,14 +21,13 @@ from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.space import PartitionSpace
 
 RULES = ("shardy", "automap")
-WHOLE = (layers.fused, layers.fused_gate, layers.folded)
-"""Layers of which a block has to stay whole."""
-QUICK = [layers.biases, layers.grouped, layers.cross, layers.transposed, *WHOLE[:2]]
+FUSED = [layers.fused, layers.fused_gate]
+QUICK = [layers.biases, layers.grouped, layers.cross, layers.transposed, *FUSED]
 
 
-def answer_of(step, args, rules="shardy", **options):
+def answer_of(step, args, rules="shardy", parts=True, **options):
     """The expert's answer, whose plan is legal and leaves the batch whole."""
-    graph = from_jax(step, *args, name="unnamed")
+    graph = from_jax(step, *args, name="unnamed", parts=parts)
     problem = Partitioning.build(graph, choose_cluster(devices=2), rules, **options)
     answer = expert(PartitionSpace.of(problem))
     assert answer.report.legal, answer.report.reasons
@@ -58,7 +57,7 @@ def test_expert__is_megatron_by_hand(layer, rules):
     """Nothing but the blocks: neither the tied head, nor the pooler and classifier."""
     answer = answer_of(*training_step(layer), rules)
     assert plan_of(answer) == by_layer(PLANS[layer])
-    assert bool(answer.notes) == (layer in WHOLE)
+    assert bool(answer.notes) == (layer is layers.folded)
 
 
 @pytest.mark.thorough
@@ -81,7 +80,9 @@ def test_expert__forward_pass_alone():
 @pytest.mark.thorough
 def test_expert__says_which_blocks_stay_whole_and_why():
     jax_that_names_derivatives()
-    (note,) = answer_of(*training_step(layers.fused)).notes
+    whole = answer_of(*training_step(layers.fused), parts=False)
+    assert plan_of(whole) == by_layer({2: 1, 3: 0})
+    (note,) = whole.notes
     assert re.fullmatch(
         r"2 attention classes stay whole: instruction \d+, slice \(jit\(step\)/jvp\(\)/split\) "
         r"cannot split dimension 2 of f32\[4,12,32\]",
@@ -89,7 +90,9 @@ def test_expert__says_which_blocks_stay_whole_and_why():
     )
     (note,) = answer_of(*training_step(layers.folded)).notes
     assert re.match(r"2 attention classes stay whole: instruction \d+, reshape ", note)
-    (note,) = answer_of(*training_step(layers.fused_gate)).notes
+    whole = answer_of(*training_step(layers.fused_gate), parts=False)
+    assert plan_of(whole) == by_layer({0: 1, 1: 1, 2: 1, 3: 0})
+    (note,) = whole.notes
     assert re.match(r"2 feed-forward classes stay whole: instruction \d+, slice ", note)
     step, args = training_step(layers.separate)
     graph = from_jax(step, *args, name="unnamed")
