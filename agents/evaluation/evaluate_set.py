@@ -12,7 +12,7 @@ from parenvs.agents.evaluation.set_evaluation import SetEvaluation, play_set, re
 from parenvs.agents.planners import solve
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.sets import ProblemSet, set_of
-from parenvs.errors import NO_PLAN, ParenvsError
+from parenvs.errors import NO_PLAN, ParenvsError, shown
 
 
 def evaluate_set(
@@ -29,7 +29,8 @@ def evaluate_set(
     Args:
         policies: a policy, or a list of the policies of several runs. A policy is what
             ``parenvs.evaluate`` takes, the name of a planner, which solves each problem, or has
-            a function ``values_of(problems)``, as a ``PlanPolicy`` has.
+            a function ``values_of(problems)``, as a ``PlanPolicy`` has. Policies with an attribute
+            ``env_id`` play the set in that environment.
         name: of the set: ``"plan-test"``, ``"hybrid-test"``, ``"hetero-8-test"``,
             ``"order-test"``, ``"partition-test"``, ... (``parenvs.core.sets``).
         family: problems of this family only (of orders: of this tier).
@@ -47,16 +48,16 @@ def evaluate_set(
     >>> 0 < evaluation.interval[0] < evaluation.regret < 1
     True
     """
-    played = set_of(name)
-    problems = played.of(family)[:first]
     several = policies if isinstance(policies, (list, tuple)) else [policies]
+    env_ids = dict.fromkeys(getattr(policy, "env_id", None) for policy in several)
+    if len(env_ids) > 1:
+        raise ParenvsError(f"{name}: policies of several environments: {shown(list(env_ids))}")
+    env_id = next(iter(env_ids), None)
+    played = set_of(name, env_id)
+    problems = played.of(family)[:first]
     values: list[Any] = []
     for policy in several:
         if hasattr(policy, "values_of"):
-            if played.env_id != policy.env_id:
-                raise ParenvsError(
-                    f"{name} is a set of {played.env_id}; weights play {policy.env_id}"
-                )
             values.append(policy.values_of([played.load(problem) for problem in problems]))
             continue
         if isinstance(policy, str):
@@ -64,9 +65,10 @@ def evaluate_set(
             continue
         if hasattr(policy, "set_random_seed"):
             policy.set_random_seed(seed)
-        values.append(play_set(policy, name, family, len(problems), greedy, settings))
-    references = references_of(name, problems)
-    return SetEvaluation(name, problems, np.array(values, dtype=np.float64), references)
+        values.append(play_set(policy, name, family, len(problems), greedy, settings, env_id))
+    references = references_of(name, problems, env_id)
+    scores = np.array(values, dtype=np.float64)
+    return SetEvaluation(name, problems, scores, references, env_id)
 
 
 def _planned(played: ProblemSet, problem: str, planner: str) -> float:

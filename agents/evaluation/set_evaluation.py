@@ -44,6 +44,7 @@ class SetEvaluation:
         values: (r, k) float64, what each episode is worth, mostly its return
             (``parenvs.core.sets``); -1 for an illegal plan.
         references: what the returns on each problem are measured against.
+        env_id: id of the environment that played it; None: the set's own.
         thresholds: regrets at which performance profiles are printed.
     """
 
@@ -51,6 +52,7 @@ class SetEvaluation:
     problems: tuple[str, ...]
     values: np.ndarray
     references: tuple[Reference, ...]
+    env_id: str | None = None
 
     thresholds: ClassVar[tuple[float, ...]] = THRESHOLDS
 
@@ -134,7 +136,7 @@ class SetEvaluation:
         Raises:
             ParenvsError: the other agent was evaluated on other problems.
         """
-        if self.problems != other.problems:
+        if (self.problems, self.env_id) != (other.problems, other.env_id):
             raise ParenvsError(f"evaluated on {self.set_name} and on {other.set_name}: not alike")
         scores = self.regrets, other.regrets
         probability = probability_of_improvement(*scores)
@@ -165,7 +167,7 @@ class SetEvaluation:
         content = {
             "set": self.set_name, "problems": self.problems, "values": self.values.tolist(),
             "regret": self.regret, "interval": self.interval, "interval_over": self.over,
-            "reference": self.reference,
+            "reference": self.reference, "env_id": self.env_id,
         }  # fmt: skip
         write_text(Path(path), json.dumps(content) + "\n")
 
@@ -183,7 +185,9 @@ class SetEvaluation:
             if values.ndim != 2 or values.shape[1] != len(problems) or not values.size:
                 raise ValueError(f"field 'values' has the shape {values.shape}")
             name = str(content["set"])
-            return SetEvaluation(name, problems, values, references_of(name, problems))
+            env_id = content.get("env_id")
+            references = references_of(name, problems, env_id)
+            return SetEvaluation(name, problems, values, references, env_id)
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise ParenvsError(
                 f"{os.fspath(path)}: not an evaluation ({one_line(error)})"
@@ -197,6 +201,7 @@ def play_set(
     count: int,
     greedy: bool = True,
     settings: Mapping[str, Any] = MappingProxyType({}),
+    env_id: str | None = None,
 ) -> list[float]:
     """Return the returns of a policy on the first ``count`` problems of a set.
 
@@ -207,11 +212,12 @@ def play_set(
         count: number of problems.
         greedy: whether a model plays its best action; otherwise it samples.
         settings: further arguments of the set's environment.
+        env_id: of the environment that plays it; None: the set's own.
 
     Raises:
         ParenvsError: the agent has another number of actions.
     """
-    played = set_of(name)
+    played = set_of(name, env_id)
     choose = _batch_chooser(policy, greedy)
     batch = min(BATCH, count)
     # Environment i plays the problems i, i + batch, ... of a set in its order.
@@ -282,13 +288,15 @@ def _batch_chooser(policy: Any, greedy: bool) -> Callable[[dict[str, Any], np.nd
     return each
 
 
-def references_of(name: str, problems: Sequence[str]) -> tuple[Reference, ...]:
-    """Return what returns on problems of a set are measured against.
+def references_of(
+    name: str, problems: Sequence[str], env_id: str | None = None
+) -> tuple[Reference, ...]:
+    """Return what returns on problems of a set are measured against, in an environment of it.
 
     Raises:
         ValueError: one is no problem of the set.
     """
-    problem_set = set_of(name)
+    problem_set = set_of(name, env_id)
     for problem in problems:
         if problem not in problem_set.problems:
             raise ValueError(f"{problem!r} is no problem of {name}")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from parenvs.agents.learning.algorithm import Algorithm, Batch, Settings
 from parenvs.agents.learning.net import RowsNet
-from parenvs.agents.learning.replay import Memory, Sample
+from parenvs.agents.learning.replay import Memory, Minibatch
 from parenvs.agents.learning.seen import Seen
 
 SHARPNESS = 0.1
@@ -28,7 +28,7 @@ class RainbowSettings(Settings):
         quantiles: of an action's return.
         memory: turns that are kept.
         first: turns before it learns.
-        sample: turns of a step of the optimiser.
+        minibatch: turns of a step of the optimiser.
         reuse: how often each turn is learnt from, on average.
         sync: steps of the optimiser between two copies of the network that values are taken of.
         power: of errors in priorities.
@@ -48,7 +48,7 @@ class RainbowSettings(Settings):
     quantiles: int = 32
     memory: int = 100_000
     first: int = 2_000
-    sample: int = 128
+    minibatch: int = 128
     reuse: float = 8.0
     sync: int = 200
     power: float = 0.5
@@ -135,33 +135,33 @@ class Rainbow(Algorithm):
         self.memory.add(batch)
         if len(self.memory) < min(settings.first, settings.memory // 2):
             return {}
-        self.owed += settings.reuse * batch.actions.numel() / settings.sample
+        self.owed += settings.reuse * batch.actions.numel() / settings.minibatch
         correction = settings.correction + (1.0 - settings.correction) * progress
         losses = []
         while self.owed >= 1.0:
             self.owed -= 1.0
-            sample = self.memory.draw(settings.sample, correction, self.random)
-            losses.append(self._improve(sample))
+            minibatch = self.memory.draw(settings.minibatch, correction, self.random)
+            losses.append(self._improve(minibatch))
             self.steps += 1
             if self.steps % settings.sync == 0:
                 self.target.load_state_dict(self.net.state_dict())
         return {"loss": sum(losses) / len(losses), "spread": self.spread} if losses else {}
 
-    def loss(self, sample: Sample) -> tuple[Tensor, Tensor]:
-        """Return the loss of each turn of a sample, and the error of its mean, (k,) each."""
-        seen, after = sample.seen.to(self.device), sample.after.to(self.device)
+    def loss(self, minibatch: Minibatch) -> tuple[Tensor, Tensor]:
+        """Return the loss of each turn of a minibatch, and the error of its mean, (k,) each."""
+        seen, after = minibatch.seen.to(self.device), minibatch.after.to(self.device)
         with torch.no_grad():
             behind = self.quantiles(self.target, after)
             best = self._best(self.quantiles(self.net, after), after.mask)
             behind = _of(behind, best) * self.spread
-            left = sample.left.to(self.device)[:, None]
+            left = minibatch.left.to(self.device)[:, None]
             # Where an episode has ended nothing is seen behind it that counts.
-            wanted = sample.earned.to(self.device)[:, None] + torch.where(
+            wanted = minibatch.earned.to(self.device)[:, None] + torch.where(
                 left > 0, left * behind, 0.0
             )
             self._measure(wanted)
             wanted = wanted / self.spread
-        found = _of(self.quantiles(self.net, seen), sample.actions.to(self.device))
+        found = _of(self.quantiles(self.net, seen), minibatch.actions.to(self.device))
         error = wanted[:, None, :] - found[:, :, None]
         huber = nn.functional.huber_loss(error, torch.zeros_like(error), reduction="none")
         share = (self._levels[None, :, None] - (error.detach() < 0).float()).abs()
@@ -181,11 +181,11 @@ class Rainbow(Algorithm):
         self.memory.load(state["memory"])
         self.target.load_state_dict(state["target"])
 
-    def _improve(self, sample: Sample) -> float:
-        losses, errors = self.loss(sample)
-        loss = (losses * sample.weights.to(self.device)).mean()
+    def _improve(self, minibatch: Minibatch) -> float:
+        losses, errors = self.loss(minibatch)
+        loss = (losses * minibatch.weights.to(self.device)).mean()
         self.step(loss)
-        self.memory.judge(sample.slots, errors.cpu())
+        self.memory.judge(minibatch.slots, errors.cpu())
         return float(loss.detach())
 
     def _best(self, quantiles: Tensor, mask: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ BYTES = 1 << 30
 """Largest memory."""
 
 
-class Sample(NamedTuple):
+class Minibatch(NamedTuple):
     """Turns that were drawn.
 
     Attributes:
@@ -91,7 +91,7 @@ class Memory:
         self.next = (self.next + 1) % len(self.parts["rows"])
         self.count = min(self.count + 1, len(self.parts["rows"]))
 
-    def draw(self, count: int, correction: float, random: torch.Generator) -> Sample:
+    def draw(self, count: int, correction: float, random: torch.Generator) -> Minibatch:
         """Draw turns, each by its priority.
 
         Args:
@@ -109,7 +109,7 @@ class Memory:
         batch, turn, env = np.unravel_index(chosen, (self.count, turns, envs))
         at = (torch.from_numpy(batch), torch.from_numpy(turn), torch.from_numpy(env))
         later = (at[0], at[1] + self.parts["ahead"][at], at[2])
-        return Sample(
+        return Minibatch(
             torch.from_numpy(chosen),
             Seen(*(self.parts[name][at] for name in Seen._fields)),
             self.parts["actions"][at],

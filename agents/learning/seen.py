@@ -52,6 +52,7 @@ class Lens:
         acting: its action space, ``Discrete``.
 
     Attributes:
+        acting: the action space.
         actions: A.
         features: F, 0 where actions have no rows.
         contexts: C.
@@ -64,7 +65,7 @@ class Lens:
     def __init__(self, observed: spaces.Space[Any], acting: spaces.Space[Any]) -> None:
         if not isinstance(acting, spaces.Discrete):
             raise ParenvsError(f"actions must be Discrete, not {shown(acting)}")
-        self.observed, self.first = observed, int(acting.start)
+        self.observed, self.acting, self.first = observed, acting, int(acting.start)
         self.actions = int(acting.n)
         self.scored = isinstance(observed, spaces.Dict) and set(OWN) <= set(observed.spaces)
         if self.scored:

@@ -19,7 +19,7 @@ from parenvs.cli.options import (
     flags_of,
     with_flags,
 )
-from parenvs.core.registry import TASKS
+from parenvs.core.registry import TASKS, environments
 from parenvs.core.request import STEPS
 from parenvs.errors import ParenvsError, need_extra
 from parenvs.files import locked
@@ -259,7 +259,15 @@ def evaluate(
     from parenvs.agents.learning.vec_env import one_thread
     from parenvs.core.sets import validation_of
 
-    config, model = load_config(folder[0]), load_model(folder[0], trust)
+    learnt = _learnt(folder[0])
+    model, config = learnt or (load_model(folder[0], trust), load_config(folder[0]))
+    count = 100 if episodes is None else episodes
+    if learnt is not None and plain(config.env_id) not in environments():
+        with one_thread():
+            returns = model.returns(config.env_id, config.env_kwargs, count, seed)
+        spread = f"{returns.mean():.4g} +- {returns.std():.4g}"
+        out.print(f"{config.env_id}: mean return {spread} of {count} episodes by the best actions")
+        return
     with one_thread():
         with building(folder[0]):
             env = gym.make(config.env_id, **config.env_kwargs)
@@ -270,7 +278,15 @@ def evaluate(
                 f"{folder[0]}: trained on drawn problems, of which no single one can be judged; "
                 f"add --set {hint}"
             )
-        out.print(tables.evaluation(play(model, env, 100 if episodes is None else episodes, seed)))
+        out.print(tables.evaluation(play(model, env, count, seed)))
+
+
+def _learnt(run: Path) -> tuple[Any, Any] | None:
+    """Load the agent of a run of one of our algorithms, and its configuration; else None."""
+    from parenvs.agents.learning.player import Player
+    from parenvs.agents.learning.trainer import STATE, load_config
+
+    return (Player.of(run), load_config(run)) if (run / STATE).exists() else None
 
 
 def _player(run: Path, name: str, env_id: str, trust: bool) -> tuple[Any, dict[str, Any]]:
@@ -282,8 +298,12 @@ def _player(run: Path, name: str, env_id: str, trust: bool) -> tuple[Any, dict[s
     from parenvs.agents.learning.train.config import load_config
     from parenvs.agents.learning.train.learners import plain
     from parenvs.agents.learning.train.run import load_model
-    from parenvs.core.sets import validation_of
+    from parenvs.core.sets import set_of, validation_of
 
+    if (found := _learnt(run)) is not None:
+        player, learnt = found
+        set_of(name, player.env_id)  # raises if it is no set of this environment
+        return player, {key: x for key, x in learnt.env_kwargs.items() if key == "rows"}
     config = load_config(run)
     if plain(config.env_id) != env_id:
         raise ParenvsError(f"{run}: trained in {config.env_id}; {name} is a set of {env_id}")

@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 from parenvs.core.answer import Answer
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.registry import TASKS
+from parenvs.core.rows import RowGame
+from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, shown
 
 
@@ -155,6 +157,21 @@ class ProblemSet:
         return self._kind.reference(name)
 
 
+def _in_rows(kind: SetKind, env_id: str) -> SetKind:
+    """Return a kind of set as an environment of rows plays it."""
+
+    def reference(name: str) -> Reference:
+        known = kind.reference(name)
+        return Reference(1.0, max(known.bound / known.value, 1.0), known.kind)
+
+    return kind._replace(env_id=env_id, reference=reference, worth=_share)
+
+
+def _share(info: Mapping[str, float]) -> float:
+    """Return the best cost known over that of an episode's plan."""
+    return info["best_known"] / info["cost"]
+
+
 def share_kind(
     env_id: str,
     names: Callable[[str], list[str]],
@@ -188,7 +205,7 @@ def share_kind(
         load,
         reference,
         argument,
-        lambda info: info["best_known"] / info["cost"],
+        _share,
         lambda answer: best(answer.problem.instance) / answer.cost,
     )
 
@@ -199,11 +216,16 @@ def set_names() -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def set_of(name: str) -> ProblemSet:
+def set_of(name: str, env_id: str | None = None) -> ProblemSet:
     """Return a shipped set by its name.
 
+    Args:
+        name: its name.
+        env_id: id of the environment that plays it (default: its own). In another one of rows an
+            episode is worth the best cost known over its own.
+
     Raises:
-        ParenvsError: there is no such set.
+        ParenvsError: there is no such set, or the environment does not play it.
     """
     task = next((task for task in TASKS.values() if name in task.sets), None)
     if task is None:
@@ -212,6 +234,11 @@ def set_of(name: str) -> ProblemSet:
             f"{', '.join(set_names())}"
         )
     kind: SetKind = task.hook("sets")(name)
+    if env_id not in (None, kind.env_id):
+        game = late(task.envs[env_id]) if env_id in task.envs else None
+        if not (isinstance(game, type) and issubclass(game, RowGame)):
+            raise ParenvsError(f"{name} is a set of {kind.env_id}, not of {shown(env_id)}")
+        kind = _in_rows(kind, str(env_id))
     return ProblemSet(name, tuple(kind.names(name)), kind)
 
 

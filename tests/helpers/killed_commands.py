@@ -27,7 +27,9 @@ _MODEL = "examples/torch_transformer.py:make"
 _QUICK = ["bench", "agents", "--quick", "--steps", "64", "--seeds", "1", "--out", "bench"]
 _CALIBRATE = ["calibrate", "--repeats", "1", "--largest", "0.01", "--processes", "1"]
 COMMANDS = {
-    "train": ["train", "vgg-19", "--cluster", "B", "--steps", "8192", "--out", "run"],
+    "train": [
+        "train", "CartPole-v1", "--agent", "ppo", "--steps", "65536", "--out", "run",
+    ],
     "pretrain": [
         "pretrain", "--out", "net", "--parts", "2", "--passes", "1", "--workers", "1",
     ],
@@ -40,7 +42,7 @@ COMMANDS = {
     "calibrate": [*_CALIBRATE, "--out", "machine.json"],
 }  # fmt: skip
 """Name -> what is typed after ``parenvs`` in a folder that ``prepare`` fills."""
-CHECKPOINTS = {"train": "run/checkpoint.zip", "pretrain": "net/checkpoint.pt"}
+CHECKPOINTS = {"train": "run/state.pt", "pretrain": "net/checkpoint.pt"}
 """Name -> what the next run goes on from."""
 
 
@@ -147,7 +149,7 @@ def whole(folder):
         elif path.suffix == ".jsonl":
             for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
                 json.loads(line)
-        elif path.suffix in (".zip", ".npz"):
+        elif path.suffix in (".zip", ".npz", ".pt"):  # torch writes archives
             with zipfile.ZipFile(path) as archive:
                 assert archive.testzip() is None, path
         elif path.suffix in (".md", ".py", ".csv", ".png"):

@@ -9,6 +9,8 @@ import torch
 from cases import each
 from gymnasium import spaces
 
+from parenvs.agents.evaluation.evaluate_set import evaluate_set
+from parenvs.agents.evaluation.set_evaluation import SetEvaluation
 from parenvs.agents.learning.algorithm import Batch, settings_of
 from parenvs.agents.learning.algorithms import algorithm, names, register
 from parenvs.agents.learning.decode import decode
@@ -16,6 +18,7 @@ from parenvs.agents.learning.distributional import Rainbow, RainbowSettings
 from parenvs.agents.learning.imitate import Imitate, ImitateSettings
 from parenvs.agents.learning.net import RowsNet, entropy, log_policy
 from parenvs.agents.learning.play import Play
+from parenvs.agents.learning.player import Player
 from parenvs.agents.learning.ppo import A2C, PPO, Group, GroupSettings, PPOSettings
 from parenvs.agents.learning.replay import Memory
 from parenvs.agents.learning.seen import Lens, Seen
@@ -221,7 +224,7 @@ def test_play__what_is_cut_off_is_worth_what_is_left(corridor):
 def test_train__any_environment_is_learnt(corridor, name):
     more = {
         "group": {"copies": 4},
-        "rainbow": {"first": 256, "sync": 20, "sample": 32, "reuse": 4.0},
+        "rainbow": {"first": 256, "sync": 20, "minibatch": 32, "reuse": 4.0},
     }
     settings = {"envs": 8, "turns": 16, "rate": 1e-2, **more.get(name, {})}
     config = TrainConfig(env_id=corridor, agent=name, steps=4096, settings=settings)
@@ -238,7 +241,7 @@ def test_train__resumes_to_the_last_bit(name, tmp_path, monkeypatch):
     monkeypatch.setattr("parenvs.agents.order.teacher.JUDGED", 16)
     folder = tmp_path / name
     folder.mkdir()
-    rainbow = {"envs": 8, "turns": 8, "memory": 256, "first": 64, "sample": 16, "sync": 3}
+    rainbow = {"envs": 8, "turns": 8, "memory": 256, "first": 64, "minibatch": 16, "sync": 3}
     settings = rainbow if name == "rainbow" else FEW
     more = {"copies": 4} if name == "group" else {}
     config = TrainConfig(
@@ -296,7 +299,7 @@ ALL = [name for task in TASKS.values() for name in task.envs]
 @each("name", ["ppo", "a2c", "group", "rainbow", "imitate"])
 def test_train__every_environment(env_id, name):
     """Arguments at their defaults; who is not taught is told so."""
-    more = {"group": {"copies": 4}, "rainbow": {"first": 8, "sample": 8, "reuse": 1.0}}
+    more = {"group": {"copies": 4}, "rainbow": {"first": 8, "minibatch": 8, "reuse": 1.0}}
     settings = {"envs": 4, "turns": 4, **more.get(name, {})}
     config = TrainConfig(env_id=env_id, agent=name, steps=16, settings=settings)
     if name == "imitate" and env_id not in TAUGHT:
@@ -419,3 +422,38 @@ def test_decode__is_never_worse_than_its_rule():
         assert (decode(agent, several, problem, samples=8, seed=1).costs == found.costs).all()
         bare = decode(agent, single, problem, rule=False)
         assert bare.costs[0] == found.costs[0]
+
+
+@pytest.mark.thorough
+def test_player__plays_a_set_as_its_rule_does_before_it_has_learnt(tmp_path):
+    agent, single = PPO(LENS, PPOSettings()), MicroBatchInsertion(1, **SMALL)
+    played = evaluate_set(Player(agent, ENV), "order-test", "p4-m8", first=4)
+    for name, value, best in zip(played.problems, played.values[0], played.optima, strict=True):
+        rule = decode(None, single, named(name)).cost
+        assert value == pytest.approx(named(name).known[0] / rule) and best == 1.0
+    moved(agent.net)
+    player, batch = Player(agent, ENV), seen(5, 6)
+    shown = {"actions": batch.rows.numpy(), "context": batch.context.numpy(),
+             "action_mask": batch.mask.numpy().astype(np.int8)}  # fmt: skip
+    chosen = player.predict(shown, batch.mask.numpy())[0]
+    for row, mask in enumerate(batch.mask.numpy()):
+        one = {name: value[row] for name, value in shown.items()}
+        assert player.predict(one, mask)[0] == chosen[row]
+    player.set_random_seed(3)
+    first = player.predict(shown, batch.mask.numpy(), deterministic=False)[0]
+    player.set_random_seed(3)
+    assert (player.predict(shown, batch.mask.numpy(), deterministic=False)[0] == first).all()
+    with pytest.raises(ParenvsError, match="has 64 actions, and the agent was trained with 8"):
+        narrow = Lens(spaces.Box(0, 1, (2,)), spaces.Discrete(8))
+        evaluate_set(Player(PPO(narrow, PPOSettings()), ENV), "order-test", "p16-m64", first=1)
+    with pytest.raises(ParenvsError, match="elastic-test is a set of ElasticPlan-v0, not of 'Mic"):
+        evaluate_set(player, "elastic-test")
+    saved = tmp_path / "scores.json"
+    played.save(saved)
+    assert SetEvaluation.load(saved).regrets.tolist() == played.regrets.tolist()
+
+
+def test_player__returns_of_any_environment(corridor):
+    agent = PPO(Lens(Corridor.observation_space, Corridor.action_space), PPOSettings())
+    agent.best = lambda seen: torch.tensor([1, 0, 1])
+    assert Player(agent).returns(corridor, {}, 3).tolist() == [1.0, 0.0, 1.0]
