@@ -15,9 +15,11 @@ from parenvs.tasks.elastic.movement import (
     Degrees,
     Layout,
     atom_bytes,
+    flows,
     least_placement,
     move,
     overlap,
+    sent,
     slices,
 )
 from parenvs.tasks.elastic.state import State
@@ -128,6 +130,36 @@ def test_movement__nothing_moves_without_a_change():
     for way in WAYS[:1]:
         moved = move(toys.state(), Degrees(2, 2, 2), Degrees(2, 2, 2), way)
         assert (moved.bytes, moved.network_bytes, moved.egress_bytes) == (0, 0, 0)
+
+
+@each("exact", [True, False])
+def test_flows__are_what_is_priced(exact):
+    """Devices of two a host: all get what they miss, and the busiest host sends its price."""
+    state, devices, hosts = toys.state(), 2, 3
+    before, after = Degrees(2, 2, 1), Degrees(1, 3, 2)
+    layouts = [Layout.of(state, degrees, 2, devices) for degrees in (before, after)]
+    size, on = atom_bytes(state, 2), layouts[0].on(hosts)
+    place, rows = flows(size, on, layouts[1].held[: after.ranks], exact)
+    found = sent(size, rows, hosts * devices).reshape(hosts, devices, hosts, devices).sum((1, 3))
+    away = found * (1 - np.eye(hosts))
+    moved = move(state, before, after, devices=devices, hosts=hosts, exact=exact)
+    assert away.sum(axis=1).max() == pytest.approx(moved.egress_bytes, rel=1e-6)
+    assert away.sum() == pytest.approx(moved.network_bytes)
+    assert found.sum() == pytest.approx(moved.bytes)
+    got = on.reshape(hosts * devices, -1).astype(float)
+    for row in rows:
+        assert on.reshape(hosts * devices, -1)[row.source, row.atom]
+        got[row.target, row.atom] += row.end - row.begin
+    assert got[place][layouts[1].held[: after.ranks]] == pytest.approx(1)
+    first, _ = flows(size, on, layouts[0].held[: before.ranks], exact, takers=2)
+    assert sorted(first) == [0, 1, 2, 3]
+
+
+def test_flows__refuse_what_is_nowhere():
+    with pytest.raises(ParenvsError, match="1 hosts of 1 devices are too few: 2 are needed"):
+        flows(np.ones(1), np.ones((2, 1, 1), bool), np.ones((2, 1), bool), takers=1)
+    with pytest.raises(ParenvsError, match="is nowhere; read it from a checkpoint"):
+        flows(np.ones(1), np.zeros((2, 1, 1), bool), np.ones((1, 1), bool))
 
 
 def test_movement__bad_input():

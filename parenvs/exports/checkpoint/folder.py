@@ -217,6 +217,11 @@ class Checkpoint:
                     )
         self.read: Counter[int] = Counter()
 
+    @property
+    def where(self) -> str:
+        """The folder, for errors."""
+        return str(self.folder)
+
     def verify(self, numbers: Iterable[int] | None = None) -> None:
         """Check the SHA-256 of files (default: all).
 

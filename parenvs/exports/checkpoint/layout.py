@@ -72,6 +72,11 @@ class Files:
         replica = place.data % self.writing
         return file_name(place.model + self.degrees.tensor * (replica + self.writing * place.pipe))
 
+    def place(self, rank: int) -> Place:
+        """Return where a rank of the plan is in the mesh."""
+        tensor, data = self.degrees.tensor, self.degrees.data
+        return Place(rank // (tensor * data), rank // tensor % data, rank % tensor)
+
     def places(self) -> Iterator[Place]:
         """Yield the rank that writes each file."""
         for pipe in range(self.degrees.pipeline):

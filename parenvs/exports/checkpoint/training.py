@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -33,11 +34,94 @@ from parenvs.exports.checkpoint.folder import (
 from parenvs.exports.checkpoint.layout import Box, Files, Place, box_of, sizes
 from parenvs.exports.parallel import PIPE, Parallel
 from parenvs.exports.stream import Stream
+from parenvs.exports.torch import TorchPlan
 from parenvs.files import locked, replacing_folder
 from parenvs.graph.layout import DATA, MODEL
 
 _TYPES = {getattr(torch, name): name for name in ITEM}
 _NUMBERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a process tells the others of the state that it holds.
+
+    Attributes:
+        rank: of the process in the plan.
+        plan: that the state is laid out for.
+        exported: the plan in PyTorch's words.
+        head: of the state, with the tensors that this process has a part of.
+    """
+
+    rank: int
+    plan: Plan
+    exported: TorchPlan
+    head: Head
+
+
+@dataclass(frozen=True)
+class Holding:
+    """The part of a state that a process holds.
+
+    Attributes:
+        told: what the others are told.
+        boxes: name of a tensor -> the part of it.
+        tensors: name and kind -> that part, not copied.
+    """
+
+    told: Told
+    boxes: dict[str, Box]
+    tensors: dict[tuple[str, str], torch.Tensor]
+
+
+class Source(Protocol):
+    """What a state is installed from: a checkpoint, or one that moved."""
+
+    @property
+    def head(self) -> Head:
+        """What is known of the whole."""
+
+    @property
+    def where(self) -> str:
+        """Where it is, for errors."""
+
+    def box(self, name: str, kind: str, box: Box, place: Place, ranks: int) -> Any:
+        """Return a box of a tensor, as numbers of its width or as a tensor."""
+
+
+def held(
+    parallel: Parallel,
+    optimiser: torch.optim.Optimizer,
+    plan: Plan,
+    steps: int = 0,
+    stream: Stream | None = None,
+) -> Holding:
+    """Return what this process holds; arguments as of ``save``.
+
+    Raises:
+        ParenvsError: a state that is neither a number nor of its parameter's shape, or a plan of
+            other degrees.
+    """
+    degrees, place = Files.of(plan).degrees, _place(parallel)
+    if degrees != (parallel.plan.model, parallel.plan.pipe, parallel.plan.data):
+        raise ParenvsError(f"plan: {degrees}, and the module is trained as another")
+    described, boxes, tensors = {}, {}, {}
+    for name, parameter in _parameters(parallel):
+        state = optimiser.state.get(parameter, {})
+        described[name] = _described(name, parameter, state)
+        box = boxes[name] = box_of(parallel.plan, name, tuple(parameter.shape), place)
+        for kind in described[name].kinds:
+            local = _local(parameter if kind == PARAMETER else state[kind]).detach()
+            if tuple(local.shape) != sizes(box):
+                raise ParenvsError(
+                    f"{name} ({kind}): this process holds {tuple(local.shape)}, and the plan "
+                    f"gives it {sizes(box)}"
+                )
+            tensors[name, kind] = local
+    position = stream.state_dict() if stream else None
+    head = Head(steps, type(optimiser).__name__, _groups(optimiser), described, position)
+    rank = place.model + degrees.tensor * (place.data + degrees.data * place.pipe)
+    return Holding(Told(rank, plan, parallel.plan, head), boxes, tensors)
 
 
 def save(
@@ -64,58 +148,49 @@ def save(
         ParenvsError: streams of processes that differ, a state that is neither a number nor of its
             parameter's shape, a plan of other degrees, or another process failed; all raise.
     """
-    files, place, rank = Files.of(plan), _place(parallel), dist.get_rank()
-    position = stream.state_dict() if stream else None
-    if any(x != position for x in _together(lambda: position)):
+    mine: list[Holding] = []
+
+    def position() -> dict[str, Any] | None:
+        mine.append(held(parallel, optimiser, plan, steps, stream))
+        return mine[0].told.head.stream
+
+    positions = together(position)
+    if any(x != positions[0] for x in positions):
         raise ParenvsError("stream: processes are at different samples; advance it in all of them")
-    if files.degrees != (parallel.plan.model, parallel.plan.pipe, parallel.plan.data):
-        raise ParenvsError(f"plan: {files.degrees}, and the module is trained as another")
+    (holding,), own = mine, mine[0].told.head
     with ExitStack() as stack:
 
         def opened() -> Path | None:
-            if rank:
+            if dist.get_rank():
                 return None
             stack.enter_context(locked(folder, beside=True))
             return stack.enter_context(replacing_folder(folder))
 
-        path = _together(opened)[0]
+        path = together(opened)[0]
 
         def written() -> tuple[int, dict[str, Tensor], Part] | None:
-            number = next((n for n, x in enumerate(files.places()) if x == place), None)
+            places, place = Files.of(plan).places(), _place(parallel)
+            number = next((n for n, x in enumerate(places) if x == place), None)
             if number is None:
                 return None
-            tensors = {
-                name: _described(name, x, optimiser.state.get(x, {}))
-                for name, x in _parameters(parallel)
-            }
-            own = dict(_parameters(parallel))
 
             def give(name: str, kind: str, box: Box) -> np.ndarray:
-                value = own[name] if kind == PARAMETER else optimiser.state[own[name]][kind]
-                local = _local(value)
-                if tuple(local.shape) != sizes(box):
-                    raise ParenvsError(
-                        f"{name} ({kind}): this process holds {tuple(local.shape)}, and the plan "
-                        f"gives it {sizes(box)}"
-                    )
-                flat = local.detach().cpu().contiguous().flatten()
+                flat = holding.tensors[name, kind].cpu().contiguous().flatten()
                 return flat.view(_NUMBERS[flat.element_size()]).numpy()
 
-            boxes = {
-                name: box_of(parallel.plan, name, tuple(x.shape), place) for name, x in own.items()
-            }
-            return number, tensors, write_part(path, number, boxes, tensors, give)
+            part = write_part(path, number, holding.boxes, own.tensors, give)
+            return number, own.tensors, part
 
-        rows = sorted((row for row in _together(written) if row), key=lambda row: row[0])
+        rows = sorted((row for row in together(written) if row), key=lambda row: row[0])
 
         def finished() -> None:
-            if rank == 0:
+            if dist.get_rank() == 0:
                 tensors = {name: x for _, states, _ in rows for name, x in states.items()}
-                head = Head(steps, type(optimiser).__name__, _groups(optimiser), tensors, position)
+                head = replace(own, tensors=tensors)
                 write_index(path, plan, head, [part for _, _, part in rows])
                 stack.close()
 
-        _together(finished)
+        together(finished)
 
 
 def load(
@@ -143,44 +218,68 @@ def load(
     """
 
     def read() -> tuple[int, dict[int, int]]:
-        source, place = Checkpoint(folder), _place(parallel)
+        source = Checkpoint(folder)
         if source.plan.fingerprint != plan.fingerprint:
             raise ParenvsError(f"{folder}: of another model, {source.plan.instance}")
-        if source.head.optimiser != type(optimiser).__name__:
-            raise ParenvsError(
-                f"{folder}: has the state of {shown(source.head.optimiser)}, and the optimiser is "
-                f"{type(optimiser).__name__}"
-            )
-        if len(source.head.groups) != len(optimiser.param_groups):
-            raise ParenvsError(
-                f"{folder}: has {len(source.head.groups)} groups of parameters, and the optimiser "
-                f"has {len(optimiser.param_groups)}"
-            )
-        if stream is not None:
-            if source.head.stream is None:
-                raise ParenvsError(
-                    f"{folder}: has no position in a stream of samples; save it with stream="
-                )
-            try:
-                stream.load_state_dict(source.head.stream)
-            except ParenvsError as error:
-                raise ParenvsError(f"{folder}: {error}") from None
         source.verify(range(dist.get_rank(), len(source.parts), dist.get_world_size()))
-        for group, options in zip(optimiser.param_groups, source.head.groups, strict=True):
-            group.update({
-                key: tuple(value) if isinstance(value, list) else value
-                for key, value in options.items() if key in group and key != "params"
-            })  # fmt: skip
-        for name, parameter in _parameters(parallel):
-            _restore(source, name, parameter, parallel, optimiser, place)
+        _install(source, parallel, optimiser, stream)
         return source.head.steps, dict(source.read)
 
-    tensors = _together(read)
-    return tensors[dist.get_rank()]
+    return together(read)[dist.get_rank()]
+
+
+def install(
+    source: Source,
+    parallel: Parallel,
+    optimiser: torch.optim.Optimizer,
+    stream: Stream | None = None,
+) -> int:
+    """Put a state that moved into a module, and return the steps that were trained.
+
+    Every process of the module's group calls it; arguments as of ``load``.
+
+    Raises:
+        ParenvsError: it is of another model, optimiser or data set; all processes raise.
+    """
+    together(lambda: _install(source, parallel, optimiser, stream))
+    return source.head.steps
+
+
+def _install(
+    source: Source, parallel: Parallel, optimiser: torch.optim.Optimizer, stream: Stream | None
+) -> None:
+    """Put this process's part of a state into a module."""
+    head, where, place = source.head, source.where, _place(parallel)
+    if head.optimiser != type(optimiser).__name__:
+        raise ParenvsError(
+            f"{where}: has the state of {shown(head.optimiser)}, and the optimiser is "
+            f"{type(optimiser).__name__}"
+        )
+    if len(head.groups) != len(optimiser.param_groups):
+        raise ParenvsError(
+            f"{where}: has {len(head.groups)} groups of parameters, and the optimiser "
+            f"has {len(optimiser.param_groups)}"
+        )
+    if stream is not None:
+        if head.stream is None:
+            raise ParenvsError(
+                f"{where}: has no position in a stream of samples; save it with stream="
+            )
+        try:
+            stream.load_state_dict(head.stream)
+        except ParenvsError as error:
+            raise ParenvsError(f"{where}: {error}") from None
+    for group, options in zip(optimiser.param_groups, head.groups, strict=True):
+        group.update({
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in options.items() if key in group and key != "params"
+        })  # fmt: skip
+    for name, parameter in _parameters(parallel):
+        _restore(source, name, parameter, parallel, optimiser, place)
 
 
 def _restore(
-    source: Checkpoint,
+    source: Source,
     name: str,
     parameter: nn.Parameter,
     parallel: Parallel,
@@ -192,13 +291,13 @@ def _restore(
     tensor = source.head.tensors.get(name)
     if tensor is None or tensor.shape != shape:
         raise ParenvsError(
-            f"{source.folder}: {shown(name)} is {tensor.shape if tensor else 'not there'}, and the "
+            f"{source.where}: {shown(name)} is {tensor.shape if tensor else 'not there'}, and the "
             f"module has {shape}"
         )
     box = box_of(parallel.plan, name, shape, place)
     if tensor.kinds[PARAMETER] != _TYPES.get(parameter.dtype):
         raise ParenvsError(
-            f"{source.folder}: {shown(name)} is of {tensor.kinds[PARAMETER]}, and the module's of "
+            f"{source.where}: {shown(name)} is of {tensor.kinds[PARAMETER]}, and the module's of "
             f"{parameter.dtype}"
         )
     counted = _counts_on(optimiser, parameter)
@@ -206,7 +305,7 @@ def _restore(
         key: torch.tensor(x, device=counted) for key, x in tensor.scalars.items()
     }
     for kind, numbers in tensor.kinds.items():
-        data = torch.from_numpy(source.box(name, kind, box, place, parallel.plan.model))
+        data = torch.as_tensor(source.box(name, kind, box, place, parallel.plan.model))
         local = data.view(getattr(torch, numbers)).to(parallel.device)
         with torch.no_grad():
             if kind == PARAMETER:
@@ -274,7 +373,7 @@ def _place(parallel: Parallel) -> Place:
     return Place(*(parallel.mesh[name].get_local_rank() for name in (PIPE, DATA, MODEL)))
 
 
-def _together(work: Callable[[], Any]) -> list[Any]:
+def together(work: Callable[[], Any]) -> list[Any]:
     """Run something in every process, and gather the results; if one fails, all raise its error."""
     result: tuple[str, Any]
     try:

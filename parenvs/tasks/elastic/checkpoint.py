@@ -6,7 +6,7 @@ import numpy as np
 
 from parenvs.errors import InfeasibleError
 from parenvs.graph.graph import Graph
-from parenvs.tasks.elastic.movement import Degrees, move, slices
+from parenvs.tasks.elastic.movement import Degrees, flows, move, slices
 from parenvs.tasks.elastic.state import State
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan
@@ -27,6 +27,9 @@ class Shards:
     Raises:
         InfeasibleError: stages differ in tp, devices or ZeRO level.
     """
+
+    flows = staticmethod(flows)
+    """Which device sends what to which one when plans change."""
 
     def __init__(self, plan: HybridPlan) -> None:
         first = plan.stages[0]

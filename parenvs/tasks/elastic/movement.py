@@ -245,6 +245,88 @@ def minimal(
     )
 
 
+class Flow(NamedTuple):
+    """What one device sends to another: a part of an atom, from one share of it to another."""
+
+    atom: int
+    source: int
+    target: int
+    begin: float
+    end: float
+
+
+def flows(
+    size: np.ndarray,
+    on: np.ndarray,
+    held: np.ndarray,
+    exact: bool = True,
+    takers: int | None = None,
+) -> tuple[np.ndarray, list[Flow]]:
+    """Return which device sends what to which one, by ``minimal``: the plan behind its price.
+
+    An atom that a device misses comes from its own host if that has it, in equal parts from its
+    devices, and else from the hosts that the price takes it from, in their shares.
+
+    Args:
+        size: (A,) bytes of the atoms.
+        on: (H, devices, A) bool, what is on each device now.
+        held: (ranks, A) bool, what each rank of the new plan holds.
+        exact: see ``move``.
+        takers: hosts that new ranks may be on, from number 0 on (default: all).
+
+    Returns:
+        (ranks,) the device of each new rank, and what is sent, by atoms.
+
+    Raises:
+        ParenvsError: there are too few hosts, or an atom is nowhere.
+    """
+    hosts, devices = on.shape[:2]
+    takers = hosts if takers is None else takers
+    fulls = -(-len(held) // devices)
+    if fulls > takers:
+        raise ParenvsError(f"{takers} hosts of {devices} devices are too few: {fulls} are needed")
+    padded = np.zeros((fulls * devices, len(size)), dtype=bool)
+    padded[: len(held)] = held
+    asked = padded.reshape(fulls, devices, -1).sum(axis=1, dtype=np.float32)
+    had: np.ndarray = on.any(axis=1)  # type: ignore[assignment]
+    assignment = fewest_bytes(had[:takers], asked, size)
+    shares = had / np.maximum(had.sum(axis=0), 1)
+    if exact and (asked * ~had[assignment]).any():
+        assignment, _, shares = _program(had, asked, size, None, takers)
+    place = (assignment[:, None] * devices + np.arange(devices)).ravel()[: len(held)]
+    everywhere = on.reshape(hosts * devices, -1)
+    rows: list[Flow] = []
+    for rank, atom in np.argwhere(held & ~everywhere[place]).tolist():
+        target = int(place[rank])
+        own = on[target // devices, :, atom]
+        parts = np.zeros((hosts, devices))
+        if own.any():
+            parts[target // devices] = own / own.sum()
+        else:
+            parts = (
+                shares[:, atom, None]
+                * on[:, :, atom]
+                / np.maximum(on[:, :, atom].sum(1), 1)[:, None]
+            )
+        ends = parts.ravel().cumsum()
+        if not ends[-1]:
+            raise ParenvsError("a part of the state is nowhere; read it from a checkpoint")
+        ends /= ends[-1]
+        begin = 0.0
+        for source in np.flatnonzero(parts).tolist():
+            rows.append(Flow(atom, source, target, begin, float(ends[source])))
+            begin = float(ends[source])
+    return place, sorted(rows)
+
+
+def sent(size: np.ndarray, rows: Sequence[Flow], devices: int) -> np.ndarray:
+    """Return the bytes that each of all devices sends to each other one, (devices, devices)."""
+    result = np.zeros((devices, devices))
+    for row in rows:
+        result[row.source, row.target] += (row.end - row.begin) * size[row.atom]
+    return result
+
+
 def _fetched(state: State, old: Degrees, new: Degrees, way: str, devices: int) -> Movement:
     """Return what moves if every rank fetches its shard from replica 0, or from host 0."""
     size = slices(state, old, new)
@@ -334,16 +416,21 @@ def least_placement(
     assignment = fewest_bytes(had, needed, size)
     if not (needed * ~had[assignment]).any():
         return assignment, 0.0
-    return _program(had, needed, size, None)
+    return _program(had, needed, size, None)[:2]
 
 
 def _program(
-    had: np.ndarray, needed: np.ndarray, size: np.ndarray, assignment: np.ndarray | None
-) -> tuple[np.ndarray, float]:
+    had: np.ndarray,
+    needed: np.ndarray,
+    size: np.ndarray,
+    assignment: np.ndarray | None,
+    takers: int | None = None,
+) -> tuple[np.ndarray, float, np.ndarray]:
     """Solve the assignment of hosts and sources as one mixed-integer program.
 
     Atoms with the same holders that are needed alike are one. Variables: x[h, j], whether
-    host h takes host-full j; y[h, a], bytes of atom a that host h sends; z, the most.
+    host h takes host-full j; y[h, a], bytes of atom a that host h sends; z, the most. New ranks
+    are on the first ``takers`` hosts. Returns hosts, the most, and (H, A) shares of what is sent.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -377,6 +464,7 @@ def _program(
     high[base + atoms :] = np.inf
     upper = np.full(width, np.inf)
     upper[:taken] = 1
+    upper[(hosts if takers is None else takers) * fulls : taken] = 0
     lower = np.zeros(width)
     if assignment is not None:
         lower[assignment * fulls + np.arange(fulls)] = 1
@@ -391,4 +479,9 @@ def _program(
     if answer.x is None:
         raise ParenvsError(f"the least egress was not found: {answer.message}")
     chosen = answer.x[:taken].reshape(hosts, fulls).argmax(axis=0)
-    return chosen, float(answer.x[-1]) * 1e9
+    by_kind = kinds[:, :hosts].T.astype(float)  # what is not sent: all that have it, alike
+    bytes_ = np.zeros((hosts, atoms))
+    bytes_[tuple(np.array(sends, dtype=int).reshape(-1, 2).T)] = answer.x[taken:-1].clip(0)
+    by_kind[:, np.flatnonzero(used)[bytes_.any(axis=0)]] = bytes_[:, bytes_.any(axis=0)]
+    shares = by_kind / np.maximum(by_kind.sum(axis=0), 1e-300)
+    return chosen, float(answer.x[-1]) * 1e9, shares[:, inverse.ravel()]

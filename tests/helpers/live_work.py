@@ -1,0 +1,64 @@
+"""The example's transformer moves from plan to plan between processes, without the disk.
+
+``examples`` has to be on the path, also of the processes that are started.
+"""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch_transformer as example
+
+from parenvs.exports.checkpoint.live import move
+from parenvs.exports.checkpoint.training import held, install
+from parenvs.exports.parallel import Parallel
+from parenvs.files import write_text
+from parenvs.instances import load_graph
+
+
+def train(rank, processes, port, job):
+    """Train some steps under each plan of a job; rank 0 writes losses and bytes."""
+    torch.set_num_threads(1)
+    graph, steps = load_graph(job["graph"]), job["steps"]
+    store = dist.TCPStore("127.0.0.1", port, None, rank == 0, timedelta(seconds=60))
+
+    def group(name, size, number):
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        given = {"store": dist.PrefixStore(name, store), "world_size": size, "rank": number}
+        dist.init_process_group("gloo", **given)
+
+    words, targets = example.batch()
+    holding, mine, curves, moves = None, rank, [], []
+    for number, (plan, exported) in enumerate(job["plans"]):
+        moved = None
+        if number:
+            group(f"all {number}", processes, rank)
+            moved = move(holding, plan, graph)
+            sent = [None] * processes
+            dist.all_gather_object(sent, moved.sent_here.tolist())
+            moves.append({"sent": sent, "planned": moved.sent.tolist()})
+            mine, holding = moved.rank, None
+        elif rank >= exported.pipe * exported.data * exported.model:
+            mine = None
+        if mine is None:
+            continue
+        group(f"plan {number}", exported.pipe * exported.data * exported.model, mine)
+        torch.manual_seed(number)
+        model = example.Transformer() if number else example.make()[0]  # other numbers at first
+        parallel = Parallel(model, example.loss, exported, words)
+        optimiser = torch.optim.Adam(parallel.parameters(), example.RATE)
+        if moved is not None:
+            assert install(moved, parallel, optimiser) == number * steps
+        for _ in range(steps):
+            optimiser.zero_grad()
+            curves.append((number, parallel.step(words, targets)))
+            optimiser.step()
+        holding = held(parallel, optimiser, plan, (number + 1) * steps)
+    write_text(Path(job["folder"]) / f"{rank}.json", json.dumps({"losses": curves, "moves": moves}))
+    store.set(f"done {rank}", "1")
+    if rank == 0:  # the store is this process's
+        for other in range(processes):
+            store.wait([f"done {other}"])
