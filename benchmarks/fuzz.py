@@ -360,9 +360,14 @@ def page(rows: list[Row], seed: int) -> list[str]:
 
 
 def tried(names: Iterable[str], count: int, seed: int, seconds: float, keep: Path) -> int:
-    """Try readers, print what came of them, and keep no row; returns the exit status."""
+    """Try readers, print what came of them, and keep no row; returns the exit status.
+
+    Their order is another with each seed, so that short runs come to all of them.
+    """
     end, tallies = time.monotonic() + seconds, dict[str, Tally]()
-    for key, work in parts(names, count, seed, keep):
+    order = sorted(names)
+    random.Random(seed).shuffle(order)
+    for key, work in parts(order, count, seed, keep):
         if time.monotonic() > end:
             break
         tallies.setdefault(key["reader"], Tally()).merge(Tally.of(work()))

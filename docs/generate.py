@@ -286,8 +286,11 @@ def stacks_page() -> str:
 
 
 def _shown(value: Any) -> str:
+    if value is None or value == ():
+        return "none"
     if isinstance(value, tuple):
-        return ", ".join(f"{key} {share:g}" for key, share in value)
+        items = (x if isinstance(x, tuple) else (x,) for x in value)
+        return ", ".join(" ".join(_shown(part) for part in item) for item in items)
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -17,6 +17,7 @@ from parenvs.leaderboard.entry import Entry, load_entry
 from parenvs.leaderboard.methods import drawn_task, method_verdicts
 from parenvs.leaderboard.policies import policy_verdicts
 from parenvs.leaderboard.sandbox.isolation import Isolation
+from parenvs.leaderboard.sandbox.runner import require_isolation
 from parenvs.leaderboard.tasks import Task, TaskList, tasks
 from parenvs.leaderboard.verdicts import PlanState, Verdict, judged
 
@@ -161,6 +162,8 @@ def check(entry: Entry, seed: int = 0, unsafe: bool = False) -> CheckedEntry:
         IsolationError: it cannot, and nothing was run.
     """
     if entry.content == "script":
+        if not unsafe:
+            require_isolation()
         drawn = drawn_task(entry.task, seed)
         return CheckedEntry(entry, drawn, method_verdicts(entry, drawn, unsafe=unsafe))
     task = tasks().task(entry.task)

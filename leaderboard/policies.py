@@ -8,7 +8,7 @@ from typing import Any
 from parenvs.core.leaderboard import kind_of
 from parenvs.leaderboard.entry import Entry
 from parenvs.leaderboard.sandbox.limits import Limits
-from parenvs.leaderboard.sandbox.runner import run
+from parenvs.leaderboard.sandbox.runner import require_isolation, run
 from parenvs.leaderboard.tasks import Task
 from parenvs.leaderboard.verdicts import PlanState, Verdict, illegal, priced
 
@@ -34,8 +34,11 @@ def policy_verdicts(
     """
     rules = kind_of(task.name).policies
     assert rules is not None
-    problems: list[Any] = [problem.redrawn(seed) for problem in task.problems.values()]
+    problems: list[Any] = list(task.problems.values())
     chosen = rules.choose(rules.read(entry.policy, entry.entry), problems, seed)
+    if chosen is None and not unsafe:
+        require_isolation()
+    problems = [problem.redrawn(seed) for problem in problems]
     if isinstance(chosen, str):
         note = f"{_WHERE}: not judged: {chosen}"
         return tuple(

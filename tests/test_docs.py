@@ -6,6 +6,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from commands import main
 import parenvs
 from benchmarks import instead
 from benchmarks.readme import pages
+from parenvs.tasks.hybrid.stack import Stack
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -147,6 +149,19 @@ def test_generate__a_page_for_everything():
     assert "parenvs iopddl solve problem.json" in commands["iopddl"]
     text = generate.names_page()
     assert all(f"parenvs.{name}\n" in text for name in parenvs.__all__)
+
+
+def test_generate__constants_and_rows_are_all_described():
+    """Whatever type a constant has: numbers, shares by name, lists of names."""
+    page = generate.stacks_page()
+    described = re.findall(r"^## (.*)\n\n\S", page, re.M)
+    constants = {x.name for x in fields(Stack)} - {"name", "source", "version", "date"}
+    assert set(described) == constants | {"Devices"}
+    assert re.search(r"^\* titan-2025.*: 1f1b, interleaved, early, zb-v$", page, re.M)
+    assert "Default: 1f1b, interleaved, early." in page and "Default: none." in page
+    assert "None" not in page and "Default: ." not in page
+    assert generate._shown((("fp8", 0.5), ("bf16", 1.0))) == "fp8 0.5, bf16 1"
+    assert "| `layers` |" in generate.rows_page()
 
 
 def test_generate__links():

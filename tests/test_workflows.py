@@ -1,11 +1,15 @@
 """What stands beside the code: workflows call what there is, forms ask, versions are one."""
 
 import configparser
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+from cases import each
 
 ROOT = Path(__file__).parents[1]
 FILES = [*sorted(ROOT.glob(".github/**/*.yml")), ROOT / ".pre-commit-config.yaml"]
@@ -76,6 +80,52 @@ def test_workflows__forms_ask_for_the_doctor(name):
     assert "parenvs doctor --json" in fields["doctor"]["attributes"]["label"]
     assert all(field["validations"]["required"] for field in fields.values())
     assert name == "bug" or "plan" in fields
+
+
+@pytest.fixture
+def landing(tmp_path):
+    """Run .ci/run after some seconds, with a make that notes what it is asked for, or fails."""
+
+    def run(begin=0, fails=("nothing", 0)):
+        (tmp_path / ".ci").mkdir(exist_ok=True)
+        shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+        script = f'#!/bin/sh\necho "$@" >> called\n[ "$1" != {fails[0]} ] || exit {fails[1]}\n'
+        for name, text in (("make", script), ("git", "#!/bin/sh\necho 00000ff\n")):
+            (tmp_path / name).write_text(text)
+            (tmp_path / name).chmod(0o755)
+        (tmp_path / "called").unlink(missing_ok=True)
+        done = subprocess.run(
+            ["bash", ".ci/run"], cwd=tmp_path, capture_output=True, text=True, check=False,
+            env={**os.environ, "SECONDS": str(begin), "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        )  # fmt: skip
+        return done.returncode, (tmp_path / "called").read_text().splitlines(), done.stdout
+
+    return run
+
+
+LANDED = ["lint", "test", ".venv/.docs", "docs", "fuzz SECONDS=45 SEED=255"]
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not shutil.which("timeout"), reason="needs bash and timeout(1)")
+@each(
+    "begin, fails, status, called, said",
+    [
+        (0, (), 0, LANDED, ""),
+        (500, (), 0, LANDED, ""),
+        (560, (), 0, [*LANDED[:2], LANDED[-1]], "the site is not built, 560 s of 900"),
+        (810, (), 0, LANDED[:2], "no fuzz, 810 s of 900"),
+        (0, (".venv/.docs", 2), 0, [*LANDED[:3], LANDED[-1]], "packages cannot be installed"),
+        (0, ("docs", 124), 0, LANDED, "it took more than"),
+        (0, ("docs", 2), 2, LANDED[:4], ""),
+        (0, ("test", 2), 2, LANDED[:2], ""),
+        (0, ("fuzz", 1), 1, LANDED, ""),
+    ],
+)
+def test_landing__tests_always_the_rest_as_time_allows(landing, begin, fails, status, called, said):
+    found = landing(begin, fails or ("nothing", 0))
+    assert found[:2] == (status, called) and said in found[2]
+    assert bool(found[2]) == bool(said)
 
 
 def test_workflows__security_says_what_is_held():

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -91,6 +92,18 @@ def isolation(namespaces: bool = True) -> Isolation:
     """Return what isolation this system gives, by a process that is set up and ended."""
     with _watched(Limits(), (), namespaces) as process:
         return process.isolation() or Isolation((), ("start of the process",))
+
+
+@cache
+def require_isolation() -> None:
+    """Ask early what ``run`` will hold, so that nothing is worked out for a job that cannot run.
+
+    Raises:
+        IsolationError: this system cannot isolate a job.
+    """
+    found = isolation()
+    if found.missing:
+        raise IsolationError(found)
 
 
 @contextmanager

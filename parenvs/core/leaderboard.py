@@ -334,9 +334,9 @@ class Policies(NamedTuple):
             returns a policy, or raises ``PolicyError``.
         with_arrays: takes a policy's JSON types and the arrays of the file that it names, and
             returns it with the arrays as JSON types, or raises ``PolicyError``.
-        choose: takes a policy, the problems of a seed of the checker and the seed, and returns what
-            is chosen, by name of a problem; None if the policy has to be played in the sandbox, or
-            a text that says why it cannot be judged.
+        choose: takes a policy, the problems of the list and the seed of the checker, and returns
+            what is chosen on what that seed draws, by name of a problem; None if the policy has to
+            be played in the sandbox, or a text that says why it cannot be judged.
         of_file: takes the path of a trained agent and returns its policy as JSON types, its method
             in a sentence, and what it was trained on.
         play: ``"module:function"`` that plays one in the sandbox, on ``policy``, ``problems`` and

@@ -27,7 +27,8 @@ _MODEL = "examples/torch_transformer.py:make"
 _QUICK = ["bench", "agents", "--quick", "--steps", "64", "--seeds", "1", "--out", "bench"]
 _CALIBRATE = ["calibrate", "--repeats", "1", "--largest", "0.01", "--processes", "1"]
 COMMANDS = {
-    "train": [
+    "train": ["train", "vgg-19", "--cluster", "B", "--steps", "8192", "--out", "run"],
+    "train-rows": [
         "train", "CartPole-v1", "--agent", "ppo", "--steps", "65536", "--out", "run",
     ],
     "pretrain": [
@@ -42,7 +43,11 @@ COMMANDS = {
     "calibrate": [*_CALIBRATE, "--out", "machine.json"],
 }  # fmt: skip
 """Name -> what is typed after ``parenvs`` in a folder that ``prepare`` fills."""
-CHECKPOINTS = {"train": "run/state.pt", "pretrain": "net/checkpoint.pt"}
+LOG = "progress.csv"
+"""What Stable-Baselines3 appends to."""
+CHECKPOINTS = {
+    "train": "run/checkpoint.zip", "train-rows": "run/state.pt", "pretrain": "net/checkpoint.pt",
+}  # fmt: skip
 """Name -> what the next run goes on from."""
 
 
@@ -134,7 +139,10 @@ def ended(folder, words):
 
 
 def whole(folder):
-    """Fail on a file that is not whole; temporary names are not looked at."""
+    """Fail on a file that is not whole; temporary names are not looked at.
+
+    A log grows line by line, so that it may be empty.
+    """
     for path in folder.rglob("*"):
         if (
             not path.is_file()
@@ -146,6 +154,8 @@ def whole(folder):
             continue
         if path.suffix == ".json":
             json.loads(path.read_text(encoding="utf-8"))
+        elif path.name == LOG:
+            path.read_text(encoding="utf-8")
         elif path.suffix == ".jsonl":
             for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
                 json.loads(line)

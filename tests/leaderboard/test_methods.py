@@ -15,6 +15,7 @@ from parenvs.leaderboard.entry import MAX_SCRIPT, Entry, entry_files, load_entry
 from parenvs.leaderboard.methods import drawn_task, method_verdicts
 from parenvs.leaderboard.reading import EntryError
 from parenvs.leaderboard.results import methods_page
+from parenvs.leaderboard.sandbox import runner
 from parenvs.leaderboard.sandbox.isolation import Isolation, IsolationError
 from parenvs.leaderboard.sandbox.runner import Outcome
 from parenvs.leaderboard.sandbox.work import planned
@@ -94,7 +95,24 @@ def here(monkeypatch):
         return Outcome(value, "", 0.0, HALF)
 
     monkeypatch.setattr(judging, "run", run)
+    monkeypatch.setattr("parenvs.leaderboard.check.require_isolation", lambda: None)
     monkeypatch.setattr("parenvs.leaderboard.check.drawn_task", lambda n, s: drawn_task(n, s, 2))
+
+
+def test_check__asks_for_isolation_before_it_solves(monkeypatch):
+    """What cannot run is refused at once, not after minutes of references."""
+
+    def solved(*_):
+        raise AssertionError("problems were solved for a method that cannot run")
+
+    monkeypatch.setattr("parenvs.leaderboard.check.drawn_task", solved)
+    monkeypatch.setattr(runner, "isolation", lambda: HALF)
+    runner.require_isolation.cache_clear()
+    for _ in range(2):  # that it is missing is not kept, somebody may mend it
+        with pytest.raises(IsolationError, match=r"no roof \(it rains\)"):
+            check(entry_of())
+    with pytest.raises(AssertionError):
+        check(entry_of(), unsafe=True)
 
 
 @pytest.mark.parametrize(

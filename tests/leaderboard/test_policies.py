@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cases import each, slow
 
-from parenvs.agents.elastic.entries import AGENTS, policy
+from parenvs.agents.elastic.entries import AGENTS, ElasticProblem, policy
 from parenvs.agents.elastic.formats import OWN, PolicyError, read_policy
 from parenvs.agents.elastic.play import followed, load, play, seeds
 from parenvs.agents.elastic.rules import RULES
@@ -24,6 +24,7 @@ from parenvs.leaderboard.check import check, mean_score
 from parenvs.leaderboard.entry import Entry, _with_arrays, load_entry
 from parenvs.leaderboard.policies import policy_verdicts
 from parenvs.leaderboard.reading import EntryError
+from parenvs.leaderboard.sandbox.isolation import Isolation, IsolationError
 from parenvs.leaderboard.submit import agent_submission
 from parenvs.leaderboard.tasks import tasks
 from parenvs.leaderboard.verdicts import PlanState
@@ -66,6 +67,25 @@ def here(monkeypatch):
         return Outcome(json.loads(json.dumps(play(argument))), "", 0.0)
 
     monkeypatch.setattr(judging, "run", run)
+    monkeypatch.setattr(judging, "require_isolation", lambda: None)
+
+
+def test_policy_verdicts__asks_for_isolation_before_it_solves(monkeypatch):
+    """Only of what has to be played; our own rules are no strangers."""
+
+    def solved(*_):
+        raise AssertionError("references were found for a policy that cannot be played")
+
+    def missing():
+        raise IsolationError(Isolation((), ("roof",)))
+
+    monkeypatch.setattr(judging, "require_isolation", missing)
+    monkeypatch.setattr(ElasticProblem, "solved", solved)
+    with pytest.raises(IsolationError, match="no roof"):
+        policy_verdicts(entry_of(policy("fastest")), small(), seed=1)
+    for words, unsafe in ((policy("fastest"), True), (RULE, False)):
+        with pytest.raises(AssertionError):
+            policy_verdicts(entry_of(words), small(), seed=1, unsafe=unsafe)
 
 
 @pytest.mark.slow

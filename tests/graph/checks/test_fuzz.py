@@ -70,6 +70,15 @@ def test_fuzz__what_goes_wrong_becomes_a_file_of_the_corpus(tmp_path, monkeypatc
     assert "5 traceback" in capsys.readouterr().out
 
 
+def test_fuzz__short_runs_come_to_other_readers(tmp_path, monkeypatch):
+    """A run that is over soon begins elsewhere with another seed, and with the same one there."""
+    begun = []
+    monkeypatch.setattr(fuzz, "parts", lambda names, *_: begun.append([*names]) or ())
+    for seed in (1, 2, 1):
+        assert fuzz.tried(fuzz.READERS, 10**9, seed, 60.0, tmp_path) == 0
+    assert begun[0] == begun[2] != begun[1] and sorted(begun[0]) == sorted(fuzz.READERS)
+
+
 @pytest.mark.slow
 def test_fuzz__goes_on_where_it_was(tmp_path, monkeypatch):
     pytest.importorskip("jax")  # what readers share is imported before the first forks
