@@ -37,7 +37,7 @@ LAYERS = (
     ("shardy",),
     ("exports",),
     ("clock",),
-    ("leaderboard", "bench"),
+    ("leaderboard", "bench", "jobs"),
     ("cli",),
     ("__main__",),
 )

@@ -1,4 +1,4 @@
-"""The command ``parenvs elastic``: policies on nodes that come and go, side by side."""
+"""The command ``parenvs elastic compare``: policies on nodes that come and go, side by side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from parenvs.view.terminal import (
     Plot,
     Seed,
     Step,
-    example,
     files_of,
     out,
     print_report,
@@ -26,12 +25,6 @@ if TYPE_CHECKING:
 
     from parenvs.tasks.elastic.problem import Elastic
     from parenvs.tasks.elastic.run import Policy, Run
-
-
-def add(app: typer.Typer) -> None:
-    """Add the command."""
-    line = "elastic p3 --model gpt-1.5b --policy hysteresis --plot run.png"
-    app.command(epilog=example(line))(elastic)
 
 
 def elastic(

@@ -60,17 +60,10 @@ def run_members(
     Raises:
         ParenvsError: one of them failed; the line says which, and why.
     """
-    context: Any = multiprocessing.get_context(_START if preload else "spawn")
-    if preload and _START == "forkserver":
-        context.set_forkserver_preload(list(preload))
     pipes, members = [], []
     try:
         for own in given:
-            mine, theirs = context.Pipe(duplex=False)
-            member = context.Process(target=_member, args=(theirs, work, tuple(own)), daemon=True)
-            with _environment({**_quiet(), **(environment or {})}):
-                member.start()
-            theirs.close()
+            mine, member = start_member(_member, (work, tuple(own)), preload, environment)
             pipes.append(mine)
             members.append(member)
         answers = _answers(pipes, members)
@@ -87,6 +80,34 @@ def run_members(
                 member.join()
         for pipe in pipes:
             pipe.close()
+
+
+def start_member(
+    work: Callable[..., Any],
+    given: Sequence[Any],
+    preload: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Any, Any]:
+    """Start ``work(pipe, *given)`` in a process of its own.
+
+    Args:
+        work: a function that the process can import; its pipe sends and receives.
+        given: what else it takes.
+        preload: see ``run_members``.
+        environment: see ``run_members``.
+
+    Returns:
+        The other end of its pipe, and the process, of ``multiprocessing``.
+    """
+    context: Any = multiprocessing.get_context(_START if preload else "spawn")
+    if preload and _START == "forkserver":
+        context.set_forkserver_preload(list(preload))
+    mine, theirs = context.Pipe()
+    member = context.Process(target=work, args=(theirs, *given), daemon=True)
+    with _environment({**_quiet(), **(environment or {})}):
+        member.start()
+    theirs.close()
+    return mine, member
 
 
 def shared_memory_bytes(count: int) -> float:
@@ -111,7 +132,7 @@ def first_line(error: BaseException) -> str:
 
 def _member(pipe: Any, work: Callable[..., Any], given: tuple[Any, ...]) -> None:
     """Be one of the processes."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         answer = (False, work(*given))
     except KeyboardInterrupt:
@@ -181,7 +202,7 @@ def _failure(
     return ParenvsError(f"process {rank} of {len(members)} {words}")
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """End this process as soon as the one that started it is gone, even if that was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:

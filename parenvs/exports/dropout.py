@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 
@@ -10,6 +13,17 @@ from parenvs.errors import ParenvsError
 
 _FACTORS = (0x2545F4914F6CDD1D, 0x369DEA0F31A53F85)  # odd, below 2^63
 _BITS = 24
+_left_out: ContextVar[bool] = ContextVar("left_out", default=False)
+
+
+@contextmanager
+def left_out() -> Iterator[None]:
+    """Let ``dropout`` do nothing, for graphs of plans: they have no whole numbers of 64 bits."""
+    token = _left_out.set(True)
+    try:
+        yield
+    finally:
+        _left_out.reset(token)
 
 
 def dropout(x: torch.Tensor, rate: float, keys: torch.Tensor, layer: int = 0) -> torch.Tensor:
@@ -29,6 +43,8 @@ def dropout(x: torch.Tensor, rate: float, keys: torch.Tensor, layer: int = 0) ->
     """
     if not 0 <= rate < 1:
         raise ParenvsError(f"dropout: rate must be from 0 to less than 1, not {rate}")
+    if _left_out.get():
+        return x
     size = math.prod(x.shape[1:])
     counter = torch.arange(layer << 40, (layer << 40) + size, device=x.device)
     z = keys.reshape(-1, *[1] * (x.ndim - 1)) ^ (counter * _FACTORS[0]).view(x.shape[1:])

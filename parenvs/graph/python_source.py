@@ -155,6 +155,23 @@ def torch_module(
     return model, loss, positional, named
 
 
+def called(instance: str) -> Any:
+    """Call a function without arguments, and return what it returns.
+
+    Args:
+        instance: the function, see ``lower``.
+
+    Raises:
+        ParenvsError: there is no such file or name, or the user's code fails; the line names its
+            file and line.
+    """
+    with _named(instance, None) as (function, _, _):
+        try:
+            return function()
+        except (Exception, SystemExit) as error:
+            raise _one_line(error, instance) from None
+
+
 def is_torch(instance: str) -> bool:
     """Return whether an instance stands for a PyTorch module, not for a JAX function.
 

@@ -71,6 +71,7 @@ def move(
     devices: int = 1,
     takers: int | None = None,
     exact: bool = True,
+    exported: TorchPlan | None = None,
 ) -> Moved:
     """Move the state to a plan; every process of the group calls it.
 
@@ -83,6 +84,7 @@ def move(
         takers: hosts that may run the new plan, from the first on (default: all).
         exact: whether the busiest host sends as little as possible, or hosts that have the same
             send equal parts of it.
+        exported: the new plan in PyTorch's words (default: they are made).
 
     Raises:
         ParenvsError: no process has a part of the state, processes hold different plans or steps,
@@ -96,13 +98,13 @@ def move(
                                                      own[0].head.stream) for x in own):  # fmt: skip
         raise ParenvsError("processes hold the states of different plans or steps")
     tensors = {name: tensor for x in own for name, tensor in x.head.tensors.items()}
-    exported = own[0].exported, torch_plan(new, graph)
+    plans = own[0].exported, exported or torch_plan(new, graph)
     files = Files.of(own[0].plan), Files.of(new)
 
     def scheduled() -> tuple[list[Cell], np.ndarray, list[Flow]] | None:
         if dist.get_rank():
             return None
-        cells, held = cells_of(exported, files, tensors, graph)
+        cells, held = cells_of(plans, files, tensors, graph)
         on = np.zeros((len(every), len(cells)), dtype=bool)
         for process, x in enumerate(every):
             if x is not None:
@@ -131,7 +133,7 @@ def move(
         traffic[row.source, row.target] += count * tensors[cells[row.atom].name].bytes
     got, sent = _exchanged(
         holding, cells, rows, tensors,
-        {} if rank is None else _boxes(exported[1], files[1], tensors, graph)[rank],
+        {} if rank is None else _boxes(plans[1], files[1], tensors, graph)[rank],
     )  # fmt: skip
     head = own[0].head
     return Moved(

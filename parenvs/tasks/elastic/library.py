@@ -250,7 +250,7 @@ class Library:
         """
         cluster, devices = problem.cluster, problem.cluster.devices_per_server
         modelled: list[tuple[Degrees, float]] = []
-        options = list(_degrees(problem))
+        options = list(degrees_of(problem))
         for micro_batch in _SHARES["micro_batch"]:
             for mode in _SHARES["recompute"]:
                 tp, pp, dp = np.array(options).T
@@ -336,8 +336,8 @@ def chosen(plans: Iterable[tuple[Degrees, float]], devices: int) -> tuple[Candid
     return tuple(Candidate(row[2], spares, row[3]) for row, spares in rows_of)
 
 
-def _degrees(problem: Hybrid) -> Iterable[Degrees]:
-    """Yield the degrees that fill whole nodes of the cluster."""
+def degrees_of(problem: Hybrid) -> Iterable[Degrees]:
+    """Yield the degrees that fill whole nodes of a problem's cluster."""
     cluster, devices = problem.cluster, problem.cluster.devices_per_server
     for tensor in (t for t in range(1, devices + 1) if devices % t == 0):
         if problem.model.reasons_against_tp(tensor) is not None:

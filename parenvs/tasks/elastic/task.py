@@ -39,7 +39,7 @@ TASK = Task(
         "train": "parenvs.tasks.elastic.load:training",
         "validation": "parenvs.tasks.elastic.load:validation",
         "rules": "parenvs.tasks.elastic.load:rules",
-        "commands": "parenvs.agents.elastic.commands:add",
+        "commands": "parenvs.jobs.commands:add",
         "leaderboard": "parenvs.agents.elastic.entries:TASKS",
     },
 )

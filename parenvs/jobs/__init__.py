@@ -1,0 +1,1 @@
+"""Training jobs that change their plans while they run (extra ``torch``)."""

@@ -1,0 +1,120 @@
+"""The commands ``parenvs elastic``: policies side by side, and a job that follows one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from parenvs.agents.elastic.commands import elastic
+from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.view.terminal import Json, Seed, Step, example, say, say_json, say_progress, say_text
+
+DEFAULT = "compare"
+
+
+class _Group(TyperGroup):
+    """Takes ``parenvs elastic TRACE`` for ``parenvs elastic compare TRACE``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See click."""
+        if args and args[0] not in (*self.commands, "--help"):
+            args = [DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(
+        cls=_Group,
+        no_args_is_help=True,
+        help="Nodes that come and go: elastic TRACE compares policies, elastic run drives a job.",
+    )
+    for command, name, line in (
+        (elastic, DEFAULT, "compare p3 --model gpt-1.5b --policy hysteresis --plot run.png"),
+        (run, "run", "run mine.csv my_model.py:build --policy fastest --processes 8 --batch 24"),
+    ):
+        group.command(name, epilog=example(f"elastic {line}"))(command)
+    app.add_typer(group, name="elastic")
+
+
+def run(
+    trace: Annotated[
+        str, typer.Argument(metavar="TRACE", help="A .csv file of a trace, p3, g4dn.")
+    ],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py:NAME",
+            help="A function that returns a PyTorch module, its loss, a data set, an optimiser's.",
+        ),
+    ],
+    policy: Annotated[str, typer.Option(help="Who chooses: a rule, or parcae.")] = "fastest",
+    processes: Annotated[int, typer.Option(help="Nodes at a time at most, each a process.")] = 8,
+    devices: Annotated[int, typer.Option(help="Processes of a node.")] = 1,
+    batch: Annotated[int, typer.Option(help="Samples of a step.")] = 24,
+    interval: Annotated[float, typer.Option(help="Seconds of the trace between decisions.")] = 60.0,
+    speed: Annotated[float, typer.Option(help="Seconds of the trace in one second here.")] = 12.0,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps of an interval, in place of its seconds.")
+    ] = None,
+    step_seconds: Annotated[
+        float | None, typer.Option(help="Seconds of a step on one node (default: as measured).")
+    ] = None,
+    notice: Annotated[
+        bool, typer.Option("--notice", help="Nodes leave at a step's end (default: in its middle).")
+    ] = False,
+    cluster: Annotated[
+        str | None, typer.Option(help="What nodes stand for, as 8x1:v100 (default: cores).")
+    ] = None,
+    every: Annotated[int, typer.Option(help="Intervals between two checkpoints.")] = 10,
+    seed: Seed = 0,
+    folder: Annotated[
+        Path, typer.Option("--out", help="Folder of the job; what stands there goes on.")
+    ] = Path("elastic-run"),
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Also train as many steps in one process, and compare.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a PyTorch module while nodes leave and come: local processes stand for nodes.
+
+    In every interval the policy chooses; the job stops, its state moves between processes, it goes
+    on. A node that leaves is killed. What happened is shown beside what was predicted. The same
+    command goes on after a kill.
+    """
+    from parenvs.agents.elastic.rules import POLICIES
+    from parenvs.files import write_text
+    from parenvs.jobs.run import Job, prepared
+    from parenvs.view.page import write
+
+    known = [name for name, x in POLICIES.items() if not hasattr(x, "recovery")]
+    if policy not in known:
+        raise ParenvsError(
+            f"--policy {shown(policy)} drives no job{did_you_mean(policy, known)}; known: "
+            f"{', '.join(known)}"
+        )
+    counts = {"processes": processes, "devices": devices, "batch": batch}
+    counts |= {"every": every, "seed": seed + 1}
+    for name, value in {**counts, "steps": 1 if steps is None else steps}.items():
+        if value < 1:
+            raise ParenvsError(f"--{name} must be a whole number from {int(name != 'seed')}")
+    for name, rate in (("speed", speed), ("step-seconds", step_seconds or 1.0)):
+        if not 0 < rate < 1e9:
+            raise ParenvsError(f"--{name} must be more than 0 and less than 1e9, not {rate}")
+    job = Job(
+        trace, source, policy, processes, devices, batch, interval, speed, steps, step_seconds,
+        notice, cluster, every, seed,
+    )  # fmt: skip
+    with Step("planning the model", 1.0):
+        ready = prepared(job, folder)
+    happened = ready.driven(say_progress, verify)
+    write_text(folder / "run.md", "\n\n".join(happened.markdown()) + "\n")
+    write(folder / "run.png", happened.figure)
+    if as_json:
+        say_json(happened.to_json())
+    else:
+        say_text("\n\n".join(happened.markdown()))
+        say(f"written to {folder}")

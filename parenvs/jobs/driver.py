@@ -1,0 +1,296 @@
+"""Drives a job through a trace: at every interval a policy chooses, and the job changes its plan.
+
+Local processes stand for nodes. A node that leaves is killed in the middle of a step, unless there
+is notice of it; what it held comes from replicas or, if there is none, from the checkpoint. What
+happened is written down line by line, so that a driver that was killed goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from parenvs.errors import ParenvsError
+from parenvs.exports.checkpoint.folder import INDEX
+from parenvs.exports.checkpoint.layout import Files
+from parenvs.jobs.fleet import Fleet, LostError, meeting
+from parenvs.jobs.journal import WAYS, Interval, Journal, Step
+from parenvs.jobs.member import STATE, Settings
+from parenvs.jobs.plans import Plans
+from parenvs.tasks.elastic.course import Course
+from parenvs.tasks.elastic.library import CHECKPOINT, GONE, LOST, READY
+from parenvs.tasks.elastic.problem import Elastic, Moment
+from parenvs.tasks.elastic.run import Policy
+
+
+class Driver:
+    """A job on nodes that come and go.
+
+    Args:
+        problem: the trace, in seconds of this run, and the candidate plans.
+        course: which nodes come and leave.
+        plans: that the candidates stand for.
+        policy: who chooses.
+        journal: what happened so far.
+        settings: of the processes, without the port.
+        steps: of an interval (default: it lasts its seconds).
+        notice: whether nodes that leave are known a step before, so that their state is used.
+        say: is told of every change, in a line.
+    """
+
+    def __init__(
+        self,
+        problem: Elastic,
+        course: Course,
+        plans: Plans,
+        policy: Policy,
+        journal: Journal,
+        settings: Settings,
+        steps: int | None = None,
+        notice: bool = False,
+        say: Callable[[str], None] = lambda words: None,
+    ) -> None:
+        self.problem, self.course, self.plans, self.policy = problem, course, plans, policy
+        self.journal, self.per_interval, self.notice, self.say = journal, steps, notice, say
+        self.store = meeting()
+        settings = Settings(**{**asdict(settings), "port": self.store.port})
+        self.folder = Path(settings.folder)
+        self.fleet = Fleet(settings, problem.library.devices)
+        self.alive: list[int] = []  # by age, the oldest first
+        self.ranks: list[int] = []  # node of each host-full of ranks in training
+        self.old: list[int | None] = []  # the same of the state that is held; None: it is gone
+        self.held = 0  # the plan that it is held for
+        self.plan = 0
+        self.steps = 0
+        self.pending: tuple[float, list[int], float] | None = None
+        self.row = Interval(0, 0)
+
+    def run(self) -> Journal:
+        """Drive the job to the end of the trace, from where its journal ends."""
+        problem, course, journal = self.problem, self.course, self.journal
+        self.policy.start(problem)
+        first, event, since, number = len(journal.intervals), 0, 0, 0
+        for row in journal.intervals:  # what a policy remembers
+            self._choose(Moment(row.interval, row.nodes, self.plan, row.event, row.since))
+            self.plan, self.steps = row.plan, row.steps
+        if self.plan:
+            event = GONE
+        bits, every = course.bits().tolist(), problem.library.costs.every
+        try:
+            for t in range(first, problem.intervals):
+                begin = time.perf_counter()
+                gone = [x for k, x in enumerate(self.alive) if bits[t] >> k & 1]
+                coming = int(course.nodes[t]) - (len(self.alive) - len(gone))
+                coming_nodes = range(number, number + coming)
+                number += coming
+                for node in coming_nodes:
+                    self.fleet.start(node)
+                self.row = Interval(t, int(course.nodes[t]), since=since)
+                event = self._leave(gone, event)
+                self.alive = [x for x in self.alive if x not in gone] + list(coming_nodes)
+                self.row.event = event
+                chosen = self._choose(Moment(t, len(self.alive), self.plan, event, since))
+                saves = chosen == CHECKPOINT
+                self._change(self.plan if saves else chosen, event)
+                self._train(begin)
+                since = min(since + 1, every)
+                if self.ranks and (saves or since == every or t + 1 == problem.intervals):
+                    self._save()
+                    since = 0
+                since = min(since, every - 1)
+                self.row.plan, self.row.steps = self.plan, self.steps
+                self.row.seconds = time.perf_counter() - begin
+                journal.add(self.row)
+                event = 0
+        finally:
+            self.fleet.end()
+        return journal
+
+    def _choose(self, moment: Moment) -> int:
+        t = moment.interval
+        return int(self.policy.choose(moment, int(self.course.joined[t]), int(self.course.left[t])))
+
+    def _leave(self, gone: Sequence[int], event: int) -> int:
+        """Let nodes leave, and return what happened to the plan."""
+        lost = [x for x in gone if x in self.ranks]
+        left = [x for x in self.alive if x not in gone]
+        ready = len(lost) <= sum(x not in self.ranks for x in left) and (
+            len(lost) <= self.problem.library.spares[self.plan]
+        )
+        if lost and self.notice:
+            if not self.problem.fits(self.row.nodes)[1:].any():
+                self._save()
+            self._stop()
+        elif lost:
+            self.fleet.tell(self.ranks, "step")
+        for node in gone:
+            if not (self.notice and node in lost):
+                self.fleet.kill(node)
+                self.old = [None if x == node else x for x in self.old]
+        if not lost:
+            return event
+        if not self.notice:
+            self._lost(lost)
+            if not self._is_whole():
+                return GONE
+        return READY + len(lost) if ready else min(len(lost), LOST)
+
+    def _lost(self, nodes: Sequence[int]) -> None:
+        """Note that nodes are gone, and let the others hold what they have."""
+        self.ranks, self.pending, gone = [], None, set(nodes)
+        while True:
+            self.old = [None if x in gone else x for x in self.old]
+            left = [x for x in self.old if x is not None]
+            try:
+                with suppress(ParenvsError):  # they have lost the others
+                    self.fleet.heard(left)
+                self.fleet.ask(left, "pause")
+                return
+            except LostError as error:
+                gone |= set(error.nodes)
+
+    def _died(self, error: LostError) -> None:
+        """Nodes ended without the trace: they come back with nothing."""
+        self.say(f"node {', '.join(map(str, error.nodes))} ended by itself, and starts again")
+        self._lost(error.nodes)
+        for node in error.nodes:
+            if node in self.alive:
+                self.fleet.start(node)
+        self.row.event = min(len(error.nodes), LOST) if self._is_whole() else GONE
+
+    def _again(self, work: Callable[[], Any]) -> Any:
+        """Do something with the plan in force, again if nodes end meanwhile."""
+        while True:
+            try:
+                return work()
+            except LostError as error:
+                self._died(error)
+                self._change(self.plan, 1)
+
+    def _commit(self) -> None:
+        """Let the last step count: once it was told, it does in all processes that are left."""
+        if self.pending is not None:
+            self.fleet.tell(self.ranks, "commit")
+            loss, ids, seconds = self.pending
+            self.journal.add(Step(self.steps, self.row.interval, loss, ids, seconds))
+            self.steps += 1
+            self.row.trained += 1
+            self.pending = None
+            self.fleet.heard(self.ranks)
+
+    def _stop(self) -> None:
+        """Let the processes hold what they have."""
+        if self.ranks:
+            try:
+                self.fleet.ask(self.ranks, "pause")
+                self.ranks = []
+            except LostError as error:
+                self._died(error)
+
+    def _is_whole(self) -> bool:
+        """Whether the nodes that are left hold every part of the state."""
+        if not self.old:
+            return False
+        degrees = self.problem.library.candidates[self.held - 1].degrees
+        files = Files.of(self.plans.plans[degrees])
+        inside = self.problem.library.devices
+        names = [files.name(files.place(rank)) for rank in range(degrees.ranks)]
+        left = {x for rank, x in enumerate(names) if self.old[rank // inside] is not None}
+        return left == set(names)
+
+    def _change(self, plan: int, event: int) -> None:
+        """Bring a plan into force."""
+        degrees = [None, *(x.degrees for x in self.problem.library.candidates)]
+        if self.ranks and event == 0 and degrees[plan] == degrees[self.plan]:
+            self.plan = plan
+            return
+        start = time.perf_counter()
+        self._stop()
+        self.plan = plan
+        while plan:
+            try:
+                self._build(plan)
+                break
+            except LostError as error:
+                self._died(error)
+        self._release()
+        self.row.change_seconds += time.perf_counter() - start
+        if plan:
+            self.say(self._words(plan))
+
+    def _release(self) -> None:
+        """End processes whose notice is over."""
+        for node in set(self.fleet.processes) - set(self.alive):
+            self.fleet.kill(node)
+            self.old = [None if x == node else x for x in self.old]
+
+    def _build(self, plan: int) -> None:
+        """Let the nodes of a plan have their part of the state, and train."""
+        library, inside = self.problem.library, self.problem.library.devices
+        degrees = library.candidates[plan - 1].degrees
+        ours, words = self.plans.plans[degrees], self.plans.words(degrees)
+        takers = self.alive[: int(library.used[plan])]
+        others = [x for x in self.old if x is not None and x not in takers]
+        order: list[int] = []
+        restore = False
+        if self._is_whole():
+            every = [*takers, *others]
+            self.fleet.form(every)
+            replies = self.fleet.ask(every, "move", (ours, words, inside, len(takers)))
+            at = {rank: k for k, (rank, _) in enumerate(replies) if rank is not None}
+            order = [at[rank] for rank in range(degrees.ranks)]
+            sent = [sum(x) for _, x in replies]
+            nodes = [sum(sent[k : k + inside]) for k in range(0, len(sent), inside)]
+            self.row.sent, self.row.busiest, self.row.way = sum(sent), max(nodes), WAYS[2]
+        else:
+            restore = (self.folder / STATE / INDEX).exists()
+            self.row.way = WAYS[3] if restore else WAYS[1]
+        self.fleet.form(takers, degrees.ranks, order)
+        given = (ours, words, self.plans.seconds[degrees], restore)
+        steps = self.fleet.ask(takers, "build", given)[0]
+        self.row.lost += max(self.steps - steps, 0)
+        self.steps, self.held = steps, plan
+        ranks = order or list(range(degrees.ranks))
+        self.ranks = [takers[ranks[k] // inside] for k in range(0, degrees.ranks, inside)]
+        self.old = list(self.ranks)
+        self.fleet.ask([*takers, *others], "go")
+
+    def _train(self, begin: float) -> None:
+        """Train to the end of the interval; its last step counts."""
+        if not self.ranks and self.per_interval is None:
+            time.sleep(max(0.0, begin + self.problem.seconds - time.perf_counter()))
+        done = 0
+
+        def step() -> None:
+            self._commit()
+            self.pending = self.fleet.ask(self.ranks, "step")[0]
+
+        while self.ranks:
+            late = time.perf_counter() >= begin + self.problem.seconds
+            if late if self.per_interval is None else done >= self.per_interval:
+                break
+            self._again(step)
+            done += 1
+        self._again(self._commit)
+
+    def _save(self) -> None:
+        """Write the checkpoint."""
+        self._again(lambda: self.fleet.ask(self.ranks, "save"))
+        self.row.saved = True
+
+    def _words(self, plan: int) -> str:
+        """A change in a line."""
+        row, candidate = self.row, self.problem.library.candidates[plan - 1]
+        how = {
+            WAYS[1]: "from the beginning",
+            WAYS[2]: f"moved {row.sent:,} bytes, the busiest node sent {row.busiest:,}",
+            WAYS[3]: f"from the checkpoint, {row.lost} steps lost",
+        }[row.way]
+        return (
+            f"interval {row.interval}: {row.nodes} nodes, {candidate.degrees}, {how}, "
+            f"{row.change_seconds:.1f} s"
+        )

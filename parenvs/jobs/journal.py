@@ -1,0 +1,163 @@
+"""What happened to a job, written down line by line, so that a driver that was killed goes on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from parenvs.errors import ParenvsError, shown
+from parenvs.files import read_object, write_text
+
+JOB, INTERVALS, STEPS = "job.json", "intervals.jsonl", "steps.jsonl"
+SCHEMA = 1
+WAYS = ("none", "start", "move", "checkpoint")
+"""Where the state of a plan came from: nothing changed, initial values, other processes, the disk.
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that counts.
+
+    Attributes:
+        step: its number, from 0.
+        interval: in which it was.
+        loss: of its batch.
+        ids: its samples.
+        seconds: that it took.
+    """
+
+    step: int
+    interval: int
+    loss: float
+    ids: list[int]
+    seconds: float
+
+
+@dataclass
+class Interval:
+    """What happened in an interval.
+
+    Attributes:
+        interval: its number.
+        nodes: nodes that were there.
+        plan: number of the plan in force.
+        event: what had happened to the one before, see ``library.EVENTS``.
+        since: intervals since the last checkpoint.
+        way: one of ``WAYS``.
+        seconds: that it lasted.
+        change_seconds: of the change in it.
+        sent: bytes that processes sent to each other for it.
+        busiest: bytes that the node sent that sent most.
+        steps: of the job at its end.
+        trained: steps in it.
+        lost: steps that were lost at its beginning, and were trained again.
+        saved: whether a checkpoint was written at its end.
+    """
+
+    interval: int
+    nodes: int
+    plan: int = 0
+    event: int = 0
+    since: int = 0
+    way: str = WAYS[0]
+    seconds: float = 0.0
+    change_seconds: float = 0.0
+    sent: int = 0
+    busiest: int = 0
+    steps: int = 0
+    trained: int = 0
+    lost: int = 0
+    saved: bool = False
+
+
+@dataclass
+class Journal:
+    """What happened so far, in two files of a folder, a line of JSON for each step and interval.
+
+    Attributes:
+        folder: of the job.
+        about: what makes the job, as JSON types.
+        intervals: that are over.
+        steps: by number; one that was trained again counts as it was the last time.
+    """
+
+    folder: Path
+    about: dict[str, Any]
+    intervals: list[Interval] = field(default_factory=list)
+    steps: dict[int, Step] = field(default_factory=dict)
+
+    @classmethod
+    def opened(cls, folder: Path, about: dict[str, Any]) -> Journal:
+        """Return the journal of a folder, of the same job; it is begun if there is none.
+
+        Args:
+            folder: of the job.
+            about: what makes the job; of what is there already, these fields have to be the same.
+
+        Raises:
+            ParenvsError: the folder is of another job, or a line is none of a journal.
+        """
+        path = folder / JOB
+        if path.exists():
+            known = {**read_object(str(path), SCHEMA)}
+            for key, value in about.items():
+                if known.get(key) != value:
+                    raise ParenvsError(
+                        f"{path}: field {key!r} is {shown(known.get(key))}, and this job has "
+                        f"{shown(value)}; give another --out, or the same job to go on with it"
+                    )
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            known = {"schema": SCHEMA, **about}
+            write_text(path, json.dumps(known) + "\n")
+        journal = cls(folder, known)
+        journal.intervals = [Interval(**row) for row in _rows(folder / INTERVALS)]
+        for row in _rows(folder / STEPS):
+            journal.steps[row["step"]] = Step(**row)
+        return journal
+
+    @staticmethod
+    def is_new(folder: Path) -> bool:
+        """Return whether a folder has no job yet.
+
+        Raises:
+            ParenvsError: it has something else.
+        """
+        if (folder / JOB).exists():
+            return False
+        if folder.exists() and any(folder.iterdir()):
+            raise ParenvsError(f"{folder}: is there and holds no job; give another --out")
+        return True
+
+    def add(self, row: Step | Interval) -> None:
+        """Write a step or an interval down."""
+        if isinstance(row, Step):
+            self.steps[row.step] = row
+        else:
+            self.intervals.append(row)
+        path = self.folder / (STEPS if isinstance(row, Step) else INTERVALS)
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(asdict(row)) + "\n")
+
+    @property
+    def trained(self) -> list[Step]:
+        """The steps that count, in their order."""
+        last = self.intervals[-1].steps if self.intervals else 0
+        return [self.steps[k] for k in range(last)]
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file; a last one that a kill cut off is removed."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        write_text(path, whole)
+    try:
+        return [json.loads(line) for line in whole.splitlines()]
+    except ValueError:
+        raise ParenvsError(f"{path}: a line is not JSON; give another --out") from None
