@@ -1,23 +1,27 @@
 """Small problems of every task, and the best of all their plans by trying each.
 
-``fault(task, number)`` says what the exact planner claims of one that is not so.
+``outcome(task, planner, number)`` says what a planner makes of one, and what it claims that is not
+so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from itertools import product
+from functools import lru_cache
+from itertools import count, product
 from typing import Any
 
 import elastic_toys
 import numpy as np
 import partition_toys
 from brute_force import all_plans, best_of, random_pipeline
-from drawn_hybrids import best_of_free_stages, drawn_problem
+from drawn_hybrids import best_of_free_stages, best_of_orders, drawn_hetero, drawn_problem
 from drawn_intra_op import draw, optimum
 from drawn_orders import drawn, every_order, longest_path
 
+from parenvs.agents.hybrid.servers.planners import SERVER_PLANNERS
+from parenvs.agents.names import TRAINED
 from parenvs.agents.planners import request_class, solve
 from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.elastic.run import replay
@@ -34,6 +38,16 @@ def _pipeline(number: int) -> tuple[Any, float]:
     return pipeline.with_stages(stages), best_of(pipeline, all_plans(pipeline, stages)).length
 
 
+def _plain_pipeline(number: int) -> tuple[Any, float]:
+    """One that planners take which judge many problems side by side."""
+    for attempt in count():
+        pipeline, stages = random_pipeline(np.random.default_rng([number, 7, attempt]))
+        if (pipeline.recompute, pipeline.sync) == ("full", "allreduce") and pipeline.tied != "held":
+            best = best_of(pipeline, all_plans(pipeline, stages)).length
+            return pipeline.with_stages(stages), best
+    raise AssertionError
+
+
 def _partition(number: int) -> tuple[Any, float]:
     problem = partition_toys.random_problem(number, most=10)
     scope = "inputs" if number % 4 > 1 and len(problem.decidable("inputs")) else "variables"
@@ -45,6 +59,11 @@ def _partition(number: int) -> tuple[Any, float]:
 def _hybrid(number: int) -> tuple[Any, float]:
     problem = drawn_problem(np.random.default_rng([number, 3]))
     return problem, best_of_free_stages(problem, Constraints())
+
+
+def _servers(number: int) -> tuple[Any, float]:
+    problem = drawn_hetero(np.random.default_rng([number, 5]), most=3)
+    return problem, best_of_orders(problem)
 
 
 def _order(number: int) -> tuple[Any, float]:
@@ -66,48 +85,73 @@ def _elastic(number: int) -> tuple[Any, float]:
     return problem, min(replay(problem, course, row).cost for row in product(*fitting))
 
 
-DRAWN: dict[str, tuple[Callable[[int], tuple[Any, float]], dict[str, str]]] = {
-    "pipeline": (_pipeline, {"agent": "exact-full"}),
-    "partition": (_partition, {}),
-    "hybrid": (_hybrid, {"agent": "exact-hybrid"}),
-    "order": (_order, {}),
-    "sharding": (_sharding, {}),
-    "elastic": (_elastic, {}),
+DRAWN: dict[str, Callable[[int], tuple[Any, float]]] = {
+    "pipeline": _pipeline,
+    "partition": _partition,
+    "hybrid": _hybrid,
+    "order": _order,
+    "sharding": _sharding,
+    "elastic": _elastic,
 }
-"""Task -> what draws a problem by number, with the best figure of its plans; its planner.
+"""Task -> what draws a problem by number, with the best figure of its plans.
 
 The figure is the cost, or where planners prove upper bounds, of partitions, the return.
 """
+OTHERS = {
+    **dict.fromkeys(("beam", "pretrained", "pretrained-refined"), _plain_pipeline),
+    **dict.fromkeys(SERVER_PLANNERS, _servers),
+}
+"""Planner -> what draws its problems, if it does not take all of its task."""
+WHOLE = ("exact", "exact-full", "exact-points", "exact-hybrid", "subset-dp")
+"""Planners that say of a problem, not of some plans, that it is infeasible."""
+STEPS = 100
+"""Of planners that draw plans."""
 
 
-def fault(task: str, number: int) -> str:
-    """Return what is wrong with the exact planner's answer to a drawn problem; empty if nothing.
+def planners(task: str) -> list[str]:
+    """Every planner of a task that need not be trained."""
+    return [name for name in request_class(task).planners if name not in TRAINED]
 
-    A worse plan is not called proven, no bound is on the wrong side of the best plan, none is
-    better than it, and a problem is called infeasible only if it is.
+
+@lru_cache(maxsize=512)
+def _drawn(make: Callable[[int], tuple[Any, float]], number: int) -> tuple[Any, float]:
+    return make(number)
+
+
+def outcome(task: str, planner: str, number: int) -> str:
+    """Return what a planner makes of a drawn problem, or ``"WRONG: ..."``.
+
+    A worse plan is not called proven, no bound is on the wrong side of the best plan, no plan is
+    better than it, and a problem is called infeasible only if it is. What is proven among some
+    plans only is not compared.
     """
-    make, options = DRAWN[task]
-    problem, best = make(number)
-    limit = LIMITS[number % len(LIMITS)]
-    takes = "time_limit" in {field.name for field in fields(request_class(task))}
+    problem, best = _drawn(OTHERS.get(planner, DRAWN[task]), number)
+    known = {field.name for field in fields(request_class(task))}
+    limits: dict[str, Any] = {"time_limit": LIMITS[number % len(LIMITS)]}
+    if "rounds" in known and number % 8 > 4:  # what ends by no clock
+        limits = {"rounds": number % 4}
+    given = {name: x for name, x in limits.items() if x is not None and name in known}
     try:
-        answer = solve(problem, **options, **({"time_limit": limit} if takes and limit else {}))
+        answer = solve(problem, agent=planner, steps=STEPS, **given)
     except TimeLimitError:
-        return "" if limit and takes else "its time is up, and it had no limit"
+        return "no plan in time" if given else "WRONG: its time is up, and it had no limit"
     except InfeasibleError as error:
-        return "" if best == np.inf else f"called infeasible: {error}"
+        if planner in WHOLE and best != np.inf:
+            return f"WRONG: called infeasible: {error}"
+        return "no plan"
     report = answer.report
-    if not report.legal:
-        return f"an illegal plan: {report.reasons}"
     upper = report.bound_words[0] == "upper"
     sign = -1.0 if upper else 1.0
     own, bound = answer.value if upper else answer.cost, answer.bound
     slack = 0 if isinstance(own, int) else ROUNDING * abs(best)
-    where = f"{own!r}, the best is {best!r}, the bound {bound!r}, limit {limit}"
-    if sign * own < sign * best - slack:
-        return f"a plan that is better than all plans: {where}"
-    if answer.proven and not answer.among and sign * own > sign * best + slack:
-        return f"a worse plan is called proven: {where}"
+    where = f"{own!r}, the best is {best!r}, the bound {bound!r}, given {given}"
     if bound is not None and not answer.among and sign * bound > sign * best + slack:
-        return f"a bound beyond the best plan: {where}"
-    return ""
+        return f"WRONG: a bound beyond the best plan: {where}"
+    if not report.legal:
+        is_claimed = answer.proven or planner in WHOLE
+        return f"WRONG: an illegal plan: {report.reasons}" if is_claimed else "illegal plan"
+    if sign * own < sign * best - slack:
+        return f"WRONG: a plan that is better than all plans: {where}"
+    if answer.proven and not answer.among and sign * own > sign * best + slack:
+        return f"WRONG: a worse plan is called proven: {where}"
+    return "plan" if not answer.proven else "proven among some" if answer.among else "proven"

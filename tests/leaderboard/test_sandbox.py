@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 from cases import each, slow
 
+from benchmarks import hostile
 from parenvs.errors import ParenvsError
 from parenvs.leaderboard.sandbox import namespaces, runner, syscalls, usage
 from parenvs.leaderboard.sandbox.cgroup import NEEDED, Group
 from parenvs.leaderboard.sandbox.child import Lint
-from parenvs.leaderboard.sandbox.isolation import Isolation, IsolationError
+from parenvs.leaderboard.sandbox.isolation import OPTION, WHOLE, Isolation, IsolationError
 from parenvs.leaderboard.sandbox.limits import Limits
 from parenvs.leaderboard.sandbox.runner import isolation, run
 
@@ -57,6 +58,13 @@ HOSTILE = {
 }  # fmt: skip
 
 LONG = ("loop", "sleep", "prints", "exits", "silent", "swallowed")
+
+AROUND = (
+    "lint found by gc, switched off", "os.open with dir_fd", "sqlite3 outside", "socket.sendmsg",
+    "fork_exec without an event", "os.kill of the waiting process",
+    "a daemon with its own session",
+)  # fmt: skip
+"""What audit events do not show, or only to a lint that is on."""
 
 
 @LINUX
@@ -171,6 +179,16 @@ def test_isolation__is_seen_from_outside(isolated):
     assert [x for x in outcome.isolation.missing if x.startswith("namespaces")]
     outcome = run("builtins:exec", code, LIMITS)
     assert outcome.isolation == isolation() and "WITHOUT" not in outcome.isolation.words
+
+
+@LINUX
+@pytest.mark.parametrize("name", slow(*AROUND))
+def test_run__what_passes_the_lint_reaches_nothing(isolated, name, monkeypatch):
+    """``benchmarks/hostile.py`` tries these and others, also where namespaces are missing."""
+
+    for module in (hostile.methods, hostile.policies):
+        monkeypatch.setattr(module, "run", module.run)  # which it takes the place of
+    assert hostile.ended("method", name, False)["reached"] == ""
 
 
 def test_run__fails_closed(tmp_path):
@@ -372,6 +390,14 @@ def test_run__ends_with_its_caller(tmp_path):
     while family & set(usage.processes()) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not family & set(usage.processes())
+
+
+def test_isolation__rules_list_what_is_looked_at():
+    text = (ROOT / "leaderboard" / "README.md").read_text(encoding="utf-8")
+    rows = text.partition("| isolation | what is looked at |\n|:--|:--|\n")[2].partition("\n\n")[0]
+    assert tuple(row.split("|")[1].strip() for row in rows.splitlines()) == WHOLE.held
+    for path in ("leaderboard/README.md", "SECURITY.md"):
+        assert OPTION in (ROOT / path).read_text(encoding="utf-8")
 
 
 def test_isolation__words():
