@@ -29,6 +29,7 @@ from torch.distributed.tensor import (
     Shard,
     distribute_tensor,
 )
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -105,6 +106,8 @@ class Parallel:
             first = f"the first has {sizes_of[0]}" if inputs else "none are given"
             raise ParenvsError(f"inputs: the plan is for a batch of {plan.batch}, and {first}")
         _check_names(module, plan)
+        # Results that DTensor keeps name groups of equal meshes, in which this was another rank.
+        _clear_sharding_prop_cache()
         self.mesh = init_device_mesh(device, sizes, mesh_dim_names=(PIPE, DATA, MODEL))
         # fully_shard serves the data's axis itself; axes of one device are none.
         own = {DATA: 1 if plan.zero or plan.apart else plan.data, MODEL: plan.model}

@@ -18,6 +18,40 @@ from parenvs.files import write_text
 from parenvs.instances import load_graph
 
 
+def exchange(rank, processes, port, job):
+    """Train under plans, through folders of PyTorch's; each time ranks are other processes'."""
+    from parenvs.exports.checkpoint import distributed
+    from parenvs.exports.stream import Stream
+
+    torch.set_num_threads(1)
+    words, targets = example.batch()
+    folder, curve, last = Path(job["folder"]), [], len(job["plans"]) - 1
+    store = dist.TCPStore("127.0.0.1", port, None, rank == 0, timedelta(seconds=60))
+    for number, (_, exported) in enumerate(job["plans"]):
+        if number:
+            dist.destroy_process_group()
+        given = {"store": dist.PrefixStore(str(number), store), "world_size": processes}
+        dist.init_process_group("gloo", rank=(rank + number) % processes, **given)
+        torch.manual_seed(number)
+        model = example.Transformer() if number else example.make()[0]  # other numbers at first
+        stream = Stream(100, example.BATCH, seed=number)
+        parallel = Parallel(model, example.loss, exported, words)
+        optimiser = torch.optim.Adam(parallel.parameters(), example.RATE)
+        if number:
+            steps = distributed.load(folder / "dcp", parallel, optimiser, stream)
+            assert (steps, stream.position, stream.seed) == (2 * number, len(curve) * 8, 0)
+        for _ in range(2):
+            optimiser.zero_grad()
+            curve.append(parallel.step(words, targets))
+            optimiser.step()
+            stream.advance()
+        if number < last:
+            distributed.export(folder / "dcp", parallel, optimiser, 2 * number + 2, stream)
+    dist.barrier()
+    write_text(folder / f"{rank}.json", json.dumps(curve))
+    dist.destroy_process_group()
+
+
 def train(rank, processes, port, job):
     """Train some steps under each plan of a job; rank 0 writes losses and bytes."""
     torch.set_num_threads(1)

@@ -106,7 +106,7 @@ def held(
     if degrees != (parallel.plan.model, parallel.plan.pipe, parallel.plan.data):
         raise ParenvsError(f"plan: {degrees}, and the module is trained as another")
     described, boxes, tensors = {}, {}, {}
-    for name, parameter in _parameters(parallel):
+    for name, parameter in parameters_of(parallel):
         state = optimiser.state.get(parameter, {})
         described[name] = _described(name, parameter, state)
         box = boxes[name] = box_of(parallel.plan, name, tuple(parameter.shape), place)
@@ -274,7 +274,7 @@ def _install(
             key: tuple(value) if isinstance(value, list) else value
             for key, value in options.items() if key in group and key != "params"
         })  # fmt: skip
-    for name, parameter in _parameters(parallel):
+    for name, parameter in parameters_of(parallel):
         _restore(source, name, parameter, parallel, optimiser, place)
 
 
@@ -326,8 +326,8 @@ def _counts_on(optimiser: torch.optim.Optimizer, parameter: nn.Parameter) -> tor
     return torch.device("cpu")
 
 
-def _parameters(parallel: Parallel) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters of this process by the user's names."""
+def parameters_of(parallel: Parallel) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the parameters of this process by the user's names."""
     for part in parallel.parts:
         for name, parameter in part.named_parameters():
             yield part.name_of(name), parameter
