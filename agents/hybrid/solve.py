@@ -18,10 +18,9 @@ from parenvs.agents.hybrid.ranking import SIMULATING, Ranking, simulate_uniform
 from parenvs.agents.hybrid.tables import FIRST, Setting, StageTables
 from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError, TimeLimitError
-from parenvs.tasks.hybrid.legality import PARTS
 from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.space import Constraints, UniformSpace, software_of
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace, infeasible, software_of
 from parenvs.tasks.hybrid.space.objectives import Objective
 from parenvs.tasks.hybrid.space.robustness import Judged
 
@@ -443,17 +442,3 @@ def _nothing_fits(problem: Hybrid, limits: Constraints) -> InfeasibleError:
         except InfeasibleError as error:
             reason = error
     return reason
-
-
-def infeasible(space: UniformSpace) -> InfeasibleError:
-    """Return the error for a problem none of whose uniform plans fits the memory."""
-    k, problem = space.smallest(), space.problem
-    total = float(space.memory["total"][k])
-    parts = {name: float(space.memory[name][k]) for name in PARTS}
-    largest = max(parts, key=lambda name: parts[name])
-    return InfeasibleError(
-        f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no plan fits the memory; "
-        f"the smallest uniform one ({space.describe(k)}) needs "
-        f"{total - problem.memory_limit:,.0f} bytes more than the {problem.memory_limit:,.0f} "
-        f"allowed on its fullest stage; the largest part is {largest}, {parts[largest]:,.0f}"
-    )

@@ -168,8 +168,8 @@ def _in_rows(kind: SetKind, env_id: str) -> SetKind:
 
 
 def _share(info: Mapping[str, float]) -> float:
-    """Return the best cost known over that of an episode's plan."""
-    return info["best_known"] / info["cost"]
+    """Return the best cost known, or the bound where none is, over that of an episode's plan."""
+    return info.get("best_known", info["bound"]) / info["cost"]
 
 
 def share_kind(
@@ -186,6 +186,7 @@ def share_kind(
         names: as of ``SetKind``.
         load: as of ``SetKind``.
         costs: gives the best cost of the problem of a name and its bound; None if none is known.
+            Where no plan is known, both may be the bound: a plan is worth the bound over its cost.
         argument: as of ``SetKind``.
     """
 

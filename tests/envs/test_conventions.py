@@ -342,13 +342,13 @@ def test_conventions__infeasible_problems_warn():
         gym.make("OperatorPartition-v0", instance="t5-11b", devices=2)
     with pytest.raises(ParenvsError, match="fits the memory"):  # there is no legal first action
         gym.make("PipelinePlan-v0", instance="t5-11b", cluster="A")
-    with pytest.warns(UserWarning, match="no plan fits the memory: llama3-70b on 1x8 v100"):
+    with pytest.raises(ParenvsError, match="no plan fits the memory"):  # there is no start plan
         gym.make_vec(
-            "HybridPlan-v0", num_envs=2, instance="llama3-70b", cluster="1x8:v100", batch=64
+            "HybridPlan-v1", num_envs=2, instance="llama3-70b", cluster="1x8:v100", batch=64
         )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        gym.make("HybridPlan-v0", instance="hybrid-outside/gpt-003")
+        gym.make("HybridPlan-v1", instance="hybrid-outside/gpt-003")
     with pytest.raises(ParenvsError, match="automap forbids to partition a dimension that"):
         gym.make("DataParallel-v0", instance="t5-base", rules="automap")
 
@@ -363,6 +363,9 @@ NAMED = [
     ("partition", "DataParallel-v0", VGG),
     ("partition", "PartitionPlan-v0", {"family": "vgg"}),
     ("hybrid", "HybridPlan-v0", {}),
+    ("hybrid", "HybridPlan-v1", {}),
+    ("hybrid", "HybridPlan-v1", {"fresh": True}),
+    ("hybrid", "HybridPlan-v1", {"instance": "hetero-64"}),
     ("hybrid", "HybridPlan-v0", {"instance": "hetero-8-test"}),
     ("order", "MicroBatchOrder-v0", {}),
     ("order", "MicroBatchOrder-v0", {"tier": None, "ranges": "outside"}),

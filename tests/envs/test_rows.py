@@ -21,6 +21,10 @@ SMALL = {
         {"instance": "elastic-windows", "family": "g4dn-gpt-1.5b"},
         {"instance": "elastic/gone/bert-large/3"},
     ),
+    "HybridPlan-v1": (
+        {"instance": "hybrid-test", "family": "gpt"},
+        {"instance": "hetero-8/3"},
+    ),
 }
 """Arguments under which an environment is small, and options of a reset under them."""
 

@@ -30,8 +30,7 @@ from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.shipped import load_shape, shapes
 from parenvs.tasks.hybrid.stack import Stack
-from parenvs.tasks.hybrid.task import HybridOptions
-from parenvs.tasks.hybrid.turns.rules import HETERO, ORDERS
+from parenvs.tasks.hybrid.task import TASK, HybridOptions
 
 
 def load(source: Any, cluster: Any, options: HybridOptions) -> Hybrid:
@@ -95,22 +94,24 @@ def judge(plan: HybridPlan, target: Any = None, cluster: Any = None) -> HybridRe
 def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
     """Return the environment of a training, its arguments, and options that may be added."""
     if instance is None:
-        return "HybridPlan-v0", {}, ()
-    return "HybridPlan-v0", {"instance": instance}, ("cluster", "batch", "stack", "precision")
+        return "HybridPlan-v1", {}, ()
+    return "HybridPlan-v1", {"instance": instance}, ("cluster", "batch", "stack", "precision")
 
 
 def validation(env_kwargs: Mapping[str, Any]) -> Validation:
-    """Return the set on which agents are judged, and their rules."""
-    kind = str(env_kwargs.get("instance") or "hybrid")
-    if env_kwargs.get("cluster") == HETERO:
-        kind = f"{HETERO}-32"
-    parts = kind.split("-")
-    tier = "-".join(parts[:2]) if parts[0] == HETERO else "hybrid"
-    rules = ("mask", "server_order", "stage_devices", "most_chunks")
-    settings = {name: env_kwargs[name] for name in rules if name in env_kwargs}
-    if env_kwargs.get("order") in ORDERS:
-        settings["server_order"] = env_kwargs["order"]
-    return Validation(f"{tier}-validation", env_kwargs.get("family"), settings)
+    """Return the set on which agents are judged."""
+    kind = str(env_kwargs.get("instance") or TASK.drawn[0])
+    drawn = [tier for tier in TASK.drawn if kind.startswith(tier)]
+    return Validation(f"{(drawn or TASK.drawn)[0]}-validation", env_kwargs.get("family"))
+
+
+def rules() -> list[tuple[str, list[tuple[str, str | None]], dict[str, dict[str, Any]]]]:
+    """Return environments of rows, the sets that they are tested on, and planners beside them."""
+    sets: list[tuple[str, str | None]] = [("hybrid-test", None), ("hetero-8-test", None)]
+    planners: dict[str, dict[str, Any]] = {
+        "uniform": {}, "local-search": {}, "local-search/0.1 s": {"time_limit": 0.1},
+    }  # fmt: skip
+    return [("HybridPlan-v1", sets, planners)]
 
 
 def reading(instance: str, options: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -61,13 +61,17 @@ TASK = Task(
     ),
     drawn=("hybrid", *_TIERS),
     find="parenvs.datasets.hybrid.named:find_hybrid",
-    envs={"HybridPlan-v0": "parenvs.tasks.hybrid.game:HybridPlan"},
+    envs={
+        "HybridPlan-v0": "parenvs.tasks.hybrid.game:HybridPlan",
+        "HybridPlan-v1": "parenvs.tasks.hybrid.improve:HybridImprovement",
+    },
     text="parenvs.tasks.hybrid.view.text:text",
     figure="parenvs.tasks.hybrid.view.figure:draw",
     hooks={
         "sets": "parenvs.datasets.hybrid.named:set_kind",
         "train": "parenvs.tasks.hybrid.load:training",
         "validation": "parenvs.tasks.hybrid.load:validation",
+        "rules": "parenvs.tasks.hybrid.load:rules",
         "leaderboard": "parenvs.agents.hybrid.entries:TASKS",
         "reading": "parenvs.tasks.hybrid.load:reading",
         "compare": "parenvs.tasks.hybrid.view.tables:comparison",

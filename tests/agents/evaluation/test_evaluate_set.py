@@ -216,9 +216,8 @@ def test_evaluate_set__agents_of_ones_own(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "family", "kinds"),
-    [("hybrid-outside", "gpt", set()), ("hetero-8-test", None, set()),
-     ("order-outside", "p4-m8", {"optimum"}), ("order-outside", "p8-m16", set(KINDS[:2]))],
-)  # fmt: skip
+    [("order-outside", "p4-m8", {"optimum"}), ("order-outside", "p8-m16", set(KINDS[:2]))],
+)
 def test_evaluate_set__of_other_environments(name, family, kinds):
     """Each problem once, in order, as single environments play it; every regret has its measure."""
     played = set_of(name)
@@ -240,6 +239,22 @@ def test_evaluate_set__of_other_environments(name, family, kinds):
     assert not kinds or {one.kind for one in found.references} == kinds
     assert found.bound_regret >= found.regret
     assert found.reference in str(found)
+
+
+@pytest.mark.thorough
+@each("name, family", [("hybrid-outside", "gpt"), ("hetero-8-test", None)])
+def test_evaluate_set__of_rows(name, family):
+    """A plan is worth the best cost known over its own."""
+    played, found = set_of(name), evaluate_set(last, name, family, first=3)
+    env = gym.make(played.env_id, **played.env_kwargs(family))
+    for k in range(3):
+        _, info = env.reset(seed=0 if k == 0 else None)
+        assert info["instance"] == found.problems[k]
+        done = False
+        while not done:
+            _, _, done, _, info = env.step(last(None, info["action_mask"]))
+        assert found.values[0, k] == info["best_known"] / info["cost"] <= found.references[k].bound
+        assert found.regrets[0, k] == pytest.approx(max(info["regret"], 0.0))
 
 
 @pytest.mark.parametrize(
@@ -289,16 +304,21 @@ def test_evaluate_set__illegal_actions_are_worth_nothing(name, action):
 
 
 def test_evaluate_set__references(monkeypatch):
-    """Rows of seconds become returns; without a row there is the unit of the returns."""
+    """Of rows of seconds the best is worth 1; without a row the bound is."""
     name = "hybrid-test/gpt-000"
     hybrid, problem = set_of("hybrid-test"), find_hybrid(name)
-    unit, fingerprint = problem.bound_seconds, problem.model.fingerprint
-    rows = {name: {"length": 4 * unit, "bound": 2 * unit, "fingerprint": fingerprint}}
+    bound, fingerprint = problem.kernel_bound_seconds, problem.model.fingerprint
+    rows = {name: {"length": 4 * bound, "bound": 2 * bound, "fingerprint": fingerprint}}
     monkeypatch.setattr(references, "references", lambda file: rows)
-    assert hybrid.reference(name) == (0.25, 0.5, "best known")
+    assert hybrid.reference(name) == (1.0, 4.0, "best known")
     assert hybrid.reference("hybrid-test/gpt-001") == (1.0, 1.0, "bound")
-    rows[name].update(bound=4 * unit)
-    assert hybrid.reference(name) == (0.25, 0.25, "optimum")
+    answer = parenvs.solve(find_hybrid("hybrid-test/gpt-001"), "megatron")
+    own = answer.problem.kernel_bound_seconds
+    assert hybrid.answered(answer) == own / answer.cost
+    assert hybrid.worth(-0.3, {"bound": 2.0, "cost": 4.0}) == 0.5
+    assert hybrid.worth(-0.3, {"best_known": 3.0, "bound": 2.0, "cost": 4.0}) == 0.75
+    rows[name].update(length=bound)
+    assert hybrid.reference(name) == (1.0, 1.0, "optimum")
     rows[name]["length"] = "soon"
     with pytest.raises(ParenvsError, match=r"hybrid-references\.json: hybrid-test/gpt-000: "):
         hybrid.reference(name)
@@ -310,10 +330,10 @@ def test_evaluate_set__references(monkeypatch):
 @pytest.mark.parametrize(
     ("task", "instance", "env_id", "kwargs", "judged_on"),
     [
-        ("hybrid", None, "HybridPlan-v0", {}, ("hybrid-validation", None)),
-        ("hybrid", "hetero-32", "HybridPlan-v0", {"instance": "hetero-32"},
+        ("hybrid", None, "HybridPlan-v1", {}, ("hybrid-validation", None)),
+        ("hybrid", "hetero-32", "HybridPlan-v1", {"instance": "hetero-32"},
          ("hetero-32-validation", None)),
-        (None, "hetero-8", "HybridPlan-v0", {"instance": "hetero-8"},
+        (None, "hetero-8", "HybridPlan-v1", {"instance": "hetero-8"},
          ("hetero-8-validation", None)),
         ("order", None, "MicroBatchOrder-v0", {"tier": None, "pool": 1024},
          ("order-validation", None)),
@@ -354,7 +374,7 @@ def test_evaluate_set__a_run_on_orders(tmp_path, capsys):
     assert f"{result.regret:.4f}" in capsys.readouterr().out
     with pytest.raises(ParenvsError, match="add --set order-test"):
         app(["evaluate", str(tmp_path)], standalone_mode=False)
-    with pytest.raises(ParenvsError, match=r"hybrid-test is a set of HybridPlan-v0"):
+    with pytest.raises(ParenvsError, match=r"hybrid-test is a set of HybridPlan-v1"):
         app([*command[:3], "hybrid-test"], standalone_mode=False)
 
 

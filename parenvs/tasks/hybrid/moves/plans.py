@@ -227,10 +227,36 @@ def joined(parts: Sequence[Plans]) -> Plans:
     stages = max(len(part.devices) for part in parts)
     pieces = max(len(part.ends) for part in parts)
     servers = max(len(part.servers) for part in parts)
-    wide = []
-    for part in parts:
-        more = part.padded(pieces, stages)
-        have = len(part.servers)
-        rest = np.repeat(np.arange(have, servers)[:, None], len(part.count), axis=1)
-        wide.append(more._replace(servers=np.concatenate([part.servers, rest])))
+    wide = [_ordered(part.padded(pieces, stages), servers) for part in parts]
     return Plans(*(np.concatenate(values, axis=-1) for values in zip(*wide, strict=True)))
+
+
+def _ordered(plans: Plans, servers: int) -> Plans:
+    """Return plans with an order of so many servers, those beyond their own as they come."""
+    have = len(plans.servers)
+    rest = np.repeat(np.arange(have, servers)[:, None], len(plans.count), axis=1)
+    return plans._replace(servers=np.concatenate([plans.servers, rest]))
+
+
+def replaced(plans: Plans, which: np.ndarray, by: Plans) -> Plans:
+    """Return plans in which those of some numbers are others.
+
+    The arrays are written to, unless there is no room in them.
+
+    Args:
+        plans: N plans.
+        which: (k,) numbers.
+        by: the k others.
+    """
+    pieces, stages = max(len(plans.ends), len(by.ends)), max(len(plans.devices), len(by.devices))
+    servers = max(len(plans.servers), len(by.servers))
+    size = pieces, stages, servers
+    plans, by = (
+        part
+        if (len(part.ends), len(part.devices), len(part.servers)) == size
+        else _ordered(part.padded(pieces, stages), servers)
+        for part in (plans, by)
+    )
+    for mine, its in zip(plans, by, strict=True):
+        mine[..., which] = its
+    return plans

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.errors import InfeasibleError
+from parenvs.tasks.hybrid.legality import PARTS
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.schedules import CHUNKS, SPLIT, TWO_WAYS, fewest
@@ -262,3 +263,17 @@ class UniformSpace:
             "pareto": front,
             **{name: np.asarray(getattr(self.plans, name)) for name in names},
         }
+
+
+def infeasible(space: UniformSpace) -> InfeasibleError:
+    """Return the error for a problem none of whose uniform plans fits the memory."""
+    k, problem = space.smallest(), space.problem
+    total = float(space.memory["total"][k])
+    parts = {name: float(space.memory[name][k]) for name in PARTS}
+    largest = max(parts, key=lambda name: parts[name])
+    return InfeasibleError(
+        f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no plan fits the memory; "
+        f"the smallest uniform one ({space.describe(k)}) needs "
+        f"{total - problem.memory_limit:,.0f} bytes more than the {problem.memory_limit:,.0f} "
+        f"allowed on its fullest stage; the largest part is {largest}, {parts[largest]:,.0f}"
+    )

@@ -1,0 +1,623 @@
+"""``HybridPlan-v1``: improve a plan along all axes, a neighbour a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache, partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from parenvs.core.game import Rows
+from parenvs.core.problem import problem as problem_of
+from parenvs.core.rows import AHEAD, RowGame
+from parenvs.core.sets import family_named
+from parenvs.core.source import ORDERS, Drawn, Fixed, Members, Source, Stream, is_sequential
+from parenvs.datasets.hybrid.drawing import STATE_BYTES
+from parenvs.datasets.hybrid.named import BANKS, family_of, start_of
+from parenvs.envs.env import GameEnv
+from parenvs.envs.vector import GameVectorEnv
+from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.tasks.hybrid.moves.judged import MAX_STAGES, Judged, Table
+from parenvs.tasks.hybrid.moves.neighbours import (
+    CATALOGUE,
+    KEPT,
+    KINDS,
+    Neighbours,
+    busiest_first,
+    moved,
+    neighbours,
+)
+from parenvs.tasks.hybrid.moves.plans import STAGES, Plans, plan_of, replaced
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shipped import problem_sets
+from parenvs.tasks.hybrid.starts import Start
+from parenvs.tasks.hybrid.task import TASK
+
+TURNS = 24
+"""Turns of an episode, at most."""
+SHARP = 30.0
+"""What column 0 gives for a neighbour that is faster by a share: 3 % are one unit."""
+KEPT_STARTS = 512
+"""Problems that are kept with what is looked up of them."""
+MOST_SEED = 2**31
+"""Seeds of fresh draws are below it."""
+FIXED = 10
+"""Features of the context that are of the problem alone."""
+
+
+def _columns_of_moves() -> np.ndarray:
+    """(moves, 3 + kinds) what rows say of a move whatever the plan: see ``HybridImprovement``."""
+    found = np.zeros((len(CATALOGUE), 3 + len(KINDS)), dtype=np.float32)
+    for number, move in enumerate(CATALOGUE):
+        value = np.clip(move.value, -MAX_STAGES, MAX_STAGES)
+        found[number, :3] = (
+            np.sign(value) * np.log2(1 + abs(value)) / 6, move.towards, (move.rank + 1) / 8
+        )  # fmt: skip
+        found[number, 3 + KINDS.index(move.kind)] = 1.0
+    return found
+
+
+MOVES = _columns_of_moves()
+RANK = np.array([move.rank for move in CATALOGUE])
+"""Of each move, the rank of its stage by how busy it is; -1: it is of the whole plan."""
+
+
+class Shelf:
+    """Problems of one kind that episodes play, each in a row of a table.
+
+    Args:
+        first: a problem of the kind.
+        count: most problems that are played at once.
+
+    Attributes:
+        table: the problems as arrays.
+        starts: what each row holds, or None.
+        users: (count,) episodes that play each row.
+    """
+
+    def __init__(self, first: Start, count: int) -> None:
+        self.table = Table(first.prepared, count)
+        self.starts: list[Start | None] = [None] * count
+        self.users = np.zeros(count, dtype=np.int64)
+
+    def row_of(self, start: Start) -> int:
+        """Return the row of a problem, which is written into one that nobody plays if it is new."""
+        for row, held in enumerate(self.starts):
+            if held is start:
+                return row
+        row = int(self.users.argmin())
+        self.starts[row] = start
+        self.table.put(row, start.prepared)
+        return row
+
+
+class HybridImprovement(RowGame):
+    """Improve the plan of a training run along all axes together, a change a turn.
+
+    ## Description
+    A plan says how the chain of a model's layers is cut into stages, which devices each stage has,
+    how many ranks share its matrices, the tokens and the experts, what its replicas share, what is
+    recomputed, and how the batch is cut into micro-batches; on servers of different speed it says
+    in which order they stand, too. The judge computes the seconds of a training step and the bytes
+    on every device (``parenvs.tasks.hybrid.formulas``). An episode begins with the fastest uniform
+    plan that fits the memory, and each action takes one of its neighbours
+    (``parenvs.tasks.hybrid.moves.neighbours``): a border or devices move, stages merge or split,
+    all stages double, tp, replicas, chunks, ZeRO or recomputation change, servers swap. What counts
+    is the fastest plan passed, so that a plan may get worse on the way to a better one.
+
+    ``parenvs.envs.hybrid_v0`` is the same for three agents that take turns over the moves of an
+    axis each (``parenvs.tasks.hybrid.three_agents``).
+
+    ## Action Space
+    ``Discrete(97)``: 0 stops; the others are neighbours: 1 to 32 of the axis ``data``, 33 to 80 of
+    ``pipeline``, 81 to 96 of ``operator``. Legal are neighbours that fit the memory. Moves of
+    single stages come the busiest stage first.
+
+    ## Observation Space
+    ``Dict`` with a row for each action, see ``parenvs.core.rows.RowGame``.
+
+    * ``actions``: (97, 36) float32: ``rule``, ``gain``, ``fullness``, ``imbalance``, ``rank``;
+      ``stop``, ``amount``, ``towards``, ``busyness``; one for each kind of moves: ``stages``,
+      ``chunks``, ``balance``, ``sort servers``, ``swap servers``, ``tp``, ``sequence``,
+      ``context``, ``samples``, ``zero``, ``recompute``, ``experts``, ``scaled experts``,
+      ``shard``, ``cut``, ``merge``, ``split``, ``devices``, ``stage tp``, ``stage zero``,
+      ``stage recompute``; ``place``, ``share of layers``, ``share of devices``, ``ranks``,
+      ``work``, ``held``. With ``rows="bare"`` without the first five.
+    * ``context``: (32,) float32: ``layers``, ``all devices``, ``servers``, ``batch``, ``tokens``,
+      ``weights``, ``all experts``, ``unequal``, ``link``, ``network``, ``distance``, ``saved``,
+      ``behind``, ``count``, ``pieces``, ``micro-batch``, ``micro-batches``, ``replicas``,
+      ``shared``, ``context ranks``, ``expert ranks``, ``near``, ``most tp``, ``least tp``,
+      ``zero level``, ``full``, ``selective``, ``bubble``, ``used``, ``fullest``, ``unbalanced``,
+      ``remaining``.
+    * ``action_mask``: (97,) int8.
+
+    ## Rewards
+    Their sum is log(reference / L): L is the seconds of a step of the fastest plan passed, the
+    reference the best known of problems of shipped sets and the start plan's otherwise. A turn pays
+    what it changes of it; on a set the first turn also pays log(reference / start plan). An illegal
+    action ends the episode and leaves log 0.2.
+
+    ## Starting State
+    The fastest uniform plan that fits, of those with equal chunks or none; the problem is one of
+    the bank, or the one that arguments name.
+
+    ## Episode End
+    After the action 0, after 24 turns, or after an illegal action. No truncation.
+
+    ## Info
+    ``action_mask``; at a reset and at the end ``instance``, the problem's name; at the end
+    ``cost``, the seconds of a step of the fastest plan passed, and of the problem ``start``,
+    ``bound`` (its kernels dealt out evenly), ``best_known``, ``optimum`` in seconds and ``regret``
+    as far as they are known. Of unequal servers the best known has a server for each stage, and may
+    be beaten.
+
+    ## Arguments
+    * ``instance``: None plays the bank, which is the same everywhere, as does ``"hybrid"``;
+      ``"hetero-8"`` to ``"hetero-64"`` play the bank of servers of different speed; a set
+      (``"hybrid-test"``, ``"hetero-32-validation"``) its problems; one problem of either
+      (``"hybrid/7"``, ``"hybrid-test/llama-003"``), a shape's or a graph's name or path gives that
+      one at every reset. ``reset(options={"instance": ...})`` sets the problem of one episode.
+    * ``cluster``, ``batch``, ``stack``, ``precision``: of named shapes and graphs, see
+      ``parenvs.problem``; the others have their own.
+    * ``family``: problems of a set or a bank of this family only.
+    * ``fresh``: with True each reset draws a new problem and judges its uniform plans, in 40 ms;
+      with ``"hetero-64"`` in seconds.
+    * ``rows``: ``"ahead"`` or ``"bare"``.
+    * ``order``: ``"random"``, or ``"sequential"``, which plays a set in its order.
+    * ``problem``: a ``parenvs.Hybrid``, in place of all the above.
+
+    ## Many at Once
+    ``gym.make_vec("HybridPlan-v1", num_envs=64)``, see ``parenvs.envs.vector.GameVectorEnv``.
+
+    ## Version History
+    * v1: improvement by neighbours, rows, all axes, returns as logarithms, a bank. v0 made a plan
+      stage by stage.
+    """
+
+    options = ("instance", "cluster", "batch", "stack", "precision")
+    rule = "the neighbour whose step is shortest, or to stop if none is shorter (steepest descent)"
+    columns: ClassVar[Mapping[str, str]] = {
+        "rule": "30 times the logarithm of the plan's seconds over the neighbour's",
+        "gain": "logarithm of the seconds of the fastest plan passed over the neighbour's",
+        "fullness": "bytes on the fullest device over what it may hold",
+        "imbalance": "work of the busiest stage over the mean, less 1",
+        "rank": "share of the legal neighbours that are faster",
+        "stop": "1 for the action that ends the episode",
+        "amount": "how much is changed: log2(1 + |x|) / 6 with the sign of x; of many layers 1",
+        "towards": "1 to the next stage, -1 to the one in front",
+        "busyness": "rank of the stage by its work, 1/8 for the busiest; 0: the whole plan",
+        **{kind: f"1 for moves of the kind {kind!r}" for kind in KINDS},
+        "place": "number of the stage over that of the last; 0 here and below: the whole plan",
+        "share of layers": "of the stage",
+        "share of devices": "of the stage",
+        "ranks": "log2 of the stage's tp / 3",
+        "work": "seconds of a micro-batch on the stage over those on the busiest",
+        "held": "bytes on a device of the stage over what it may hold",
+    }
+    ahead = frozenset({"rule", "gain", "fullness", "imbalance", "rank"})
+    contexts: ClassVar[Mapping[str, str]] = {
+        "layers": "n / 128",
+        "all devices": "log2 D / 9",
+        "servers": "log2 of their number / 6",
+        "batch": "log2 of the samples of a step / 13",
+        "tokens": "log2 of the tokens of a sample / 16, 0 for graphs",
+        "weights": "x / (1 + x) for 18 bytes a parameter over the memory of all devices",
+        "all experts": "log2 of the experts of a block / 6",
+        "unequal": "1 less the speed of the slowest server over that of the fastest",
+        "link": "x / (1 + x) for bytes/s between devices of a server over 300e9",
+        "network": "x / (1 + x) for a device's bytes/s out of its server over 25e9",
+        "distance": "logarithm of the plan's seconds over the bound",
+        "saved": "logarithm of the start plan's seconds over those of the fastest plan passed",
+        "behind": "logarithm of the plan's seconds over those of the fastest plan passed",
+        "count": "stages / 64",
+        "pieces": "log2 of chunks / 4",
+        "micro-batch": "log2 of the samples of a micro-batch over all replicas / 13",
+        "micro-batches": "log2 of their number / 13",
+        "replicas": "log2 of the first stage's / 9",
+        "shared": "1 with sequence parallelism",
+        "context ranks": "log2 of the ranks that share a sample's tokens / 4",
+        "expert ranks": "log2 of the replicas among which experts are dealt out / 6",
+        "near": "1 where ZeRO shares among neighbours alone",
+        "most tp": "log2 of the largest tp / 3",
+        "least tp": "log2 of the least tp / 3",
+        "zero level": "mean over the stages / 3",
+        "full": "share of the layers that are recomputed in full",
+        "selective": "share of those of which the attention is",
+        "bubble": "(S - 1) / (M v + S - 1) of S stages, M micro-batches, v chunks",
+        "used": "share of the devices",
+        "fullest": "bytes on the fullest device over what it may hold",
+        "unbalanced": "work of the busiest stage over the mean, less 1",
+        "remaining": "share of the turns that are left",
+    }
+
+    def __init__(
+        self,
+        count: int = 1,
+        *,
+        instance: Any = None,
+        cluster: Any = None,
+        batch: int | None = None,
+        stack: Any = None,
+        precision: str | None = None,
+        family: str | None = None,
+        fresh: bool = False,
+        rows: str = AHEAD,
+        order: str = ORDERS[0],
+        problem: Hybrid | None = None,
+    ) -> None:
+        """Find the source of problems; see the class for the arguments."""
+        settings = {"cluster": cluster, "batch": batch, "stack": stack, "precision": precision}
+        self._settings = {key: value for key, value in settings.items() if value is not None}
+        self.source = source_of(instance, family, fresh, order, problem, **self._settings)
+        # Each agent has its slots behind an action that stops, or passes; alone, one has them all.
+        sizes = list(self.agents.values()) or [1 + KEPT]
+        super().__init__(count, sum(sizes), rows)
+        self._first = np.cumsum([0, *sizes])[:-1]
+        self._owner = np.repeat(np.arange(len(sizes)), [size - 1 for size in sizes])
+        self._action_of = np.arange(KEPT) + 1 + self._owner
+        self._slot_of = np.full(sum(sizes), -1)
+        self._slot_of[self._action_of] = np.arange(KEPT)
+        self.starts: list[Start] = [None] * count  # type: ignore[list-item]
+        self.shelves: list[Shelf] = []
+        self.shelf = np.full(count, -1)
+        self.at, self.turn, self.on, self.passes = np.zeros((4, count), dtype=np.int64)
+        self.size = np.ones((3, count), dtype=np.int64)  # layers, samples of a step, devices
+        wide = (*STAGES, "ends", "servers")
+        empty = {
+            name: np.zeros((1, count) if name in wide else count, dtype=np.int64)
+            for name in Plans._fields
+        }
+        self.first = Plans(**empty)  # the start plans
+        self.plans, self.best = self.first.copy(), self.first.copy()
+        self.moves = np.full((count, KEPT), -1)
+        self.length, self.fullness = np.zeros((2, count))
+        self.busy, self.held = np.zeros((2, MAX_STAGES, count))
+        self._fixed = np.zeros((FIXED, count))
+        self._costs = np.zeros((3, count))  # bound, best known, optimum
+
+    def put(self, rows: Rows, problem: Start) -> None:
+        """See ``Game.put``."""
+        numbers = self._rows[rows]
+        for number, shelf in enumerate(self.shelves):
+            mine = numbers[self.shelf[numbers] == number]
+            shelf.users -= np.bincount(self.at[mine], minlength=self.count)
+        kind = problem.prepared.kind
+        number = next((k for k, x in enumerate(self.shelves) if x.table.kind == kind), -1)
+        if number < 0:
+            number = len(self.shelves)
+            self.shelves.append(Shelf(problem, self.count))
+        shelf = self.shelves[number]
+        at = shelf.row_of(problem)
+        shelf.users[at] += len(numbers)
+        self.shelf[rows], self.at[rows] = number, at
+        for row in numbers.tolist():
+            self.starts[row] = problem
+        hybrid, own = problem.problem, problem.plans
+        self.first = replaced(self.first, numbers, own.take(np.zeros(len(numbers), dtype=np.int64)))
+        sizes = len(hybrid.model), hybrid.batch, hybrid.cluster.devices
+        self.size[:, rows] = np.array(sizes)[:, None]
+        self._fixed[:, rows] = fixed_contexts(hybrid)[:, None]
+        costs = problem.bound, problem.best, problem.optimum
+        self._costs[:, rows] = np.array(costs)[:, None]
+
+    def start(self, rows: Rows) -> None:
+        """See ``Game.start``: the plan is the start plan."""
+        self.fresh(rows)
+        numbers = self._rows[rows]
+        self.turn[rows], self.on[rows], self.passes[rows] = 0, 0, 0
+        self._keep(numbers, self.first.take(numbers))
+        self.best = replaced(self.best, numbers, self.first.take(numbers))
+        self.cost[rows] = self.length[rows]
+        self.know(rows, self.length[rows], *self._costs[:, rows])
+
+    def _grouped(self, rows: np.ndarray) -> Iterator[tuple[Table, np.ndarray]]:
+        """Yield the table of each kind of problems that rows play, and the places of those rows."""
+        for number in np.unique(self.shelf[rows]).tolist():
+            yield self.shelves[number].table, np.flatnonzero(self.shelf[rows] == number)
+
+    def _of(self, table: Table, rows: np.ndarray, plans: Plans) -> Plans:
+        """Return plans of rows as a table takes them."""
+        servers = plans.servers[: table.speeds.shape[1]]
+        return plans._replace(rows=self.at[rows], servers=servers).trimmed()
+
+    def _keep(self, rows: np.ndarray, plans: Plans) -> None:
+        """Make plans those that episodes have, and judge them."""
+        self.busy[:, rows], self.held[:, rows] = 0.0, 0.0
+        for table, which in self._grouped(rows):
+            mine = rows[which]
+            own = self._of(table, mine, plans.take(which))
+            judged = table.judge(own)
+            self.length[mine], self.fullness[mine] = judged.length, judged.fullness
+            stages = len(judged.busy)
+            self.busy[:stages, mine], self.held[:stages, mine] = judged.busy, judged.held
+        self.plans = replaced(self.plans, rows, plans)
+
+    def look(self, rows: np.ndarray, part: Rows) -> None:
+        """See ``RowGame.look``: judge the neighbours."""
+        self.actions[part], self.mask[part] = 0.0, False
+        for table, which in self._grouped(rows):
+            mine = rows[which]
+            plans = self._of(table, mine, self.plans.take(mine))
+            near = neighbours(table, plans, self.busy[: len(plans.devices), mine])
+            judged = table.judge(near.plans, seconds=self.looks)
+            self.moves[mine] = near.moves
+            fits = (judged.fullness <= 1) & (self._owner[near.slot] == self.on[mine][near.plan])
+            self._write(mine, plans, near, judged, np.flatnonzero(fits))
+        self.context[part] = self._contexts(rows).T
+
+    def _write(
+        self, rows: np.ndarray, plans: Plans, near: Neighbours, judged: Judged, kept: np.ndarray
+    ) -> None:
+        """Write the rows of the neighbours ``kept`` of plans, and of stopping."""
+        plan, slot = near.plan[kept], near.slot[kept]
+        move, row = near.moves[plan, slot], rows[plan]
+        found = np.zeros((len(kept), len(self.shown)), dtype=np.float32)
+        stop = np.zeros((len(rows), len(self.shown)), dtype=np.float32)
+        offset = len(self.ahead) if self.looks else 0
+        if self.looks:
+            length, now = judged.length[kept], self.length[row]
+            count = np.bincount(plan, minlength=len(rows))
+            faster = np.bincount(plan, weights=length < now, minlength=len(rows))
+            found[:, 0] = SHARP * np.log(now / length)
+            found[:, 1] = np.log(self.cost[row] / length)
+            found[:, 2] = judged.fullness[kept]
+            found[:, 3] = uneven(judged.busy[:, kept], near.plans.count[kept])
+            found[:, 4] = places_among(plan, length, count) / count[plan]
+            stop[:, 4] = faster / np.maximum(count, 1)
+        stop[:, offset] = 1.0
+        found[:, offset + 1 : -6] = MOVES[move]
+        order = busiest_first(plans, self.busy[: len(plans.devices), rows])
+        single = np.flatnonzero(RANK[move] >= 0)
+        of, row = plan[single], row[single]
+        stage = order[RANK[move[single]], of]
+        found[single, -6:] = np.stack(
+            (
+                stage / np.maximum(plans.count[of] - 1, 1),
+                plans.layers()[stage, of] / self.size[0, row],
+                plans.devices[stage, of] / self.size[2, row],
+                np.log2(plans.tp[stage, of]) / 3,
+                self.busy[stage, row] / self.busy[order[0, of], row],
+                self.held[stage, row],
+            ),
+            axis=1,
+        )
+        action = self._action_of[slot]
+        self.actions[rows[plan], action], self.mask[rows[plan], action] = found, True
+        action = self._first[self.on[rows]]
+        self.actions[rows, action], self.mask[rows, action] = stop, True
+
+    def _contexts(self, rows: np.ndarray) -> np.ndarray:
+        """Return the contexts of episodes, (C, k)."""
+        plans = self.plans.take(rows)
+        used, count, chunks = plans.used, plans.count, plans.chunks
+        layers, batch, devices = self.size[:, rows]
+        length, best = self.length[rows], self.cost[rows]
+        micro_batches = batch // plans.samples
+        return np.stack(
+            (
+                *self._fixed[:, rows],
+                np.log(length / self._costs[0, rows]),
+                np.log(self._known[0, rows] / best),
+                np.log(length / best),
+                count / MAX_STAGES,
+                np.log2(chunks) / 4,
+                np.log2(plans.samples) / 13,
+                np.log2(micro_batches) / 13,
+                np.log2(plans.dp[0]) / 9,
+                plans.shared,
+                np.log2(plans.context) / 4,
+                np.log2(plans.expert) / 6,
+                plans.shard > 0,
+                np.log2(plans.tp.max(axis=0)) / 3,
+                np.log2(np.where(used, plans.tp, MAX_STAGES).min(axis=0)) / 3,
+                plans.zero.sum(axis=0) / count / 3,
+                plans.full.sum(axis=0) / layers,
+                plans.selective.sum(axis=0) / layers,
+                (count - 1) / (micro_batches * chunks + count - 1),
+                plans.devices.sum(axis=0) / devices,
+                self.fullness[rows],
+                uneven(self.busy[:, rows], count),
+                1.0 - self.turn[rows] / self.episode_steps,
+            )
+        )
+
+    def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
+        """See ``RowGame.move``: take a neighbour, or stop."""
+        slot = self._slot_of[actions]
+        going = slot >= 0
+        self.turn[part] += 1
+        self.passes[part] = np.where(going, 0, self.passes[part] + 1)
+        self.on[part] = (self.on[part] + 1) % len(self._first)
+        taken = rows[going]
+        if taken.size:
+            moves = self.moves[taken, slot[going]]
+            plans = self.plans.take(taken)
+            for table, which in self._grouped(taken):
+                mine = taken[which]
+                own = self._of(table, mine, plans.take(which))
+                order = busiest_first(own, self.busy[: len(own.devices), mine])
+                other = moved(table, own, order, moves[which]).trimmed()
+                self._keep(mine, other)
+            better = taken[self.length[taken] < self.cost[taken]]
+            self.cost[better] = self.length[better]
+            self.best = replaced(self.best, better, self.plans.take(better))
+        self.over[part] = (self.passes[part] == len(self._first)) | (
+            self.turn[part] == self.episode_steps
+        )
+
+    def plan(self, row: int) -> HybridPlan:
+        """Return the fastest plan passed."""
+        return plan_of(self.problem(row), self.best, row)
+
+    def problem(self, row: int) -> Hybrid:
+        """See ``Game.problem``."""
+        return self.starts[row].problem
+
+    @property
+    def episode_steps(self) -> int:
+        """See ``Game.episode_steps``: 24, of each agent."""
+        return TURNS * len(self._first)
+
+    def elsewhere(self, options: dict[str, Any]) -> Source:
+        """See ``Game.elsewhere``."""
+        if "instance" not in options:
+            raise ParenvsError("options: give 'instance' with its settings")
+        settings = {key: value for key, value in options.items() if key != "instance"}
+        return Fixed(named(options["instance"], **{**self._settings, **settings}))
+
+
+class HybridImprovementEnv(GameEnv, game=HybridImprovement):
+    """A single environment of ``HybridImprovement``."""
+
+
+class HybridImprovementVectorEnv(GameVectorEnv, single=HybridImprovementEnv):
+    """A native batch of ``HybridImprovement``."""
+
+
+def fixed_contexts(problem: Hybrid) -> np.ndarray:
+    """Return what contexts say of a problem, the first ``FIXED`` of them."""
+    cluster, shape = problem.cluster, problem.model.shape
+    parameters = 0.0 if shape is None else shape.parameters
+    states = STATE_BYTES * parameters / (problem.memory_limit * cluster.devices)
+    speeds = cluster.speeds or (1.0,)
+    link, network = problem.machine.links.intra_bw / 300e9, cluster.device_nic_bw / 25e9
+    return np.array(
+        [
+            len(problem.model) / 128,
+            np.log2(cluster.devices) / 9,
+            np.log2(cluster.servers) / 6,
+            np.log2(problem.batch) / 13,
+            0.0 if shape is None else np.log2(shape.sequence) / 16,
+            states / (1 + states),
+            0.0 if shape is None else np.log2(shape.experts) / 6,
+            1.0 - min(speeds) / max(speeds),
+            link / (1 + link),
+            network / (1 + network),
+        ]
+    )
+
+
+def uneven(busy: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Return the work of the busiest of some stages over the mean, less 1.
+
+    Args:
+        busy: (S, N) seconds of each stage; 0 behind the last one.
+        count: (N,) stages.
+    """
+    total = busy.cumsum(axis=0)[-1]  # in the order of the stages, whatever zeros stand behind
+    result: np.ndarray = busy.max(axis=0) * count / total - 1.0
+    return result
+
+
+def places_among(group: np.ndarray, values: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Return the place of each value among those of its group, 0 for the least.
+
+    Args:
+        group: (N,) numbers of groups.
+        values: (N,).
+        count: (G,) members of each group.
+    """
+    order = np.lexsort((values, group))
+    first = count.cumsum() - count
+    result = np.empty(len(group), dtype=np.int64)
+    result[order] = np.arange(len(group)) - first[group[order]]
+    return result
+
+
+def source_of(
+    instance: Any, family: str | None, fresh: bool, order: str, problem: Hybrid | None,
+    **settings: Any,
+) -> Source:  # fmt: skip
+    """Return the source of problems that the arguments of ``HybridImprovement`` name.
+
+    Raises:
+        ParenvsError: an argument is wrong, or goes with no other.
+    """
+    instance = TASK.drawn[0] if instance is None else instance
+    is_set = problem is None and isinstance(instance, str) and instance in TASK.sets
+    is_bank = problem is None and isinstance(instance, str) and instance in TASK.drawn
+    for name, is_given, words in (
+        ("order", is_sequential(order) and not is_set, "of a set, like 'hybrid-test'"),
+        ("family", family is not None and not (is_set or is_bank), "of a set or a bank"),
+        ("fresh", fresh and not is_bank, "of problems that are drawn"),
+    ):
+        if is_given:
+            raise ParenvsError(f"{name}: it is {words}; leave it out")
+    if problem is not None:
+        if not isinstance(problem, Hybrid):
+            raise ParenvsError(f"problem must be a parenvs.Hybrid, not {shown(problem)}")
+        return Fixed(Start(problem))
+    if not (is_set or is_bank):
+        return Fixed(named(instance, **settings))
+    if settings:
+        raise ParenvsError(
+            f"{', '.join(settings)}: problems of {instance} have settings of their own; leave it "
+            "out, or name one instance"
+        )
+    if is_set:
+        return Members(_of_family(instance, family), _kept, order)
+    if fresh:
+        known_family(instance, family)
+        return Drawn(partial(_fresh, instance, family))
+    return Members(_of_family(instance, family), _kept)
+
+
+def named(instance: Any, **settings: Any) -> Start:
+    """Return the start of a problem of a set or a bank, or of a name or path with its settings.
+
+    Raises:
+        ParenvsError: there is no such problem, or no uniform plan of it fits.
+    """
+    if isinstance(instance, str) and instance in (*TASK.sets, *TASK.drawn):
+        raise ParenvsError(f"'instance' must name one problem of {instance}, not all of them")
+    if TASK.names(instance) and not settings:
+        return _kept(str(instance))
+    cluster = settings.pop("cluster", None)
+    return Start(problem_of(instance, cluster, task=TASK.name, **settings))
+
+
+@lru_cache(maxsize=KEPT_STARTS)
+def _kept(name: str) -> Start:
+    return start_of(name)
+
+
+def known_family(place: str, family: str | None) -> None:
+    """Raise an error if a generator or a set has no problem of a family.
+
+    Raises:
+        ParenvsError: it has none; the line names those that it has.
+    """
+    if family is not None:
+        known = sorted({family_of_name(name) for name in _names(place)})
+        if family not in known:
+            raise ParenvsError(
+                f"family: {place} has no {shown(family)}{did_you_mean(str(family), known)}; "
+                f"known: {', '.join(known)}"
+            )
+
+
+def family_of_name(name: str) -> str:
+    """Return the family of a problem of a set or a bank."""
+    place, _, number = name.partition("/")
+    return family_of(place, int(number)) if place in BANKS else family_named(name)
+
+
+def _names(place: str) -> list[str]:
+    """Return the names of a set's problems, or of a bank's."""
+    if place in BANKS:
+        return [f"{place}/{number}" for number in range(BANKS[place])]
+    return [problem.instance for problem in problem_sets()[place]]
+
+
+def _of_family(place: str, family: str | None) -> list[str]:
+    known_family(place, family)
+    return [name for name in _names(place) if family in (None, family_of_name(name))]
+
+
+def _fresh(place: str, family: str | None, stream: Stream) -> Start:
+    while True:
+        seed = int(stream.rng.integers(BANKS[place], MOST_SEED))
+        if family in (None, family_of(place, seed)):
+            return start_of(f"{place}/{seed}")
