@@ -34,7 +34,7 @@ CLIENTS = {
     "minari": ("Minari", "records and reads random legal episodes"),
 }
 """Script -> the client, and what it does."""
-ENVS: dict[str, dict[str, Any]] = {"PipelinePlan-v0": {"draw": 2}, "HybridPlan-v0": {"pool": 64}}
+ENVS: dict[str, dict[str, Any]] = {"PipelinePlan-v0": {"draw": 2}, "HybridPlan-v1": {}}
 """Environment -> arguments."""
 
 
@@ -81,7 +81,7 @@ COLUMNS: list[Column] = [
 def page(rows: list[Row]) -> list[str]:
     sections = [
         "Each client trains (Minari records) with its own defaults for networks, on problems drawn "
-        "anew (`draw=2`; hybrid problems from a pool of 64). `glue`: lines that are there because "
+        "anew (`draw=2`; hybrid problems from the bank). `glue`: lines that are there because "
         "the environment is of this suite, in `benchmarks/clients/`. Steps a second of processor "
         "time on one core, of a short training in which making environments, problems and networks "
         "counts; they tell what a client costs, not how well it learns.",

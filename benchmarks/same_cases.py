@@ -32,10 +32,10 @@ ENVIRONMENTS: dict[str, list[dict[str, Any]]] = {
         {"instance": "t5-3b", "cluster": "C"},
         {"instance": "llama3-8b", "cluster": "4x8:h100", "micro_batch": 1, "stages": 4},
     ],
-    "HybridPlan-v0": [
-        {}, {"mask": "completable"}, {"instance": "hybrid-test"}, {"instance": "hetero-8-test"},
+    "HybridPlan-v1": [
+        {}, {"rows": "bare"}, {"instance": "hybrid-test"}, {"instance": "hetero-8-test"},
         {"instance": "hybrid-outside", "order": "sequential"}, {"instance": "hybrid/7"},
-        {"instance": "hetero-16/3"}, {"pool": 4, "most_chunks": 1},
+        {"instance": "hetero-16/3"}, {"fresh": True, "family": "gpt"},
         {"instance": "llama3-8b", "cluster": "2x8:h100", "batch": 64},
     ],
     "MicroBatchOrder-v0": [

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from parenvs.agents.hybrid import exact
-from parenvs.agents.hybrid.episodes import local_search
+from parenvs.agents.hybrid.local_search import EVALUATIONS, local_search
 from parenvs.agents.hybrid.references import HYBRID_REFERENCES as HYBRID_FILE
 from parenvs.agents.hybrid.references import LIMITS, plan_of_row
 from parenvs.agents.hybrid.servers.heuristics import random_orders, swap_search
@@ -184,8 +184,6 @@ def _problem(kind: type[HybridProblem], hybrid: Hybrid, tier: str) -> HybridProb
     return kind(name, HybridPlan.task, "", name, fingerprint, settings, UNKNOWN, 0.0)
 
 
-JUDGED = 600
-"""Plans that the local search of hybrid plans judges."""
 SWAPS = 200
 """Plans that searches over orders of servers judge."""
 _HYBRID_AGENTS = {
@@ -201,9 +199,10 @@ _HYBRID_AGENTS = {
         "One of the uniform plans that fit, each as likely as any other.", "", ONE, True
     ),
     "local-search": Description(
-        "Changes of one choice of an episode of HybridPlan-v0, kept if no worse.",
+        "The fastest neighbour, again and again, from the best uniform plans; by chance where none "
+        "is faster.",
         "",
-        f"{JUDGED} judged plans a problem",
+        f"{EVALUATIONS:,} judged plans a problem",
         True,
     ),
     "exact": Description(
@@ -259,9 +258,7 @@ def _subset(problem: Hybrid, seed: int) -> Answer:
 _Maker = Callable[[Hybrid, int], Answer]
 _MAKERS: dict[tuple[str, str], _Maker] = {
     ("hybrid", "exact"): lambda problem, seed: exact(problem, LIMITS, time_limit=SECONDS),
-    ("hybrid", "local-search"): lambda problem, seed: local_search(
-        problem, np.random.default_rng(seed), JUDGED
-    ),
+    ("hybrid", "local-search"): lambda problem, seed: local_search(problem, seed=seed),
     ("hetero", "random"): lambda problem, seed: random_orders(
         problem, np.random.default_rng(seed), None, SWAPS
     ),

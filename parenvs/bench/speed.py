@@ -18,12 +18,12 @@ from parenvs.errors import ParenvsError, need_extra
 
 CUT, PLAN = "PipelineCut-v0", "PipelinePlan-v0"
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
-HYBRID, ORDER = "HybridPlan-v0", "MicroBatchOrder-v0"
+HYBRID, ORDER = "HybridPlan-v1", "MicroBatchOrder-v0"
 CHAIN = f"{CUT}, chain of 192"
 """A chain that may be cut at every pivot, which makes 123 candidates."""
 VGG, BASE, WIDE = f"{CUT}, vgg-19", f"{OPERATOR}, t5-base", f"{OPERATOR}, t5-11b"
-POOLED = f"{HYBRID}, pool of 64"
-"""Problems are drawn from 64, which are looked up once."""
+BANK = f"{HYBRID}, bank"
+"""A problem of the bank at every reset."""
 ORDERS = f"{ORDER}, pool of 64"
 
 
@@ -99,8 +99,7 @@ TARGETS = (
     Target(CHAIN, 0, "over_cartpole", 0.3),
     Target(VGG, 0, "over_cartpole", 0.3),
     Target(WIDE, 0, "over_cartpole", 0.3),
-    Target(POOLED, 0, "over_cartpole", 0.1),
-    Target(f"{POOLED}{VIEWS}", 1024, "steps_per_second", 0.5e6),
+    Target(BANK, 64, "steps_per_second", 500.0),
     Target(f"{ORDERS}{VIEWS}", 1024, "steps_per_second", 0.5e6),
 )
 
@@ -128,8 +127,8 @@ def cases(folder: Path) -> dict[str, Case]:
         f"{PLAN}{DRAWN}, repeat=1": (PLAN, {}),
         f"{PLAN}{DRAWN}, repeat=50": (PLAN, {"repeat": 50}),
         f"{HYBRID}, hybrid/7": (HYBRID, {"instance": "hybrid/7"}),
-        POOLED: (HYBRID, {"pool": 64}),
-        f"{POOLED}{VIEWS}": (HYBRID, {"pool": 64, "copy": False}),
+        BANK: (HYBRID, {}),
+        f"{BANK}, bare": (HYBRID, {"rows": "bare"}),
         f"{HYBRID}, hetero-32/7": (HYBRID, {"instance": "hetero-32/7"}),
         ORDERS: (ORDER, {"pool": 64}),
         f"{ORDERS}{VIEWS}": (ORDER, {"pool": 64, "copy": False}),

@@ -115,10 +115,13 @@ def train(
 
 
 def is_environment(name: str) -> bool:
-    """Return whether Gymnasium has an environment of this id."""
+    """Return whether Gymnasium has an environment of this id, or of another version of it."""
     import gymnasium as gym
 
-    return name in gym.registry
+    base = name.rpartition("-v")[0]
+    return name in gym.registry or any(
+        base in (spec.name, f"{spec.namespace}/{spec.name}") for spec in gym.registry.values()
+    )
 
 
 def _learn(

@@ -22,6 +22,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("agents need PettingZoo: pip install 'parenvs[envs]'") from error
 
 from parenvs.core.game import EVERY
+from parenvs.core.rows import RowGame
 from parenvs.envs.env import RENDER_MODES, GameEnv, owned
 from parenvs.errors import shown
 
@@ -63,8 +64,8 @@ class _Agents:
     """What both forms have in common: spaces, masks and observations of the agents.
 
     An agent's observation is that of the environment of one agent with ``action_mask``, (a,) int8,
-    where a is the number of its actions. While another agent has its turn only action 0 is legal,
-    and ignored.
+    where a is the number of its actions; of rows of actions (``parenvs.core.rows``) it has its own.
+    While another agent has its turn only action 0 is legal, and ignored.
 
     Attributes:
         plays: the environment of one agent.
@@ -83,15 +84,16 @@ class _Agents:
             agent: slice(end - size, end)
             for end, (agent, size) in zip(ends, sizes.items(), strict=True)
         }
-        self._spaces = {
-            agent: spaces.Dict(
-                {
-                    **plays.game.observation_space.spaces,
-                    "action_mask": spaces.Box(0, 1, (size,), np.int8),
-                }
-            )
-            for agent, size in sizes.items()
-        }
+        self._rowed = isinstance(plays.game, RowGame)
+        parts: dict[str, Any] = dict(plays.game.observation_space.spaces)
+        self._spaces = {}
+        for agent, size in sizes.items():
+            own = {**parts, "action_mask": spaces.Box(0, 1, (size,), np.int8)}
+            if self._rowed:
+                every = parts["actions"]
+                shape = size, every.shape[1]
+                own["actions"] = spaces.Box(every.low.min(), every.high.max(), shape, np.float32)
+            self._spaces[agent] = spaces.Dict(own)
         self._actions = {agent: spaces.Discrete(size) for agent, size in sizes.items()}
 
     def observation_space(self, agent: str) -> gym.Space[Any]:
@@ -158,7 +160,10 @@ class _Agents:
         return {key: owned(part)[0] for key, part in self.plays.game.observation(EVERY).items()}
 
     def _observed(self, agent: str) -> dict[str, np.ndarray]:
-        return {**self._seen(), "action_mask": self.mask(agent)}
+        seen = {**self._seen(), "action_mask": self.mask(agent)}
+        if self._rowed:
+            seen["actions"] = seen["actions"][self._actions_of[agent]]
+        return seen
 
     def _infos(self, info: dict[str, Any]) -> dict[str, dict[str, Any]]:
         return {agent: {**info, "action_mask": self.mask(agent)} for agent in self.possible_agents}

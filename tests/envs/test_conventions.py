@@ -281,7 +281,7 @@ def test_conventions__make_vec(env_id):
     assert several.step(info["action_mask"].argmax(axis=1))[3].any() or several.step([0, 0])
 
 
-@each("env_id", ["HybridPlan-v0", "MicroBatchOrder-v0"])
+@each("env_id", ["HybridPlan-v1", "MicroBatchOrder-v0"])
 def test_conventions__make_vec_of_drawn_problems(env_id):
     """Gymnasium refuses wrappers of native batches; single environments take them."""
     with pytest.raises(gym.error.Error, match="with the wrappers argument"):
@@ -298,7 +298,7 @@ def test_conventions__make_vec_of_drawn_problems(env_id):
 
 
 @pytest.mark.thorough
-@each("env_id", ["HybridPlan-v0", "MicroBatchOrder-v0", "PipelinePlan-v0"])
+@each("env_id", ["HybridPlan-v1", "MicroBatchOrder-v0", "PipelinePlan-v0"])
 def test_conventions__policies_of_stable_baselines(env_id):
     """The policy for ``Dict`` observations takes all parts, whatever their names."""
     env = gym.make(env_id)
@@ -362,11 +362,10 @@ NAMED = [
     ("partition", "OperatorPartition-v0", VGG),
     ("partition", "DataParallel-v0", VGG),
     ("partition", "PartitionPlan-v0", {"family": "vgg"}),
-    ("hybrid", "HybridPlan-v0", {}),
     ("hybrid", "HybridPlan-v1", {}),
     ("hybrid", "HybridPlan-v1", {"fresh": True}),
     ("hybrid", "HybridPlan-v1", {"instance": "hetero-64"}),
-    ("hybrid", "HybridPlan-v0", {"instance": "hetero-8-test"}),
+    ("hybrid", "HybridPlan-v1", {"instance": "hetero-8-test"}),
     ("order", "MicroBatchOrder-v0", {}),
     ("order", "MicroBatchOrder-v0", {"tier": None, "ranges": "outside"}),
     ("order", "MicroBatchOrder-v0", {"tier": "p4-m8", "pool": 9}),

@@ -1,117 +1,130 @@
 """``hybrid_v0``: three agents, by turns or all at once."""
 
+import math
 import warnings
 
 import numpy as np
 import pytest
-from cases import slow
 
 pytest.importorskip("pettingzoo")
 
 from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
 
-import parenvs
+from parenvs.core.rows import WORST
 from parenvs.envs import hybrid_v0
+from parenvs.tasks.hybrid.moves.neighbours import AXES, CATALOGUE, SLOTS
 
-CASES = [
-    {"instance": "hybrid/7"},
-    {"pool": 5},
-    {"cluster": "hetero", "pool": 2},
-    {"instance": "llama3-8b", "cluster": "4x8:h100", "batch": 64, "mask": "completable"},
-]
-
-
-@pytest.mark.parametrize(
-    "options", [*CASES[:3], *slow(CASES[3])], ids=["named", "drawn", "hetero", "completable"]
-)
-def test_apis(options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the test's own reset option, and of a reward of 0
-        api_test(hybrid_v0.env(**options), num_cycles=120)
-        parallel_api_test(hybrid_v0.parallel_env(**options), num_cycles=120)
-
-
-def test_seeds():
-    seed_test(lambda: hybrid_v0.env(pool=10), num_cycles=60)
-    parallel_seed_test(lambda: hybrid_v0.parallel_env(pool=10), num_cycles=60)
-
-
-def by_turns(env, rng, seed):
-    """Play an episode by turns; actions, rewards of all agents, names, the plan."""
-    env.reset(seed=seed)
-    actions = []
-    for agent in env.agent_iter():
-        observation, _, over, _, info = env.last()
-        if over:
-            env.step(None)
-            continue
-        assert (observation["action_mask"] == info["action_mask"]).all()
-        action = int(rng.choice(np.flatnonzero(observation["action_mask"])))
-        actions.append((agent, action))
-        env.step(action)
-        rewards = dict(env.unwrapped.rewards)
-        if env.unwrapped.terminations and all(env.unwrapped.terminations.values()):
-            break
-    return actions, rewards, env.unwrapped.infos["data"], env.unwrapped.plan()
+NAMED = {"instance": "llama3-8b", "cluster": "2x8:h100", "batch": 64}
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("options", [{"pool": 5}, {"instance": "hetero-8", "pool": 3}])
-def test_forms__make_the_same_plan_of_the_same_actions(options):
-    for seed in range(6):
-        actions, rewards, info, plan = by_turns(
-            hybrid_v0.env(**options), np.random.default_rng(seed), seed
-        )
-        again = by_turns(hybrid_v0.env(**options), np.random.default_rng(seed), seed)
-        assert (again[0], again[1], again[3]) == (actions, rewards, plan)
-        assert again[2]["length_seconds"] == info["length_seconds"]
-        parallel = hybrid_v0.parallel_env(**options)
+@pytest.mark.parametrize("options", [{}, {"instance": "hetero-8", "rows": "bare"}])
+def test_apis(options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the test's own reset option, and of a reward of 0
+        api_test(hybrid_v0.env(**options), num_cycles=6)
+        parallel_api_test(hybrid_v0.parallel_env(**options), num_cycles=6)
+
+
+@pytest.mark.thorough
+def test_seeds():
+    seed_test(hybrid_v0.env, num_cycles=4)
+    parallel_seed_test(hybrid_v0.parallel_env, num_cycles=4)
+
+
+def by_turns(env, choose, seed=0):
+    """Play an episode by turns: actions, rewards of all agents, the last info, the plan."""
+    env.reset(seed=seed)
+    actions, rewards = [], []
+    for agent in env.agent_iter():
+        observation, _, over, _, info = env.last()
+        if over:
+            break
+        assert (observation["action_mask"] == info["action_mask"]).all()
+        assert env.observation_space(agent).contains(observation)
+        actions.append((agent, choose(observation)))
+        env.step(actions[-1][1])
+        rewards.append(dict(env.unwrapped.rewards))
+    return actions, rewards, env.unwrapped.infos["data"], env.unwrapped.plan()
+
+
+def chance(seed):
+    rng = np.random.default_rng(seed)
+    return lambda seen: int(rng.choice(np.flatnonzero(seen["action_mask"])[:3]))
+
+
+def rule(seen):
+    return int(np.where(seen["action_mask"], seen["actions"][:, 0], -np.inf).argmax())
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("instance", ["hybrid-test", "hetero-8"])
+def test_forms__make_the_same_plan_of_the_same_actions(instance):
+    for seed in range(2):
+        actions, rewards, info, plan = by_turns(hybrid_v0.env(instance), chance(seed), seed)
+        parallel = hybrid_v0.parallel_env(instance)
         observations, _ = parallel.reset(seed=seed)
         rng = np.random.default_rng(99)
-        for agent, action in actions:
+        for turn, (agent, action) in enumerate(actions):
             assert parallel.turn == agent
             others = {name: 0 if name != agent else action for name in parallel.agents}
             for name in parallel.agents:
                 if name != agent:
                     assert observations[name]["action_mask"].sum() == 1
+                    assert not observations[name]["actions"].any()
                     others[name] = int(rng.integers(4))  # ignored
             observations, paid, over, _, infos = parallel.step(others)
-        assert all(over.values())
-        assert parallel.agents == []
-        assert paid == rewards
-        assert len(set(paid.values())) == 1
-        assert parallel.plan() == plan
-        report = parenvs.judge(plan)
-        problem = parallel.plays.problem
-        value = problem.bound_seconds / report.step.length if report.legal else -1.0
-        assert paid["data"] == value
-        assert infos["data"]["length_seconds"] == report.step.length
+            assert paid == rewards[turn] and len(set(paid.values())) == 1
+        assert all(over.values()) and parallel.agents == []
+        assert parallel.plan() == plan and infos["data"]["cost"] == info["cost"]
+        total = sum(each["data"] for each in rewards)
+        reference = info.get("best_known", info["start"])
+        assert total == pytest.approx(max(math.log(reference / info["cost"]), WORST))
+        report = parallel.plays.problem.report(plan)
+        assert report.legal and report.step.length == pytest.approx(info["cost"], rel=1e-12)
 
 
-def test_agents__have_turns_as_specified():
-    actions, *_ = by_turns(hybrid_v0.env("hybrid/7"), np.random.default_rng(2), 0)
+@pytest.mark.thorough
+def test_agents__take_turns_over_their_axes():
+    env = hybrid_v0.env(**NAMED)
+    assert env.possible_agents == list(AXES)
+    sizes = [env.action_space(agent).n for agent in AXES]
+    assert sizes == [1 + SLOTS[axis] for axis in AXES]
+    actions, *_ = by_turns(env, rule)
     agents = [agent for agent, _ in actions]
-    assert agents[0] == "data"
-    assert agents[1:] == ["pipeline", "pipeline", "operator", "data"] * (len(agents) // 4)
-    free, *_ = by_turns(hybrid_v0.env(cluster="hetero", pool=1), np.random.default_rng(2), 0)
-    agents = [agent for agent, _ in free]
-    assert agents[1:] == ["pipeline", "pipeline", "operator", "data"] * (len(agents) // 4)
+    assert agents == [AXES[k % 3] for k in range(len(agents))]
+    assert [action for _, action in actions][-3:] == [0, 0, 0]  # all have passed
+    env.reset(seed=0)
+    game = env.unwrapped.plays.game
+    for _ in range(4):
+        agent = env.agent_selection
+        action = int(np.flatnonzero(env.observe(agent)["action_mask"])[-1])
+        own = env.unwrapped._actions_of[agent].start + action
+        assert CATALOGUE[game.moves[0, game._slot_of[own]]].axis == agent
+        env.step(action)
+
+
+@pytest.mark.thorough
+def test_agents__have_24_turns_each():
+    env = hybrid_v0.env(rows="bare", **NAMED)
+    actions, *_ = by_turns(env, lambda seen: int(np.flatnonzero(seen["action_mask"])[:2][-1]))
+    assert len(actions) == 72
 
 
 def test_illegal_action__ends_it_for_all():
-    env = hybrid_v0.env("hybrid/7")
+    env = hybrid_v0.env(**NAMED)
     env.reset(seed=0)
-    env.step(55)  # a choice of the data turn, in the global turn
-    assert env.unwrapped.rewards == {"data": -1.0, "pipeline": -1.0, "operator": -1.0}
+    env.step(33)  # none of the agent's
+    assert env.unwrapped.rewards == dict.fromkeys(AXES, WORST)
     assert all(env.unwrapped.terminations.values())
-    parallel = hybrid_v0.parallel_env("hybrid/7")
+    parallel = hybrid_v0.parallel_env(**NAMED)
     parallel.reset(seed=0)
     _, rewards, over, _, _ = parallel.step({"data": 55, "pipeline": 0, "operator": 0})
-    assert set(rewards.values()) == {-1.0}
+    assert set(rewards.values()) == {WORST}
     assert all(over.values())
 
 
 def test_state__is_all_parts():
-    env = hybrid_v0.parallel_env("hybrid/7")
+    env = hybrid_v0.parallel_env(**NAMED)
     env.reset(seed=0)
-    assert env.state().shape == (1696,)
+    assert env.state().shape == (99 * 36 + 32 + 99,)

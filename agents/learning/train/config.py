@@ -216,7 +216,8 @@ def _check_env(config: Config) -> None:
     known = environments()
     if config.env_id not in known:
         raise ParenvsError(
-            f"field 'env_id': no environment {shown(config.env_id)}; known: {', '.join(known)}"
+            f"field 'env_id': no environment {shown(config.env_id)}"
+            f"{did_you_mean(config.env_id, known)}; known: {', '.join(known)}"
         )
     game = late(known[config.env_id])
     # Of a class some versions of Python give the signature of ``__new__``.

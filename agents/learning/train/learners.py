@@ -29,7 +29,7 @@ PLUGINS = "parenvs.agents"
 """Group of the entry points of packages that register agents."""
 PPO_ENVS = {
     "PipelineCut-v0": 64, "OperatorPartition-v0": 8, "DataParallel-v0": 8, "PipelinePlan-v0": 64,
-    "HybridPlan-v0": 64, "MicroBatchOrder-v0": 128, "IntraOpSharding-v0": 64,
+    "MicroBatchOrder-v0": 128, "IntraOpSharding-v0": 64,
     "PartitionPlan-v0": 16,
 }  # fmt: skip
 """Environments side by side, by environment id. On pipelines many short episodes in an update keep
@@ -43,10 +43,6 @@ PPO_TUNED: dict[str, dict[str, Any]] = {
     "PipelinePlan-v0": {
         "n_steps": 32, "batch_size": 512, "n_epochs": 4,
         "learning_rate": _FALLING, "gae_lambda": 1.0, "ent_coef": 0.003,
-    },
-    "HybridPlan-v0": {
-        "batch_size": 1024, "n_epochs": 4,
-        "learning_rate": _FALLING, "gae_lambda": 0.95, "ent_coef": 0.01,
     },
     "MicroBatchOrder-v0": {
         "batch_size": 1024, "n_epochs": 3,
@@ -94,14 +90,14 @@ TUNED: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """What the preset ``tuned`` changes for an environment."""
-TUNED.update(dict.fromkeys(("HybridPlan-v0", "MicroBatchOrder-v0"), TUNED["PipelinePlan-v0"]))
+TUNED["MicroBatchOrder-v0"] = TUNED["PipelinePlan-v0"]
 RAINBOW_ENVS: dict[str, dict[str, int]] = {
     "paper": {
         "PipelineCut-v0": 1, "OperatorPartition-v0": 1, "DataParallel-v0": 1, "PipelinePlan-v0": 1,
     },
     "tuned": {
         "PipelineCut-v0": 8, "OperatorPartition-v0": 8, "DataParallel-v0": 8, "PipelinePlan-v0": 64,
-        "HybridPlan-v0": 64, "MicroBatchOrder-v0": 64,
+        "MicroBatchOrder-v0": 64,
     },
 }  # fmt: skip
 """Environments side by side, by preset and environment id."""

@@ -107,7 +107,7 @@ def validation(env_kwargs: Mapping[str, Any]) -> Validation:
 
 def rules() -> list[tuple[str, list[tuple[str, str | None]], dict[str, dict[str, Any]]]]:
     """Return environments of rows, the sets that they are tested on, and planners beside them."""
-    sets: list[tuple[str, str | None]] = [("hybrid-test", None), ("hetero-8-test", None)]
+    sets: list[tuple[str, str | None]] = [("hybrid-test", None)]
     planners: dict[str, dict[str, Any]] = {
         "uniform": {}, "local-search": {}, "local-search/0.1 s": {"time_limit": 0.1},
     }  # fmt: skip

@@ -61,10 +61,7 @@ TASK = Task(
     ),
     drawn=("hybrid", *_TIERS),
     find="parenvs.datasets.hybrid.named:find_hybrid",
-    envs={
-        "HybridPlan-v0": "parenvs.tasks.hybrid.game:HybridPlan",
-        "HybridPlan-v1": "parenvs.tasks.hybrid.improve:HybridImprovement",
-    },
+    envs={"HybridPlan-v1": "parenvs.tasks.hybrid.improve:HybridImprovement"},
     text="parenvs.tasks.hybrid.view.text:text",
     figure="parenvs.tasks.hybrid.view.figure:draw",
     hooks={
