@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from parenvs.core.game import Rows
-from parenvs.core.problem import problem as problem_of
 from parenvs.core.rows import AHEAD, RowGame
-from parenvs.core.sets import family_named
-from parenvs.core.source import ORDERS, Drawn, Fixed, Members, Source, Stream, is_sequential
+from parenvs.core.source import ORDERS, Fixed, Source
 from parenvs.datasets.hybrid.drawing import STATE_BYTES
-from parenvs.datasets.hybrid.named import BANKS, family_of, start_of
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
-from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.errors import ParenvsError, shown
 from parenvs.tasks.hybrid.moves.judged import MAX_STAGES, Judged, Table
 from parenvs.tasks.hybrid.moves.neighbours import (
     CATALOGUE,
@@ -31,18 +27,21 @@ from parenvs.tasks.hybrid.moves.neighbours import (
 from parenvs.tasks.hybrid.moves.plans import STAGES, Plans, plan_of, replaced
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.shipped import problem_sets
-from parenvs.tasks.hybrid.starts import Start
-from parenvs.tasks.hybrid.task import TASK
+from parenvs.tasks.hybrid.sources import named, source_of
+from parenvs.tasks.hybrid.starts import AXES, Start
 
+CHOSEN = tuple(axis for axis in AXES if axis != "dp")
+"""What is chosen, in this order; replicas follow, as all devices are used."""
+TRIED = 4
+"""Completions of a choice that are judged, the first in an order drawn once for all."""
+GENTLE = 4.0
+"""What column 0 gives for completions that take e times as long."""
+FORMS = ("improve", "construct")
+"""Values of the argument ``form``."""
 TURNS = 24
 """Turns of an episode, at most."""
 SHARP = 30.0
 """What column 0 gives for a neighbour that is faster by a share: 3 % are one unit."""
-KEPT_STARTS = 512
-"""Problems that are kept with what is looked up of them."""
-MOST_SEED = 2**31
-"""Seeds of fresh draws are below it."""
 BLOCK = 24
 """Episodes whose neighbours are made and judged together."""
 FIXED = 10
@@ -172,6 +171,8 @@ class HybridImprovement(RowGame):
     * ``family``: problems of a set or a bank of this family only.
     * ``fresh``: with True each reset draws a new problem and judges its uniform plans, in 40 ms;
       with ``"hetero-64"`` in seconds.
+    * ``form``: ``"improve"``, or ``"construct"``, which makes a uniform plan axis by axis in ten
+      turns, see ``parenvs.tasks.hybrid.improve.HybridConstruction``.
     * ``rows``: ``"ahead"`` or ``"bare"``.
     * ``order``: ``"random"``, or ``"sequential"``, which plays a set in its order.
     * ``problem``: a ``parenvs.Hybrid``, in place of all the above.
@@ -240,6 +241,15 @@ class HybridImprovement(RowGame):
         "remaining": "share of the turns that are left",
     }
 
+    def __new__(cls, *args: Any, **arguments: Any) -> HybridImprovement:
+        """Make a game of the form that is asked for."""
+        kind: type[HybridImprovement] = cls
+        if cls is HybridImprovement and arguments.get("form") == FORMS[1]:
+            kind = HybridConstruction
+        game = super().__new__(kind, *args, **arguments)
+        assert isinstance(game, HybridImprovement)
+        return game
+
     def __init__(
         self,
         count: int = 1,
@@ -251,11 +261,15 @@ class HybridImprovement(RowGame):
         precision: str | None = None,
         family: str | None = None,
         fresh: bool = False,
+        form: str = FORMS[0],
         rows: str = AHEAD,
         order: str = ORDERS[0],
         problem: Hybrid | None = None,
     ) -> None:
         """Find the source of problems; see the class for the arguments."""
+        if form not in FORMS or (self.agents and form != FORMS[0]):
+            known = FORMS[:1] if self.agents else FORMS
+            raise ParenvsError(f"form must be {' or '.join(known)}, not {shown(form)}")
         settings = {"cluster": cluster, "batch": batch, "stack": stack, "precision": precision}
         self._settings = {key: value for key, value in settings.items() if value is not None}
         self.source = source_of(instance, family, fresh, order, problem, **self._settings)
@@ -485,6 +499,117 @@ class HybridImprovement(RowGame):
         return Fixed(named(options["instance"], **{**self._settings, **settings}))
 
 
+class HybridConstruction(HybridImprovement):
+    """Make a uniform plan of a training run, an axis a turn: ``form="construct"``.
+
+    ## Description
+    Ten turns choose tp, stages, samples of a micro-batch, chunks, ranks of context and of experts,
+    sequence parallelism, ZeRO, recomputation, and where states are shared; replicas follow. It is
+    an exercise: all uniform plans are judged at the start, and the fastest is where the form
+    ``"improve"`` starts.
+
+    ## Action Space
+    ``Discrete(97)``: the number of a value of the axis on turn, among those that uniform plans of
+    the problem have, in rising order. Legal are those that some plan within memory has with the
+    choices so far.
+
+    ## Observation Space
+    * ``actions``: (97, 14) float32: ``rule``, ``share``, ``ready``; ``value``, and one for each
+      axis; with ``rows="bare"`` without the first three.
+    * ``context``: (21,) float32: the first ten of the other form, ``remaining``, and what was
+      chosen, by axis.
+    * ``action_mask``: (97,) int8.
+
+    ## Rewards
+    0 but for the last, which is log(reference / L) as in the other form.
+
+    ## Episode End
+    After ten turns or an illegal action. No truncation.
+    """
+
+    rule = "the value whose best of four completions takes the fewest seconds"
+    columns: ClassVar[Mapping[str, str]] = {
+        "rule": "-4 times the logarithm of the seconds of the best of four completions over those "
+        "of the best value",
+        "share": "of the completions within memory that have the value",
+        "ready": "logarithm of the start plan's seconds over those of the best of four",
+        "value": "log2(1 + x) / 8; of recomputation its number, / 2",
+        **{axis: f"1 if {axis} is on turn" for axis in CHOSEN},
+    }
+    ahead = frozenset({"rule", "share", "ready"})
+    contexts: ClassVar[Mapping[str, str]] = {
+        **dict(list(HybridImprovement.contexts.items())[:FIXED]),
+        "remaining": "share of the turns that are left",
+        **{f"chosen {axis}": "log2(1 + x) / 8, 0 before its turn" for axis in CHOSEN},
+    }
+
+    def __init__(self, count: int = 1, **arguments: Any) -> None:
+        """Find the source of problems; see ``HybridImprovement`` for the arguments."""
+        super().__init__(count, **arguments)
+        self.left: list[np.ndarray] = [np.arange(0)] * count  # plans that are left
+
+    def put(self, rows: Rows, problem: Start) -> None:
+        """See ``Game.put``."""
+        for row in self._rows[rows].tolist():
+            self.starts[row] = problem
+        self._fixed[:, rows] = fixed_contexts(problem.problem)[:, None]
+        length = problem.uniform.length
+        self.know(rows, length.min(), problem.bound, problem.best, problem.optimum)
+
+    def start(self, rows: Rows) -> None:
+        """See ``Game.start``: nothing is chosen."""
+        self.fresh(rows)
+        self.turn[rows], self.cost[rows] = 0, np.nan
+        self.context[rows] = 0.0
+        for row in self._rows[rows].tolist():
+            self.left[row] = np.arange(len(self.starts[row].uniform.length))
+
+    def look(self, rows: np.ndarray, part: Rows) -> None:
+        """See ``RowGame.look``."""
+        self.actions[part], self.mask[part] = 0.0, False
+        self.context[part, :FIXED] = self._fixed[:, part].T
+        self.context[part, FIXED] = 1.0 - self.turn[part] / len(CHOSEN)
+        offset = len(self.ahead) if self.looks else 0
+        for row in rows.tolist():
+            turn, uniform, left = int(self.turn[row]), self.starts[row].uniform, self.left[row]
+            code = uniform.codes[left, turn]
+            count = np.bincount(code)
+            values = np.flatnonzero(count)
+            self.mask[row, values] = True
+            self.actions[row, values, offset] = uniform.shown[turn][values]
+            self.actions[row, values, offset + 1 + turn] = 1.0
+            if self.looks:
+                order = code.argsort(kind="stable")
+                first = count.cumsum() - count
+                within = np.arange(len(code)) - first[code[order]]
+                tried = order[within < TRIED]
+                best = np.full(len(count), np.inf)
+                np.minimum.at(best, code[tried], uniform.length[left[tried]])
+                best = best[values]
+                self.actions[row, values, 0] = -GENTLE * np.log(best / best.min())
+                self.actions[row, values, 1] = count[values] / len(left)
+                self.actions[row, values, 2] = np.log(self._known[0, row] / best)
+
+    def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
+        """See ``RowGame.move``: choose a value."""
+        for row, action in zip(rows.tolist(), actions.tolist(), strict=True):
+            turn, uniform, left = int(self.turn[row]), self.starts[row].uniform, self.left[row]
+            self.left[row] = left = left[uniform.codes[left, turn] == action]
+            self.context[row, FIXED + 1 + turn] = uniform.shown[turn][action]
+            if turn + 1 == len(CHOSEN):
+                self.cost[row], self.over[row] = uniform.length[left[0]], True
+        self.turn[part] += 1
+
+    def plan(self, row: int) -> HybridPlan:
+        """Return the plan; what is not chosen is as in the first completion."""
+        return self.starts[row].uniform.plan(int(self.left[row][0]))
+
+    @property
+    def episode_steps(self) -> int:
+        """See ``Game.episode_steps``: 10."""
+        return len(CHOSEN)
+
+
 class HybridImprovementEnv(GameEnv, game=HybridImprovement):
     """A single environment of ``HybridImprovement``."""
 
@@ -541,100 +666,3 @@ def places_among(group: np.ndarray, values: np.ndarray, count: np.ndarray) -> np
     result = np.empty(len(group), dtype=np.int64)
     result[order] = np.arange(len(group)) - first[group[order]]
     return result
-
-
-def source_of(
-    instance: Any, family: str | None, fresh: bool, order: str, problem: Hybrid | None,
-    **settings: Any,
-) -> Source:  # fmt: skip
-    """Return the source of problems that the arguments of ``HybridImprovement`` name.
-
-    Raises:
-        ParenvsError: an argument is wrong, or goes with no other.
-    """
-    instance = TASK.drawn[0] if instance is None else instance
-    is_set = problem is None and isinstance(instance, str) and instance in TASK.sets
-    is_bank = problem is None and isinstance(instance, str) and instance in TASK.drawn
-    for name, is_given, words in (
-        ("order", is_sequential(order) and not is_set, "of a set, like 'hybrid-test'"),
-        ("family", family is not None and not (is_set or is_bank), "of a set or a bank"),
-        ("fresh", fresh and not is_bank, "of problems that are drawn"),
-    ):
-        if is_given:
-            raise ParenvsError(f"{name}: it is {words}; leave it out")
-    if problem is not None:
-        if not isinstance(problem, Hybrid):
-            raise ParenvsError(f"problem must be a parenvs.Hybrid, not {shown(problem)}")
-        return Fixed(Start(problem))
-    if not (is_set or is_bank):
-        return Fixed(named(instance, **settings))
-    if settings:
-        raise ParenvsError(
-            f"{', '.join(settings)}: problems of {instance} have settings of their own; leave it "
-            "out, or name one instance"
-        )
-    if is_set:
-        return Members(_of_family(instance, family), _kept, order)
-    if fresh:
-        known_family(instance, family)
-        return Drawn(partial(_fresh, instance, family))
-    return Members(_of_family(instance, family), _kept)
-
-
-def named(instance: Any, **settings: Any) -> Start:
-    """Return the start of a problem of a set or a bank, or of a name or path with its settings.
-
-    Raises:
-        ParenvsError: there is no such problem, or no uniform plan of it fits.
-    """
-    if isinstance(instance, str) and instance in (*TASK.sets, *TASK.drawn):
-        raise ParenvsError(f"'instance' must name one problem of {instance}, not all of them")
-    if TASK.names(instance) and not settings:
-        return _kept(str(instance))
-    cluster = settings.pop("cluster", None)
-    return Start(problem_of(instance, cluster, task=TASK.name, **settings))
-
-
-@lru_cache(maxsize=KEPT_STARTS)
-def _kept(name: str) -> Start:
-    return start_of(name)
-
-
-def known_family(place: str, family: str | None) -> None:
-    """Raise an error if a generator or a set has no problem of a family.
-
-    Raises:
-        ParenvsError: it has none; the line names those that it has.
-    """
-    if family is not None:
-        known = sorted({family_of_name(name) for name in _names(place)})
-        if family not in known:
-            raise ParenvsError(
-                f"family: {place} has no {shown(family)}{did_you_mean(str(family), known)}; "
-                f"known: {', '.join(known)}"
-            )
-
-
-def family_of_name(name: str) -> str:
-    """Return the family of a problem of a set or a bank."""
-    place, _, number = name.partition("/")
-    return family_of(place, int(number)) if place in BANKS else family_named(name)
-
-
-def _names(place: str) -> list[str]:
-    """Return the names of a set's problems, or of a bank's."""
-    if place in BANKS:
-        return [f"{place}/{number}" for number in range(BANKS[place])]
-    return [problem.instance for problem in problem_sets()[place]]
-
-
-def _of_family(place: str, family: str | None) -> list[str]:
-    known_family(place, family)
-    return [name for name in _names(place) if family in (None, family_of_name(name))]
-
-
-def _fresh(place: str, family: str | None, stream: Stream) -> Start:
-    while True:
-        seed = int(stream.rng.integers(BANKS[place], MOST_SEED))
-        if family in (None, family_of(place, seed)):
-            return start_of(f"{place}/{seed}")

@@ -10,7 +10,7 @@ import numpy as np
 from parenvs.core.sets import BOUND, OPTIMUM, Reference
 from parenvs.tasks.hybrid.moves.judged import Prepared, prepared
 from parenvs.tasks.hybrid.moves.plans import Plans, plans_of
-from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
+from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, infeasible, software_of
 from parenvs.tasks.hybrid.uniform import Uniform
@@ -20,6 +20,51 @@ AXES = (
     "recompute", "shard",
 )  # fmt: skip
 """What decides a uniform plan of 1F1B or interleaved schedule; fields of ``Uniform``."""
+
+
+VALUES = 97
+"""Most values of an axis."""
+
+
+class Uniforms:
+    """Uniform plans that fit and go into arrays, in an order drawn once for all.
+
+    Of each axis the ``VALUES`` least values count, more than any but very long chains have.
+
+    Args:
+        problem: the problem.
+
+    Attributes:
+        codes: (N, axes) place of each plan's value among those of the axis, in rising order; the
+            axes are ``AXES`` but for ``"dp"``, which the others decide.
+        shown: of each axis, log2(1 + x) / 8 of its values, as they are shown; of recomputation
+            their numbers, / 2.
+        length: (N,) seconds of a step.
+
+    Raises:
+        InfeasibleError: there is none.
+    """
+
+    def __init__(self, problem: Hybrid) -> None:
+        self._space, good = space_of(problem)
+        numbers = np.flatnonzero(good)
+        numbers = np.random.default_rng(0).permutation(numbers)
+        chosen, codes = choices_of(self._space.plans, numbers), []
+        self.shown: list[np.ndarray] = []
+        for column, axis in enumerate(AXES):
+            if axis != "dp":
+                values, code = np.unique(chosen[:, column], return_inverse=True)
+                codes.append(code)
+                is_mode = axis == "recompute"
+                self.shown.append(values / 2 if is_mode else np.log2(1 + values) / 8)
+        every = np.stack(codes, axis=1)
+        few = (every < VALUES).all(axis=1)
+        self.codes, self._numbers = every[few].astype(np.uint8), numbers[few]
+        self.length = self._space.length[self._numbers]
+
+    def plan(self, k: int) -> HybridPlan:
+        """Return one of the plans."""
+        return self._space.plan(int(self._numbers[k]))
 
 
 class Start:
@@ -66,6 +111,11 @@ class Start:
     def prepared(self) -> Prepared:
         """What is looked up of the problem."""
         return prepared(self.problem)
+
+    @cached_property
+    def uniform(self) -> Uniforms:
+        """The uniform plans among which the start plan is the fastest."""
+        return Uniforms(self.problem)
 
     @cached_property
     def plans(self) -> Plans:

@@ -1,0 +1,153 @@
+"""``HybridPlan-v1`` with ``form="construct"``: uniform plans, axis by axis."""
+
+import math
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from batches import assert_same, both, drawn, forks, modes
+from cases import each
+from gymnasium.utils.env_checker import check_env
+
+from parenvs.core.rows import WORST
+from parenvs.errors import ParenvsError
+from parenvs.tasks.hybrid.improve import (
+    CHOSEN,
+    HybridConstruction,
+    HybridImprovementEnv,
+    HybridImprovementVectorEnv,
+)
+from parenvs.tasks.hybrid.starts import best_choices
+from parenvs.tasks.hybrid.three_agents import HybridTeam
+
+COLUMNS = list(HybridConstruction.columns)
+SMALL = {"instance": "llama3-8b", "cluster": "2x8:h100", "batch": 64, "form": "construct"}
+make = partial(HybridImprovementEnv, **SMALL)
+
+
+def play(env, choose, **reset):
+    """Observations, rewards, and the last info."""
+    seen, rewards, over = [env.reset(**reset)[0]], [], False
+    while not over:
+        observation, reward, over, _, info = env.step(choose(seen[-1]))
+        seen.append(observation)
+        rewards.append(reward)
+    return seen, rewards, info
+
+
+def chance(rng, seen):
+    return int(rng.choice(np.flatnonzero(seen["action_mask"])))
+
+
+def rule(seen):
+    return int(np.where(seen["action_mask"], seen["actions"][:, 0], -np.inf).argmax())
+
+
+def test_construct__is_what_the_docstring_says():
+    env = gym.make("HybridPlan-v1", **SMALL)
+    check_env(env.unwrapped, skip_render_check=True)
+    assert isinstance(env.unwrapped.game, HybridConstruction)
+    assert len(HybridConstruction.contexts) == 21 and len(COLUMNS) == 14
+    for name in HybridConstruction.ahead | {"value", "remaining"}:
+        assert f"``{name}``" in HybridConstruction.__doc__
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        seen, rewards, info = play(env, partial(chance, rng))
+        assert all(env.observation_space.contains(each_) for each_ in seen)
+        assert rewards[:-1] == [0.0] * (len(CHOSEN) - 1)
+        assert rewards[-1] == pytest.approx(max(math.log(info["start"] / info["cost"]), WORST))
+        report = env.unwrapped.problem.report(env.unwrapped.plan())
+        assert report.legal and report.step.length == pytest.approx(info["cost"], rel=1e-12)
+
+
+def test_construct__leaves_what_some_plan_within_memory_begins_with():
+    env, rng = make(), np.random.default_rng(2)
+    observation, _ = env.reset()
+    uniform = env.game.starts[0].uniform
+    left = uniform.codes
+    for turn in range(len(CHOSEN)):
+        values = np.unique(left[:, turn])
+        assert np.flatnonzero(observation["action_mask"]).tolist() == values.tolist()
+        action = int(rng.choice(values))
+        row = dict(zip(COLUMNS, observation["actions"][action].tolist(), strict=True))
+        assert row[CHOSEN[turn]] == 1.0
+        assert row["share"] == pytest.approx((left[:, turn] == action).mean())
+        left = left[left[:, turn] == action]
+        observation, *_ = env.step(action)
+    assert len(left) == 1
+
+
+def test_construct__the_fastest_choices_make_the_start_plan():
+    env = make()
+    env.reset()
+    uniform, start = env.game.starts[0].uniform, env.game.starts[0].plans
+    for turn in range(len(CHOSEN)):
+        left = env.game.left[0]
+        best = left[uniform.length[left].argmin()]
+        _, reward, over, _, info = env.step(int(uniform.codes[best, turn]))
+    assert over and reward == 0.0 and info["cost"] == info["start"]
+    chosen = best_choices(env.problem)
+    assert env.plan().stages[0].tp == chosen[0] == start.tp[0, 0]
+    assert len(env.plan().stages) == chosen[1]
+
+
+def test_construct__the_rule_is_better_than_chance():
+    env, rng = make(), np.random.default_rng(1)
+    drawn_ = [sum(play(env, partial(chance, rng))[1]) for _ in range(5)]
+    assert sum(play(env, rule)[1]) > np.mean(drawn_)
+
+
+def test_construct__bare_rows_are_the_same_without_what_looks_ahead():
+    actions = []
+
+    def recorded(seen):
+        actions.append(rule(seen))
+        return actions[-1]
+
+    ahead, rewards, _ = play(make(), recorded)
+    bare, same, _ = play(make(rows="bare"), lambda _: actions.pop(0))
+    assert rewards == same
+    for one, other in zip(ahead, bare, strict=True):
+        assert np.array_equal(one["actions"][:, 3:], other["actions"])
+        assert np.array_equal(one["context"], other["context"])
+
+
+@pytest.mark.thorough
+@modes
+def test_construct__a_batch_is_single_to_the_last_bit(mode):
+    options = {"instance": "hybrid-validation", "family": "gpt", "form": "construct"}
+    batched, single = both(HybridImprovementVectorEnv, options, 3, mode)
+    rng, over = np.random.default_rng(0), np.zeros(3, dtype=bool)
+    assert_same(batched.reset(seed=4), single.reset(seed=4))
+    for _ in range(14):
+        if over.any() and mode == "Disabled":
+            mask = {"reset_mask": over.copy()}
+            assert_same(*(x.reset(options=dict(mask)) for x in (batched, single)))
+        outcome = batched.step(actions := drawn(batched.action_masks(), rng, 0.02))
+        assert_same(outcome, single.step(actions))
+        over = outcome[2]
+
+
+@forks
+def test_construct__a_copy_goes_on_alike(fork):
+    env = make()
+    observation, _ = env.reset()
+    env.step(rule(observation))
+    other = fork(env)
+    for _ in range(3):
+        outcome = env.step(rule(env._observation()))
+        assert_same(outcome, other.step(rule(other._observation())))
+
+
+def test_construct__an_illegal_action_ends_it():
+    env = make()
+    env.reset()
+    _, reward, over, _, info = env.step(96)
+    assert over and reward == WORST and "cost" not in info
+
+
+@each("kind, form", [(HybridImprovementEnv, "both"), (HybridTeam, "construct")])
+def test_construct__bad_forms(kind, form):
+    with pytest.raises(ParenvsError, match="form must be improve"):
+        kind(**{**SMALL, "form": form})
