@@ -37,7 +37,7 @@ def evaluate_set(
         greedy: whether models play their best action; otherwise they sample.
         seed: seed of models that sample.
         first: number of problems, the first of the set (default: all).
-        settings: further arguments of the environment, like ``{"mask": "completable"}``; planners
+        settings: further arguments of the environment, like ``{"rows": "bare"}``; planners
             do not take them.
 
     Raises:

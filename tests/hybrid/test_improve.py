@@ -15,6 +15,7 @@ from parenvs.datasets.hybrid import named
 from parenvs.datasets.hybrid.named import BANKS, bank, drawn_by, start_of
 from parenvs.datasets.references import HYBRID, references
 from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.tasks.hybrid import starts
 from parenvs.tasks.hybrid.improve import (
     TURNS,
     HybridImprovement,
@@ -107,6 +108,17 @@ def test_improve__starts_from_the_best_uniform_plan():
     assert env.game.length[0] == pytest.approx(space.length[good].min(), rel=1e-12)
     _, reward, over, _, info = env.step(0)
     assert over and reward == 0.0 and info["cost"] == info["start"]
+
+
+def test_improve__starts_from_no_more_stages_than_neighbours_have(monkeypatch):
+    problem = parenvs.problem("hybrid/3")
+    most = int(starts.best_choices(problem)[1]) - 1
+    monkeypatch.setattr(starts, "MAX_STAGES", most)
+    assert 1 <= starts.best_choices(problem)[1] <= most
+    assert starts.Uniforms(problem).shown[1].max() <= np.log2(1 + most) / 8
+    monkeypatch.setattr(starts, "MAX_STAGES", 0)
+    with pytest.raises(InfeasibleError, match="hybrid/3: no uniform plan within memory has"):
+        starts.best_choices(problem)
 
 
 def test_improve__an_episode_has_24_turns():

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from parenvs.core.sets import BOUND, OPTIMUM, Reference
-from parenvs.tasks.hybrid.moves.judged import Prepared, prepared
-from parenvs.tasks.hybrid.moves.plans import Plans, plans_of
+from parenvs.errors import InfeasibleError
+from parenvs.tasks.hybrid.moves.judged import MAX_STAGES, Prepared, prepared
+from parenvs.tasks.hybrid.moves.plans import ORDERS, Plans, plans_of
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, infeasible, software_of
@@ -142,9 +143,14 @@ def space_of(problem: Hybrid) -> tuple[UniformSpace, np.ndarray]:
         InfeasibleError: there is none of them.
     """
     space = UniformSpace.build(problem, Constraints(uneven=True))
-    good = np.asarray(space.fits & (space.plans.schedule == ""))
-    if not good.any():
+    good = np.asarray(space.fits & (space.plans.schedule == "") & (space.plans.pp <= MAX_STAGES))
+    if not space.fits.any():
         raise infeasible(space)
+    if not good.any():
+        raise InfeasibleError(
+            f"{problem.instance}: no uniform plan within memory has at most {MAX_STAGES} stages of "
+            f"schedule {ORDERS[0]} or {ORDERS[1]}, whose neighbours are known"
+        )
     return space, good
 
 
