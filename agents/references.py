@@ -1,5 +1,7 @@
 """Makes files of references, problem by problem, so that an interruption loses one of them.
 
+Several commands may make problems of one file at once.
+
 ``parenvs.datasets.references`` has the form of the files and reads them.
 """
 
@@ -16,10 +18,13 @@ from typing import Any
 from parenvs.agents.learning.distributed.tasks import ENGINES, LOCAL, RAY, on_ray
 from parenvs.datasets.references import Row, read, write
 from parenvs.errors import ParenvsError, printable
+from parenvs.files import locked
 from parenvs.shipped import data_folder
 
 SAME = 1e-9
 """Share by which seconds may differ by rounding."""
+WAIT = 60.0
+"""Seconds that a row waits until another command has written its own."""
 DUE, CHECK, AGAIN = "due", "check", "again"
 """What is solved: what is missing or outdated, nothing, or everything."""
 
@@ -70,8 +75,9 @@ class ReferenceFile:
             for name, fault, row in results:
                 faults += bool(fault)
                 if row is not None:
-                    rows[name] = row
-                    write(options.out, rows)
+                    with locked(options.out, beside=True, wait=WAIT):
+                        rows = {**rows, **read(options.out), name: row}
+                        write(options.out, rows)
                 if fault or row is not None:
                     words = fault if row is None else f"{row['length']}"
                     print(f"{name}: {words}", flush=True)

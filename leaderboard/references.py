@@ -11,9 +11,9 @@ The list is written after every task, so that ``--changed`` goes on where a run 
 references are the same on every machine. Where a search ends at its time limit, the better of the
 new reference's cost and the old one's is kept, and so is the better of their bounds. Where the cost
 model itself has changed, which the cost of the trivial plan tells, or what a problem is, its
-software for one, which its settings tell, the old reference is dropped, the revision grows, and
-``revisions.md`` lists the old and the new costs. References of hybrid plans and orders are those
-of ``parenvs.datasets.references``, which commands of their own make.
+software for one, which its settings tell, the old reference is dropped. Where a cost is another,
+the revision grows, and ``revisions.md`` lists the old and the new costs. References of hybrid plans
+and orders are those of ``parenvs.datasets.references``, which commands of their own make.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from parenvs.markdown import table
 COMMAND = "python -m parenvs.leaderboard.references"
 _REVISIONS = """# Revisions of the tasks
 
-`python -m parenvs.leaderboard.references` lists here which costs changed with the cost model, in
-seconds. Entries hold plans, which are judged anew by the costs of the day.
+`python -m parenvs.leaderboard.references` lists here which costs changed, in seconds: with the cost
+model, or as better plans became known. Entries hold plans, judged anew by the costs of the day.
 """
 VERSION = 1
 """Version of the list; entries for another version are refused."""
@@ -97,7 +97,7 @@ def changes(old: TaskList, new: TaskList) -> list[tuple[str, ...]]:
     for name, task in new.tasks.items():
         known = old.tasks[name].problems if name in old.tasks else {}
         for key, problem in task.problems.items():
-            if key in known and not has_same_costs(problem, problem.trivial, known[key]):
+            if key in known:
                 before = known[key]
                 costs = (
                     before.reference.cost, problem.reference.cost, before.trivial, problem.trivial

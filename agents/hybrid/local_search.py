@@ -8,6 +8,7 @@ that their neighbours are judged in one call.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -43,6 +44,7 @@ def local_search(
     evaluations: int = EVALUATIONS,
     time_limit: float | None = None,
     space: UniformSpace | None = None,
+    starts: Sequence[HybridPlan] = (),
 ) -> Answer:
     """Return the best plan that a search over neighbouring plans judges.
 
@@ -56,9 +58,11 @@ def local_search(
         evaluations: number of plans that are judged beside the uniform ones.
         time_limit: seconds, those of the uniform plans counted.
         space: the uniform plans, if they were judged before.
+        starts: legal plans to start from, too; those that do not go into arrays are left out.
 
     Raises:
-        InfeasibleError: no uniform plan fits; says how many bytes the smallest one lacks.
+        InfeasibleError: no uniform plan fits, and there is no other start; says how many bytes the
+            smallest one lacks.
         ParenvsError: the constraints pin layers.
     """
     begin = time.perf_counter()
@@ -69,20 +73,25 @@ def local_search(
     if space is None:
         space = UniformSpace.build(problem, replace(limits, uneven=True))
     values = goal.values(problem, space.length, space.plans.devices)
+    given = [part for plan in starts if (part := plans_of(problem, [plan])) is not None]
+    uniform = starts_of(space, values)
     best = space.best(values)
-    if best is None:
+    if best is None and not given:
         raise infeasible(space)
-    plan, value, judged = space.plan(best), float(values[best]), 0
-    starts = starts_of(space, values)
-    if starts is not None:
+    plan = None if best is None else space.plan(best)
+    value = np.inf if best is None else float(values[best])
+    judged = 0
+    if given or uniform is not None:
         table = table_of([prepared(problem, limits)])
-        climber = Climber(table, starts, goal, limits, np.random.default_rng(seed))
+        plans = joined([*given, *([] if uniform is None else [uniform])])
+        climber = Climber(table, plans, goal, limits, np.random.default_rng(seed))
         while climber.judged < evaluations and time.perf_counter() < deadline:
             if not climber.turn():
                 break
         judged, own = climber.judged, int(climber.best_value.argmin())
         if climber.best_value[own] < value * (1 - SLACK):
             plan = plan_of(problem, climber.best, own)
+    assert plan is not None
     return Answer(
         problem=problem,
         plan=plan,

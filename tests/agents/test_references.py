@@ -8,9 +8,12 @@ from cases import slow
 
 from parenvs.agents.hybrid.references import (
     HYBRID_REFERENCES,
+    LIMITS,
+    best_known,
     hybrid_fault,
     plan_of_row,
 )
+from parenvs.agents.hybrid.solve import exact
 from parenvs.agents.references import ReferenceFile
 from parenvs.datasets.hybrid.named import find_hybrid
 from parenvs.datasets.references import HETERO, HYBRID, read, references
@@ -125,3 +128,33 @@ def test_references__command_judges_the_shipped_ones(capsys):
     assert HYBRID_REFERENCES.main([*names, "--check"]) == 0
     assert "0 wrong" in capsys.readouterr().out
     assert np.isfinite([references(HYBRID)[name]["bound"] for name in names]).all()
+
+
+@pytest.mark.thorough
+def test_best_known__is_no_worse_than_any_search():
+    """Of chunks whose sizes differ, which ``exact`` has not, nothing is proven."""
+    problem = find_hybrid("hybrid-test/gpt-001")
+    searched = best_known(problem, 5.0, 3_000)
+    proven = exact(problem, LIMITS, time_limit=5.0)
+    assert searched.cost < proven.cost and searched.report.legal
+    assert searched.among == "" and "local search, " in searched.method
+
+
+@pytest.mark.thorough
+def test_best_known__keeps_the_proof_of_what_nothing_beats():
+    problem = find_hybrid("hybrid-test/gpt-002")
+    answer = best_known(problem, 5.0, 10)
+    assert answer.proven and answer.among and answer.method == "exact-hybrid"
+
+
+def test_references__of_several_commands_are_all_kept(tmp_path):
+    path, row = tmp_path / "some.json", {"length": 1.0, "bound": 1.0}
+
+    def make(number):
+        if number == 1:  # another command writes in the meantime
+            assert file.main(["2", "--out", str(path)]) == 0
+        return row
+
+    file = ReferenceFile("some.json", "python -m some", tuple, int, make, lambda *_: "")
+    assert file.main(["1", "--out", str(path)]) == 0
+    assert read(path) == {"1": row, "2": row}

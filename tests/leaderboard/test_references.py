@@ -97,3 +97,14 @@ def test_references__of_other_software_have_other_costs():
     assert not references.has_same_costs(known, trivial, old)
     found = replace(known, settings={**known.settings, "expected": 0.5})
     assert references.has_same_costs(found, trivial, known)  # what is found with a reference
+
+
+def test_references__better_plans_are_listed(own_tasks):
+    """Whether the cost model changed, too, or not."""
+    known, name = tasks(), "vgg-19-shardy-8"
+    cost = known.task("data-parallel").problems[name].reference.cost
+    worse = read_tasks(own_tasks("data-parallel", name, cost=1.1 * cost, status="bound"))
+    ((task, problem, old, new, *trivial),) = references.changes(worse, known)
+    assert (task, problem) == ("data-parallel", name) and trivial[0] == trivial[1]
+    assert float(old) == pytest.approx(1.1 * float(new), rel=1e-4)
+    assert not references.changes(known, known)
