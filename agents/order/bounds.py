@@ -10,10 +10,7 @@ permutation flow shops, Naval Research Logistics Quarterly 6, 1959), of which so
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from itertools import pairwise
@@ -21,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.agents.highs import solver
 from parenvs.tasks.order.problem import Order
 
 ROUNDING = 1e-12
@@ -96,10 +94,7 @@ class Program:
         self.passes = _passes(*problem.forward.shape)
         self._optimal = highspy.HighsModelStatus.kOptimal
         self._fixed = np.zeros(0, dtype=np.int64)
-        with _silence():
-            self._solver = highspy.Highs()
-        for name, value in (("output_flag", False), ("threads", 1), ("presolve", "off")):
-            self._solver.setOptionValue(name, value)
+        self._solver = solver(presolve="off")
         self._solver.passModel(self._model(problem.bound_seconds))
 
     def _model(self, unit: float) -> Any:
@@ -222,26 +217,6 @@ def relaxed_bound(problem: Order, time_limit: float | None = None) -> float:
     relaxation = Program(problem).solve(limit=time_limit)
     floor = path_bound(problem)
     return floor if relaxation is None else max(floor, relaxation.bound())
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Keep the solver's banner, which its library writes by itself, from the standard output."""
-    try:
-        before = os.dup(1)
-    except OSError:  # it is closed
-        yield
-        return
-    if sys.stdout is not None:
-        sys.stdout.flush()
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 1)
-    try:
-        yield
-    finally:
-        os.dup2(before, 1)
-        os.close(before)
-        os.close(nothing)
 
 
 def _passes(stages: int, count: int) -> np.ndarray:

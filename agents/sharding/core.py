@@ -1,197 +1,440 @@
-"""The mixed-integer program of a problem's core: some strategies of each node, by SciPy's HiGHS.
+"""The program of a problem's core: what HiGHS makes of the strategies that a better plan may take.
 
-The local polytope (M. Wainwright and M. Jordan, 2008): a binary for each strategy, a share for each
-pair of an edge that sums to its ends. Times of the memory are added where a solution breaks them.
+The local polytope (M. Wainwright and M. Jordan, 2008): a share for each strategy, whole if the
+program is one of whole numbers, and for each pair of an edge one that sums to its ends. Times of
+the memory are added where a solution breaks them.
 """
 
 from __future__ import annotations
 
+import heapq
 import time
-from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.agents.sharding.messages import profile
-from parenvs.agents.sharding.model import Arrays
-
-if TYPE_CHECKING:
-    from scipy.optimize import LinearConstraint
+from parenvs.agents.highs import solver
+from parenvs.agents.sharding.certificate import Certificate, certify, ranges, usages_of
+from parenvs.agents.sharding.model import arrays_of
+from parenvs.tasks.sharding.reduced import NEVER, Reduced
 
 _TIMES = 24
 """Times that are added at once."""
-_TRUST = 1e-6
-"""Share of the cost by which HiGHS's bound may be off, by its tolerances."""
+_WHOLE = 1e-6
+"""Shares that are off a whole number by less are taken for it."""
 
 
-class Core(NamedTuple):
-    """What came of a core.
-
-    Attributes:
-        chosen: (n,) strategies, legal, or None if none was found.
-        bound: lower bound of the core's cost, or None.
-        proven: whether HiGHS found nothing better in the core.
-    """
-
-    chosen: np.ndarray | None
-    bound: float | None
-    proven: bool
-
-
-def core_size(m: Arrays, kept: np.ndarray) -> int:
+def core_size(reduced: Reduced, kept: np.ndarray) -> int:
     """Return the number of pairs of kept strategies, (s,) bool, over all edges."""
-    counts = np.add.reduceat(kept, m.offset[:-1]) if len(m.costs) else np.zeros(0, np.int64)
-    source = np.repeat(np.arange(len(counts)), np.diff(m.start))
-    return int((counts[source] * counts[m.neighbour]).sum()) // 2
+    counts = np.add.reduceat(kept, reduced.offset[:-1]) if len(kept) else np.zeros(0, np.int64)
+    return int(counts[reduced.ends].prod(axis=1).sum())
 
 
-def solve_core(m: Arrays, kept: np.ndarray, price: np.ndarray, seconds: float) -> Core:
-    """Find the best legal plan of the kept strategies.
+def restricted(reduced: Reduced, kept: np.ndarray) -> Reduced:
+    """Return the problem of the kept strategies, (s,) bool, at least one of each node."""
+    node = np.repeat(np.arange(len(reduced)), np.diff(reduced.offset))
+    a, b = reduced.ends.T
+    sizes = np.diff(reduced.offset)
+    height, width = sizes[a], sizes[b]
+    of_a = np.repeat(ranges(reduced.offset[a], height), np.repeat(width, height))
+    of_b = ranges(np.repeat(reduced.offset[b], height), np.repeat(width, height))
+    pairs = kept[of_a] & kept[of_b]
+    counts = np.bincount(node[kept], minlength=len(reduced))
+    usage = kept[ranges(reduced.offset[reduced.term_node], sizes[reduced.term_node])]
 
-    Args:
-        m: the model.
-        kept: (s,) bool, strategies that may be taken, at least one of each node.
-        price: (T,) prices of memory, whose largest tell which times to begin with.
-        seconds: time limit.
-    """
-    from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import coo_array
+    def offset(lengths: np.ndarray) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
-    end = time.monotonic() + seconds
-    (values,) = np.nonzero(kept)
-    node = np.searchsorted(m.offset, values, side="right") - 1
-    column = np.full(len(m.costs), -1)
-    column[values] = np.arange(len(values))
-    rows, columns, entries, costs, right = _polytope(m, kept, column, node)
-    shift = sum(m.costs[a:b][kept[a:b]].min() for a, b in _spans(m.offset))
-    count = len(costs)
-    scale = max(float(np.median(costs[costs > 0])) if (costs > 0).any() else 1.0, 1.0)
-    # HiGHS takes indices of 32 bits; SciPy before 1.12 hands it whatever it is given.
-    coordinates = (np.asarray(rows, dtype=np.int32), np.asarray(columns, dtype=np.int32))
-    equal = coo_array((entries, coordinates), shape=(len(right), count)).tocsr()
-    integral = np.zeros(count)
-    integral[: len(values)] = 1
-    times = [int(t) for t in np.argsort(-price, kind="stable")[:_TIMES] if price[t] > 0]
-    if len(m.slack) <= 4 * _TIMES:
-        times = list(range(len(m.slack)))
-    bound, used = None, np.zeros(len(m.slack) + 1)
-    top = np.where(m.slack > 0, 1.0, 0.0)  # shares of the slack that may be used
-    tightened = False
-    while (left := end - time.monotonic()) > 0.2:
-        constraints = [LinearConstraint(equal, right, right)]
-        if times:
-            constraints.append(_memory(m, values, node, times, count, top))
-        result = milp(
-            costs / scale,
-            integrality=integral,
-            bounds=Bounds(0, 1),
-            constraints=constraints,
-            options={"time_limit": left, "mip_rel_gap": 1e-9},
-        )
-        told = result.mip_dual_bound
-        if told is not None and np.isfinite(told) and not tightened:
-            value = told * scale
-            value += shift - _TRUST * abs(value)
-            bound = value if bound is None else max(bound, value)
-        if result.x is None:
-            return Core(None, bound, result.status == 2 and not tightened)
-        chosen = np.zeros(len(m.offset) - 1, dtype=np.int64)
-        (taken,) = np.nonzero(result.x[: len(values)] > 0.5)
-        chosen[node[taken]] = values[taken] - m.offset[node[taken]]
-        profile(m, chosen, used)
-        excess = used[:-1] - m.slack
-        if len(taken) == len(chosen) and not (excess > 0).any():
-            return Core(chosen, bound, result.status == 0 and not tightened)
-        worst = [int(t) for t in np.argsort(-excess / np.maximum(m.slack, 1))[:_TIMES]]
-        fresh = [t for t in worst if excess[t] > 0 and t not in times]
-        for t in times:  # HiGHS's tolerances let it exceed a row by a little
-            if excess[t] > 0:
-                top[t] -= 2 * excess[t] / max(int(m.slack[t]), 1)
-                tightened = True
-        if result.status != 0 or len(taken) != len(chosen):
-            return Core(None, bound, False)
-        times += fresh
-    return Core(None, bound, False)
-
-
-def _spans(offset: np.ndarray) -> list[tuple[int, int]]:
-    at = offset.tolist()
-    return list(pairwise(at))
-
-
-def _polytope(
-    m: Arrays, kept: np.ndarray, column: np.ndarray, node: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Rows, columns and entries of the equations, costs of the columns and right-hand sides."""
-    count = len(m.offset) - 1
-    spans = _spans(m.offset)
-    listed = [np.flatnonzero(kept[a:b]) for a, b in spans]
-    is_free = column >= 0
-    costs = [
-        np.concatenate(
-            [
-                m.costs[a:b][x] - m.costs[a:b][x].min()
-                for (a, b), x in zip(spans, listed, strict=True)
-            ]
-        )
-    ]
-    rows, columns, entries = [node], [column[is_free]], [np.ones(int(is_free.sum()))]
-    row, col = count, int(is_free.sum())
-    for source in range(count):
-        for p in range(m.start[source], m.start[source + 1]):
-            other = int(m.neighbour[p])
-            if other < source:
-                continue
-            width = m.offset[other + 1] - m.offset[other]
-            begin = m.table[p]
-            size = (m.offset[source + 1] - m.offset[source]) * width
-            table = m.pair[begin : begin + size].reshape(-1, width)
-            table = table[np.ix_(listed[source], listed[other])]
-            s, t = np.nonzero(np.isfinite(table))
-            pairs = col + np.arange(len(s))
-            rows += [row + s, row + table.shape[0] + t]
-            columns += [pairs, pairs]
-            entries += [np.ones(2 * len(s))]
-            ends = np.concatenate(
-                [
-                    column[m.offset[source] + listed[source]],
-                    column[m.offset[other] + listed[other]],
-                ]
-            )
-            rows.append(row + np.arange(len(ends)))
-            columns.append(ends)
-            entries.append(-np.ones(len(ends)))
-            costs.append(table[s, t])
-            row += len(ends)
-            col += len(s)
-    right = np.zeros(row)
-    right[:count] = 1.0
-    return (
-        np.concatenate(rows),
-        np.concatenate(columns),
-        np.concatenate(entries),
-        np.concatenate(costs),
-        right,
+    return replace(
+        reduced,
+        offset=offset(counts),
+        costs=reduced.costs[kept],
+        edge_offset=offset(counts[a] * counts[b]),
+        edge_costs=reduced.edge_costs[pairs],
+        term_offset=offset(counts[reduced.term_node]),
+        usages=reduced.usages[usage],
+        values=reduced.values[kept],
     )
 
 
-def _memory(
-    m: Arrays, values: np.ndarray, node: np.ndarray, times: list[int], count: int, top: np.ndarray
-) -> LinearConstraint:
-    """What the strategies use at some times, as shares of the slack there."""
-    from scipy.optimize import LinearConstraint
-    from scipy.sparse import csr_array, vstack
+class Relaxation(NamedTuple):
+    """What the program without whole numbers tells.
 
-    lines = []
-    for time_ in times:
-        used = np.zeros(len(m.costs))
-        (terms,) = np.nonzero((m.term_times[:, 0] <= time_) & (time_ < m.term_times[:, 1]))
-        owner = np.searchsorted(m.term_start, terms, side="right") - 1
-        for term, at in zip(terms.tolist(), owner.tolist(), strict=True):
-            begin, size = m.offset[at], m.offset[at + 1] - m.offset[at]
-            usage = m.usage[m.term_at[term] : m.term_at[term] + size]
-            used[begin : begin + size] += usage
-        own = used[values] / max(int(m.slack[time_]), 1)
-        coordinates = np.zeros(len(own), np.int32), np.arange(len(own), dtype=np.int32)
-        lines.append(csr_array((own, coordinates), shape=(1, count)))
-    return LinearConstraint(vstack(lines).tocsr(), -np.inf, top[times])
+    Attributes:
+        share: (s,) of each strategy; None if no shares are legal.
+        price: (T,) of memory.
+        messages: what its dual values move from edges to their ends.
+    """
+
+    share: np.ndarray | None
+    price: np.ndarray
+    messages: np.ndarray
+
+
+class Program:
+    """The program of a core, kept in memory and solved again and again.
+
+    Args:
+        reduced: the core.
+        price: (T,) prices of memory, whose largest tell which times to begin with.
+        stopped: asked now and then whether to end.
+    """
+
+    def __init__(
+        self, reduced: Reduced, price: np.ndarray, stopped: Callable[[], bool] = lambda: False
+    ) -> None:
+        import highspy
+
+        self.reduced, self.model, self.stopped = reduced, arrays_of(reduced), stopped
+        self.status, self.kinds = highspy.HighsModelStatus, highspy.HighsVarType
+        self.solver = solver(mip_rel_gap=1e-9)
+        self.solver.passModel(self._matrix())
+        self.times: list[int] = []
+        slack = self.model.slack
+        self.top = np.where(slack > 0, 1.0, 0.0)  # shares of the slack that may be used
+        self.solver.cbMipInterrupt += self._asked
+        first = [int(t) for t in np.argsort(-price, kind="stable")[:_TIMES] if price[t] > 0]
+        self._add_times(list(range(len(slack))) if len(slack) <= 4 * _TIMES else first)
+
+    def _matrix(self) -> Any:
+        """The equations of nodes, then those of the ends of edges, as HiGHS takes them."""
+        import highspy
+        from scipy.sparse import coo_matrix
+
+        m, count = self.model, len(self.reduced)
+        sizes, strategies = np.diff(m.offset), len(m.costs)
+        source = np.repeat(np.arange(count), np.diff(m.start))
+        node = np.repeat(np.arange(count), sizes)
+        own = ranges(m.offset[source], sizes[source])  # strategy of each message
+        (p,) = np.nonzero(source < m.neighbour)
+        height, width = sizes[source[p]], sizes[m.neighbour[p]]
+        pair = ranges(m.table[p], height * width)
+        first = np.repeat(ranges(m.message[p], height), np.repeat(width, height))
+        second = ranges(np.repeat(m.message[m.reverse[p]], height), np.repeat(width, height))
+        possible = np.isfinite(m.pair[pair])
+        pair, first, second = pair[possible], first[possible], second[possible]
+        self.ends = own[first], own[second]  # strategies of each pair
+        number = strategies + np.arange(len(pair))
+        rows = np.concatenate([node, count + np.arange(len(own)), count + first, count + second])
+        columns = np.concatenate([np.arange(strategies), own, number, number])
+        entries = np.ones(len(rows))
+        entries[strategies : strategies + len(own)] = -1.0
+        # Costs are those above the least of each node, in units that are neither large nor small.
+        least = np.minimum.reduceat(m.costs, m.offset[:-1])
+        costs = np.concatenate([m.costs - least[node], m.pair[pair]])
+        positive = costs[costs > 0]
+        self.scale = max(float(np.median(positive)) if len(positive) else 1.0, 1.0)
+        self.shift = float(least.sum())
+        right = np.zeros(count + len(own))
+        right[:count] = 1.0
+        matrix = coo_matrix((entries, (rows, columns)), shape=(len(right), len(costs))).tocsr()
+        made = highspy.HighsLp()
+        made.num_row_, made.num_col_ = matrix.shape
+        made.col_cost_ = costs / self.scale
+        made.col_lower_, made.col_upper_ = np.zeros(len(costs)), np.ones(len(costs))
+        made.row_lower_ = made.row_upper_ = right
+        made.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        made.a_matrix_.start_, made.a_matrix_.index_ = matrix.indptr, matrix.indices
+        made.a_matrix_.value_ = matrix.data
+        self.rows = len(right)
+        return made
+
+    def _add_times(self, times: list[int]) -> None:
+        """Add what the strategies use at some times, as shares of the slack there."""
+        m = self.model
+        owner = np.repeat(np.arange(len(self.reduced)), np.diff(m.term_start))
+        for at in times:
+            used = np.zeros(len(m.costs))
+            (terms,) = np.nonzero((m.term_times[:, 0] <= at) & (at < m.term_times[:, 1]))
+            for term, node in zip(terms.tolist(), owner[terms].tolist(), strict=True):
+                begin, end = m.offset[node], m.offset[node + 1]
+                used[begin:end] += m.usage[m.term_at[term] : m.term_at[term] + end - begin]
+            used /= max(int(m.slack[at]), 1)
+            (columns,) = np.nonzero(used)
+            self.solver.addRow(
+                -np.inf, self.top[at], len(columns), columns.astype(np.int32), used[columns]
+            )
+        self.times += times
+
+    def _broken(self, used: np.ndarray) -> np.ndarray:
+        """The times, most broken first, at which (T,) exceeds the slack."""
+        excess = (used - self.model.slack) / np.maximum(self.model.slack, 1)
+        worst = np.argsort(-excess, kind="stable")[:_TIMES]
+        return worst[excess[worst] > 0]
+
+    def _asked(self, event: Any) -> None:
+        """Tell HiGHS whether to end."""
+        event.data_in.user_interrupt = self.stopped()
+
+    def _run(self, seconds: float) -> Any:
+        """Let HiGHS run so many seconds at most; return its status."""
+        limit = self.solver.getRunTime() + max(seconds, 0.0)
+        self.solver.setOptionValue("time_limit", limit if np.isfinite(limit) else 1e9)
+        self.solver.run()
+        return self.solver.getModelStatus()
+
+    def whole(
+        self,
+        seconds: float,
+        offer: Callable[[np.ndarray], object],
+        start: np.ndarray | None = None,
+        nodes: int | None = None,
+    ) -> None:
+        """Search for the best legal plan of the core by HiGHS, whose tolerances prove nothing.
+
+        Args:
+            seconds: time limit.
+            offer: told every legal plan, (n,), that is found.
+            start: (n,) a legal plan of the core to begin with.
+            nodes: limit of nodes of HiGHS's tree.
+        """
+        reduced, end = self.reduced, time.monotonic() + seconds
+        strategies, offset = len(reduced.costs), reduced.offset
+        columns = np.arange(strategies, dtype=np.int32)
+        self.solver.changeColsIntegrality(
+            strategies, columns, np.full(strategies, self.kinds.kInteger)
+        )
+        self.solver.setOptionValue("mip_max_nodes", 2**31 - 1 if nodes is None else nodes)
+
+        def plan(values: Any) -> np.ndarray | None:
+            (taken,) = np.nonzero(np.asarray(values[:strategies]) > 0.5)
+            node = np.searchsorted(offset, taken, side="right") - 1
+            if len(taken) != len(reduced) or (node != np.arange(len(reduced))).any():
+                return None
+            return taken - offset[:-1]
+
+        def improved(event: Any) -> None:
+            chosen = plan(event.data_out.mip_solution)
+            if chosen is not None and reduced.legal(chosen):
+                offer(chosen)
+
+        self.solver.cbMipImprovingSolution += improved
+        try:
+            while (left := end - time.monotonic()) > 0 and not self.stopped():
+                if start is not None:
+                    self._begin_with(start)
+                if self._run(left) != self.status.kOptimal:
+                    return
+                chosen = plan(self.solver.getSolution().col_value)
+                if chosen is None:
+                    return
+                used = reduced.profile(chosen)
+                broken = self._broken(used).tolist()
+                if not broken:
+                    offer(chosen)
+                    return
+                known = [t for t in broken if t in self.times]
+                self._add_times([t for t in broken if t not in self.times])
+                for t in known:
+                    # HiGHS's tolerances let it exceed a row by a little.
+                    excess = int(used[t] - self.model.slack[t])
+                    self.top[t] -= 2 * excess / max(int(self.model.slack[t]), 1)
+                    row = self.rows + self.times.index(t)
+                    self.solver.changeRowBounds(row, -np.inf, self.top[t])
+        finally:
+            self.solver.cbMipImprovingSolution -= improved
+            self.solver.changeColsIntegrality(
+                strategies, columns, np.full(strategies, self.kinds.kContinuous)
+            )
+
+    def _begin_with(self, chosen: np.ndarray) -> None:
+        """Give HiGHS a plan."""
+        import highspy
+
+        taken = np.zeros(len(self.reduced.costs))
+        taken[self.reduced.offset[:-1] + chosen] = 1.0
+        solution = highspy.HighsSolution()
+        solution.col_value = [
+            *taken.tolist(),
+            *(taken[self.ends[0]] * taken[self.ends[1]]).tolist(),
+        ]
+        self.solver.setSolution(solution)
+
+    def relax(self, kept: np.ndarray, seconds: float) -> Relaxation | None:
+        """Solve it without whole numbers, over some of its strategies, (s,) bool.
+
+        Args:
+            kept: which may be taken.
+            seconds: time limit.
+
+        Returns:
+            None if time is up.
+        """
+        count, end = len(kept), time.monotonic() + seconds
+        columns = np.arange(count, dtype=np.int32)
+        self.solver.changeColsBounds(count, columns, np.zeros(count), kept.astype(float))
+        try:
+            while True:
+                status = self._run(end - time.monotonic())
+                if status in (self.status.kTimeLimit, self.status.kInterrupt):
+                    return None
+                if (
+                    status != self.status.kOptimal
+                ):  # a ray of dual values proves it, if there is one
+                    ray = self.solver.getDualRay()
+                    known = status == self.status.kInfeasible and ray[1]
+                    rows = self.rows + len(self.times)
+                    return self._moved(None, np.asarray(ray[2]) if known else np.zeros(rows))
+                solution = self.solver.getSolution()
+                share = np.asarray(solution.col_value[:count])
+                broken = self._broken(shared_profile(self.reduced, share) * (1 - 1e-9)).tolist()
+                fresh = [t for t in broken if t not in self.times]
+                if not fresh:
+                    return self._moved(share, np.asarray(solution.row_dual) * self.scale)
+                self._add_times(fresh)
+        finally:
+            self.solver.changeColsBounds(count, columns, np.zeros(count), np.ones(count))
+
+    def _moved(self, share: np.ndarray | None, dual: np.ndarray) -> Relaxation:
+        """What dual values of the rows stand for."""
+        price = np.zeros(len(self.model.slack))
+        used = -dual[self.rows :] / np.maximum(self.model.slack[self.times], 1)
+        price[self.times] = np.maximum(used, 0.0)
+        return Relaxation(share, price, dual[len(self.reduced) : self.rows])
+
+
+class Tree:
+    """Branch and bound of a core by linear programs, each with an exact certificate.
+
+    Args:
+        program: that of the core.
+        cost: plans that cost as much or more are no matter; without the constant.
+
+    Attributes:
+        cost: the same, less where a cheaper plan was found.
+        bound: exact lower bound of what plans of the core cost that cost less, or ``cost``.
+        chosen: (n,) the cheapest plan found, or None.
+    """
+
+    def __init__(self, program: Program, cost: int) -> None:
+        self.program, self.cost = program, cost
+        self.chosen: np.ndarray | None = None
+        reduced = program.reduced
+        kept = reduced.costs < NEVER
+        self.node = np.repeat(np.arange(len(reduced)), np.diff(reduced.offset))
+        self.usage = usages_of(program.model)
+        zeros = np.zeros(len(program.model.slack)), np.zeros(int(program.model.message[-1]))
+        self.none = Relaxation(None, *zeros)
+        first = self._certify(self.none, kept)
+        self.open: list[tuple[int, int, np.ndarray]] = [(first.bound, 0, kept)]
+        self.made = 1
+
+    @property
+    def bound(self) -> int:
+        """See the class."""
+        return min(self.cost, self.open[0][0]) if self.open else self.cost
+
+    @property
+    def over(self) -> bool:
+        """Whether every branch is closed."""
+        return self.bound >= self.cost
+
+    def run(self, seconds: float, nodes: int) -> None:
+        """Go on until everything is closed, or for some seconds or nodes."""
+        end = time.monotonic() + seconds
+        for _ in range(nodes):
+            if self.over or time.monotonic() >= end or self.program.stopped():
+                return
+            entry = heapq.heappop(self.open)
+            if not self._branch(*entry, end - time.monotonic()):
+                heapq.heappush(self.open, entry)
+                return
+
+    def _branch(self, bound: int, _: int, kept: np.ndarray, seconds: float) -> bool:
+        """Bound a branch and split it; whether that was done."""
+        relaxed = self.program.relax(kept, seconds)
+        if relaxed is None:
+            return False
+        certificate = self._certify(relaxed, kept)
+        bound = max(bound, certificate.bound)
+        kept = kept & certificate.better(self.cost)
+        if (
+            bound >= self.cost
+            or (np.bincount(self.node[kept], minlength=self.node[-1] + 1) == 0).any()
+        ):
+            return True
+        share = self._shares(relaxed, kept)
+        chosen = self._plan(share)
+        self._offer(chosen)
+        counts = np.bincount(self.node[kept], minlength=len(chosen))
+        if (counts == 1).all():
+            return True  # the plan was offered
+        offset = self.program.reduced.offset
+        largest = share[offset[:-1] + chosen]
+        divided = np.where(largest > 1 - _WHOLE, 0.0, (1 - largest) * self.program.scale)
+        divided += self._spread(relaxed.price, share)
+        node = int(np.where(counts > 1, divided, -1.0).argmax())
+        if largest[node] > 1 - _WHOLE:  # whole: what is left is rounding
+            node = int(counts.argmax())
+        one = kept.copy()
+        one[offset[node] : offset[node + 1]] = False
+        other = kept.copy()
+        at = offset[node] + chosen[node]
+        one[at], other[at] = True, False
+        for part in (one, other):
+            heapq.heappush(self.open, (bound, -self.made, part))
+            self.made += 1
+        return True
+
+    def _certify(self, relaxed: Relaxation, kept: np.ndarray) -> Certificate:
+        """Return the exact bound of dual values; those of a ray are taken as far as needed."""
+        program = self.program
+        problem = program.reduced, program.model
+        if relaxed.share is not None or relaxed is self.none:
+            return certify(*problem, relaxed.price, relaxed.messages, kept)
+        best = certify(*problem, self.none.price, self.none.messages, kept)
+        length = max(abs(float(best.bound)), program.scale)
+        for _ in range(8):
+            more = certify(*problem, length * relaxed.price, length * relaxed.messages, kept)
+            best = max(best, more, key=lambda one: one.bound)
+            if best.bound >= self.cost:
+                break
+            length *= 10
+        return best
+
+    def _shares(self, relaxed: Relaxation, kept: np.ndarray) -> np.ndarray:
+        """The shares of kept strategies, one in sum for each node; even ones if there are none."""
+        share = np.where(kept, 1e-12, 0.0)
+        if relaxed.share is not None:
+            share += np.maximum(relaxed.share, 0.0) * kept
+        share /= np.add.reduceat(share, self.program.reduced.offset[:-1])[self.node]
+        return share
+
+    def _spread(self, price: np.ndarray, share: np.ndarray) -> np.ndarray:
+        """What a node's shares pay for memory, (n,), is off their mean by so much in the mean.
+
+        It is what a relaxed solution pretends where strategies of much and of little memory meet.
+        """
+        model, first = self.program.model, self.program.reduced.offset[:-1]
+        sums = np.concatenate([[0.0], np.cumsum(price)])
+        each = np.diff(sums[model.term_times], axis=1)[self.usage.term, 0]
+        paid = np.bincount(self.usage.strategy, each * self.usage.used, minlength=len(share))
+        mean = np.add.reduceat(share * paid, first)
+        spread: np.ndarray = np.add.reduceat(share * np.abs(paid - mean[self.node]), first)
+        return spread
+
+    def _plan(self, share: np.ndarray) -> np.ndarray:
+        """The strategy of the largest share of each node, (n,)."""
+        reduced = self.program.reduced
+        order = np.lexsort((-np.arange(len(share)), share, self.node))
+        return order[reduced.offset[1:] - 1] - reduced.offset[:-1]
+
+    def _offer(self, chosen: np.ndarray) -> None:
+        """Take a plan if it is legal and cheaper."""
+        reduced = self.program.reduced
+        if reduced.cost(chosen) - reduced.constant < self.cost and reduced.legal(chosen):
+            self.chosen, self.cost = chosen, reduced.cost(chosen) - reduced.constant
+
+
+def shared_profile(reduced: Reduced, share: np.ndarray) -> np.ndarray:
+    """Return what shares, (s,), of strategies use at each time, (T,)."""
+    size = np.diff(reduced.offset)[reduced.term_node]
+    own = reduced.usages * share[ranges(reduced.offset[reduced.term_node], size)]
+    starts = reduced.term_offset[:-1]
+    used = np.add.reduceat(own, starts) if len(own) else np.zeros(0)
+    change = np.zeros(len(reduced.slack) + 1)
+    np.add.at(change, reduced.term_times[:, 0], used)
+    np.add.at(change, reduced.term_times[:, 1], -used)
+    return np.cumsum(change)[:-1]

@@ -6,13 +6,17 @@ bound is that of section 5, taken in the backward pass.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from parenvs.agents.compiled import compiled
+from parenvs.agents.compiled import COMPILED, compiled
 from parenvs.agents.sharding.model import Arrays
 
 _PATIENCE, _SHORTER, _MOMENTUM = 20, 0.85, 0.85
 """Sweeps without a better bound until steps become shorter, by how much, and their momentum."""
+_PART = 1 << (24 if COMPILED else 16)
+"""Pairs of strategies that are swept at once, until the clock is looked at."""
 _STEPS = 0.1, 2e-3
 """Length of the steps to begin with again, at the best prices, and length to end with."""
 
@@ -40,9 +44,18 @@ def priced_costs(m: Arrays, price: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def sweep(
-    m: Arrays, costs: np.ndarray, messages: np.ndarray, work: np.ndarray, marginals: np.ndarray
+    m: Arrays,
+    costs: np.ndarray,
+    messages: np.ndarray,
+    work: np.ndarray,
+    marginals: np.ndarray,
+    first: int,
+    last: int,
 ) -> float:
     """Pass messages forward and backward once; return a lower bound of the minimum.
+
+    It is infinite where everything is forbidden; messages are of no use then. A sweep of n nodes is
+    2 n steps, and may be done in parts, whose bounds sum to its bound.
 
     Args:
         m: the model; its memory is left out.
@@ -52,11 +65,13 @@ def sweep(
         marginals: (s,) overwritten: by how much each strategy raises the bound if it is taken. The
             least cost with it is no less than a bound of the same costs from the sweep before,
             plus this.
+        first: first step.
+        last: end of the steps.
     """
     count = len(m.offset) - 1
     bound = 0.0
     for turn in range(2):
-        for step in range(count):
+        for step in range(max(first - turn * count, 0), min(last - turn * count, count)):
             node = step if turn == 0 else count - 1 - step
             begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
             after = 0
@@ -100,11 +115,30 @@ def sweep(
                 minimum = np.inf
                 for t in range(width):
                     minimum = min(minimum, out[t])
+                if minimum == np.inf:
+                    return minimum
                 for t in range(width):
                     out[t] -= minimum
                 if turn == 1:
                     bound += minimum
     return bound
+
+
+@compiled
+def share_out(m: Arrays, costs: np.ndarray, messages: np.ndarray) -> None:
+    """Leave to each edge to a node before the share that ``sweep`` sends on it, in place."""
+    for node in range(len(m.offset) - 1):
+        begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
+        degree, before = m.start[node + 1] - m.start[node], 0
+        for p in range(m.start[node], m.start[node + 1]):
+            before += m.neighbour[p] < node
+        share = 1.0 / max(degree - before, before, 1)
+        for s in range(size):
+            total = costs[begin + s]
+            for p in range(m.start[node], m.start[node + 1]):
+                total += messages[m.message[p] + s]
+            for p in range(m.start[node], m.start[node] + before):
+                messages[m.message[p] + s] -= share * total
 
 
 @compiled
@@ -159,10 +193,17 @@ class Dual:
         bound: best bound so far.
         price: (T,) its prices.
         chosen: (n,) the last choice that was decoded; it may exceed the limit.
+
+    Args:
+        model: the problem.
+        stopped: asked within sweeps whether to end; what is not swept by then stays as it is.
     """
 
-    def __init__(self, model: Arrays) -> None:
-        self.model = model
+    def __init__(self, model: Arrays, stopped: Callable[[], bool] = lambda: False) -> None:
+        self.model, self.stopped = model, stopped
+        steps = 2 * (len(model.offset) - 1)
+        parts = max(2 * len(model.pair) // _PART, 1)
+        self.part = max(-(-steps // parts), 1)
         times = len(model.slack)
         self.price = self.prices = np.zeros(times)
         self.momentum = np.zeros(times)
@@ -188,8 +229,9 @@ class Dual:
         """
         model = self.model
         priced_costs(model, self.sums(self.prices), self.costs)
-        value = sweep(model, self.costs, self.messages, self.work, self.marginals)
-        value -= float(self.prices @ model.slack)
+        value = self._sweep(self.messages) - float(self.prices @ model.slack)
+        if not np.isfinite(value):  # it was stopped, or everything is forbidden
+            return value
         if value > self.bound:
             gap = best - value if np.isfinite(best) else abs(value)
             much = not np.isfinite(self.bound) or value > self.bound + 1e-4 * abs(gap)
@@ -213,23 +255,35 @@ class Dual:
         self.momentum = np.zeros(len(self.momentum))
         priced_costs(self.model, self.sums(self.prices), self.costs)
 
+    def _sweep(self, messages: np.ndarray) -> float:
+        """Pass messages once, in parts; return the bound without memory, -inf if it was stopped."""
+        bound, end = 0.0, 2 * (len(self.model.offset) - 1)
+        for first in range(0, end, self.part):
+            if self.stopped():
+                return -np.inf
+            bound += sweep(
+                self.model, self.costs, messages, self.work, self.marginals, first,
+                min(first + self.part, end),
+            )  # fmt: skip
+        return bound
+
     def sweep(self, count: int) -> None:
         """Pass messages some times at the prices as they are."""
         for _ in range(count):
-            sweep(self.model, self.costs, self.messages, self.work, self.marginals)
+            self._sweep(self.messages)
 
-    def settle(self, sweeps: int = 3) -> tuple[float, np.ndarray]:
-        """Return a bound at the best prices, and (s,) by how much each strategy raises it.
+    def settle(self, sweeps: int = 3) -> tuple[np.ndarray, np.ndarray]:
+        """Return messages at the best prices, which are made better by some sweeps, and (s,) costs.
 
-        The two are of successive sweeps of the same costs, as ``sweep`` demands.
+        The second is by how much each strategy raises the bound, nearly. Messages are such that
+        least costs of nodes and of edges, each for itself, sum to it.
         """
-        model, messages = self.model, self.best_messages.copy()
-        priced_costs(model, self.sums(self.price), self.costs)
-        before = value = -np.inf
-        for _ in range(max(sweeps, 2)):
-            before = value
-            value = sweep(model, self.costs, messages, self.work, self.marginals)
-        return before - float(self.price @ model.slack), self.marginals.copy()
+        messages = self.best_messages.copy()
+        priced_costs(self.model, self.sums(self.price), self.costs)
+        for _ in range(sweeps):
+            self._sweep(messages)
+        share_out(self.model, self.costs, messages)
+        return messages, self.marginals.copy()
 
     def move(self, value: float, best: float) -> None:
         """Take a step of Polyak's length along what the decoded choice uses beyond the limit."""

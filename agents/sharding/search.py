@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,16 +16,23 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.agents.compiled import COMPILED
+from parenvs.agents.sharding.certificate import Certificate, certify
 from parenvs.agents.sharding.chain import Chain
-from parenvs.agents.sharding.core import Core, core_size, solve_core
+from parenvs.agents.sharding.core import Program, Tree, core_size, restricted
 from parenvs.agents.sharding.memory import empty_tree
 from parenvs.agents.sharding.messages import Dual, priced_costs
 from parenvs.agents.sharding.model import arrays_of
 from parenvs.agents.sharding.trees import complete, plan_cost
-from parenvs.tasks.sharding.reduced import Reduced
+from parenvs.tasks.sharding.reduced import NEVER, Reduced
 
-_PROGRAM = 60_000
-"""Pairs of a core that HiGHS is given as a whole."""
+_PROGRAM, _SHRUNK = 60_000, 2 / 3
+"""Pairs of a core that HiGHS is given as a whole, and the share of them that it is given anew."""
+_HALF = 0.5
+"""Share of the time left that HiGHS has for plans of a core; the rest is for what proves them."""
+_NODES = 2_000
+"""Nodes of the trees of a core, and of a part, where no time ends them."""
+_NOTHING = -(10**30)
+"""A bound that says nothing."""
 _PART = 12_000
 """Pairs of a part that HiGHS solves anew."""
 _WARM = (30.0, 0.03, 3.0, 0.3)
@@ -46,9 +54,11 @@ _COOLING, _SWEEPS = (40, 200_000), (5, 50)
 Few nodes of many strategies need as many moves as many nodes.
 """
 _CLOSE = 2e-6
-"""Gap, as a share of the cost, that HiGHS's tolerances leave; then only few rounds follow."""
-_SAFE = 1e-9
-"""Share of the bound by which sums in floats may be off."""
+"""Gap, as a share of the cost, from which on the proof is waited for."""
+_GAIN = 1e-3
+"""Share of the gap by which a bound is better before it is made exact anew."""
+_LOOKS = 50
+"""The search looks for a smaller core so seldom that it takes one part of so many of the time."""
 
 
 def luby(number: int) -> int:
@@ -108,6 +118,98 @@ class Clock:
         return self.left <= 0 or (self.steps is not None and self.round >= self.steps)
 
 
+class Solving:
+    """HiGHS and exact branch and bound at work on a core, in a thread.
+
+    Args:
+        reduced: the problem.
+        kept: (s,) bool, strategies that a plan can take that costs less than ``cost``.
+        cost: what is to be undercut, without the constant.
+        start: (n,) a legal plan of the core, or None.
+        price: (T,) prices of memory.
+        seconds: time limit; None: nodes of the trees are limited.
+
+    Attributes:
+        size: number of pairs of the core.
+        found: legal plans, (n,).
+        bound: lower bound of the cost of plans, without the constant.
+        error: what ended it, or None.
+    """
+
+    def __init__(
+        self,
+        reduced: Reduced,
+        kept: np.ndarray,
+        cost: int,
+        start: np.ndarray | None,
+        price: np.ndarray,
+        seconds: float | None,
+    ) -> None:
+        self.core, self.size = restricted(reduced, kept), core_size(reduced, kept)
+        self.strategies = np.flatnonzero(kept)
+        self.first = reduced.offset[:-1]
+        self.cost, self.price, self.seconds = cost, price, seconds
+        self.start = None
+        if start is not None:
+            at = np.searchsorted(self.strategies, self.first + start)
+            self.start = at - self.core.offset[:-1]
+        self.found: deque[np.ndarray] = deque()
+        self.bound = _NOTHING
+        self.error: BaseException | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        if seconds is None:
+            self._thread.join()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is at work."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Let it end, soon."""
+        self._stopped.set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for its end, but no longer than some seconds."""
+        self._thread.join(seconds)
+
+    def _offer(self, chosen: np.ndarray) -> None:
+        self.cost = min(self.cost, self.core.cost(chosen) - self.core.constant)
+        self.found.append(self.strategies[self.core.offset[:-1] + chosen] - self.first)
+
+    def _run(self) -> None:
+        try:
+            self._solve()
+        except BaseException as error:  # for the thread that collects
+            self.error = error
+
+    def _solve(self) -> None:
+        end = np.inf if self.seconds is None else time.monotonic() + self.seconds
+        nodes = None if self.seconds is not None else _NODES
+        tree = Tree(Program(self.core, self.price, self._stopped.is_set), self.cost)
+
+        def grow(seconds: float, most: int) -> None:
+            tree.cost = min(tree.cost, self.cost)
+            tree.run(seconds, most)
+            if tree.chosen is not None and tree.cost < self.cost:
+                self._offer(tree.chosen)
+            self.bound = max(self.bound, tree.bound)
+
+        grow(end - time.monotonic(), 1)
+        if not tree.over:
+            # One of its own, as whole numbers cost the other one the basis of its programs.
+            program = Program(self.core, self.price, self._stopped.is_set)
+            program.whole(_HALF * (end - time.monotonic()), self._offer, self.start, nodes)
+        made = 0
+        while not (tree.over or self._stopped.is_set() or time.monotonic() >= end):
+            if nodes is not None and made >= nodes:
+                break
+            grow(end - time.monotonic(), 50)
+            made += 50
+
+
 @dataclass
 class Arm:
     """A way to search, and what came of it.
@@ -136,7 +238,7 @@ class Search:
         tell: told how far the search is, about once a second.
         threads: chains of moves that run at once.
         chosen: best choice so far, or None.
-        cost: its cost without the constant.
+        cost: its cost without the constant, a whole number; infinite without one.
         bound: proven lower bound, without the constant.
     """
 
@@ -147,13 +249,13 @@ class Search:
     threads: int = 1
     chosen: np.ndarray | None = None
     cost: float = np.inf
-    bound: float = -np.inf
+    bound: int = _NOTHING
     _told: float = field(default=-1.0, repr=False)
 
     def __post_init__(self) -> None:
         """Make the arrays of the problem."""
         self.model = arrays_of(self.reduced)
-        self.dual = Dual(self.model)
+        self.dual = Dual(self.model, lambda: self.clock.left <= 0)
         self.rng = np.random.default_rng(self.seed)
         others = [np.random.default_rng([self.seed, k]) for k in range(1, self.threads)]
         self.rngs = [self.rng, *others]
@@ -161,8 +263,10 @@ class Search:
         self.widest = int(np.diff(self.model.offset).max())
         self.decoded: np.ndarray | None = None  # cheapest plan that messages led to
         self.decoded_cost = np.inf
-        self.program: threading.Thread | None = None
-        self.result: Core | BaseException | None = None
+        self.solving: Solving | None = None
+        self.certified = -np.inf  # bound of the dual when it was made exact last
+        self.looked = np.inf  # cost at the last look for a core
+        self.rest = 0.0  # when the next look may be
         self.length = (20 if COMPILED else 1) * len(self.reduced)
         self.pace = 5e-5 if COMPILED else 5e-3  # seconds of a move
 
@@ -171,26 +275,32 @@ class Search:
     @property
     def proven(self) -> bool:
         """Whether no plan is cheaper than the best one."""
-        return self.chosen is not None and self.whole_bound() >= round(self.cost)
-
-    def whole_bound(self) -> int:
-        """The bound as a whole number, as costs are; rounding errors taken off before."""
-        if not np.isfinite(self.bound):
-            return -(10**30)
-        return int(np.ceil(self.bound - _SAFE * max(abs(self.bound), self.model_scale) - 1e-6))
+        return self.bound >= self.cost
 
     @property
-    def model_scale(self) -> float:
-        """Size of the numbers that are summed to a bound."""
-        return 0.0 if self.chosen is None else abs(self.cost)
+    def infeasible(self) -> bool:
+        """Whether it is proven that there is no plan."""
+        return self.chosen is None and self.bound >= NEVER
 
     def offer(self, chosen: np.ndarray) -> bool:
         """Take a choice if it is legal and cheaper; whether it was."""
-        cost = plan_cost(self.model, chosen)
-        if not cost < self.cost or not self.reduced.legal(chosen):
+        if not self.reduced.cost(chosen) - self.reduced.constant < self.cost:
             return False
-        self.chosen, self.cost = chosen.copy(), cost
+        if not self.reduced.legal(chosen):
+            return False
+        self.chosen = chosen.copy()
+        self.cost = self.reduced.cost(chosen) - self.reduced.constant
         return True
+
+    def certificate(self) -> Certificate:
+        """Take the exact bound of the best prices, and return what proves it."""
+        messages, _ = self.dual.settle()
+        certificate = certify(self.reduced, self.model, self.dual.price, messages)
+        cost = int(min(self.cost, NEVER))
+        closed = not np.logical_or.reduceat(certificate.better(cost), self.model.offset[:-1]).all()
+        self.bound = max(self.bound, cost if closed else min(certificate.bound, cost))
+        self.certified = self.dual.bound
+        return certificate
 
     def say(self, work: str, force: bool = False) -> None:
         """Tell how far the search is, if that was not told within a second."""
@@ -202,7 +312,7 @@ class Search:
             Status(
                 self.clock.spent,
                 None if self.chosen is None else self.reduced.cost(self.chosen),
-                None if not np.isfinite(self.bound) else self.whole_bound() + constant,
+                None if self.bound == _NOTHING else self.bound + constant,
                 work,
             )
         )
@@ -212,31 +322,45 @@ class Search:
     def run(self) -> None:
         """Search until the time is up, the best plan is proven, or the user interrupts."""
         try:
-            self.raise_bound(0.03, 200 if COMPILED else 10)
-            self.start_program()
-            is_large = self.program is None and not self.proven
-            is_long = is_large and self.clock.seconds is not None
-            if is_long:
-                self.raise_bound(_EARLY, 10_000 if COMPILED else 40)
-                self.cool(_WARM[2], share=_EARLY)
-            self.raise_bound(_BOUND if is_large else 0.3, 10_000 if COMPILED else 40)
-            if is_long:
-                self.restart(_LONG)
-            arms = [Arm(warm, large) for large in _LARGEST for warm in _WARM] + [Arm(0.0, 0)]
-            turn = 0
-            close = 0  # rounds since only HiGHS's tolerance was between the plan and the bound
-            while not self.clock.over and not self.proven and close < 2 * len(arms):
-                self.clock.round += 1
-                self.collect()
-                close += self.cost - self.bound <= _CLOSE * abs(self.cost)
-                if self.chosen is None or turn % 6 == 5:
-                    self.raise_bound(0.05, 200 if COMPILED else 20)
-                else:
-                    self.try_arm(self.pick(arms))
-                turn += 1
-            self.collect()
+            self._run()
         except KeyboardInterrupt:
             pass
+        finally:
+            if self.solving is not None:
+                self.solving.stop()
+
+    def _run(self) -> None:
+        self.raise_bound(0.03, 200 if COMPILED else 10)
+        self.look_for_core()
+        if self.solving is not None and self.solving.size <= _PART:
+            until = self.clock.spent + _EARLY * 5 * self.clock.left
+            while self.solving.alive and self.clock.spent < until:
+                self.solving.wait(0.05)
+                self.collect()
+            self.collect()
+        is_large = self.solving is None and not self.proven
+        is_long = is_large and self.clock.seconds is not None
+        if is_long:
+            self.raise_bound(_EARLY, 10_000 if COMPILED else 40)
+            self.cool(_WARM[2], share=_EARLY)
+        self.raise_bound(_BOUND if is_large else 0.3, 10_000 if COMPILED else 40)
+        if is_long:
+            self.restart(_LONG)
+        arms = [Arm(warm, large) for large in _LARGEST for warm in _WARM] + [Arm(0.0, 0)]
+        turn = 0
+        while not self.clock.over and not self.proven:
+            self.collect(look=True)
+            is_close = self.cost - self.bound <= _CLOSE * abs(self.cost)
+            if is_close and self.solving is not None and self.solving.alive:
+                self.solving.wait(0.05)
+                continue
+            self.clock.round += 1
+            if self.chosen is None or turn % 6 == 5:
+                self.raise_bound(0.05, 200 if COMPILED else 20)
+            else:
+                self.try_arm(self.pick(arms))
+            turn += 1
+        self.collect()
 
     def raise_bound(self, share: float, sweeps: int) -> None:
         """Move prices, and take plans that the messages lead to on the way."""
@@ -246,12 +370,16 @@ class Search:
                 break
             if self.clock.seconds is not None and self.clock.spent > until and turn:
                 break
-            self.dual.step(self.cost)
-            self.bound = max(self.bound, self.dual.bound)
+            self.dual.step(float(self.cost))
             if turn % 8 == 0 or self.chosen is None:
                 self.decode()
-            self.collect()
+                if self.dual.bound >= self.cost - 0.5:
+                    self.certificate()
+            self.collect(look=self.clock.seconds is not None)
             self.say("bound")
+        reached = self.dual.bound
+        if np.isfinite(reached) and reached - self.certified > _GAIN * (self.cost - reached):
+            self.certificate()
 
     def decode(self) -> np.ndarray | None:
         """Make a plan from the messages and prices as they are; None if there is none."""
@@ -269,46 +397,48 @@ class Search:
 
     # HiGHS
 
-    def start_program(self) -> None:
-        """Give HiGHS the core that can hold something better, if it is small, in a thread."""
+    def look_for_core(self) -> None:
+        """Give HiGHS what can hold something better, if it is small and has shrunk by a third.
+
+        Every better plan, and every better bound, makes it smaller.
+        """
         if self.proven or self.clock.left <= 1:
             return
-        kept = np.ones(len(self.model.costs), dtype=bool)
-        self.program_base = self.bound
+        begin = self.clock.spent
+        certificate, self.looked = self.certificate(), self.cost
+        kept = certificate.better(min(self.cost, NEVER))
         if self.chosen is not None:
-            base, marginals = self.dual.settle()
-            kept = base + marginals <= self.cost + _SAFE * abs(self.cost) + 1.0
             kept[self.model.offset[:-1] + self.chosen] = True
-        if core_size(self.model, kept) > _PROGRAM:
-            return
-        price, seconds = self.dual.price.copy(), self.clock.left
+        before = _PROGRAM if self.solving is None else _SHRUNK * self.solving.size
+        if not self.proven and core_size(self.reduced, kept) <= min(_PROGRAM, before):
+            if self.solving is not None:
+                self.solving.stop()
+                self.collect()
+            # HiGHS counts seconds of the wall, of which there are more than those of the process.
+            share = 10.0 if self.clock.now is time.process_time else 1.0
+            seconds = None if self.clock.seconds is None else share * self.clock.left
+            cost, price = int(min(self.cost, NEVER)), self.dual.price.copy()
+            self.solving = Solving(self.reduced, kept, cost, self.chosen, price, seconds)
+            self.collect()
+        self.rest = self.clock.spent + _LOOKS * (self.clock.spent - begin)
 
-        def solve() -> None:
-            try:
-                self.result = solve_core(
-                    self.model, kept, price, seconds if np.isfinite(seconds) else 1e6
-                )
-            except BaseException as error:  # for the thread that collects
-                self.result = error
+    def collect(self, look: bool = False) -> None:
+        """Take what HiGHS has found; its errors are raised here.
 
-        self.program = threading.Thread(target=solve, daemon=True)
-        self.program.start()
-        if self.clock.seconds is None:
-            self.program.join()
-
-    def collect(self) -> None:
-        """Take what HiGHS has found; its errors are raised here."""
-        if self.program is None or self.program.is_alive() or self.result is None:
-            return
-        result, self.result, self.program = self.result, None, None
-        if isinstance(result, BaseException):
-            raise result
-        if result.chosen is not None:
-            self.offer(result.chosen)
-        if result.bound is not None:  # what is outside of the core costs no less than the best plan
-            self.bound = max(self.bound, min(result.bound, self.cost))
-        elif result.proven:
-            self.bound = max(self.bound, self.cost)
+        Args:
+            look: whether to look for a smaller core if there is a better plan than last time.
+        """
+        solving = self.solving
+        if solving is not None:
+            if solving.error is not None:
+                raise solving.error
+            bound = solving.bound  # of plans that are offered by now
+            while solving.found:
+                self.offer(solving.found.popleft())
+            self.bound = max(self.bound, bound)
+        is_due = self.clock.seconds is None or self.clock.spent >= self.rest
+        if look and is_due and self.cost < self.looked:
+            self.look_for_core()
 
     def solve_part(self) -> None:
         """Solve a connected part of the plan anew by HiGHS, the rest as it is."""
@@ -326,17 +456,24 @@ class Search:
             before = kept[begin:end].copy()
             top = np.quantile(marginals[begin:end], depth)
             kept[begin:end] |= marginals[begin:end] <= top
-            if core_size(model, kept) > _PART + count:
+            if core_size(self.reduced, kept) > _PART + count:
                 kept[begin:end] = before
                 break
             for other in model.neighbour[model.start[node] : model.start[node + 1]].tolist():
                 if other not in seen:
                     seen.add(other)
                     waiting.append(other)
-        limit = min(self.clock.left, max(2.0, 0.05 * self.clock.left), 20.0)
-        result = solve_core(model, kept, self.dual.price, limit)
-        if result.chosen is not None:
-            self.offer(result.chosen)
+        part, strategies = restricted(self.reduced, kept), np.flatnonzero(kept)
+        is_timed = self.clock.seconds is not None
+        limit = min(self.clock.left, max(2.0, 0.05 * self.clock.left), 20.0) if is_timed else np.inf
+        first = model.offset[:-1]
+        start = np.searchsorted(strategies, first + self.chosen) - part.offset[:-1]
+        Program(part, self.dual.price).whole(
+            limit,
+            lambda chosen: self.offer(strategies[part.offset[:-1] + chosen] - first),
+            start,
+            None if is_timed else _NODES,
+        )
 
     # Moves over trees
 
@@ -356,7 +493,7 @@ class Search:
         begin, before = self.clock.spent, self.cost
         if arm.warm:
             self.anneal(arm)
-        elif self.program is None:
+        elif self.solving is None or not self.solving.alive:
             self.solve_part()
         gain = (before - self.cost) / max(abs(before), 1.0)
         arm.score = 0.5 * arm.score + gain / max(self.clock.spent - begin, 1e-3)
@@ -473,6 +610,6 @@ class Search:
                     self.offer(chain.best)
                 done += batch
                 self.pace = 0.5 * self.pace + 0.5 * (self.clock.spent - begin) / batch
-                self.collect()
+                self.collect(look=self.clock.seconds is not None)
                 self.say(f"trees at {arm.warm:g}")
         return chains[0].chosen

@@ -11,6 +11,7 @@ from parenvs.agents.sharding.search import Clock, Search, Status, silent
 from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
 from parenvs.tasks.sharding.problem import Sharding
+from parenvs.tasks.sharding.reduced import NEVER
 from parenvs.tasks.sharding.reduction import reduce
 
 SECONDS = 60.0
@@ -75,17 +76,18 @@ def solve_iopddl(
         search = Search(reduced, clock, seed, tell, threads)
         search.run()
         search.say("end", force=True)
-        if search.chosen is None and search.bound == np.inf:
+        if search.infeasible:
             raise InfeasibleError(f"{problem.name}: no plan is legal")
         if search.chosen is None:
-            least = search.whole_bound() + reduced.constant
-            known = f"none costs less than {least:,}, and " if np.isfinite(search.bound) else ""
+            known = ""
+            if search.bound > -NEVER:
+                known = f"none costs less than {search.bound + reduced.constant:,}, and "
             raise TimeLimitError(
                 f"{problem.name}: no legal plan was found in {clock.spent:.0f} s; {known}there may "
                 "be none; give it more time"
             )
         chosen, rounds = search.chosen, clock.round
-        bound = search.whole_bound() + reduced.constant
+        bound = search.bound + reduced.constant
     strategies = reduced.lift(chosen)
     cost = problem.cost(strategies)
     return Answer(

@@ -2,21 +2,22 @@
 
 import io
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise, product
 
 import numpy as np
 import pytest
-import scipy.optimize
 from cases import each
 from drawn_intra_op import draw, optimum
 from intra_op_files import FOLDER, needs_files
 from rich.console import Console
 
 from parenvs.agents.compiled import COMPILED
-from parenvs.agents.sharding import search, solve_iopddl
+from parenvs.agents.sharding import messages, search, solve_iopddl
+from parenvs.agents.sharding.certificate import certify
 from parenvs.agents.sharding.chain import Chain
-from parenvs.agents.sharding.core import core_size, solve_core
+from parenvs.agents.sharding.core import Program, Tree, core_size, restricted
 from parenvs.agents.sharding.memory import add, change_node, empty_tree, most, place_node
 from parenvs.agents.sharding.messages import Dual, priced_costs, profile
 from parenvs.agents.sharding.model import arrays_of
@@ -27,7 +28,7 @@ from parenvs.core.leaderboard import reference_of_row
 from parenvs.errors import NO_PLAN, InfeasibleError, ParenvsError
 from parenvs.tasks.sharding.files import load_iopddl
 from parenvs.tasks.sharding.known import known
-from parenvs.tasks.sharding.problem import Sharding
+from parenvs.tasks.sharding.problem import FORBIDDEN, Sharding
 from parenvs.tasks.sharding.reduction import reduce
 from parenvs.view.terminal import proof
 
@@ -116,25 +117,110 @@ def test_search__an_interrupt_leaves_the_best_plan_so_far():
         assert search.chosen is None or round(search.cost) + reduced.constant >= best
 
 
-def test_sweep__bound_and_marginals_hold():
+def least_costs(reduced):
+    """(s,) the least cost of a legal plan with each strategy, less the constant, by brute force."""
+    least = np.full(len(reduced.costs), np.inf)
+    for choice in product(*(range(size) for size in np.diff(reduced.offset))):
+        chosen = np.array(choice)
+        if reduced.legal(chosen):
+            at = reduced.offset[:-1] + chosen
+            least[at] = np.minimum(least[at], reduced.cost(chosen) - reduced.constant)
+    return least
+
+
+def test_certificate__holds_whatever_prices_and_messages_are():
     """No plan costs less than the bound; with a strategy, than the bound with it."""
-    checked = raised = 0
+    rng, checked, raised, tight = np.random.default_rng(0), 0, 0, 0
     for _, reduced, best in drawn():
         model, dual = arrays_of(reduced), Dual(arrays_of(reduced))
-        sizes = np.diff(reduced.offset)
+        best -= reduced.constant
         for _ in range(15):
-            dual.step(float(best - reduced.constant))
-        assert dual.bound <= best - reduced.constant + 1e-6
-        base, marginals = dual.settle()
-        least = np.full(len(model.costs), np.inf)
-        for choice in product(*(range(size) for size in sizes)):
-            chosen = np.array(choice)
-            if reduced.legal(chosen):
-                at = model.offset[:-1] + chosen
-                least[at] = np.minimum(least[at], reduced.cost(chosen) - reduced.constant)
-        assert (base + marginals <= least + 1e-6).all()
-        checked, raised = checked + 1, raised + int((marginals > 1e-6).sum())
-    assert checked == 8 and raised > 10
+            dual.step(float(best))
+        least = least_costs(reduced)
+        messages, _ = dual.settle()
+        tight += certify(reduced, model, dual.price, messages).bound == best
+        scale = float(np.abs(messages).max(initial=1.0))
+        for size in (0.0, 0.01, 1.0, 1e3, 1e30, np.inf):
+            price = dual.price + size * rng.standard_normal(len(model.slack)) / 10
+            moved = messages + size * scale * rng.standard_normal(len(messages))
+            certificate = certify(reduced, model, price, moved)
+            assert certificate.bound <= best
+            extra = np.array([int(x) / 2**certificate.shift for x in certificate.extra])
+            assert (certificate.whole / 2**certificate.shift + extra <= least + 1e-6).all()
+            assert not (~certificate.better(best + 1) & (least == best)).any()
+            checked, raised = checked + 1, raised + int((extra > 1e-6).sum())
+    assert checked == 48 and raised > 100 and tight > 2
+
+
+@each("unit", [1, 10**9 + 7, 2**44 + 1])
+def test_certificate__costs_of_any_size_are_proven_to_the_last_unit(unit):
+    """Floats of such sums are off by more than one."""
+    proven = 0
+    for problem, _, best in drawn()[:4]:
+        large = replace(
+            problem,
+            costs=np.where(problem.costs < FORBIDDEN, problem.costs * unit, FORBIDDEN),
+            edge_costs=np.where(
+                problem.edge_costs < FORBIDDEN, problem.edge_costs * unit, FORBIDDEN
+            ),
+        )
+        answer = solve_iopddl(large, None, steps=6)
+        assert answer.bound <= answer.cost == best * unit
+        proven += answer.proven
+    assert proven == 4
+
+
+def far_apart(seed):
+    """A drawn problem in which some costs are 10^12 times what the others are."""
+    problem, rng = (
+        draw(seed, most=4, edges=9, forbidden=0.05, slack=0.4),
+        np.random.default_rng(seed),
+    )
+
+    def spread(costs, share):
+        large = (rng.random(len(costs)) < share) & (costs < FORBIDDEN)
+        return np.where(large, costs * 10**12, costs)
+
+    return replace(
+        problem, costs=spread(problem.costs, 0.4), edge_costs=spread(problem.edge_costs, 0.6)
+    )
+
+
+@pytest.mark.thorough
+def test_certificate__costs_that_are_far_apart_prove_nothing_wrong():
+    """HiGHS's own bound of the last is 66, as its presolve rounds; the optimum is 65."""
+    for seed in (*range(30), 308):
+        problem = far_apart(seed)
+        best = optimum(problem)
+        with suppress(InfeasibleError):
+            answer = solve_iopddl(problem, None, steps=3)
+            assert answer.cost == best and answer.proven, seed
+
+
+def test_tree__proves_the_optimum_of_what_is_kept_and_finds_it():
+    rng, smaller = np.random.default_rng(1), 0
+    for _, reduced, best in drawn():
+        kept = rng.random(len(reduced.costs)) < 0.8
+        kept[reduced.offset[:-1]] = True
+        least = least_costs(restricted(reduced, kept)).min()
+        program = Program(restricted(reduced, kept), np.zeros(len(reduced.slack)))
+        tree = Tree(program, 2**50)
+        tree.run(20.0, 500)
+        assert tree.over and tree.cost == min(least, 2**50)
+        assert (tree.chosen is None) == (least == np.inf)
+        if least == np.inf:
+            continue
+        assert program.reduced.cost(tree.chosen) == least + reduced.constant
+        smaller += least > best - reduced.constant
+        for cost, expected in ((int(least), None), (int(least) + 1, int(least))):
+            tree = Tree(program, cost)
+            tree.run(20.0, 500)
+            assert tree.over and tree.bound == int(least)
+            assert (tree.chosen is not None) == (expected is not None)
+        short = Tree(program, 2**50)
+        short.run(20.0, 1)
+        assert short.bound <= least
+    assert smaller
 
 
 def test_memory__the_tree_is_the_profile():
@@ -253,21 +339,38 @@ def test_restart__begins_anew_and_keeps_the_best():
     search = Search(reduced, Clock(0.5, processor=True))
     search.raise_bound(0.2, 20)
     before = search.cost
-    search.bound = -np.inf
+    search.bound = -(10**30)
     search.restart(0.5)
     assert reduced.legal(search.chosen) and search.cost <= before
     assert best - reduced.constant <= search.cost
 
 
-def test_core__is_the_optimum_of_what_is_kept():
+def test_program__is_the_optimum_of_what_is_kept():
     for _, reduced, best in drawn():
-        model = arrays_of(reduced)
-        kept = np.ones(len(model.costs), dtype=bool)
-        core = solve_core(model, kept, np.zeros(len(model.slack)), 20.0)
-        assert core.proven and core.chosen is not None
-        assert reduced.cost(core.chosen) == best
-        assert core.bound <= best - reduced.constant + 1e-6
-        assert core_size(model, kept) == len(reduced.edge_costs)
+        kept = np.ones(len(reduced.costs), dtype=bool)
+        assert core_size(reduced, kept) == len(reduced.edge_costs)
+        program, start = Program(reduced, np.zeros(len(reduced.slack))), None
+        for _ in range(2):
+            found = []
+            program.whole(20.0, found.append, start)
+            assert all(reduced.legal(chosen) for chosen in found)
+            assert reduced.cost(found[-1]) == best
+            start = found[-1]
+
+
+def test_restricted__plans_cost_and_use_what_they_did():
+    for number, (_, reduced, _) in enumerate(drawn()):
+        rng = np.random.default_rng(number)
+        kept = rng.random(len(reduced.costs)) < 0.7
+        kept[reduced.offset[1:] - 1] = True
+        part, strategies = restricted(reduced, kept), np.flatnonzero(kept)
+        assert len(part.edge_costs) == core_size(reduced, kept)
+        for _ in range(20):
+            chosen = np.array([int(rng.integers(size)) for size in np.diff(part.offset)])
+            whole = strategies[part.offset[:-1] + chosen] - reduced.offset[:-1]
+            assert part.cost(chosen) == reduced.cost(whole)
+            assert (part.profile(chosen) == reduced.profile(whole)).all()
+            assert (part.lift(chosen) == reduced.lift(whole)).all()
 
 
 def test_priced_costs__are_costs_and_prices_of_usage():
@@ -278,22 +381,6 @@ def test_priced_costs__are_costs_and_prices_of_usage():
     chosen = np.array([int(rng.integers(size)) for size in np.diff(reduced.offset)])
     extra = (out - model.costs)[model.offset[:-1] + chosen].sum()
     assert extra == pytest.approx(float(price @ reduced.profile(chosen)))
-
-
-def test_solve__the_program_has_indices_of_32_bits(monkeypatch):
-    """SciPy before 1.12 hands HiGHS others, which it refuses."""
-    given, real = [], scipy.optimize.milp
-
-    def milp(*values, constraints, **options):
-        given.extend(matrix for matrix in (one.A for one in constraints))
-        return real(*values, constraints=constraints, **options)
-
-    monkeypatch.setattr(scipy.optimize, "milp", milp)
-    problem, *_ = drawn()[0]
-    solve_iopddl(problem, None, seed=3, steps=3)
-    assert given
-    for matrix in given:
-        assert {matrix.indices.dtype, matrix.indptr.dtype} == {np.dtype(np.int32)}
 
 
 @each("cost", [2**53 + 3, 2**59 - 1])
@@ -321,10 +408,49 @@ def test_solve__errors_of_the_program_are_told(monkeypatch):
     def failing(*_):
         raise MemoryError("no memory for the program")
 
-    monkeypatch.setattr(search, "solve_core", failing)
+    monkeypatch.setattr(search, "Program", failing)
     problem, *_ = drawn()[0]
     with pytest.raises(MemoryError, match="for the program"):
         solve_iopddl(problem, None, seed=3, steps=3)
+
+
+def test_search__looks_for_a_smaller_core_after_each_better_plan(monkeypatch):
+    """The core is given anew where it has shrunk by a third, and only then."""
+    sizes, costs, real, anew = [], [], search.Solving, 0
+
+    class Idle(real):
+        def _run(self):
+            sizes.append(self.size)
+
+    monkeypatch.setattr(search, "Solving", Idle)
+    for _, reduced, _ in drawn():
+        looking, rng = Search(reduced, Clock(None, 1)), np.random.default_rng(0)
+        for _ in range(300):
+            looking.offer(np.array([rng.integers(size) for size in np.diff(reduced.offset)]))
+            costs.append(looking.cost)
+            looking.collect(look=True)
+        if looking.solving is None:
+            continue
+        assert all(after <= search._SHRUNK * before for before, after in pairwise(sizes))
+        anew += len(sizes) - 1
+        sizes.clear()
+    assert anew and len(set(costs)) > 20
+
+
+def test_dual__sweeps_end_when_time_is_up(monkeypatch):
+    """Where a sweep takes seconds, several of them overran the limit by a third."""
+    monkeypatch.setattr(messages, "_PART", 4)
+    _, reduced, best = drawn()[0]
+    asked = []
+    whole, parts = Dual(arrays_of(reduced)), Dual(arrays_of(reduced), lambda: len(asked) > 30)
+    whole.part = 2 * len(reduced)
+    for _ in range(3):
+        assert parts.step(float(best)) == pytest.approx(whole.step(float(best)))
+    asked += range(40)
+    bound, before = parts.bound, parts.messages.copy()
+    assert parts.step(float(best)) == -np.inf and parts.bound == bound
+    parts.sweep(50)
+    assert (parts.messages == before).all()
 
 
 @pytest.mark.slow
