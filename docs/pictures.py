@@ -1,6 +1,7 @@
 """Draws the animations of the environments' pages: an episode each, a picture after every step.
 
-The episode is the best of thirty with random legal actions, so that it shows a plan.
+The episode is that of the rule of column 0 where actions are rows, and else the best of thirty with
+random legal actions, so that it shows a plan.
 
     python docs/pictures.py                 # all environments
     python docs/pictures.py PipelineCut-v0  # some
@@ -31,12 +32,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "DataParallel-v0": {"instance": "t5-base"},
     "PartitionPlan-v0": {"instance": "partition-train/vgg-000"},
     "MicroBatchOrder-v0": {"instance": "order-test/p8-m16-000"},
+    "HybridPlan-v1": {"instance": "hybrid-test/llama-001"},
+    "MicroBatchOrder-v1": {"instance": "order-test/p8-m16-000"},
 }
 """Arguments that make a picture worth looking at; the others have their defaults."""
 
 
 def play(env: gym.Env, seed: int, frames: list[np.ndarray] | None = None, every: int = 1) -> Any:
-    """Play an episode of random legal actions; return its return and its length.
+    """Play an episode of the rule, or of random legal actions; return its return and its length.
 
     Args:
         env: the environment.
@@ -45,13 +48,15 @@ def play(env: gym.Env, seed: int, frames: list[np.ndarray] | None = None, every:
         every: steps from picture to picture.
     """
     random = np.random.default_rng(seed)
-    _, info = env.reset(seed=0)
+    seen, info = env.reset(seed=0)
     total, steps, over = 0.0, 0, False
     if frames is not None:
         frames.append(env.render())
     while not over:
         legal = np.flatnonzero(info["action_mask"])
-        _, reward, over, cut, info = env.step(int(random.choice(legal)))
+        rows = seen.get("actions") if isinstance(seen, dict) else None
+        action = random.choice(legal) if rows is None else legal[rows[legal, 0].argmax()]
+        seen, reward, over, cut, info = env.step(int(action))
         over = over or cut
         total, steps = total + reward, steps + 1
         if frames is not None and (over or steps % every == 0):
