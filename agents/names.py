@@ -6,13 +6,13 @@ They have a module of their own, as some modules need them without importing the
 from parenvs.core.leaderboard import Description
 
 TRAINED = ("ppo", "rainbow", "rainbow-paper")
-"""Agents that train (``agents.learning.train.learners`` makes them, with the extra ``agents``)."""
+"""Agents that train on the problem itself (``parenvs train``, with the extra ``agents``)."""
 REFINED = "pretrained-refined"
 """The planner that searches around the answer of ``pretrained``."""
 GENERAL = ("pretrained", REFINED)
 """Planners that were trained on other problems; commands report their gap to the optimum."""
 _LEARNERS = {
-    "ppo": "MaskablePPO",
+    "ppo": "PPO",
     "rainbow": "Rainbow",
     "rainbow-paper": "Rainbow with the settings of arXiv 2007.04069",
 }

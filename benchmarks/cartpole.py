@@ -1,77 +1,87 @@
-"""Rainbow on known ground: CartPole-v1 to a mean return over 475."""
+"""PPO of ``parenvs train`` beside PPO of Stable-Baselines3 on CartPole-v1, with equal steps."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from typing import Any
+from functools import partial
+from statistics import median
 
 import gymnasium as gym
 import numpy as np
 
-from benchmarks.framework import Column, Row, columns, main, measurement
+from benchmarks.framework import Case, Row, columns, main, measurement
 from benchmarks.trained import greedy_returns
 
-SOLVED = 475.0
-"""Mean return from which Gymnasium considers CartPole-v1 solved."""
-EVERY, EPISODES = 5_000, 100
+ENV = "CartPole-v1"
+METHODS = {"ours": "`parenvs train CartPole-v1`", "sb3": "PPO of Stable-Baselines3"}
 
 
-def perform(seed: int, steps: int) -> Row:
-    """Train until the greedy policy exceeds the mark or the steps are used up."""
-    from parenvs.agents.learning.rainbow.algorithm import Rainbow
-    from parenvs.agents.learning.train.learners import preset
-    from parenvs.agents.learning.vec_env import one_thread
+def trained(method: str, seed: int, steps: int, episodes: int) -> Row:
+    """Train, with the defaults of each, then play by the best actions."""
+    from parenvs.agents.learning.config import TrainConfig
+    from parenvs.agents.learning.play import one_thread
+    from parenvs.agents.learning.player import Player
+    from parenvs.agents.learning.trainer import train
 
-    curve: list[tuple[int, float]] = []
-    begin = time.perf_counter()
+    begin = time.process_time()
     with one_thread():
-        model = Rainbow("MlpPolicy", "CartPole-v1", seed=seed, **preset("tuned", device="cpu"))
-        env, reached = gym.make("CartPole-v1"), None
+        if method == "ours":
+            config = TrainConfig(env_id=ENV, agent="ppo", seed=seed, steps=steps)
+            agent = train(config).algorithm
+            seconds = time.process_time() - begin
+            returns = Player(agent).returns(ENV, {}, episodes, 10_000 * (seed + 1)).tolist()
+        else:
+            from stable_baselines3 import PPO
 
-        def greedy() -> float:
-            return float(np.mean(greedy_returns(model, env, EPISODES, seed)))
-
-        def check(*_: Any) -> bool:
-            nonlocal reached
-            if model.num_timesteps % EVERY == 0:
-                curve.append((model.num_timesteps, greedy()))
-                if curve[-1][1] > SOLVED:
-                    reached = model.num_timesteps
-            return reached is None
-
-        model.learn(steps, callback=check)
-    return {"seed": seed, "reached": reached, "curve": curve, "s": time.perf_counter() - begin}
+            model = PPO("MlpPolicy", ENV, seed=seed, device="cpu").learn(steps)
+            seconds = time.process_time() - begin
+            returns = greedy_returns(model, gym.make(ENV), episodes, seed)
+    return {"seconds": seconds, "return": float(np.mean(returns))}
 
 
-@measurement(about={"jobs": "processes"})
-def cartpole(seeds: int = 5, steps: int = 150_000, jobs: int = 1) -> Iterator[tuple[str, Row]]:
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for record in pool.map(perform, range(seeds), [steps] * seeds):
-            yield "runs", record
+@measurement(
+    key="method seed steps",
+    about={"seeds": "seeds 0 to this less one", "episodes": "by the best actions, behind it"},
+)
+def cartpole(
+    seeds: int = 3, steps: tuple[int, ...] = (25_000, 50_000), episodes: int = 100
+) -> Iterator[Case]:
+    for budget in steps:
+        for seed in range(seeds):
+            for method in METHODS:
+                key = {"method": method, "seed": seed, "steps": budget}
+                yield key, partial(trained, method, seed, budget, episodes)
 
 
 @cartpole.page
-def page(data: dict[str, list[Row]], steps: int, jobs: int) -> list[str]:
-    records = data["runs"]
-    told: list[Column] = [
-        ("seed", "{seed}"),
-        ("steps", lambda row: f"{row['reached']:,}" if row["reached"] else f"> {steps:,}"),
-        (
-            "mean return there, or the best",
-            lambda row: f"{max(mean for _, mean in row['curve']):.1f}",
-        ),
-        ("seconds", "{s:.0f}"),
-    ]
-    done = sum(record["reached"] is not None for record in records)
+def page(rows: list[Row], episodes: int) -> list[str]:
+    lines = []
+    for budget in sorted({row["steps"] for row in rows}):
+        for method, words in METHODS.items():
+            mine = [x for x in rows if (x["method"], x["steps"]) == (method, budget)]
+            if mine:
+                lines.append(
+                    {
+                        "words": words, "steps": budget,
+                        "seconds": median(x["seconds"] for x in mine),
+                        "mean": float(np.mean([x["return"] for x in mine])),
+                        "each": ", ".join(f"{x['return']:.1f}" for x in mine),
+                    }
+                )  # fmt: skip
     return [
-        f"Preset `tuned`. Reached: the mean return of {EPISODES} greedy episodes, every {EVERY:,} "
-        f"steps, is over {SOLVED:g}; training ends there. {jobs} seed(s) at a time, "
-        "evaluation included in the seconds.",
-        columns(records, told),
-        f"{done} of {len(records)} seeds within {steps:,} steps.",
+        f"Both with their defaults and as many steps. Mean return of {episodes} episodes by the "
+        "best actions behind the training, of 500 at most; median processor seconds of a training.",
+        columns(
+            lines,
+            [
+                ("agent", "{words}"),
+                ("steps", "{steps:,}"),
+                ("return", "{mean:.1f}"),
+                ("each seed", "{each}"),
+                ("seconds", "{seconds:.0f}"),
+            ],
+        ),
     ]
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/elastic.py                                # all but agents
     python benchmarks/elastic.py --only traces                  # of these parts
-    python benchmarks/elastic.py --only agents --agents ppo rainbow --seeds 0 1 2 3 4
+    python benchmarks/elastic.py --only agents --agents ppo taught --seeds 0 1 2 3 4
     python benchmarks/elastic.py --only speed --again
 
 Published seconds are those of Tenplex (SOSP 2024), for GPT-3 on hosts of four devices. Parcae's
@@ -80,7 +80,7 @@ REPLAYED = {
     "liveput_known": "Parcae: future known",
     "liveput_predicted": "Parcae: future predicted",
 }
-AGENTS = {"ppo": 150_000, "rainbow": 40_000, "recurrent-ppo": 60_000, "taught": 250_000}
+AGENTS = {"ppo": 150_000, "recurrent-ppo": 60_000, "taught": 250_000}
 """Agents, and the environment steps of a training."""
 TAUGHT = 32
 """Chains of the training set whose optimal policies teach."""

@@ -56,7 +56,7 @@ OUTCOMES = ("accepted", "refused", "traceback", "hang", "memory", "wrong")
 BAD = OUTCOMES[2:]
 LONGEST = 1_000
 """Characters of a refusal at most, without the path: what files hold is cut short."""
-LARGE = ("jax", "sb3_contrib", "parenvs.agents.learning.train.run")
+LARGE = ("jax", "parenvs.agents.learning.trainer")
 """Modules that take seconds to import."""
 PART = 250
 """Inputs of a part of a run, which is what a run that was stopped does again."""

@@ -595,11 +595,6 @@ def check_policy(entry: Entry) -> None:
         must(all(0 <= plan < 64 for course in chosen for plan in course), "no plan was chosen")
 
 
-AGENTS = {
-    "ppo": {"n_steps": 8, "batch_size": 8, "policy_kwargs": {"net_arch": [4]}},
-    "rainbow": {"buffer_size": 64, "learning_starts": 8, "policy_kwargs": {"net_arch": [4]}},
-}
-"""Agents of the runs that are changed -> their settings."""
 FUNCTION = '''\
 """A function of arrays, and its arguments, which a file describes."""
 
@@ -636,19 +631,24 @@ def run_of(agent: str) -> dict[str, bytes]:
         process = multiprocessing.get_context("fork").Process(target=_train, args=(agent, folder))
         process.start()
         process.join()
-        names = ("config.json", "model.zip", "checkpoint.zip")
+        names = ("config.json", "model.pt", "state.pt")
         files = [Path(folder) / name for name in names]
         return {file.name: file.read_bytes() for file in files if file.exists()}
 
 
 def _train(agent: str, folder: str) -> None:
-    """Train for a few steps, with a checkpoint before the end."""
-    from parenvs.agents.learning.train.config import Config
-    from parenvs.agents.learning.train.run import train
+    """Train for a few steps, with a checkpoint in the middle of episodes."""
+    from parenvs.agents.learning.config import TrainConfig
+    from parenvs.agents.learning.trainer import train
 
+    settings: dict[str, Any] = {"envs": 4, "turns": 5, "width": 4}
+    if agent == "rainbow":
+        settings |= {"memory": 60, "first": 20, "minibatch": 8, "quantiles": 2}
     kwargs = {"instance": "vgg-19", "cluster": "B", "stages": 3}
-    config = Config(env_kwargs=kwargs, agent=agent, steps=192, overrides=AGENTS[agent])
-    train(config, folder, checkpoint_every=1)
+    config = TrainConfig(
+        env_id="PipelineCut-v0", env_kwargs=kwargs, agent=agent, steps=60, settings=settings
+    )
+    train(config, folder)
 
 
 def run_folder(agent: str, path: Path, name: str) -> Path:
@@ -663,38 +663,36 @@ def run_folder(agent: str, path: Path, name: str) -> Path:
 
 
 def read_config(path: Path) -> Any:
-    """Read a run's folder with a configuration as ``parenvs solve`` and ``train`` do."""
+    """Read a run's folder with a configuration as ``parenvs evaluate`` and ``train`` do."""
     import gymnasium as gym
 
-    from parenvs.agents.learning.train.config import building, load_config
-    from parenvs.agents.learning.train.run import load_model
+    from parenvs.agents.learning.config import building
+    from parenvs.agents.learning.trainer import load, load_config
 
     folder = run_folder("ppo", path, "config.json")
     config = load_config(folder)
-    load_model(folder)
+    load(folder)
     with building(folder):
         return gym.make(config.env_id, **config.env_kwargs)
 
 
 def read_model(path: Path) -> Any:
-    """Load a trained agent."""
-    from parenvs.agents.learning.train.run import load_model
+    """Load a trained agent, and its environment."""
+    from parenvs.agents.learning.play import Play
+    from parenvs.agents.learning.trainer import load, load_config
 
-    return load_model(run_folder("rainbow", path, "model.zip"))
+    folder = run_folder("rainbow", path, "model.pt")
+    config = load_config(folder)
+    return load(folder), Play(config.env_id, config.env_kwargs, 4)
 
 
 def read_checkpoint(path: Path) -> Any:
     """Load a checkpoint into a fresh agent, as ``parenvs train --resume`` does."""
-    from parenvs.agents.learning.train.best_plan import BestPlan
-    from parenvs.agents.learning.train.checkpoint import load_checkpoint
-    from parenvs.agents.learning.train.config import load_config
-    from parenvs.agents.learning.train.run import _fresh
+    from parenvs.agents.learning.trainer import Training, load_config
 
-    folder = run_folder("rainbow", path, "checkpoint.zip")
-    env, model = _fresh(load_config(folder))
-    load_checkpoint(folder / "checkpoint.zip", model, BestPlan())
-    env.close()
-    return model
+    folder = run_folder("rainbow", path, "state.pt")
+    training = Training(load_config(folder), folder)
+    return training.agent, training.play
 
 
 def check_env(env: Any) -> None:
@@ -712,17 +710,14 @@ def check_env(env: Any) -> None:
     env.close()
 
 
-def check_model(model: Any) -> None:
-    """Check counters, and let the agent act where it may."""
-    must(model.num_timesteps >= 0, "a negative number of steps")
-    env = model.get_env()
-    masks = np.stack(env.env_method("action_masks")).astype(bool)
-    actions, _ = model.predict(env.reset(), action_masks=masks, deterministic=True)
-    must(all(mask[action] for mask, action in zip(masks, actions, strict=True)), "illegal action")
-    buffer = getattr(model, "replay_buffer", None)
-    if buffer is not None and buffer.size():
-        must(np.isfinite(buffer.tree.total), "priorities that are no numbers")
-        must((buffer.actions >= 0).all(), "a negative action")
+def check_model(read: Any) -> None:
+    """Let the agent act, where it may."""
+    agent, play = read
+    play.restart(0)
+    batch = play.collect(agent, 3)
+    legal = batch.seen.mask.gather(2, batch.actions[..., None])
+    must(bool(legal.all()), "illegal action")
+    play.env.close()
 
 
 def read_function(path: Path) -> Graph:
@@ -880,9 +875,9 @@ _REGISTRY: tuple[tuple[str, str, int, Callable, Callable, Callable], ...] = (
         "config", ".json", 2, lambda: [run_of("ppo")["config.json"], _with_options()],
         read_config, check_env,
     ),
-    ("model", ".zip", 2, lambda: [run_of("rainbow")["model.zip"]], read_model, check_model),
+    ("model", ".pt", 2, lambda: [run_of("rainbow")["model.pt"]], read_model, check_model),
     (
-        "checkpoint", ".zip", 2, lambda: [run_of("rainbow")["checkpoint.zip"]],
+        "checkpoint", ".pt", 2, lambda: [run_of("rainbow")["state.pt"]],
         read_checkpoint, check_model,
     ),
     ("function", ".json", 1, arguments, read_function, check_graph),

@@ -65,14 +65,20 @@ def rules(seeds: tuple[int, ...]) -> Iterator[tuple[str, int, Any]]:
 
 @cache
 def trained(seed: int, steps: int, agents: Path) -> tuple[Any, float]:
-    from parenvs.agents.learning.train.run import Config, load_model, train
+    from parenvs.agents.learning.config import TrainConfig
+    from parenvs.agents.learning.trainer import player, train
 
     place = agents / f"{steps}-{seed}"
-    config = Config(ENV, {}, agent="ppo", seed=seed, steps=steps)
+    config = TrainConfig(env_id=ENV, agent="ppo", seed=seed, steps=steps)
+
+    def learnt() -> Any:
+        train(config, place, resume=True)
+        return player(place)
+
     made = kept(
         place / "processor_seconds.json",
-        lambda: train(config, place, resume=True)[1],
-        lambda path: load_model(path.parent),
+        learnt,
+        lambda path: player(path.parent),
         lambda agent, path: None,  # the training keeps it
     )
     return made

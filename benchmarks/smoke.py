@@ -61,10 +61,10 @@ def with_extras(folder: Path, extras: list[str]) -> None:
         graph = parenvs.from_jax(lambda w, x: (x @ w).sum(), jnp.ones((4, 4)), jnp.ones((2, 4)))
         assert len(graph.opcode)
     if "agents" in extras:
-        from parenvs.agents.learning.train import Config, train
+        from parenvs.agents.learning.config import TrainConfig
+        from parenvs.agents.learning.trainer import train
 
-        options = {"n_steps": 1, "batch_size": 64}
-        train(Config("PipelineCut-v0", {"instance": "vgg-19"}, steps=64, overrides=options))
+        train(TrainConfig(env_id="PipelineCut-v0", env_kwargs={"instance": "vgg-19"}, steps=64))
     if "envs" in extras:
         from parenvs.envs import hybrid_v0
 

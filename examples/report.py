@@ -1,11 +1,12 @@
 """Trains PPO on generated problems with five seeds, and reports its regret on a thousand others."""
 
 import parenvs
-from parenvs.agents.learning.train import Config, train
+from parenvs.agents.learning.config import TrainConfig
+from parenvs.agents.learning.player import Player
+from parenvs.agents.learning.trainer import train
 
 agents = []
 for seed in range(5):
-    config = Config("PipelinePlan-v0", {"draw": 2}, seed=seed, steps=100_000)
-    result, agent = train(config)
-    agents.append(agent)
+    config = TrainConfig(env_id="PipelinePlan-v0", env_kwargs={"draw": 2}, seed=seed, steps=100_000)
+    agents.append(Player(train(config).algorithm, "PipelinePlan-v0"))
 print(parenvs.evaluate_set(agents, "plan-test"))

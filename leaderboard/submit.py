@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.core.leaderboard import ONE, Description, Planner, TaskProblem, kind_of
+from parenvs.core.registry import TASKS
 from parenvs.core.request import STEPS
-from parenvs.errors import NO_PLAN, ParenvsError
+from parenvs.errors import NO_PLAN, ParenvsError, need_extra
 from parenvs.leaderboard.baselines import agents, learned_from, planner
 from parenvs.leaderboard.entry import Entry, holds
 from parenvs.leaderboard.reading import cleaned
@@ -83,6 +84,62 @@ def submission(
         link=link,
         seconds=seconds,
     )
+
+
+def run_submission(
+    task: str,
+    run: Path,
+    *,
+    entry: str | None = None,
+    authors: Sequence[str] = ("parenvs",),
+    hardware: str | None = None,
+    trust: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> Entry:
+    """Make an entry of the best actions of an agent that ``parenvs train`` trained.
+
+    Args:
+        task: name of the task.
+        run: the run's folder.
+        entry: name of the entry (default: the folder's).
+        authors: names of the authors.
+        hardware: machine that it runs on (default: this processor).
+        trust: whether the file of a Python function that it was trained on may be run.
+        say: takes a line of text for each problem.
+
+    Raises:
+        ParenvsError: there is no such task or run, its environment is of another task, or no
+            problem got a legal plan.
+    """
+    with need_extra("agents", "trained agents"):
+        from parenvs.agents.learning.play import one_thread
+        from parenvs.agents.learning.trainer import load_config, player, rules_of
+    kind = TASKS[tasks().task(task).kind]
+    config, policy = load_config(run, trust), player(run, trust)
+    if policy.env_id not in kind.envs:
+        raise ParenvsError(
+            f"{run}: trained in {config.env_id}, which is no environment of task {task}; those "
+            f"are {', '.join(kind.envs)}"
+        )
+    rules = rules_of(config)
+    named = {key: value for key, value in config.env_kwargs.items() if key not in rules}
+    where = ", ".join(f"{key} {value}" for key, value in named.items())
+    sources = f"other: {policy.env_id} {where}".strip()
+    with one_thread():
+        return submission(
+            task,
+            lambda problem: policy.plan(problem.target, rules),
+            entry=entry or run.resolve().name.lower(),
+            authors=authors,
+            method=f"The best actions of {config.agent}, trained by parenvs train for "
+            f"{config.steps:,} steps in {policy.env_id}.",
+            learned=True,
+            trained_on=(sources[:200],),
+            seeds=(config.seed,),
+            search_budget=ONE,
+            hardware=hardware,
+            say=say,
+        )
 
 
 def agent_submission(

@@ -48,7 +48,7 @@ from parenvs.tasks.pipeline.profile import StageProfile
 if _TYPE_CHECKING:
     from parenvs.agents.evaluation.evaluate import evaluate
     from parenvs.agents.evaluation.evaluate_set import evaluate_set
-    from parenvs.agents.learning.train.learners import register_agent
+    from parenvs.agents.learning.algorithms import register_agent
     from parenvs.agents.planners import solve
     from parenvs.shardy.verify import verify
     from parenvs.view import show
@@ -90,7 +90,7 @@ __all__ = [
 _LAZY = {
     "evaluate": "parenvs.agents.evaluation.evaluate",
     "evaluate_set": "parenvs.agents.evaluation.evaluate_set",
-    "register_agent": "parenvs.agents.learning.train.learners",
+    "register_agent": "parenvs.agents.learning.algorithms",
     "show": "parenvs.view",
     "solve": "parenvs.agents.planners",
     "verify": "parenvs.shardy.verify",

@@ -22,7 +22,7 @@ def blocks(page, language):
 SHORT = {
     "gamma=1.0).learn(20_000)": "gamma=1.0, n_steps=128).learn(128)",
     "steps=20_000": "steps=2_000",
-    "model.learn(200)": "model.learn(80)",
+    "model.learn(1024)": "model.learn(512)",
 }
 """What trains in an example, and how long it trains here."""
 EXAMPLES = [(page.name, code) for page in PAGES for code in blocks(page, "python")]
@@ -50,7 +50,7 @@ def test_readme__examples_are_shortened():
 def test_readme__python_examples_run(page, code, tmp_path, monkeypatch):
     if "jax" in code:
         pytest.importorskip("jax")
-    if any(x in code for x in ("sb3_contrib", "agents.train", "agents.rainbow")):
+    if any(x in code for x in ("sb3_contrib", "agents.learning")):
         pytest.importorskip("sb3_contrib")
     monkeypatch.chdir(tmp_path)
     for written, short in SHORT.items():  # as written, but for minutes of training

@@ -24,14 +24,11 @@ from parenvs.agents.learning.elastic.network import (
     first_weights,
     rate,
 )
-from parenvs.agents.learning.rainbow.policy import RainbowNetwork, RainbowPolicy, masked
 from parenvs.agents.learning.vec_env import NativeVecEnv
 from parenvs.tasks.elastic.course import Course
 
 REMEMBERED = 32
 """Units of the recurrent layers."""
-WORTH = (0.5, -1.0)
-"""As ``PRIOR``, of Q-values: minutes of the fastest plan."""
 MASK = "action_mask"
 PHASES = 8
 """Times at which episodes of a batch begin."""
@@ -140,7 +137,9 @@ class Heads(nn.Module):
         self, observation: dict[str, torch.Tensor], seen: Seen, memory: torch.Tensor | None
     ) -> torch.Tensor:
         scores = self.actor(seen, memory)
-        return masked(scores, observation[MASK] > 0) if MASK in observation else scores
+        if MASK not in observation:
+            return scores
+        return torch.where(observation[MASK] > 0, scores, torch.finfo(scores.dtype).min)
 
     def _seen(
         self, rows: torch.Tensor
@@ -207,47 +206,6 @@ def _finish(policy: Any, lr_schedule: Callable[[float], float]) -> None:
     policy.optimizer = policy.optimizer_class(
         policy.parameters(), lr=lr_schedule(1), **policy.optimizer_kwargs
     )
-
-
-class ElasticQNetwork(RainbowNetwork):
-    """Q-values of candidates: their ratings less the mean of those that fit, and a value.
-
-    Args:
-        **options: as of ``RainbowNetwork``.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{**options, "net_arch": []})
-        packed: Any = self.features_extractor
-        self.unpack = packed.unpack
-        self.q_net = nn.Identity()
-        if self.dueling:
-            del self.value, self.advantage
-        self.rating, self.worth = Rating(WORTH), Worth()
-        self.last = nn.Linear(2 * WIDTH, 1)
-
-    def outputs(self, obs: Any) -> torch.Tensor:
-        """Return the Q-values, (b, 64, 1)."""
-        rows = self.extract_features(obs, self.features_extractor)
-        seen = seen_of(self.unpack(rows))
-        scores = self.rating(seen)
-        if self.dueling:
-            fits = seen.fits
-            mean = (scores * fits).sum(1, keepdim=True) / fits.sum(1, keepdim=True).clamp(min=1.0)
-            scores = scores - mean + self.last(self.worth(seen))
-        return scores[..., None]
-
-
-class ElasticQPolicy(RainbowPolicy):
-    """The policy of ``Rainbow``, without distributions of returns; arguments as of its base."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "features_extractor_class": Packed})
-
-    def make_q_net(self) -> ElasticQNetwork:
-        """Make a network with a features extractor of its own."""
-        arguments = self._update_features_extractor(self.net_args, features_extractor=None)
-        return ElasticQNetwork(**self.switches, **arguments).to(self.device)
 
 
 class PaidVecEnv(NativeVecEnv):

@@ -268,9 +268,11 @@ def judged(
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> SetEvaluation:
     """Return how the best actions of a policy do on a set, or on a family of it."""
-    problems = set_of(name).of(family)
-    values = play_set(policy, name, family, len(problems), settings=settings)
-    return SetEvaluation(name, problems, np.array([values]), references_of(name, problems))
+    env_id = getattr(policy, "env_id", None)
+    problems = set_of(name, env_id).of(family)
+    values = play_set(policy, name, family, len(problems), settings=settings, env_id=env_id)
+    references = references_of(name, problems, env_id)
+    return SetEvaluation(name, problems, np.array([values]), references, env_id)
 
 
 def _batch_chooser(policy: Any, greedy: bool) -> Callable[[dict[str, Any], np.ndarray], np.ndarray]:

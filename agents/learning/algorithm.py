@@ -21,6 +21,9 @@ from parenvs.errors import ParenvsError, did_you_mean, shown
 Reduce = Callable[[Iterable[nn.Parameter]], None]
 """Changes gradients in place, for example to their mean over learners."""
 
+LARGEST = {"envs": 1 << 16, "turns": 1 << 16, "width": 1 << 12}
+"""Largest values of settings that take memory."""
+
 
 class Batch(NamedTuple):
     """What n environments did in T turns.
@@ -180,7 +183,7 @@ def settings_of(kind: type[Algorithm], **given: Any) -> Settings:
     """Return the settings of an algorithm, those that are given in place of the default.
 
     Raises:
-        ParenvsError: it has no such setting, or the value is of another type.
+        ParenvsError: it has no such setting, or the value is of another type or out of its range.
     """
     default = kind.settings_class()
     known = {each.name: getattr(default, each.name) for each in fields(default)}
@@ -194,4 +197,8 @@ def settings_of(kind: type[Algorithm], **given: Any) -> Settings:
         is_number = wanted is float and type(value) is int
         if type(value) is not wanted and not is_number:
             raise ParenvsError(f"{name} must be {wanted.__name__}, not {shown(value)}")
+        largest = LARGEST.get(name, 1e9)
+        if not abs(value) <= largest or (wanted is int and value < 1):
+            least = 1 if wanted is int else -largest
+            raise ParenvsError(f"{name} must be from {least:g} to {largest:g}, not {shown(value)}")
     return replace(default, **given)

@@ -1,21 +1,24 @@
-"""Algorithms by name; those of other packages come by the group ``parenvs.algorithms``."""
+"""Algorithms by name; those of other packages come by the group ``parenvs.agents``."""
 
 from __future__ import annotations
 
 from importlib.metadata import entry_points
+from typing import Any
 
 from parenvs.agents.learning.algorithm import Algorithm
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, shown
 
-GROUP = "parenvs.algorithms"
-"""Entry-point group."""
+GROUP = "parenvs.agents"
+"""Entry-point group; what an entry names is a class derived from ``Algorithm``."""
 _OWN = {
     "ppo": "parenvs.agents.learning.ppo:PPO",
     "a2c": "parenvs.agents.learning.ppo:A2C",
     "group": "parenvs.agents.learning.ppo:Group",
     "rainbow": "parenvs.agents.learning.distributional:Rainbow",
+    "rainbow-paper": "parenvs.agents.learning.distributional:RainbowPaper",
     "imitate": "parenvs.agents.learning.imitate:Imitate",
+    "maskable-ppo": "parenvs.agents.learning.sb3:MaskablePPO",
 }
 _registered: dict[str, type[Algorithm]] = {}
 
@@ -37,10 +40,29 @@ def algorithm(name: str) -> type[Algorithm]:
     if name not in known:
         hint = did_you_mean(name, names())
         raise ParenvsError(f"unknown agent {shown(name)}{hint}; known: {', '.join(names())}")
-    found: type[Algorithm] = late(known[name])
+    found: Any = late(known[name])
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        raise ParenvsError(
+            f"agent {shown(name)}: {known[name]} is no class derived from "
+            "parenvs.agents.learning.algorithm.Algorithm"
+        )
     return found
 
 
-def register(kind: type[Algorithm]) -> None:
-    """Add an algorithm until the process ends."""
-    _registered[kind.name] = kind
+def register_agent(kind: type[Algorithm]) -> None:
+    """Make an agent of one's own known to ``train`` and every command until the process ends.
+
+    Args:
+        kind: a class derived from ``parenvs.agents.learning.algorithm.Algorithm``, asked for by its
+            attribute ``name``. A package registers its own with an entry point of that name, of the
+            group ``parenvs.agents``, which names the class.
+
+    Raises:
+        ParenvsError: it is no such class, or the name is another agent's.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
+        raise ParenvsError(f"an agent is a class derived from Algorithm, not {shown(kind)}")
+    name = getattr(kind, "name", None)
+    if not isinstance(name, str) or (name in names() and algorithm(name) is not kind):
+        raise ParenvsError(f"agent {shown(name)} is there already; choose another name")
+    _registered[name] = kind

@@ -23,7 +23,7 @@ class RainbowSettings(Settings):
     """Settings of Rainbow (arXiv 1710.02298), with quantiles (arXiv 1710.10044).
 
     Attributes:
-        discount: of rewards; 0 stands for 1 where rows are seen, whose episodes end, else 0.99.
+        discount: of rewards; 0 stands for 1 in environments of this suite, else for 0.99.
         steps: of rewards in front of a value that is believed.
         quantiles: of an action's return.
         memory: turns that are kept.
@@ -45,7 +45,7 @@ class RainbowSettings(Settings):
     gradient: float = 10.0
     discount: float = 0.0
     steps: int = 3
-    quantiles: int = 32
+    quantiles: int = 8
     memory: int = 100_000
     first: int = 2_000
     minibatch: int = 128
@@ -76,7 +76,7 @@ class Rainbow(Algorithm):
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         settings = self.settings
-        self.discount = settings.discount or (1.0 if self.lens.scored else 0.99)
+        self.discount = settings.discount or self.lens.discount
         self.target = copy.deepcopy(self.net).requires_grad_(False)
         self.memory = Memory(settings.memory, settings.steps, self.discount, settings.power)
         self.spread, self.batches, self.steps, self.owed, self.progress = 1.0, 0, 0, 0.0, 0.0
@@ -204,6 +204,38 @@ class Rainbow(Algorithm):
             for net in (self.net, self.target):
                 for each in (*net.last.parameters(), *net.last_value.parameters(), net.weight):
                     each.mul_(before / self.spread)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperSettings(RainbowSettings):
+    """Settings of arXiv 2007.04069, section 5: one environment, an update after every turn.
+
+    The paper does not say how fast turns at random become fewer, nor how often it updates.
+    """
+
+    envs: int = 1
+    turns: int = 1
+    rate: float = 1e-3
+    last_rate: float = 1.0
+    discount: float = 0.6
+    steps: int = 1
+    quantiles: int = 1
+    memory: int = 2_000
+    first: int = 64
+    minibatch: int = 64
+    reuse: float = 64.0
+    sync: int = 100
+    power: float = 0.2
+    correction: float = 0.6
+    chance: float = 0.1
+    wander: float = 0.5
+
+
+class RainbowPaper(Rainbow):
+    """Rainbow as arXiv 2007.04069 has it: double, dueling and priorities, without quantiles."""
+
+    name: ClassVar[str] = "rainbow-paper"
+    settings_class: ClassVar[type[Settings]] = PaperSettings
 
 
 def _of(quantiles: Tensor, actions: Tensor) -> Tensor:

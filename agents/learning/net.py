@@ -17,8 +17,10 @@ class RowsNet(nn.Module):
 
     A row and the context go through an MLP; the mean and the maximum over legal rows are what the
     rows know of each other. The last layer starts at 0 and the score of the rule, column 0, is
-    added times a weight, so the untrained network plays the rule. Any number of actions will do;
-    where actions have no rows, each has weights of its own in place of one.
+    added times a weight, so the untrained network plays the rule. Any number of actions will do.
+
+    Where actions have no rows, the context goes through an MLP whose last layer has weights for
+    each action, and through one of its own for the value.
 
     Args:
         lens: what it sees.
@@ -39,20 +41,32 @@ class RowsNet(nn.Module):
         sharpness: float = SHARPNESS,
     ) -> None:
         super().__init__()
-        self.scored = lens.scored
-        self.context = nn.Linear(lens.contexts, width)
-        if lens.scored:
-            self.action = nn.Linear(lens.features, width, bias=False)
-        else:
-            self.numbers = nn.Parameter(torch.randn(lens.actions, width) / 2)
-        self.row = nn.Sequential(nn.ReLU(), nn.Linear(width, width), nn.ReLU())
-        self.attention = nn.MultiheadAttention(width, 4, batch_first=True) if attention else None
-        self.pool = nn.Sequential(nn.Linear(2 * width + lens.contexts, width), nn.ReLU())
-        self.head = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU())
-        self.last = nn.Linear(width, outputs)
-        self.last_value = nn.Linear(width, values)
-        self.value = nn.Sequential(nn.Linear(width, width), nn.Tanh(), self.last_value)
+        self.scored, self.outputs = lens.scored, outputs
         self.weight = nn.Parameter(torch.tensor(sharpness))
+        self.last_value = nn.Linear(width, values)
+        if lens.scored:
+            self.context = nn.Linear(lens.contexts, width)
+            self.action = nn.Linear(lens.features, width, bias=False)
+            self.row = nn.Sequential(nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+            self.attention = (
+                nn.MultiheadAttention(width, 4, batch_first=True) if attention else None
+            )
+            self.pool = nn.Sequential(nn.Linear(2 * width + lens.contexts, width), nn.ReLU())
+            self.head = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU())
+            self.last = nn.Linear(width, outputs)
+            self.value = nn.Sequential(nn.Linear(width, width), nn.Tanh(), self.last_value)
+        else:
+            self.last = nn.Linear(width, outputs * lens.actions)
+            self.head, self.value = (
+                nn.Sequential(
+                    nn.Linear(lens.contexts, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(),
+                    last,
+                ) for last in (self.last, self.last_value)
+            )  # fmt: skip
+            for layer in (*self.head, *self.value):
+                if isinstance(layer, nn.Linear):
+                    nn.init.orthogonal_(layer.weight, 2**0.5)
+                    nn.init.zeros_(layer.bias)
         for layer in (self.last, self.last_value):
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -61,11 +75,12 @@ class RowsNet(nn.Module):
         """Return (..., A, outputs), and (..., values) of turns."""
         rows, context, mask = seen
         shape = rows.shape[:-2]
-        count = shape.numel()  # as there may be no features
-        rows, mask = rows.reshape(count, *rows.shape[-2:]), mask.reshape(count, -1)
-        context = context.reshape(count, -1)
-        own = self.action(rows) if self.scored else self.numbers
-        hidden = self.row(own + self.context(context)[:, None])
+        if not self.scored:
+            outputs = self.head(context).unflatten(-1, (-1, self.outputs))
+            return outputs, self.value(context)
+        rows, mask = rows.flatten(0, -3), mask.flatten(0, -2)
+        context = context.flatten(0, -2)
+        hidden = self.row(self.action(rows) + self.context(context)[:, None])
         if self.attention is not None:
             hidden = hidden + self.attention(hidden, hidden, hidden, ~mask, need_weights=False)[0]
         legal = mask[..., None]
@@ -73,10 +88,8 @@ class RowsNet(nn.Module):
         top = torch.where(legal, hidden, -torch.inf).amax(dim=1).nan_to_num(neginf=0.0)
         pooled = self.pool(torch.cat([mean, top, context], dim=1))
         joined = torch.cat([hidden, pooled[:, None].expand(-1, rows.shape[1], -1)], dim=2)
-        outputs = self.last(self.head(joined))
-        if self.scored:
-            outputs = outputs + (self.weight * rows[..., :1])
-        return outputs.reshape(*shape, rows.shape[1], -1), self.value(pooled).reshape(*shape, -1)
+        outputs = self.last(self.head(joined)) + self.weight * rows[..., :1]
+        return outputs.unflatten(0, shape), self.value(pooled).unflatten(0, shape)
 
 
 def log_policy(net: RowsNet, seen: Seen) -> tuple[Tensor, Tensor]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -19,6 +20,17 @@ from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError, one_line
 
 SAME_STEP = AutoresetMode.SAME_STEP
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread inside the block: networks this small are slower on more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def vector_env(env_id: str, env_kwargs: dict[str, Any], count: int) -> Any:
@@ -52,6 +64,31 @@ def _teacher(env_id: str, env: Any) -> Callable[[], np.ndarray] | None:
     return None if task is None or game is None else task.hook("teach")(game)
 
 
+class Episode(NamedTuple):
+    """An episode of a problem that does not change.
+
+    Attributes:
+        value: what it returned.
+        actions: its actions, by which ``replayed`` plays it again.
+        turns: turns of all environments when it ended.
+    """
+
+    value: float
+    actions: list[int]
+    turns: int
+
+
+def replayed(
+    env_id: str, env_kwargs: dict[str, Any], actions: Sequence[int], seed: int = 0
+) -> gym.Env[Any, Any]:
+    """Make an environment, reset it by a seed, and take actions in it."""
+    env = gym.make(env_id, **env_kwargs)
+    env.reset(seed=seed)
+    for action in actions:
+        env.step(action)
+    return env
+
+
 class Play:
     """n environments that play on, turn by turn.
 
@@ -68,7 +105,11 @@ class Play:
     Attributes:
         lens: how they are seen.
         turns: turns so far, of all environments.
-        returns: of the episodes that have ended since ``restart`` or since they were taken.
+        returns: of the episodes that have ended since they were taken.
+        episodes: episodes that have ended.
+        draws: whether problems change, so that episodes do not compare.
+        best: the best episode so far, where they compare.
+        history: (t, n) actions since ``restart``, by which a run goes on from a checkpoint.
     """
 
     def __init__(
@@ -79,8 +120,12 @@ class Play:
         self.env = vector_env(env_id, env_kwargs, count)
         self.lens = Lens.of(self.env)
         self.env_id, self.count, self.copies, self.seed = env_id, count, copies, seed
-        self.turns = 0
+        self.turns = self.episodes = 0
         self.returns: list[float] = []
+        self.draws = bool(getattr(self.env, "draws", True))
+        self.best: Episode | None = None
+        self.history: list[np.ndarray] = []
+        self._begin = np.zeros(count, dtype=np.int64)
         self._totals = np.zeros(count)
         self._episodes = np.zeros(count, dtype=np.int64)
         self._seen: Seen | None = None
@@ -95,10 +140,30 @@ class Play:
         observation, self._infos = self.env.reset(seed=seeds)
         self._seen = self.lens(observation, self._infos)
         self._totals[:] = 0.0
-        self._episodes[:] = 0
+        self._episodes[:] = self._begin[:] = 0
+        self.history = []
 
-    def collect(self, algorithm: Algorithm, turns: int) -> Batch:
+    def go_on(self, history: np.ndarray) -> None:
+        """Take the actions since ``restart`` again, (t, n), after which all is as it was."""
+        for actions in history:
+            observation, paid, terminated, truncated, self._infos = self.env.step(actions)
+            self.history.append(actions)
+            over = terminated | truncated
+            self._totals = np.where(over, 0.0, self._totals + paid)
+            self._episodes += over
+            self._begin[over] = len(self.history)
+        if len(history):
+            self._seen = self.lens(observation, self._infos)
+
+    def collect(
+        self, algorithm: Algorithm, turns: int, tick: Callable[[], object] = lambda: None
+    ) -> Batch:
         """Play some turns by an algorithm.
+
+        Args:
+            algorithm: the algorithm.
+            turns: of each environment.
+            tick: is called after each of them.
 
         Raises:
             ParenvsError: a reward is not finite.
@@ -118,9 +183,10 @@ class Play:
                 told = {**told, "worth": self._worth(told_by)}
             kept.append(told)
             actions[turn], episodes[turn] = chosen, torch.from_numpy(self._episodes)
-            observation, paid, terminated, truncated, infos = self.env.step(
-                chosen.numpy() + self.lens.first
-            )
+            taken = chosen.numpy() + self.lens.first
+            observation, paid, terminated, truncated, infos = self.env.step(taken)
+            self.history.append(taken)
+            self.turns += self.count
             if not np.isfinite(paid).all():
                 raise ParenvsError("a reward is not finite")
             self._totals += paid
@@ -130,15 +196,29 @@ class Play:
                 cut = np.flatnonzero(truncated & ~terminated)
                 rewards[turn, cut] += self._behind(algorithm, infos, cut)
             ended[turn] = torch.from_numpy(over)
-            self.returns += self._totals[over].tolist()
-            self._totals[over] = 0.0
-            self._episodes[over] += 1
+            self._finish(np.flatnonzero(over))
             self._seen, told_by = self.lens(observation, infos), infos
+            tick()
         self._infos = told_by
-        self.turns += turns * self.count
         stacked = Seen(*(torch.stack(values) for values in zip(*seen, strict=True)))
         joined = {name: torch.stack([each[name] for each in kept]) for name in kept[0]}
         return Batch(stacked, actions, joined, rewards, ended, episodes, self._seen)
+
+    def _finish(self, rows: np.ndarray) -> None:
+        """Count the episodes that have ended in environments."""
+        if not rows.size:
+            return
+        returns = self._totals[rows]
+        self.returns += returns.tolist()
+        self.episodes += rows.size
+        first = int(returns.argmax())
+        value, row = float(returns[first]), rows[first]
+        if not self.draws and (self.best is None or value > self.best.value):
+            own = [int(actions[row]) for actions in self.history[self._begin[row] :]]
+            self.best = Episode(value, own, self.turns)
+        self._totals[rows] = 0.0
+        self._episodes[rows] += 1
+        self._begin[rows] = len(self.history)
 
     def _worth(self, infos: Any) -> Tensor:
         """Return what a teacher says that actions are worth, (n, A), NaN of which it says nothing.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 
 from parenvs.agents.learning.algorithm import Algorithm, drawn
 from parenvs.agents.learning.play import vector_env
-from parenvs.agents.learning.trainer import load, load_config
+from parenvs.errors import ParenvsError, shown
 
 
 class Player:
@@ -28,15 +30,6 @@ class Player:
         self.agent, self.env_id = agent, env_id
         self.action_space = None if agent.lens.scored else agent.lens.acting
         self._random = torch.Generator().manual_seed(0)
-
-    @classmethod
-    def of(cls, folder: str | Path) -> Player:
-        """Load the agent of a run's folder.
-
-        Raises:
-            ParenvsError: there is none, or it is damaged.
-        """
-        return cls(load(folder), load_config(folder).env_id.removeprefix("parenvs/"))
 
     def set_random_seed(self, seed: int) -> None:
         """Begin to draw anew."""
@@ -66,6 +59,31 @@ class Player:
         chosen = logs.argmax(dim=1) if deterministic else drawn(logs, self._random)
         actions = chosen.numpy() + self.agent.lens.first
         return (actions[0] if is_one else actions), None
+
+    def plan(self, problem: Any, env_kwargs: Mapping[str, Any] = MappingProxyType({})) -> Any:
+        """Return the plan that the best actions build of a problem, in the agent's environment.
+
+        Args:
+            problem: the problem, an object as the environment's argument ``problem`` takes it.
+            env_kwargs: its other arguments.
+
+        Raises:
+            ParenvsError: the problem has another number of actions than the agent, or no plan.
+        """
+        assert self.env_id is not None
+        env = gym.make(self.env_id, problem=problem, **env_kwargs)
+        space: Any = env.action_space
+        if self.action_space is not None and space.n != self.action_space.n:
+            raise ParenvsError(
+                f"the agent was trained with {self.action_space.n} actions, and the problem "
+                f"{shown(env.get_wrapper_attr('instance'))} has {space.n}"
+            )
+        observation, info = env.reset(seed=0)
+        over = False
+        while not over:
+            action, _ = self.predict(observation, np.asarray(info["action_mask"], dtype=np.bool_))
+            observation, _, over, _, info = env.step(int(action))
+        return env.get_wrapper_attr("plan")()
 
     def returns(
         self, env_id: str, env_kwargs: dict[str, Any], episodes: int, seed: int = 0

@@ -19,7 +19,7 @@ class PPOSettings(Settings):
     """Settings of PPO (arXiv 1707.06347).
 
     Attributes:
-        discount: of rewards; 0 stands for 1 where rows are seen, whose episodes end, else 0.99.
+        discount: of rewards; 0 stands for 1 in environments of this suite, else for 0.99.
         trace: lambda of generalised advantages (arXiv 1506.02438).
         clip: largest change of a chance's ratio that pays.
         passes: over a batch.
@@ -28,6 +28,8 @@ class PPOSettings(Settings):
         critic: weight of the values' loss.
     """
 
+    turns: int = 16
+    rate: float = 1e-3
     discount: float = 0.0
     trace: float = 0.95
     clip: float = 0.2
@@ -46,8 +48,7 @@ class PPO(Algorithm):
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        given = self.settings.discount
-        self.discount = given or (1.0 if self.lens.scored else 0.99)
+        self.discount = self.settings.discount or self.lens.discount
         self.spread = 1.0  # root mean square of returns, by which they are divided
         self.seen_returns = 0.0
 
@@ -181,7 +182,7 @@ class GroupSettings(PPOSettings):
     """
 
     envs: int = 128
-    rate: float = 1e-3
+    turns: int = 64
     copies: int = 16
     passes: int = 2
     turns_a_step: int = 1024
@@ -252,12 +253,14 @@ class Group(PPO):
 
     def state(self) -> dict[str, Any]:
         """See ``Algorithm.state``."""
-        return {**super().state(), "weight": self.weight}
+        held = None if self.held is None else (tuple(self.held[0]), self.held[1])
+        return {**super().state(), "weight": self.weight, "held": held}
 
     def load(self, state: dict[str, Any]) -> None:
         """See ``Algorithm.load``."""
         super().load(state)
-        self.weight = state["weight"]
+        self.weight, held = state["weight"], state["held"]
+        self.held = None if held is None else (Seen(*held[0]), held[1])
 
     def _compared(self, data: dict[str, Tensor]) -> tuple[Tensor, Tensor, float]:
         """Return turns' advantages, whether their groups are complete, and turns of an episode."""

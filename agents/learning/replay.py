@@ -16,6 +16,10 @@ BYTES = 1 << 30
 """Largest memory."""
 
 
+PARTS = (*Seen._fields, "actions", "earned", "left", "ahead", "priority")
+"""What is kept of a turn."""
+
+
 class Minibatch(NamedTuple):
     """Turns that were drawn.
 
@@ -135,6 +139,10 @@ class Memory:
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from what ``state`` returned."""
+        if not 0 <= state["count"] <= state["room"] <= self.turns:
+            raise ValueError(f"a memory of {state['room']} batches")
+        if bool(state["room"]) != (set(state["parts"]) == set(PARTS)):
+            raise ValueError(f"a memory of {', '.join(state['parts'])}")
         self.next, self.count = state["next"], state["count"]
         self.largest = state["largest"]
         self.parts = {}

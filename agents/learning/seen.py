@@ -50,6 +50,7 @@ class Lens:
     Args:
         observed: observation space of one environment.
         acting: its action space, ``Discrete``.
+        discount: of rewards, if an agent has no other.
 
     Attributes:
         acting: the action space.
@@ -62,12 +63,15 @@ class Lens:
         ParenvsError: the actions are not discrete.
     """
 
-    def __init__(self, observed: spaces.Space[Any], acting: spaces.Space[Any]) -> None:
+    def __init__(
+        self, observed: spaces.Space[Any], acting: spaces.Space[Any], discount: float | None = None
+    ) -> None:
         if not isinstance(acting, spaces.Discrete):
             raise ParenvsError(f"actions must be Discrete, not {shown(acting)}")
         self.observed, self.acting, self.first = observed, acting, int(acting.start)
         self.actions = int(acting.n)
         self.scored = isinstance(observed, spaces.Dict) and set(OWN) <= set(observed.spaces)
+        self.discount = (1.0 if self.scored else 0.99) if discount is None else discount
         if self.scored:
             assert isinstance(observed, spaces.Dict)
             self.features = int(observed["actions"].shape[1])  # type: ignore[index]
@@ -78,8 +82,9 @@ class Lens:
 
     @classmethod
     def of(cls, env: gym.vector.VectorEnv[Any, Any, Any]) -> Lens:
-        """Return the lens of a vector environment."""
-        return cls(env.single_observation_space, env.single_action_space)
+        """Return the lens of a vector environment; in games, which end, nothing is discounted."""
+        discount = 1.0 if hasattr(env, "game_class") else None
+        return cls(env.single_observation_space, env.single_action_space, discount)
 
     def __call__(self, observation: Any, infos: Mapping[str, Any]) -> Seen:
         """Return what is seen of a batch of n observations."""

@@ -6,15 +6,13 @@ others are single environments in SB3's ``DummyVecEnv``.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.env_util import make_vec_env
@@ -78,17 +76,6 @@ def has_batch(env_id: str, env_kwargs: dict[str, Any]) -> bool:
     entry: Any = spec.vector_entry_point
     maker = load_env_creator(entry) if isinstance(entry, str) else entry
     return isinstance(maker, type) and issubclass(maker, GameVectorEnv)
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch on one thread inside the block: networks this small are slower on more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class NativeVecEnv(VecEnv):
@@ -187,34 +174,6 @@ class NativeVecEnv(VecEnv):
             self._returns[ended] = 0.0
             self._steps[ended] = 0
         return observation, (rewards / self.scale).astype(np.float32), dones, infos
-
-    def replay(self, actions: Sequence[Sequence[int]]) -> VecEnvObs:
-        """Reset all environments and take each one's own actions in it.
-
-        A batch cannot step some of its environments alone. So the one with the most actions begins,
-        while the others take any legal action, and each is reset when it has to begin for all to
-        arrive together. Every episode of an environment has to be of the same problem.
-
-        Args:
-            actions: the legal actions of each environment.
-
-        Returns:
-            the observations after the last action.
-        """
-        observation = self.reset()
-        counts = np.array([len(own_actions) for own_actions in actions])
-        for left in range(counts.max(), -1, -1):
-            begin = counts == left
-            if begin.any():
-                observation, _ = self.batch.reset(options={"reset_mask": begin})
-                self._returns[begin] = 0.0
-                self._steps[begin] = 0
-            if left:
-                step = self.batch.action_masks().argmax(axis=1)
-                for row in np.flatnonzero(counts >= left).tolist():
-                    step[row] = actions[row][-left]
-                observation, *_ = self.step(step)
-        return observation
 
     def close(self) -> None:
         """Close the batch."""

@@ -96,9 +96,9 @@ def _random_partition(request: PartitionRequest) -> Answer:
 
 def _trained_partition(agent: str, request: PartitionRequest) -> Answer:
     result = request.train(agent)
-    from parenvs.agents.learning.train.run import play
+    from parenvs.agents.learning.play import replayed
 
-    env = play(request.env_id, request.object_kwargs, result.actions, request.seed)
+    env = replayed(request.env_id, request.object_kwargs, result.actions, request.seed)
     chosen = request.problem.chosen(env.get_wrapper_attr("plan")().partition)
     if request.problem.step.limit is not None and not request.problem.fits(chosen):
         raise TimeLimitError(f"{agent} found no plan within memory; give it more --steps")

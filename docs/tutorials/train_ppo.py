@@ -1,14 +1,16 @@
 """Train PPO on generated problems.
 
 An agent that plans should plan problems that it has not seen. `PipelinePlan-v0` draws a new
-problem at every reset. This tutorial trains MaskablePPO on drawn problems, and measures it on a
+problem at every reset. This tutorial trains PPO on drawn problems, and measures it on a
 set that is kept for choosing settings. It needs the extra `agents`.
 """
 
 import gymnasium as gym
 
 import parenvs
-from parenvs.agents.learning.train import Config, train
+from parenvs.agents.learning.config import TrainConfig
+from parenvs.agents.learning.player import Player
+from parenvs.agents.learning.trainer import progress, train
 
 STEPS = 20_000
 """Environment steps; a run that is reported takes 100,000 or more."""
@@ -28,10 +30,13 @@ while not over:
 print(f"{steps} steps, then the reward: {reward:.3f} of a step without bubbles")
 
 # %% Train
-# `train` takes care of native batches, masks and the network. The same from the command line:
-# `parenvs train --task pipeline --seed 0 --steps 20000 --out runs/ppo-0`.
+# `train` takes care of native batches, masks and the network, and says how far it is. The same from
+# the command line: `parenvs train pipeline --seed 0 --steps 20000 --out runs/ppo-0`.
 
-result, agent = train(Config("PipelinePlan-v0", {"draw": 2}, seed=0, steps=STEPS))
+config = TrainConfig(
+    env_id="PipelinePlan-v0", env_kwargs={"draw": 2}, agent="ppo", seed=0, steps=STEPS
+)
+agent = Player(train(config, say=progress).algorithm, config.env_id)
 
 # %% Measure
 # `evaluate_set` plays every problem of a set once, by the best actions of the policy. The

@@ -40,16 +40,11 @@ class TrainingRun:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Everything that decides the run besides its agent, problem and seed, as JSON types."""
-        from parenvs.agents.learning.train.learners import POLICY, learner_of
-
-        problem, learner = self.problem, learner_of(self.agent)
-        env_id = problem.env_id
+        problem = self.problem
         return {
-            "algorithm": learner.algorithm.__name__,
-            "agent": learner.settings(env_id, problem.episode_steps),
-            "policy": POLICY,
-            "envs": learner.envs.get(env_id),
-            "env_id": env_id,
+            "settings": asdict(self.config.agent_settings()),
+            "env_id": problem.env_id,
+            "episode_steps": problem.episode_steps,
             "env_kwargs": problem.env_kwargs,
             "cluster": problem.cluster,
             "fingerprint": problem.fingerprint,
@@ -58,6 +53,16 @@ class TrainingRun:
             "budget": self.budget,
             "full": self.full,
         }
+
+    @cached_property
+    def config(self) -> Any:
+        """What decides the training."""
+        from parenvs.agents.learning.config import TrainConfig
+
+        return TrainConfig(
+            env_id=self.problem.env_id, env_kwargs=self.problem.env_kwargs, agent=self.agent,
+            steps=self.budget, seed=self.seed,
+        )  # fmt: skip
 
     @cached_property
     def key(self) -> tuple[str, str, int, str]:
@@ -74,12 +79,12 @@ def case(run: TrainingRun, perform: Callable[[TrainingRun], Row]) -> Case:
 
 def perform(run: TrainingRun) -> Row:
     """Train, then search at random for as many episodes; returns the record, as JSON types."""
-    from parenvs.agents.learning.train.run import Config, train
-    from parenvs.bench.curves import Curve
+    from parenvs.agents.learning.trainer import train
+    from parenvs.bench.curves import thinned
 
-    problem, curve = run.problem, Curve(run.budget)
-    config = Config(problem.env_id, problem.env_kwargs, run.agent, run.seed, run.budget)
-    result, _ = train(config, target=problem.target, stop_at_target=not run.full, callbacks=[curve])
+    problem = run.problem
+    trained = train(run.config, target=problem.target, stop_at_target=not run.full)
+    result = trained.result
     result_fields = asdict(result)
     return {
         **dict(zip(_KEY, run.key, strict=True)),
@@ -93,7 +98,7 @@ def perform(run: TrainingRun) -> Row:
         "random_value": random_value(problem, result.episodes, run.seed),
         "references": problem.references,
         "machine": _machine(),
-        "points": curve.points,
+        "points": thinned(trained.curve),
     }
 
 

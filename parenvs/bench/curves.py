@@ -8,7 +8,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from stable_baselines3.common.callbacks import BaseCallback
 
 from parenvs.agents.names import TRAINED
 from parenvs.view.page import INK, LINK, QUIET, TRACK, WIDTH, blank_figure, stage_colour
@@ -22,60 +21,29 @@ if TYPE_CHECKING:
 POINTS = 50
 """Greatest number of points of a curve."""
 FIRST = 10
-"""Fewest environment steps before the first point."""
-EPISODES = 10
-"""Fewest episodes that a point is the mean of."""
+"""Environment steps of the first point at the earliest."""
 LEFT, RIGHT, TOP, BOTTOM, ROW, GAP = 2.3, 0.3, 1.3, 0.35, 1.35, 0.25
 """Margins of the picture, height of a row and gap between panels, inches."""
 
 
-class Curve(BaseCallback):
-    """A callback that records how good the episodes are as training goes on.
-
-    Points lie at equal ratios of steps, so that short and long runs show equal detail. Each is the
-    mean of ``EPISODES`` episodes or more. If fewer are left at the end, the last point includes
-    those of the point before, so that the one episode that ends a run does not stand out.
+def thinned(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return points of a curve at equal ratios of steps, so that short and long runs show as much.
 
     Args:
-        budget: environment steps of the run.
+        curve: (steps, mean return of the episodes since the last point), steps ascending.
 
-    Attributes:
-        points: for each point the environment steps, the mean return of the episodes that ended
-            since the last point, and the best return so far, with five digits.
+    Returns:
+        at most ``POINTS`` of them, each the mean of those that it stands for, with five digits.
     """
-
-    def __init__(self, budget: int) -> None:
-        super().__init__()
-        self.points: list[tuple[int, float, float]] = []
-        self._marks = np.geomspace(FIRST, max(budget, FIRST), POINTS).round()
-        self._next = float(self._marks[0])
-        self._sum, self._count, self._best = 0.0, 0, float("-inf")
-        self._before = (0.0, 0)
-
-    def _on_step(self) -> bool:
-        for index in np.flatnonzero(self.locals["dones"]):
-            # The Monitor's return, because the rewards in ``locals`` are scaled.
-            value = float(self.locals["infos"][index]["episode"]["r"])
-            self._sum += value
-            self._count += 1
-            self._best = max(self._best, value)
-        if self._count >= EPISODES and self.num_timesteps >= self._next:
-            self._note()
-        return True
-
-    def _on_training_end(self) -> None:
-        if 0 < self._count < EPISODES:
-            self._sum += self._before[0]
-            self._count += self._before[1]
-        if self._count:
-            self._note()
-
-    def _note(self) -> None:
-        mean, best = (float(f"{x:.5g}") for x in (self._sum / self._count, self._best))
-        self.points.append((self.num_timesteps, mean, best))
-        self._before, self._sum, self._count = (self._sum, self._count), 0.0, 0
-        later = self._marks[self._marks > self.num_timesteps]
-        self._next = float(later[0]) if len(later) else np.inf
+    points = [(steps, value) for steps, value in curve if np.isfinite(value)]
+    if not points:
+        return []
+    marks = np.geomspace(FIRST, max(points[-1][0], FIRST), POINTS)
+    part = np.searchsorted(marks, [steps for steps, _ in points])
+    groups = [[x for x, own in zip(points, part, strict=True) if own == k] for k in np.unique(part)]
+    return [
+        (group[-1][0], float(f"{np.mean([value for _, value in group]):.5g}")) for group in groups
+    ]
 
 
 def spread(curves: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:

@@ -38,6 +38,10 @@ _Meet = Annotated[
 ]
 _Timeout = Annotated[float, typer.Option(help="Seconds in which they have to meet.")]
 _HERE = "127.0.0.1:0"
+BUDGET = 200_000
+"""Environment steps of a run of ``bench agents``."""
+BUDGETS = {"rainbow-paper": 10_000}
+"""The same of an agent that updates after every turn of one environment."""
 QUICK_STEPS = 1000
 """Environment steps of a run of ``bench agents --quick``."""
 
@@ -104,7 +108,7 @@ def agents(
             check_range(option, value, 1)
     check_engine(engine, address)
     with need_extra("agents", "training"):
-        from parenvs.agents.learning.train.learners import LEARNERS, find_plugin
+        from parenvs.agents.learning.algorithms import names as algorithms
         from parenvs.bench.agents import TrainingRun
         from parenvs.bench.problems import clusters_of, solve_problems, suites
     from parenvs.bench.agents_table import agents as measured
@@ -116,9 +120,7 @@ def agents(
         agents, envs, instances, clusters = "ppo", next(iter(known)), instances or "vgg-19", "B"
         seeds, steps = min(seeds, 2), steps or QUICK_STEPS
     shipped = names()
-    for name in agents.split(","):
-        find_plugin(name.strip())
-    chosen = _several("--agents", agents, list(LEARNERS))
+    chosen = _several("--agents", agents, algorithms())
     wanted = _several("--envs", envs or ",".join(known), list(known))
     graphs = _several("--instances", instances or ",".join(PAPER), shipped)
     presets = _several("--clusters", clusters, clusters_of(known))
@@ -126,7 +128,7 @@ def agents(
     if not problems:
         raise InfeasibleError("; ".join(skipped.values()))
     runs = [
-        TrainingRun(problem, agent, seed, steps or LEARNERS[agent].budget, full)
+        TrainingRun(problem, agent, seed, steps or BUDGETS.get(agent, BUDGET), full)
         for seed in range(seeds)
         for problem in problems
         for agent in chosen

@@ -56,8 +56,14 @@ def submit(
         list[str] | None,
         typer.Option(help="Agent, again for each (default: all that need no training first)."),
     ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="Folder of parenvs train, in place of --agent: its best actions."),
+    ] = None,
     folder: Folder = _SUBMISSIONS,
-    entry: Annotated[str | None, typer.Option(help="Its name (default: the agent's).")] = None,
+    entry: Annotated[
+        str | None, typer.Option(help="Its name (default: the agent's, or that of the folder).")
+    ] = None,
     author: Annotated[list[str] | None, typer.Option(help="Who made it, again for each.")] = None,
     hardware: Annotated[str | None, typer.Option(help="Default: this processor.")] = None,
     seed: Seed = 0,
@@ -65,14 +71,30 @@ def submit(
         int, typer.Option(help="Environment steps a problem of agents that draw or learn.")
     ] = 60_000,
 ) -> None:
-    """Plan every problem of a task with an agent and write the entry."""
+    """Plan every problem of a task with an agent, or with a trained one, and write the entry."""
     from parenvs.leaderboard.baselines import agents, planner, ready
-    from parenvs.leaderboard.submit import agent_submission
+    from parenvs.leaderboard.submit import agent_submission, run_submission
     from parenvs.leaderboard.tasks import tasks
 
     check_range("--seed", seed, 0)
     check_range("--steps", steps, 1)
     known = tasks()
+    if run is not None:
+        if agent or task is None:
+            raise ParenvsError("--run takes a --task, and no --agent")
+        for name in dict.fromkeys(one.name for word in task for one in known.of_word(word)):
+            with locked(folder / name):
+                made = run_submission(
+                    name,
+                    run,
+                    entry=entry,
+                    authors=author or ("parenvs",),
+                    hardware=hardware,
+                    say=say_progress,
+                )
+                made.save(folder / name / f"{made.entry}.json")
+            say(f"entry written to {folder / name / made.entry}.json")
+        return
     chosen = dict.fromkeys(x for word in task or known.tasks for x in known.of_word(word))
     if entry is not None and len(agent or ()) != 1:
         raise ParenvsError("--entry names the entry of one agent; give --agent once")

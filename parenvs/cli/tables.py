@@ -21,7 +21,7 @@ from parenvs.view.words import duration, size
 if TYPE_CHECKING:
     from parenvs.agents.evaluation.evaluate import Evaluation
     from parenvs.agents.evaluation.set_evaluation import SetEvaluation
-    from parenvs.agents.learning.train.run import TrainResult
+    from parenvs.agents.learning.result import TrainResult
     from parenvs.clock.measured import Layers
     from parenvs.core.answer import Answer
     from parenvs.leaderboard.check import CheckedEntry
@@ -172,7 +172,8 @@ def training(result: TrainResult, best: float | None, folder: Path) -> Table:
         ]
     else:
         value = "no episode has ended" if result.value is None else f"{result.value:.6f}"
-        rows = [("best return", value)]
+        is_best = result.actions or result.value is None
+        rows = [("best return" if is_best else "mean return of the last episodes", value)]
     if best is not None:
         found = result.value or 0.0
         gap = f"{100 * (best / found - 1):.3f} %" if found > 0 else "no legal plan"

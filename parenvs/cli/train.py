@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,16 +44,21 @@ def train(
     instance: Annotated[
         str | None,
         typer.Argument(
-            help="What plan takes, a set, a tier (default: problems are drawn; give --task), or "
-            "the id of any Gymnasium environment with discrete actions."
+            help="What plan takes, a set, a tier, a task (its problems are drawn), or the id of "
+            "any Gymnasium environment with discrete actions."
         ),
     ] = None,
     task: TaskName = None,
     cluster: ClusterText = None,
     agent: Annotated[
-        str, typer.Option(help="ppo, rainbow or rainbow-paper; of an environment ppo, a2c, group.")
+        str, typer.Option(help="ppo, rainbow, group, imitate, a2c, rainbow-paper, or one's own.")
     ] = "ppo",
     seed: Seed = 0,
+    envs: Annotated[
+        int | None,
+        typer.Option(help="Environments that are played at once (default: the agent's)."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where the network is: cpu, cuda, ...")] = "cpu",
     steps: Annotated[
         int | None,
         typer.Option(
@@ -72,46 +77,105 @@ def train(
     if steps is not None:
         check_range("--steps", steps, 1)
     check_range("--seed", seed, 0)
+    check_range("--envs", envs or 1, 1)
+    settings = {} if envs is None else {"envs": envs}
+    run = _Run(agent, seed, settings, device, resume, until_optimal)
     if instance is not None and is_environment(instance):
-        _learn(instance, agent, seed, steps or DRAWN_STEPS, folder, resume)
+        if task is not None or cluster is not None or given:
+            raise ParenvsError(f"{instance}: an environment by its id takes no options of a task")
+        run.train(folder or Path("runs") / f"{instance.replace('/', '-')}-{agent}-{seed}",
+                  instance, {}, steps or DRAWN_STEPS)  # fmt: skip
         return
+    if instance in TASKS and task in (None, instance):
+        instance, task = None, instance
     if instance is None and task is None:
         raise ParenvsError(
-            f"a model is needed, or --task, which draws problems: one of {', '.join(TASKS)}"
+            f"a model is needed, or a task, which draws problems: one of {', '.join(TASKS)}"
         )
     if task is None:
         task = next((name for name, each in TASKS.items() if instance in each.sets), None)
     model = Model.of(given, instance or "", task, cluster)
-    trainer = _trainer()
     stem = Path(instance or "drawn").stem
     drawn = _drawn(model, instance)
-    if drawn is None:
-        request = model.request(seed, steps or STEPS, choosing=False)
-        run_folder = folder or Path("runs") / f"{stem}-{request.label}-{agent}-{seed}"
-        best = request.optimum()
-        with locked(run_folder):
-            trainer.check_free(run_folder, resume)
-            request = _kept(model, request, run_folder, trainer)
-            config = trainer.Config(
-                request.env_id, request.env_kwargs, agent=agent, seed=seed, steps=request.steps,
-            )  # fmt: skip
-            target = request.target(best)
-            result = _run(
-                trainer, config, run_folder, model.kept, resume=resume,
-                target=target, stop_at_target=until_optimal,
-            )  # fmt: skip
-        out.print(tables.training(result, best, run_folder))
+    if drawn is not None:
+        run_folder = folder or Path("runs") / f"{stem}-{model.task.name}-{agent}-{seed}"
+        run.train(run_folder, *drawn, steps or DRAWN_STEPS)
         return
-    run_folder = folder or Path("runs") / f"{stem}-{model.task.name}-{agent}-{seed}"
-    steps = steps or DRAWN_STEPS
-    if until_optimal:
-        raise ParenvsError(
-            f"--until-optimal is for one model, not for drawn problems of task {model.task.name}"
-        )
-    env_id, arguments = drawn
-    config = trainer.Config(env_id, arguments, agent=agent, seed=seed, steps=steps)
-    result = _run(trainer, config, run_folder, resume=resume)
-    out.print(tables.training(result, None, run_folder))
+    request = model.request(seed, steps or STEPS, choosing=False)
+    run_folder = folder or Path("runs") / f"{stem}-{request.label}-{agent}-{seed}"
+    best = request.optimum()
+    with locked(run_folder):
+        run.check_free(run_folder)
+        request = _kept(model, request, run_folder)
+        run.train(run_folder, request.env_id, request.env_kwargs, request.steps, best,
+                  request.target(best), model.kept)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Run:
+    """How a training is asked for."""
+
+    agent: str
+    seed: int
+    settings: dict[str, Any]
+    device: str
+    resume: bool
+    until_optimal: bool
+
+    def check_free(self, folder: Path) -> None:
+        """Raise an error if a folder holds a run that is not to be resumed."""
+        with need_extra("agents", "training"):
+            from parenvs.agents.learning.config import check_free
+        check_free(folder, self.resume)
+
+    def train(
+        self,
+        folder: Path,
+        env_id: str,
+        env_kwargs: dict[str, Any],
+        steps: int,
+        best: float | None = None,
+        target: float | None = None,
+        kept: bool = False,
+    ) -> None:
+        """Train, and print the result; an interrupted training says how to go on.
+
+        Args:
+            folder: of the run.
+            env_id: id of the environment.
+            env_kwargs: its arguments.
+            steps: of all environments.
+            best: return of the optimum, if it is known.
+            target: return of episodes that count as optimal.
+            kept: whether the graph in the folder is the run's own.
+
+        Raises:
+            ParenvsError: it was interrupted, or refused.
+        """
+        if self.until_optimal and best is None:
+            raise ParenvsError(
+                f"--until-optimal is for one model, not for drawn problems: {env_id}"
+            )
+        with need_extra("agents", "training"):
+            from parenvs.agents.learning import trainer
+            from parenvs.agents.learning.config import TrainConfig, claimed
+        config = TrainConfig(
+            env_id=env_id, env_kwargs=env_kwargs, agent=self.agent, steps=steps,
+            seed=self.seed, device=self.device, settings=self.settings,
+        )  # fmt: skip
+        try:
+            result = trainer.train(
+                config, folder, self.resume, say, target, self.until_optimal
+            ).result
+        except KeyboardInterrupt:
+            if claimed(folder):
+                raise ParenvsError(f"interrupted; continue with --resume --out {folder}") from None
+            if kept:
+                (folder / "graph.npz").unlink()
+            with contextlib.suppress(OSError):  # something else is in it
+                folder.rmdir()
+            raise ParenvsError("interrupted before the first checkpoint; nothing is kept") from None
+        out.print(tables.training(result, best, folder))
 
 
 def is_environment(name: str) -> bool:
@@ -121,23 +185,6 @@ def is_environment(name: str) -> bool:
     base = name.rpartition("-v")[0]
     return name in gym.registry or any(
         base in (spec.name, f"{spec.namespace}/{spec.name}") for spec in gym.registry.values()
-    )
-
-
-def _learn(
-    env_id: str, agent: str, seed: int, steps: int, folder: Path | None, resume: bool
-) -> None:
-    """Train one of our algorithms in any environment with discrete actions."""
-    with need_extra("agents", "training"):
-        from parenvs.agents.learning import trainer
-
-    place = folder or Path("runs") / f"{env_id.replace('/', '-')}-{agent}-{seed}"
-    config = trainer.TrainConfig(env_id=env_id, agent=agent, steps=steps, seed=seed)
-    trained = trainer.train(config, place, resume, say)
-    (_, mean) = trained.curve[-1]
-    out.print(
-        f"{env_id}: {agent} played {trained.steps:,} steps in {trained.seconds:.0f} processor "
-        f"seconds; mean return of the last episodes {mean:.4g}; {place}"
     )
 
 
@@ -170,7 +217,7 @@ def _drawn(model: Model, instance: str | None) -> tuple[str, dict[str, Any]] | N
     return env_id, {**arguments, **given}
 
 
-def _kept(model: Model, request: Request, run_folder: Path, trainer: Any) -> Request:
+def _kept(model: Model, request: Request, run_folder: Path) -> Request:
     """Write the graph of a model beside its run, if its name alone would not give it.
 
     What evaluates the run later has nothing but its folder.
@@ -178,39 +225,16 @@ def _kept(model: Model, request: Request, run_folder: Path, trainer: Any) -> Req
     Raises:
         ParenvsError: the folder holds a run on another graph.
     """
+    from parenvs.agents.learning.config import claimed
+
     if not model.kept:
         return request
     graph = run_folder / "graph.npz"
-    if not graph.exists() or not trainer.claimed(run_folder):
+    if not graph.exists() or not claimed(run_folder):
         model.graph().save(graph)
     elif load_graph(str(graph)).fingerprint != model.graph().fingerprint:
         raise ParenvsError(f"{run_folder}: holds a run on another graph than {model.instance}")
     return replace(request, problem=replace(request.problem, instance=str(graph)))
-
-
-def _run(trainer: Any, config: Any, run_folder: Path, kept: bool = False, **options: Any) -> Any:
-    """Train; an interrupted training says how to go on.
-
-    Args:
-        trainer: the module that trains.
-        config: what is trained.
-        run_folder: folder of the run.
-        kept: whether the graph in it is the run's own.
-        **options: of the trainer.
-
-    Raises:
-        ParenvsError: it was interrupted.
-    """
-    try:
-        return trainer.train(config, run_folder, progress=True, **options)[0]
-    except KeyboardInterrupt:
-        if trainer.claimed(run_folder):
-            raise ParenvsError(f"interrupted; continue with --resume --out {run_folder}") from None
-        if kept:
-            (run_folder / "graph.npz").unlink()
-        with contextlib.suppress(OSError):  # something else is in it
-            run_folder.rmdir()
-        raise ParenvsError("interrupted before the first checkpoint; nothing is kept") from None
 
 
 def evaluate(
@@ -243,7 +267,9 @@ def evaluate(
     if episodes is not None:
         check_range("--episodes", episodes, 1)
     check_range("--seed", seed, 0)
-    _trainer()
+    with need_extra("agents", "training"):
+        from parenvs.agents.learning.play import one_thread
+        from parenvs.agents.learning.trainer import load_config, player
     if set_ is not None:
         if episodes is not None:
             raise ParenvsError(
@@ -256,16 +282,12 @@ def evaluate(
     import gymnasium as gym
 
     from parenvs.agents.evaluation.evaluate import evaluate as play
-    from parenvs.agents.learning.train.config import building, load_config
-    from parenvs.agents.learning.train.learners import plain
-    from parenvs.agents.learning.train.run import load_model
-    from parenvs.agents.learning.vec_env import one_thread
+    from parenvs.agents.learning.config import building
     from parenvs.core.sets import validation_of
 
-    learnt = _learnt(folder[0])
-    model, config = learnt or (load_model(folder[0], trust), load_config(folder[0]))
+    model, config = player(folder[0], trust), load_config(folder[0], trust)
     count = 100 if episodes is None else episodes
-    if learnt is not None and plain(config.env_id) not in environments():
+    if model.env_id not in environments():
         with one_thread():
             returns = model.returns(config.env_id, config.env_kwargs, count, seed)
         spread = f"{returns.mean():.4g} +- {returns.std():.4g}"
@@ -275,7 +297,7 @@ def evaluate(
         with building(folder[0]):
             env = gym.make(config.env_id, **config.env_kwargs)
         if env.get_wrapper_attr("draws"):
-            near = validation_of(plain(config.env_id), config.env_kwargs)
+            near = validation_of(model.env_id, config.env_kwargs)
             hint = "SET" if near is None else near.name.replace("validation", "test")
             raise ParenvsError(
                 f"{folder[0]}: trained on drawn problems, of which no single one can be judged; "
@@ -284,34 +306,21 @@ def evaluate(
         out.print(tables.evaluation(play(model, env, count, seed)))
 
 
-def _learnt(run: Path) -> tuple[Any, Any] | None:
-    """Load the agent of a run of one of our algorithms, and its configuration; else None."""
-    from parenvs.agents.learning.player import Player
-    from parenvs.agents.learning.trainer import STATE, load_config
-
-    return (Player.of(run), load_config(run)) if (run / STATE).exists() else None
-
-
-def _player(run: Path, name: str, env_id: str, trust: bool) -> tuple[Any, dict[str, Any]]:
+def _player(run: Path, name: str, trust: bool) -> tuple[Any, dict[str, Any]]:
     """Load what plays a set for a run, and the rules that it was trained by.
 
     Raises:
         ParenvsError: the run was trained in another environment than that of the set.
     """
-    from parenvs.agents.learning.train.config import load_config
-    from parenvs.agents.learning.train.learners import plain
-    from parenvs.agents.learning.train.run import load_model
-    from parenvs.core.sets import set_of, validation_of
+    from parenvs.agents.learning.trainer import load_config, player, rules_of
+    from parenvs.core.sets import set_of
 
-    if (found := _learnt(run)) is not None:
-        player, learnt = found
-        set_of(name, player.env_id)  # raises if it is no set of this environment
-        return player, {key: x for key, x in learnt.env_kwargs.items() if key == "rows"}
-    config = load_config(run)
-    if plain(config.env_id) != env_id:
-        raise ParenvsError(f"{run}: trained in {config.env_id}; {name} is a set of {env_id}")
-    validation = validation_of(env_id, config.env_kwargs)
-    return load_model(run, trust), {} if validation is None else dict(validation.settings)
+    policy = player(run, trust)
+    try:
+        set_of(name, policy.env_id)
+    except ParenvsError as error:
+        raise ParenvsError(f"{run}: {error}") from None
+    return policy, rules_of(load_config(run, trust))
 
 
 def _evaluate_set(
@@ -325,13 +334,12 @@ def _evaluate_set(
 ) -> None:
     """Print how the agents of runs, all seeds of one, do on a set; see ``evaluate``."""
     from parenvs.agents.evaluation.evaluate_set import evaluate_set
-    from parenvs.agents.learning.vec_env import one_thread
-    from parenvs.core.sets import set_of
+    from parenvs.agents.learning.play import one_thread
 
-    results, env_id = [], set_of(name).env_id
+    results = []
     for runs in filter(None, (folders, against)):
         with one_thread():
-            players = [_player(run, name, env_id, trust) for run in runs]
+            players = [_player(run, name, trust) for run in runs]
             rules = players[0][1]
             for run, (_, own) in zip(runs, players, strict=True):
                 if own != rules:
@@ -344,9 +352,3 @@ def _evaluate_set(
         return
     with written(lambda: ours.save(scores), f"written: {scores}"):
         out.print(tables.set_evaluation(ours, theirs))
-
-
-def _trainer() -> Any:
-    with need_extra("agents", "training"):
-        from parenvs.agents.learning.train import run as trainer
-    return trainer

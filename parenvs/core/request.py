@@ -16,7 +16,7 @@ SECONDS = 20.0
 """Default time limit of exact searches."""
 STEPS = 60_000
 """Default environment steps of planners that learn or draw."""
-_TRAINING = "parenvs.agents.learning.train.run"
+_TRAINING = "parenvs.agents.learning.trainer:on_problem"
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,5 @@ class Request:
             ParenvsError: the extra ``agents`` is not installed.
         """
         with need_extra("agents", f"agent {agent!r}"):
-            config_class, train = late(f"{_TRAINING}:Config"), late(f"{_TRAINING}:train")
-        config = config_class(self.env_id, self.object_kwargs, agent, self.seed, self.steps)
-        return train(config, progress=self.progress)[0]
+            train = late(_TRAINING)
+        return train(self, agent)

@@ -48,6 +48,7 @@ class RowGame(Game):
         ahead: those that look ahead.
         contexts: features of a turn -> what each is.
         rule: the rule that column 0 scores, in a sentence.
+        foreseen: whether what will happen is known, so that of several plays the best can be taken.
         looks: whether columns that look ahead are made.
         shown: names of the columns that are made, (F).
         actions: (n, A, F) float32.
@@ -61,6 +62,7 @@ class RowGame(Game):
     ahead: ClassVar[frozenset[str]]
     contexts: ClassVar[Mapping[str, str]]
     rule: ClassVar[str]
+    foreseen: ClassVar[bool] = True
     after_end: ClassVar[float] = 0.0
 
     def __init__(self, count: int, size: int, rows: str = AHEAD) -> None:

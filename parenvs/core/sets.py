@@ -254,8 +254,12 @@ def validation_of(env_id: str, env_kwargs: Mapping[str, Any]) -> Validation | No
         None if no task has a set for agents that were trained in the environment.
     """
     for task in TASKS.values():
-        if "validation" in task.hooks and task.hook("train")(None)[0] == env_id:
+        if "validation" in task.hooks and env_id in task.envs:
             validation: Validation = task.hook("validation")(env_kwargs)
+            try:
+                set_of(validation.name, env_id)
+            except ParenvsError:  # of another environment of the task
+                return None
             return validation
     return None
 

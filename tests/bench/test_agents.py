@@ -5,7 +5,6 @@ import subprocess
 import sys
 from multiprocessing import active_children
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ pytest.importorskip("sb3_contrib")
 import killed_writers
 from commands import caller
 
-from parenvs.agents.learning.train import learners
+from parenvs.agents.learning.config import OVERRIDES
 from parenvs.bench import agents as bench
 from parenvs.bench import agents_table as bench_table
 from parenvs.bench import curves, runs
@@ -28,7 +27,7 @@ from parenvs.view.page import write
 
 TIMES = ("seconds", "target_seconds")
 ALL = ["--envs", "DataParallel-v0,OperatorPartition-v0", "--instances", "vgg-19", "--agents", "ppo"]
-ALL += ["--seeds", "1", "--steps", "300", "--out", "results"]
+ALL += ["--seeds", "1", "--steps", "2000", "--out", "results"]
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def record_of(problem, seed=0, agent="ppo", **changes):
         "random_value": problem.optimum / 2,
         "machine": "a machine",
         "jobs": 1,
-        "points": [[100, 0.5 * problem.optimum, 0.6], [1000, problem.optimum, 0.8]],
+        "points": [[100, 0.5 * problem.optimum], [1000, problem.optimum]],
     }
     return {**values, **changes}
 
@@ -153,16 +152,15 @@ def test_bench__interrupted(run, tmp_path, monkeypatch):
 def test_perform__record():
     problems, _ = solve_problems(["OperatorPartition-v0"], ["vgg-19"], [])
     problem = next(p for p in problems if p.setting == "step_time/automap")
-    record = bench.perform(TrainingRun(problem, "ppo", 3, 300, full=True))
+    record = bench.perform(TrainingRun(problem, "ppo", 3, 2048, full=True))
     assert json.loads(json.dumps(record)) is not None
-    assert bench.key_of(record) == TrainingRun(problem, "ppo", 3, 300, full=True).key
+    assert bench.key_of(record) == TrainingRun(problem, "ppo", 3, 2048, full=True).key
     assert record["value"] < record["target"] == problem.target < record["optimum"]
     assert record["target_steps"] is None
-    assert record["steps_done"] >= 300
+    assert record["steps_done"] == 2048
     assert record["random_value"] == random_value(problem, record["episodes"], 3)
-    steps, _, best = record["points"][-1]
-    assert steps <= record["steps_done"]
-    assert best == pytest.approx(record["value"], abs=1e-5)
+    steps, mean = record["points"][-1]
+    assert steps <= record["steps_done"] and mean <= record["value"]
     assert problem.references["greedy"] < problem.target
 
 
@@ -233,14 +231,10 @@ def test_key__changes_with_whatever_decides_a_run(monkeypatch):
         TrainingRun(problem_of(instance="t5-base"), "ppo", 0, 1000),
     ]
     assert len({base.key, *(run.key for run in others)}) == 1 + len(others)
-    kind = learners.LEARNERS["ppo"]
-    for change in (
-        {"settings": lambda *names: {**kind.settings(*names), "gamma": 0.5}},
-        {"envs": {"PipelineCut-v0": 3}},
-    ):
-        monkeypatch.setitem(learners.LEARNERS, "ppo", dataclasses.replace(kind, **change))
-        assert TrainingRun(problem_of(), "ppo", 0, 1000).key != base.key
-    monkeypatch.setitem(learners.LEARNERS, "ppo", kind)
+    for change in ({"discount": 0.5}, {"envs": 3}):
+        with monkeypatch.context() as patch:
+            patch.setitem(OVERRIDES, ("PipelineCut-v0", "ppo"), change)
+            assert TrainingRun(problem_of(), "ppo", 0, 1000).key != base.key
     assert TrainingRun(problem_of(), "ppo", 0, 1000).key == base.key
 
 
@@ -319,47 +313,18 @@ def test_markdown__says_plainly():
     assert f"A heuristic reaches the optimum on 1 of 2 problems {where}." in short
 
 
-def test_curve__against_a_run_by_hand():
-    curve = curves.Curve(1000)
-    curve.model = SimpleNamespace(num_timesteps=0)
-
-    def step(steps, *returns):
-        """A step of two environments; ``None`` goes on."""
-        curve.model.num_timesteps += steps
-        curve.locals = {
-            "dones": np.array([x is not None for x in returns]),
-            "infos": [{} if x is None else {"episode": {"r": x}} for x in returns],
-        }
-        assert curve.on_step()
-
-    for k in range(5):
-        assert not curve.points
-        step(2, k, 10 + k)
-    assert curve.points == [(10, 7.0, 14.0)]
-    for _ in range(9):
-        step(1, 1.0, None)
-    assert len(curve.points) == 1  # nine episodes are too few
-    step(1, None, None)
-    assert len(curve.points) == 1
-    step(1, None, 3.0)
-    assert curve.points[1:] == [(21, 1.2, 14.0)]
-    step(500, 100.0, 20.0)
-    curve.on_training_end()  # two episodes are left: with the ten before
-    assert curve.points[2:] == [(521, 11.0, 100.0)]
-    curve.on_training_end()
-    assert len(curve.points) == 3
-
-
-def test_curve__points_are_few():
-    curve = curves.Curve(60_000)
-    curve.model = SimpleNamespace(num_timesteps=0)
-    curve.locals = {"dones": np.ones(10, dtype=bool), "infos": [{"episode": {"r": 1 / 3}}] * 10}
-    for _ in range(6000):
-        curve.model.num_timesteps += 10
-        curve.on_step()
-    curve.on_training_end()
-    assert 35 < len(curve.points) <= curves.POINTS
-    assert curve.points[-1] == (60_000, 0.33333, 0.33333)
+def test_thinned__means_at_equal_ratios():
+    assert curves.thinned([]) == curves.thinned([(64, float("nan"))]) == []
+    assert curves.thinned([(64, 1 / 3)]) == [(64, 0.33333)]
+    curve = [(10 * k, float(k)) for k in range(1, 6001)]
+    found = curves.thinned(curve)
+    assert 35 < len(found) <= curves.POINTS and found[0] == (10, 1.0)
+    steps = [steps for steps, _ in found]
+    assert steps[-1] == 60_000 and steps == sorted(set(steps))
+    first = int(steps[-2] / 10) + 1  # of the last group
+    assert found[-1][1] == pytest.approx((first + 6000) / 2, rel=1e-4)
+    counted = [value for _, value in curve if np.isfinite(value)]
+    assert min(counted) <= min(value for _, value in found)
 
 
 def test_spread__a_run_that_has_ended_keeps_its_value():
@@ -382,7 +347,7 @@ def picture():
     one, two = problem_of(), problem_of(instance="t5-11b", setting="B")
     idle = problem_of(env_id="DataParallel-v0", setting="paper", instance="t5-11b")
     records = [record_of(one, s, a) for s in range(3) for a in ("rainbow", "ppo")]
-    low = [[10, -1.0, -1.0], [1000, 0.4, 0.5]]
+    low = [[10, -1.0], [1000, 0.4]]
     records += [record_of(two, 0, points=low, **MISSED), record_of(two, 1, points=[], **MISSED)]
     return [one, two, idle], {"PipelineCut-v0 A t5-11b": "no plan fits the memory"}, records
 
@@ -413,7 +378,7 @@ def test_figure__a_panel_for_each_problem():
 
 @pytest.mark.thorough
 def test_figure__axes_reach_the_first_and_the_last_step():
-    early, late = [[1, 1.0, 1.0]], [[200_000, 0.9, 0.95]]
+    early, late = [[1, 1.0]], [[200_000, 0.9]]
     records = [record_of(problem_of(), 0, points=early), record_of(problem_of(), 1, points=late)]
     low, high = curves.draw([problem_of()], {}, records).axes[0].get_xlim()
     assert low < 1 and high > 200_000

@@ -33,7 +33,8 @@ SMALL = {
     "inference": "--most 1 --clusters --count 0 --devices --stages",
     "reading": "--repeats 1 --graph vgg-19",
     "kills": "--kills 1 --kinds plan",
-    "partition_ppo": "--instances vgg-19 --variants paper --seeds 1 --steps 300",
+    "cartpole": "--steps 256 --seeds 1 --episodes 2",
+    "learners": "--envs MicroBatchOrder-v1 --agents untrained --first 1 --draws 2",
     "iopddl_envs": "--only dead --episodes 1",
     "instead": "",
 }  # fmt: skip

@@ -23,7 +23,6 @@ def test_killed__what_is_left_is_whole_and_the_next_run_ends(name, tmp_path):
 
 def test_killed__halves_are_seen(tmp_path):
     (tmp_path / "whole.json").write_text("{}")
-    (tmp_path / killed_commands.LOG).write_text("")
     killed_commands.whole(tmp_path)
     (tmp_path / "table.csv").write_text("")
     with pytest.raises(AssertionError):

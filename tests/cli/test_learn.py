@@ -10,17 +10,17 @@ def test_train__an_environment_by_its_id(monkeypatch, capfd, tmp_path):
     for env_id, agent in ((ENV, "group"), ("CartPole-v1", "ppo")):
         words = ["train", env_id, "--agent", agent, "--steps", "64", "--out", f"run-{agent}"]
         status, out, _ = run(*words)
-        assert status == 0 and f"{env_id}: {agent} played" in " ".join(out.split())
+        assert status == 0 and f"{env_id}: {agent}, " in " ".join(out.split())
         assert (tmp_path / f"run-{agent}" / "model.pt").exists()
         status, _, err = run(*words)
-        assert status == 2 and "holds a run; give --resume" in " ".join(err.split())
+        assert status == 2 and "holds a run already; continue it with" in " ".join(err.split())
         assert run(*words, "--resume")[0] == 0
     status, out, _ = run("evaluate", "run-group", "--set", "order-test", "--family", "p4-m8")
     assert status == 0 and "20 problems" in " ".join(out.split())
     status, out, _ = run("evaluate", "run-ppo", "--episodes", "3")
     assert status == 0 and "CartPole-v1: mean return" in " ".join(out.split())
     status, _, err = run("evaluate", "run-ppo", "--set", "order-test")
-    words = "order-test is a set of MicroBatchOrder-v0, not of 'CartPole-v1'"
+    words = "run-ppo: order-test is a set of MicroBatchOrder-v0, not of 'CartPole-v1'"
     assert status == 2 and words in " ".join(err.split())
     status, _, err = run("train", ENV, "--agent", "pp0")
     assert status == 2 and "unknown agent 'pp0' (did you mean 'ppo'?)" in " ".join(err.split())

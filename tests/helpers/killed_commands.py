@@ -43,10 +43,8 @@ COMMANDS = {
     "calibrate": [*_CALIBRATE, "--out", "machine.json"],
 }  # fmt: skip
 """Name -> what is typed after ``parenvs`` in a folder that ``prepare`` fills."""
-LOG = "progress.csv"
-"""What Stable-Baselines3 appends to."""
 CHECKPOINTS = {
-    "train": "run/checkpoint.zip", "train-rows": "run/state.pt", "pretrain": "net/checkpoint.pt",
+    "train": "run/state.pt", "train-rows": "run/state.pt", "pretrain": "net/checkpoint.pt",
 }  # fmt: skip
 """Name -> what the next run goes on from."""
 
@@ -154,8 +152,6 @@ def whole(folder):
             continue
         if path.suffix == ".json":
             json.loads(path.read_text(encoding="utf-8"))
-        elif path.name == LOG:
-            path.read_text(encoding="utf-8")
         elif path.suffix == ".jsonl":
             for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
                 json.loads(line)

@@ -22,7 +22,7 @@ KINDS = ("plan", "graph", "site", "checkpoint", "swap")
 
 def target(kind, folder):
     """The file or folder that the writers of a kind write."""
-    names = {"plan": "plan.json", "graph": "graph.npz", "checkpoint": "checkpoint.zip"}
+    names = {"plan": "plan.json", "graph": "graph.npz", "checkpoint": "state.pt"}
     return Path(folder) / names.get(kind, "site")
 
 
@@ -49,41 +49,39 @@ def write(kind, path, number):
 
 
 def save_checkpoint(path, number):
-    """Save the checkpoint of an agent, whose first weight is the number."""
-    import numpy as np
+    """Save the checkpoint of a training, whose first weight is the number."""
     import torch
 
-    from parenvs.agents.learning.train.best_plan import BestPlan
-    from parenvs.agents.learning.train.checkpoint import Checkpoints
-
-    agent = _agent()
+    training = _training()
+    training.place = path.parent
     with torch.no_grad():
-        next(agent.policy.parameters()).fill_(number)
-    torch.manual_seed(0)
-    np.random.seed(0)
-    saver = Checkpoints(path, BestPlan())
-    saver.model = agent
-    saver.save()
+        next(training.agent.net.parameters()).fill_(number)
+    training.save()
 
 
 _kept = []
 
 
-def _agent():
-    """One small agent, made once in a process."""
+def _training():
+    """One small training, made once in a process."""
     if not _kept:
-        from parenvs.agents.learning.train.learners import learner_of
-        from parenvs.agents.learning.vec_env import make_env
+        from parenvs.agents.learning.config import TrainConfig
+        from parenvs.agents.learning.trainer import Training
 
         kwargs = {"instance": "vgg-19", "cluster": "B"}
-        env = make_env("PipelineCut-v0", kwargs, 0, 8)
-        _kept.append(learner_of("rainbow").make(env, "PipelineCut-v0", 2, 0, buffer_size=2000))
+        settings = {"envs": 8, "turns": 8, "memory": 2048, "first": 8}
+        config = TrainConfig(
+            env_id="PipelineCut-v0", env_kwargs=kwargs, agent="rainbow", settings=settings
+        )
+        _kept.append(Training(config))
+        for _ in range(4):
+            _kept[0].update()
     return _kept[0]
 
 
 def read(path):
     """What was written, in a form that can be compared; fails on anything that is not whole."""
-    if path.suffix == ".zip":
+    if path.suffix == ".pt":
         with zipfile.ZipFile(path) as archive:
             assert archive.testzip() is None
             return {name: archive.read(name) for name in archive.namelist()}

@@ -9,7 +9,7 @@ from batches import assert_same, both, drawn
 from cases import each
 
 import parenvs
-from parenvs.agents.learning.train.config import Config, _check_env
+from parenvs.agents.learning.config import check_env
 from parenvs.cli.app import app
 from parenvs.datasets.hybrid import named
 from parenvs.datasets.hybrid.named import BANKS, bank, drawn_by, start_of
@@ -210,7 +210,7 @@ def test_improve__version_0_is_gone_with_a_line_that_names_this_one(tmp_path):
     with pytest.raises(ParenvsError, match="Please use `HybridPlan-v1`"):
         app(["train", "HybridPlan-v0", "--out", str(tmp_path / "run")], standalone_mode=False)
     with pytest.raises(ParenvsError, match=r"no environment 'HybridPlan-v0' \(did you mean"):
-        _check_env(Config("HybridPlan-v0", {}))
+        check_env("HybridPlan-v0", {})
 
 
 @pytest.mark.thorough

@@ -15,7 +15,6 @@ from parenvs.agents.elastic.policies import (
     REMEMBERED,
     ElasticLstmPolicy,
     ElasticPolicy,
-    ElasticQPolicy,
     PaidVecEnv,
     with_mask,
 )
@@ -40,17 +39,14 @@ def test_train__scores_do_not_depend_on_the_order_of_candidates(problem):
     env = ElasticPlanEnv(problem=problem)
     torch.manual_seed(0)
     policy = ElasticPolicy(env.observation_space, env.action_space, lambda _: 1e-3)
-    other_policy = ElasticQPolicy(env.observation_space, env.action_space, lambda _: 1e-3)
     observation = env.reset(seed=0)[0]
     order = np.random.default_rng(0).permutation(64)
     other = {**observation, **{key: observation[key][order] for key in ("plans", "change")}}
-    scores, worth, values = [], [], []
+    scores, worth = [], []
     for each in (observation, other):
         scores.append(policy.get_distribution(tensors(each)).distribution.logits[0].detach())
         worth.append(policy.predict_values(tensors(each)).item())
-        values.append(other_policy.q_net(tensors(each))[0].detach())
     assert scores[0].numpy()[order] == pytest.approx(scores[1].numpy(), abs=1e-5)
-    assert values[0].numpy()[order] == pytest.approx(values[1].numpy(), abs=1e-5)
     assert worth[0] == pytest.approx(worth[1], abs=1e-5)
     assert np.ptp(scores[0][:10].numpy()) > 1e-4
 

@@ -1,30 +1,38 @@
 """One policy over rows, its algorithms, and the trainer that resumes to the bit."""
 
+import sys
 from dataclasses import replace
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import sb3_contrib
 import torch
 from cases import each
 from gymnasium import spaces
 
+from parenvs import judge, load_plan, load_profile
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation
 from parenvs.agents.learning.algorithm import Batch, settings_of
-from parenvs.agents.learning.algorithms import algorithm, names, register
+from parenvs.agents.learning.algorithms import algorithm, names, register_agent
+from parenvs.agents.learning.config import OVERRIDES, TrainConfig
 from parenvs.agents.learning.decode import decode
-from parenvs.agents.learning.distributional import Rainbow, RainbowSettings
+from parenvs.agents.learning.distributional import Rainbow, RainbowPaper, RainbowSettings
 from parenvs.agents.learning.imitate import Imitate, ImitateSettings
 from parenvs.agents.learning.net import RowsNet, entropy, log_policy
 from parenvs.agents.learning.play import Play
 from parenvs.agents.learning.player import Player
 from parenvs.agents.learning.ppo import A2C, PPO, Group, GroupSettings, PPOSettings
 from parenvs.agents.learning.replay import Memory
+from parenvs.agents.learning.sb3 import MaskablePPO, RowsPolicy
 from parenvs.agents.learning.seen import Lens, Seen
-from parenvs.agents.learning.trainer import STATE, TrainConfig, load, train
+from parenvs.agents.learning.trainer import STATE, load, train
 from parenvs.agents.order.heuristics import neh
 from parenvs.agents.order.teacher import teach
+from parenvs.cluster import PRESETS
 from parenvs.core.game import EVERY
 from parenvs.core.registry import TASKS
 from parenvs.core.sets import set_of
@@ -220,24 +228,26 @@ def test_play__what_is_cut_off_is_worth_what_is_left(corridor):
 
 
 @pytest.mark.thorough
-@several("group", "a2c", "ppo", "rainbow")
-def test_train__any_environment_is_learnt(corridor, name):
+@several("group", "a2c", "ppo", "rainbow", "maskable-ppo")
+def test_train__any_environment_is_learnt(corridor, name, monkeypatch):
     more = {
         "group": {"copies": 4},
         "rainbow": {"first": 256, "sync": 20, "minibatch": 32, "reuse": 4.0},
     }
     settings = {"envs": 8, "turns": 16, "rate": 1e-2, **more.get(name, {})}
     config = TrainConfig(env_id=corridor, agent=name, steps=4096, settings=settings)
-    lines = []
+    lines, now = [], iter(range(10**6))
+    monkeypatch.setattr("parenvs.agents.learning.trainer.time.monotonic", lambda: next(now))
     trained = train(config, say=lines.append)
     assert trained.curve[-1][1] > 0.85  # chance is below 0.2
-    assert lines and "of 4,096 steps" in lines[0]
+    assert lines[0].startswith(f"{corridor}: {name}, 8 at once, ")
+    assert lines[1].startswith("16 of 4,096 steps") and "of 4,096 steps; mean" in lines[-1]
 
 
 @pytest.mark.thorough
-@several("rainbow", "ppo", "a2c", "group", "imitate")
+@several("rainbow", "maskable-ppo", "ppo", "a2c", "group", "imitate")
 def test_train__resumes_to_the_last_bit(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("parenvs.agents.learning.trainer.PART", 16)
+    monkeypatch.setattr("parenvs.agents.learning.trainer.PART", 32)
     monkeypatch.setattr("parenvs.agents.order.teacher.JUDGED", 16)
     folder = tmp_path / name
     folder.mkdir()
@@ -261,9 +271,9 @@ def test_train__resumes_to_the_last_bit(name, tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             train(config, folder / "part")
     assert not (folder / "part" / "model.pt").exists()
-    with pytest.raises(ParenvsError, match="holds a run; give --resume"):
+    with pytest.raises(ParenvsError, match=r"holds a run already; .*--resume"):
         train(config, folder / "part")
-    with pytest.raises(ParenvsError, match=r"of another run .seed differ."):
+    with pytest.raises(ParenvsError, match="of another configuration: seed"):
         train(replace(config, seed=4), folder / "part", resume=True)
     again = train(config, folder / "part", resume=True)
     for one, other in zip(
@@ -282,13 +292,162 @@ def test_train__resumes_to_the_last_bit(name, tmp_path, monkeypatch):
         train(config, folder / "part", resume=True)
 
 
-def test_train__an_algorithm_of_ones_own(corridor):
-    class Mine(A2C):
-        name = "mine"
+class Mine(A2C):
+    name = "mine"
 
-    register(Mine)
+
+def test_train__an_algorithm_of_ones_own(corridor, monkeypatch):
+    monkeypatch.setattr("parenvs.agents.learning.algorithms._registered", {})
+    register_agent(Mine)
     config = TrainConfig(env_id=corridor, agent="mine", steps=64)
     assert type(train(config).algorithm) is Mine and "mine" in names()
+    register_agent(Mine)
+    with pytest.raises(ParenvsError, match="agent 'mine' is there already"):
+        register_agent(type("Other", (PPO,), {"name": "mine"}))
+    for name in ("ppo", None):
+        with pytest.raises(ParenvsError, match="is there already; choose another"):
+            register_agent(type("Other", (PPO,), {"name": name}))
+    for wrong in (3, int, A2C(LENS, A2C.settings_class())):
+        with pytest.raises(ParenvsError, match="an agent is a class derived from Algorithm"):
+            register_agent(wrong)
+
+
+def test_train__algorithms_of_other_packages(corridor, monkeypatch):
+    """By the group of entry points; what is no algorithm says so."""
+    places = {"mine": "test_learner_mine:Mine", "odd": "json:dumps"}
+    made = [EntryPoint(name, place, "parenvs.agents") for name, place in places.items()]
+    monkeypatch.setattr(
+        "parenvs.agents.learning.algorithms.entry_points",
+        lambda group: made if group == "parenvs.agents" else [],
+    )
+    monkeypatch.setitem(sys.modules, "test_learner_mine", SimpleNamespace(Mine=Mine))
+    config = TrainConfig(env_id=corridor, agent="mine", steps=64)
+    assert type(train(config).algorithm) is Mine and "mine" in names()
+    with pytest.raises(ParenvsError, match="agent 'odd': json:dumps is no class derived from"):
+        train(replace(config, agent="odd"))
+
+
+def test_settings__of_an_environment_stand_between_default_and_given(corridor, monkeypatch):
+    monkeypatch.setitem(OVERRIDES, (corridor, "ppo"), {"turns": 3, "trace": 0.5})
+    found = TrainConfig(env_id=corridor, agent="ppo", settings={"trace": 0.7}).agent_settings()
+    assert (found.turns, found.trace, found.envs) == (3, 0.7, PPOSettings().envs)
+    assert TrainConfig(env_id=corridor, agent="a2c").agent_settings() == A2C.settings_class()
+    for env_id, name in set(OVERRIDES) - {(corridor, "ppo")}:  # each is one that there is
+        assert env_id in ALL
+        TrainConfig(env_id=env_id, agent=name).agent_settings()
+
+
+# MaskablePPO of sb3-contrib.
+
+
+@pytest.fixture
+def sb3():
+    return MaskablePPO(LENS, PPOSettings(envs=4, turns=6, turns_a_step=8))
+
+
+def test_sb3__advantages_and_returns_are_those_of_our_ppo(sb3):
+    """The same batch, the same values: what its buffer computes is what we do."""
+    ours = PPO(LENS, sb3.settings)
+    moved(sb3.net)
+    ours.net.load_state_dict(sb3.net.state_dict())
+    rng = np.random.default_rng(3)
+    batch = batch_of(
+        rng.random((6, 4), dtype=np.float32), rng.random((6, 4)) < 0.3,
+        rng.random((6, 4), dtype=np.float32),
+    )  # fmt: skip
+    sb3.model.train = lambda: None
+    sb3.learn(batch, 0.0)
+    found = sb3.model.rollout_buffer
+    expected = ours.advantages(batch, batch.kept["values"])
+    assert np.allclose(found.advantages, expected, atol=1e-5)
+    assert np.allclose(found.returns, expected + batch.kept["values"], atol=1e-5)
+    assert np.array_equal(found.episode_starts[1:], batch.ended[:-1].float())
+
+
+def test_sb3__acts_and_learns_by_the_shared_network(sb3):
+    batch = seen(5, 6)
+    shown = {"actions": batch.rows, "context": batch.context, "action_mask": batch.mask}
+    masks = batch.mask.numpy()
+    policy = sb3.model.policy
+    assert policy.net is sb3.net
+    moved(sb3.net)
+    logs = sb3.logs(batch)
+    chances = policy.get_distribution(shown, masks).distribution.probs
+    assert torch.allclose(chances, logs.exp(), atol=1e-5)
+    actions = torch.arange(5)
+    values, own, spread = policy.evaluate_actions(shown, actions, batch.mask)
+    assert torch.allclose(own, logs.gather(1, actions[:, None])[:, 0], atol=1e-5)
+    assert torch.allclose(spread, entropy(logs), atol=1e-4)
+    assert torch.allclose(values, policy.predict_values(shown))
+    assert torch.allclose(values[:, 0], sb3.values(batch))
+    chosen, _ = policy.predict(
+        {k: x.numpy() for k, x in shown.items()}, action_masks=masks, deterministic=True
+    )
+    assert chosen.tolist() == sb3.best(batch).tolist()
+
+
+@pytest.mark.thorough
+def test_rows_policy__in_sb3_itself(tmp_path):
+    """Untrained it is the rule; it learns, and its file comes back."""
+    from parenvs.agents.learning.vec_env import make_env
+
+    env = make_env(ENV, SMALL, seed=0, envs=4)
+    options = {"n_steps": 8, "batch_size": 16, "gamma": 1.0, "device": "cpu", "seed": 0}
+    model = sb3_contrib.MaskablePPO(RowsPolicy, env, **options, policy_kwargs={"width": 16})
+    observation = env.reset()
+    rule = np.where(observation["action_mask"], observation["actions"][..., 0], -np.inf)
+    masks = np.stack(env.env_method("action_masks"))
+    actions, _ = model.predict(observation, action_masks=masks, deterministic=True)
+    assert actions.tolist() == rule.argmax(axis=1).tolist()
+    before = [each_.clone() for each_ in model.policy.parameters()]
+    model.learn(64)
+    after = list(model.policy.parameters())
+    assert any(not torch.equal(*pair) for pair in zip(before, after, strict=True))
+    model.save(tmp_path / "model.zip")
+    again = sb3_contrib.MaskablePPO.load(tmp_path / "model.zip")
+    for one, other in zip(after, again.policy.parameters(), strict=True):
+        assert torch.equal(one, other)
+    with pytest.raises(ParenvsError, match="take MultiInputPolicy"):
+        sb3_contrib.MaskablePPO(RowsPolicy, gym.make("PipelineCut-v0", instance="vgg-19"))
+
+
+# Runs on one problem.
+
+CUT = {"env_id": "PipelineCut-v0", "env_kwargs": {"instance": "vgg-19", "cluster": "B"}}
+
+
+@pytest.mark.thorough
+def test_train__result_is_the_judges(tmp_path):
+    """The best episode's actions give the plan, and the plan the value; files are whole."""
+    config = TrainConfig(**CUT, agent="ppo", steps=512, settings=FEW)
+    found = train(config, tmp_path).result
+    plan = load_plan(tmp_path / "plan.json")
+    report = judge(plan, load_profile("vgg-19", PRESETS["B"]))
+    assert report.legal and found.value == pytest.approx(report.value, rel=1e-9)
+    assert (found.steps, found.episodes) == (512, 256) and 0 < found.best_steps <= 512
+    made = {path.name for path in tmp_path.iterdir()}
+    assert made == {"config.json", "state.pt", "model.pt", "curve.csv", "log", "plan.json",
+                    "result.json"}  # fmt: skip
+    assert list((tmp_path / "log").glob("events.out.tfevents*"))
+
+
+@pytest.mark.thorough
+def test_train__stops_at_the_target(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    config = TrainConfig(**CUT, agent="ppo", steps=10_000, settings=FEW)
+    found = train(config, target=0.5, stop_at_target=True).result
+    assert found.target_steps <= found.steps < 10_000 and found.value >= 0.5
+    never = train(replace(config, steps=128), target=1.0, stop_at_target=True).result
+    assert never.target_steps is None and never.steps == 128
+    assert torch.get_num_threads() == threads and not list(tmp_path.iterdir())
+
+
+def test_rainbow_paper__updates_after_every_turn():
+    config = TrainConfig(**CUT, agent="rainbow-paper", steps=80, settings={"first": 8})
+    agent = train(config).algorithm
+    assert type(agent) is RainbowPaper and agent.steps == 80 - 7
+    assert len(agent.memory) == 80
 
 
 ALL = [name for task in TASKS.values() for name in task.envs]
@@ -296,7 +455,7 @@ ALL = [name for task in TASKS.values() for name in task.envs]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", ALL)
-@each("name", ["ppo", "a2c", "group", "rainbow", "imitate"])
+@each("name", ["ppo", "a2c", "group", "rainbow", "imitate", "maskable-ppo"])
 def test_train__every_environment(env_id, name):
     """Arguments at their defaults; who is not taught is told so."""
     more = {"group": {"copies": 4}, "rainbow": {"first": 8, "minibatch": 8, "reuse": 1.0}}
@@ -331,7 +490,7 @@ def test_imitate__learns_what_is_told(whole):
     gym.register("Taught-v0", entry_point=Taught)
     try:
         Taught.whole = whole
-        settings = {"envs": 4, "turns": 8, "turns_a_step": 32}
+        settings = {"envs": 4, "turns": 8, "turns_a_step": 32, "rate": 3e-3}
         config = TrainConfig(env_id="Taught-v0", agent="imitate", steps=1024, settings=settings)
         agent = train(config).algorithm
     finally:

@@ -8,11 +8,11 @@ import pytest
 
 pytest.importorskip("sb3_contrib")
 
+from parenvs.agents.learning.play import one_thread
 from parenvs.agents.learning.pretrained import pretrain
 from parenvs.agents.learning.pretrained.examples import draw_optimal_plans, examples_of
 from parenvs.agents.learning.pretrained.imitate import Recipe, Trainer
 from parenvs.agents.learning.pretrained.policy import PlanPolicy
-from parenvs.agents.learning.vec_env import one_thread
 from parenvs.errors import ParenvsError
 
 QUICK = Recipe(parts=3, part=2, passes=4)

@@ -1,9 +1,6 @@
 """The adapter of native batches for SB3: a DummyVecEnv of single environments, to the last bit."""
 
-import json
-import zipfile
 from functools import partial
-from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -15,20 +12,14 @@ pytest.importorskip("sb3_contrib")
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
-from interrupt import Interrupt, untimed
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.evaluation import evaluate_policy
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
 
-from parenvs.agents.learning.rainbow.algorithm import Rainbow
-from parenvs.agents.learning.rainbow.buffer import env_name, read_masks
-from parenvs.agents.learning.train import run as trainer
-from parenvs.agents.learning.train.best_plan import BestPlan
-from parenvs.agents.learning.train.run import Config, train
-from parenvs.agents.learning.vec_env import NativeVecEnv, has_batch, make_env, one_thread
-from parenvs.bench.curves import Curve
+from parenvs.agents.learning.play import one_thread
+from parenvs.agents.learning.vec_env import NativeVecEnv, has_batch, make_env
 
 CUT, PLAN = "PipelineCut-v0", "PipelinePlan-v0"
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
@@ -168,29 +159,19 @@ def test_step__truncation(setting):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("agent", ["ppo", "rainbow"])
-def test_train__truncation(agent):
-    """Agents add the value of the state that a truncated episode ends in, by its mask."""
+def test_train__truncation():
+    """Agents add the value of the state that a truncated episode ends in."""
     setting, found = SETTINGS[0], []
     for native in (True, False):
         if native:
             env = NativeVecEnv(Limited(setting, 4, 2))
         else:
             env = make_env(setting[0], {**setting[1], "max_episode_steps": 2}, 0, 4)
-        if agent == "ppo":
-            model = MaskablePPO(
-                "MultiInputPolicy", env, n_steps=8, batch_size=16, seed=0, device="cpu"
-            )
-        else:
-            model = Rainbow("MultiInputPolicy", env, learning_starts=20, seed=0, device="cpu")
+        model = MaskablePPO("MultiInputPolicy", env, n_steps=8, batch_size=16, seed=0, device="cpu")
         with one_thread():
             model.learn(96)
-        if agent == "rainbow":
-            assert model.replay_buffer.timeouts.sum() == 48
-            found.append(model.replay_buffer.next_masks[:24])
         found.append(weights(model))
-    half = len(found) // 2
-    assert_same(found[:half], found[half:])
+    assert_same(*found)
 
 
 # Masks, attributes, methods.
@@ -200,9 +181,8 @@ def test_train__truncation(agent):
 def test_masks(setting):
     native, single = pair(setting, 3)
     assert is_masking_supported(native)
-    for ask in (get_action_masks, partial(read_masks, masking=True)):
-        assert_same(ask(native), ask(single))
-        assert ask(native).dtype == bool
+    assert_same(get_action_masks(native), get_action_masks(single))
+    assert get_action_masks(native).dtype == bool
     native.reset(), single.reset()
     native.step(actions := draw(np.random.default_rng(0), get_action_masks(native)))
     single.step(actions)
@@ -218,7 +198,6 @@ def test_masks(setting):
 @settings
 def test_attributes(setting):
     native, single = pair(setting, 3)
-    assert env_name(native) == env_name(single) == setting[0]
     for name in ("largest_return", "episode_steps", "instance", "render_mode"):
         assert native.has_attr(name)
         for indices in (None, 2, [1, 2]):
@@ -368,51 +347,9 @@ def test_make_env__batches_of_the_suite_only():
         env = make_env("OwnBatch-v0", {}, 0, 2)
         assert type(env) is NativeVecEnv
         assert env.get_attr("instance") == ["vgg-19"] * 2
-        assert env_name(env) == "OwnBatch-v0"
     finally:
         for name in ("Own-v0", "OwnBatch-v0", "Short-v0", "Wrapped-v0"):
             gym.registry.pop(name, None)
-
-
-# Training.
-
-
-def running(rng, setting, lengths):
-    """Actions of as many steps, or as many as an episode has before its last."""
-    env = gym.make(setting[0], **setting[1])
-    found = []
-    for length in lengths:
-        env.reset()
-        found.append([])
-        for _ in range(length):
-            action = int(draw(rng, env.get_wrapper_attr("action_masks")()[None])[0])
-            if env.step(action)[2]:
-                break
-            found[-1].append(action)
-    return found
-
-
-@pytest.mark.thorough
-@fixed
-@pytest.mark.parametrize(
-    "lengths", [(0, 9, 2, 9, 1), *slow(((0, 0, 0, 0, 0),), ((1, 1, 1, 1, 1),))]
-)
-def test_replay(setting, lengths):
-    """Environments come back to where they were, with the statistics of their episodes."""
-    native, single = pair(setting, 5)
-    rng = np.random.default_rng(0)
-    tracker = BestPlan()
-    tracker._running = running(rng, setting, lengths)
-    tracker._returns = [0.0] * len(lengths)
-    looks = []
-    for env in (native, single):
-        env.reset()
-        env.step(get_action_masks(env).argmax(axis=1))  # somewhere else
-        tracker.replay(env, look := SimpleNamespace())
-        looks.append({**vars(look), "_last_obs": dict(look._last_obs)})
-    assert_same(*looks)
-    assert looks[0]["_last_episode_starts"].tolist() == [length == 0 for length in lengths]
-    assert play(native, single, 60, rng, illegal=0.1) >= 5
 
 
 def weights(model):
@@ -421,70 +358,3 @@ def weights(model):
     for i, moments in model.policy.optimizer.state_dict()["state"].items():
         state |= {f"optimiser/{i}/{k}": np.asarray(v) for k, v in moments.items()}
     return state
-
-
-def stored(model):
-    """The steps that an agent keeps."""
-    buffer = getattr(model, "replay_buffer", None) or model.rollout_buffer
-    names = ("actions", "rewards", "dones", "timeouts", "masks", "next_masks", "episode_starts",
-             "action_masks", "returns", "observations", "next_observations")  # fmt: skip
-    kept = {name: getattr(buffer, name) for name in names if hasattr(buffer, name)}
-    return {"buffer": kept, "weights": weights(model)}
-
-
-AGENTS = {  # steps, where a run is interrupted, rollouts between checkpoints, settings
-    "ppo": (2.6, 2.3, 1, {}),
-    "rainbow": (320, 250, 7, {"learning_starts": 100, "buffer_size": 300}),
-    "rainbow-paper": (120, 100, 37, {"buffer_size": 90}),
-}
-
-
-TRAINED = [(SETTINGS[0], "rainbow"), (SETTINGS[2], "ppo")]
-MORE = [(SETTINGS[i], agent) for i in (0, 2, 4) for agent in AGENTS]
-MORE += [(SETTINGS[5], agent) for agent in ("ppo", "rainbow")]
-MORE = [pytest.param(*one, marks=pytest.mark.slow) for one in MORE if one not in TRAINED]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("setting", "agent"), [*TRAINED, *MORE], ids=lambda x: x if isinstance(x, str) else x[0]
-)
-def test_train__as_on_single_environments(setting, agent, tmp_path, monkeypatch):
-    """Results, weights, curves; also of a run that goes on on the other kind of environments."""
-    steps, stop, often, options = AGENTS[agent]
-    if agent == "ppo":
-        # Updates that end in the middle of episodes.
-        options = {"n_steps": 16, "batch_size": 64, "n_epochs": 2}
-        update = 16 * (64 if setting[0] in (CUT, PLAN) else 8)
-        steps, stop = int(steps * update), int(stop * update)
-    elif setting[0] == PLAN:  # 64 environments side by side
-        steps, stop = 4 * steps, 4 * stop
-    config = Config(*setting, agent=agent, seed=1, steps=steps, overrides=options)
-    make, found = trainer.make_env, []
-
-    def use(native):
-        monkeypatch.setattr(trainer, "make_env", partial(make, native=native))
-
-    for native in (True, False):
-        use(native)
-        curve = Curve(steps)
-        result, model = train(config, target=0.2, callbacks=[curve])
-        assert type(model.get_env()) is (NativeVecEnv if native else DummyVecEnv)
-        found.append((untimed(result), curve.points, stored(model)))
-    assert found[0][:2] == found[1][:2]
-    assert found[0][0].episodes > 5
-    assert_same(found[0][2], found[1][2])
-    for first, second in ((True, True), (False, True)):
-        folder = tmp_path / f"{first}-{second}"
-        use(first)
-        with pytest.raises(KeyboardInterrupt):
-            train(config, folder, target=0.2, checkpoint_every=often, callbacks=[Interrupt(stop)])
-        with zipfile.ZipFile(folder / "checkpoint.zip") as archive:
-            actions = json.loads(archive.read("state.json"))["tracker"]["_running"]
-        assert any(actions)  # in the middle of episodes
-        torch.manual_seed(99)
-        np.random.seed(99)
-        use(second)
-        result, model = train(config, folder, resume=True, target=0.2, checkpoint_every=often)
-        assert untimed(result) == found[0][0]
-        assert_same(weights(model), found[0][2]["weights"])

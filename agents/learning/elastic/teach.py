@@ -15,8 +15,7 @@ import torch
 
 from parenvs.agents.elastic.exact import optimal
 from parenvs.agents.elastic.policies import Rating, seen_of
-from parenvs.agents.learning.rainbow.policy import masked
-from parenvs.agents.learning.vec_env import one_thread
+from parenvs.agents.learning.play import one_thread
 from parenvs.tasks.elastic.library import MAX_PLANS
 from parenvs.tasks.elastic.problem import Elastic
 from parenvs.tasks.elastic.tables import Tables
@@ -27,6 +26,8 @@ EPISODES = 128
 EPOCHS, BATCH = 2, 512
 RATES = (3e-3, 3e-4)
 """Learning rate at first and at last."""
+LOWEST = torch.finfo(torch.float32).min
+"""What illegal plans count."""
 ENTROPY = 0.01
 """Weight of the entropy, in intervals of the ideal."""
 
@@ -133,9 +134,9 @@ def _learn(pupil: Rating, optimiser: torch.optim.Optimizer, seen: dict[str, torc
         for index in torch.randperm(len(seen["worth"])).split(BATCH):
             some = {key: value[index] for key, value in seen.items()}
             legal = some["legal"]
-            scores = masked(pupil(seen_of(some)), legal)
+            scores = pupil(seen_of(some)).masked_fill(~legal, LOWEST)
             chances, logs = scores.softmax(1), scores.log_softmax(1).clamp(min=-30.0)
-            best = masked(some["worth"], legal).amax(1, keepdim=True)
+            best = some["worth"].masked_fill(~legal, LOWEST).amax(1, keepdim=True)
             regret = torch.where(legal, best - some["worth"], 0.0)
             loss = (chances * (regret + ENTROPY * logs)).sum(1).mean()
             optimiser.zero_grad()

@@ -2,8 +2,8 @@
 
     python -m parenvs.agents.learning.elastic.train --agent ppo --steps 150000 --out ppo.npz
 
-The agents see courses of the training set only. MaskablePPO, Rainbow and RecurrentPPO of
-sb3-contrib share the network that rates candidates (``parenvs.agents.learning.elastic.network``)
+The agents see courses of the training set only. MaskablePPO and RecurrentPPO of sb3-contrib share
+the network that rates candidates (``parenvs.agents.learning.elastic.network``)
 and what they are paid (``PaidVecEnv``).
 """
 
@@ -26,12 +26,10 @@ from parenvs.agents.elastic.policies import (
     MASK,
     ElasticLstmPolicy,
     ElasticPolicy,
-    ElasticQPolicy,
     PaidVecEnv,
 )
 from parenvs.agents.learning.elastic.learnt import Learnt
-from parenvs.agents.learning.rainbow import Rainbow
-from parenvs.agents.learning.vec_env import one_thread
+from parenvs.agents.learning.play import one_thread
 from parenvs.core.source import Stream
 from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.files import replacing
@@ -41,8 +39,8 @@ from parenvs.tasks.elastic.problem import Elastic
 from parenvs.tasks.elastic.tables import Tables
 from parenvs.tasks.elastic.turns import Turns
 
-Agent: TypeAlias = "MaskablePPO | Rainbow | RecurrentPPO"
-AGENTS = {"ppo": 256, "recurrent-ppo": 256, "rainbow": 64}
+Agent: TypeAlias = "MaskablePPO | RecurrentPPO"
+AGENTS = {"ppo": 256, "recurrent-ppo": 256}
 """Agents, and the environments that each has side by side."""
 STEPS = 150_000
 """Environment steps of a training by default."""
@@ -83,7 +81,7 @@ def train(
     env.seed(10_000 * seed)  # environments take the seeds behind it
     common: dict[str, Any] = {"gamma": GAMMA, "seed": seed, "device": "cpu"}
     with one_thread():
-        learner = _rainbow(env, common) if agent == "rainbow" else _ppo(agent, env, common)
+        learner = _ppo(agent, env, common)
         learner.learn(steps, callback=callback)
     return learner
 
@@ -97,15 +95,6 @@ def _ppo(agent: str, env: PaidVecEnv, common: dict[str, Any]) -> MaskablePPO | R
     if agent == "ppo":
         return MaskablePPO(ElasticPolicy, env, **options)
     return RecurrentPPO(ElasticLstmPolicy, env, **options)
-
-
-def _rainbow(env: PaidVecEnv, common: dict[str, Any]) -> Rainbow:
-    """Return Rainbow: double, dueling, prioritised, sums of five steps."""
-    return Rainbow(
-        ElasticQPolicy, env, **common, learning_rate=RATES, n_steps=5,
-        buffer_size=50_000, batch_size=256, learning_starts=3_000, target_update_interval=2_000,
-        exploration_initial_eps=0.2, exploration_final_eps=0.01, exploration_fraction=0.3,
-    )  # fmt: skip
 
 
 def returns(agent: Agent | Learnt, seeds: Iterable[int], **problem: Any) -> dict[str, np.ndarray]:

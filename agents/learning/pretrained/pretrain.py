@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from parenvs.agents.learning.distributed.tasks import LOCAL, RAY, on_ray
+from parenvs.agents.learning.play import one_thread
 from parenvs.agents.learning.pretrained.examples import (
     Examples,
     OptimalPlans,
@@ -32,7 +33,6 @@ from parenvs.agents.learning.pretrained.examples import (
 )
 from parenvs.agents.learning.pretrained.imitate import Recipe, Trainer
 from parenvs.agents.learning.pretrained.policy import PlanPolicy
-from parenvs.agents.learning.vec_env import one_thread
 from parenvs.datasets.pipeline.sets import load_set
 from parenvs.errors import ParenvsError
 from parenvs.files import locked, replacing, write_text

@@ -174,6 +174,7 @@ class ElasticChoice(RowGame):
     """
 
     options = ("instance",)
+    foreseen = False
     rule = (
         "the plan that trains most in ten intervals with its change, less three tenths of what "
         "departures are expected to cost it"

@@ -69,10 +69,10 @@ def judge(plan: ElasticPlan, target: Any = None, cluster: Any = None) -> Run:
 def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
     """Return the environment of a training, its arguments, and options that may be added."""
     if instance is None:
-        return "ElasticPlan-v0", {}, ()
+        return "ElasticPlan-v1", {}, ()
     is_trace = instance.partition("/")[0] not in TASK.sets
     settings = ("model", "interval", "cluster", "batch") if is_trace else ()
-    return "ElasticPlan-v0", {"instance": instance}, settings
+    return "ElasticPlan-v1", {"instance": instance}, settings
 
 
 def validation(env_kwargs: Mapping[str, Any]) -> Validation:

@@ -11,7 +11,7 @@ from typing import Any
 from parenvs.core.registry import TASKS
 from parenvs.core.sets import Validation
 from parenvs.core.task import refuse_settings
-from parenvs.datasets.order.drawing import TIERS
+from parenvs.datasets.order.drawing import ALL_TIERS, TIERS
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.instances import text_of
 from parenvs.shipped import data_folder
@@ -55,14 +55,15 @@ def judge(plan: OrderPlan, target: Any = None, cluster: Any = None) -> OrderRepo
 
 def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
     """Return the environment of a training, its arguments, and options that may be added."""
-    if instance is None or instance in TIERS:
-        return "MicroBatchOrder-v0", {"tier": instance, "pool": 1024}, ()
-    return "MicroBatchOrder-v0", {"instance": instance}, ()
+    if instance is None or instance in ALL_TIERS:
+        return "MicroBatchOrder-v1", {} if instance is None else {"tier": instance}, ()
+    return "MicroBatchOrder-v1", {"instance": instance, "tier": None}, ()
 
 
 def validation(env_kwargs: Mapping[str, Any]) -> Validation:
     """Return the set on which agents are judged."""
-    return Validation("order-validation", env_kwargs.get("tier", "p8-m16"))
+    tier = env_kwargs.get("tier", "p16-m64")
+    return Validation("order-validation", tier if tier in TIERS else "p16-m64")
 
 
 def rules() -> list[tuple[str, list[tuple[str, str | None]], dict[str, dict[str, Any]]]]:
@@ -71,7 +72,10 @@ def rules() -> list[tuple[str, list[tuple[str, str | None]], dict[str, dict[str,
         ("order-test", "p8-m32"), ("order-test", "p16-m32"), ("order-test", "p16-m64"),
         ("order-large", "p32-m128"), ("order-large", "p64-m256"),
     ]  # fmt: skip
-    planners: dict[str, dict[str, Any]] = {"pyramid": {}, "neh": {}, "swap": {}}
+    planners: dict[str, dict[str, Any]] = {
+        "pyramid": {}, "neh": {}, "swap": {},
+        **{f"swap/{steps} turns": {"steps": steps} for steps in (600, 6_000)},
+    }  # fmt: skip
     return [("MicroBatchOrder-v1", sets, planners)]
 
 

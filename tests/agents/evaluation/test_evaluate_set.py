@@ -2,15 +2,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from cases import each, slow
-from interrupt import Interrupt
-from sb3_contrib import MaskablePPO
-from stable_baselines3 import DQN
 
 import parenvs
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation
-from parenvs.agents.learning.train import Config, learners, train
-from parenvs.agents.learning.train.learners import LEARNERS
+from parenvs.agents.learning.config import TrainConfig
+from parenvs.agents.learning.player import Player
+from parenvs.agents.learning.ppo import PPO
+from parenvs.agents.learning.trainer import train
 from parenvs.cli.app import app
 from parenvs.core.sets import KINDS, set_of, validation_of
 from parenvs.datasets import references
@@ -77,36 +76,52 @@ def test_evaluate_set__errors(arguments, words):
         evaluate_set(*arguments)
 
 
+FEW = {"envs": 16, "turns": 8, "passes": 1, "turns_a_step": 64}
+
+
+def config_of(env_id, env_kwargs, steps=128, **settings):
+    return TrainConfig(
+        env_id=env_id, env_kwargs=env_kwargs, agent="ppo", steps=steps, settings={**FEW, **settings}
+    )
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run on drawn problems, interrupted and resumed: (folder, result, model)."""
+    """A run on drawn problems: (folder, result, policy)."""
     folder = tmp_path_factory.mktemp("runs") / "drawn"
-    few = {"n_steps": 8, "batch_size": 256, "n_epochs": 1}
-    config = Config("parenvs/PipelinePlan-v0", {"family": "cnn"}, steps=1024, overrides=few)
-    with pytest.raises(KeyboardInterrupt):
-        train(config, folder, callbacks=[Interrupt(800)], checkpoint_every=1)
-    return folder, *train(config, folder, resume=True)
+    done = train(config_of("parenvs/PipelinePlan-v0", {"family": "cnn"}), folder)
+    return folder, done.result, Player(done.algorithm, "PipelinePlan-v0")
 
 
 def test_evaluate_set__training_on_drawn_problems(run):
     """The policy is kept and judged on a set; there is no plan."""
     folder, result, _ = run
     assert {path.name for path in folder.iterdir()} == {
-        "config.json", "log", "checkpoint.zip", "model.zip", "result.json", "scores.json",
+        "config.json", "log", "state.pt", "model.pt", "curve.csv", "result.json", "scores.json",
     }  # fmt: skip
     scores = SetEvaluation.load(folder / "scores.json")
-    assert (result.actions, result.steps) == ([], 1024)
+    assert (result.actions, result.steps) == ([], 128)
     assert (result.value, result.regret) == (scores.values.mean(), scores.regret)
     assert result.interval == scores.interval
     assert {name.split("-")[-2] for name in scores.problems} == {"validation/cnn"}
 
 
-def test_evaluate_set__interrupted_early_leaves_nothing(tmp_path):
-    folder = tmp_path / "run"
-    config = Config("PipelineCut-v0", {"instance": "vgg-19"}, steps=10_000)
-    with pytest.raises(KeyboardInterrupt):
-        train(config, folder, callbacks=[Interrupt(100)])
+def test_evaluate_set__interrupted_early_leaves_nothing(tmp_path, monkeypatch):
+    """The model is kept before it is judged."""
+    folder, config = tmp_path / "run", config_of("PipelineCut-v0", {"instance": "vgg-19"})
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PPO, "learn", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, folder)
     assert not folder.exists()
+    monkeypatch.setattr("parenvs.agents.learning.trainer.judged", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(config_of("MicroBatchOrder-v1", {"tier": "p4-m8"}), folder)
+    assert (folder / "model.pt").exists()
 
 
 def test_evaluate_set__command(run, capsys, tmp_path):
@@ -130,7 +145,7 @@ def test_evaluate_set__command(run, capsys, tmp_path):
         (("evaluate", folder), "add --set plan-test"),
         (("evaluate", folder, folder), "options of --set"),
         (("evaluate", folder, "--set", "plan-test", "--episodes", 3), "plays each problem once"),
-        (("train",), "a model is needed, or --task, which draws problems"),
+        (("train",), "a model is needed, or a task, which draws problems"),
         (("train", "--task", "pipeline", "--cluster", "B"), "--cluster is not an option"),
     ):
         with pytest.raises(ParenvsError, match=words):
@@ -141,11 +156,11 @@ def test_evaluate_set__train_command(monkeypatch, tmp_path):
     """The task needs no model: problems are drawn, by number."""
     asked = []
 
-    def stop(config, folder, **kwargs):
+    def stop(config, folder, *others):
         asked.append((config, folder))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("parenvs.agents.learning.train.run.train", stop)
+    monkeypatch.setattr("parenvs.agents.learning.trainer.train", stop)
     for arguments in ([], ["plan-validation"]):
         command = ["train", *arguments, "--task", "pipeline", "--seed", "3", "--steps", "70"]
         with pytest.raises(ParenvsError, match="interrupted before the first checkpoint; nothing"):
@@ -170,48 +185,6 @@ def test_evaluate_set__optima_are_those_of_the_planner(monkeypatch, tmp_path):
         few = load_set(name)[5:7]
         monkeypatch.setattr(optima, "load_set", lambda _, few=few: few)
         assert optima.optima_of(name) == [optimum_of(problem.name) for problem in few]
-
-
-class Plugin:
-    """An entry point of an installed package."""
-
-    def load(self):
-        return lambda: parenvs.register_agent("mine", Mine, {"device": "cpu"})
-
-
-def test_evaluate_set__agents_of_packages(monkeypatch):
-    def found(group, name):
-        return [Plugin()] if (group, name) == ("parenvs.agents", "mine") else []
-
-    monkeypatch.setattr(learners, "entry_points", found)
-    try:
-        assert learners.learner_of("mine").algorithm is Mine
-        with pytest.raises(ParenvsError, match="unknown agent 'yours'"):
-            learners.learner_of("yours")
-    finally:
-        LEARNERS.pop("mine", None)
-
-
-class Mine(MaskablePPO):
-    """An agent of one's own."""
-
-
-def test_evaluate_set__agents_of_ones_own(tmp_path):
-    with pytest.raises(ParenvsError, match="unknown agent 'mine'"):
-        train(Config("PipelineCut-v0", {"instance": "vgg-19"}, "mine", steps=64), tmp_path)
-    settings = {"n_steps": 16, "batch_size": 32, "n_epochs": 1, "device": "cpu"}
-    parenvs.register_agent("mine", Mine, settings, envs=4)
-    try:
-        config = Config("PipelineCut-v0", {"instance": "vgg-19"}, "mine", steps=64)
-        result, model = train(config, tmp_path)
-        assert (type(model), model.n_envs, result.steps) == (Mine, 4, 64)
-        app(["evaluate", str(tmp_path), "--episodes", "2"], standalone_mode=False)
-        with pytest.raises(ParenvsError, match="agent 'mine' is there already"):
-            parenvs.register_agent("mine", DQN)
-        with pytest.raises(ParenvsError, match="expected a subclass of Stable-Baselines3"):
-            parenvs.register_agent("other", object)
-    finally:
-        del LEARNERS["mine"]
 
 
 @pytest.mark.parametrize(
@@ -335,25 +308,23 @@ def test_evaluate_set__references(monkeypatch):
          ("hetero-32-validation", None)),
         (None, "hetero-8", "HybridPlan-v1", {"instance": "hetero-8"},
          ("hetero-8-validation", None)),
-        ("order", None, "MicroBatchOrder-v0", {"tier": None, "pool": 1024},
-         ("order-validation", None)),
-        ("order", "p4-m8", "MicroBatchOrder-v0", {"tier": "p4-m8", "pool": 1024},
-         ("order-validation", "p4-m8")),
+        ("order", None, "MicroBatchOrder-v1", {}, ("order-validation", "p16-m64")),
+        ("order", "p4-m8", "MicroBatchOrder-v1", {"tier": "p4-m8"}, ("order-validation", "p4-m8")),
         ("sharding", None, "IntraOpSharding-v0", {"pool": 256}, ("intra-op-validation", "mesh")),
         ("partition", None, "PartitionPlan-v0", {}, ("partition-validation", None)),
         (None, "partition-train", "PartitionPlan-v0", {"instance": "partition-train"},
          ("partition-validation", None)),
-        ("elastic", None, "ElasticPlan-v0", {}, ("elastic-validation", None)),
+        ("elastic", None, "ElasticPlan-v1", {}, ("elastic-validation", None)),
     ],
 )  # fmt: skip
 def test_evaluate_set__tasks_of_train(monkeypatch, task, instance, env_id, kwargs, judged_on):
     asked = []
 
-    def stop(config, folder, **others):
+    def stop(config, folder, *others):
         asked.append(config)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("parenvs.agents.learning.train.run.train", stop)
+    monkeypatch.setattr("parenvs.agents.learning.trainer.train", stop)
     given = [] if instance is None else [instance]
     given += [] if task is None else ["--task", task]
     with pytest.raises(ParenvsError, match="interrupted"):
@@ -364,10 +335,7 @@ def test_evaluate_set__tasks_of_train(monkeypatch, task, instance, env_id, kwarg
 
 def test_evaluate_set__a_run_on_orders(tmp_path, capsys):
     """Trained, judged on its validation set, loaded and evaluated again."""
-    config = Config(
-        "MicroBatchOrder-v0", {"tier": "p4-m8", "pool": 8}, steps=64, overrides={"n_steps": 8}
-    )
-    result, _ = train(config, tmp_path)
+    result = train(config_of("MicroBatchOrder-v0", {"tier": "p4-m8", "pool": 8}), tmp_path).result
     assert (result.judged_on, result.reference) == ("order-validation", "optima")
     command = ["evaluate", str(tmp_path), "--set", "order-validation", "--family", "p4-m8"]
     app(command, standalone_mode=False)
@@ -389,8 +357,7 @@ def test_evaluate_set__a_run_on_orders(tmp_path, capsys):
     ],
 )  # fmt: skip
 def test_evaluate_set__a_run_without_planners(tmp_path, capsys, env_id, kwargs, name, family):
-    config = Config(env_id, kwargs, steps=64, overrides={"n_steps": 8, "n_epochs": 1})
-    result, _ = train(config, tmp_path)
+    result = train(config_of(env_id, kwargs), tmp_path).result
     assert result.judged_on == name
     assert 0 <= result.regret <= 1
     command = ["evaluate", str(tmp_path), "--set", name]

@@ -1,0 +1,177 @@
+"""What decides a training, and the file of it, every field of which is checked.
+
+A run's folder may come from a stranger: nothing in it is run, unless the caller trusts it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import gymnasium as gym
+
+from parenvs.agents.learning.algorithm import Algorithm, Settings, settings_of
+from parenvs.agents.learning.algorithms import algorithm
+from parenvs.core.registry import environments
+from parenvs.core.task import late
+from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
+from parenvs.fields import SCHEMA, Text, read, whole
+from parenvs.files import read_object
+from parenvs.graph import python_source
+
+CONFIG = "config.json"
+OVERRIDES: dict[tuple[str, str], dict[str, Any]] = {}
+"""Environment and algorithm -> settings in place of the algorithm's defaults."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """What decides a training; equal configurations give equal agents on equal machines.
+
+    Attributes:
+        env_id: id of the environment.
+        env_kwargs: its arguments, as JSON types.
+        agent: name of the algorithm.
+        steps: turns of all environments.
+        seed: of everything that is drawn.
+        device: where the network is: cpu, cuda, ...
+        settings: of the algorithm, in place of its defaults.
+    """
+
+    env_id: Text
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    agent: Text = "group"
+    steps: Annotated[int, whole(1, 10**12)] = 200_000
+    seed: Annotated[int, whole(0, 2**31 - 1)] = 0
+    device: Text = "cpu"
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def agent_settings(self) -> Settings:
+        """Return the algorithm's settings: its defaults, ``OVERRIDES``, and what is given.
+
+        Raises:
+            ParenvsError: there is no such algorithm or setting, or a value is out of its range.
+        """
+        own = OVERRIDES.get((self.env_id.removeprefix("parenvs/"), self.agent), {})
+        return settings_of(algorithm(self.agent), **{**own, **self.settings})
+
+    def learner(self, lens: Any, device: str | None = None) -> Algorithm:
+        """Make the algorithm, on the device of the configuration or another one."""
+        kind = algorithm(self.agent)
+        return kind(lens, self.agent_settings(), device or self.device, self.seed)
+
+
+def claimed(folder: Path) -> bool:
+    """Return whether a folder holds a run, finished or not."""
+    return (folder / CONFIG).exists()
+
+
+def check_free(folder: Path, resume: bool) -> None:
+    """Raise an error if a folder holds a run that is not to be resumed.
+
+    Raises:
+        ParenvsError: it does.
+    """
+    if claimed(folder) and not resume:
+        raise ParenvsError(
+            f"{folder}: holds a run already; continue it with resume (--resume) or choose "
+            "another folder"
+        )
+
+
+def load_config(folder: str | Path, trust: bool = False) -> TrainConfig:
+    """Read the configuration of a run.
+
+    Args:
+        folder: of the run.
+        trust: whether the file of a Python function may be run.
+
+    Raises:
+        ParenvsError: there is none, a field is wrong, or a function is not trusted.
+    """
+    path = Path(folder) / CONFIG
+    if not path.exists():
+        raise ParenvsError(f"{folder}: not the folder of a training run (no {CONFIG})")
+    config = read(TrainConfig, read_object(path, SCHEMA), str(path))
+    with naming(path):
+        check_env(config.env_id, config.env_kwargs)
+        config.agent_settings()
+    check_trusted(config.env_kwargs, folder, trust)
+    return config
+
+
+@contextmanager
+def naming(where: object, end: str = "") -> Iterator[None]:
+    """Put the place that a ``ParenvsError`` of the block is about before its words."""
+    try:
+        yield
+    except ParenvsError as error:
+        raise ParenvsError(f"{where}: {error}{end}") from None
+
+
+@contextmanager
+def building(folder: str | Path) -> Iterator[None]:
+    """Turn what environments and agents say of impossible arguments into one line.
+
+    Args:
+        folder: the run's folder, whose configuration has the arguments.
+
+    Raises:
+        ParenvsError: anything in the block failed.
+    """
+    try:
+        yield
+    except Exception as error:  # of many kinds, as any field may be of any impossible value
+        words = one_line(error) or type(error).__name__
+        raise ParenvsError(f"{Path(folder) / CONFIG}: {words}") from None
+
+
+def check_trusted(env_kwargs: Mapping[str, Any], folder: str | Path, trust: bool) -> None:
+    """Refuse a run on a Python function, whose file would be run, unless it is trusted.
+
+    Raises:
+        ParenvsError: the instance is a function, and ``trust`` is false.
+    """
+    instance = env_kwargs.get("instance")
+    if not trust and isinstance(instance, str) and python_source.is_function(instance):
+        raise ParenvsError(
+            f"{Path(folder) / CONFIG}: field 'env_kwargs': the instance {shown(instance)} is a "
+            "Python function, whose file would be run; if you trust it, say so (--trust)"
+        )
+
+
+def check_env(env_id: str, env_kwargs: Mapping[str, Any], others: bool = True) -> None:
+    """Raise ``ParenvsError`` unless there is such an environment, with arguments that it takes.
+
+    Args:
+        env_id: its id.
+        env_kwargs: its arguments; only those of this suite's are checked.
+        others: whether those of other packages are taken.
+    """
+    # Other ids could name a module to import: gym.make("module:Name-v0").
+    known = environments()
+    if env_id not in known and others and env_id in gym.registry:
+        return
+    if env_id not in known:
+        raise ParenvsError(
+            f"field 'env_id': no environment {shown(env_id)}{did_you_mean(env_id, known)}; "
+            f"known: {', '.join(known)}"
+        )
+    game = late(known[env_id])
+    # Of a class some versions of Python give the signature of ``__new__``.
+    taken = {*inspect.signature(game.__init__).parameters, "render_mode"}
+    taken -= {"self", "count", *game.local}
+    check_names(env_kwargs, taken, "field 'env_kwargs'")
+
+
+def check_names(content: Mapping[str, Any], known: Any, where: str) -> None:
+    """Raise ``ParenvsError`` for the first name that is not known."""
+    for name in content:
+        if name not in known:
+            raise ParenvsError(
+                f"{where}: no such name {shown(name)}{did_you_mean(name[:80], known)}"
+            )
