@@ -73,30 +73,38 @@ def played(
 
 @measurement(
     key="env method seed set family",
+    among={"only": ("planners", "agents")},
     title="Agents beside their rules",
     about={
         "envs": "environments (default: all of rows)", "first": "problems of each set",
         "draws": "plays of a problem, the first by the best actions",
+        "leave": "families of sets that are left out: a pass takes half a minute",
     },
 )  # fmt: skip
 def learners(
     envs: tuple[str, ...] = (),
     agents: tuple[str, ...] = (UNTRAINED, "group", "ppo", "rainbow"),
     seeds: tuple[int, ...] = (0, 1, 2),
-    steps: int = 32_768,
-    draws: int = 8,
+    steps: int = 65_536,
+    draws: int = 4,
+    leave: tuple[str, ...] = ("p64-m256",),
     first: int | None = None,
     runs: Path = Path("runs/learners"),
+    only: tuple[str, ...] = ("planners", "agents"),
 ) -> Iterator[Case]:
-    chosen = {name: place for name, place in places().items() if not envs or name in envs}
+    chosen = {
+        name: (game, [each for each in sets if each[1] not in leave], planners)
+        for name, (game, sets, planners) in places().items()
+        if not envs or name in envs
+    }
     for env_id, (_, sets, planners) in chosen.items():
-        for planner, options in planners.items():
+        for planner, options in planners.items() if "planners" in only else ():
             for name, family in sets:
                 key = {"env": env_id, "method": planner, "seed": 0, "set": name}
                 work = partial(planned, name, family, planner, options, first)
                 yield {**key, "family": family or ""}, work
     # All agents have their first seeds before any has its second one.
-    for seed in seeds:
+    for seed in seeds if "agents" in only else ():
         for env_id, (game, sets, _) in chosen.items():
             for agent in agents if seed == seeds[0] else (x for x in agents if x != UNTRAINED):
                 for name, family in sets:
@@ -135,7 +143,8 @@ def page(rows: list[Row]) -> list[str]:
     ]
     for env_id, (game, sets, planners) in places().items():
         mine = [row for row in rows if row["env"] == env_id]
-        columns = [(name, family or "") for name, family in sets]
+        known = {(row["set"], row["family"]) for row in mine if row in taught}
+        columns = [(name, family or "") for name, family in sets if (name, family or "") in known]
         by: dict[tuple[str, str, str], list[Row]] = {}
         for row in mine:
             by.setdefault((row["method"], row["set"], row["family"]), []).append(row)
@@ -164,7 +173,7 @@ def page(rows: list[Row]) -> list[str]:
                 lines.append([method + label, words, *cells])
                 if game.foreseen:
                     lines.append([f"at equal time as {method}{label}", "", *beside])
-        heads = [f"{name} {family}".strip() for name, family in columns]
+        heads = [" ".join(column).strip() for column in columns]
         unknown = " What happens is not known beforehand, except to planners of hindsight."
         sections += [
             f"## {env_id}",
