@@ -21,11 +21,14 @@ from parenvs.agents.pipeline.local_search import usable
 from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.cuts import Cuts, CutSpace
+from parenvs.tasks.pipeline.graded import fitting
 from parenvs.tasks.pipeline.points import UNITS, distinct_pivots
 from parenvs.tasks.pipeline.problem import Pipeline, check_split, check_stages
 
 FEW = 24
 """Most pivots of chains on which a search over all of them needs no good plan to start from."""
+BRIEF, BRIEF_SWEEPS, LONGER = corridor.Width(16, 3), 3, 12
+"""The corridor of ``begun`` and its sweeps, and the sweeps where no graded plan fits."""
 _SHARE = 0.5  # of the time limit: when the corridor search ends
 _MANY = 200  # fewest pivots for which the bounds of ``Prefixes`` repay their cost
 
@@ -141,6 +144,23 @@ def near_best(
         best = within_memory(pipeline)
         best = corridor.Corridor(pipeline).descend(best, deadline=deadline)
     return best
+
+
+def begun(pipeline: Pipeline) -> Cuts:
+    """Return the plan of a brief search, some hundredths of a second, the same on every machine.
+
+    It descends from the shortest graded plan that fits the memory. Where none does, it takes as
+    long as it takes to find a plan that fits.
+
+    Raises:
+        InfeasibleError: no plan fits the memory; says how many bytes the best one lacks.
+    """
+    check_stages(pipeline, fewest=2)
+    try:
+        plan, width, sweeps = fitting(pipeline), BRIEF, BRIEF_SWEEPS
+    except InfeasibleError:
+        plan, width, sweeps = within_memory(pipeline), corridor.NARROW, LONGER
+    return corridor.Corridor(pipeline).descend(plan, width=width, last=sweeps)
 
 
 def within_memory(pipeline: Pipeline) -> Cuts:

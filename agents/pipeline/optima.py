@@ -15,7 +15,7 @@ from rich.progress import track
 from parenvs.agents.pipeline.points import exact_points
 from parenvs.datasets.pipeline.generators import DrawnProblem
 from parenvs.datasets.pipeline.optima import COMMAND, save_optima
-from parenvs.datasets.pipeline.sets import SETS, load_set
+from parenvs.datasets.pipeline.sets import PROVEN, load_set
 from parenvs.errors import ParenvsError
 from parenvs.shipped import data_folder
 from parenvs.tasks.pipeline.points import PointSpace
@@ -44,8 +44,8 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=data_folder(), help="folder of the sets")
     options = parser.parse_args(None if arguments is None else list(arguments))
-    path = save_optima({name: optima_of(name) for name in SETS}, options.out)
-    print(f"{path}: optima of {', '.join(SETS)}, {path.stat().st_size:,} bytes")
+    path = save_optima({name: optima_of(name) for name in PROVEN}, options.out)
+    print(f"{path}: optima of {', '.join(PROVEN)}, {path.stat().st_size:,} bytes")
     return 0
 
 

@@ -24,6 +24,7 @@ from parenvs.cluster import Cluster, Device
 from parenvs.datasets.pipeline.families import FAMILIES, MIN_PIVOTS, ChainArrays
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, printable
 from parenvs.shipped import PAPER
+from parenvs.tasks.pipeline.graded import fitting
 from parenvs.tasks.pipeline.load import load_profile
 from parenvs.tasks.pipeline.points import PointSpace
 from parenvs.tasks.pipeline.problem import COPIES, Pipeline
@@ -130,6 +131,8 @@ class Ranges:
             all_reduce)``), and all are drawn again if they lie outside.
         tight: share of problems with a ratio of parameters of at least ``TIGHT``.
         without: ranges to stay out of: devices and stages that both lie in them are drawn again.
+        graded: whether a plan of graded stages has to fit the memory (``fitting``); else one of
+            the points and units of ``PointSpace``, of which there are too few for many stages.
     """
 
     pivots: tuple[int, int] = (MIN_PIVOTS, 256)
@@ -144,6 +147,7 @@ class Ranges:
     max_ratios: Ratios = _MAX_RATIOS
     tight: float = 0.25
     without: Ranges | None = None
+    graded: bool = False
 
     def __post_init__(self) -> None:
         """Raise ``ParenvsError`` for chains too short, or plans of too many stages."""
@@ -164,6 +168,13 @@ INSIDE = Ranges()
 """Ranges of the problems that policies are trained on."""
 OUTSIDE = Ranges(pivots=(MIN_PIVOTS, 1024), devices=(4, 512), stages=(2, 8), without=INSIDE)
 """Ranges beyond ``INSIDE``: 65 to 512 devices, or 7 or 8 stages; chains of up to 1,024 pivots."""
+TIERS = {
+    "s8": Ranges(pivots=(32, 256), devices=(8, 512), stages=(8, 8), graded=True),
+    "s16": Ranges(pivots=(64, 512), devices=(64, 1024), stages=(16, 16), graded=True),
+    "s32": Ranges(pivots=(128, 1000), devices=(128, 4096), stages=(32, 32), graded=True),
+    "s64": Ranges(pivots=(256, 1000), devices=(256, 4096), stages=(64, 64), graded=True),
+}
+"""Ranges of the problems that ``PipelinePlan-v1`` plays, by the number of stages."""
 
 
 def draw(
@@ -195,7 +206,10 @@ def draw(
     for _ in range(TRIES):
         problem = _attempt(rng, family, ranges, name or f"generated/{family}")
         try:
-            problem.space  # noqa: B018
+            if ranges.graded:
+                fitting(problem.pipeline)
+            else:
+                problem.space  # noqa: B018
         except InfeasibleError:
             continue
         return problem

@@ -12,7 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from parenvs.core.sets import OPTIMUM, Reference, SetKind
+from parenvs.core.sets import OPTIMUM, Reference, SetKind, share_kind
+from parenvs.datasets.pipeline import large
 from parenvs.datasets.pipeline import sets as instance_sets
 from parenvs.errors import ParenvsError, one_line
 from parenvs.files import write_text
@@ -34,7 +35,7 @@ def optimum_of(name: str) -> float | None:
         no shipped set.
     """
     set_name, slash, _ = name.partition("/")
-    if not slash or set_name not in instance_sets.SETS:
+    if not slash or set_name not in instance_sets.PROVEN:
         return None
     return _optima(set_name).get(name)
 
@@ -55,7 +56,7 @@ def save_optima(values: dict[str, list[float]], folder: Path) -> Path:
     return path
 
 
-@lru_cache(maxsize=len(instance_sets.SETS))
+@lru_cache(maxsize=len(instance_sets.PROVEN))
 def _optima(set_name: str) -> dict[str, float]:
     """Read the optima of a shipped set, by the names of its problems.
 
@@ -82,12 +83,14 @@ def _checksum(path: Path) -> str:
 
 def set_kind(name: str) -> SetKind:
     """Return what the leaderboard and evaluations know of a set of pipelines; see ``SetKind``."""
-    return SetKind(
-        "PipelinePlan-v0",
-        lambda name: [problem.name for problem in instance_sets.load_set(name)],
-        lambda name: instance_sets.find(name).pipeline,
-        _reference,
-    )
+
+    def names(name: str) -> list[str]:
+        return [problem.name for problem in instance_sets.load_set(name)]
+
+    if name in instance_sets.LARGE:
+        load = instance_sets.pipeline_of
+        return share_kind("PipelinePlan-v1", names, load, lambda x: large.costs(load(x)), "family")
+    return SetKind("PipelinePlan-v0", names, instance_sets.pipeline_of, _reference)
 
 
 def _reference(name: str) -> Reference:

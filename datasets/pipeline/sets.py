@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
-from parenvs.datasets.pipeline import sequence
+from parenvs.datasets.pipeline import large, sequence
 from parenvs.datasets.pipeline.families import FAMILIES, ChainArrays
 from parenvs.datasets.pipeline.generators import (
     BITS,
     INSIDE,
     OUTSIDE,
+    TIERS,
     DrawnProblem,
     Ranges,
     draw,
@@ -47,8 +48,16 @@ SETS: dict[str, tuple[int, Ranges]] = {
     "plan-validation": (200, INSIDE),
     "plan-test": (1000, INSIDE),
     "plan-outside": (200, OUTSIDE),
+    **{f"plan-{tier}-validation": (16, TIERS[tier]) for tier in ("s16", "s32", "s64")},
+    **{f"plan-{tier}-test": (40, TIERS[tier]) for tier in ("s16", "s32", "s64")},
 }
 """Shipped set -> number of problems, and their ranges; the families take turns."""
+DRAWN = (*sequence.FIRSTS, large.FIRST)
+"""First words of the names of drawn problems."""
+LARGE = tuple(name for name, (_, ranges) in SETS.items() if ranges.graded)
+"""Sets of problems of 16 stages and more, which ``PipelinePlan-v1`` plays."""
+PROVEN = tuple(name for name in SETS if name not in LARGE)
+"""The others, whose optima are proven."""
 
 SCHEMA = 1
 """Version of the file format."""
@@ -101,6 +110,8 @@ def find(name: str) -> DrawnProblem:
     set_name = name.partition("/")[0]
     if set_name in sequence.FIRSTS:
         return sequence.named(name)
+    if set_name == large.FIRST:
+        return large.named(name)
     known = _by_name(set_name)
     if name in known:
         return known[name]

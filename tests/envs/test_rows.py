@@ -21,6 +21,7 @@ SMALL = {
         {"instance": "elastic-windows", "family": "g4dn-gpt-1.5b"},
         {"instance": "elastic/gone/bert-large/3"},
     ),
+    "PipelinePlan-v1": ({"tier": "s8"}, {"instance": "generated-3/s8/3"}),
     "HybridPlan-v1": (
         {"instance": "hybrid-test", "family": "gpt"},
         {"instance": "hetero-8/3"},

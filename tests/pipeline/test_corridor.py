@@ -8,10 +8,11 @@ import pytest
 from cases import slow
 
 from parenvs.agents.pipeline import corridor
-from parenvs.agents.pipeline.corridor import Corridor, Width, changed, graded, search
+from parenvs.agents.pipeline.corridor import Corridor, Width, changed, search
 from parenvs.agents.pipeline.exact import by_corridor
 from parenvs.datasets.pipeline.generators import draw
 from parenvs.errors import InfeasibleError
+from parenvs.tasks.pipeline.graded import graded
 from parenvs.tasks.pipeline.legality import stage_counts
 
 

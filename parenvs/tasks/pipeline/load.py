@@ -32,6 +32,8 @@ PIPELINE_OPTIONS = (
     "stages", "micro_batch", "micro_batches", "copies", "recompute", "sync", "tied",
 )  # fmt: skip
 """Options of ``problem`` for pipelines."""
+TESTED = ("s16", "s32", "s64")
+"""Numbers of stages of the sets that ``PipelinePlan-v1`` is tested on."""
 
 
 def load(source: Any, cluster: Any, options: PipelineOptions) -> Pipeline:
@@ -129,6 +131,16 @@ def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]
 def validation(env_kwargs: Mapping[str, Any]) -> Validation:
     """Return the set on which agents are judged."""
     return Validation("plan-validation", env_kwargs.get("family"))
+
+
+def rules() -> list[tuple[str, list[tuple[str, str | None]], dict[str, dict[str, Any]]]]:
+    """Return environments of rows, the sets that they are tested on, and planners beside them."""
+    sets: list[tuple[str, str | None]] = [(f"plan-{tier}-test", None) for tier in TESTED]
+    planners: dict[str, dict[str, Any]] = {
+        "even": {}, "exact": {"time_limit": 0.5}, "corridor": {"time_limit": 0.5},
+        "corridor/5 s": {"time_limit": 5.0},
+    }  # fmt: skip
+    return [("PipelinePlan-v1", sets, planners)]
 
 
 def open_shape(

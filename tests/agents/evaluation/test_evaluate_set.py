@@ -215,7 +215,9 @@ def test_evaluate_set__of_other_environments(name, family, kinds):
 
 
 @pytest.mark.thorough
-@each("name, family", [("hybrid-outside", "gpt"), ("hetero-8-test", None)])
+@each(
+    "name, family", [("hybrid-outside", "gpt"), ("hetero-8-test", None), ("plan-s16-test", "cnn")]
+)
 def test_evaluate_set__of_rows(name, family):
     """A plan is worth the best cost known over its own."""
     played, found = set_of(name), evaluate_set(last, name, family, first=3)

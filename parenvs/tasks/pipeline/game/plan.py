@@ -523,7 +523,7 @@ def is_set(instance: Any) -> bool:
 def is_member(instance: Any) -> bool:
     """Return whether an instance is the name of a problem of a shipped set, or a drawn one."""
     first = instance.split("/")[0] if isinstance(instance, str) else None
-    return first in (*instance_sets.SETS, *sequence.FIRSTS)
+    return first in (*instance_sets.SETS, *instance_sets.DRAWN)
 
 
 def check_settings(settings: dict[str, Any], problem: Pipeline | None) -> None:

@@ -1,0 +1,558 @@
+"""``PipelinePlan-v1``: improve a whole plan of a pipeline of many stages, one move a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from parenvs.cluster import SYNC_METHODS, Cluster
+from parenvs.core.game import Rows
+from parenvs.core.problem import problem as load_problem
+from parenvs.core.rows import AHEAD, RANGE, RowGame
+from parenvs.core.source import ORDERS, Drawn, Fixed, Members, Source, Stream, is_sequential
+from parenvs.datasets.pipeline import large
+from parenvs.datasets.pipeline import sets as instance_sets
+from parenvs.datasets.pipeline.families import FAMILIES
+from parenvs.datasets.pipeline.generators import TIERS
+from parenvs.datasets.pipeline.optima import optimum_of
+from parenvs.envs.env import GameEnv
+from parenvs.envs.vector import GameVectorEnv
+from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
+from parenvs.tasks.pipeline.game import moves
+from parenvs.tasks.pipeline.game.moves import (
+    DEVICE_STEPS,
+    DEVICES,
+    KINDS,
+    MERGE,
+    POINT_STEPS,
+    POINTS,
+    SPLIT,
+    STAGES,
+    SWAP,
+    Board,
+    Boards,
+)
+from parenvs.tasks.pipeline.game.plan import check_settings
+from parenvs.tasks.pipeline.load import PIPELINE_OPTIONS
+from parenvs.tasks.pipeline.plan import COPIES, MICRO_BATCH, MICRO_BATCHES, RECOMPUTE, TIED
+from parenvs.tasks.pipeline.plan import PipelinePlan as Plan
+from parenvs.tasks.pipeline.problem import Pipeline, Report, stages_on
+
+TURNS, LEAST_TURNS = 2, 16
+"""Turns of an episode, over its stages, and the fewest turns."""
+SHARP = 30.0
+"""What column 0 gives for a step that is shorter by a factor e: 3 % are one unit."""
+PLATEAU = 1e-3
+"""What column 0 takes from every move, so that its rule stops where no move gains."""
+OVER = 1.0
+"""What a plan that does not fit loses, in logarithms of seconds, besides its excess."""
+LOOKED = 65_536
+"""Rows that are written together."""
+KEPT = 2048
+"""Problems of sets and banks that are kept."""
+UNKNOWN = 10**12
+"""Numbers of fresh problems lie below this."""
+
+
+class Start(NamedTuple):
+    """A problem as the environment plays it.
+
+    Attributes:
+        board: the problem over points.
+        cuts: (S - 1,) int64, points of the start plan.
+        devices: (S - 1,) int64, its first devices.
+        seconds: of its step.
+        known: best seconds known, proven optimum; NaN where there is none.
+        bound: seconds that no plan takes less than.
+    """
+
+    board: Board
+    cuts: np.ndarray
+    devices: np.ndarray
+    seconds: float
+    known: tuple[float, float]
+    bound: float
+
+    @property
+    def instance(self) -> str:
+        """Name or path of the instance."""
+        return self.board.pipeline.instance
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> Start:
+        """Prepare a problem: find the start plan, and what is known of the problem.
+
+        Raises:
+            InfeasibleError: it is too large for the environment, or has no plan.
+        """
+        pipeline = pipeline.with_fractions()
+        if pipeline.stages > STAGES or pipeline.cluster.devices > DEVICES:
+            raise InfeasibleError(
+                f"{pipeline.instance}: {pipeline.stages} stages on {pipeline.cluster.devices} "
+                f"devices; PipelinePlan-v1 has at most {STAGES} on {DEVICES}"
+            )
+        cuts, devices = large.begin(pipeline)
+        board = Board(pipeline, cuts)
+        seconds = float(pipeline.length(cuts, devices))
+        bound, known = pipeline.bubble_free, (np.nan, np.nan)
+        name = pipeline.instance
+        optimum = optimum_of(name)
+        if optimum is not None:  # over the points and units of PipelinePlan-v0
+            known = (pipeline.bubble_free / optimum, np.nan)
+        elif name.split("/")[0] in instance_sets.LARGE:
+            reference = large.costs(pipeline)
+            if reference is not None:
+                known, bound = (reference.value, np.nan), max(bound, reference.bound)
+        at = np.searchsorted(board.pivots, cuts)
+        return cls(board, at, devices, seconds, known, bound)
+
+
+class PipelineImprovement(RowGame):
+    """Improve the plan of a pipeline of many stages, one move a turn.
+
+    ## Description
+    A chain of up to 1,000 points is cut into S stages, and up to 4,096 devices under it into as
+    many groups of consecutive ones, so that a training step is short (arXiv 2007.04069, sections
+    3.5 and 4.4; the formula is in ``parenvs.tasks.pipeline.formulas``). An episode begins with the
+    plan of a brief search near a graded plan (``parenvs.agents.pipeline.exact.begun``), and each
+    turn takes a move to a plan near it. The shortest plan passed that fits the memory counts, so
+    that an episode may go through longer plans, and through those that do not fit.
+
+    ## Action Space
+    ``Discrete(13 (S - 1) + 1)``: 13 moves of each boundary between two stages, from the first, and
+    the last action stops. Moves 0 to 3 of a boundary move its point by a far step to the front, one
+    to the front, one to the back, a far step to the back; 4 to 7 move its first device alike; 8 and
+    9 move both by far steps to the front or the back; 10 swaps the numbers of devices of the two
+    stages; 11 merges them, and parts the slowest stage in halves; 12 parts the stage behind the
+    boundary, and merges the two neighbours that are fastest together. A far step is a quarter of
+    the stage that shrinks, at least two. Legal are moves after which every stage has a variable and
+    a device; a merge or a split needs two stages or neighbours apart from each other.
+
+    ## Observation Space
+    ``Dict`` with a row for each action, see ``parenvs.core.rows.RowGame``.
+
+    * ``actions``: (13 (S - 1) + 1, 17) float32: ``rule``, ``gain``, ``record``, ``tail``,
+      ``excess``, ``cut``, ``device``, ``swap``, ``merge``, ``split``, ``stop``, ``points``,
+      ``devices``, ``front``, ``behind``, ``link``, ``position``; with ``rows="bare"`` without the
+      first five.
+    * ``context``: (14,) float32: ``stages``, ``chain``, ``cluster``, ``server``,
+      ``micro_batches``, ``network``, ``left``, ``gained``, ``behind_best``, ``over``,
+      ``last``, ``slowest``, ``spread``, ``transfer``.
+    * ``action_mask``: (13 (S - 1) + 1,) int8.
+
+    ## Rewards
+    A turn pays the change of log(reference / L), where L is the length of a step of the shortest
+    plan so far; the reference is the best known of problems of shipped sets and the start plan
+    otherwise. An illegal action ends the episode and leaves log 0.2.
+
+    ## Starting State
+    The start plan; the problem is one of the bank, or the one that arguments name.
+
+    ## Episode End
+    By the last action, after 2 S turns and 16 at least, or by an illegal action. No truncation.
+
+    ## Info
+    ``action_mask``; at a reset and at the end ``instance``, the problem's name; at the end
+    ``cost``, the seconds of the shortest plan, and of the problem ``start`` (the start plan),
+    ``bound``, ``best_known`` in seconds and ``regret`` as far as they are known.
+
+    ## Arguments
+    * ``tier``: ``"s16"``, ``"s32"``, ``"s64"``, or ``"s8"`` to teach: stages of the problems of
+      the bank and of fresh draws (``parenvs.datasets.pipeline.generators.TIERS``).
+    * ``instance``: None plays the bank of the tier, which is the same everywhere; the name of a
+      set (``"plan-s16-test"``, ``"plan-s32-validation"``, ``"plan-test"``) plays its problems; the
+      name of a problem (``"plan-s16-test/cnn-003"``, ``"generated-3/s16/17"``), a shipped name, or
+      the path of a ``.csv`` profile or of a graph gives that problem at every reset.
+      ``reset(options={"instance": ...})`` sets the problem of one episode.
+    * ``family``: problems of this family only, of a set or of the bank.
+    * ``fresh``: with True each reset draws a new problem, in tens of milliseconds.
+    * ``rows``: ``"ahead"`` or ``"bare"``.
+    * ``order``: ``"random"``, or ``"sequential"``, which plays a set in its order.
+    * ``cluster``, ``stages``, ``micro_batch``, ``micro_batches``, ``copies``, ``recompute``,
+      ``sync``, ``tied``: settings of named instances and files, as in ``PipelineCut-v0``; they are
+      also keys of ``options``.
+    * ``problem``: a ``parenvs.Pipeline``, in place of all the above.
+
+    ## Many at Once
+    ``gym.make_vec("PipelinePlan-v1", num_envs=64)``, see ``parenvs.envs.vector.GameVectorEnv``.
+
+    ## Version History
+    * v1: improvement, rows, up to 64 stages, 1,000 points and 4,096 devices, returns as logarithms.
+      v0 chose points and units of at most 8 stages in turn, which an exact search solves.
+    """
+
+    options = ("instance", "cluster", *PIPELINE_OPTIONS)
+    rule = "the move after which the step is shortest, of those that fit, or to stop"
+    columns: ClassVar[Mapping[str, str]] = {
+        "rule": "30 times the logarithm by which the step gets shorter; a plan that does not fit "
+        "loses one and its excess more",
+        "gain": "log of the seconds of the plan over those after the move",
+        "record": "log of the seconds of the best plan so far over those after the move",
+        "tail": "share of a step behind the last micro-batch, after the move",
+        "excess": "bytes of the fullest device over those that it may hold, less 1, at most 1",
+        "cut": "1 if the point of the boundary moves",
+        "device": "1 if its first device moves",
+        "swap": "1 for a swap",
+        "merge": "1 for a merge",
+        "split": "1 for a split",
+        "stop": "1 for the action that stops",
+        "points": "points that the boundary moves, over those of a mean stage",
+        "devices": "devices that it moves, over those of a mean stage",
+        "front": "seconds of the stage in front of the boundary over the slowest one's",
+        "behind": "the same of the stage behind",
+        "link": "x / (1 + x) of the transfer's seconds there over the slowest stage's",
+        "position": "number of the boundary over the stages",
+    }
+    ahead = frozenset({"rule", "gain", "record", "tail", "excess"})
+    contexts: ClassVar[Mapping[str, str]] = {
+        "stages": "S / 64",
+        "chain": "points / 1000",
+        "cluster": "log2 of the devices / 12",
+        "server": "log2 of the devices of a server / 3",
+        "micro_batches": "log2 of the micro-batches / 6",
+        "network": "log2 of the bandwidth inside a server over that between / 16",
+        "left": "share of the turns that is left",
+        "gained": "log of the seconds of the start plan over those of the best plan",
+        "behind_best": "log of the seconds of the plan over those of the best plan",
+        "over": "bytes of the fullest device over those that it may hold, less 1, at most 1",
+        "last": "share of the plan's step behind the last micro-batch",
+        "slowest": "number of the slowest stage over S",
+        "spread": "seconds of a mean stage over those of the slowest",
+        "transfer": "x / (1 + x) of the longest transfer's seconds over the slowest stage's",
+    }
+
+    def __init__(
+        self,
+        count: int = 1,
+        *,
+        tier: str = "s16",
+        instance: Any = None,
+        family: str | None = None,
+        fresh: bool = False,
+        rows: str = AHEAD,
+        order: str = ORDERS[0],
+        cluster: str | dict[str, Any] = "C",
+        stages: int | None = None,
+        micro_batch: int = MICRO_BATCH,
+        micro_batches: int = MICRO_BATCHES,
+        copies: float = COPIES,
+        recompute: str = RECOMPUTE[0],
+        sync: str = SYNC_METHODS[0],
+        tied: str = TIED[0],
+        problem: Pipeline | None = None,
+    ) -> None:
+        """Find the source of problems; see the class for the arguments."""
+        self._settings: dict[str, Any] = {
+            **{"instance": instance, "cluster": cluster, "stages": stages},
+            **{"micro_batch": micro_batch, "micro_batches": micro_batches, "copies": copies},
+            **{"recompute": recompute, "sync": sync, "tied": tied},
+        }
+        check_settings(self._settings, problem)
+        self.source, most = source_of(tier, family, fresh, order, problem, self._settings)
+        super().__init__(count, KINDS * (most - 1) + 1, rows)
+        self.boards = Boards(count, most, POINTS if self.draws else 0)
+        self.starts: list[Start] = [None] * count  # type: ignore[list-item]
+        self.turn = np.zeros(count, dtype=np.int64)
+        self._now = moves.Judged(np.ones(count), np.ones(count), np.ones(count))
+        self._best = np.zeros((2, most + 1, count), dtype=np.int64)
+        shape = (count, most - 1, KINDS)
+        taken, point, device = np.zeros((3, *shape), dtype=np.int64)
+        self._moves = moves.Moves(taken, point, device, np.zeros(shape, dtype=np.bool_))
+        self._fixed = np.zeros((count, len(self.contexts)), dtype=np.float32)
+        kinds = np.zeros((KINDS, 8), dtype=np.float32)
+        kinds[:SWAP, 0], kinds[:SWAP, 1] = np.sign(np.abs((POINT_STEPS, DEVICE_STEPS)))[:, :SWAP]
+        for column, kind in enumerate((SWAP, MERGE, SPLIT), start=2):
+            kinds[kind, column] = 1.0
+        self._kinds = kinds
+
+    def put(self, rows: Rows, problem: Start) -> None:
+        """See ``Game.put``."""
+        pipeline, most = problem.board.pipeline, len(self.boards.points) - 1
+        stages, cluster = pipeline.stages, pipeline.cluster
+        if stages > most:
+            raise InfeasibleError(
+                f"{pipeline.instance}: {stages} stages; this environment has at most {most}; make "
+                "another one for it"
+            )
+        fixed = [
+            stages / STAGES,
+            (len(problem.board.pivots) - 1) / POINTS,
+            np.log2(cluster.devices) / np.log2(DEVICES),
+            np.log2(cluster.devices_per_server) / 3,
+            np.log2(pipeline.micro_batches) / 6,
+            np.log2(cluster.intra_bw / cluster.inter_bw) / 16,
+        ]
+        for row in self._rows[rows].tolist():
+            self.starts[row] = problem
+            self.boards.put(row, problem.board)
+            self._fixed[row, : len(fixed)] = fixed
+        self.know(rows, problem.seconds, problem.bound, *problem.known)
+
+    def start(self, rows: Rows) -> None:
+        """See ``Game.start``: the plan is the start plan."""
+        self.fresh(rows)
+        boards, rows = self.boards, self._rows[rows]
+        self.turn[rows] = 0
+        for row in rows.tolist():
+            start = self.starts[row]
+            for place, inner, end in (
+                (boards.points, start.cuts, len(start.board.pivots) - 1),
+                (boards.devices, start.devices, start.board.pipeline.cluster.devices),
+            ):
+                place[0, row], place[1 : len(inner) + 1, row] = 0, inner
+                place[len(inner) + 1 :, row] = end
+        self._judge(rows)
+        self.cost[rows] = self._now.seconds[rows]
+        self._best[0][:, rows], self._best[1][:, rows] = (
+            boards.points[:, rows], boards.devices[:, rows],
+        )  # fmt: skip
+        self.context[rows] = self._fixed[rows]
+
+    def look(self, rows: np.ndarray, part: Rows) -> None:
+        """See ``RowGame.look``: some episodes at a time, so that their rows stay in the cache."""
+        several = max(1, LOOKED // self.mask.shape[1])
+        for begin in range(0, len(rows), several):
+            block = rows[begin : begin + several]
+            self._look(block, part if len(block) == self.count else block)
+
+    def _look(self, rows: np.ndarray, part: Rows) -> None:
+        boards = self.boards
+        loads = boards.loads(part)
+        found = boards.moves(part, loads)
+        for mine, its in zip(self._moves, found, strict=True):
+            mine[part] = its
+        size = len(rows)
+        mask = self.mask[part]
+        mask[:, :-1], mask[:, -1] = found.legal.reshape(size, -1), True
+        links, slowest = boards.links(part), loads.max(axis=0)
+        actions = self.actions[part]  # a view of all, or new
+        actions[:, -1] = 0.0
+        moving = actions[:, :-1].reshape(size, *found.point.shape[1:], -1)
+        offset = len(self.ahead) if self.looks else 0
+        bare = moving[..., offset:]
+        bare[..., :8] = self._kinds
+        stages = boards.stages[part]
+        ends = boards.points[-1, part], boards.devices[-1, part]
+        simple = slice(0, SWAP + 1)
+        for column, place, target, end in zip(
+            (6, 7), (boards.points, boards.devices), (found.point, found.device), ends, strict=True
+        ):
+            step = target[..., simple] - place[1:-1, part].T[..., None]
+            bare[..., simple, column] = step * (stages / end)[:, None, None]
+        bare[..., 8] = (loads[:-1] / slowest).T[..., None]
+        bare[..., 9] = (loads[1:] / slowest).T[..., None]
+        bare[..., 10] = _bounded(links / slowest).T[..., None]
+        bare[..., 11] = (np.arange(1, len(loads)) / stages[:, None])[..., None]
+        context = self.context[part]
+        now = moves.Judged(*(x[part] for x in self._now))
+        context[:, 6] = 1.0 - self.turn[part] / turns_of(stages)
+        context[:, 7] = np.log(self._known[0, part] / self.cost[part])
+        context[:, 8] = np.log(now.seconds / self.cost[part])
+        context[:, 9] = np.minimum(now.excess, 1.0)
+        context[:, 10] = now.tail / now.seconds
+        context[:, 11] = loads.argmax(axis=0) / stages
+        context[:, 12] = loads.sum(axis=0) / stages / slowest
+        context[:, 13] = _bounded(links.max(axis=0) / slowest)
+        if self.looks:
+            self._look_ahead(rows, part, found, now, moving, context)
+        actions[~mask] = 0.0
+        actions[:, -1, offset + 5] = 1.0
+        self.actions[part], self.context[part], self.mask[part] = actions, context, mask
+
+    def _look_ahead(
+        self,
+        rows: np.ndarray,
+        part: Rows,
+        found: moves.Moves,
+        now: moves.Judged,
+        moving: np.ndarray,
+        context: np.ndarray,
+    ) -> None:
+        """Judge the plans after all legal moves, and write what they cost into columns."""
+        size = len(rows)
+        plans = [x.reshape(size, -1) for x in found]
+        # Illegal moves are judged as the plan that there is.
+        first = np.where(plans[3], plans[0], 1)
+        place = [
+            np.where(plans[3], value, its[1, part][:, None])
+            for value, its in zip(
+                plans[1:3], (self.boards.points, self.boards.devices), strict=True
+            )
+        ]
+        judged = self.boards.after_moves(rows, first, *place)
+        gain = np.log(now.seconds[:, None] / judged.seconds)
+        worth = gain - _lost(judged.excess) + _lost(now.excess)[:, None]
+        shape = found.point.shape
+        for column, values in enumerate(
+            (
+                SHARP * worth - PLATEAU,
+                gain,
+                gain - context[:, 8:9],
+                judged.tail / judged.seconds,
+                np.minimum(judged.excess, 1.0),
+            )
+        ):
+            moving[..., column] = np.clip(values, -RANGE, RANGE).reshape(shape)
+
+    def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
+        """See ``RowGame.move``."""
+        stop = self.mask.shape[1] - 1
+        self.over[rows[actions == stop]] = True
+        rows, actions = rows[actions != stop], actions[actions != stop]
+        if not rows.size:
+            return
+        boundary, kind = actions // KINDS, actions % KINDS
+        taken, point, device = (x[rows, boundary, kind][:, None] for x in self._moves[:3])
+        points, devices = self.boards.successors(rows, taken, point, device)
+        self.boards.points[:, rows], self.boards.devices[:, rows] = points[..., 0], devices[..., 0]
+        self.turn[rows] += 1
+        self._judge(rows)
+        now = moves.Judged(*(x[rows] for x in self._now))
+        better = rows[(now.excess <= 0) & (now.seconds < self.cost[rows])]
+        self.cost[better] = self._now.seconds[better]
+        self._best[0][:, better] = self.boards.points[:, better]
+        self._best[1][:, better] = self.boards.devices[:, better]
+        self.over[rows[self.turn[rows] >= turns_of(self.boards.stages[rows])]] = True
+
+    def _judge(self, rows: np.ndarray) -> None:
+        """Judge the plans of rows."""
+        boards = self.boards
+        judged = boards.judge(rows, boards.points[:, rows, None], boards.devices[:, rows, None])
+        for mine, its in zip(self._now, judged, strict=True):
+            mine[rows] = its[:, 0]
+
+    def plan(self, row: int) -> Plan:
+        """Return the shortest plan so far."""
+        board, inner = self.starts[row].board, slice(1, int(self.boards.stages[row]))
+        points, devices = self._best[:, inner, row]
+        return board.pipeline.plan(board.pivots[points], devices)
+
+    def problem(self, row: int) -> Pipeline:
+        """See ``Game.problem``."""
+        return self.starts[row].board.pipeline
+
+    def view(self, row: int) -> Report | Pipeline:
+        """See ``Game.view``."""
+        return self.problem(row).report(self.plan(row))
+
+    @property
+    def episode_steps(self) -> int:
+        """See ``Game.episode_steps``: 2 S, 16 at least."""
+        return int(turns_of(len(self.boards.points) - 1))
+
+    def elsewhere(self, options: dict[str, Any]) -> Source:
+        """See ``Game.elsewhere``."""
+        settings = {**self._settings, **options}
+        if settings["instance"] is None or settings["instance"] in instance_sets.SETS:
+            raise ParenvsError("options: 'instance' must name a problem, a graph or a file")
+        check_settings(settings, None)
+        return Fixed(named(settings))
+
+
+class PipelineImprovementEnv(GameEnv, game=PipelineImprovement):
+    """A single environment of ``PipelineImprovement``."""
+
+
+class PipelineImprovementVectorEnv(GameVectorEnv, single=PipelineImprovementEnv):
+    """A native batch of ``PipelineImprovement``."""
+
+
+def turns_of(stages: Any) -> Any:
+    """Return the turns of episodes of plans of so many stages, elementwise."""
+    return np.maximum(TURNS * stages, LEAST_TURNS)
+
+
+def source_of(
+    tier: str,
+    family: str | None,
+    fresh: bool,
+    order: str,
+    problem: Pipeline | None,
+    settings: dict[str, Any],
+) -> tuple[Source, int]:
+    """Return the source of problems that the arguments name, and their largest number of stages.
+
+    Raises:
+        ParenvsError: an argument is unknown, or would be ignored.
+    """
+    instance = settings["instance"]
+    if problem is not None and not isinstance(problem, Pipeline):
+        raise ParenvsError(f"problem must be a parenvs.Pipeline, not {shown(problem)}")
+    for word, values, name in ((tier, TIERS, "tier"), (family, FAMILIES, "family")):
+        if word not in values and (word is not None or name == "tier"):
+            raise ParenvsError(
+                f"unknown {name} {shown(word)}{did_you_mean(str(word), values)}; known: "
+                f"{', '.join(values)}"
+            )
+    is_set = isinstance(instance, str) and instance in instance_sets.SETS
+    if is_sequential(order) and (problem is not None or not is_set):
+        raise ParenvsError(
+            f"order: {order!r} plays a set, like instance='plan-s16-test'; leave it out"
+        )
+    given = {"fresh": fresh, "family": family is not None and not is_set}
+    for name, value in given.items():
+        if value and (problem is not None or instance is not None):
+            raise ParenvsError(f"{name}: no problems are drawn here; leave it out")
+    if problem is not None or (instance is not None and not is_set):
+        start = Start.of(problem) if problem is not None else named(settings)
+        return Fixed(start), start.board.pipeline.stages
+    if is_set:
+        problems = instance_sets.load_set(instance)
+        names = [each.name for each in problems if family in (None, each.family)]
+        stages = instance_sets.SETS[instance][1].stages[1]
+        return Members(names, _member, order), stages
+    draw = partial(_fresh if fresh else _of_bank, tier, family)
+    return Drawn(draw), TIERS[tier].stages[1]
+
+
+def named(settings: dict[str, Any]) -> Start:
+    """Return the problem of a name, a graph or a file, with the given settings.
+
+    Raises:
+        ParenvsError: there is none, or it is too large.
+    """
+    settings = dict(settings)
+    instance = settings.pop("instance")
+    first = instance.split("/")[0] if isinstance(instance, str) else ""
+    if first in (*instance_sets.SETS, *instance_sets.DRAWN):
+        return _member(instance)
+    settings["cluster"] = Cluster.parse(settings["cluster"])
+    if settings["stages"] is None:
+        settings["stages"] = min(stages_on(settings["cluster"]), STAGES)
+    return Start.of(load_problem(instance, fractions=True, **settings))
+
+
+@lru_cache(maxsize=KEPT)
+def _member(name: str) -> Start:
+    return Start.of(instance_sets.find(name).pipeline)
+
+
+def _of_bank(tier: str, family: str | None, stream: Stream) -> Start:
+    return _member(f"{large.FIRST}/{tier}/{_number(stream, 0, large.BANKS[tier], family)}")
+
+
+def _fresh(tier: str, family: str | None, stream: Stream) -> Start:
+    number = _number(stream, large.BANKS[tier], UNKNOWN, family)
+    return Start.of(large.numbered(number, tier).pipeline)
+
+
+def _number(stream: Stream, first: int, end: int, family: str | None) -> int:
+    """Draw the number of a problem, of a family if it is given."""
+    number = int(stream.rng.integers(first, end))
+    if family is None:
+        return number
+    which, several = list(FAMILIES).index(family), len(FAMILIES)
+    number = number // several * several + which
+    return number if first <= number < end else number % several + (first // several + 1) * several
+
+
+def _lost(excess: np.ndarray) -> np.ndarray:
+    """Return what plans lose that do not fit, in logarithms of seconds."""
+    return np.where(excess > 0, OVER + np.minimum(excess, 1.0), 0.0)
+
+
+def _bounded(x: np.ndarray) -> np.ndarray:
+    return x / (1.0 + x)

@@ -1,0 +1,342 @@
+"""Whole plans of pipelines in rows of arrays: what they cost, and the moves from each to others."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.cluster import group_bandwidth, same_server, server_of
+from parenvs.core.game import Rows
+from parenvs.tasks.pipeline import formulas
+from parenvs.tasks.pipeline.batch import computes
+from parenvs.tasks.pipeline.points import points
+from parenvs.tasks.pipeline.problem import Pipeline
+
+POINTS = 1000
+"""Largest number of points of a chain."""
+DEVICES = 4096
+"""Largest number of devices."""
+STAGES = 64
+"""Largest number of stages."""
+FAR = 4
+"""Far moves are of one over this of the smaller stage's points or devices, at least two."""
+POINT_STEPS = (-2, -1, 1, 2, 0, 0, 0, 0, -2, 2, 0)
+"""Steps of the point of a boundary, by kind of move; 2 is far."""
+DEVICE_STEPS = (0, 0, 0, 0, -2, -1, 1, 2, -2, 2, 0)
+"""The same of its first device."""
+SWAP, MERGE, SPLIT, KINDS = 10, 11, 12, 13
+"""Kinds of moves of a boundary."""
+FEWEST = 3
+"""Stages from which on there are merges and splits."""
+JUDGED = 60_000
+"""Boundaries of plans that are judged together, so that they stay in the cache."""
+
+
+class Board:
+    """A problem over at most ``POINTS`` points, prepared for ``Boards``.
+
+    Args:
+        pipeline: the problem.
+        cuts: pivots that are among the points.
+
+    Attributes:
+        pivots: (m + 1,) int64, boundaries of the points.
+        figures: (7,): micro-batches, copies, bytes that a device may hold, bytes/s inside a server
+            and between servers, devices a server, devices.
+        after: (m + 1,) int64, first point so that a variable lies between; m + 1 if there is none.
+        before: (m + 1,) int64, last point so that a variable lies between; -1 if there is none.
+        plain: whether the arrays of a board have the costs.
+    """
+
+    def __init__(self, pipeline: Pipeline, cuts: np.ndarray) -> None:
+        self.pipeline, self.plain = pipeline, computes(pipeline)
+        room = POINTS if len(pipeline.profile) <= POINTS else POINTS - len(cuts)
+        self.pivots = np.union1d(points(pipeline, room, by_network=True), cuts)
+        cluster = pipeline.cluster
+        self.figures = np.array(
+            [
+                *(pipeline.micro_batches, pipeline.copies, pipeline.memory_limit),
+                *(cluster.intra_bw, cluster.inter_bw, cluster.devices_per_server, cluster.devices),
+            ]
+        )
+        variables = pipeline.variable_sum[self.pivots]
+        self.after = np.searchsorted(variables, variables, side="right")
+        self.before = np.searchsorted(variables, variables, side="left") - 1
+
+    @cached_property
+    def chain(self) -> np.ndarray:
+        """Forward and backward seconds and parameters up to each point, bytes that cross there."""
+        pipeline, pivots = self.pipeline, self.pivots
+        sums = (pipeline.forward_sum, pipeline.backward_sum, pipeline.parameter_sum)
+        return np.array([*(values[pivots] for values in sums), pipeline.cut_before[pivots]])
+
+    @cached_property
+    def inside(self) -> np.ndarray:
+        """Largest cut of 1, 2, 4, ... points from each on, (levels, m) float64."""
+        pivots = self.pivots
+        rows = [self.pipeline.largest_cut(pivots[:-1], pivots[1:])]
+        while (half := 1 << (len(rows) - 1)) < len(pivots) - 1:
+            row = rows[-1].copy()
+            np.maximum(row[:-half], row[half:], out=row[:-half])
+            rows.append(row)
+        return np.array(rows)
+
+
+class Judged(NamedTuple):
+    """What plans cost, arrays of one shape.
+
+    Attributes:
+        seconds: of a step.
+        tail: the part of them behind the last micro-batch.
+        excess: bytes of the fullest device over those that it may hold, less 1; <= 0 fits.
+    """
+
+    seconds: np.ndarray
+    tail: np.ndarray
+    excess: np.ndarray
+
+
+class Moves(NamedTuple):
+    """Moves from plans, (k, stages - 1, ``KINDS``) each.
+
+    A move takes a boundary away and puts one in at a point and a device.
+
+    Attributes:
+        taken: the number of the boundary, from 1.
+        point: its new point.
+        device: its new first device.
+        legal: whether there is this move.
+    """
+
+    taken: np.ndarray
+    point: np.ndarray
+    device: np.ndarray
+    legal: np.ndarray
+
+
+class Boards:
+    """Plans of n problems, one of each.
+
+    Boundaries of a plan are those of its stages, both ends included: b + 1 for b stages. Where
+    problems have fewer stages than others, the boundaries behind repeat the end.
+
+    Args:
+        count: n.
+        stages: the most stages.
+        size: the most points.
+
+    Attributes:
+        boards: the problems.
+        stages: (n,) int64.
+        points: (stages + 1, n) int64, the point of each boundary.
+        devices: (stages + 1, n) int64, its first device.
+    """
+
+    def __init__(self, count: int, stages: int, size: int) -> None:
+        self.boards: list[Board] = [None] * count  # type: ignore[list-item]
+        self.stages = np.ones(count, dtype=np.int64)
+        self.points, self.devices = np.zeros((2, stages + 1, count), dtype=np.int64)
+        self.plain = np.ones(count, dtype=np.bool_)
+        self.figures = np.ones((7, count))
+        self.chain = np.zeros((4, count, 0))
+        self.inside = np.zeros((0, count, 0))
+        self.after, self.before = np.zeros((2, count, 0), dtype=np.int64)
+        self._grow(size)
+
+    def _grow(self, size: int) -> None:
+        """Make room for so many points; what there is stays."""
+        for name in ("chain", "inside", "after", "before"):
+            old = getattr(self, name)
+            shape = (*old.shape[:-1], size + 1)
+            if name == "inside":
+                shape = (size.bit_length() + 1, *shape[1:])
+            new = np.zeros(shape, dtype=old.dtype)
+            new[tuple(slice(length) for length in old.shape)] = old
+            setattr(self, name, new)
+
+    def put(self, row: int, board: Board) -> None:
+        """Write a problem into a row."""
+        end = len(board.pivots)
+        if end > self.after.shape[1]:
+            self._grow(end - 1)
+        self.boards[row], self.plain[row] = board, board.plain
+        self.stages[row], self.figures[:, row] = board.pipeline.stages, board.figures
+        self.chain[:, row, :end], self.chain[:, row, end:] = board.chain, board.chain[:, -1:]
+        self.inside[: len(board.inside), row, : end - 1] = board.inside
+        self.after[row, :end], self.before[row, :end] = board.after, board.before
+
+    def judge(self, rows: np.ndarray, points: np.ndarray, devices: np.ndarray) -> Judged:
+        """Return what plans cost, (k, a) each.
+
+        Args:
+            rows: (k,) int64, the problem of each group of plans.
+            points: (stages + 1, k, a) int64.
+            devices: (stages + 1, k, a) int64.
+        """
+        result = self._judge(rows, points, devices)
+        for index in np.flatnonzero(~self.plain[rows]).tolist():
+            self._judge_one(index, int(rows[index]), points, devices, result)
+        return result
+
+    def after_moves(
+        self, rows: np.ndarray, taken: np.ndarray, point: np.ndarray, device: np.ndarray
+    ) -> Judged:
+        """Return what plans cost after moves, (k, a) each; arguments as of ``successors``."""
+        several = max(1, JUDGED // (len(self.points) * taken.shape[1]))
+        parts = []
+        for begin in range(0, len(rows), several):
+            part = slice(begin, begin + several)
+            some = (rows[part], taken[part], point[part], device[part])
+            parts.append(self.judge(rows[part], *self.successors(*some)))
+        return Judged(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def _judge(self, rows: np.ndarray, points: np.ndarray, devices: np.ndarray) -> Judged:
+        """Judge plans of problems whose costs the arrays have."""
+        figures = self.figures[:, rows, None]
+        micro_batches, copies, limit, intra, inter, server, _ = figures
+        forward, backward, parameters, crossing = self.chain.reshape(4, -1)
+        width = self.chain.shape[2]
+        flat = points + (rows * width)[:, None]
+        starts, ends = devices[:-1], devices[1:]
+        group = np.maximum(ends - starts, 1.0)
+        servers = server.astype(np.int64)
+        first, last = server_of(starts, servers), server_of(ends - 1, servers)
+        near, link = first == last, first[:-1] == last[1:]
+        weights = parameters.take(flat)
+        cuts = crossing.take(flat[:-1])
+        seconds = formulas.stage_seconds(
+            forward.take(flat),
+            backward.take(flat),
+            weights,
+            crossing=cuts[1:],
+            group=group,
+            group_bandwidth=group_bandwidth(near, intra, inter),
+            link_bandwidth=group_bandwidth(link, intra, inter),
+        )
+        both = seconds.forward + seconds.backward
+        core, tail = formulas.core_and_tail(
+            both, seconds.backward, seconds.all_reduce, micro_batches
+        )
+        span = points[1:] - points[:-1]
+        filled = span > 0
+        level = np.frexp(np.maximum(span, 1))[1] - 1
+        first = level * (len(self.boards) * width) + flat[:-1]
+        tables = self.inside.reshape(-1)
+        largest = np.maximum(tables.take(first), tables.take(first + span - (1 << level)))
+        left = self.stages[rows][:, None] - np.arange(len(span))[:, None, None]
+        flight = formulas.in_flight(np.maximum(left, 1), micro_batches)
+        held = formulas.recomputed_bytes(largest, cuts, flight)
+        own = formulas.weight_bytes(weights[1:] - weights[:-1], copies)
+        needed = np.where(filled, formulas.stage_bytes(own, held, group), 0.0).max(axis=0)
+        return Judged(core + tail, tail, needed / limit - 1.0)
+
+    def _judge_one(
+        self, index: int, row: int, points: np.ndarray, devices: np.ndarray, result: Judged
+    ) -> None:
+        """Judge the plans of a problem by its own formulas, in place."""
+        board, inner = self.boards[row], slice(1, int(self.stages[row]))
+        plan = board.pivots[points[inner, index].T], devices[inner, index].T
+        times = board.pipeline.stage_times(*plan)
+        seconds = [np.moveaxis(x, -1, 0) for x in (times.forward, times.backward)]
+        reduce = np.moveaxis(times.all_reduce, -1, 0)[::2]
+        core, tail = formulas.core_and_tail(
+            seconds[0] + seconds[1], seconds[1], reduce, board.pipeline.micro_batches
+        )
+        needed = board.pipeline.excess_bytes(*plan) / board.pipeline.memory_limit
+        result.seconds[index], result.tail[index], result.excess[index] = core + tail, tail, needed
+
+    def loads(self, rows: Rows) -> np.ndarray:
+        """Return the seconds of a micro-batch on each stage, both directions, (stages, k)."""
+        work = self.work(rows)
+        group = np.maximum(np.diff(self.devices[:, rows], axis=0), 1)
+        return formulas.compute_seconds(np.diff(work, axis=0), group)
+
+    def work(self, rows: Rows) -> np.ndarray:
+        """Return forward plus backward seconds on one device up to each boundary."""
+        flat = self._flat(rows)
+        return self.chain[0].take(flat) + self.chain[1].take(flat)
+
+    def links(self, rows: Rows) -> np.ndarray:
+        """Return the seconds of the transfers of a micro-batch, both directions, (stages-1, k)."""
+        _, _, _, intra, inter, server, _ = self.figures[:, rows]
+        devices = self.devices[:, rows]
+        near = same_server(devices[:-2], devices[2:], server)
+        crossing = self.chain[3].take(self._flat(rows)[1:-1])
+        return 2.0 * formulas.transfer_seconds(crossing, group_bandwidth(near, intra, inter))
+
+    def moves(self, rows: Rows, loads: np.ndarray) -> Moves:
+        """Return the moves from the plans of rows; ``loads`` are those of their stages."""
+        points, devices, stages = self.points[:, rows], self.devices[:, rows], self.stages[rows]
+        flat = self._flat(rows)
+        after, before = self.after.take(flat), self.before.take(flat)
+        boundaries, count = len(points) - 2, points.shape[1]
+        shape = (KINDS, boundaries, count)
+        point, device = np.empty((2, *shape), dtype=np.int64)
+        number = np.arange(1, boundaries + 1)[:, None]
+        taken = np.broadcast_to(number, shape).copy()
+        for place, values, kinds in (
+            (points, point, POINT_STEPS), (devices, device, DEVICE_STEPS),
+        ):  # fmt: skip
+            size = np.maximum(np.diff(place, axis=0) // FAR, 2)
+            middle = place[1:-1]
+            steps = {-2: -size[:-1], 2: size[1:], -1: -1, 1: 1, 0: 0}
+            for kind, step in enumerate(kinds):
+                values[kind] = middle + steps[step]
+        device[SWAP] = devices[:-2] + devices[2:] - devices[1:-1]
+        # A merge puts its boundary into the slowest stage; a split takes the one between the two
+        # stages that are fastest together.
+        low, high = after[:-1], before[1:]
+        groups = np.diff(devices, axis=0)
+        halves = (
+            np.clip(points[:-1] + np.diff(points, axis=0) // 2, low, high),
+            devices[:-1] + groups // 2,
+        )
+        inside = np.arange(boundaries + 1)[:, None] < stages
+        parted = inside & (low <= high) & (groups > 1)
+        column = np.arange(count)
+        slow = np.where(parted, loads, -1.0).argmax(axis=0)
+        work = self.work(rows)
+        merged = formulas.compute_seconds(
+            work[2:] - work[:-2], np.maximum(groups[:-1] + groups[1:], 1)
+        )
+        real = number < stages
+        light = np.where(real, merged, np.inf).argmin(axis=0) + 1
+        point[MERGE], device[MERGE] = halves[0][slow, column], halves[1][slow, column]
+        taken[SPLIT], point[SPLIT], device[SPLIT] = light, halves[0][1:], halves[1][1:]
+        legal = (point >= low[:-1]) & (point <= high[1:])
+        legal &= (device > devices[:-2]) & (device < devices[2:])
+        legal[SWAP] &= device[SWAP] != devices[1:-1]
+        several = stages >= FEWEST
+        legal[MERGE] = parted[slow, column] & several & (slow != number) & (slow != number - 1)
+        legal[SPLIT] = parted[1:] & several & (light != number) & (light != number + 1)
+        legal &= real
+        return Moves(*(x.transpose(2, 1, 0) for x in (taken, point, device, legal)))
+
+    def successors(
+        self, rows: Rows, taken: np.ndarray, point: np.ndarray, device: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the points and devices of plans after moves, (stages + 1, k, a) each.
+
+        Args:
+            rows: k episodes.
+            taken: (k, a), see ``Moves``.
+            point: (k, a).
+            device: (k, a).
+        """
+        result = []
+        index = taken[None]
+        for place, value in ((self.points, point), (self.devices, device)):
+            plans = np.repeat(place[:, rows][..., None], taken.shape[1], axis=2)
+            np.put_along_axis(plans, index, value[None], axis=0)
+            plans.sort(axis=0)
+            result.append(plans)
+        return result[0], result[1]
+
+    def _flat(self, rows: Rows) -> np.ndarray:
+        """Return the boundaries as indices of the flattened arrays over points, (stages+1, k)."""
+        width = self.chain.shape[2]
+        starts: Any = np.arange(len(self.boards))[rows] * width
+        flat: np.ndarray = self.points[:, rows] + starts
+        return flat
