@@ -1,10 +1,10 @@
-"""Hugging Face models by small configurations: plans of every kind, run beside one device.
+"""Models of Hugging Face, torchvision and timm: plans of every kind, run beside one device.
 
-Each model is read as users give it, inputs by name and a loss of its own; then planned for two
-devices as replicas, as tensor-parallel ranks and as two stages, and trained for a few steps in
-local processes. Needs a package that is no extra of parenvs; measured with
+Each is small, and read as users give it, inputs by name and a loss of its own; then planned for
+two devices as replicas, as tensor-parallel ranks and as two stages, and trained for a few steps in
+local processes. Needs packages that are no extras of parenvs; measured with
 
-    pip install 'transformers==5.24.0'
+    pip install 'transformers==5.24.0' 'torchvision==0.28.0' 'timm==1.0.31'
 """
 
 from __future__ import annotations

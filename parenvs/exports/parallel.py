@@ -31,11 +31,15 @@ from torch.distributed.tensor import (
 )
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.distributed.tensor.experimental import implicit_replication
+from torch.distributed.tensor.placement_types import _StridedShard
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from parenvs.errors import ParenvsError, one_line, shown
 from parenvs.exports.cutting import Stage, cut
+from parenvs.exports.normalisation import Synchronised
+from parenvs.exports.rules import Apart, Shares, Whole, regrouped, without_partial
 from parenvs.exports.torch import Split, TorchPlan
 from parenvs.graph.layout import DATA, MODEL
 from parenvs.graph.pytorch.export import argument_names
@@ -112,6 +116,7 @@ class Parallel:
         # fully_shard serves the data's axis itself; axes of one device are none.
         own = {DATA: 1 if plan.zero or plan.apart else plan.data, MODEL: plan.model}
         self._axes = tuple(name for name, size in own.items() if size > 1)
+        self.own_samples = plan.data > 1 and DATA not in self._axes
         self._grid = self.mesh[self._axes] if self._axes else None
         self._inputs = len(inputs)
         self._shapes = [tuple(x.shape) for x in inputs]
@@ -269,8 +274,7 @@ class Parallel:
             ParenvsError: there is one, and the plan divides the batch otherwise than by DTensors.
         """
         plan = self.plan
-        alone = plan.data > 1 and (plan.zero or plan.apart)
-        one = plan.pipe == plan.micro_batches == 1 and not alone
+        one = plan.pipe == plan.micro_batches == 1 and not self.own_samples
         for name, x in zip(self._names, inputs, strict=False):
             same = len(x) == 1 if x.ndim else plan.pipe == 1
             if not (one or same or self._has_samples(x)):
@@ -315,13 +319,29 @@ class Parallel:
                 local = local.chunk(self._grid.size(axis), placement.dim)[rank]
         return DTensor.from_local(local.contiguous(), self._grid, placements, run_check=False)
 
-    def _placements(self, split: Split) -> list[Placement]:
+    def _split(self, name: str, parameter: torch.Tensor) -> tuple[Split, int]:
+        """Dimensions of a parameter that are split, and of how many parts ranks have shares."""
+        split, parts = self.plan.placements.get(name, (None, None)), 1
+        planned = self.plan.shapes.get(name, tuple(parameter.shape))
+        if planned == tuple(parameter.shape) or split == (None, None):
+            return split, parts
+        dims: list[int | None] = []
+        for dim in split:
+            if dim is not None:
+                dim, parts = regrouped(parameter.shape, planned, dim)
+            dims.append(dim)
+        return (dims[0], dims[1]), parts
+
+    def _placements(self, split: Split, parts: int = 1) -> list[Placement]:
         """The placements of dimensions on the axes that DTensors have."""
+
+        def placed(dim: int | None) -> Placement:
+            if dim is None:
+                return Replicate()
+            return Shard(dim) if parts == 1 else _StridedShard(dim, split_factor=parts)
+
         by_axis = dict(zip((DATA, MODEL), split, strict=True))
-        return [
-            Replicate() if by_axis[name] is None else Shard(by_axis[name])  # type: ignore[arg-type]
-            for name in self._axes
-        ]
+        return [placed(by_axis[name]) for name in self._axes]
 
     def _rows(self, shape: Sequence[int]) -> list[Placement]:
         """The placements of a tensor between stages: its first dimension over the replicas."""
@@ -339,18 +359,25 @@ class Parallel:
     def _place(self, part: _Part) -> None:
         """Split a part's parameters and, with ZeRO, share them among the replicas."""
         if self._grid is not None:
-            made: dict[int, nn.Parameter] = {}  # tied ones stay tied
+            made: dict[int, tuple[nn.Parameter, int]] = {}  # tied ones stay tied
             for name, parameter in list(part.named_parameters(remove_duplicate=False)):
-                split = self.plan.placements.get(part.name_of(name), (None, None))
                 owner, _, own_name = name.rpartition(".")
                 if id(parameter) not in made:
+                    split, parts = self._split(part.name_of(name), parameter)
                     placed = distribute_tensor(
-                        parameter.detach(), self._grid, self._placements(split), src_data_rank=None
-                    )
-                    made[id(parameter)] = nn.Parameter(placed, parameter.requires_grad)
+                        parameter.detach(), self._grid, self._placements(split, parts),
+                        src_data_rank=None,
+                    )  # fmt: skip
+                    made[id(parameter)] = nn.Parameter(placed, parameter.requires_grad), parts
+                own, parts = made[id(parameter)]
                 module = part.get_submodule(owner)
-                module.register_parameter(own_name, made[id(parameter)])
-                if any(isinstance(x, Shard) for x in made[id(parameter)].placements):  # type: ignore[attr-defined]
+                module.register_parameter(own_name, own)
+                if parts > 1:
+                    part.fused = True
+                    shares = Shares(parts)
+                    parametrize.register_parametrization(module, own_name, shares, unsafe=True)
+                if not all(x.is_replicate() for x in own.placements):  # type: ignore[attr-defined]
+                    module.register_forward_pre_hook(summed_back)
                     module.register_forward_hook(summed)
         if self.plan.zero and self.plan.data > 1:
             fully_shard(part, mesh=self.mesh[DATA], reshard_after_forward=self.plan.zero == 3)
@@ -420,20 +447,32 @@ class _Part(nn.Module):
 
     Attributes:
         module_of: the part of the user's module.
+        fused: whether it has weights that are several in one, and split.
     """
 
     def __init__(self, module: nn.Module, parallel: Parallel, stage: Stage | None = None) -> None:
         super().__init__()
-        self.module_of = module
+        self.module_of, self.fused = module, False
         self._parallel, self._stage = [parallel], [stage]  # in lists, as they are no submodules
 
     def name_of(self, name: str) -> str:
         """The user's name of one of its parameters."""
-        return name.removeprefix("module_of.")
+        own = name.removeprefix("module_of.")
+        return re.sub(r"\bparametrizations\.(.+)\.original$", r"\1", own)
 
     def forward(self, *given: torch.Tensor) -> Any:
         """Run the module, or the part of a stage on this replica's samples."""
         (parallel,), (stage,) = self._parallel, self._stage
+        with ExitStack() as stack:
+            if parallel._axes:
+                stack.enter_context(Whole())
+            if self.fused:
+                stack.enter_context(Apart())
+            if parallel.own_samples:
+                stack.enter_context(Synchronised(parallel.mesh[DATA].get_group()))
+            return self._run(parallel, stage, given)
+
+    def _run(self, parallel: Parallel, stage: Stage | None, given: Sequence[torch.Tensor]) -> Any:
         if stage is None:
             return self.module_of(*given)
         grid = parallel._grid
@@ -479,6 +518,18 @@ def by_position(module: nn.Module, positional: int, names: Sequence[str]) -> nn.
     return same
 
 
+def summed_back(module: nn.Module, given: Sequence[Any]) -> None:
+    """Sum partial gradients of what a module is given, once, where all of them have come together.
+
+    A hook in front of the forward pass of a module. Left to themselves partial gradients go on
+    into the operations in front, such as a norm of many small ones, and are gathered and scattered
+    there in ways that cost several times as much.
+    """
+    for x in given:
+        if isinstance(x, DTensor) and x.requires_grad and not x.is_leaf:
+            x.register_hook(lambda x: x.redistribute(placements=without_partial(x.placements)))
+
+
 def summed(module: nn.Module, given: Any, outputs: Any) -> Any:
     """Sum partial results where they arise, once, as the judge prices them.
 
@@ -488,17 +539,12 @@ def summed(module: nn.Module, given: Any, outputs: Any) -> Any:
     """
     if not isinstance(outputs, DTensor) or not any(x.is_partial() for x in outputs.placements):
         return outputs
-    whole = outputs.redistribute(placements=_without_partial(outputs.placements))
+    whole = outputs.redistribute(placements=without_partial(outputs.placements))
     if whole.requires_grad and any(
         x.is_partial() and type(x) is not Partial for x in outputs.placements
     ):
-        whole.register_hook(lambda x: x.redistribute(placements=_without_partial(x.placements)))
+        whole.register_hook(lambda x: x.redistribute(placements=without_partial(x.placements)))
     return whole
-
-
-def _without_partial(placements: Sequence[Placement]) -> list[Placement]:
-    """The same placements, with whole tensors in place of partial ones."""
-    return [Replicate() if x.is_partial() else x for x in placements]
 
 
 def _check_names(module: nn.Module, plan: TorchPlan) -> None:
@@ -522,8 +568,12 @@ def _check_names(module: nn.Module, plan: TorchPlan) -> None:
     if parts:
         raise ParenvsError(f"module: not the one that was planned: {'; '.join(parts)}")
     for name, shape in own.items():
-        if plan.shapes[name] != shape and name in plan.placements:
-            raise ParenvsError(
-                f"module: {name} has the shape {shape}, but was planned as {plan.shapes[name]}; "
-                "a weight that is several in one has to be several for its parts to be split"
-            )
+        for dim in plan.placements.get(name, ()):
+            if dim is None or plan.shapes[name] == shape:
+                continue
+            try:
+                regrouped(shape, plan.shapes[name], dim)
+            except ValueError:
+                raise ParenvsError(
+                    f"module: {name} has the shape {shape}, but was planned as {plan.shapes[name]}"
+                ) from None

@@ -47,7 +47,7 @@ class TorchPlan:
         schedule: ``"1F1B"``, ``"Interleaved1F1B"`` or ``"GPipe"``.
         micro_batches: of a step.
         apart: whether replicas run the module's own code on samples of their own, and sum gradients
-            at the end, as what makes the batch cannot be split by dimensions.
+            at the end: where no weight is split, or the batch cannot be split by dimensions.
         batch: samples of a step.
         notes: what the plan says and this cannot, and what was moved, in sentences.
     """
@@ -136,9 +136,12 @@ def export(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Ex
     if "stages" not in hooks and layout is not None:
         layout.check_even("PyTorch")
         sizes = {axis.name: axis.size for axis in layout.axes}
+        data, model = sizes.get(DATA, 1), sizes.get(MODEL, 1)
+        own = _splits(layout)
         words = TorchPlan(
-            plan.instance, plan.task, 1, sizes.get(DATA, 1), sizes.get(MODEL, 1),
-            *_splits(layout), batch=layout.graph.batch_size, notes=layout.notes,
+            plan.instance, plan.task, 1, data, model, *own, batch=layout.graph.batch_size,
+            apart=data > 1 == model and not own.placements and _has_samples(layout.graph),
+            notes=layout.notes,
         )  # fmt: skip
         return Exported(words, layout, None)
     planned = stages_of(plan, graph, measured)
@@ -164,10 +167,22 @@ def export(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Ex
         plan.instance, plan.task, len(planned.stages), dp, tp, *own,
         batch=planned.batch, zero=zero, cuts=_cuts(planned), chunks=planned.chunks,
         schedule=SCHEDULES[planned.schedule], micro_batches=planned.micro_batches,
-        apart=layout is not None and dp > 1 and not zero and not own.inputs,
+        apart=layout is not None and dp > 1 and not zero
+        and (not own.inputs or (tp == 1 and _has_samples(layout.graph))),
         notes=tuple(notes),
     )  # fmt: skip
     return Exported(words, layout, planned)
+
+
+def _has_samples(graph: Graph) -> bool:
+    """Whether each input of the batch has a row for each sample, or one for all."""
+    return all(
+        graph.shape(tensor)[:1] in ((), (1,), (graph.batch_size,))
+        for tensor, role in zip(
+            graph.parameter_tensor.tolist(), graph.parameter_role.tolist(), strict=True
+        )
+        if role == Role.BATCH
+    )
 
 
 def _cuts(planned: Stages) -> tuple[str, ...]:
@@ -197,11 +212,19 @@ def _splits(layout: Layout) -> _Splits:
     )
     weights = (Role.VARIABLE, Role.FROZEN)
     shapes = {path.replace("/", "."): graph.shape(t) for path, role, t in rows if role in weights}
+    codes = [k for k, name in enumerate(graph.opcodes) if name == "convolution"]
+    convolutions = np.flatnonzero(np.isin(graph.opcode, codes))
+    kernels = set(graph.operands[graph.operand_offset[convolutions] + 1].tolist())
     splits: dict[bool, dict[str, Split]] = {True: {}, False: {}}
     for path, role, tensor in rows:
         spec = layout.unshared_spec(tensor)
         split = tuple(spec.index(name) if name in spec else None for name in (DATA, MODEL))
         if role in (*weights, Role.BATCH) and split != (None, None):
+            if role != Role.BATCH and tensor in kernels:
+                raise InfeasibleError(
+                    f"tp: {path.replace('/', '.')} is of a convolution, which PyTorch's DTensors "
+                    "cannot split; plan replicas alone"
+                )
             splits[role != Role.BATCH][path.replace("/", ".")] = (split[0], split[1])
     return _Splits(shapes, splits[True], splits[False], _styles(layout, splits[True]))
 

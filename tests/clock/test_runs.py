@@ -135,25 +135,32 @@ def test_on_machine__refuses_other_devices(change, kind, words, calibration, cha
     assert words in str(raised.value) and "parenvs calibrate" in str(raised.value)
 
 
-def test_reduced_bytes__partial_results_that_are_added_are_summed_once():
-    """Two products over a split dimension: added to each other first, or each used alone."""
+def test_summed_of__partial_gradients_that_are_added_are_summed_once():
+    """The gradient of what two products read: added first, to a whole one too, or used alone."""
     pytest.importorskip("jax")
     import jax
     import jax.numpy as jnp
 
     from parenvs import from_jax
+    from parenvs.graph.graph import Phase
     from parenvs.tasks.partition.export.layout import summed_of
+
+    def both(x, a, b):
+        return (jnp.tanh(x @ a) * jnp.sin(x @ b)).sum()
 
     shape = jax.ShapeDtypeStruct((8, 8), jnp.float32)
     for function, summed in (
-        (lambda a, b, c, d: a @ b + c @ d, 1),
-        (lambda a, b, c, d: jnp.tanh(a @ b) + c @ d, 2),
-        (lambda a, b, c, d: (a @ b + c @ d).T.reshape(64) * 2, 1),
+        (both, {Phase.FORWARD: 2, Phase.BACKWARD: 1}),
+        (lambda x, a, b: both(x, a, b) + (x**2).sum(), {Phase.FORWARD: 2, Phase.BACKWARD: 1}),
+        (lambda x, a, b: both(jnp.tanh(x).T, a, b), {Phase.FORWARD: 2, Phase.BACKWARD: 1}),
+        (lambda x, a, b: (x @ a + x.T @ b).sum(), {Phase.FORWARD: 2, Phase.BACKWARD: 1}),
+        (lambda x, a, b: both(x, a, jnp.tanh(x @ b)), {Phase.FORWARD: 3, Phase.BACKWARD: 2}),
     ):
-        graph = from_jax(function, shape, shape, shape, shape)
+        graph = from_jax(jax.value_and_grad(function), shape, shape, shape)
         dots = {k for k, code in enumerate(graph.opcode) if graph.opcodes[code] == "dot"}
-        assert len(dots) == 2
-        assert len(summed_of(graph, dots)) == summed
+        for phase, count in summed.items():
+            partial = {k for k in dots if graph.phase[k] == phase}
+            assert len(summed_of(graph, partial)) == count, (function, phase)
 
 
 def test_rank_bytes__a_softmax_over_a_split_dimension_gathers():
@@ -243,6 +250,18 @@ class Graph(nn.Module):
             x = torch.zeros_like(y).index_add(0, edges[1], y[edges[0]])
         return x
 
+class Seen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU())
+        self.head = nn.Linear(4, 5)
+    def forward(self, images, labels):
+        x = self.head(self.body(images).mean((2, 3)))
+        return nn.functional.cross_entropy(x, labels)
+
+def images():
+    return torch.linspace(-1, 1, 8 * 75).reshape(8, 3, 5, 5).sin(), torch.arange(8) % 5
+
 def batch():
     words = torch.arange(32).reshape(8, 4) % 10
     return {"words": words, "mask": torch.ones(8, 4), "labels": (words * 3) % 10}
@@ -265,12 +284,17 @@ def graph():
                 "partition",
             ),
         ),
+        (
+            "Seen",
+            "images",
+            ("--task", "hybrid", "--dp", 2, "--batch", 8, "--precision", "fp32"),
+        ),
     ],
 )
 def test_run__inputs_by_name_and_without_samples(
     monkeypatch, capfd, tmp_path, model, arguments, options
 ):
-    """What Hugging Face's models take, a loss of their own, and the edges of a graph."""
+    """What Hugging Face's models take, a loss of their own, the edges of a graph, statistics."""
     pytest.importorskip("torch", "2.13", reason=OLDER)
     (tmp_path / "own_named.py").write_text(NAMED, encoding="utf-8")
     source = (f"own_named.py:{model}", "--args", arguments)
@@ -282,6 +306,8 @@ def test_run__inputs_by_name_and_without_samples(
     assert status == 0, err
     found = json.loads(out)
     assert found["agrees"] and found["losses"] == pytest.approx(found["single"], rel=1e-6)
+    if model == "Seen":
+        assert all(x["agrees"] for x in found["traffic"].values())
 
 
 FAULTS = """

@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 
@@ -89,6 +90,25 @@ def test_torch_plan__refuses_uneven_parameters(graph):
     plan = PartitionPlan("net", graph.fingerprint, choose_cluster(devices=3), {"head/weight": 0})
     with pytest.raises(ParenvsError, match="splits evenly only"):
         torch_plan(plan, graph)
+
+
+def test_torch_plan__splits_no_convolutions():
+    from torch_modules import ResNet
+
+    from parenvs import from_torch, problem, solve
+
+    images, labels = torch.randn(8, 3, 16, 16), torch.arange(8) % 5
+    graph = from_torch(ResNet(), images, labels)
+    target = problem(graph, "1x2:v100", task="hybrid", batch=8, precision="fp32")
+    plan = solve(target, "uniform", constraints={"tp": 2, "pp": 1}).plan
+    with pytest.raises(ParenvsError, match="is of a convolution, which PyTorch's DTensors cannot"):
+        torch_plan(plan, graph)
+    with pytest.raises(ParenvsError, match="torch runs none of the"):
+        solve(target, "uniform", constraints={"tp": 2, "pp": 1, "framework": "torch"})
+    replicas = solve(
+        target, "uniform", constraints={"pp": 1, "zero": (0,), "framework": "torch"}
+    ).plan
+    assert torch_plan(replicas, graph).words == "data 2" and torch_plan(replicas, graph).apart
 
 
 @pytest.fixture
@@ -188,7 +208,9 @@ def test_part__gives_what_can_be_sent(alone):
 
     stage = Stage(Turned(), ((2, 3),), (0,), ((False, 0),))
     given = torch.arange(6.0).reshape(2, 3)
-    made = _Part(stage.module, SimpleNamespace(_grid=None), stage)(given)
+    made = _Part(stage.module, SimpleNamespace(_grid=None, _axes=(), own_samples=False), stage)(
+        given
+    )
     assert made.is_contiguous() and torch.equal(made, given.T)
 
 
@@ -257,16 +279,6 @@ def test_collectives__leaves_gradients_and_counts_those_of_a_first_step(graph, a
     assert weight.grad is kept
 
 
-@pytest.fixture
-def first_of_two():
-    """The first process of two, whose messages go nowhere: sums are its own part."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    yield
-    torch.distributed.destroy_process_group()
-
-
 class Indexed(torch.nn.Module):
     """Reads a mask by numbers of samples: the batch is two dimensions of one gather."""
 
@@ -298,6 +310,35 @@ def test_apart__replicas_whose_batch_no_dimension_splits(first_of_two):
     module(words[:4], mask[:4], labels[:4]).backward()  # this process's; sums are its own part
     for own, parameter in zip(module.parameters(), parallel.parameters(), strict=True):
         torch.testing.assert_close(parameter.grad, own.grad / 2)
+
+
+def test_synchronised__is_pytorch_s_batch_normalisation(alone):
+    """Of one process; several are compared with one device where plans run."""
+    from parenvs.exports.normalisation import Synchronised
+
+    group = torch.distributed.group.WORLD
+    torch.manual_seed(0)
+    x, wanted = torch.randn(6, 4, 5), torch.randn(6, 4, 5)
+    for options in ({}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}):
+        own = torch.nn.BatchNorm1d(4, **options)
+        synchronised = deepcopy(own)
+        results = []
+        for module, mode in ((own, nullcontext()), (synchronised, Synchronised(group))):
+            given = x.clone().requires_grad_()
+            with mode:
+                for _ in range(2):
+                    made = module(given)
+            (made * wanted).sum().backward()
+            results.append([made, given.grad, *(p.grad for p in module.parameters())])
+            results[-1] += list(module.buffers())
+            with mode:
+                results[-1].append(module.eval()(x))
+        torch.testing.assert_close(results[0], results[1])
+    traced = (x, None, None, torch.zeros(4), torch.ones(4), True, 0.1, 1e-5, False)
+    with Synchronised(group):
+        found = torch.ops.aten.batch_norm.default(*traced)
+        assert "Synchronised" not in type(found).__name__ and found.grad_fn is None
+    torch.testing.assert_close(found, torch.batch_norm(*traced))
 
 
 def test_summed__gradients_that_are_partial_themselves(first_of_two):

@@ -164,6 +164,19 @@ def _add_gradients(
     else:
         weights = step.trained or float(sum(_local(found, name) for name in trained))
         traffic["all-reduce"] += weights * ranks
+    if layout is not None and (found.zero or found.apart):
+        traffic["all-reduce"] += _statistics(layout) * found.micro_batches * ranks
+
+
+def _statistics(layout: Layout) -> float:
+    """Bytes of the means and variances of batch normalisations, and of their gradients."""
+    graph = layout.graph
+    elements = [
+        math.prod(graph.shape(tensor))
+        for path, tensor in zip(graph.paths, graph.parameter_tensor.tolist(), strict=True)
+        if path.rpartition("/")[2] == "running_mean"
+    ]
+    return 4.0 * ELEMENT * sum(elements)
 
 
 def _local(found: TorchPlan, name: str, multiple: int = 1) -> float:

@@ -65,6 +65,11 @@ class Splitting:
         return chosen
 
     @cached_property
+    def convolves(self) -> bool:
+        """Whether output features of convolutions are split."""
+        return bool(self.chosen[self._features()].any())
+
+    @cached_property
     def notes(self) -> tuple[str, ...]:
         """Which blocks stay whole at any tp, and why."""
         words = Explainer(self.classes)

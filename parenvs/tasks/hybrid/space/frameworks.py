@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.uniform import Uniform
 
 
@@ -24,7 +25,7 @@ class Framework:
         expert: whether experts may be dealt out.
         shard: ZeRO levels that may be shared among some replicas.
         sends_block: whether devices wait for their sends in schedules of one chunk.
-        also: ``also(plans, layers)`` is (N,) bool, what else must hold.
+        also: ``also(plans, model)`` is (N,) bool, what else must hold.
     """
 
     schedules: tuple[str, ...] = ()
@@ -35,14 +36,14 @@ class Framework:
     expert: bool = True
     shard: tuple[int, ...] = ()
     sends_block: bool = False
-    also: Callable[[Uniform, int], Any] | None = None
+    also: Callable[[Uniform, HybridModel], Any] | None = None
 
-    def part(self, plans: Uniform, layers: int) -> Uniform:
+    def part(self, plans: Uniform, model: HybridModel) -> Uniform:
         """Return the plans that the framework runs, sent as it sends.
 
         Args:
             plans: uniform plans.
-            layers: of the model.
+            model: that they are of.
         """
         fits = np.isin(plans.schedule, ("", *self.schedules))
         fits &= np.isin(plans.recompute, self.recompute)
@@ -53,30 +54,35 @@ class Framework:
         fits &= (plans.shard == 0) | np.isin(plans.zero, self.shard)
         fits &= ~plans.offload.astype(bool)
         if self.also is not None:
-            fits &= self.also(plans, layers)
+            fits &= self.also(plans, model)
         own = plans.take(np.flatnonzero(fits))
         waits = own.blocking | (self.sends_block & (own.pp > 1) & (own.chunks == 1))
         return replace(own, blocking=waits) if own.size else own
 
 
-def _titan(plans: Uniform, layers: int) -> Any:
+def _titan(plans: Uniform, model: HybridModel) -> Any:
     """Tensor parallelism shares the tokens, too; shared states, whole groups of context ranks."""
     return ((plans.tp == 1) | plans.sequence_parallel) & (plans.shard % plans.context == 0)
 
 
-def _deepspeed(plans: Uniform, layers: int) -> Any:
+def _deepspeed(plans: Uniform, model: HybridModel) -> Any:
     """Matrices are split by the topology of pipelines, and layers are dealt out evenly."""
-    return ((plans.tp == 1) | (plans.pp > 1)) & (layers % plans.pp == 0)
+    return ((plans.tp == 1) | (plans.pp > 1)) & (len(model) % plans.pp == 0)
 
 
-def _torch(plans: Uniform, layers: int) -> Any:
-    """Pipelines take as many micro-batches as stages at least, interleaved ones whole rounds."""
+def _torch(plans: Uniform, model: HybridModel) -> Any:
+    """Pipelines take as many micro-batches as stages at least, interleaved ones whole rounds.
+
+    DTensors split no convolutions.
+    """
     count = plans.batch // (plans.micro_batch * plans.dp)
     rounds = np.maximum(count // plans.pp, 1)
-    return (plans.pp == 1) | ((count >= plans.pp) & (count % rounds == 0))
+    fits = (plans.pp == 1) | ((count >= plans.pp) & (count % rounds == 0))
+    convolves = model.chain is not None and model.chain.splitting.convolves
+    return fits & ((plans.tp == 1) | (not convolves))
 
 
-def _jax(plans: Uniform, layers: int) -> Any:
+def _jax(plans: Uniform, model: HybridModel) -> Any:
     """Shardings of one stage and one batch."""
     return (plans.pp == 1) & (plans.micro_batch * plans.dp == plans.batch)
 

@@ -58,7 +58,7 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
     )
     if limits.framework is None:
         return plans
-    own = FRAMEWORKS[limits.framework].part(plans, len(problem.model))
+    own = FRAMEWORKS[limits.framework].part(plans, problem.model)
     if not own.size:
         raise InfeasibleError(
             f"{problem.instance} on {problem.cluster}, batch {problem.batch}: {limits.framework} "

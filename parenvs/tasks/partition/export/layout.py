@@ -19,7 +19,7 @@ import numpy as np
 from parenvs.core.judge import judge
 from parenvs.core.stages import Step
 from parenvs.errors import InfeasibleError
-from parenvs.graph.graph import Graph, Role
+from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.layout import DATA, MODEL, Layout, MeshAxis, Prediction
 from parenvs.graph.proto import ELEMENT_TYPES
 from parenvs.instances import load_graph
@@ -117,9 +117,10 @@ class ClassLayout(Layout):
     def rank_bytes(self, axis: int) -> dict[str, float]:
         """Return the bytes that a device all-reduces and gathers along an axis, as DTensors do it.
 
-        Partial results that are only added to each other are summed once, where the judge counts
-        each. A softmax over a split dimension, as of a loss over split words, is made of its
-        gathered operand, where the judge sums the partial results of maximum and sum.
+        Partial gradients that are only added, to each other or to whole ones, are summed once,
+        where the judge counts each. A softmax over a split dimension, as of a loss over split
+        words, is made of its gathered operand, where the judge sums the partial results of maximum
+        and sum.
 
         Args:
             axis: its number.
@@ -237,7 +238,9 @@ def _operand(graph: Graph, number: int) -> int:
 
 
 def summed_of(graph: Graph, partial: set[int]) -> set[int]:
-    """Return the tensors that are all-reduced if partial ones are first added to each other.
+    """Return the tensors that are all-reduced if partial gradients are first added up.
+
+    What is whole and is added to them, one rank adds. Forward each module sums what it makes.
 
     Args:
         graph: the step.
@@ -253,12 +256,12 @@ def summed_of(graph: Graph, partial: set[int]) -> set[int]:
         operands = graph.operands[first:end].tolist()
         made_first, made_end = graph.result_offset[number : number + 2].tolist()
         made = graph.results[made_first:made_end].tolist()
-        passes = name in _VIEWS or (name == "add" and len(operands) == 2)
-        lonely = operands and all(x in waiting and readers[x] == 1 for x in operands)
+        added = name == "add" and graph.phase[number] == Phase.BACKWARD
+        left = [x for x in operands if x in waiting]
         if number in partial:
             waiting |= set(made)
-        elif passes and lonely:
-            waiting -= set(operands)
+        elif (name in _VIEWS or added) and left and all(readers[x] == 1 for x in left):
+            waiting -= set(left)
             waiting |= set(made)
     return waiting
 

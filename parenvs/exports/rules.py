@@ -1,0 +1,333 @@
+"""What DTensors cannot do of a module's own code by themselves (extra ``torch``).
+
+A product with a weight that is several in one has the parts behind each other. Split over ranks,
+each has a share of every part, which the sharding of DTensors cannot say of a product: whoever
+takes the parts from it would gather it. ``Apart`` lets each rank take its shares. ``Whole`` lets
+each rank do all of an operation that DTensors have no rule for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from parenvs.errors import ParenvsError
+
+_PRODUCTS = {"linear": -2, "addmm": -1, "matmul": -1, "__matmul__": -1, "mm": -1}
+"""Function that multiplies by a weight -> the weight's dimension that the product's last one is."""
+_SAME = {"contiguous", "to", "type", "float", "bfloat16", "half", "clone"}
+"""Functions of a product whose result has its parts."""
+
+
+def regrouped(own: Sequence[int], planned: Sequence[int], dim: int) -> tuple[int, int]:
+    """Return where a split of a weight in its planned shape is in its own.
+
+    Args:
+        own: its shape.
+        planned: the same, with dimensions written as several.
+        dim: of the planned shape, which is split.
+
+    Returns:
+        The dimension of its own shape, and of how many parts each rank holds a share.
+
+    Raises:
+        ValueError: the shapes are not of one weight.
+
+    >>> regrouped((96, 32), (3, 32, 32), 1), regrouped((96, 32), (4, 24, 32), 0)
+    ((0, 3), (0, 1))
+    """
+    found, index = (-1, 1), 0
+    for number, size in enumerate(own):
+        first, product = index, 1
+        while index < len(planned) and (product < size or index == first):
+            product *= planned[index]
+            index += 1
+        if product != size:
+            raise ValueError(f"{tuple(planned)} is no grouping of {tuple(own)}")
+        if first <= dim < index:
+            found = (number, math.prod(planned[first:dim]))
+    if index < len(planned):
+        raise ValueError(f"{tuple(planned)} is no grouping of {tuple(own)}")
+    return found
+
+
+def without_partial(placements: Sequence[Placement]) -> list[Placement]:
+    """Return the same placements, with whole tensors in place of partial ones."""
+    return [Replicate() if x.is_partial() else x for x in placements]
+
+
+class Shares(nn.Module):
+    """Parametrization of a weight: a rank's shares of all parts, behind each other.
+
+    Args:
+        parts: of the weight.
+    """
+
+    def __init__(self, parts: int) -> None:
+        super().__init__()
+        self.parts = parts
+
+    def forward(self, weight: DTensor) -> DTensor:
+        """Call a rank's shares its part of the whole, and mark them."""
+        placements = [
+            Shard(x.dim) if isinstance(x, _StridedShard) else x  # type: ignore[attr-defined]
+            for x in weight.placements
+        ]
+        return _marked(weight.to_local(), weight, placements, self.parts)
+
+
+class Whole(TorchFunctionMode):
+    """Runs functions that DTensors have no rule for on whole tensors, on every rank alike.
+
+    Raises:
+        NotImplementedError: such a function changes a tensor of which each rank has a part.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run a function, on DTensors if they have a rule for it."""
+        kwargs = kwargs or {}
+        try:
+            return func(*args, **kwargs)
+        except NotImplementedError as error:
+            given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, DTensor)]
+            changed = (
+                given and _changes(func) and not all(p.is_replicate() for p in given[0].placements)
+            )
+            if not given or changed or "sharding strategy" not in str(error):
+                raise
+        mesh = given[0].device_mesh
+        same = [Replicate()] * mesh.ndim
+
+        def local(x: Any) -> Any:
+            return x.redistribute(placements=same).to_local() if isinstance(x, DTensor) else x
+
+        def placed(x: Any) -> Any:
+            if not isinstance(x, torch.Tensor):
+                return x
+            return DTensor.from_local(x, mesh, same, run_check=False)
+
+        args, kwargs = tree_map(local, (args, kwargs))
+        result = func(*args, **kwargs)
+        return given[0] if _changes(func) else tree_map(placed, result)
+
+
+def _changes(func: Callable[..., Any]) -> bool:
+    """Whether a function writes to the first tensor that it is given."""
+    name = func.__name__
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+
+
+class Apart(TorchFunctionMode):
+    """Takes products with fused weights apart, rank by rank.
+
+    Raises:
+        ParenvsError: the module does something else with such a product.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run a function, or take the parts of a product from it."""
+        kwargs = kwargs or {}
+        marked = [x for x in tree_leaves((args, kwargs)) if parts_of(x) > 1]
+        if not marked:
+            return func(*args, **kwargs)
+        name = func.__name__
+        if func is functional.multi_head_attention_forward:
+            return _attention(*args, **kwargs)
+        if name in _PRODUCTS:
+            result = func(*args, **kwargs)
+            return _mark(result, parts_of(marked[-1]))
+        first = args[0]
+        if first is marked[0] and name in _TAKERS:
+            return _TAKERS[name](*args, **kwargs)
+        result = func(*args, **kwargs)
+        if not any(isinstance(x, DTensor) for x in tree_leaves(result)):
+            return result  # its shape, its type
+        if name in _SAME:
+            return _mark(result, parts_of(first))
+        raise ParenvsError(
+            f"module: the product with a weight that is {parts_of(marked[0])} in one goes into "
+            f"{name} before it is taken apart by split, chunk, a slice or a view; take it apart "
+            "first, or plan without tp"
+        )
+
+
+def parts_of(x: Any) -> int:
+    """Of how many parts behind each other a rank has shares in a tensor."""
+    return getattr(x, "_parenvs_parts", 1) if isinstance(x, DTensor) else 1
+
+
+def _mark(x: DTensor, parts: int) -> DTensor:
+    x._parenvs_parts = parts  # type: ignore[attr-defined]
+    return x
+
+
+def _marked(
+    local: torch.Tensor, like: DTensor, placements: Sequence[Placement], parts: int = 1
+) -> DTensor:
+    """What the ranks hold as a tensor of the mesh."""
+    made = DTensor.from_local(local, like.device_mesh, placements, run_check=False)
+    return _mark(made, parts) if parts > 1 else made
+
+
+def _pieces(x: DTensor, sizes: Sequence[int]) -> tuple[DTensor, ...]:
+    """Pieces of the last dimension, each of whole parts."""
+    parts, local = parts_of(x), x.to_local()
+    width, own = x.shape[-1] // parts, local.shape[-1] // parts
+    if any(size % width for size in sizes):
+        raise ParenvsError(
+            f"module: a product of {parts} parts of {width} each is cut into {list(sizes)}, of "
+            "which not each is of whole parts; plan without tp"
+        )
+    pieces = local.split([size // width * own for size in sizes], -1)
+    return tuple(
+        _marked(piece, x, x.placements, size // width)
+        for piece, size in zip(pieces, sizes, strict=True)
+    )
+
+
+def _last(x: DTensor, dim: int, name: str) -> None:
+    """Refuse another dimension than the last one."""
+    if dim % x.ndim != x.ndim - 1:
+        raise ParenvsError(
+            f"module: {name} along dimension {dim} of a product whose parts are in the last one"
+        )
+
+
+def _split(x: DTensor, sizes: Any, dim: int = 0) -> tuple[DTensor, ...]:
+    _last(x, dim, "split")
+    if isinstance(sizes, int):
+        whole, rest = divmod(x.shape[-1], sizes)
+        sizes = [sizes] * whole + [rest] * bool(rest)
+    return _pieces(x, sizes)
+
+
+def _chunk(x: DTensor, chunks: int, dim: int = 0) -> tuple[DTensor, ...]:
+    return _split(x, -(-x.shape[dim] // chunks), dim)
+
+
+def _item(x: DTensor, index: Any) -> DTensor:
+    """A slice of the last dimension."""
+    keys = index if isinstance(index, tuple) else (index,)
+    whole = all(key is Ellipsis or key == slice(None) for key in keys[:-1])
+    if whole and isinstance(keys[-1], slice) and (Ellipsis in keys[:-1] or len(keys) == x.ndim):
+        first, end, step = keys[-1].indices(x.shape[-1])
+        if step == 1 and first < end:
+            pieces = _pieces(x, [first, end - first, x.shape[-1] - end])
+            return pieces[1]
+    raise ParenvsError("module: an index of a product with parts that is no slice of the last one")
+
+
+def _view(x: DTensor, *shape: Any) -> DTensor:
+    """The same elements in another shape: the last dimension stays, or its parts become one."""
+    wanted = list(shape[0] if isinstance(shape[0], (tuple, list)) else shape)
+    wanted = [math.prod(x.shape) // -math.prod(wanted) if n == -1 else n for n in wanted]
+    parts, local = parts_of(x), x.to_local()
+    if wanted[-1] == x.shape[-1]:
+        return _mark(x.view(wanted), parts)  # what lies in front is no matter of parts
+    lead = x.ndim - 1
+    if wanted[:lead] != list(x.shape[:lead]):
+        raise ParenvsError(f"module: a view of a product with {parts} parts as {tuple(wanted)}")
+    count, behind = 1, lead
+    while behind < len(wanted) and count < parts:
+        count *= wanted[behind]
+        behind += 1
+    shares = x.shape[-1] // local.shape[-1]
+    if count != parts or behind == len(wanted) or wanted[behind] % shares:
+        raise ParenvsError(
+            f"module: a product of {parts} parts, of each of which {shares} ranks have a share, "
+            f"is seen as {tuple(wanted)}, whose dimensions are not those of the parts"
+        )
+    own = [*local.shape[:lead], *wanted[lead:]]
+    own[behind] //= shares
+    placements = [
+        Shard(behind) if isinstance(p, Shard) and p.dim == lead else p for p in x.placements
+    ]
+    return _marked(local.reshape(own), x, placements)
+
+
+def _unflatten(x: DTensor, dim: int, sizes: Sequence[int]) -> DTensor:
+    _last(x, dim, "unflatten")
+    return _view(x, *x.shape[:-1], *sizes)
+
+
+def _attention(
+    query: DTensor,
+    key: DTensor,
+    value: DTensor,
+    width: int,
+    heads: int,
+    weight: DTensor,
+    bias: DTensor | None,
+    bias_key: Any,
+    bias_value: Any,
+    zero: bool,
+    dropout: float,
+    out_weight: DTensor,
+    out_bias: DTensor | None,
+    training: bool = True,
+    key_padding_mask: torch.Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: torch.Tensor | None = None,
+    **others: Any,
+) -> tuple[DTensor, None]:
+    """What ``nn.MultiheadAttention`` computes of one input (T, B, E), by ranks that share heads."""
+    if query is not key or key is not value or zero or bias_key is not None or query.ndim != 3:
+        raise ParenvsError(
+            "module: nn.MultiheadAttention of several inputs, of one sample or with keys of its "
+            "own cannot be shared by ranks; plan without tp"
+        )
+    if need_weights:
+        raise ParenvsError(
+            "module: nn.MultiheadAttention gives its weights, which ranks that share heads do not "
+            "have; call it with need_weights=False, or plan without tp"
+        )
+    length, samples, _ = query.shape
+    made = _mark(functional.linear(query, weight, bias), parts_of(weight))
+    seen = [
+        x.view(length, samples, heads, width // heads).permute(1, 2, 0, 3)
+        for x in _split(made, width, -1)
+    ]
+    mask = _as_numbers(attn_mask, query.dtype)
+    if mask is not None and mask.ndim == 3:
+        mask = mask.view(samples, heads, length, length)
+    padding = _as_numbers(key_padding_mask, query.dtype)
+    if padding is not None:
+        padding = padding.view(samples, 1, 1, length)
+        mask = padding if mask is None else mask + padding
+    attended = functional.scaled_dot_product_attention(
+        *seen, attn_mask=mask, dropout_p=dropout if training else 0.0
+    )
+    turned = attended.permute(2, 0, 1, 3).reshape(length, samples, width)
+    result = functional.linear(turned, out_weight, out_bias)
+    return result.redistribute(placements=without_partial(result.placements)), None
+
+
+def _as_numbers(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """What a mask adds to scores."""
+    if mask is None or mask.is_floating_point():
+        return mask
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -math.inf)
+
+
+_TAKERS: dict[str, Callable[..., Any]] = {
+    "split": _split,
+    "split_with_sizes": _split,
+    "chunk": _chunk,
+    "__getitem__": _item,
+    "view": _view,
+    "reshape": _view,
+    "unflatten": _unflatten,
+}

@@ -1,0 +1,14 @@
+"""What tests of exports share."""
+
+import pytest
+
+
+@pytest.fixture
+def first_of_two():
+    """The first process of two, whose messages go nowhere: sums are its own part."""
+    torch = pytest.importorskip("torch")
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    torch.distributed.destroy_process_group()
