@@ -21,6 +21,6 @@ def test_run_members__a_killed_one_is_named_and_ends_all(tmp_path):
 
 
 @pytest.mark.thorough
-def test_run_members__the_cause_is_told_not_who_missed_it():
+def test_run_members__the_cause_is_told_not_who_missed_it(tmp_path):
     with pytest.raises(ParenvsError, match=r"^process 1 of 2: the cause$"):
-        run_members(member_work.missed, [(0,), (1,)])
+        run_members(member_work.missed, [(rank, str(tmp_path)) for rank in range(2)])
