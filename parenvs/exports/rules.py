@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -79,7 +79,7 @@ class Shares(nn.Module):
     def forward(self, weight: DTensor) -> DTensor:
         """Call a rank's shares its part of the whole, and mark them."""
         placements = [
-            Shard(x.dim) if isinstance(x, _StridedShard) else x  # type: ignore[attr-defined]
+            Shard(x.dim) if isinstance(x, _StridedShard) else x
             for x in weight.placements
         ]
         return _marked(weight.to_local(), weight, placements, self.parts)
@@ -169,9 +169,9 @@ def parts_of(x: Any) -> int:
     return getattr(x, "_parenvs_parts", 1) if isinstance(x, DTensor) else 1
 
 
-def _mark(x: DTensor, parts: int) -> DTensor:
-    x._parenvs_parts = parts  # type: ignore[attr-defined]
-    return x
+def _mark(x: Any, parts: int) -> DTensor:
+    x._parenvs_parts = parts
+    return cast(DTensor, x)
 
 
 def _marked(
@@ -295,11 +295,11 @@ def _attention(
             "have; call it with need_weights=False, or plan without tp"
         )
     length, samples, _ = query.shape
-    made = _mark(functional.linear(query, weight, bias), parts_of(weight))
-    seen = [
+    made: Any = functional.linear(query, weight, bias)
+    q, k, v = (
         x.view(length, samples, heads, width // heads).permute(1, 2, 0, 3)
-        for x in _split(made, width, -1)
-    ]
+        for x in _split(_mark(made, parts_of(weight)), width, -1)
+    )
     mask = _as_numbers(attn_mask, query.dtype)
     if mask is not None and mask.ndim == 3:
         mask = mask.view(samples, heads, length, length)
@@ -308,10 +308,10 @@ def _attention(
         padding = padding.view(samples, 1, 1, length)
         mask = padding if mask is None else mask + padding
     attended = functional.scaled_dot_product_attention(
-        *seen, attn_mask=mask, dropout_p=dropout if training else 0.0
+        q, k, v, attn_mask=mask, dropout_p=dropout if training else 0.0
     )
     turned = attended.permute(2, 0, 1, 3).reshape(length, samples, width)
-    result = functional.linear(turned, out_weight, out_bias)
+    result: Any = functional.linear(turned, out_weight, out_bias)
     return result.redistribute(placements=without_partial(result.placements)), None
 
 
