@@ -79,8 +79,7 @@ class Shares(nn.Module):
     def forward(self, weight: DTensor) -> DTensor:
         """Call a rank's shares its part of the whole, and mark them."""
         placements = [
-            Shard(x.dim) if isinstance(x, _StridedShard) else x
-            for x in weight.placements
+            Shard(x.dim) if isinstance(x, _StridedShard) else x for x in weight.placements
         ]
         return _marked(weight.to_local(), weight, placements, self.parts)
 
