@@ -53,6 +53,7 @@ _SCHEDULES = {
 }
 _COLLECTIVES = {
     "all_reduce": "all-reduce",
+    "allreduce_": "all-reduce",
     "all_gather_into_tensor": "all-gather",
     "_allgather_base_": "all-gather",
     "reduce_scatter_tensor": "reduce-scatter",
@@ -202,8 +203,8 @@ class Parallel:
     def collectives(self, *batch: torch.Tensor) -> dict[str, int]:
         """Run a step as ``step`` does, and return how many collectives of each kind it takes.
 
-        Those of DTensors and ``fully_shard`` are counted, in this process; sends between stages and
-        the mean of the loss are not. Gradients that are there are put aside, and are there again
+        Those of DTensors, ``fully_shard`` and the gradients of replicas are counted, in this
+        process; sends between stages and the mean of the loss are not. Gradients that are there are put aside, and are there again
         afterwards: added to them, those of each micro-batch would be summed on their own.
         """
         gradients = [(x, x.grad) for x in self.parameters()]
@@ -437,7 +438,8 @@ class _Counted(TorchDispatchMode):
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # it comes again, on local tensors
         name = str(func.overloadpacket).split(".")[-1]
-        if name in _COLLECTIVES:
+        loss = name == "allreduce_" and args[0][0].numel() == 1
+        if name in _COLLECTIVES and not loss:
             self.counts[_COLLECTIVES[name]] += 1
         return func(*args, **(kwargs or {}))
 

@@ -310,6 +310,8 @@ def test_apart__replicas_whose_batch_no_dimension_splits(first_of_two):
     module(words[:4], mask[:4], labels[:4]).backward()  # this process's; sums are its own part
     for own, parameter in zip(module.parameters(), parallel.parameters(), strict=True):
         torch.testing.assert_close(parameter.grad, own.grad / 2)
+    counts = parallel.collectives(words, mask, labels, torch.zeros(8))
+    assert counts == {"all-reduce": len(list(module.parameters()))}
 
 
 def test_synchronised__is_pytorch_s_batch_normalisation(alone):
