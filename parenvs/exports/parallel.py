@@ -204,8 +204,9 @@ class Parallel:
         """Run a step as ``step`` does, and return how many collectives of each kind it takes.
 
         Those of DTensors, ``fully_shard`` and the gradients of replicas are counted, in this
-        process; sends between stages and the mean of the loss are not. Gradients that are there are put aside, and are there again
-        afterwards: added to them, those of each micro-batch would be summed on their own.
+        process; sends between stages and the mean of the loss are not. Gradients that are there are
+        put aside, and are there again afterwards: added to them, those of each micro-batch would be
+        summed on their own.
         """
         gradients = [(x, x.grad) for x in self.parameters()]
         for parameter, _ in gradients:
