@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from parenvs.errors import ParenvsError
 
-_PRODUCTS = {"linear": -2, "addmm": -1, "matmul": -1, "__matmul__": -1, "mm": -1}
-"""Function that multiplies by a weight -> the weight's dimension that the product's last one is."""
+_PRODUCTS = {"linear": 1, "addmm": 2, "matmul": 1, "__matmul__": 1, "mm": 1}
+"""Function that multiplies by a weight -> number of the weight among its arguments."""
 _SAME = {"contiguous", "to", "type", "float", "bfloat16", "half", "clone"}
 """Functions of a product whose result has its parts."""
 
@@ -145,9 +145,9 @@ class Apart(TorchFunctionMode):
         name = func.__name__
         if func is functional.multi_head_attention_forward:
             return _attention(*args, **kwargs)
-        if name in _PRODUCTS:
-            result = func(*args, **kwargs)
-            return _mark(result, parts_of(marked[-1]))
+        weight = _PRODUCTS.get(name)
+        if weight is not None and len(args) > weight and parts_of(args[weight - 1]) == 1:
+            return _mark(func(*args, **kwargs), parts_of(args[weight]))
         first = args[0]
         if first is marked[0] and name in _TAKERS:
             return _TAKERS[name](*args, **kwargs)

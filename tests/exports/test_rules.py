@@ -18,6 +18,7 @@ def product(first_of_two):
     """A product with three weights in one, of which this rank has half of each, and the whole."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+    from torch.distributed.tensor.experimental import implicit_replication
     from torch.distributed.tensor.placement_types import _StridedShard
     from torch.nn.utils import parametrize
 
@@ -35,7 +36,7 @@ def product(first_of_two):
         )
         setattr(layer, name, torch.nn.Parameter(placed))
         parametrize.register_parametrization(layer, name, Shares(PARTS), unsafe=True)
-    with Apart():
+    with implicit_replication(), Apart():
         yield layer(DTensor.from_local(x, mesh, [Replicate()], run_check=False)), whole
 
 
@@ -75,6 +76,8 @@ def test_apart__each_rank_takes_its_shares(product):
         (lambda x: torch.tanh(x), "3 in one goes into tanh before it is taken apart"),
         (lambda x: x.split(6, -1), r"3 parts of 4 each is cut into \[6, 6\]"),
         (lambda x: x[..., 2:6], r"cut into \[2, 4, 6\]"),
+        (lambda x: x @ torch.ones(12, 2), "3 in one goes into __matmul__ before it is taken apart"),
+        (lambda x: torch.nn.functional.linear(x, torch.ones(2, 12)), "3 in one goes into linear"),
         (lambda x: x[0], "an index of a product with parts"),
         (lambda x: x.split(1, 0), "split along dimension 0"),
         (lambda x: x.view(2, 6, 4, 3), r"3 parts, .* is seen as \(2, 6, 4, 3\)"),
