@@ -76,7 +76,7 @@ def test_apart__each_rank_takes_its_shares(product):
         (lambda x: torch.tanh(x), "3 in one goes into tanh before it is taken apart"),
         (lambda x: x.split(6, -1), r"3 parts of 4 each is cut into \[6, 6\]"),
         (lambda x: x[..., 2:6], r"cut into \[2, 4, 6\]"),
-        (lambda x: x @ torch.ones(12, 2), "3 in one goes into __matmul__ before it is taken apart"),
+        (lambda x: x @ torch.ones(12, 2), "3 in one goes into matmul before it is taken apart"),
         (lambda x: torch.nn.functional.linear(x, torch.ones(2, 12)), "3 in one goes into linear"),
         (lambda x: x[0], "an index of a product with parts"),
         (lambda x: x.split(1, 0), "split along dimension 0"),
