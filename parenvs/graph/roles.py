@@ -365,6 +365,11 @@ def _by_update(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> 
         elif shapes[source]:
             why = f"{where} updates it by a gradient, and no forward instruction reads it"
             found.setdefault(source, (Role.OPTIMISER, why))
+    paired = {u.output for u in updates} | set(graph.parameter_tensor.tolist())
+    for output, source in graph.twins:
+        if output not in paired and not by_gradient[output] and shapes[source]:
+            why = f"{place[output]}, which has its path, takes its place without a gradient"
+            found.setdefault(source, (Role.STATISTICS, why))
     _by_readers(graph, flow, found)
     pairs = returned_gradients(flow, updates, lambda t: bool(by_gradient[t]))
     for output, source in pairs.items():

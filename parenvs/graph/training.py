@@ -20,8 +20,12 @@ from parenvs.graph.flops import ELEMENTWISE
 from parenvs.graph.flow import CARRIES, PARTS, VIEWS, Flow
 from parenvs.graph.proto import FLOATING
 
-_QUIET = {"constant", "iota", "broadcast", "rng", "rng-bit-generator", "pad"}
+_QUIET = {"constant", "iota", "broadcast", "rng", "rng-bit-generator"}
 """Opcodes at which the search for roots ends without one."""
+_AROUND = ("scatter", "dynamic-update-slice", "pad")
+"""Opcodes whose result holds the elements of their first operand, but for what else is written."""
+_THROUGH = ELEMENTWISE | VIEWS | PARTS | {"pad", "parameter", *CARRIES}
+"""Opcodes at which there is no root."""
 _OTHERS = 2
 """Rank of inputs that have the path of another output."""
 _SEEN_THROUGH = VIEWS | {"slice", "dynamic-slice", "parameter", *CARRIES}
@@ -92,6 +96,7 @@ class Training:
         scalar = any(not flow.shapes[t] for t in losses)
         if not gradients or not (transposed or (scalar and updates)):
             return None
+        gradients -= _statistics(flow, gradients, transposed, forward)
         for update in updates:  # statistics are forward
             if not any(root in gradients for root in update.roots):
                 forward |= flow.ancestors([update.output])
@@ -143,11 +148,12 @@ def walk(flow: Flow, output: int, within: frozenset[int] = frozenset()) -> Walk:
                     seen.add(stack)
                     waiting.append((stack, distance + 1))
                 continue
-        if not (opcode in ELEMENTWISE | VIEWS | PARTS or opcode in (*CARRIES, "parameter")):
-            if opcode not in _QUIET:
-                roots.append(tensor)
-            continue
-        for source in flow.sources(tensor):
+        sources = flow.sources(tensor)
+        if opcode in _AROUND:
+            sources = flow.operands[index][:1]
+        if opcode not in _THROUGH and opcode not in _QUIET:
+            roots.append(tensor)
+        for source in sources:
             if source not in seen:
                 seen.add(source)
                 waiting.append((source, distance + 1))
@@ -187,8 +193,9 @@ def find_updates(flow: Flow) -> list[Update]:
         if output not in source_of and source not in taken:
             source_of[output] = source
             taken.add(source)
-    for _, _, source, output in pairs:  # those of which all inputs are taken
-        source_of.setdefault(output, source)
+    for _, _, source, output in pairs:  # those of which all inputs are taken; a number is a loss
+        if shapes[output] or source == twin.get(output):
+            source_of.setdefault(output, source)
     return [
         Update(
             output, source_of[output], found.roots, found.passed.intersection(outputs) - {output}
@@ -240,7 +247,12 @@ def returned_gradients(
                     del sources[source]
                     break
 
-    pair(lambda source, output: any(is_transpose(flow, source, r) for r in open_outputs[output]))
+    may_be = is_gradient or (lambda output: True)
+    pair(
+        lambda source, output: (
+            may_be(output) and any(is_transpose(flow, source, r) for r in open_outputs[output])
+        )
+    )
     if is_gradient is None:
         found = [root for output in pairs for root in open_outputs[output]]
         needed = flow.ancestors(found)
@@ -307,6 +319,29 @@ def _losses(
             needed[output] = sum(bool(made_of[root]) for root in roots)
     least = min(needed.values(), default=0)
     return [output for output, count in needed.items() if count == least < len(roots)]
+
+
+def _statistics(
+    flow: Flow, roots: set[int], transposed: list[tuple[int, int]], forward: np.ndarray
+) -> set[int]:
+    """Of the roots that the loss does not need, those that are sums of forward values alone.
+
+    A product that is the transpose of how a variable is read has the cotangent as an operand. What
+    is made of no cotangent, nor of what cotangents are made of, is a moment or a count.
+    """
+    given = flow.descendants(flow.graph.parameter_tensor.tolist())
+    known = {root for _, root in transposed}
+    cotangents = {
+        t
+        for root in known
+        for t in flow.operands[flow.producer[root]]
+        if given[t] and not forward[flow.origin(t)]
+    }
+    if not cotangents:
+        return set()
+    backward = flow.ancestors(cotangents) & given & ~forward
+    made_of = flow.descendants([*np.flatnonzero(backward).tolist(), *known])
+    return {root for root in roots if not made_of[root]}
 
 
 def _gradients(flow: Flow, updates: list[Update], roots: set[int]) -> set[int]:
