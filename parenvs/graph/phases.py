@@ -53,7 +53,7 @@ def with_phases(graph: Graph, flow: Flow) -> Graph:
     )
     note = (
         f"the module has no scopes of automatic differentiation; its phases follow from its data "
-        f"flow: {told}, what the gradients need besides is backward"
+        f"flow: {told}, what the gradients need besides is backward; roles rest on that"
     )
     return replace(graph, phase=_filled(flow, phase.tolist(), _FORWARD), notes=(*graph.notes, note))
 

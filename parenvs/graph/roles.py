@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.errors import HloError
-from parenvs.graph.axes import Axes, forward_of, samples
+from parenvs.graph.axes import Axes, forward_of, leading_samples, samples
 from parenvs.graph.flops import ELEMENTWISE
 from parenvs.graph.flow import Flow
 from parenvs.graph.freeze import without_updates
@@ -189,6 +189,8 @@ def with_roles(
         inputs = [t for t, told in zip(tensors, role, strict=True) if told == Role.BATCH]
         batch_size, note = samples(Axes(flow), inputs, graph.phase.tolist())
         notes += (note,) if note else ()
+        if batch is None and known is None:
+            notes += _data_without_samples(graph, role, int(batch_size))
     scalars = {t for t, told in zip(tensors, role, strict=True) if told == Role.SCALAR}
     graph = replace(
         graph,
@@ -213,6 +215,29 @@ def reasons(graph: Graph) -> list[str]:
         why if told == role else "as the reader was told"
         for (told, why), role in zip(found, graph.parameter_role.tolist(), strict=True)
     ]
+
+
+def _data_without_samples(
+    graph: Graph, role: Sequence[Role], batch_size: int
+) -> tuple[str, ...]:
+    """Warn of floating inputs taken as data of which no dimension has as many as the batch."""
+    odd = [
+        path
+        for path, told, tensor in zip(
+            graph.paths, role, graph.parameter_tensor.tolist(), strict=True
+        )
+        if told == Role.BATCH
+        and int(graph.element_type[tensor]) in FLOATING
+        and len(graph.shape(tensor)) > 1
+        and all(length % batch_size for length in graph.shape(tensor))
+    ]
+    if not odd:
+        return ()
+    more = f" and {len(odd) - 1:,} more" if len(odd) > 1 else ""
+    return (
+        f"{odd[0]}{more} is taken as data, though none of its dimensions has the {batch_size:,} "
+        "samples of the batch; if every sample gets the same of it, say so with frozen=",
+    )
 
 
 def _state_without_a_weight(paths: Sequence[str], role: Sequence[Role]) -> tuple[str, ...]:
@@ -294,13 +319,37 @@ def _detected(graph: Graph, flow: Flow) -> list[tuple[Role, str]]:
         if tensor in returned:
             found.setdefault(tensor, (Role.FROZEN, "it is returned as it is"))
     _by_use(graph, flow, found)
-    if keys:
-        given = [t for t in tensors if found[t][0] == Role.BATCH]
-        size, _ = samples(Axes(flow), given, graph.phase.tolist())
+    kept = [t for t in tensors if found[t][0] == Role.STATISTICS]
+    given = [t for t in tensors if found[t][0] == Role.BATCH]
+    if given and (keys or kept):
+        axes, phase = Axes(flow), graph.phase.tolist()
+        size, _ = samples(axes, given, phase)
         for tensor in keys:
-            if given and flow.shapes[tensor][0] == size:
+            if flow.shapes[tensor][0] == size:
                 found[tensor] = Role.BATCH, "random numbers are drawn from it for each sample"
+        for tensor in _with_the_batch(axes, kept, given, size, forward_of(phase)):
+            found[tensor] = Role.BATCH, "each sample carries its own part of it on"
     return [found[t] for t in tensors]
+
+
+def _with_the_batch(
+    axes: Axes, tensors: list[int], given: list[int], size: int, forward: set[int]
+) -> list[int]:
+    """Of some inputs, those of which a dimension meets the samples of batch inputs as theirs."""
+
+    rows: set[tuple[int, int]] = set()
+    for tensor in given if tensors else ():
+        dimension = leading_samples(axes, tensor, forward)
+        if axes.flow.shapes[tensor][dimension : dimension + 1] == (size,):
+            rows |= axes.journey(tensor, dimension, forward).reached
+    return [
+        tensor
+        for tensor in tensors
+        if any(
+            length == size and not rows.isdisjoint(axes.journey(tensor, dimension, forward).reached)
+            for dimension, length in enumerate(axes.flow.shapes[tensor])
+        )
+    ]
 
 
 def _by_keys(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> list[int]:
@@ -357,7 +406,11 @@ def _by_update(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> 
             if shapes[source]:
                 why = f"{where} updates it without a gradient"
                 found.setdefault(source, (Role.STATISTICS, why))
-        elif source in forward and not update.passed.isdisjoint(trained - {update.output}):
+        elif (
+            source in forward
+            and not update.passed.isdisjoint(trained - {update.output})
+            and not _is_mixed(flow, source, {u.source for u in updates if u.output in trained})
+        ):
             why = f"{where} updates it by the new value of other weights, not by its gradient"
             found.setdefault(source, (Role.FROZEN, why))
         elif source in forward:
@@ -376,6 +429,27 @@ def _by_update(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> 
         if source in forward:
             why = f"{place[output]} is its gradient, or made of it"
             found[source] = Role.VARIABLE, why
+
+
+def _is_mixed(flow: Flow, source: int, trained: set[int]) -> bool:
+    """Whether the model reads the input only as part of a mean with a weight that is trained.
+
+    A distance between both, which is squared and summed, is none.
+    """
+    waiting, seen, ends = [source], {source}, set()
+    while waiting:
+        for reader in viewed_readers(flow, waiting.pop()):
+            for made in flow.results[reader]:
+                if flow.graph.phase[reader] != Phase.FORWARD or made in seen:
+                    continue
+                seen.add(made)
+                mixed = trained - {source} & walk(flow, made).inputs.keys()
+                if flow.opcode[reader] in ELEMENTWISE and flow.shapes[made] == flow.shapes[source]:
+                    waiting.append(made)
+                    if mixed:
+                        ends.add(made)
+    readers = {flow.opcode[r] for made in ends for r in viewed_readers(flow, made)}
+    return bool(readers - ELEMENTWISE) and "reduce" not in readers
 
 
 def _by_counting(
