@@ -226,7 +226,8 @@ class Critic(nn.Module):
         return F.softplus(-score[0]).mean() + F.softplus(score[1]).mean()
 
 
-def _ids(*shape, below):
+def ids(*shape, below):
+    """Whole numbers."""
     return torch.randint(0, below, shape)
 
 
@@ -253,7 +254,7 @@ class TimeInFront(nn.Module):
 
 PROGRAMS = {
     "graph net": (
-        lambda: (GraphNet(), (torch.randn(7, 8), _ids(2, 12, below=7), _ids(7, below=3))), 7,
+        lambda: (GraphNet(), (torch.randn(7, 8), ids(2, 12, below=7), ids(7, below=3))), 7,
         {"message": V, "readout": V, "nodes": BA, "edges": BA, "labels": BA},
     ),
     "shifted windows": (
@@ -277,11 +278,11 @@ PROGRAMS = {
         {"inner": V, "steps": V, "decay": V, "skip": V, "conv": V, "x": BA},
     ),
     "capsules": (
-        lambda: (Capsules(), (torch.randn(5, 6, 4), _ids(5, below=3))), 5,
+        lambda: (Capsules(), (torch.randn(5, 6, 4), ids(5, below=3))), 5,
         {"votes": V, "x": BA, "labels": BA},
     ),
     "speech": (
-        lambda: (Speech(), (torch.randn(4, 64), _ids(4, below=5))), 4,
+        lambda: (Speech(), (torch.randn(4, 64), ids(4, below=5))), 4,
         {"window": FR, "norm/weight": V, "norm/bias": V, "norm/running_mean": ST,
          "norm/running_var": ST, "norm/num_batches_tracked": SC, "layer": V, "head": V,
          "waves": BA, "labels": BA},
@@ -295,11 +296,11 @@ PROGRAMS = {
         {"base": FR, "scales": FR, "norm": FR, "a": V, "b": V, "x": BA},
     ),
     "early exit": (
-        lambda: (EarlyExit(), (_ids(3, 6, below=32), _ids(3, 6, below=32))), 3,
+        lambda: (EarlyExit(), (ids(3, 6, below=32), ids(3, 6, below=32))), 3,
         {"tokens": V, "first": V, "second": V, "ids": BA, "labels": BA},
     ),
     "time in front": (
-        lambda: (TimeInFront(), (_ids(9, 4, below=32), _ids(9, 4, below=32))), 4,
+        lambda: (TimeInFront(), (ids(9, 4, below=32), ids(9, 4, below=32))), 4,
         {"tokens": V, "positions": V, "layer": V, "head": V, "ids": BA, "labels": BA},
     ),
     "critic": (

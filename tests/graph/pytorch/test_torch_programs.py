@@ -7,19 +7,21 @@ torch = pytest.importorskip("torch", "2.9", reason="extra torch")
 pytest.importorskip("jax", reason="extra jax")
 
 from torch_agreement import agreement  # noqa: E402
+from torch_architectures import TORCH_ARCHITECTURES  # noqa: E402
 from torch_programs import PROGRAMS  # noqa: E402
 
 from parenvs.graph.graph import Role  # noqa: E402
 from parenvs.graph.pytorch.read import lower_module  # noqa: E402
 
-FIRST = ("bootstrapped", "adapted", "balanced experts", "time in front")
+ALL = PROGRAMS | TORCH_ARCHITECTURES
+FIRST = ("bootstrapped", "adapted", "balanced experts", "time in front", "momentum contrast")
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [*FIRST, *slow(*(x for x in PROGRAMS if x not in FIRST))])
+@pytest.mark.parametrize("name", [*FIRST, *slow(*(x for x in ALL if x not in FIRST))])
 def test_roles__are_those_stated_by_hand(name):
     torch.manual_seed(0)
-    make, samples, truth = PROGRAMS[name]
+    make, samples, truth = ALL[name]
     module, inputs = make()
     graph = lower_module(module, inputs).graph()
     wrong = {}
@@ -33,7 +35,9 @@ def test_roles__are_those_stated_by_hand(name):
         else:
             owner, wanted = path, role
         told = [
-            r for prefix, r in truth.items() if owner == prefix or owner.startswith(prefix + "/")
+            r
+            for prefix, r in sorted(truth.items(), key=lambda pair: -len(pair[0]))
+            if owner == prefix or owner.startswith(prefix + "/")
         ]
         found = told[0] if told else Role.SCALAR
         if found != wanted:
@@ -49,10 +53,10 @@ def _is(truth, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(PROGRAMS))
+@pytest.mark.parametrize("name", list(ALL))
 def test_program__computes_as_pytorch_does(name):
     torch.manual_seed(0)
-    module, inputs = PROGRAMS[name][0]()
+    module, inputs = ALL[name][0]()
     found = agreement(module, inputs)
     assert found.loss_error < 1e-12 and found.gradient_error < 1e-8, found
     assert found.statistics_error < 1e-12
