@@ -26,6 +26,15 @@ _STANDARD = (contextlib.__file__, functools.__file__)
 _LONGEST = 200
 """Characters of PyTorch's error that are shown."""
 
+_INSTEAD = {
+    "ctc_loss": "a kernel computes it that tracing cannot follow: return the log probabilities "
+    "instead (the mean square of the output then stands in for the loss), or write it as a loop "
+    "over time by torch.logsumexp",
+    "flex_attention": "it has no gradient here: write it as scaled_dot_product_attention, with the "
+    "block mask or what is added to the scores as attn_mask",
+}
+"""Name of a PyTorch function -> why it fails, and what can be written in its place."""
+
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
@@ -75,6 +84,12 @@ def refused(error: Exception, whole: nn.Module, name: str) -> RefusedError:
             "packed sequences have shapes that depend on values: give the recurrent layer the "
             "padded batch, and mask what is behind each sequence's end"
         )
+    elif instead := [
+        name
+        for name in _INSTEAD
+        if f"aten._{name}" in words or any(frame.f_code.co_name == name for frame, _ in frames)
+    ]:
+        remedy = f"{instead[0]}: {_INSTEAD[instead[0]]}"
     elif by_value:
         remedy = f"{NO_VALUES}: compute all cases and mask them, or use torch.cond"
     else:

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", "2.9", reason="extra torch")
 jax = pytest.importorskip("jax", reason="extra jax")
 
 from torch._higher_order_ops import while_loop  # noqa: E402
+from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
 
 from parenvs import ParenvsError, from_torch  # noqa: E402
 from parenvs.graph.graph import Role  # noqa: E402
@@ -240,6 +241,36 @@ class Repeated(torch.nn.Module):
         y = x if not self.trained else self.dense(x)
         _, y = while_loop(lambda k, y: k < 3, lambda k, y: (k + 1, y * 2), (torch.tensor(0), y))
         return self.dense(y).sum()
+
+
+class Aligned(torch.nn.Module):
+    def __init__(self, direct=False):
+        super().__init__()
+        self.dense, self.direct = torch.nn.Linear(4, 6), direct
+
+    def forward(self, x, labels, steps, lengths):
+        x = self.dense(x).log_softmax(-1)
+        loss = torch.ctc_loss if self.direct else torch.nn.functional.ctc_loss
+        return loss(x, labels, steps, lengths).mean()
+
+
+class Flexible(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dense = torch.nn.Linear(4, 24)
+
+    def forward(self, x):
+        query, key, value = self.dense(x).view(-1, 16, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        return flex_attention(query, key, value, lambda s, b, h, i, j: s + i - j).square().mean()
+
+
+def test_errors__say_what_to_write_in_the_place_of_kernels_that_are_not_traced():
+    labels, counts = torch.ones(3, 2, dtype=torch.long), torch.full((3,), 2)
+    for direct in (False, True):
+        text = error_of(Aligned(direct), torch.ones(5, 3, 4), labels, counts + 3, counts)
+        assert "ctc_loss: a kernel computes it" in text and "return the log probabilities" in text
+    text = error_of(Flexible(), torch.ones(2, 16, 4))
+    assert "write it as scaled_dot_product_attention" in text
 
 
 def test_errors__say_what_to_write_in_the_place_of_packed_sequences_and_open_loops():
