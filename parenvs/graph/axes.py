@@ -10,6 +10,7 @@ import json
 from collections import Counter, deque
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from parenvs.errors import HloError
 from parenvs.graph.flow import CARRIES, Flow
@@ -138,6 +139,26 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
     def of_data(index: int) -> bool:
         return all(data[tensor] for tensor in flow.operands[index])
 
+    @cache
+    def of_weights(size: int) -> set[tuple[int, int]]:
+        """Where the dimensions of a size go that other inputs have, and are not repeated along."""
+        found: set[tuple[int, int]] = set()
+        for tensor in flow.graph.parameter_tensor.tolist():
+            for dimension, length in enumerate(() if data[tensor] else flow.shapes[tensor]):
+                if length == size:
+                    found |= axes.journey(tensor, dimension, instructions).reached
+        return found
+
+    def with_members(index: int, size: int) -> bool:
+        """Whether a product pairs a dimension of data with one that weights have of their own."""
+        return any(
+            (flow.operands[index][place], dimension) in of_weights(size)
+            for factor in axes.factors(index)
+            if len(factor.pairs) == _BOTH_AND_RESULT
+            for place, dimension in factor.pairs
+            if place != OUT and not data[flow.operands[index][place]]
+        )
+
     votes: Counter[int] = Counter()
     ahead: dict[int, tuple[str, int]] = {}  # size of a dimension in front -> what it is, and loop
     sizes: dict[int, int] = {}
@@ -147,7 +168,7 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
         attended: set[int] = set()  # products of data that sum over the leading dimension
         for dimension, size in enumerate(shape):
             done = axes.journey(tensor, dimension, instructions).done
-            shared = [i for i in done.get(SHARED, ()) if not of_data(i)]
+            shared = [i for i in done.get(SHARED, ()) if with_members(i, size)]
             if dimension and not all(map(of_data, done.get(CONTRACTED, ()))):
                 break
             summed = [i for i in done.get(CONTRACTED, ()) if of_data(i)]

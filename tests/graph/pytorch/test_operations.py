@@ -145,6 +145,8 @@ CASES = [
     ("tril", lambda: [_(4, 5), 1]),
     ("triu", lambda: [_(4, 5), -1]),
     ("diagonal", lambda: [_(*S), 1, 1, 2]),
+    ("tril_indices", lambda: [3, 5, -1]),
+    ("triu_indices", lambda: [4, 3, 1]),
     ("arange.start_step", lambda: [2, 11, 3]),
     ("full_like", lambda: [_(2, 3), 7.0]),
     ("eye", lambda: [4]),

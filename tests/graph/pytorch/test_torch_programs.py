@@ -14,7 +14,7 @@ from parenvs.graph.graph import Role  # noqa: E402
 from parenvs.graph.pytorch.read import lower_module  # noqa: E402
 
 ALL = PROGRAMS | TORCH_ARCHITECTURES
-FIRST = ("bootstrapped", "adapted", "balanced experts", "time in front", "momentum contrast")
+FIRST = ("bootstrapped", "adapted", "balanced experts", "time in front", "coupling")
 
 
 @pytest.mark.thorough

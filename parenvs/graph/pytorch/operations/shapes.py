@@ -238,6 +238,16 @@ def _triu(x: Array, diagonal: int = 0) -> Array:
     return jnp.triu(x, diagonal)
 
 
+@operation("tril_indices")
+def _tril_indices(rows: int, columns: int, offset: int = 0, dtype: Any = None) -> Array:
+    return jnp.stack(jnp.tril_indices(rows, offset, columns)).astype(dtype or jnp.int32)
+
+
+@operation("triu_indices")
+def _triu_indices(rows: int, columns: int, offset: int = 0, dtype: Any = None) -> Array:
+    return jnp.stack(jnp.triu_indices(rows, offset, columns)).astype(dtype or jnp.int32)
+
+
 @operation("diagonal")
 def _diagonal(x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
     return jnp.diagonal(x, offset, dim1, dim2)
