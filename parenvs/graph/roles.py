@@ -217,9 +217,7 @@ def reasons(graph: Graph) -> list[str]:
     ]
 
 
-def _data_without_samples(
-    graph: Graph, role: Sequence[Role], batch_size: int
-) -> tuple[str, ...]:
+def _data_without_samples(graph: Graph, role: Sequence[Role], batch_size: int) -> tuple[str, ...]:
     """Warn of floating inputs taken as data of which no dimension has as many as the batch."""
     odd = [
         path
@@ -336,7 +334,6 @@ def _with_the_batch(
     axes: Axes, tensors: list[int], given: list[int], size: int, forward: set[int]
 ) -> list[int]:
     """Of some inputs, those of which a dimension meets the samples of batch inputs as theirs."""
-
     rows: set[tuple[int, int]] = set()
     for tensor in given if tensors else ():
         dimension = leading_samples(axes, tensor, forward)

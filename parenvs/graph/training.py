@@ -164,8 +164,9 @@ def find_updates(flow: Flow) -> list[Update]:
     """Pair outputs with the inputs whose place they take: the nearest of their type and shape.
 
     An input of the output's path comes before all others (``Graph.twins``), and one that has the
-    path of another output after them. The nearest pairs are made first, and an input that is taken
-    is not taken again as long as there is another one. One that is returned as it is has no update.
+    path of another output after them. The nearest pairs are made first, of numbers those of the
+    outputs that need most, which the loss does not; and an input that is taken is not taken again
+    as long as there is another one. One that is returned as it is has no update.
     """
     graph, shapes = flow.graph, flow.shapes
     twin = dict(graph.twins)
@@ -174,13 +175,14 @@ def find_updates(flow: Flow) -> list[Update]:
     inputs = set(graph.parameter_tensor.tolist())
     outputs = dict.fromkeys(graph.outputs.tolist())
     walks: dict[int, Walk] = {}
-    pairs: list[tuple[int, int, int, int]] = []
+    pairs: list[tuple[int, int, int, int, int]] = []
     for output in outputs:
         if output in inputs or kind[output] not in FLOATING:
             continue
         walks[output] = walk(flow, output)
+        last = 0 if shapes[output] else -int(flow.ancestors([output]).sum())  # a loss comes early
         near = [
-            (_rank(source, twin.get(output), claimed), distance, source, output)
+            (_rank(source, twin.get(output), claimed), last, distance, source, output)
             for source, distance in walks[output].inputs.items()
             if kind[source] == kind[output] and shapes[source] == shapes[output]
         ]
@@ -189,11 +191,11 @@ def find_updates(flow: Flow) -> list[Update]:
     pairs.sort()
     source_of: dict[int, int] = {}
     taken: set[int] = set()
-    for _, _, source, output in pairs:
+    for *_, source, output in pairs:
         if output not in source_of and source not in taken:
             source_of[output] = source
             taken.add(source)
-    for _, _, source, output in pairs:  # those of which all inputs are taken; a number is a loss
+    for *_, source, output in pairs:  # those of which all inputs are taken; a number is a loss
         if shapes[output] or source == twin.get(output):
             source_of.setdefault(output, source)
     return [
@@ -341,7 +343,7 @@ def _statistics(
         return set()
     backward = flow.ancestors(cotangents) & given & ~forward
     made_of = flow.descendants([*np.flatnonzero(backward).tolist(), *known])
-    return {root for root in roots if not made_of[root]}
+    return {root for root in roots if given[root] and not made_of[root]}
 
 
 def _gradients(flow: Flow, updates: list[Update], roots: set[int]) -> set[int]:

@@ -19,8 +19,6 @@ from programs import SAMPLES, phase_flops, roles_of
 pytestmark = pytest.mark.thorough
 
 programs = each("name", HARD_PROGRAMS)
-INFERRED = {"dynamic_loss_scale", "running_normaliser"}
-"""Programs of which text without scopes does not tell all roles; it says that it infers phases."""
 NOT_COUNTED = {"gradient_penalty", "physics", "equilibrium", "sharpness"}
 """Programs of which the jaxprs hold work that lowering leaves out, or text no line between phases.
 
@@ -61,10 +59,8 @@ def test_hard_programs__roles(name):
 
 @programs
 def test_hard_programs__roles_from_text(name):
-    if name in INFERRED:
-        assert any("phases follow from its data flow" in note for note in graph(name, "text").notes)
-    else:
-        assert roles(name, "text") == program(name).roles
+    assert any("roles rest on that" in note for note in graph(name, "text").notes)
+    assert roles(name, "text") == program(name).roles
 
 
 @programs

@@ -378,9 +378,9 @@ def epochs_of_mini_batches() -> Program:
         return state, values.mean()
 
     def forward(state: Tree, batch: Tree, key: Array) -> Array:
-        return lax.scan(
-            lambda _, part: (None, mlp(state[0], part)), None, over(4, batch, key)
-        )[1].mean()
+        return lax.scan(lambda _, part: (None, mlp(state[0], part)), None, over(4, batch, key))[
+            1
+        ].mean()
 
     return Program(
         step,
@@ -868,9 +868,7 @@ def evolution() -> Program:
         losses = jax.vmap(mlp, in_axes=(0, None))(tried, batch)
         with named_scope("update"):
             rank = (losses - losses.mean()) / (losses.std() + 1e-6)
-            params = jax.tree.map(
-                lambda p, n: p - 0.01 * jnp.tensordot(rank, n, 1), params, noise
-            )
+            params = jax.tree.map(lambda p, n: p - 0.01 * jnp.tensordot(rank, n, 1), params, noise)
         return params, losses.mean()
 
     def loss(params: Tree, batch: Tree, key: Array) -> Array:

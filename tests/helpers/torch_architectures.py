@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch_programs import BA, FR, ST, SC, V, ids
+from torch_programs import BA, FR, SC, ST, V, ids
 
 
 class MomentumContrast(nn.Module):
