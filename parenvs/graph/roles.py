@@ -189,7 +189,7 @@ def with_roles(
         inputs = [t for t, told in zip(tensors, role, strict=True) if told == Role.BATCH]
         batch_size, note = samples(Axes(flow), inputs, graph.phase.tolist())
         notes += (note,) if note else ()
-        if batch is None and known is None:
+        if batch is None and known is None and not note:
             notes += _data_without_samples(graph, role, int(batch_size))
     scalars = {t for t, told in zip(tensors, role, strict=True) if told == Role.SCALAR}
     graph = replace(

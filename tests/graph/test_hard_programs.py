@@ -68,6 +68,7 @@ def test_hard_programs__batch_size(name):
     assert graph(name, "proto").batch_size == graph(name, "text").batch_size == SAMPLES
     said = " ".join(graph(name, "proto").notes)
     assert BEHIND[name] in said if name in BEHIND else "taken as" not in said
+    assert "taken as data" not in said
 
 
 @programs

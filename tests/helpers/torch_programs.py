@@ -12,7 +12,19 @@ from torch import nn
 
 from parenvs.graph.graph import Role
 
-V, FR, ST, BA, SC = Role.VARIABLE, Role.FROZEN, Role.STATISTICS, Role.BATCH, Role.SCALAR
+V, FR, ST, OP = Role.VARIABLE, Role.FROZEN, Role.STATISTICS, Role.OPTIMISER
+BA, SC = Role.BATCH, Role.SCALAR
+
+
+def stated(path, truth):
+    """The role of an input of a step: that of the longest prefix; moments are of what is trained.
+
+    What is not stated is a number: a counter, a random key.
+    """
+    owner = path[2:] if path.startswith(("m/", "v/")) else path
+    known = [x for x in truth if owner == x or owner.startswith(x + "/")]
+    role = truth[max(known, key=len)] if known else SC
+    return role if owner == path else OP if role == V else None
 
 
 class GraphNet(nn.Module):

@@ -8,7 +8,7 @@ pytest.importorskip("jax", reason="extra jax")
 
 from torch_agreement import agreement  # noqa: E402
 from torch_architectures import TORCH_ARCHITECTURES  # noqa: E402
-from torch_programs import PROGRAMS  # noqa: E402
+from torch_programs import PROGRAMS, stated  # noqa: E402
 
 from parenvs.graph.graph import Role  # noqa: E402
 from parenvs.graph.pytorch.read import lower_module  # noqa: E402
@@ -26,22 +26,8 @@ def test_roles__are_those_stated_by_hand(name):
     graph = lower_module(module, inputs).graph()
     wrong = {}
     for path, role in zip(graph.paths, map(Role, graph.parameter_role.tolist()), strict=True):
-        if path.startswith(("m/", "v/")):
-            owner = path[2:]
-            assert role == Role.OPTIMISER
-            wanted = Role.VARIABLE  # only what is trained has moments
-        elif path in ("count", "key"):
-            owner, wanted = "", Role.SCALAR
-        else:
-            owner, wanted = path, role
-        told = [
-            r
-            for prefix, r in sorted(truth.items(), key=lambda pair: -len(pair[0]))
-            if owner == prefix or owner.startswith(prefix + "/")
-        ]
-        found = told[0] if told else Role.SCALAR
-        if found != wanted:
-            wrong[path] = (role, found)
+        if role != stated(path, truth):
+            wrong[path] = (role, stated(path, truth))
     assert wrong == {} and graph.batch_size == samples
     trained = {p.data_ptr(): p.nbytes for n, p in module.named_parameters() if _is(truth, n)}
     assert graph.parameter_bytes == sum(trained.values())
