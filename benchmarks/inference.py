@@ -143,7 +143,7 @@ def trained(folder: Any, instance: str = "t5-3b") -> str:
         if run["problem"] == f"PipelineCut-v0 C {instance}":
             seconds.setdefault(run["agent"], []).append(run["seconds"])
     parts = (f"{agent} {np.median(x):.0f} s" for agent, x in sorted(seconds.items()))
-    return f"Training on {instance} itself, on C (median of five runs): {', '.join(parts)}."
+    return f"Training on {instance} itself, on C (median of its runs): {', '.join(parts)}."
 
 
 def ratios(found: Iterable[Row], name: str, over: str = "bound") -> np.ndarray:

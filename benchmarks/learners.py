@@ -25,6 +25,7 @@ from benchmarks.rules import places, planned
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.statistics import bootstrap_interval
 from parenvs.core.sets import family_named, set_of
+from parenvs.machine import cores, counted, processor
 
 UNTRAINED = "untrained"
 PATIENCE = 15.0
@@ -50,6 +51,18 @@ def trained(env_id: str, agent: str, seed: int, steps: int, runs: Path) -> tuple
     return trainer.player(folder), result["seconds"]
 
 
+def by_planner(
+    name: str, family: str | None, planner: str, options: dict[str, Any], first: int | None
+) -> Row:
+    """Solve a set by a planner."""
+    return {**planned(name, family, planner, options, first), "machine": machine()}
+
+
+def machine() -> str:
+    """The processor and its cores, in words."""
+    return f"{processor()}, {counted(cores())}"
+
+
 def played(
     env_id: str, agent: str, seed: int, name: str, family: str | None, steps: int, draws: int,
     first: int | None, runs: Path,
@@ -68,6 +81,7 @@ def played(
         "training": seconds, "steps": steps, "draws": len(values),
         "greedy": values[0].tolist(), "greedy_seconds": spent[0],
         "best": np.max(values, axis=0).tolist(), "best_seconds": sum(spent),
+        "machine": machine(),
     }  # fmt: skip
 
 
@@ -101,7 +115,7 @@ def learners(
         for planner, options in planners.items() if "planners" in only else ():
             for name, family in sets:
                 key = {"env": env_id, "method": planner, "seed": 0, "set": name}
-                work = partial(planned, name, family, planner, options, first)
+                work = partial(by_planner, name, family, planner, options, first)
                 yield {**key, "family": family or ""}, work
     # All agents have their first seeds before any has its second one.
     for seed in seeds if "agents" in only else ():
@@ -139,7 +153,7 @@ def page(rows: list[Row]) -> list[str]:
         f"Agents have their defaults and {steps:,} steps; *training* has the seeds, and processor "
         f"seconds of each. *Best of {draws}*: the "
         f"best actions and {draws - 1} plays that are drawn, where a pass of the set takes at most "
-        f"{PATIENCE:g} s. *At equal time*: the best planner that takes no longer than that agent."
+        f"{PATIENCE:g} s. *At equal time*: the best planner on that machine that takes no longer."
     ]
     for env_id, (game, sets, planners) in places().items():
         mine = [row for row in rows if row["env"] == env_id]
@@ -151,6 +165,11 @@ def page(rows: list[Row]) -> list[str]:
         if not mine:
             continue
         methods = list(dict.fromkeys(row["method"] for row in mine))
+        methods.sort(key=lambda method: method != UNTRAINED)
+        machines: dict[str, list[str]] = {}
+        for row in mine:
+            if row["method"] not in machines.setdefault(row["machine"], []):
+                machines[row["machine"]].append(row["method"])
         lines = []
         for method in (x for x in methods if x in planners):
             cells = []
@@ -170,8 +189,10 @@ def page(rows: list[Row]) -> list[str]:
                     is_there = found is not None and (what == "greedy" or found[0]["draws"] > 1)
                     cells.append(cell(found, what) if found is not None and is_there else "")
                     beside.append(_beside(found, what, by, column, planners) if is_there else "")
+                if not any(cells):
+                    continue
                 lines.append([method + label, words, *cells])
-                if game.foreseen:
+                if game.foreseen and any(beside):
                     lines.append([f"at equal time as {method}{label}", "", *beside])
         heads = [" ".join(column).strip() for column in columns]
         unknown = " What happens is not known beforehand, except to planners of hindsight."
@@ -179,6 +200,7 @@ def page(rows: list[Row]) -> list[str]:
             f"## {env_id}",
             f"The rule, which an untrained agent plays: {game.rule}."
             + ("" if game.foreseen else unknown),
+            " ".join(f"On {place}: {', '.join(done)}." for place, done in machines.items()),
             table(["method", "training", *heads], lines),
         ]
     return sections
@@ -193,9 +215,10 @@ def _beside(found: Any, what: str, by: Any, column: Any, planners: Any) -> str:
     limit = np.mean([row[f"{what}_seconds"] for row in found])
     keys = [(method, *column) for method in planners]
     known = [by[key][0] for key in keys if key in by]
-    able = [row for row in known if row["seconds"] <= limit]
+    place = found[0]["machine"]
+    able = [row for row in known if row["seconds"] <= limit and row["machine"] == place]
     if not able:
-        return "none"
+        return ""
     best = max(able, key=lambda row: float(row["share"]))
     return f"{best['method']} {best['share']:.4f}"
 

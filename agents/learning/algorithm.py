@@ -198,7 +198,7 @@ def settings_of(kind: type[Algorithm], **given: Any) -> Settings:
         if type(value) is not wanted and not is_number:
             raise ParenvsError(f"{name} must be {wanted.__name__}, not {shown(value)}")
         largest = LARGEST.get(name, 1e9)
-        if not abs(value) <= largest or (wanted is int and value < 1):
-            least = 1 if wanted is int else -largest
+        least = min(1, known[name]) if wanted is int else -largest
+        if not least <= value <= largest:
             raise ParenvsError(f"{name} must be from {least:g} to {largest:g}, not {shown(value)}")
     return replace(default, **given)

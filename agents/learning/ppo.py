@@ -11,7 +11,7 @@ from torch import Tensor
 
 from parenvs.agents.learning.algorithm import Algorithm, Batch, Settings
 from parenvs.agents.learning.net import entropy, log_policy
-from parenvs.agents.learning.seen import Seen
+from parenvs.agents.learning.seen import Lens, Seen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,8 @@ class PPOSettings(Settings):
         trace: lambda of generalised advantages (arXiv 1506.02438).
         clip: largest change of a chance's ratio that pays.
         passes: over a batch.
-        turns_a_step: turns of a step of the optimiser.
+        turns_a_step: turns of a step of the optimiser; 0 stands for 512 in environments of this
+            suite, else for 64.
         entropy: weight of the entropy.
         critic: weight of the values' loss.
     """
@@ -34,9 +35,14 @@ class PPOSettings(Settings):
     trace: float = 0.95
     clip: float = 0.2
     passes: int = 4
-    turns_a_step: int = 512
+    turns_a_step: int = 0
     entropy: float = 0.003
     critic: float = 0.5
+
+
+def turns_a_step(settings: PPOSettings, lens: Lens) -> int:
+    """Return the turns of a step of the optimiser."""
+    return settings.turns_a_step or (512 if lens.discount == 1.0 else 64)
 
 
 class PPO(Algorithm):
@@ -146,7 +152,7 @@ class PPO(Algorithm):
     def _parts(self, count: int) -> Iterator[Tensor]:
         """Yield the indices of each step, drawn without repetition."""
         order = torch.randperm(count, generator=self.random)
-        steps = max(1, round(count / self.settings.turns_a_step))
+        steps = max(1, round(count / turns_a_step(self.settings, self.lens)))
         yield from order.tensor_split(steps)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from parenvs.agents.learning.algorithm import Algorithm, Batch, Settings
 from parenvs.agents.learning.net import SHARPNESS, RowsNet, log_policy
-from parenvs.agents.learning.ppo import PPOSettings
+from parenvs.agents.learning.ppo import PPOSettings, turns_a_step
 from parenvs.agents.learning.seen import OWN, Lens, Seen
 from parenvs.errors import ParenvsError
 
@@ -119,7 +119,7 @@ class MaskablePPO(Algorithm):
         given = self.settings
         self.model = sb3_contrib.MaskablePPO(
             RowsPolicy, None, learning_rate=self._rate, n_steps=given.turns,  # type: ignore[arg-type]
-            batch_size=given.turns_a_step, n_epochs=given.passes, clip_range=given.clip,
+            batch_size=turns_a_step(given, lens), n_epochs=given.passes, clip_range=given.clip,
             gamma=given.discount or lens.discount, gae_lambda=given.trace, ent_coef=given.entropy,
             vf_coef=given.critic, max_grad_norm=given.gradient, device=self.device,
             policy_kwargs={"net": self.net}, _init_setup_model=False,
