@@ -1,4 +1,4 @@
-"""The exact planners of all tasks against brute force, with time limits of 1 ms to none."""
+"""All planners of all tasks against brute force, with time limits of 1 ms to none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.framework import main, measurement, progress, table
 from brute_force import all_plans, best_of, legal_plans, random_pipeline, random_space
-from every_plan import DRAWN, LIMITS, outcome
+from every_plan import DRAWN, LIMITS, outcome, planners
 from parenvs.agents.pipeline import bounds as prefixes
 from parenvs.agents.pipeline import exact
 from parenvs.agents.pipeline.exact import exact_full, exact_pruned
@@ -18,9 +18,6 @@ from parenvs.agents.pipeline.least_memory import least_excess, least_excess_prun
 from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.problem import Pipeline
-
-EXACT = {"pipeline": "exact-full", "hybrid": "exact-hybrid"}
-"""Task -> its planner that is tried, if that is not called exact."""
 
 
 def _some_plan(
@@ -64,25 +61,29 @@ def check(kind: str, seed: int) -> str:
     return "equal"
 
 
-def limited(task: str, count: int) -> tuple[list[str], list[str]]:
-    """Hold the answers to drawn problems of a task against all plans: a row, what is wrong."""
-    begin, wrong = time.perf_counter(), []
-    for number in range(count):
-        found = outcome(task, EXACT.get(task, "exact"), number)
-        wrong += [f"{task} {number}: {found}"] if found.startswith("WRONG") else []
+KINDS = ("proven", "proven among some", "plan", "illegal plan", "no plan", "no plan in time")
+
+
+def limited(task: str, planner: str, count: int) -> tuple[list[str], list[str]]:
+    """Hold a planner's answers to drawn problems against all plans: a row, what is wrong."""
+    begin = time.perf_counter()
+    found = Counter(outcome(task, planner, number) for number in range(count))
+    wrong = [f"{task} {planner}: {words}" for words in found if words.startswith("WRONG")]
+    counts = [count - sum(found[kind] for kind in KINDS), *(found[kind] for kind in KINDS)]
     seconds = f"{time.perf_counter() - begin:.1f}"
-    return [task, str(count), str(len(wrong)), seconds], wrong
+    return [task, planner, *map(str, counts), seconds], wrong
 
 
 @measurement(
     wrong=lambda data: data.get("wrong"),
-    about={"cases": "random problems of each planner", "each": "random problems of each task"},
+    about={"cases": "random problems of each planner", "each": "random problems of each planner"},
 )
 def proofs(cases: int = 500, each: int = 300) -> dict[str, Any]:
     found = []
     for task in DRAWN:
-        progress(task)
-        found.append(limited(task, each))
+        for planner in planners(task):
+            progress(f"{task} {planner}")
+            found.append(limited(task, planner, each))
     limits = [row for row, _ in found]
     exact._MANY, prefixes._BLOCKS = 0, 4  # the bounds meant for large graphs, on these small ones
     rows, wrong = [], [words for _, wrong in found for words in wrong]
@@ -105,11 +106,18 @@ def page(data: dict[str, Any]) -> list[str]:
         "synchronising drawn; brute force lists every legal plan. The least excess over the "
         "memory is compared as well.",
         table(header, data["rows"]),
-        "Small problems of every task, whose planner has "
-        f"{', '.join(f'{x:g} s' for x in LIMITS if x)} or any time, by turns. Wrong: a worse plan "
-        "called proven, a bound beyond the best plan, a plan that is illegal or better than all, a "
-        "problem called infeasible that is not.",
-        table(["task", "cases", "wrong", "seconds"], data["limits"]),
+        "Every planner of every task that needs no training, on small problems whose plans are all "
+        f"tried. Those that take a time limit have {', '.join(f'{x:g} s' for x in LIMITS if x)} "
+        "or any time, by turns, or a number of rounds. Wrong: a worse plan called proven, a bound "
+        "beyond the best plan, a plan that is better than all or does not cost what the judge "
+        "says, and of exact planners an illegal plan or a problem called infeasible that is not. "
+        "All plans are those that a planner chooses among: of hybrid ones 1F1B plans of free "
+        "stages (`exact-hybrid`), uniform ones (`uniform`), or both (`exact`), so that `proven "
+        "among some` is held against the best of these; `local-search` reaches plans that are too "
+        "many to be tried, and of `exact-points` and `exact-pruned`, which choose among "
+        "candidates, bounds and proofs are not held against all plans (but above, those of the "
+        "pruned one).",
+        table(["task", "planner", "wrong", *KINDS, "seconds"], data["limits"]),
         *data["wrong"][:5],
     ]
 

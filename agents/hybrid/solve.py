@@ -438,7 +438,8 @@ def _nothing_fits(problem: Hybrid, limits: Constraints) -> InfeasibleError:
     """Return the error for a problem without a plan that fits."""
     for uneven in (limits.uneven, True):
         try:
-            return infeasible(UniformSpace.build(problem, replace(limits, uneven=uneven)))
+            space = UniformSpace.build(problem, replace(limits, uneven=uneven))
+            return infeasible(space, " and none of free stages")
         except InfeasibleError as error:
             reason = error
     return reason

@@ -134,7 +134,8 @@ def expert(space: PartitionSpace) -> Answer:
 
     Blocks are found in the data flow, see ``parenvs.tasks.partition.megatron``. The hidden
     dimension of each is partitioned, together with its class, unless that conflicts with one
-    before. The answer's notes tell which attentions and feed-forward networks stay whole, and why.
+    before, or is of no dimension that the problem's scope decides. The answer's notes tell which
+    attentions and feed-forward networks stay whole, and why.
 
     Raises:
         InfeasibleError: no block was found, or none can be partitioned.
@@ -146,6 +147,10 @@ def expert(space: PartitionSpace) -> Answer:
         f"{words.blocked(labels[0])}"
         for kind, labels in whole.items()
     )
+    beyond = np.setdiff1d(np.flatnonzero(chosen), problem.decidable())
+    if len(beyond):
+        chosen[beyond] = False
+        notes += (f"{len(beyond)} of its classes: scope {problem.full_scope} does not decide them",)
     if not chosen.any():
         why = "; ".join(notes) or "no attention, feed-forward network or dense layer was found"
         raise InfeasibleError(f"{problem.graph.name}: no expert plan is known: {why}")

@@ -91,7 +91,7 @@ def sweep(
                     minimum = min(minimum, work[s])
                 bound += minimum
                 for s in range(size):
-                    work[s] -= minimum
+                    work[s] -= minimum if minimum < np.inf else 0.0
                     marginals[begin + s] = work[s]
             for p in range(m.start[node], m.start[node + 1]):
                 other = m.neighbour[p]
@@ -101,12 +101,12 @@ def sweep(
                 into, row = m.message[m.reverse[p]], m.table[p]
                 out = messages[into : into + width]
                 own = messages[m.message[p] : m.message[p] + size]
-                value = share * work[0] - own[0]
+                value = share * work[0] - own[0] if work[0] < np.inf else np.inf
                 line = m.pair[row : row + width]
                 for t in range(width):
                     out[t] = value + line[t]
                 for s in range(1, size):
-                    value = share * work[s] - own[s]
+                    value = share * work[s] - own[s] if work[s] < np.inf else np.inf
                     row += width
                     line = m.pair[row : row + width]
                     for t in range(width):

@@ -31,7 +31,7 @@ def test_every_plan__all_tasks_are_tried():
     ],
 )
 def test_every_plan__nothing_worse_is_proven(task, planner):
-    """``benchmarks/proofs.py`` does the same for 300 problems of the exact ones."""
+    """``benchmarks/proofs.py`` does the same for 300 problems."""
     for number in range(len(every_plan.LIMITS)):
         assert every_plan.outcome(task, planner, number) in OUTCOMES, number
 
@@ -39,24 +39,37 @@ def test_every_plan__nothing_worse_is_proven(task, planner):
 @each(
     "changes, said",
     [
-        ({"cost": 1.25}, "plan that is better"),
+        ({"cost": 0.7}, "plan that is better"),
+        ({"cost": 0.9}, "cost that is not the judge's"),
+        ({"cost": 0.8, "bound": 0.8, "proven": True}, "cost that is not the judge's"),
         ({"proven": True}, "worse plan is called proven"),
         ({"proven": True, "among": "some"}, ""),
-        ({"bound": 2.0}, "bound beyond"),
-        ({"bound": 1.5}, ""),
+        ({"bound": 0.9}, "bound beyond"),
+        ({"bound": 0.8}, ""),
     ],
 )
 def test_every_plan__false_claims_are_seen(monkeypatch, changes, said):
-    """An answer of 1.75 seconds, where the best order takes 1.5."""
-    make = every_plan.DRAWN["order"]
-    honest = every_plan.solve(make(3)[0], agent="as-drawn")
-    answer = replace(
-        honest, **{"cost": 1.75, "bound": None, "among": "", "proven": False, **changes}
-    )
-    monkeypatch.setitem(every_plan.DRAWN, "order", lambda number: (honest.problem, 1.5))
+    """Costs as shares of an honest answer's, where the best order takes 0.8 of it."""
+    problem = every_plan.DRAWN["order"](3)[0]
+    honest = every_plan.solve(problem, agent="as-drawn")
+    shares = {
+        key: x if key in ("proven", "among") else x * honest.cost for key, x in changes.items()
+    }
+    answer = replace(honest, **{"bound": None, "among": "", "proven": False, **shares})
+    monkeypatch.setitem(every_plan.DRAWN, "order", lambda number: (problem, 0.8 * honest.cost))
     monkeypatch.setattr(every_plan, "solve", lambda *_, **__: answer)
     found = every_plan.outcome("order", "neh", 3)
     assert found.startswith("WRONG: a " + said) if said else found in OUTCOMES, found
+
+
+def test_every_plan__proofs_among_some_plans_are_seen(monkeypatch):
+    """The best uniform hybrid plan, called the best of uniform ones and of free stages."""
+    answer = every_plan.solve(every_plan.DRAWN["hybrid"](19)[0], agent="uniform")
+    assert every_plan.outcome("hybrid", "uniform", 19) == "proven among some"
+    claimed = replace(answer, bound=0.0)
+    monkeypatch.setattr(every_plan, "solve", lambda *_, **__: claimed)
+    found = every_plan.outcome("hybrid", "exact", 19)
+    assert found.startswith("WRONG: a worse plan is called proven")
 
 
 def test_every_plan__false_infeasibility_is_seen(monkeypatch):

@@ -99,7 +99,7 @@ def test_compare__pure_plans_beside_the_optimum(run):
         (("vgg-19", "--tp", "2"), "--tp is not an option of --task pipeline, but of hybrid"),
         (("vgg-19", "--map", "m.png"), "--map is not an option of --task pipeline, but of hybrid"),
         (("absent.json", *TASK), "absent.json"),
-        *slow((("llama3-70b", *TASK), "no plan fits the memory")),
+        *slow((("llama3-70b", *TASK), "and none of free stages fits the memory; the smallest (")),
     ],
 )
 def test_plan__bad_input_is_one_line(run, arguments, words):

@@ -3,6 +3,8 @@
 import json
 import os
 import pickle
+import shutil
+from types import SimpleNamespace
 
 import pytest
 from cases import each
@@ -11,6 +13,10 @@ from parenvs.errors import ParenvsError
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("jax")
+import torch.distributed.checkpoint as dcp  # noqa: E402
+
+from parenvs.exports.checkpoint.metadata import metadata_of  # noqa: E402
+
 pytestmark = pytest.mark.thorough
 
 
@@ -21,17 +27,28 @@ class Evil:
         return os.system, ("touch ran",)
 
 
+OWN = b"ctorch.distributed.checkpoint.metadata\nMetadata\n"
+NONE = "no metadata of torch.distributed.checkpoint"
+
+
 @each(
     ("content", "words"),
     [
-        (pickle.dumps(Evil()), "posix.system is not read|nt.system is not read"),
-        (b"no pickle", "no metadata of torch.distributed.checkpoint"),
-        (pickle.dumps({}), "no metadata of torch.distributed.checkpoint"),
+        (pickle.dumps(Evil()), "'posix.system' is not read|'nt.system' is not read"),
+        (b"no pickle", NONE),
+        (pickle.dumps({}), NONE),
         (None, "no folder of torch.distributed.checkpoint"),
+        (b"\x80\x02" + OWN + b"N}X\x06\x00\x00\x00strange", NONE),  # ends too early
+        # A class itself is given an attribute.
+        (b"\x80\x02" + OWN + b"N}X\x07\x00\x00\x00strangeK\x05s\x86b.", NONE),
+        # A tuple so deep that its hash ends the process; more memory than there is.
+        (b"\x80\x02}()" + b"\x85" * 300_000 + b"K\x01u.", "a key is neither a text nor a place"),
+        (b"\x80\x05\x96" + (2**62).to_bytes(8, "little") + b".", NONE),
+        (b"\x80\x02" + OWN + b")\x81}X\x07\x00\x00\x00versionK\x05sb.", "it has no tensors"),
     ],
 )
 def test_metadata__runs_nothing(tmp_path, monkeypatch, content, words):
-    from parenvs.exports.checkpoint.distributed import _metadata
+    from torch.distributed.checkpoint.metadata import Metadata
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dcp").mkdir(exist_ok=True)
@@ -40,23 +57,99 @@ def test_metadata__runs_nothing(tmp_path, monkeypatch, content, words):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ParenvsError, match=words):
-        _metadata("dcp")
-    assert not (tmp_path / "ran").exists()
+        metadata_of("dcp")
+    assert not (tmp_path / "ran").exists() and not hasattr(Metadata, "strange")
 
 
-def test_metadata__is_that_of_pytorch(tmp_path):
-    import torch.distributed.checkpoint as dcp
+STATE = {
+    "model": {"a": torch.ones(3, 2, dtype=torch.bfloat16), "b": torch.tensor(3)},
+    "lr": 0.1,
+}
 
-    from parenvs.exports.checkpoint.distributed import _metadata
 
-    state = {"model": {"a": torch.ones(3, 2, dtype=torch.bfloat16)}, "lr": 0.1}
-    dcp.save(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
-    found = _metadata(tmp_path / "dcp")
-    own = dcp.FileSystemReader(tmp_path / "dcp").read_metadata()
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A folder of PyTorch's own, and its metadata."""
+    folder = tmp_path_factory.mktemp("dcp")
+    dcp.save(STATE, checkpoint_id=folder, no_dist=True)
+    return folder, dcp.FileSystemReader(folder).read_metadata()
+
+
+def test_metadata__is_that_of_pytorch(written):
+    folder, own = written
+    found = metadata_of(folder)
     assert (found.state_dict_metadata, found.storage_data) == (
         own.state_dict_metadata, own.storage_data,
     )  # fmt: skip
     assert found.state_dict_metadata["model.a"].size == (3, 2)
+
+
+@each(
+    ("change", "words"),
+    [
+        (lambda x, tensor, place: setattr(place, "relative_path", "../x"), "no file of the folder"),
+        (lambda x, tensor, place: setattr(place, "relative_path", "/dev/zero"), "no file of the"),
+        (lambda x, tensor, place: setattr(place, "length", 10**15), "of '__0_0.distcp', which has"),
+        (lambda x, tensor, place: setattr(place, "offset", -1), "a place of a tensor is none"),
+        (lambda x, tensor, place: setattr(place, "length", 0.5), "a place of a tensor is none"),
+        (lambda x, tensor, place: setattr(place, "length", 3), "is in no file"),
+        (
+            lambda x, tensor, place: setattr(place, "transform_descriptors", ["zstd"]),
+            "'model.a' is compressed",
+        ),
+        (lambda x, tensor, place: setattr(tensor, "size", torch.Size([4, 2])), "are not the whole"),
+        (lambda x, tensor, place: setattr(tensor, "size", (3, 2)), "'model.a' is no tensor"),
+        (lambda x, tensor, place: setattr(tensor, "properties", None), "'model.a' is no tensor"),
+        (lambda x, tensor, place: setattr(tensor, "chunks", [None]), "a piece is none"),
+        (
+            lambda x, tensor, place: setattr(tensor.chunks[0], "sizes", torch.Size([2, 3])),
+            "a piece is outside of its",
+        ),
+        (lambda x, tensor, place: x.storage_data.clear(), "is in no file"),
+        (lambda x, tensor, place: setattr(x, "storage_data", [1]), "it has no tensors"),
+    ],
+)
+def test_metadata__is_checked(written, tmp_path, change, words):
+    folder, own = written
+    shutil.copytree(folder, tmp_path / "dcp", dirs_exist_ok=True)
+    copied = pickle.loads(pickle.dumps(own))
+    place = next(x for key, x in copied.storage_data.items() if key.fqn == "model.a")
+    change(copied, copied.state_dict_metadata["model.a"], place)
+    (tmp_path / "dcp" / ".metadata").write_bytes(pickle.dumps(copied))
+    with pytest.raises(ParenvsError, match=words):
+        metadata_of(tmp_path / "dcp")
+
+
+@pytest.fixture
+def alone():
+    """A group of this process alone."""
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_load__damaged_files_are_one_line(tmp_path, alone):
+    """The optimiser is as before; a whole folder is read."""
+    from parenvs.exports.checkpoint.distributed import load
+
+    module = torch.nn.Linear(4, 3)
+    named = dict(module.named_parameters())
+    part = SimpleNamespace(named_parameters=named.items, name_of=lambda name: name)
+    parallel, optimiser = SimpleNamespace(parts=[part]), torch.optim.Adam(module.parameters())
+    state = {"model": {name: torch.ones_like(x) for name, x in named.items()}}
+    state["optimizer.state.weight.exp_avg"] = torch.full((3, 4), 2.0)
+    dcp.save({**state, "parenvs.steps": torch.tensor(7)}, checkpoint_id=tmp_path)
+    (path,) = tmp_path.glob("*.distcp")
+    data = path.read_bytes()
+    for broken in (b"\0" * len(data), data.replace(b"PK", b"KP")):
+        path.write_bytes(broken)
+        with pytest.raises(ParenvsError, match=r"damaged \(process 0: ") as caught:
+            load(tmp_path, parallel, optimiser)
+        assert "\n" not in str(caught.value) and not optimiser.state
+    path.write_bytes(data)
+    assert load(tmp_path, parallel, optimiser) == 7
+    assert (module.weight == 1).all() and (optimiser.state[module.weight]["exp_avg"] == 2).all()
 
 
 @pytest.mark.slow
@@ -64,7 +157,6 @@ def test_export__other_plans_and_programs_go_on(tmp_path):
     """Three plans, the third one the first with other ranks, and PyTorch alone."""
     import live_work
     import resharding
-    import torch.distributed.checkpoint as dcp
 
     graph = resharding.example.read()
     plans = [resharding.plan_of(graph, "net.npz", 4, *resharding.FOUR[x])

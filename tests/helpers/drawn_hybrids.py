@@ -17,6 +17,7 @@ from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, software_of
 from parenvs.tasks.hybrid.stack import STACKS, Machine
 from parenvs.tasks.hybrid.stages import Stages
+from parenvs.tasks.hybrid.uniform import Uniform, even_bounds
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,53 @@ def best_of_orders(problem: Hybrid) -> float:
             part = replace(cluster, servers=count, speeds=order)
             best = min(best, best_of_free_stages(replace(problem, cluster=part), limits))
     return best
+
+
+def best_of_uniform(problem: Hybrid, uneven: bool) -> float:
+    """Seconds of the fastest uniform plan that fits, of a model without a shape; infinite if none.
+
+    Args:
+        problem: the problem.
+        uneven: whether layers that do not divide by the pieces are dealt out, too.
+    """
+    model, cluster = problem.model, problem.cluster
+    inside, n = cluster.devices_per_server, len(model)
+    ends = [model.embedding is not None, model.head is not None]
+    rows = []
+    for tp, pp, chunks, samples in product(
+        range(1, inside + 1), range(1, cluster.devices + 1), range(1, n + 3), (1, 2, 4, 8, 16)
+    ):
+        dp, pieces = cluster.devices // (tp * pp), pp * chunks
+        if inside % tp or tp * pp * dp != cluster.devices or problem.batch % (dp * samples):
+            continue
+        if chunks > 1 and (
+            pp == 1 or problem.batch // (dp * samples) % pp
+            or "interleaved" not in problem.stack.schedules
+        ):  # fmt: skip
+            continue
+        sizes = np.diff(even_bounds(n, pieces))
+        as_layers = all(ends) and n % pp > 0 and (n + 2) % pieces == 0
+        dealt = uneven and pieces <= n and sizes[ends[0] : pieces - ends[1]].all()
+        if n % pieces and not as_layers and not dealt:
+            continue
+        for mode, zero, shard in product(
+            ("none", "selective", "full"), range(4), {0, inside // tp}
+        ):
+            shared = shard == 0 or (zero > 0 and 1 < shard < dp and dp % shard == 0)
+            if shared and (zero == 0 or dp > 1) and (zero < 2 or pp == 1):
+                rows.append((tp, pp, dp, samples, chunks, mode, zero, shard))
+    if not rows:
+        return np.inf
+    names = ("tp", "pp", "dp", "micro_batch", "chunks", "recompute", "zero", "shard")
+    software = software_of(problem)
+    plans = Uniform(
+        batch=problem.batch, blocking=software.blocking,
+        gradient_bytes=float(software.gradient_bytes), gradient_overlap=software.gradient_overlap,
+        **{name: np.array(x) for name, x in zip(names, zip(*rows, strict=True), strict=True)},
+    )  # fmt: skip
+    seconds, held = plans.judged(model, cluster, problem.machine)
+    fits = held["total"] <= problem.memory_limit
+    return float(np.where(fits, seconds["length"], np.inf).min())
 
 
 def best_of_free_stages(problem: Hybrid, limits: Constraints, every_count: bool = False) -> float:

@@ -15,8 +15,15 @@ from typing import Any
 import elastic_toys
 import numpy as np
 import partition_toys
+import pytest
 from brute_force import all_plans, best_of, random_pipeline
-from drawn_hybrids import best_of_free_stages, best_of_orders, drawn_hetero, drawn_problem
+from drawn_hybrids import (
+    best_of_free_stages,
+    best_of_orders,
+    best_of_uniform,
+    drawn_hetero,
+    drawn_problem,
+)
 from drawn_intra_op import draw, optimum
 from drawn_orders import drawn, every_order, longest_path
 
@@ -57,8 +64,24 @@ def _partition(number: int) -> tuple[Any, float]:
 
 
 def _hybrid(number: int) -> tuple[Any, float]:
+    """Among the plans that ``exact`` names: uniform ones, and 1F1B plans of free stages."""
+    problem, best = _drawn(_free_stages, number)
+    return problem, min(best, best_of_uniform(problem, uneven=True))
+
+
+def _free_stages(number: int) -> tuple[Any, float]:
     problem = drawn_problem(np.random.default_rng([number, 3]))
     return problem, best_of_free_stages(problem, Constraints())
+
+
+def _uniform(number: int) -> tuple[Any, float]:
+    problem = _drawn(_free_stages, number)[0]
+    return problem, best_of_uniform(problem, uneven=False)
+
+
+def _no_best(number: int) -> tuple[Any, float]:
+    """Of plans that are too many to be tried: whatever is found may be."""
+    return _drawn(_free_stages, number)[0], -np.inf
 
 
 def _servers(number: int) -> tuple[Any, float]:
@@ -100,10 +123,15 @@ The figure is the cost, or where planners prove upper bounds, of partitions, the
 OTHERS = {
     **dict.fromkeys(("beam", "pretrained", "pretrained-refined"), _plain_pipeline),
     **dict.fromkeys(SERVER_PLANNERS, _servers),
+    "exact-hybrid": _free_stages,
+    "uniform": _uniform,
+    "local-search": _no_best,
 }
-"""Planner -> what draws its problems, if it does not take all of its task."""
-WHOLE = ("exact", "exact-full", "exact-points", "exact-hybrid", "subset-dp")
-"""Planners that say of a problem, not of some plans, that it is infeasible."""
+"""Planner -> what draws its problems, if not all of its task or not the best of all plans."""
+TRIED = ("exact", "exact-hybrid", "uniform", "sandwich", "subset-dp")
+"""Planners whose proofs among some plans are compared: the best is that of these plans."""
+WHOLE = ("exact", "exact-full", "exact-points", "exact-hybrid", "uniform", "subset-dp")
+"""Planners that say of all plans that are tried that none fits."""
 STEPS = 100
 """Of planners that draw plans."""
 
@@ -122,8 +150,8 @@ def outcome(task: str, planner: str, number: int) -> str:
     """Return what a planner makes of a drawn problem, or ``"WRONG: ..."``.
 
     A worse plan is not called proven, no bound is on the wrong side of the best plan, no plan is
-    better than it, and a problem is called infeasible only if it is. What is proven among some
-    plans only is not compared.
+    better than it or costs what the judge does not say, and a problem is called infeasible only if
+    it is. What is proven among some plans is compared with the best of these, or not at all.
     """
     problem, best = _drawn(OTHERS.get(planner, DRAWN[task]), number)
     known = {field.name for field in fields(request_class(task))}
@@ -143,15 +171,19 @@ def outcome(task: str, planner: str, number: int) -> str:
     upper = report.bound_words[0] == "upper"
     sign = -1.0 if upper else 1.0
     own, bound = answer.value if upper else answer.cost, answer.bound
-    slack = 0 if isinstance(own, int) else ROUNDING * abs(best)
+    largest = max(abs(x) for x in (own, best, 0.0) if x is not None and np.isfinite(x))
+    slack = 0 if isinstance(own, int) else ROUNDING * largest
+    is_compared = not answer.among or planner in TRIED
     where = f"{own!r}, the best is {best!r}, the bound {bound!r}, given {given}"
-    if bound is not None and not answer.among and sign * bound > sign * best + slack:
+    if bound is not None and is_compared and sign * bound > sign * best + slack:
         return f"WRONG: a bound beyond the best plan: {where}"
     if not report.legal:
         is_claimed = answer.proven or planner in WHOLE
         return f"WRONG: an illegal plan: {report.reasons}" if is_claimed else "illegal plan"
     if sign * own < sign * best - slack:
         return f"WRONG: a plan that is better than all plans: {where}"
-    if answer.proven and not answer.among and sign * own > sign * best + slack:
+    if answer.proven and is_compared and sign * own > sign * best + slack:
         return f"WRONG: a worse plan is called proven: {where}"
+    if answer.cost != pytest.approx(report.cost, rel=0 if isinstance(own, int) else ROUNDING):
+        return f"WRONG: a cost that is not the judge's {report.cost!r}: {where}"
     return "plan" if not answer.proven else "proven among some" if answer.among else "proven"

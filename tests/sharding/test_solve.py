@@ -223,6 +223,18 @@ def test_tree__proves_the_optimum_of_what_is_kept_and_finds_it():
     assert smaller
 
 
+@each("seed, feasible", [(73, False), (113, True), (161, True)])
+def test_sweep__strategies_whose_every_pair_is_forbidden(seed, feasible):
+    """Where no time is left to take them away; differences of infinite messages are no bounds."""
+    problem = draw(seed, edges=11, most=4, forbidden=0.1, slack=0.45)
+    reduced = reduce(problem, lambda: True)
+    dual = Dual(arrays_of(reduced))
+    bounds = [dual.step(np.inf) for _ in range(15)]
+    assert not np.isnan(bounds).any() and not np.isnan(dual.messages).any()
+    assert feasible == (optimum(problem) is not None)
+    assert not feasible or max(bounds) + reduced.constant <= optimum(problem) + 1e-6
+
+
 def test_memory__the_tree_is_the_profile():
     rng = np.random.default_rng(0)
     for times in (1, 5, 8, 13):

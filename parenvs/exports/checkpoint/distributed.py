@@ -1,37 +1,29 @@
 """Folders of ``torch.distributed.checkpoint``, written and read under any plan (extra ``torch``).
 
 Tensors have the names that ``torch.distributed.checkpoint.state_dict`` gives them: ``model.NAME``
-and ``optimizer.state.NAME.KIND``. Of the folder's pickle, metadata alone is read, and nothing in it
-but sizes, types and places: any other class or function is refused.
+and ``optimizer.state.NAME.KIND``. Of the folder's pickle, metadata alone is read, see ``metadata``.
 """
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
-from dataclasses import is_dataclass
-from enum import Enum
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_state
 
-from parenvs.errors import ParenvsError, shown
+from parenvs.errors import ParenvsError, one_line, shown
+from parenvs.exports.checkpoint.metadata import metadata_of
 from parenvs.exports.checkpoint.training import parameters_of, together
 from parenvs.exports.parallel import Parallel
 from parenvs.exports.stream import Stream
 
 MODEL, STATE, OWN = "model", "optimizer.state", "parenvs"
 """Beginnings of names: parameters, what the optimiser keeps of them, and ours."""
-_KNOWN = {
-    ("torch", "Size"), ("torch.serialization", "_get_layout"), ("collections", "OrderedDict"),
-    ("builtins", "set"),
-}  # fmt: skip
-"""What may be in metadata besides its own classes."""
 
 
 def export(
@@ -79,18 +71,16 @@ def load(
 
     Raises:
         ParenvsError: no such folder, or one with another model, or without the position of a stream
-            that is wanted; all processes raise.
+            that is wanted, or a damaged one, of which parameters may have been read by then; all
+            processes raise.
     """
 
     class Reader(dcp.FileSystemReader):
         def read_metadata(self, *given: Any, **named: Any) -> Metadata:
-            metadata = _metadata(folder)
-            meta = getattr(metadata, "storage_meta", None) or StorageMeta()
-            meta.load_id, metadata.storage_meta = self.load_id, meta
-            return metadata
+            return replace(metadata, storage_meta=StorageMeta(load_id=self.load_id))
 
-    def wanted() -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        known = _metadata(folder).state_dict_metadata
+    def wanted(metadata: Metadata) -> tuple[Metadata, dict[str, Any], dict[str, torch.Tensor]]:
+        known = metadata.state_dict_metadata
         state: dict[str, torch.Tensor] = {}
         for name, parameter in parameters_of(parallel):
             key = f"{MODEL}.{name}" if f"{MODEL}.{name}" in known else name
@@ -115,23 +105,36 @@ def load(
                         else torch.zeros_like(parameter.detach(), dtype=like)
                     )
             if kinds:
-                optimiser.state[parameter] = kinds
+                kept[parameter] = kinds
         numbers = {key: torch.tensor(0) for key in known if key.startswith(f"{OWN}.")}
+        for key in numbers:
+            if not isinstance(x := known[key], TensorStorageMetadata) or x.size != ():
+                raise ParenvsError(f"{folder}: {shown(key)} is no number")
         if stream is not None and not any(x.startswith(f"{OWN}.stream.") for x in numbers):
             raise ParenvsError(f"{folder}: has no position in a stream of samples")
-        return state, numbers
+        return metadata, state, numbers
 
-    mine: list[tuple[dict[str, Any], dict[str, torch.Tensor]]] = []
-    together(lambda: mine.append(wanted()))
-    state, numbers = mine[0]
-    with torch.no_grad():
-        load_state({**state, **numbers}, storage_reader=Reader(folder))
+    kept: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
+    mine: list[tuple[Metadata, dict[str, Any], dict[str, torch.Tensor]]] = []
+    together(lambda: mine.append(wanted(metadata_of(folder))))
+    metadata, state, numbers = mine[0]
+    try:
+        with torch.no_grad():
+            load_state({**state, **numbers}, storage_reader=Reader(folder))
+    except CheckpointException as error:  # raised in all processes
+        rank, (cause, _) = next(iter(error.failures.items()))
+        raise ParenvsError(
+            f"{folder}: damaged (process {rank}: {one_line(Exception(cause))})"
+        ) from None
     if stream is not None:
-        position = {
+        position: dict[str, Any] = {
             key.removeprefix(f"{OWN}.stream."): int(value)
             for key, value in numbers.items() if key.startswith(f"{OWN}.stream.")
         }  # fmt: skip
-        stream.load_state_dict({**position, "shuffle": bool(position["shuffle"])})
+        if "shuffle" in position:
+            position["shuffle"] = bool(position["shuffle"])
+        stream.load_state_dict(position)
+    optimiser.state.update(kept)
     return int(numbers.get(f"{OWN}.steps", torch.tensor(0)))
 
 
@@ -143,40 +146,3 @@ def _named(parallel: Parallel, optimiser: torch.optim.Optimizer) -> dict[str, An
             if value is not None:
                 state[f"{STATE}.{name}.{kind}"] = torch.as_tensor(value)
     return state
-
-
-def _metadata(folder: str | os.PathLike[str]) -> Metadata:
-    """The metadata of a folder, in which no code runs."""
-    path = Path(folder) / ".metadata"
-    try:
-        found = _Plain(io.BytesIO(path.read_bytes())).load()
-    except OSError as error:
-        raise ParenvsError(
-            f"{folder}: no folder of torch.distributed.checkpoint ({path}: {error.strerror})"
-        ) from None
-    except (pickle.UnpicklingError, EOFError, AttributeError, ValueError, TypeError, IndexError,
-            KeyError, ImportError) as error:  # fmt: skip
-        raise ParenvsError(
-            f"{path}: no metadata of torch.distributed.checkpoint ({error})"
-        ) from None
-    if not isinstance(found, Metadata):
-        raise ParenvsError(f"{path}: no metadata of torch.distributed.checkpoint")
-    return found
-
-
-class _Plain(pickle.Unpickler):
-    """Reads a pickle of sizes, types and places."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return a class that may be in metadata; refuse all else."""
-        if (module, name) in _KNOWN:
-            return super().find_class(module, name)
-        if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
-            return found
-        if module.partition(".")[0] == "pathlib" and name.endswith("Path") and name.isalpha():
-            return super().find_class(module, name)
-        if module.startswith("torch.distributed.checkpoint.") and "." not in name:
-            found = super().find_class(module, name)
-            if isinstance(found, type) and (is_dataclass(found) or issubclass(found, Enum)):
-                return found
-        raise pickle.UnpicklingError(f"{module}.{name} is not read")

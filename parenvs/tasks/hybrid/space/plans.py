@@ -265,15 +265,20 @@ class UniformSpace:
         }
 
 
-def infeasible(space: UniformSpace) -> InfeasibleError:
-    """Return the error for a problem none of whose uniform plans fits the memory."""
+def infeasible(space: UniformSpace, others: str = "") -> InfeasibleError:
+    """Return the error for a problem none of whose uniform plans fits the memory.
+
+    Args:
+        space: the uniform plans that keep to the constraints.
+        others: what other plans do not fit either, in words.
+    """
     k, problem = space.smallest(), space.problem
     total = float(space.memory["total"][k])
     parts = {name: float(space.memory[name][k]) for name in PARTS}
     largest = max(parts, key=lambda name: parts[name])
     return InfeasibleError(
-        f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no plan fits the memory; "
-        f"the smallest uniform one ({space.describe(k)}) needs "
+        f"{problem.instance} on {problem.cluster}, batch {problem.batch}: none of {len(space)} "
+        f"uniform plans{others} fits the memory; the smallest ({space.describe(k)}) needs "
         f"{total - problem.memory_limit:,.0f} bytes more than the {problem.memory_limit:,.0f} "
         f"allowed on its fullest stage; the largest part is {largest}, {parts[largest]:,.0f}"
     )
