@@ -56,9 +56,11 @@ def test_every_plan__false_claims_are_seen(monkeypatch, changes, said):
         key: x if key in ("proven", "among") else x * honest.cost for key, x in changes.items()
     }
     answer = replace(honest, **{"bound": None, "among": "", "proven": False, **shares})
-    monkeypatch.setitem(every_plan.DRAWN, "order", lambda number: (problem, 0.8 * honest.cost))
-    monkeypatch.setattr(every_plan, "solve", lambda *_, **__: answer)
-    found = every_plan.outcome("order", "neh", 3)
+    with monkeypatch.context() as patched:
+        drawn = (problem, 0.8 * honest.cost)
+        patched.setitem(every_plan.DRAWN, "order", lambda number: drawn)
+        patched.setattr(every_plan, "solve", lambda *_, **__: answer)
+        found = every_plan.outcome("order", "neh", 3)
     assert found.startswith("WRONG: a " + said) if said else found in OUTCOMES, found
 
 
