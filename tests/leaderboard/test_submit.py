@@ -108,3 +108,28 @@ def test_agents__every_planner_of_the_project():
     for task in tasks().tasks.values():
         assert set(agents(task)) - set(ready(task)) in (set(), set(TRAINED))
         assert all(description.method for description in agents(task).values())
+
+
+@pytest.mark.slow
+def test_submit__a_run(run, tmp_path):
+    """The best actions of a trained agent are an entry; runs of other tasks are refused."""
+    pytest.importorskip("torch")
+    from parenvs.agents.learning.config import TrainConfig
+    from parenvs.agents.learning.trainer import train
+
+    folder = tmp_path / "Tiny"
+    settings = {"envs": 16, "turns": 4}
+    config = TrainConfig(
+        env_id="MicroBatchOrder-v1", env_kwargs={"tier": "p4-m8"}, steps=64, settings=settings
+    )
+    train(config, folder)
+    words = ["submit", "--run", str(folder), "--folder", "made"]
+    status, _, err = run(*words)
+    assert status == 2 and "--run takes a --task, and no --agent" in err
+    status, _, err = run(*words, "--task", "hybrid")
+    assert status == 2 and "which is no environment of task hybrid" in " ".join(err.split())
+    status, _, err = run(*words, "--task", "packed-order")
+    assert status in (0, None), err
+    made = load_entry(tmp_path / "made" / "packed-order" / "tiny.json")
+    assert made.learned and made.trained_on == ("other: MicroBatchOrder-v1 tier p4-m8",)
+    assert made.seeds == (0,) and "group, trained by parenvs train for 64 steps" in made.method
