@@ -36,6 +36,7 @@ SCRIPTS = (
     "conflicts",
     "public_models",
     "reading",
+    "roles",
     "cartpole",
     "paper_claims",
     "exact_points",

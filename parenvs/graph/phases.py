@@ -40,7 +40,7 @@ def with_phases(graph: Graph, flow: Flow) -> Graph:
         if not named and len(graph.outputs) > 1:
             notes += (
                 "the module has no scopes and no gradient was found in its data flow; every "
-                "instruction is taken as forward",
+                "instruction is taken as forward; roles rest on that",
             )
         return replace(graph, phase=np.zeros(len(by_scope), dtype=np.uint8), notes=notes)
     phase = _flow_phases(flow, training)

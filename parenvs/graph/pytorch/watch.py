@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import logging
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -38,16 +40,18 @@ _INSTEAD = {
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep PyTorch's own warnings and logs of tracing off the user's screen."""
+    """Keep PyTorch's own warnings, logs and listings of tracing off the user's screen."""
     logger = logging.getLogger("torch")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
+    written = io.StringIO()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stderr(written):
             warnings.simplefilter("ignore")
             yield
     finally:
         logger.setLevel(before)
+    sys.stderr.write(written.getvalue())  # what fails is listed there, which the error says
 
 
 def refused(error: Exception, whole: nn.Module, name: str) -> RefusedError:

@@ -273,8 +273,17 @@ def test_errors__say_what_to_write_in_the_place_of_kernels_that_are_not_traced()
     assert "write it as scaled_dot_product_attention" in text
 
 
-def test_errors__say_what_to_write_in_the_place_of_packed_sequences_and_open_loops():
+class Told(torch.nn.Linear):
+    def forward(self, x):
+        print("traced", file=sys.stderr)
+        return super().forward(x)
+
+
+def test_errors__say_what_to_write_in_the_place_of_packed_sequences_and_open_loops(capsys):
     text = error_of(Packed(), torch.ones(3, 5, 4), torch.tensor([5, 3, 2]))
+    assert capsys.readouterr().err == ""  # PyTorch lists what it traced, and the line is enough
+    from_torch(Told(4, 4), BATCH, loss=torch.sum)
+    assert capsys.readouterr().err == "traced\n"
     assert "give the recurrent layer the padded batch, and mask" in text
     assert from_torch(Repeated(False), BATCH, optimiser="sgd").parameter_bytes == 80
     text = error_of(Repeated(True), BATCH)
