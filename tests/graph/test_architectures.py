@@ -80,7 +80,6 @@ def test_architectures__phases(name):
 def test_architectures__text_without_scopes(name):
     assert any("roles rest on that" in note for note in graph(name, "text").notes)
     assert graph(name, "text").batch_size == SAMPLES
-    if name not in INFERRED:
-        assert of_text(name) == [Role(r).name for r in graph(name, "proto").parameter_role]
+    assert (of_text(name) == program(name).roles) == (name not in INFERRED | set(ALIKE))
     if name not in INFERRED_PHASES | NOT_COUNTED:
         assert phase_flops(graph(name, "text")) == program(name).flops
