@@ -108,7 +108,7 @@ def plan(
 
     with written(work, *lines, quiet=as_json):
         if as_json:
-            content = {"plan": report.plan.to_json(), "report": report.to_json()}
+            content = {"plan": report.plan.to_json(), "report": report.with_price()}
             if answer.notes:
                 content["notes"] = list(answer.notes)
             say_json(content if remarks is None else {**content, **remarks.to_json()})
@@ -165,6 +165,8 @@ def compare(
     work, lines = _files(model, first, out_, plot)
     with written(work, *lines):
         out.print(side_by_side(answers))
+        for line in first.price.legend if first.price else ():
+            say(line)
         if choice is not None and "remarks" in hooks:
             for line in model.task.hook("remarks")(request, choice.answer, choice).lines():
                 say(line) if isinstance(line, str) else out.print(line)

@@ -35,6 +35,7 @@ from parenvs.view.terminal import (
     refuse_illegal,
     say,
     say_json,
+    say_price,
     say_text,
     written,
 )
@@ -64,7 +65,7 @@ def judge(
     work, lines = files_of(report, plot=plot)
     with written(work, *lines, quiet=as_json):
         if as_json:
-            say_json(report.to_json())
+            say_json(report.with_price())
         else:
             print_report(report)
     refuse_illegal(report, f"{file}: illegal")
@@ -137,6 +138,7 @@ def explain(
     if "explain" not in chosen.hooks:
         raise not_for_task(f"{target}: explain", chosen, "explain")
     say_text(chosen.hook("explain")(report, variable))
+    say_price(report)
     refuse_illegal(report, f"{target}: illegal")
 
 

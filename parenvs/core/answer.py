@@ -68,6 +68,8 @@ class Answer:
         return f"{self.status} among {self.among}" if self.proven and self.among else self.status
 
     def __str__(self) -> str:
-        """Return the planner, what it proved, and the report, as text."""
+        """Return the planner, what it proved, the report, and the price, as text."""
         proof = f"proven {self.claim}" if self.proven else "not proven"
-        return f"{self.method} ({proof}, {self.seconds:.3g} s)\n{self.report}"
+        price = self.report.price.lines() if self.report.price else ()
+        told = [f"{self.method} ({proof}, {self.seconds:.3g} s)", str(self.report)]
+        return "\n".join([*told, *(f"  {line}" for line in price)])

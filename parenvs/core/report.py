@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from parenvs.core.plan import ILLEGAL
+from parenvs.core.price import Price, price_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -24,6 +26,7 @@ class Report:
     Attributes:
         task: name of the task.
         bound_words: which side of what a planner's bound is, in words, and its unit.
+        cost_words: whose the cost is, in words, beside the price.
         plan: the plan.
         reasons: a sentence for every rule that the plan breaks; empty if it is legal.
         cost: the number that the task minimises.
@@ -31,6 +34,7 @@ class Report:
 
     task: ClassVar[str]
     bound_words: ClassVar[tuple[str, str]] = ("lower", "")
+    cost_words: ClassVar[str] = ""
     plan: Any
     reasons: tuple[str, ...]
     cost: Any
@@ -58,6 +62,19 @@ class Report:
         if not (self.legal and answer.bound):
             return None
         return float(self.cost / answer.bound - 1)
+
+    @cached_property
+    def price(self) -> Price | None:
+        """The seconds of the plan by the cost model that prices plans of every task; None if none.
+
+        It takes a graph's layers apart, which takes up to seconds; so it is made when it is asked
+        for.
+        """
+        return price_of(self)
+
+    def with_price(self) -> dict[str, Any]:
+        """Return ``to_json`` and, where there is one, the price, as ``price``."""
+        return {**self.to_json(), **({"price": self.price.to_json()} if self.price else {})}
 
     def to_json(self) -> dict[str, Any]:
         """Return what the judge says as an object of JSON types."""

@@ -1,8 +1,8 @@
 """The flow of data through a module, tensor by tensor, through loops and branches by position.
 
-An instruction's results depend on all of its operands; what a loop carries or a branch takes and
-returns goes through as it is. So an input that a loop hands through unchanged depends on nothing
-else in it.
+An instruction's results depend on all of its operands; what a loop carries, a branch takes and
+returns or a barrier holds goes through as it is. So an input that a loop hands through unchanged
+depends on nothing else in it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ VIEWS = frozenset(_VIEWS.split())
 """Opcodes whose result is their operand, cast or in another layout."""
 PARTS = frozenset(("slice", "concatenate", "dynamic-slice"))
 """Opcodes whose result holds elements of their operands as they are."""
+BARRIERS = ("opt-barrier", "optimization-barrier")
+"""Opcodes that hand each of their operands on as it is."""
 CARRIES = ("while", "conditional")
 """Opcodes through which values go by position, into and out of the computations inside."""
 
@@ -57,7 +59,10 @@ class Flow:
         self.before: list[list[int]] = [[] for _ in range(tensors)]
         carried = self._carried()
         for index, made in enumerate(self.results):
-            if self.opcode[index] not in CARRIES:
+            if self.opcode[index] in BARRIERS:
+                for source, tensor in zip(self.operands[index], made, strict=False):
+                    self.before[tensor].append(source)
+            elif self.opcode[index] not in CARRIES:
                 for tensor in made:
                     self.before[tensor].extend(self.operands[index])
         for source, target in carried:
@@ -125,7 +130,7 @@ class Flow:
         if opcode in CARRIES or opcode == "parameter":
             return self.before[tensor]
         if opcode in VIEWS or opcode == "concatenate":
-            return self.operands[index]
+            return self.before[tensor]
         if opcode in ("slice", "dynamic-slice"):
             return self.operands[index][:1]
         if opcode in ELEMENTWISE:
@@ -142,7 +147,7 @@ class Flow:
             index = self.producer[tensor]
             opcode = self.opcode[index] if index >= 0 else "parameter"
             if opcode in VIEWS or opcode in ("slice", "dynamic-slice"):
-                tensor = self.operands[index][0]
+                tensor = self.before[tensor][0]
                 continue
             source = self._handed_on(tensor) if opcode in (*CARRIES, "parameter") else None
             if source is None:

@@ -67,7 +67,7 @@ def save(
 
 
 def show(viewable: Any, path: str | os.PathLike[str] | None = None) -> None:
-    """Print a plan or problem as text, or write its picture.
+    """Print a plan or problem as text, with the plan's price, or write its picture.
 
     Args:
         viewable: what the judge says of a plan, the answer of a planner, or a problem.
@@ -85,7 +85,9 @@ def show(viewable: Any, path: str | os.PathLike[str] | None = None) -> None:
     if path is not None:
         save(path, shown)
     else:
-        sys.stdout.write(text(shown, sys.stdout.isatty()) + "\n")
+        price = getattr(shown, "price", None)
+        lines = [text(shown, sys.stdout.isatty()), *(price.lines() if price else ())]
+        sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _draw(viewable: Any, undecided: Collection[str] | None) -> Figure:

@@ -198,8 +198,15 @@ def say_json(content: Any) -> None:
 
 
 def print_report(report: Any) -> None:
-    """Print what the judge says of a plan."""
+    """Print what the judge says of a plan, and its price."""
     say_text(text(report, colour=out.is_terminal), painted=out.is_terminal)
+    say_price(report)
+
+
+def say_price(report: Any) -> None:
+    """Print the seconds of a plan by the cost model that prices plans of every task."""
+    for line in report.price.lines() if report.price else ():
+        say(line)
 
 
 def proof(answer: Answer) -> str:

@@ -320,7 +320,7 @@ def test_planning__others_take_the_shape_of_exact(run):
     out = good(run("compare", "vgg-19", "--cluster", "A", "--agent", "even", "--agent", "pipedream",
                    "--agent", "exact-pruned", "--agent", "exact"))  # fmt: skip
     rows = [line.split("│") for line in out.splitlines() if line.count("│") > 8]
-    assert {len(row[6].split()) for row in rows if row[1].strip()} == {1}  # one device cut each
+    assert {len(row[7].split()) for row in rows if row[1].strip()} == {1}  # one device cut each
 
 
 def test_planning__pruned_is_named_as_what_it_is(run):

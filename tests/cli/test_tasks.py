@@ -56,8 +56,12 @@ def test_tasks__plan_judge_diff_compare_by_the_name_alone(run, task):
     assert plan.task == task
     status, out, err = run("judge", first, "--json")
     assert status == 0, err
-    assert json.loads(out) == json.loads(json.dumps(judge(plan).to_json()))
+    assert json.loads(out) == json.loads(json.dumps(judge(plan).with_price()))
     assert json.loads(good(run("judge", first, "--instance", name, "--json")))["legal"] is True
+    priced = ["judge", first], ["plan", name, "--agent", agents[0]], ["compare", name]
+    priced[2].extend(f"--agent={agent}" for agent in agents)
+    for command in (*priced, *([["explain", first]] if "explain" in TASKS[task].hooks else [])):
+        assert "by the hybrid model" in good(run(*command))
     assert "a  " in good(run("diff", first, second))
     content = json.loads(good(run("diff", first, second, "--json")))
     assert content["task"] == task

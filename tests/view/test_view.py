@@ -28,7 +28,9 @@ def test_show__prints_the_text_or_writes_the_picture(tmp_path, capsys):
     assert capsys.readouterr().out == viewer.text(problem) + "\n"
     answer = parenvs.solve(problem, "even")
     parenvs.show(answer)
-    assert capsys.readouterr().out == viewer.text(answer.report) + "\n"
+    price = "\n".join(answer.report.price.lines())
+    assert "no seconds by the hybrid model" in price
+    assert capsys.readouterr().out == f"{viewer.text(answer.report)}\n{price}\n"
     path = tmp_path / "plan.svg"
     parenvs.show(answer.report, path)
     assert path.read_text().startswith("<?xml") and not capsys.readouterr().out

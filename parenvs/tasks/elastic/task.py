@@ -35,6 +35,7 @@ TASK = Task(
     text="parenvs.tasks.elastic.view.text:text",
     figure="parenvs.tasks.elastic.view.figure:draw",
     hooks={
+        "strategy": "parenvs.tasks.elastic.run:price",
         "sets": "parenvs.datasets.elastic.sets:set_kind",
         "train": "parenvs.tasks.elastic.load:training",
         "validation": "parenvs.tasks.elastic.load:validation",

@@ -84,7 +84,7 @@ def step(
     busy, chunk = busy + gathers, chunk + gathers * share_first
     before = chunk.cumsum(axis=0) - chunk
     hiding = backward + again + of_stage.backward_exchange
-    reduction, exposed = _reduction(held, machine, stages, hiding)
+    sums, exposed = reduction(held, machine, stages, hiding)
     if stages.pieces is None:
         core = core_of(*_resources(before + busy, busy, chunk, links, stages), stages.micro_batches)
         ahead = hiding.cumsum(axis=0) - hiding
@@ -102,7 +102,7 @@ def step(
     parts = (hiding, update, core, tail, tied, optimizer)
     return Step(
         forward, backward, again, exchange, of_stage.forward_exchange, sends, gathers, chunk, busy,
-        reduction, exposed, gather_start, *parts, length=core + tail + tied + optimizer,
+        sums, exposed, gather_start, *parts, length=core + tail + tied + optimizer,
     )  # fmt: skip
 
 
@@ -564,7 +564,7 @@ def _gathers(
     return stack.exposed(total, busy, stack.gather_hidden), total / layers
 
 
-def _reduction(
+def reduction(
     held: tuple[np.ndarray, np.ndarray], machine: Machine, stages: Stages, backward: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(S, ...) seconds of the gradients' collectives, and what the last backward pass leaves.

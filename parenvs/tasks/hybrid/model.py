@@ -120,7 +120,8 @@ class HybridModel:
             name: name or path that plans carry (default: the graph's).
             **options: ``costs``: ``"kernels"``, what a compiler fuses taken together;
                 ``"instructions"`` or ``"flops"``, as partitions or pipelines count; ``uneven``,
-                ``classes`` and ``chosen``: what tensor parallelism splits, see ``chain_of``.
+                ``classes`` and ``chosen``: what tensor parallelism splits; ``cuts``: pivots at
+                which layers are cut, too; see ``chain_of``.
 
         Raises:
             ParenvsError: unknown costs, or the graph has no forward pass.

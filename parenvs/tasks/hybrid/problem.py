@@ -375,7 +375,7 @@ class Hybrid:
             dp=over(dp),
             zero=over(np.array([stage.zero for stage in plan.stages])),
             device=over(first),
-            speed=over(self._speeds(plan, first, devices)),
+            speed=over(stage_speeds(self.cluster, first, devices, plan.servers)),
             samples=samples,
             micro_batches=plan.batch / samples,
             context=plan.context,
@@ -388,16 +388,6 @@ class Hybrid:
             expert_tp=plan.expert_tp,
             offload=plan.offload,
         )
-
-    def _speeds(self, plan: HybridPlan, first: np.ndarray, devices: np.ndarray) -> np.ndarray:
-        """(S,) speed of the slowest server of each stage."""
-        if not self.cluster.speeds:
-            return np.ones(len(devices))
-        inside, speeds = self.cluster.devices_per_server, np.array(self.cluster.speeds)
-        ordered = speeds[list(plan.servers)] if plan.servers else speeds
-        ends = -(-(first + devices) // inside)
-        pairs = zip(first // inside, ends, strict=True)
-        return np.array([ordered[start:end].min() for start, end in pairs])
 
     def _layers(self, plan: HybridPlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(K, S, v) layers by kind, stage and chunk; those recomputed in full; selectively."""
@@ -427,6 +417,26 @@ class Hybrid:
         on[0, 0] *= 2
         back[-1, -1] *= 2
         return on, back
+
+
+def stage_speeds(
+    cluster: Cluster, first: np.ndarray, devices: np.ndarray, servers: Sequence[int] = ()
+) -> np.ndarray:
+    """(S,) speed of the slowest server of each stage.
+
+    Args:
+        cluster: the devices.
+        first: (S,) first device of each stage.
+        devices: (S,) how many it has.
+        servers: order of the servers; empty where they stand in order.
+    """
+    if not cluster.speeds:
+        return np.ones(len(devices))
+    inside, speeds = cluster.devices_per_server, np.array(cluster.speeds)
+    ordered = speeds[list(servers)] if servers else speeds
+    ends = -(-(first + devices) // inside)
+    pairs = zip(first // inside, ends, strict=True)
+    return np.array([ordered[start:end].min() for start, end in pairs])
 
 
 def _passes(step: Step) -> tuple[np.ndarray, np.ndarray]:

@@ -92,6 +92,7 @@ class HybridReport(TimedReport):
     """
 
     task: ClassVar[str] = "hybrid"
+    cost_words: ClassVar[str] = "the hybrid model's"
     plan: HybridPlan
     model: HybridModel
     cluster: Cluster
@@ -160,12 +161,7 @@ class HybridReport(TimedReport):
         """The stage whose work the core consists of: that which passes all micro-batches last."""
         if self.step is None:
             return 0
-        step = self.step
-        before = step.chunk.cumsum(axis=0) - step.chunk
-        if self.plan.schedule in SPLIT:
-            return int(np.argmax(step.busy))
-        through = pure.through(before + step.busy, step.busy, self.micro_batches)
-        return int(np.argmax(through + step.start))
+        return pivot_of(self.step, self.micro_batches, self.plan.schedule)
 
     @cached_property
     def seconds(self) -> dict[str, float]:
@@ -174,14 +170,7 @@ class HybridReport(TimedReport):
         The first six are those of the pivot stage over all micro-batches, ``bubble`` is what the
         core has beside them.
         """
-        if self.step is None:
-            return {}
-        step, pivot, count = self.step, self.pivot, self._rounds
-        names = ("forward", "backward", "recomputed", "exchange", "sends", "gathers")
-        parts = {name: count * float(getattr(step, name)[pivot]) for name in names}
-        parts["bubble"] = float(step.core) - sum(parts.values())
-        parts["gradients"] = float(step.tail)
-        return {**parts, "tied": float(step.tied), "optimizer": float(step.optimizer)}
+        return {} if self.step is None else seconds_by_part(self.step, self.pivot, self._rounds)
 
     @property
     def _rounds(self) -> int:
@@ -327,3 +316,26 @@ class HybridReport(TimedReport):
             "memory_limit_bytes": self.memory_limit_bytes,
             "stages": [{**stage._asdict(), "busy": stage.busy} for stage in self.stages],
         }
+
+
+def pivot_of(step: Step, micro_batches: int, schedule: str) -> int:
+    """Return the stage that passes all micro-batches last."""
+    if schedule in SPLIT:
+        return int(np.argmax(step.busy))
+    before = step.chunk.cumsum(axis=0) - step.chunk
+    return int(np.argmax(pure.through(before + step.busy, step.busy, micro_batches) + step.start))
+
+
+def seconds_by_part(step: Step, pivot: int, rounds: int) -> dict[str, float]:
+    """Return the seconds of a step by part, see ``HybridReport.seconds``.
+
+    Args:
+        step: the seconds of one plan.
+        pivot: the stage that passes all micro-batches last.
+        rounds: how often a stage does all of its chunks.
+    """
+    names = ("forward", "backward", "recomputed", "exchange", "sends", "gathers")
+    parts = {name: rounds * float(getattr(step, name)[pivot]) for name in names}
+    parts["bubble"] = float(step.core) - sum(parts.values())
+    parts["gradients"] = float(step.tail)
+    return {**parts, "tied": float(step.tied), "optimizer": float(step.optimizer)}

@@ -76,6 +76,8 @@ TASK = Task(
         "layout": "parenvs.tasks.hybrid.export:layout",
         "stages": "parenvs.tasks.hybrid.export:stages",
         "step": "parenvs.tasks.hybrid.export:step",
+        "strategy": "parenvs.tasks.hybrid.graph.price:own",
+        "price": "parenvs.tasks.hybrid.graph.price:price",
         "checkpoint": "parenvs.tasks.elastic.checkpoint:Shards",
         "remarks": "parenvs.agents.hybrid.remarks:Remarks",
         "map": "parenvs.agents.hybrid.remarks:draw_map",

@@ -46,6 +46,7 @@ TASK = Task(
         "sets": "parenvs.datasets.order.sets:set_kind",
         "train": "parenvs.tasks.order.load:training",
         "validation": "parenvs.tasks.order.load:validation",
+        "strategy": "parenvs.tasks.order.problem:price",
         "rules": "parenvs.tasks.order.load:rules",
         "compare": "parenvs.tasks.order.view.tables:comparison",
         "leaderboard": "parenvs.agents.order.entries:TASKS",

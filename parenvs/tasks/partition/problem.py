@@ -401,6 +401,9 @@ class PartitionReport(Report):
 
     task: ClassVar[str] = "partition"
     bound_words: ClassVar[tuple[str, str]] = ("upper", " of the return")
+    cost_words: ClassVar[str] = (
+        "the partition model's: instructions one by one, unfused, no launches, no update of weights"
+    )
     plan: PartitionPlan
     problem: Partitioning
     reasons: tuple[str, ...]

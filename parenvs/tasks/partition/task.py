@@ -88,6 +88,7 @@ TASK = Task(
         "explain_problem": "parenvs.tasks.partition.view.explanation:problem_text",
         "layout": "parenvs.tasks.partition.export.layout:layout",
         "step": "parenvs.tasks.partition.export.layout:step",
+        "strategy": "parenvs.tasks.partition.export.layout:strategy",
         "bench": "parenvs.agents.partition.suite:Suite",
         "decisions": "parenvs.tasks.partition.export.decisions:Decisions",
         "verify": "parenvs.shardy.verify:verify_plan",

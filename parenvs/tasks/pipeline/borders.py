@@ -49,6 +49,27 @@ class Borders:
     level: int
     told_by: str
 
+    def cut_at(self, cuts: Iterable[int]) -> Borders:
+        """Return the borders with others added: a layer that one lies in is two, of no scope.
+
+        Args:
+            cuts: first pivots of pieces, also in front of the first layer or behind the last.
+        """
+        old = self.bounds.tolist()
+        bounds = sorted({*old, *cuts})
+        names, number_of = [], {}
+        for number, (first, end) in enumerate(itertools.pairwise(bounds)):
+            layer = int(np.searchsorted(old, first, side="right")) - 1
+            ends = ("embedding", *self.names, "head")
+            name = ends[layer + 1]
+            if 0 <= layer < len(self.names) and (first, end) == tuple(old[layer : layer + 2]):
+                number_of[layer] = number
+            elif first not in old:
+                name = f"{name} from pivot {first}"
+            names.append(name)
+        keys = {key: number_of[x] for key, x in self.keys.items() if x in number_of}
+        return replace(self, bounds=np.array(bounds), names=tuple(names), keys=keys)
+
 
 class Meets(NamedTuple):
     """Pivots at which data meet weights: in any way, and in products."""

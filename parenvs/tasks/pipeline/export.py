@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.cluster import SYNC_METHODS
 from parenvs.core.judge import judge
+from parenvs.core.price import Price, Strategy
 from parenvs.core.stages import Stage, Stages, Step
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.graph.chain import chain_bytes
@@ -22,7 +24,8 @@ from parenvs.graph.loops.unroll import unrolled
 from parenvs.instances import load_graph
 from parenvs.tasks.pipeline.borders import borders_of, forward_part
 from parenvs.tasks.pipeline.load import load_profile
-from parenvs.tasks.pipeline.plan import PipelinePlan
+from parenvs.tasks.pipeline.plan import RECOMPUTE, PipelinePlan
+from parenvs.tasks.pipeline.problem import Report
 from parenvs.tasks.pipeline.profile import StageProfile
 
 ADAM_COPIES = 4
@@ -107,6 +110,29 @@ def step(plan: PipelinePlan, target: Any, element_bytes: int) -> Step:
         adam=plan.copies >= ADAM_COPIES,
         updates=False,
         measured=measured,
+    )
+
+
+def strategy(report: Report) -> Strategy | Price:
+    """Return what a judged plan does, for its price; a hook of the task."""
+    plan, profile = report.plan, report.pipeline.profile
+    if not report.stages:
+        return Price(own=report.cost_words, notes=("the plan is malformed",))
+    if profile.graph is None:
+        nothing = "the chain was measured or drawn, and says nothing of kernels"
+        return Price(own=report.cost_words, notes=(nothing,))
+    summed = SYNC_METHODS[0]
+    return Strategy(
+        graph=profile.graph,
+        cluster=report.pipeline.cluster,
+        devices=tuple(stage.device_end - stage.device_first for stage in report.stages),
+        micro_batch=plan.micro_batch,
+        micro_batches=plan.micro_batches,
+        cuts=plan.cuts,
+        recompute=plan.recompute != RECOMPUTE[-1],
+        notes=()
+        if plan.sync == summed
+        else (f"sync: gradients are summed by {summed}, not by {plan.sync}",),
     )
 
 

@@ -437,6 +437,10 @@ class Report(TimedReport):
     """
 
     task: ClassVar[str] = "pipeline"
+    cost_words: ClassVar[str] = (
+        "the pipeline model's: FLOPs at half the peak, twice as long backward, no launches, "
+        "nothing recomputed"
+    )
     plan: PipelinePlan
     pipeline: Pipeline
     reasons: tuple[str, ...]

@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
@@ -74,6 +74,7 @@ class StageProfile:
     frozen_bytes: np.ndarray | None = None
     tied: tuple[Reads, ...] = ()
     reads: np.ndarray | None = None
+    graph: Graph | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Freeze the arrays.
@@ -167,8 +168,7 @@ class StageProfile:
             efficiency: share of the device's peak FLOP/s that the pivots reach.
         """
         _check_samples(graph.name, micro_batch)
-        source = graph.fingerprint
-        graph = unrolled(graph)
+        read, graph = graph, unrolled(graph)
         pivots = graph.pivots()
         scale = micro_batch / graph.batch_size
         forward = graph.flops[pivots] * scale / (efficiency * graph.peak_flops(device)[pivots])
@@ -182,11 +182,12 @@ class StageProfile:
             parameter_bytes=counted.variables,
             resident_bytes=graph.tensor_bytes_of(pivots) * scale,
             micro_batch=micro_batch,
-            source=source,
+            source=read.fingerprint,
             device=device,
             frozen_bytes=counted.frozen,
             tied=counted.tied,
             reads=counted.reads,
+            graph=read,
         )
 
     @classmethod

@@ -92,6 +92,7 @@ TASK = Task(
         "commands": "parenvs.agents.pipeline.commands:add",
         "stages": "parenvs.tasks.pipeline.export:stages",
         "step": "parenvs.tasks.pipeline.export:step",
+        "strategy": "parenvs.tasks.pipeline.export:strategy",
         "bench": "parenvs.agents.pipeline.suite:Suite",
         "chain": "parenvs.tasks.pipeline.profile:StageProfile",
         "remarks": "parenvs.agents.pipeline.remarks:Remarks",

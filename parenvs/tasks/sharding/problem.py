@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from parenvs.core.price import Price
 from parenvs.core.report import Bounded, Report
 from parenvs.tasks.sharding.plan import ShardingPlan
 
@@ -155,6 +156,11 @@ class Sharding:
         if self.limit is not None and peak > self.limit:
             wrong.append(f"at time {at} the nodes use {peak:,}, and {self.limit:,} are allowed")
         return ShardingReport(plan, self, tuple(wrong), self.cost(given), peak, at)
+
+
+def price(report: ShardingReport) -> Price:
+    """Return that there is no price: costs of the format have no unit; a hook of the task."""
+    return Price(notes=("costs of nodes and edges have no unit",))
 
 
 @dataclass(frozen=True)

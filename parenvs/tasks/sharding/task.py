@@ -41,6 +41,7 @@ TASK = Task(
     text="parenvs.tasks.sharding.view.text:text",
     figure="parenvs.tasks.sharding.view.figure:draw",
     hooks={
+        "strategy": "parenvs.tasks.sharding.problem:price",
         "sets": "parenvs.datasets.sharding.drawing:set_kind",
         "train": "parenvs.tasks.sharding.load:training",
         "validation": "parenvs.tasks.sharding.load:validation",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -59,7 +60,7 @@ class GraphChain:
     @property
     def tied_parameters(self) -> float:
         """Numbers of the weights that the head shares with something in front of it."""
-        return self.work.tied_elements if self.head is not None else 0.0
+        return self.work.tied_elements() if self.head is not None else 0.0
 
     @property
     def is_half(self) -> bool:
@@ -97,7 +98,8 @@ def chain_of(
     costs: str = COSTS[0],
     uneven: str = "forbid",
     classes: DimensionClasses | None = None,
-    chosen: np.ndarray | None = None,
+    chosen: np.ndarray | Mapping[str, int] | None = None,
+    cuts: Sequence[int] = (),
 ) -> GraphChain:
     """Make the chain of a graph's layers.
 
@@ -106,7 +108,8 @@ def chain_of(
         costs: one of ``COSTS``.
         uneven: ``"forbid"`` or ``"pad"``, see ``Splitting``.
         classes: dimension classes of the graph, if it has no loops over layers.
-        chosen: the classes that tensor parallelism splits.
+        chosen: the classes that tensor parallelism splits, see ``Splitting``.
+        cuts: pivots at which layers are cut, too.
 
     Raises:
         ParenvsError: unknown costs, or the graph has no forward pass to plan.
@@ -116,7 +119,7 @@ def chain_of(
             f"costs must be one of {', '.join(COSTS)}, not {shown(costs)}"
             f"{did_you_mean(str(costs), COSTS)}"
         )
-    program = Program.of(graph, twice=costs == "flops")
+    program = Program.of(graph, costs == "flops", cuts)
     if not len(program.pivots):
         raise ParenvsError(f"{graph.name}: its forward pass has no instruction; nothing to plan")
     work = Work(program, Splitting(program, uneven, classes, chosen), costs)

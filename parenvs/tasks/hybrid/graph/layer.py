@@ -34,6 +34,11 @@ class GraphLayer(Layer):
     label: int
     name: str
 
+    @property
+    def _is_inside(self) -> bool:
+        """Whether it is a layer, and neither in front of the first nor behind the last."""
+        return 0 < self.label <= self.work.program.layers
+
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
         """See ``Layer.seconds``: kernels by fusion, products by (batch, m, n, k)."""
         if self.work.costs == "flops":
@@ -85,8 +90,10 @@ class GraphLayer(Layer):
             core_backward = 2.5 * core
         if self.work.program.twice:
             backward = BACKWARD_RATIO * forward
+            with_weights, of_data = self.work.program.remade_shares if self._is_inside else (0, 0)
+            backward = backward + with_weights * forward
             if machine.attention_flops is None or not rows.product_core.any():
-                core_backward = BACKWARD_RATIO * core
+                core_backward = (BACKWARD_RATIO + of_data) * core  # fused attention always does
         ahead, back = self._exchange(machine, rows, tp, shared, part, products)
         ends = np.flatnonzero((rows.product_at == FORWARD) & ~rows.product_core)
         last = products[ends[-1]] if len(ends) else np.zeros_like(part)

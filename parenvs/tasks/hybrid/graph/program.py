@@ -8,6 +8,7 @@ of the last layer up to there that made or read it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +20,7 @@ from parenvs.graph.flow import VIEWS, Flow
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.loops.unroll import unrolled
 from parenvs.graph.proto import ELEMENT_TYPES, FLOATING
+from parenvs.tasks.partition.formulas import runs
 from parenvs.tasks.pipeline.borders import Borders, borders_of, forward_part, key_of
 from parenvs.tasks.pipeline.scopes import scopes_of
 
@@ -50,6 +52,8 @@ class Program:
             by layers.
         label: (I,) label of each instruction.
         notes: what was guessed, in sentences.
+        remade: where ``twice``, FLOPs of products that the graph's own backward pass makes again:
+            with weights, and of data by data, as in attention.
     """
 
     graph: Graph
@@ -60,14 +64,16 @@ class Program:
     twice: bool
     label: np.ndarray
     notes: tuple[str, ...]
+    remade: tuple[float, float] = (0.0, 0.0)
 
     @classmethod
-    def of(cls, graph: Graph, twice: bool = False) -> Program:
+    def of(cls, graph: Graph, twice: bool = False, cuts: Sequence[int] = ()) -> Program:
         """Find the layers of a graph and of its instructions.
 
         Args:
             graph: a training step or a forward pass.
             twice: whether to leave the backward pass out, and count the forward pass instead.
+            cuts: pivots at which layers are cut, too.
         """
         notes: list[str] = []
         written = unrolled(graph)
@@ -83,13 +89,14 @@ class Program:
                 else ["its backward pass is a loop over layers: twice the forward pass is taken"]
             )
             twice = True
-        elif any("rematted_computation" in written.strings[i]
-                 for i in np.unique(written.op_name[backward]).tolist()):  # fmt: skip
+        again = backward & _remade(written)
+        if again.any():
             notes.append("its backward pass itself recomputes what its checkpoints say")
+        remade = _product_flops(written, again) if twice and again.any() else (0.0, 0.0)
         written = forward_part(written) if twice else written
         pivots = written.pivots()
         counted = chain_bytes(written, pivots)
-        borders = borders_of(written, pivots, counted)
+        borders = borders_of(written, pivots, counted).cut_at(cuts)
         flow = Flow(written)
         if borders.told_by == "variables":
             notes.append("no scope is numbered: layers are told by the paths of variables")
@@ -107,7 +114,7 @@ class Program:
             label[index] = label[written.parent[index]]
         structure = np.array([opcode in STRUCTURE for opcode in flow.opcode])
         label[structure | written.free] = NOWHERE
-        return cls(written, flow, pivots, counted, borders, twice, label, tuple(notes))
+        return cls(written, flow, pivots, counted, borders, twice, label, tuple(notes), remade)
 
     @property
     def layers(self) -> int:
@@ -115,12 +122,21 @@ class Program:
         return len(self.borders.names)
 
     @cached_property
+    def remade_shares(self) -> tuple[float, float]:
+        """Share of the layers' products that is made again: with weights, and of data by data."""
+        if not any(self.remade):
+            return 0.0, 0.0
+        inside = (self.label > 0) & (self.label <= self.layers)
+        made = _product_flops(self.graph, inside & (self.graph.phase == FORWARD))
+        with_weights, of_data = (
+            a / b if b else 0.0 for a, b in zip(self.remade, made, strict=True)
+        )
+        return with_weights, of_data
+
+    @cached_property
     def on_data(self) -> np.ndarray:
         """(T,) bool: tensors that depend on the batch."""
-        graph = self.graph
-        return self.flow.descendants(
-            graph.parameter_tensor[graph.parameter_role == Role.BATCH].tolist()
-        )
+        return _on_data(self.graph, self.flow)
 
     @cached_property
     def is_gradient(self) -> np.ndarray:
@@ -140,7 +156,7 @@ class Program:
             if index < 0 or phase[index] != BACKWARD:
                 continue
             found[tensor] = True
-            if flow.opcode[index] in ELEMENTWISE or flow.opcode[index] in VIEWS:
+            if flow.opcode[index] in (*ELEMENTWISE, *VIEWS, "reduce"):  # of dimensions of size 1
                 for other in flow.operands[index]:
                     if other not in seen and size[other] == size[tensor]:
                         seen.add(other)
@@ -287,6 +303,26 @@ class Program:
 def found_gradient(program: Program, index: int) -> bool:
     """Whether an instruction makes the gradient of a weight."""
     return bool(program.is_gradient[program.flow.results[index]].any())
+
+
+def _on_data(graph: Graph, flow: Flow) -> np.ndarray:
+    """(T,) bool: tensors that depend on the batch."""
+    return flow.descendants(graph.parameter_tensor[graph.parameter_role == Role.BATCH].tolist())
+
+
+def _remade(graph: Graph) -> np.ndarray:
+    """(I,) bool: instructions of a forward pass that checkpoints make again."""
+    return np.array(["rematted_computation" in text for text in graph.strings])[graph.op_name]
+
+
+def _product_flops(graph: Graph, which: np.ndarray) -> tuple[float, float]:
+    """FLOPs of the products and convolutions among ``which``: with weights, and of data by data."""
+    flow, sums = Flow(graph), [0.0, 0.0]
+    data, flops = _on_data(graph, flow), graph.flops * runs(graph, graph.flops)
+    for index in np.flatnonzero(which).tolist():
+        if flow.opcode[index] in ("dot", "convolution"):
+            sums[all(data[t] for t in flow.operands[index][:2])] += float(flops[index])
+    return sums[0], sums[1]
 
 
 def _label_backward(graph: Graph, flow: Flow, borders: Borders, label: np.ndarray) -> None:

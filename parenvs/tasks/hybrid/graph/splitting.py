@@ -7,6 +7,7 @@ dimension that the ranks do not divide stays whole.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -29,7 +30,8 @@ class Splitting:
         program: the instructions by layers.
         uneven: ``"forbid"``: only dimensions that the ranks divide are split; ``"pad"``: any.
         classes: the dimension classes of the program's graph (default: by the rules of Shardy).
-        chosen: (C,) bool, the classes to split (default: Megatron's pattern).
+        chosen: (C,) bool, the classes to split, or path of an entry parameter -> the dimension of
+            it that is (default: Megatron's pattern).
     """
 
     def __init__(
@@ -37,7 +39,7 @@ class Splitting:
         program: Program,
         uneven: str = "forbid",
         classes: DimensionClasses | None = None,
-        chosen: np.ndarray | None = None,
+        chosen: np.ndarray | Mapping[str, int] | None = None,
     ) -> None:
         self.program, self.uneven = program, uneven
         self._classes, self._chosen = classes, chosen
@@ -55,6 +57,8 @@ class Splitting:
     @cached_property
     def chosen(self) -> np.ndarray:
         """(C,) bool, the classes that are split."""
+        if isinstance(self._chosen, Mapping):
+            return self.classes.chosen(self._chosen)
         if self._chosen is not None:
             return self._chosen
         chosen, _ = megatron_classes(self.classes)

@@ -149,11 +149,11 @@ class Work:
             (left, attribute.get("lhs_batch", []), attribute.get("lhs_contracting", []), 1),
             (right, attribute.get("rhs_batch", []), attribute.get("rhs_contracting", []), 2),
         )
-        for tensor, batch, contracted, free in roles:
+        for side, (tensor, batch, contracted, free) in enumerate(roles):
             start = int(graph.dim_offset[tensor])
             for dimension, size in enumerate(flow.shapes[tensor]):
                 place = 0 if dimension in batch else 3 if dimension in contracted else free
-                if place in (1, 2) or tensor == left:
+                if place in (1, 2) or not side:  # both sides may be the same tensor
                     dims[place].append(size)
                     factors.append((place, start + dimension))
         sizes = tuple(float(np.prod(row)) if row else 1.0 for row in dims)
@@ -323,15 +323,12 @@ class Work:
         program, flow = self.program, self.program.flow
         if tp == 1:
             return ()
-        key = ("summed", tp)
-        if key not in self._known:
-            self._known[key] = self.splitting.summed(tp)
         shares = self.splitting.tensor_shares(tp)
         place = {index: number for number, index in enumerate(products)}
         found = []
-        for tensor, origins in self._known[key].items():
-            if program.label[origins[-1]] != label:
-                continue
+        for tensor, origins in self._summed(tp).items():
+            if program.label[origins[-1]] != label or self._makes_gradient(origins):
+                continue  # gradients of weights are summed once a step
             phase = int(program.graph.phase[origins[-1]])
             behind: set[int] = set()
             if phase == BACKWARD:
@@ -342,6 +339,37 @@ class Work:
                 }  # fmt: skip
             found.append((phase, self.weigh({tensor: 1.0}, shares), tuple(sorted(behind))))
         return tuple(found)
+
+    def _summed(self, tp: int) -> dict[int, tuple[int, ...]]:
+        """See ``Splitting.summed``."""
+        key = ("summed", tp)
+        if key not in self._known:
+            self._known[key] = self.splitting.summed(tp)
+        return self._known[key]
+
+    def _makes_gradient(self, origins: tuple[int, ...]) -> bool:
+        """Whether what instructions make is the gradient of a weight."""
+        made = [t for i in origins for t in self.program.flow.results[i]]
+        return bool(self.program.is_gradient[made].any())
+
+    def summed_gradients(self, tp: int) -> float:
+        """Numbers of the gradients that ranks sum once a step, as where they share the samples.
+
+        Without a backward pass by layers these are the gradients of the weights that are whole on
+        each rank and read by what the ranks split.
+        """
+        program, shares = self.program, self.splitting.tensor_shares(tp)
+        if not program.twice:
+            tensors = {t for t, made in self._summed(tp).items() if self._makes_gradient(made)}
+        else:
+            of_instruction = self.splitting.instruction_shares(tp)
+            weights = {t for held in self.weights.values() for t, trains in held if trains}
+            read = {
+                program.source(t) for index in np.flatnonzero(of_instruction < 1).tolist()
+                for t in program.flow.operands[index]
+            }  # fmt: skip
+            tensors = {t for t in read & weights if shares[t] == 1}
+        return float(sum(program.elements[t] * shares[t] for t in sorted(tensors)))
 
     @cached_property
     def weights(self) -> dict[int, list[tuple[int, bool]]]:
@@ -363,12 +391,12 @@ class Work:
         last = labels[-1] == self.program.layers + 1 and self.costs == "kernels"
         return last and labels[0] < labels[-1]
 
-    @cached_property
-    def tied_elements(self) -> float:
-        """Numbers of the weights that the head shares with something in front of it."""
-        program = self.program
+    def tied_elements(self, tp: int = 1) -> float:
+        """Numbers, on a rank, of the weights that the head shares with something in front of it."""
+        program, shares = self.program, self.held(tp, False)
+        tensors = program.graph.parameter_tensor
         return float(sum(
-            program.elements[program.graph.parameter_tensor[index]]
+            program.elements[tensors[index]] * shares[tensors[index]]
             for index, labels in program.weight_labels.items() if self.is_tied(labels)
         ))  # fmt: skip
 

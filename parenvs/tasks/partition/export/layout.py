@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parenvs.core.judge import judge
+from parenvs.core.price import Strategy
 from parenvs.core.stages import Step
 from parenvs.errors import InfeasibleError
 from parenvs.graph.graph import Graph, Phase, Role
@@ -30,6 +31,8 @@ from parenvs.tasks.partition.plan import RULE_SETS, SCOPES, PartitionPlan
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from parenvs.tasks.partition.problem import PartitionReport
 
 _CODES = {name: code for code, (name, _) in ELEMENT_TYPES.items()}
 _INDEX_BYTES = 4
@@ -182,6 +185,21 @@ def layout(plan: PartitionPlan, graph: Graph | None = None, eager: bool = False)
         )
     axis = (name, plan.cluster.devices, report.chosen)
     return ClassLayout.of(plan, report.problem.graph, report.problem.classes, [axis], notes=notes)
+
+
+def strategy(report: PartitionReport) -> Strategy:
+    """Return what a judged plan does, for its price; a hook of the task."""
+    problem, how = report.problem, report.problem.step
+    samples = problem.graph.batch_size if how.micro_batch is None else how.micro_batch
+    return Strategy(
+        graph=problem.graph,
+        cluster=problem.cluster,
+        devices=(problem.cluster.devices,),
+        micro_batch=samples,
+        micro_batches=how.micro_batches,
+        split=problem.partition(report.chosen, "all"),
+        recompute=how.recomputes,
+    )
 
 
 def step(plan: PartitionPlan, target: Any, element_bytes: int) -> Step:

@@ -55,10 +55,11 @@ def comparison(answers: Sequence[Answer]) -> Table:
         "dims",
         "step (s)",
         "sent (s)",
+        "hybrid",
         "GB each",
         "used",
         "proof",
-        "found (s)",
+        "found",
     )
     for answer in answers:
         report = answer.report
@@ -69,13 +70,15 @@ def comparison(answers: Sequence[Answer]) -> Table:
             f"{report.partitioned_dimensions}/{report.dimensions}",
             f"{report.step_seconds:.4g}",
             f"{report.communication_seconds:.3g}",
+            report.price.cell,
             f"{report.memory.peak / 1e9:.3g}" + ("" if report.fits else " !"),
             f"{100 * report.utilisation:.1f} %",
             answer.claim,
             f"{answer.seconds:.2f}",
         )
     table.caption = (
-        "vars, dims: partitioned; sent: all-reduces, part of the step; !: more than a device holds"
+        "vars, dims: partitioned; sent: all-reduces, part of the step; !: more than a device "
+        "holds\nfound: seconds of the planner"
     )
     table.caption_justify = "left"
     return table
