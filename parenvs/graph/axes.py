@@ -15,6 +15,7 @@ from functools import cache
 from parenvs.errors import HloError
 from parenvs.graph.flow import CARRIES, Flow
 from parenvs.graph.graph import Phase
+from parenvs.graph.proto import FLOATING
 from parenvs.graph.rules import OUT, Factor, Instruction, Kind, factors_of
 
 STEPPED, CONTRACTED, REDUCED, SHARED = "stepped", "contracted", "reduced", "shared"
@@ -130,7 +131,8 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
         phase: (I,) of each instruction.
 
     Returns:
-        The commonest size among the inputs' own dimensions of samples, times the micro-batches that
+        The commonest size among the inputs' own dimensions of samples (of two that are as common,
+        that of numbers, not of indices), times the micro-batches that
         a loop with a backward pass goes through; 1 without inputs. And the note, or "".
     """
     flow, instructions = axes.flow, forward_of(phase)
@@ -160,6 +162,7 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
         )
 
     votes: Counter[int] = Counter()
+    floating: set[int] = set()  # of numbers, not of indices, which may be the edges of a graph
     ahead: dict[int, tuple[str, int]] = {}  # size of a dimension in front -> what it is, and loop
     sizes: dict[int, int] = {}
     for tensor in inputs:
@@ -195,9 +198,11 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
             dimension = int(len(shape) > 1 and shape[1] in found)
         if shape and shape[dimension]:
             votes[shape[dimension]] += 1
+            if int(flow.graph.element_type[tensor]) in FLOATING:
+                floating.add(shape[dimension])
     if not votes:
         return 1, ""
-    size = votes.most_common(1)[0][0]
+    size = max(votes, key=lambda size: (votes[size], size in floating))
     if size not in found:
         return size, ""
     number, (what, loop) = next(iter(ahead.items()))

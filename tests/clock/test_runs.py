@@ -313,21 +313,21 @@ def test_run__inputs_by_name_and_without_samples(
 FAULTS = """
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 class Net(nn.Module):
-    fault = ""
+    fault, replica = "", False
     def __init__(self):
         super().__init__()
         self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
     def forward(self, x):
-        split = isinstance(self.first.weight, DTensor)
-        weight, bias = self.first.weight, self.first.bias
-        if split and self.fault == "dropped":
-            bias = bias.detach()
-        x = torch.tanh(x @ weight.T + bias)
-        if split and self.fault == "nan":
+        Net.replica = len(x) < 8
+        fault = self.fault if Net.replica else ""
+        if fault == "wrong":  # half of the samples are nobody's
+            x = x[::2]
+        bias = self.first.bias.detach() if fault == "dropped" else self.first.bias
+        x = torch.tanh(x @ self.first.weight.T + bias)
+        if fault == "nan":
             x = x * float("nan")
         return ((self.second(x) - 1) ** 2).mean()
 
@@ -337,9 +337,12 @@ class Dropped(Net):
 class NotFinite(Net):
     fault = "nan"
 
+class Wrong(Net):
+    fault = "wrong"
+
 def forgets(optimiser, args, kwargs):
-    for parameter, state in optimiser.state.items():
-        if isinstance(parameter, DTensor):
+    for state in optimiser.state.values():
+        if Net.replica:
             state["exp_avg"].zero_()
 
 def stale():
@@ -352,7 +355,7 @@ def batch():
 
 
 @pytest.mark.slow
-def test_run__finds_a_dropped_gradient_a_stale_state_and_what_is_not_finite(
+def test_run__finds_a_wrong_plan_a_dropped_gradient_a_stale_state_and_what_is_not_finite(
     monkeypatch, capfd, tmp_path
 ):
     pytest.importorskip("torch", "2.13", reason=OLDER)
@@ -364,6 +367,7 @@ def test_run__finds_a_dropped_gradient_a_stale_state_and_what_is_not_finite(
         ("Net", 0, "state after the last step: 16 arrays"),
         ("Dropped", 2, "first.bias"),
         ("NotFinite", 2, "the loss of the plan is nan in step 0"),
+        ("Wrong", 2, "losses differ from those of one device by"),
         ("stale", 2, "differs from that of one device by"),
     ):
         found, out, err = run(

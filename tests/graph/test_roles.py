@@ -187,3 +187,20 @@ def test_roles__drawn_rows_of_a_buffer_are_data_and_of_a_schedule_are_not():
         "strength": "FROZEN",
         "key": "SCALAR",
     }
+
+
+def test_roles__edges_of_a_graph_are_not_its_samples():
+    """Nodes (10, 6) and edges (2, 20): as many inputs speak for 2 as for 10."""
+    jax = pytest.importorskip("jax")
+    import jax.numpy as jnp
+
+    def loss(weight, edges, nodes):
+        made = jnp.tanh(nodes @ weight)
+        return jnp.square(jnp.zeros_like(made).at[edges[1]].add(made[edges[0]])).mean()
+
+    shape = jax.ShapeDtypeStruct
+    graph = from_jax(
+        jax.value_and_grad(loss), shape((6, 4), jnp.float32), shape((2, 20), jnp.int32),
+        shape((10, 6), jnp.float32),
+    )  # fmt: skip
+    assert graph.batch_size == 10
