@@ -12,10 +12,11 @@ REFINED = "pretrained-refined"
 GENERAL = ("pretrained", REFINED)
 """Planners that were trained on other problems; commands report their gap to the optimum."""
 _LEARNERS = {
-    "ppo": "PPO",
+    "ppo": "MaskablePPO",
     "rainbow": "Rainbow",
     "rainbow-paper": "Rainbow with the settings of arXiv 2007.04069",
 }
+"""Agent -> what trained the entries of the leaderboard; PPO's are older than our own PPO."""
 TRAINED_AGENTS: dict[str, Description] = {
     agent: Description(
         f"{_LEARNERS.get(agent, agent)}, trained on each problem by itself; its best plan.",

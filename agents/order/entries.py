@@ -112,13 +112,14 @@ _AGENTS = {
         "The best of random orders.", "", f"{EVALUATIONS} judged orders a problem", True
     ),
     "swap": Description(
-        "Swaps and insertions from the pyramid, kept if the step gets no longer.",
+        "Swaps and insertions from the order of NEH, kept if the step gets no longer.",
         "",
-        f"{EVALUATIONS} judged orders a problem",
+        f"{EVALUATIONS} judged orders a problem beside those of NEH",
         True,
     ),
     "exact": Description(
-        "Branch and bound on frontiers from a local search; where time ends it, the best so far.",
+        "Branch and bound on positions of the heaviest by a linear program, local searches between;"
+        " where time ends it, the best so far.",
         "",
         f"at most {EXACT_SECONDS:.0f} s a problem",
         True,
@@ -130,7 +131,7 @@ _MAKERS: dict[str, Callable[[Order, int], Answer]] = {
     "random": lambda problem, seed: heuristics.random_order(
         problem, EVALUATIONS, np.random.default_rng(seed)
     ),
-    "swap": lambda problem, seed: heuristics.local_search(
+    "swap": lambda problem, seed: heuristics.swap(
         problem, EVALUATIONS, np.random.default_rng(seed)
     ),
     "exact": lambda problem, seed: exact_order(problem, EXACT_SECONDS, seed),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from parenvs.tasks.order.problem import Order, pyramid
 
 RULES = ("as-drawn", "ascending", "descending", "pyramid")
 """Orders that look at the work of each micro-batch only."""
+TOGETHER = 16
+"""Moves that ``swap`` judges together, of which the best is kept."""
 BLOCK = 1024
 """Random orders that are judged together."""
 
@@ -104,6 +107,21 @@ def local_search(
         if lengths[best] <= length:
             order, length = tried[best], float(lengths[best])
     return _answer(problem, order, "swap", judged, begin)
+
+
+def swap(problem: Order, judged: int, rng: np.random.Generator) -> Answer:
+    """Return the order of a search from that of NEH, ``TOGETHER`` moves at a time.
+
+    Args:
+        problem: the problem.
+        judged: orders that it judges beside those of NEH.
+        rng: draws the moves.
+    """
+    begin = time.perf_counter()
+    start = neh(problem)
+    found = local_search(problem, judged, rng, np.array(start.plan.order), TOGETHER)
+    evaluations = start.evaluations + found.evaluations
+    return replace(found, evaluations=evaluations, seconds=time.perf_counter() - begin)
 
 
 def _moved(order: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -36,8 +36,6 @@ class OrderRequest(OrderSearch, Request):
         return f"p{self.problem.stages}-m{self.problem.micro_batches}"
 
 
-TOGETHER = 16
-"""Moves that ``swap`` judges together, of which the best is kept."""
 ORDER_PLANNERS: dict[str, Callable[[OrderRequest], Answer]] = {
     "exact": lambda r: exact_order(
         r.problem,
@@ -46,13 +44,7 @@ ORDER_PLANNERS: dict[str, Callable[[OrderRequest], Answer]] = {
         r.rounds,
     ),
     "neh": lambda r: heuristics.neh(r.problem),
-    "swap": lambda r: heuristics.local_search(
-        r.problem,
-        r.judged,
-        np.random.default_rng(r.seed),
-        heuristics.neh(r.problem).plan.order,
-        TOGETHER,
-    ),
+    "swap": lambda r: heuristics.swap(r.problem, r.judged, np.random.default_rng(r.seed)),
     "random": lambda r: heuristics.random_order(r.problem, r.judged, np.random.default_rng(r.seed)),
     **{
         rule: partial(lambda rule, r: heuristics.by_rule(r.problem, rule), rule)
