@@ -71,7 +71,9 @@ def page(rows: list[Row], episodes: int) -> list[str]:
                 )  # fmt: skip
     return [
         f"Both with their defaults and as many steps. Mean return of {episodes} episodes by the "
-        "best actions behind the training, of 500 at most; median processor seconds of a training.",
+        "best actions behind the training, of 500 at most; median processor seconds of a training. "
+        "Ours takes 64 turns a step in environments outside of the suite, which was chosen here: "
+        "with 512 it reached 218.7 in 50,000 steps. Stable-Baselines3 keeps its defaults.",
         columns(
             lines,
             [
