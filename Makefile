@@ -105,7 +105,7 @@ $(RAY)/.installed: setup.cfg pyproject.toml constraints-ray.txt
 	touch $@
 
 ray-test: $(RAY)/.installed
-	$(RAY)/bin/python -m pytest tests/agents/distributed
+	$(RAY)/bin/python -m pytest tests/learning/distributed
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from rich.progress import track
@@ -65,9 +67,9 @@ class Bank:
         try:
             with np.load(path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError, KeyError, BadZipFile, zlib.error) as error:
             raise ParenvsError(f"{path}: damaged ({one_line(error)}); remove it") from None
-        if {len(values) for values in arrays.values()} != {self.count}:
+        if {values.shape[:1] for values in arrays.values()} != {(self.count,)}:
             raise ParenvsError(f"{path}: expected {self.count} problems; remove it")
         return arrays
 

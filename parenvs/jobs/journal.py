@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 from parenvs.errors import ParenvsError, shown
+from parenvs.fields import Index, Number, number, one_of, read, whole
 from parenvs.files import read_object, write_text
 
+_Kind = TypeVar("_Kind")
 JOB, INTERVALS, STEPS = "job.json", "intervals.jsonl", "steps.jsonl"
 SCHEMA = 1
 WAYS = ("none", "start", "move", "checkpoint")
@@ -29,11 +31,11 @@ class Step:
         seconds: that it took.
     """
 
-    step: int
-    interval: int
-    loss: float
+    step: Index
+    interval: Index
+    loss: Annotated[float, number(-1e300, 1e300, "a number")]
     ids: list[int]
-    seconds: float
+    seconds: Number
 
 
 @dataclass
@@ -57,19 +59,19 @@ class Interval:
         saved: whether a checkpoint was written at its end.
     """
 
-    interval: int
-    nodes: int
-    plan: int = 0
-    event: int = 0
-    since: int = 0
-    way: str = WAYS[0]
-    seconds: float = 0.0
-    change_seconds: float = 0.0
-    sent: int = 0
-    busiest: int = 0
-    steps: int = 0
-    trained: int = 0
-    lost: int = 0
+    interval: Index
+    nodes: Index
+    plan: Index = 0
+    event: Index = 0
+    since: Index = 0
+    way: Annotated[str, one_of(*WAYS)] = WAYS[0]
+    seconds: Number = 0.0
+    change_seconds: Number = 0.0
+    sent: Annotated[int, whole(0, 2**62)] = 0
+    busiest: Annotated[int, whole(0, 2**62)] = 0
+    steps: Index = 0
+    trained: Index = 0
+    lost: Index = 0
     saved: bool = False
 
 
@@ -114,9 +116,12 @@ class Journal:
             known = {"schema": SCHEMA, **about}
             write_text(path, json.dumps(known) + "\n")
         journal = cls(folder, known)
-        journal.intervals = [Interval(**row) for row in _rows(folder / INTERVALS)]
-        for row in _rows(folder / STEPS):
-            journal.steps[row["step"]] = Step(**row)
+        journal.intervals = _rows(folder / INTERVALS, Interval)
+        journal.steps = {row.step: row for row in _rows(folder / STEPS, Step)}
+        last = journal.intervals[-1].steps if journal.intervals else 0
+        missing = next((k for k in range(last) if k not in journal.steps), None)
+        if missing is not None:
+            raise ParenvsError(f"{folder / STEPS}: has no step {missing}; give another --out")
         return journal
 
     @staticmethod
@@ -149,15 +154,16 @@ class Journal:
         return [self.steps[k] for k in range(last)]
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def _rows(path: Path, kind: type[_Kind]) -> list[_Kind]:
     """The lines of a file; a last one that a kill cut off is removed."""
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        write_text(path, whole)
     try:
-        return [json.loads(line) for line in whole.splitlines()]
-    except ValueError:
+        text = path.read_bytes().decode()
+        whole_lines = text[: text.rfind("\n") + 1]
+        if whole_lines != text:
+            write_text(path, whole_lines)
+        lines = [json.loads(line) for line in whole_lines.splitlines()]
+    except (ValueError, RecursionError):
         raise ParenvsError(f"{path}: a line is not JSON; give another --out") from None
+    return [read(kind, line, f"{path}: line {k}") for k, line in enumerate(lines, 1)]

@@ -84,8 +84,15 @@ def test_banks__one_that_does_not_ship_is_made_once(tmp_path, monkeypatch):
     for _ in range(2):
         assert Bank("squares", 3, row)[2] == {"number": 2}
     assert made == [0, 1, 2] and [x.name for x in (tmp_path / "banks").iterdir()] == ["squares.npz"]
-    (tmp_path / "banks" / "squares.npz").write_bytes(b"PK")
-    with pytest.raises(ParenvsError, match=r"squares\.npz: damaged .*; remove it"):
+    path = tmp_path / "banks" / "squares.npz"
+    whole = path.read_bytes()
+    packed = whole.index(b".npy") + 30
+    for content in (b"PK", whole[:-9], whole[:packed] + b"\xff" * 9 + whole[packed + 9 :], b""):
+        path.write_bytes(content)
+        with pytest.raises(ParenvsError, match=r"squares\.npz: damaged .*; remove it"):
+            Bank("squares", 3, row)[0]
+    np.savez(path, number=np.array(2))
+    with pytest.raises(ParenvsError, match=r"squares\.npz: expected 3 problems; remove it"):
         Bank("squares", 3, row)[0]
 
 
