@@ -50,6 +50,10 @@ def test_solve__every_planner_of_partitions(scope, reward):
     best = solve(problem)
     assert best.proven
     for agent in untrained(PARTITION_PLANNERS):
+        if (agent, scope) == ("expert", "inputs"):  # dense layers are split by their weights
+            with pytest.raises(InfeasibleError, match="scope inputs does not decide them"):
+                solve(problem, agent)
+            continue
         answer = solve(problem, agent, steps=600)
         if agent in ("expert", "data-parallel") and (scope, reward) != ("variables", "step_time"):
             continue  # what they split is not all of it what the plan can name
