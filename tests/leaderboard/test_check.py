@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parenvs.agents.names import TRAINED
 from parenvs.leaderboard.baselines import agents, learned_from, ready
 from parenvs.leaderboard.check import (
     CheckedEntry,
@@ -47,8 +46,7 @@ def test_check__ours_say_what_they_learned_from(board):
         elif entry.authors == ("parenvs",):
             assert entry.entry in agents(checked.task)
             assert entry.trained_on == learned_from(entry.entry)
-            if entry.entry not in TRAINED:  # these keep the words of the trainer that made them
-                assert entry.method == agents(checked.task)[entry.entry].method
+            assert entry.method == agents(checked.task)[entry.entry].method
 
 
 def test_check__every_reference_is_some_entry_s(board):
