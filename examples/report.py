@@ -7,6 +7,8 @@ from parenvs.agents.learning.trainer import train
 
 agents = []
 for seed in range(5):
-    config = TrainConfig(env_id="PipelinePlan-v0", env_kwargs={"draw": 2}, seed=seed, steps=100_000)
+    config = TrainConfig(
+        env_id="PipelinePlan-v0", env_kwargs={"draw": 2}, agent="ppo", seed=seed, steps=100_000
+    )
     agents.append(Player(train(config).algorithm, "PipelinePlan-v0"))
 print(parenvs.evaluate_set(agents, "plan-test"))

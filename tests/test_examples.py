@@ -23,7 +23,7 @@ def test_examples__report(capsys):
         "report.py",
         ("range(5)", "range(2)"),
         ('{"draw": 2}', '{"draw": 2, "family": "cnn"}'),
-        ("steps=100_000", 'steps=64, overrides={"n_steps": 1, "batch_size": 64}'),
+        ("steps=100_000", 'steps=64, settings={"envs": 4}'),
         ('"plan-test"', '"plan-validation", "cnn", first=9'),
     )
     exec(compile(text, "report.py", "exec"), {})

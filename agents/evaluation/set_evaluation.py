@@ -136,7 +136,8 @@ class SetEvaluation:
         Raises:
             ParenvsError: the other agent was evaluated on other problems.
         """
-        if (self.problems, self.env_id) != (other.problems, other.env_id):
+        envs = [set_of(each.set_name, each.env_id).env_id for each in (self, other)]
+        if self.problems != other.problems or envs[0] != envs[1]:
             raise ParenvsError(f"evaluated on {self.set_name} and on {other.set_name}: not alike")
         scores = self.regrets, other.regrets
         probability = probability_of_improvement(*scores)

@@ -366,6 +366,12 @@ class Parallel:
                 owner, _, own_name = name.rpartition(".")
                 if id(parameter) not in made:
                     split, parts = self._split(part.name_of(name), parameter)
+                    if parts > 1 and self.plan.zero:
+                        raise ParenvsError(
+                            f"zero: {part.name_of(name)} is {parts} weights in one, of which ranks "
+                            "have shares, and fully_shard cannot share these again; plan with "
+                            "--zero 0"
+                        )
                     placed = distribute_tensor(
                         parameter.detach(), self._grid, self._placements(split, parts),
                         src_data_rank=None,

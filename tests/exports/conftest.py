@@ -12,3 +12,13 @@ def first_of_two():
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     yield
     torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def alone():
+    """A group of this process alone."""
+    torch = pytest.importorskip("torch")
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()

@@ -120,15 +120,6 @@ def test_metadata__is_checked(written, tmp_path, change, words):
         metadata_of(tmp_path / "dcp")
 
 
-@pytest.fixture
-def alone():
-    """A group of this process alone."""
-    store = torch.distributed.HashStore()
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
 def test_load__damaged_files_are_one_line(tmp_path, alone):
     """The optimiser is as before; a whole folder is read."""
     from parenvs.exports.checkpoint.distributed import load

@@ -137,6 +137,24 @@ def test_whole__what_no_rule_splits_is_done_by_every_rank(first_of_two):
     assert changed.to_local().tolist() == [[0.0] * 2, [2.0] * 2, [2.0] * 2]
 
 
+def test_parallel__shares_of_parts_are_not_shared_by_replicas_again():
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from parenvs.exports.parallel import Parallel
+    from parenvs.exports.torch import TorchPlan
+
+    plan = TorchPlan(
+        "net", "hybrid", 1, 2, 2, {"weight": (3, 4, 4), "bias": (3, 4)},
+        {"weight": (None, 1)}, {}, {}, batch=8, zero=2,
+    )  # fmt: skip
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    try:
+        with pytest.raises(ParenvsError, match="zero: weight is 3 weights in one"):
+            Parallel(torch.nn.Linear(4, 12), lambda x: x.mean(), plan, torch.ones(8, 4))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 MODEL = """
 import torch
 from torch import nn

@@ -111,15 +111,6 @@ def test_torch_plan__splits_no_convolutions():
     assert torch_plan(replicas, graph).words == "data 2" and torch_plan(replicas, graph).apart
 
 
-@pytest.fixture
-def alone():
-    """A group of this process alone."""
-    store = torch.distributed.HashStore()
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
 def test_parallel__refuses_other_modules_and_groups(example, graph, alone):
     from parenvs.exports.parallel import Parallel
 

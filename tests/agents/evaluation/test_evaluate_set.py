@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -50,6 +52,9 @@ def test_evaluate_set__planners_and_runs(tmp_path):
     assert best.regrets.max() <= 1e-12
     assert (best.optimal, best.illegal, best.over) == (1.0, 0.0, "runs")
     assert best.improvement_over(other)[0] > 0.9 > 0.1 > other.improvement_over(best)[0]
+    assert replace(best, env_id="PipelinePlan-v0").improvement_over(other)[0] > 0.9  # the set's own
+    with pytest.raises(ParenvsError, match="not alike"):
+        replace(best, env_id="PipelinePlan-v1").improvement_over(other)
     assert "2 runs of 12 problems" in str(best)
     other.save(tmp_path / "scores.json")
     again = SetEvaluation.load(tmp_path / "scores.json")
