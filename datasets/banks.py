@@ -5,24 +5,25 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from rich.progress import track
 
 from parenvs.errors import ParenvsError, did_you_mean, one_line, printable, shown
 from parenvs.files import replacing
+from parenvs.graph.checks.npz import UNREADABLE, read_arrays
 from parenvs.shipped import data_folder
 
 FOLDER = "banks"
 """Folder of the files, in that of the data or in the cache."""
 HOME = "PARENVS_CACHE"
 """Environment variable that names the folder of what is made once."""
+LARGEST = 2**32
+"""Bytes that a bank may unpack to."""
 
 
 class Bank:
@@ -65,9 +66,8 @@ class Bank:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.write(path)
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-        except (OSError, ValueError, EOFError, KeyError, BadZipFile, zlib.error) as error:
+            arrays = read_arrays(path, LARGEST)
+        except UNREADABLE as error:
             raise ParenvsError(f"{path}: damaged ({one_line(error)}); remove it") from None
         if {values.shape[:1] for values in arrays.values()} != {(self.count,)}:
             raise ParenvsError(f"{path}: expected {self.count} problems; remove it")

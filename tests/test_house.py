@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     ("arrays", "errors", "interrupts", "machine", "markdown"),
     ("files",),
-    ("fields",),
+    ("fields", "tensors"),
     ("cluster",),
     ("core",),
     ("graph",),
@@ -49,7 +49,7 @@ TASKLESS = (
     "agents.evaluation", "agents.planners", "agents.reference", "cli.app", "cli.help",
     "cli.leaderboard", "cli.listing", "cli.model", "cli.options", "cli.planning", "cli.plans",
     "cli.tables", "cli.train", "clock", "cluster", "core", "diff", "exports", "fields", "files",
-    "graph", "instances", "leaderboard", "shardy", "shipped", "view", "wrappers",
+    "graph", "instances", "leaderboard", "shardy", "shipped", "tensors", "view", "wrappers",
 )  # fmt: skip
 """Modules, by the beginnings of their names, that know no task."""
 LARGEST_FOLDER, LONGEST_FILE = 22, 1_000  # a task is one folder

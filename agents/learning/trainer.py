@@ -6,7 +6,6 @@ import contextlib
 import json
 import sys
 import time
-import zipfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from parenvs.core.sets import validation_of
 from parenvs.errors import ParenvsError, one_line
 from parenvs.fields import SCHEMA
 from parenvs.files import locked, replacing, write_text
+from parenvs.tensors import read_saved
 
 STATE, MODEL, CURVE, LOG = "state.pt", "model.pt", "curve.csv", "log"
 PART = 1024
@@ -162,7 +162,7 @@ def load(folder: str | Path, device: str = "cpu", trust: bool = False) -> Algori
         raise ParenvsError(f"{path}: no such file; the run has not ended: give --resume to train")
     with building(folder):
         found = untrained(config, device).agent
-    content = _read(path)
+    content = read_saved(path)
     try:
         found.net.load_state_dict(content["net"])
     except Exception as error:  # of many kinds, as anything may be in a file
@@ -223,7 +223,7 @@ class Training:
         self._shown, self._due, self._before = 0.0, 0.0, 0.0
         self._begin, self._log = time.process_time(), cast(Any, None)
         if place is not None and (place / STATE).exists():
-            self._load(_read(place / STATE))
+            self._load(read_saved(place / STATE))
 
     @property
     def seconds(self) -> float:
@@ -398,24 +398,6 @@ def _plain(env_id: str) -> str:
 def _write(path: Path, state: Any) -> None:
     with replacing(path) as stream:
         torch.save(state, stream)
-
-
-def _read(path: Path) -> Any:
-    """Read what ``_write`` wrote; no code of it is run.
-
-    Only torch's zip format is taken, uncompressed: its older formats have another reader, which in
-    some versions runs code even with ``weights_only``.
-
-    Raises:
-        ParenvsError: the file is damaged.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
-                raise ValueError("compressed")
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # of torch's readers, which document none
-        raise ParenvsError(f"{path}: damaged ({one_line(error)}); remove it") from None
 
 
 def progress(text: str) -> None:

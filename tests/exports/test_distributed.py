@@ -1,9 +1,11 @@
 """Folders of ``torch.distributed.checkpoint``: written, read, and not trusted."""
 
+import io
 import json
 import os
 import pickle
 import shutil
+import zipfile
 from types import SimpleNamespace
 
 import pytest
@@ -120,6 +122,22 @@ def test_metadata__is_checked(written, tmp_path, change, words):
         metadata_of(tmp_path / "dcp")
 
 
+def packed_anew(folder, data, metadata, change):
+    """The file of a folder with each piece packed anew; its metadata says where they are now."""
+    own, out = pickle.loads(metadata), io.BytesIO()
+    for place in own.storage_data.values():
+        piece, at = io.BytesIO(data[place.offset :][: place.length]), out.tell()
+        made = io.BytesIO()
+        with zipfile.ZipFile(piece) as old, zipfile.ZipFile(made, "w") as new:
+            for name in old.namelist():
+                content, kind = change(name, old.read(name))
+                new.writestr(name, content, kind)
+        out.write(made.getvalue())
+        place.offset, place.length = at, out.tell() - at
+    (folder / ".metadata").write_bytes(pickle.dumps(own))
+    return out.getvalue()
+
+
 def test_load__damaged_files_are_one_line(tmp_path, alone):
     """The optimiser is as before; a whole folder is read."""
     from parenvs.exports.checkpoint.distributed import load
@@ -132,12 +150,22 @@ def test_load__damaged_files_are_one_line(tmp_path, alone):
     state["optimizer.state.weight.exp_avg"] = torch.full((3, 4), 2.0)
     dcp.save({**state, "parenvs.steps": torch.tensor(7)}, checkpoint_id=tmp_path)
     (path,) = tmp_path.glob("*.distcp")
-    data = path.read_bytes()
+    data, metadata = path.read_bytes(), (tmp_path / ".metadata").read_bytes()
     for broken in (b"\0" * len(data), data.replace(b"PK", b"KP")):
         path.write_bytes(broken)
         with pytest.raises(ParenvsError, match=r"damaged \(process 0: ") as caught:
             load(tmp_path, parallel, optimiser)
         assert "\n" not in str(caught.value) and not optimiser.state
+    # The same pieces, compressed, and with a pickle that takes all memory.
+    bomb = b"\x80\x02cbuiltins\nbytearray\n\x8a\x09" + (2**36).to_bytes(9, "little") + b"\x85R."
+    for change, words in (
+        (lambda name, content: (content, zipfile.ZIP_DEFLATED), "compressed"),
+        (lambda name, content: (bomb if "pkl" in name else content, 0), "'builtins.bytearray'"),
+    ):
+        path.write_bytes(packed_anew(tmp_path, data, metadata, change))
+        with pytest.raises(ParenvsError, match=rf"damaged \(process 0: .*{words}"):
+            load(tmp_path, parallel, optimiser)
+    (tmp_path / ".metadata").write_bytes(metadata)
     path.write_bytes(data)
     assert load(tmp_path, parallel, optimiser) == 7
     assert (module.weight == 1).all() and (optimiser.state[module.weight]["exp_avg"] == 2).all()

@@ -183,6 +183,12 @@ def test_pretrain__goes_on_after_an_interruption(whole, short, tmp_path, stop):
     assert not (tmp_path / "plan-policy.npz").exists()
     with pytest.raises(ParenvsError, match=r"checkpoint\.pt is of another recipe"):
         train(dataclasses.replace(QUICK, seed=1), tmp_path)
+    for name, words in (("checkpoint.pt", "damaged"), ("plans/0000.npz", "damaged")):
+        whole_file = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(whole_file[:-9])
+        with pytest.raises(ParenvsError, match=rf"{name}: {words} .*; remove it"):
+            train(QUICK, tmp_path)
+        (tmp_path / name).write_bytes(whole_file)
     again, _ = train(QUICK, tmp_path)
     assert again["points"] == log["points"]
     weights = [np.load(place / "plan-policy.npz") for place in (folder, tmp_path)]

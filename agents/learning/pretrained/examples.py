@@ -15,7 +15,9 @@ import torch
 from parenvs.agents.learning.pretrained.policy import Episodes, Turn
 from parenvs.agents.pipeline.points import exact_points
 from parenvs.datasets.pipeline import generators
+from parenvs.errors import ParenvsError, one_line
 from parenvs.files import replacing
+from parenvs.graph.checks.npz import UNREADABLE, read_arrays
 from parenvs.tasks.pipeline.points import STAGES, PointSpace
 
 SECONDS = 60.0
@@ -76,13 +78,30 @@ def draw_optimal_plans(
     problems = [generators.draw(rng, family) for _ in range(count)]
     spaces = [problem.space for problem in problems]
     if file is not None and file.exists():
-        with np.load(file) as plans:
-            return OptimalPlans._of_plans(spaces, plans["cuts"], plans["units"])
+        return _kept(file, spaces)
     part = OptimalPlans.of(spaces)
     if file is not None:
         with replacing(file) as stream:
             np.savez_compressed(stream, cuts=part.cuts, units=part.units)
     return part
+
+
+def _kept(file: Path, spaces: Sequence[PointSpace]) -> OptimalPlans:
+    """The problems of a part with the plans that were written.
+
+    Raises:
+        ParenvsError: the file is damaged, or of another part.
+    """
+    try:
+        arrays = read_arrays(file)
+        cuts, units = (arrays[name].astype(np.int64, casting="safe") for name in ("cuts", "units"))
+        if cuts.shape != (len(spaces), STAGES - 1) or units.shape != cuts.shape:
+            raise ValueError(f"no plans of {len(spaces)} problems")
+        if min(cuts.min(initial=0), units.min(initial=0)) < 0:
+            raise ValueError("negative numbers of points")
+        return OptimalPlans._of_plans(spaces, cuts, units)
+    except (*UNREADABLE, IndexError) as error:
+        raise ParenvsError(f"{file}: damaged ({one_line(error)}); remove it") from None
 
 
 @dataclass

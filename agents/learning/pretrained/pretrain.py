@@ -34,9 +34,10 @@ from parenvs.agents.learning.pretrained.examples import (
 from parenvs.agents.learning.pretrained.imitate import Recipe, Trainer
 from parenvs.agents.learning.pretrained.policy import PlanPolicy
 from parenvs.datasets.pipeline.sets import load_set
-from parenvs.errors import ParenvsError
+from parenvs.errors import ParenvsError, one_line
 from parenvs.files import locked, replacing, write_text
 from parenvs.machine import host
+from parenvs.tensors import read_saved
 
 WEIGHTS, LOG, CURVE = "plan-policy.npz", "plan-policy.json", "plan-policy.png"
 PLANS, CHECKPOINT = "plans", "checkpoint.pt"
@@ -97,6 +98,15 @@ class Log:
             f"step {step} of {steps}: loss {point['loss']}; above the optimum (median, 95 %): "
             f"{_percent(point, 'greedy')} best rated, {_percent(point, 'drawn')} of {DRAWS} plans"
         )
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go on from what a checkpoint says of the log."""
+        points = [{str(name): value for name, value in x.items()} for x in saved["points"]]
+        if not np.isfinite([value for point in points for value in point.values()]).all():
+            raise ValueError("evaluations that are no numbers")
+        self.points = points
+        self.seconds = {name: float(saved["seconds"][name]) for name in self.seconds}
+        self.losses = [float(x) for x in saved.get("losses", [])]
 
     def write(self) -> dict[str, Any]:
         """Write the log; returns its content."""
@@ -181,12 +191,16 @@ def _pretrain(
     checkpoint = place / CHECKPOINT
     trainer, log = Trainer(recipe), Log(recipe, place, say)
     if checkpoint.exists():
-        saved = torch.load(checkpoint, weights_only=True)
-        if saved["recipe"] != asdict(recipe):
+        saved = read_saved(checkpoint)
+        if not isinstance(saved, dict) or saved.get("recipe") != asdict(recipe):
             raise ParenvsError(f"{checkpoint} is of another recipe; train into another folder")
-        trainer.restore(saved["trainer"])
-        log.points, log.seconds = saved["points"], saved["seconds"]
-        log.losses = saved.get("losses", [])
+        try:
+            trainer.restore(saved["trainer"])
+            log.restore(saved)
+        except Exception as error:  # of many kinds, as anything may be in a file
+            raise ParenvsError(
+                f"{checkpoint}: of another training ({one_line(error)}); remove it"
+            ) from None
     else:
         _save(checkpoint, trainer, log)
     begin, before = time.perf_counter(), log.seconds["labels"]

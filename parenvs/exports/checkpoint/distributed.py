@@ -1,26 +1,32 @@
 """Folders of ``torch.distributed.checkpoint``, written and read under any plan (extra ``torch``).
 
 Tensors have the names that ``torch.distributed.checkpoint.state_dict`` gives them: ``model.NAME``
-and ``optimizer.state.NAME.KIND``. Of the folder's pickle, metadata alone is read, see ``metadata``.
+and ``optimizer.state.NAME.KIND``. Of the folder's pickles nothing is run, see ``metadata`` and
+``parenvs.tensors``.
 """
 
 from __future__ import annotations
 
+import io
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load as load_state
+from torch.futures import Future
 
 from parenvs.errors import ParenvsError, one_line, shown
 from parenvs.exports.checkpoint.metadata import metadata_of
 from parenvs.exports.checkpoint.training import parameters_of, together
 from parenvs.exports.parallel import Parallel
 from parenvs.exports.stream import Stream
+from parenvs.tensors import read_tensors
 
 MODEL, STATE, OWN = "model", "optimizer.state", "parenvs"
 """Beginnings of names: parameters, what the optimiser keeps of them, and ours."""
@@ -79,6 +85,15 @@ def load(
         def read_metadata(self, *given: Any, **named: Any) -> Metadata:
             return replace(metadata, storage_meta=StorageMeta(load_id=self.load_id))
 
+        def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+            for item in plan.items:
+                target = planner.resolve_tensor(item).detach()
+                target.copy_(_piece(Path(folder), metadata, item))
+                planner.commit_tensor(item, target)
+            over: Future[None] = Future()
+            over.set_result(None)
+            return over
+
     def wanted(metadata: Metadata) -> tuple[Metadata, dict[str, Any], dict[str, torch.Tensor]]:
         known = metadata.state_dict_metadata
         state: dict[str, torch.Tensor] = {}
@@ -136,6 +151,25 @@ def load(
         stream.load_state_dict(position)
     optimiser.state.update(kept)
     return int(numbers.get(f"{OWN}.steps", torch.tensor(0)))
+
+
+def _piece(folder: Path, metadata: Metadata, item: ReadItem) -> torch.Tensor:
+    """A box of a tensor, read from the piece that metadata says it is in.
+
+    Raises:
+        ValueError: that is no such piece.
+    """
+    place = metadata.storage_data[item.storage_index]
+    with (folder / place.relative_path).open("rb") as stream:
+        stream.seek(place.offset)
+        found = read_tensors(io.BytesIO(stream.read(place.length)))
+    entry = metadata.state_dict_metadata[item.storage_index.fqn]
+    chunks = entry.chunks if isinstance(entry, TensorStorageMetadata) else []
+    extent = next(x.sizes for x in chunks if x.offsets == item.storage_index.offset)
+    if not isinstance(found, torch.Tensor) or found.shape != extent:
+        raise ValueError(f"{shown(item.storage_index.fqn)}: a piece is not of {tuple(extent)}")
+    corner = zip(item.storage_offsets, item.lengths, strict=True)
+    return found[tuple(slice(a, a + n) for a, n in corner)]
 
 
 def _named(parallel: Parallel, optimiser: torch.optim.Optimizer) -> dict[str, Any]:

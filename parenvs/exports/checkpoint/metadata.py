@@ -1,7 +1,6 @@
 """Metadata of folders of ``torch.distributed.checkpoint``: a pickle, of which nothing is run.
 
-Whatever class the pickle names, an object of ours takes its place, made for this one reading, that
-keeps what it is given; what is asked of it is checked before PyTorch's own objects are made.
+What is asked of it is checked before PyTorch's own objects are made, see ``parenvs.tensors``.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 import pickle
 import struct
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch.distributed.checkpoint.filesystem import _StorageInfo
@@ -26,6 +25,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from parenvs.errors import ParenvsError, one_line, shown
+from parenvs.tensors import Inert, Thing
 
 FILE = ".metadata"
 _LARGEST, _LARGEST_NUMBER, _MOST_DIMENSIONS = 1 << 28, 2**63 - 1, 64
@@ -38,7 +38,6 @@ _DAMAGED = (
     struct.error, EOFError, AttributeError, ValueError, TypeError, LookupError, OverflowError,
     RecursionError, MemoryError,
 )  # fmt: skip
-_Unpickler: Any = pickle._Unpickler  # the one in Python
 
 
 def metadata_of(folder: str | os.PathLike[str]) -> Metadata:
@@ -75,63 +74,12 @@ def metadata_of(folder: str | os.PathLike[str]) -> Metadata:
     return Metadata(entries, storage_data=places)
 
 
-class _Thing:
-    """What stands for an object of a pickle: its arguments and its state; all else is dropped."""
+class _Inert(Inert):
+    """The pickle of metadata."""
 
-    name = ""
-    arguments: tuple[Any, ...] = ()
-    state: Any = None
-
-    def __init__(self, *arguments: Any) -> None:
-        self.arguments = arguments
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        pass
-
-
-class _Inert(_Unpickler):
-    """Makes a ``_Thing`` of each object, without importing anything.
-
-    The interpreter of pickles is that in Python, as that in C would hash tuples however deep, which
-    ends the process, and take the memory that a number asks for.
-    """
-
-    dispatch: ClassVar[dict[int, Any]] = dict(_Unpickler.dispatch)
-    for _code in (
-        pickle.BYTEARRAY8, pickle.DICT, pickle.FROZENSET, pickle.ADDITEMS, pickle.INST, pickle.OBJ,
-        pickle.PERSID, pickle.BINPERSID, pickle.EXT1, pickle.EXT2, pickle.EXT4,
-    ):  # fmt: skip
-        del dispatch[_code[0]]
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return a type of numbers, or a new class in the place of one that may be there."""
-        full = f"{module}.{name}"
-        if module == "torch" and isinstance(found := vars(torch).get(name), torch.dtype):
-            return found
-        if full in _KNOWN or module.startswith(_OWN) or module.partition(".")[0] == "pathlib":
-            return type("_Thing", (_Thing,), {"name": name})
-        raise pickle.UnpicklingError(f"{shown(full)} is not read")
-
-    def load_setitem(self) -> None:
-        """Put one item into a dictionary."""
-        _hashable(self.stack[-2:-1])
-        super().load_setitem()
-
-    def load_setitems(self) -> None:
-        """Put items into a dictionary."""
-        _hashable(self.stack[::2])
-        super().load_setitems()
-
-    dispatch[pickle.SETITEM[0]] = load_setitem
-    dispatch[pickle.SETITEMS[0]] = load_setitems
-
-
-def _hashable(keys: list[Any]) -> None:
-    if not all(isinstance(key, str | _Thing) for key in keys):
-        raise pickle.UnpicklingError("a key is neither a text nor a place")
+    def knows(self, full: str) -> bool:
+        """See ``Inert.knows``."""
+        return full in _KNOWN or full.startswith((_OWN, "pathlib."))
 
 
 def _fault(path: Path, words: str) -> ParenvsError:
@@ -140,13 +88,13 @@ def _fault(path: Path, words: str) -> ParenvsError:
 
 def _state(thing: Any, name: str) -> dict[str, Any]:
     """The fields of a thing of a name; none if it is none."""
-    is_one = isinstance(thing, _Thing) and thing.name == name
+    is_one = isinstance(thing, Thing) and thing.name == name
     return thing.state if is_one and isinstance(thing.state, dict) else {}
 
 
 def _shape(thing: Any) -> torch.Size | None:
     """A ``torch.Size``, of as many elements as a tensor can have; None if it is none."""
-    given = thing.arguments if isinstance(thing, _Thing) and thing.name == "Size" else ()
+    given = thing.arguments if isinstance(thing, Thing) and thing.name == "Size" else ()
     if len(given) != 1 or not isinstance(given[0], tuple) or len(given[0]) > _MOST_DIMENSIONS:
         return None
     if not all(type(x) is int and 0 <= x <= _LARGEST_NUMBER for x in given[0]):
@@ -190,7 +138,7 @@ def _entry(
     if not fields:
         return BytesStorageMetadata()
     made = fields.get("properties")
-    dtype = made.state[0] if isinstance(made, _Thing) and isinstance(made.state, tuple) else None
+    dtype = made.state[0] if isinstance(made, Thing) and isinstance(made.state, tuple) else None
     shape, listed = _shape(fields.get("size")), fields.get("chunks")
     if not isinstance(dtype, torch.dtype) or shape is None or not isinstance(listed, list):
         raise _fault(path, f"{shown(name)} is no tensor")

@@ -1,0 +1,275 @@
+"""Reads what PyTorch writes, of whose pickles nothing is run: no class is made, nothing imported.
+
+``torch.load(weights_only=True)`` calls what it allows with a stranger's arguments, so that a file
+of some bytes takes all memory or ends the process. Here an object of ours, made for this one
+reading, stands for whatever class a pickle names, and keeps what it is given; tensors are made of
+it once sizes are checked against the file's.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import pickle
+import sys
+import zipfile
+from typing import IO, TYPE_CHECKING, Any, ClassVar
+
+from parenvs.errors import ParenvsError, one_line, shown
+
+if TYPE_CHECKING:
+    import torch
+
+_Unpickler: Any = pickle._Unpickler  # the one in Python
+_LARGEST_NUMBER, _DEEPEST, _BLOCK = 2**63, 64, 1 << 22
+_REPEATED = 16
+"""Values for each byte of a pickle, at most: what is made once can be in many places."""
+
+
+class Thing:
+    """What stands for an object of a pickle.
+
+    Attributes:
+        name: of its class.
+        arguments: it was called with.
+        state: it was given.
+        items: key and value of each that was put into it.
+    """
+
+    name = ""
+    arguments: tuple[Any, ...] = ()
+    state: Any = None
+
+    items: list[tuple[Any, Any]]
+
+    def __new__(cls, *arguments: Any) -> Any:
+        """Keep the arguments."""
+        thing = super().__new__(cls)
+        thing.arguments, thing.items = arguments, []
+        return thing
+
+    def __setstate__(self, state: Any) -> None:
+        """Keep the state."""
+        self.state = state
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Keep an item."""
+        self.items.append((key, value))
+
+
+class Inert(_Unpickler):
+    """Makes a ``Thing`` of each object, without importing anything.
+
+    The interpreter of pickles is that in Python, as that in C would hash tuples however deep, which
+    ends the process, and take the memory that a number asks for.
+    """
+
+    dispatch: ClassVar[dict[int, Any]] = dict(_Unpickler.dispatch)
+    for _code in (
+        pickle.BYTEARRAY8, pickle.DICT, pickle.FROZENSET, pickle.ADDITEMS, pickle.INST, pickle.OBJ,
+        pickle.PERSID, pickle.EXT1, pickle.EXT2, pickle.EXT4,
+    ):  # fmt: skip
+        del dispatch[_code[0]]
+
+    def knows(self, full: str) -> bool:
+        """Return whether a pickle may name a class or function."""
+        return False
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a type of numbers, or a new class in the place of one that may be there."""
+        full = f"{module}.{name}"
+        if module == "torch" and (kind := _dtype(name)) is not None:
+            return kind
+        if self.knows(full):
+            return type("_Thing", (Thing,), {"name": name})
+        raise pickle.UnpicklingError(f"{shown(full)} is not read")
+
+    def load_setitem(self) -> None:
+        """Put one item into a dictionary."""
+        _hashable(self.stack[-2:-1])
+        super().load_setitem()
+
+    def load_setitems(self) -> None:
+        """Put items into a dictionary."""
+        _hashable(self.stack[::2])
+        super().load_setitems()
+
+    dispatch[pickle.SETITEM[0]] = load_setitem
+    dispatch[pickle.SETITEMS[0]] = load_setitems
+
+
+def read_tensors(file: str | os.PathLike[str] | IO[bytes]) -> Any:
+    """Read what ``torch.save`` wrote: tensors, numbers and texts in dictionaries, lists and tuples.
+
+    Only the format of archives is taken, uncompressed. Parameters become tensors, and ordered
+    dictionaries plain ones; all are on the host.
+
+    Args:
+        file: the file, or a stream of it.
+
+    Raises:
+        Exception: it is damaged, or holds something else; of many kinds.
+    """
+    with zipfile.ZipFile(file) as archive:
+        return _Archive(archive).read()
+
+
+def read_saved(path: str | os.PathLike[str]) -> Any:
+    """Read a file of ours, see ``read_tensors``.
+
+    Raises:
+        ParenvsError: it is damaged, or not there.
+    """
+    try:
+        return read_tensors(path)
+    except Exception as error:  # of archives, pickles and torch, of many kinds
+        words = one_line(error) or type(error).__name__
+        raise ParenvsError(f"{os.fspath(path)}: damaged ({words}); remove it") from None
+
+
+class _Archive:
+    """What is read of an archive: its pickle, and the numbers of its tensors."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        members = archive.infolist()
+        if any(one.compress_type != zipfile.ZIP_STORED for one in members):
+            raise ValueError("compressed")
+        archive.fp.seek(0, os.SEEK_END)  # type: ignore[union-attr]
+        if sum(one.file_size for one in members) > archive.fp.tell():  # type: ignore[union-attr]
+            raise ValueError("its members are more than the file")
+        self.archive, self.storages = archive, dict[str, Any]()
+        names = [one.filename for one in members if one.filename.endswith("/data.pkl")]
+        if len(names) != 1:
+            raise ValueError("no archive of PyTorch")
+        self.folder = names[0].removesuffix("data.pkl")
+        order = f"{self.folder}byteorder"
+        if order in archive.namelist() and archive.read(order) != sys.byteorder.encode():
+            raise ValueError("numbers in another order of bytes")
+        self.left = 0
+
+    def read(self) -> Any:
+        """Return the content."""
+        data = self.archive.read(f"{self.folder}data.pkl")
+        self.left = _REPEATED * len(data)
+        return self._value(_Saved(io.BytesIO(data)).load(), 0)
+
+    def _value(self, value: Any, depth: int) -> Any:
+        """Return a value of the pickle without things, copied so that nothing is in two places."""
+        self.left -= 1
+        if self.left < 0 or depth > _DEEPEST:
+            raise ValueError("nested too deeply, or repeated too often")
+        if isinstance(value, Thing):
+            if value.name != "OrderedDict":
+                return self._tensor(value)
+            value = dict(value.items)
+        kind = type(value)
+        if value is None or kind in (bool, float, str):
+            return value
+        if kind is int and abs(value) <= _LARGEST_NUMBER:
+            return value
+        if kind in (list, tuple):
+            return kind(self._value(one, depth + 1) for one in value)
+        if kind is dict and all(isinstance(key, str | int) for key in value):
+            return {key: self._value(one, depth + 1) for key, one in value.items()}
+        raise ValueError(f"{kind.__name__} is not read")
+
+    def _tensor(self, thing: Thing) -> torch.Tensor:
+        """Return the tensor that a thing stands for; it has no more elements than its numbers."""
+        import torch
+
+        given = thing.arguments
+        if thing.name == "_rebuild_parameter" and given and isinstance(given[0], Thing):
+            thing, given = given[0], given[0].arguments
+        if thing.name not in ("_rebuild_tensor_v2", "_rebuild_tensor_v3") or len(given) < 6:
+            raise ValueError(f"{shown(thing.name)} is no tensor")
+        numbers, at, size, stride = given[:4]
+        dtype = given[6] if thing.name.endswith("3") and len(given) > 6 else None
+        held = self._numbers(numbers, dtype)
+        ok = isinstance(size, tuple) and isinstance(stride, tuple) and len(size) == len(stride)
+        if not ok or not all(type(x) is int and 0 <= x < 2**62 for x in (at, *size, *stride)):
+            raise ValueError("a tensor without a shape")
+        last = at + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        if math.prod(size) > len(held) or (math.prod(size) and last >= len(held)):
+            raise ValueError(f"a tensor {shown(size)} of {len(held)} numbers")
+        if not math.prod(size):
+            return torch.zeros(size, dtype=held.dtype)
+        return held.as_strided(size, stride, at)
+
+    def _numbers(self, thing: Any, dtype: Any) -> torch.Tensor:
+        """Return the numbers of a member of the archive, in one dimension."""
+        import torch
+
+        given = thing.arguments if isinstance(thing, _Numbers) else ()
+        if len(given) != 5 or given[0] != "storage" or not isinstance(given[2], str):
+            raise ValueError("a tensor without numbers")
+        name = getattr(given[1], "name", "")
+        kind = _dtype(name.removesuffix("Storage"), True) if dtype is None else dtype
+        if not isinstance(kind, torch.dtype):
+            raise ValueError(f"{shown(name)} are no numbers")
+        key = given[2]
+        if key not in self.storages:
+            member = self.archive.getinfo(f"{self.folder}data/{key}")
+            data = bytearray(member.file_size)
+            with self.archive.open(member) as stream:
+                view, at = memoryview(data), 0
+                while block := stream.read(_BLOCK):
+                    view[at : at + len(block)] = block
+                    at += len(block)
+            self.storages[key] = (
+                torch.frombuffer(data, dtype=torch.uint8)
+                if data
+                else torch.zeros(0, dtype=torch.uint8)
+            )
+        held: torch.Tensor = self.storages[key]
+        if kind == torch.bool:
+            return held != 0  # a byte that is neither would be both
+        return held[: len(held) // kind.itemsize * kind.itemsize].view(kind)
+
+
+class _Numbers(Thing):
+    """The numbers of a tensor: kind, type, key, device, count."""
+
+
+class _Saved(Inert):
+    """The pickle of ``torch.save``."""
+
+    def knows(self, full: str) -> bool:
+        """See ``Inert.knows``."""
+        module, _, name = full.rpartition(".")
+        return full in _KNOWN or (
+            module == "torch" and _dtype(name.removesuffix("Storage"), True) is not None
+        )
+
+    def persistent_load(self, pid: Any) -> Thing:
+        """Return what stands for a tensor's numbers."""
+        return _Numbers(*(pid if isinstance(pid, tuple) else ()))
+
+
+_KNOWN = (
+    "collections.OrderedDict", "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3",
+    "torch._utils._rebuild_parameter", "torch.storage.UntypedStorage",
+)  # fmt: skip
+"""What a file of tensors may name besides types of numbers."""
+_OLD_NAMES = {
+    "Double": "float64", "Float": "float32", "Half": "float16", "BFloat16": "bfloat16",
+    "Long": "int64", "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8",
+    "Bool": "bool", "ComplexDouble": "complex128", "ComplexFloat": "complex64",
+}  # fmt: skip
+"""How the classes of storages call types of numbers."""
+
+
+def _dtype(name: str, old: bool = False) -> Any:
+    """Return the type of numbers of a name; None if it is none."""
+    import torch
+
+    found = vars(torch).get(_OLD_NAMES.get(name, "") if old else name)
+    return found if isinstance(found, torch.dtype) else None
+
+
+def _hashable(keys: list[Any]) -> None:
+    """Refuse keys whose hash may never end; those of large numbers can all be one."""
+    if not all(
+        isinstance(key, str | Thing) or (type(key) is int and abs(key) < 2**53) for key in keys
+    ):
+        raise pickle.UnpicklingError("a key is neither a text nor a place")
