@@ -60,7 +60,8 @@ class Bank:
             ParenvsError: the file is damaged, or of another number of problems.
         """
         path = data_folder() / FOLDER / self.file
-        if not path.exists():
+        ships = path.exists()
+        if not ships:
             path = cache_folder() / FOLDER / self.file
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,6 +72,8 @@ class Bank:
             raise ParenvsError(f"{path}: damaged ({one_line(error)}); remove it") from None
         if {values.shape[:1] for values in arrays.values()} != {(self.count,)}:
             raise ParenvsError(f"{path}: expected {self.count} problems; remove it")
+        if not ships and _forms({key: x[0] for key, x in arrays.items()}) != _forms(self.row(0)):
+            raise ParenvsError(f"{path}: of other problems; remove it")
         return arrays
 
     def write(self, path: Path) -> None:
@@ -91,6 +94,11 @@ class Bank:
         if not 0 <= number < self.count:
             raise IndexError(f"{self.name} has problems 0 to {self.count - 1}, not {number}")
         return {name: values[number] for name, values in self.arrays.items()}
+
+
+def _forms(row: Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and kind of the arrays of a problem."""
+    return {name: (array.shape, array.dtype.kind) for name, array in row.items()}
 
 
 def cache_folder() -> Path:
