@@ -1,7 +1,7 @@
-"""``IntraOpSharding-v0``: dead ends, speed, and how near rules come to the solver's bound.
+"""``IntraOpSharding-v1``: dead ends and speed; ``benchmarks/rules.py`` plays its rules.
 
     python benchmarks/iopddl_envs.py                    # everything
-    python benchmarks/iopddl_envs.py --only dead        # or speed, solver, rules
+    python benchmarks/iopddl_envs.py --only dead        # or speed
 
 The contest's problems are left out where ``PARENVS_IOPDDL`` holds none.
 """
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from benchmarks.framework import (
@@ -23,24 +22,21 @@ from benchmarks.framework import (
     columns,
     main,
     measurement,
-    percent,
     progress,
     spent,
     table,
 )
 from parenvs.bench.play import batch_play, make, rate, single_play
-from parenvs.core.game import EVERY
-from parenvs.datasets.sharding.drawing import SETS, set_names
+from parenvs.datasets.sharding.bank import numbered
 from parenvs.tasks.sharding import store
-from parenvs.tasks.sharding.game import named, numbered
-from parenvs.tasks.sharding.turns.advice import LEVELS
+from parenvs.tasks.sharding.sources import named
 from parenvs.tasks.sharding.turns.board import Board
 from parenvs.tasks.sharding.turns.construct import Construct
 
 EPISODES = 10_000
 """Random episodes in which dead ends are counted."""
 CONTEST = ("B", "G")
-ENV, SAMPLES = "IntraOpSharding-v0", 32
+ENV = "IntraOpSharding-v1"
 SECONDS = 2.0
 """Of a measurement of speed."""
 
@@ -53,20 +49,6 @@ def contest(letters: str = "".join(CONTEST)) -> Iterator[tuple[str, Board]]:
             yield letter, named(letter)
         else:
             progress(f"{letter} is left out: it is not in {store.folder()}")
-
-
-def tested(most: int) -> Iterator[tuple[str, str]]:
-    """Yield the group and the name of problems that rules plan, at most ``most`` of a group."""
-    for name in SETS:
-        for member in set_names(name):
-            family, _, number = member.split("/")[1].partition("-")
-            if name != "intra-op-validation" and int(number) < most:
-                yield f"{name}, {family}", member
-    for letter, _ in contest():
-        yield letter, letter
-
-
-# Dead ends and speed
 
 
 def random_episodes(board: Board, count: int, guarded: bool, seed: int = 0) -> tuple[int, int]:
@@ -95,7 +77,7 @@ def dead_cases(episodes: int) -> Iterator[Case]:
     boards |= {letter: (partial(named, letter), 20) for letter, _ in contest("PLK")}
     for family, count in (("mesh", 1000), ("classes", 100)):
         for number in range(10):
-            load = partial(numbered, family, number, "inside")
+            load = partial(numbered, family, number)
             boards[f"{family}-{number}"] = load, count
     for name, (load, count) in boards.items():
         yield _dead(name, True), partial(count_dead, load, count, True)
@@ -117,12 +99,11 @@ def count_dead(load: Callable[[], Board], count: int, guarded: bool) -> Row:
 def speed_cases() -> Iterator[Case]:
     """Steps by second of processor time, single and batched."""
     instances = {
-        "mesh (pool of 16)": {"pool": 16},
-        "classes": {"instance": "intra-op-test/classes-000"},
+        "mesh": {},
+        "mesh, bare": {"rows": "bare"},
+        "one of classes": {"instance": "intra-op-test/classes-000"},
         **{letter: {"instance": letter} for letter, _ in contest("BGV")},
     }
-    for number in range(16):
-        numbered("mesh", number, "inside")  # drawn once, whoever plays them
     for name, kwargs in instances.items():
         for form in ("construct", "improve"):
             for count in (1, 16, 64, 256) if form == "construct" else (1, 16, 64):
@@ -135,108 +116,23 @@ def speed(kwargs: Row, count: int) -> Row:
     return {"rate": rate(*(batch_play(env) if count > 1 else single_play(env)), SECONDS)}
 
 
-# Planners
-
-
-def solver_cases(most: int, seconds: float) -> Iterator[Case]:
-    """Bound every problem by the solver."""
-    for group, name in tested(most):
-        yield _plan(group, name, "solver"), partial(bounded, name, seconds)
-
-
-def _plan(group: str, name: str, method: str) -> Row:
-    return {"part": "plan", "group": group, "problem": name, "method": method}
-
-
-def bounded(name: str, seconds: float) -> Row:
-    from parenvs.agents.sharding import solve_iopddl
-
-    answer = solve_iopddl(named(name).problem, seconds, processor=True)
-    return {"cost": answer.cost, "bound": answer.bound, "seconds": answer.seconds}
-
-
-def rule_cases(most: int) -> Iterator[Case]:
-    """Plan every problem by the rules that do not learn."""
-    methods: dict[str, Callable[[Board], int]] = {
-        f"greedy, advice {level}": lambda board, level=level: greedy(board, advice=level)
-        for level in LEVELS
-    }
-    methods["random"] = lambda board: random_plan(board, 0, 1)
-    methods[f"random, best of {SAMPLES}"] = lambda board: random_plan(board, 0, SAMPLES)
-    methods["improving, greedy"] = lambda board: greedy(board, form="improve")
-    methods["improving, random"] = lambda board: random_improving(board)
-    for group, name in tested(most):
-        for method, run in methods.items():
-            yield _plan(group, name, method), partial(costed, run, name)
-
-
-def greedy(board: Board, **env_kwargs: Any) -> int:
-    """Return the cost of the plan that takes what the observation rates best, with its advice."""
-    env: Any = gym.make(ENV, problem=board.problem, **env_kwargs).unwrapped
-    env.reset()
-    over = False
-    while not over:
-        _, _, over, _, info = env.step(env.game.greedy(EVERY)[0])
-    return int(info["cost"])
-
-
-def costed(run: Callable[[Board], int], name: str) -> Row:
-    row: Row = {}
-    with spent(row):
-        row["cost"] = run(named(name))
-    return row
-
-
-def random_plan(board: Board, seed: int, count: int) -> int:
-    """Return the least cost of random legal plans."""
-    rng, rows = np.random.default_rng(seed), np.arange(count)
-    episodes = Construct(count, int(board.sizes.max()))
-    for row in rows.tolist():
-        episodes.put(row, board)
-    episodes.start(rows)
-    while not episodes.over.all():
-        episodes.play(rows, (rng.random(episodes.legal.shape) * episodes.legal).argmax(axis=1))
-    return int(episodes.cost.min())
-
-
-def random_improving(board: Board) -> int:
-    """Return the cost after moves of random blocks."""
-    env: Any = gym.make(ENV, problem=board.problem, form="improve").unwrapped
-    rng, over = np.random.default_rng(0), False
-    env.reset()
-    while not over:
-        _, _, over, _, info = env.step(int(rng.choice(np.flatnonzero(env.action_masks()))))
-    return int(info["cost"])
-
-
-PARTS = ("dead", "speed", "solver", "rules")
+PARTS = ("dead", "speed")
 
 
 def key_of(row: Row) -> tuple[Any, ...]:
-    return (*map(row.get, ("part", "problem", "guarded", "form", "envs", "method")),)
+    return (*map(row.get, ("part", "problem", "guarded", "form", "envs")),)
 
 
 @measurement(
     key=key_of,
     among={"only": PARTS},
-    about={
-        "episodes": "to count dead ends in",
-        "problems": "most of a group",
-        "seconds": "of the solver for each problem",
-    },
+    about={"episodes": "to count dead ends in"},
 )
 def iopddl_envs(
     only: tuple[str, ...] = PARTS,
     episodes: int = EPISODES,
-    problems: int = 1000,
-    seconds: float = 10.0,
 ) -> Iterator[Case]:
-    cases = {
-        "dead": lambda: dead_cases(episodes),
-        "speed": speed_cases,
-        "solver": lambda: solver_cases(problems, seconds),
-        "rules": lambda: rule_cases(problems),
-    }
+    cases = {"dead": lambda: dead_cases(episodes), "speed": speed_cases}
     for part in only:
         yield from cases[part]()
 
@@ -281,34 +177,6 @@ def page(rows: list[Row]) -> list[str]:
         [[*key, *(f"{found[n]:,.0f}" if n in found else "" for n in counts)]
          for key, found in rates.items()],
     ))  # fmt: skip
-    sections += ["## Plans", (
-        "Cost over the solver's proven bound, less 1: median over problems, and the geometric "
-        "mean; `beats greedy` is the share of plans that cost less than those of greedy without "
-        "advice, `ties` of those that cost the same. `seconds`: of processor time for a problem, "
-        "median."
-    )]  # fmt: skip
-    plans = parts["plan"]
-    bound = {x["problem"]: max(x["bound"], 1.0) for x in plans if x["method"] == "solver"}
-    base = {x["problem"]: x["cost"] for x in plans if x["method"] == "greedy, advice none"}
-    for group in dict.fromkeys(row["group"] for row in plans):
-        lines = []
-        for method in dict.fromkeys(row["method"] for row in plans):
-            mine = [x for x in plans if (x["group"], x["method"]) == (group, method)]
-            mine = [x for x in mine if x["problem"] in bound and x["problem"] in base]
-            if not mine:
-                continue
-            every = np.array([x["cost"] / bound[x["problem"]] - 1 for x in mine])
-            less = np.mean([x["cost"] < base[x["problem"]] for x in mine])
-            same = np.mean([x["cost"] == base[x["problem"]] for x in mine])
-            lines.append([
-                method, len(mine), percent(float(np.median(every))),
-                percent(float(np.exp(np.log1p(np.maximum(every, 0)).mean()) - 1)),
-                percent(float(less), 0), percent(float(same), 0),
-                f"{np.median([x['seconds'] for x in mine]):.2f}",
-            ])  # fmt: skip
-        head = ["method", "problems", "gap, median", "geometric mean", "beats greedy", "ties",
-                "seconds"]  # fmt: skip
-        sections += [f"### {group}", table(head, lines)] if lines else []
     return sections
 
 

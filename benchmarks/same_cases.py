@@ -43,13 +43,6 @@ ENVIRONMENTS: dict[str, list[dict[str, Any]]] = {
         {"instance": "order-test"}, {"instance": "order-outside", "order": "sequential"},
         {"instance": "order-validation/p16-m32-003"},
     ],
-    "IntraOpSharding-v0": [
-        {"pool": 4}, {"pool": 2, "form": "improve"}, {"pool": 2, "family": "classes"},
-        {"instance": "intra-op-test"}, {"instance": "intra-op-test/mesh-003", "reward": "ratio"},
-        {"instance": "intra-op-validation/classes-001", "advice": "messages"},
-        {"instance": "intra-op-test/mesh-002", "advice": "prices", "form": "construct"},
-        {"instance": "intra-op-test/classes-002", "reduction": False},
-    ],
     "ElasticPlan-v0": [
         {}, {"instance": "elastic-test", "order": "sequential"}, {"family": "daynight-gpt-1.5b"},
         {"instance": "p3"}, {"instance": "g4dn", "model": "bert-large", "interval": 120.0},
@@ -134,7 +127,7 @@ EXPLAINED = (
         "``TimeLimitError``, not as if there were none.",
     ),
     (
-        r"^rollouts \| (PipelinePlan|MicroBatchOrder|IntraOpSharding)-v0.*\| (instances|final)$",
+        r"^rollouts \| (PipelinePlan|MicroBatchOrder)-v0.*\| (instances|final)$",
         "``info['instance']`` names a drawn problem so that it can be made again (infos that hold "
         "the name differ with it).",
     ),

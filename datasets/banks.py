@@ -20,6 +20,8 @@ from parenvs.shipped import data_folder
 
 FOLDER = "banks"
 """Folder of the files, in that of the data or in the cache."""
+_ENDS = "ends of "
+"""Arrays of such names say where each problem's part ends in one that holds them all in a row."""
 HOME = "PARENVS_CACHE"
 """Environment variable that names the folder of what is made once."""
 LARGEST = 2**32
@@ -35,7 +37,8 @@ class Bank:
     Args:
         name: of its file, ``NAME.npz``.
         count: number of problems.
-        row: number -> arrays of a problem, by name; all problems have the same names and shapes.
+        row: number -> arrays of a problem, by name; all problems have the same names, and shapes
+            that differ along the first axis at most.
     """
 
     def __init__(
@@ -60,8 +63,7 @@ class Bank:
             ParenvsError: the file is damaged, or of another number of problems.
         """
         path = data_folder() / FOLDER / self.file
-        ships = path.exists()
-        if not ships:
+        if not path.exists():
             path = cache_folder() / FOLDER / self.file
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,10 +72,13 @@ class Bank:
             arrays = read_arrays(path, LARGEST)
         except UNREADABLE as error:
             raise ParenvsError(f"{path}: damaged ({one_line(error)}); remove it") from None
-        if {values.shape[:1] for values in arrays.values()} != {(self.count,)}:
+        lengths = {
+            arrays.get(_ENDS + name, values).shape[:1]
+            for name, values in arrays.items()
+            if not name.startswith(_ENDS)
+        }
+        if lengths != {(self.count,)}:
             raise ParenvsError(f"{path}: expected {self.count} problems; remove it")
-        if not ships and _forms({key: x[0] for key, x in arrays.items()}) != _forms(self.row(0)):
-            raise ParenvsError(f"{path}: of other problems; remove it")
         return arrays
 
     def write(self, path: Path) -> None:
@@ -81,7 +86,14 @@ class Bank:
         words = f"making {self.count} problems of {self.name}"
         hidden = not sys.stderr.isatty()
         rows = [self.row(i) for i in track(range(self.count), words, disable=hidden)]
-        arrays: dict[str, Any] = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        arrays: dict[str, Any] = {}
+        for name in rows[0]:
+            each = [row[name] for row in rows]
+            if len({values.shape for values in each}) == 1:
+                arrays[name] = np.stack(each)
+            else:
+                arrays[name] = np.concatenate(each)
+                arrays[_ENDS + name] = np.cumsum([len(values) for values in each])
         with replacing(path) as file:
             np.savez_compressed(file, **arrays)
 
@@ -93,12 +105,14 @@ class Bank:
         """
         if not 0 <= number < self.count:
             raise IndexError(f"{self.name} has problems 0 to {self.count - 1}, not {number}")
-        return {name: values[number] for name, values in self.arrays.items()}
-
-
-def _forms(row: Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and kind of the arrays of a problem."""
-    return {name: (array.shape, array.dtype.kind) for name, array in row.items()}
+        row = {}
+        for name, values in self.arrays.items():
+            ends = self.arrays.get(_ENDS + name)
+            if ends is not None:
+                row[name] = values[ends[number - 1] if number else 0 : ends[number]]
+            elif not name.startswith(_ENDS):
+                row[name] = values[number]
+        return row
 
 
 def cache_folder() -> Path:

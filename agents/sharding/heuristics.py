@@ -20,7 +20,7 @@ def greedy(problem: Sharding) -> Answer:
     """Return the plan that takes the cheapest legal strategy of each node, one after the other.
 
     A strategy costs what it and the edges to decided neighbours cost, and at least what those to
-    the others will. Returns of ``IntraOpSharding-v0`` are measured against this plan.
+    the others will.
 
     Raises:
         InfeasibleError: no legal plan was found.
@@ -28,6 +28,24 @@ def greedy(problem: Sharding) -> Answer:
     begin = time.perf_counter()
     board = _board(problem)
     return _answer(board, board.first, "greedy", 1, begin)
+
+
+def by_messages(problem: Sharding) -> Answer:
+    """Return the plan that ``greedy`` makes if messages tell what the others will cost.
+
+    They are those of message passing over all of the program (``turns.advice``).
+
+    Raises:
+        InfeasibleError: no legal plan was found.
+    """
+    begin = time.perf_counter()
+    board, row = _board(problem), np.zeros(1, dtype=np.int64)
+    turns = Construct(1, int(board.sizes.max()), looks=True)
+    turns.put(0, board)
+    turns.start(row)
+    while not turns.over[0]:
+        turns.play(row, turns.greedy(row))
+    return _answer(board, turns.chosen[0, : len(board)], "messages", 1, begin)
 
 
 def leanest(problem: Sharding) -> Answer:
@@ -77,7 +95,7 @@ def _board(problem: Sharding) -> Board:
 
 def _answer(board: Board, chosen: np.ndarray, method: str, judged: int, begin: float) -> Answer:
     """Return strategies of a board as an answer that proves nothing."""
-    problem, strategies = board.problem, board.reduced.lift(chosen)
+    problem, strategies = board.problem, board.whole.lift(chosen)
     return Answer(
         problem=problem,
         plan=problem.plan(strategies),

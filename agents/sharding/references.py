@@ -1,4 +1,4 @@
-"""Makes the references of the shipped sets of ``IntraOpSharding-v0``: a good plan and a bound.
+"""Makes the references of ``IntraOpSharding-v1``'s sets and banks: a good plan and a bound.
 
     python -m parenvs.agents.sharding.references             # what is missing or outdated
     python -m parenvs.agents.sharding.references --check     # judge all, change nothing
@@ -15,7 +15,8 @@ from typing import Any
 from parenvs.agents.references import ReferenceFile, run
 from parenvs.agents.sharding.solve import solve_iopddl
 from parenvs.datasets.references import INTRA_OP
-from parenvs.datasets.sharding.drawing import SETS, of_set, set_names
+from parenvs.datasets.sharding.bank import BANKS
+from parenvs.datasets.sharding.drawing import SETS, find, name_of, set_names
 from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.turns.construct import board_of
 
@@ -58,17 +59,19 @@ def fault_of(problem: Sharding, row: dict[str, Any]) -> str:
 def _names() -> Iterator[str]:
     for name in SETS:
         yield from set_names(name)
+    for family, count in BANKS.items():
+        yield from (name_of(family, number, "inside") for number in range(count))
 
 
 INTRA_OP_REFERENCES = ReferenceFile(
     INTRA_OP,
     "python -m parenvs.agents.sharding.references",
     _names,
-    of_set,
+    find,
     reference_of,
     fault_of,
 )
-"""References of all shipped sets of sharding problems."""
+"""References of all shipped sets of sharding problems, and of the banks."""
 
 if __name__ == "__main__":
     run(INTRA_OP_REFERENCES)

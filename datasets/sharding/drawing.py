@@ -29,9 +29,8 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.core.answer import Answer
-from parenvs.core.sets import Reference, SetKind
-from parenvs.datasets.references import INTRA_OP, of_row
+from parenvs.core.sets import Reference, SetKind, share_kind
+from parenvs.datasets.references import INTRA_OP, costs_of
 from parenvs.errors import (
     InfeasibleError,
     ParenvsError,
@@ -47,7 +46,7 @@ from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.sharding.exchange import Exchange
 from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.turns.board import Board
-from parenvs.tasks.sharding.turns.construct import board_of, completed
+from parenvs.tasks.sharding.turns.construct import completed
 
 COMMAND = "python -m parenvs.datasets.sharding.drawing"
 FIRST = "intra-op"
@@ -109,12 +108,17 @@ def drawn(family: str, number: int, ranges: str = "inside") -> Sharding:
     check_family(family)
     words = [SEED, FAMILIES.index(family), list(RANGES).index(ranges), number]
     rng = np.random.default_rng(words)
-    name = f"{FIRST}/{ranges}/{family}/{number}"
+    name = name_of(family, number, ranges)
     for _ in range(_TRIES):
         problem = (_mesh if family == "mesh" else _classes)(rng, RANGES[ranges], name)
         if problem is not None:
             return problem
     raise InfeasibleError(f"{name}: nothing fit to play was drawn in {_TRIES} attempts")
+
+
+def name_of(family: str, number: int, ranges: str) -> str:
+    """Return the name of the problem that ``drawn`` draws by the same arguments."""
+    return f"{FIRST}/{ranges}/{family}/{number}"
 
 
 def check_family(family: object) -> None:
@@ -426,32 +430,22 @@ def _sets() -> dict[str, dict[str, str]]:
 
 
 def set_kind(name: str) -> SetKind:
-    """Return what evaluations know of a set of sharding problems; see ``SetKind``.
+    """Return what evaluations know of a set of sharding problems; see ``SetKind``."""
 
-    An episode is worth the cost of the greedy plan over that of its own.
+    def known(name: str) -> Reference | None:
+        return costs(name, fingerprint_of(name))
+
+    return share_kind("IntraOpSharding-v1", set_names, of_set, known, "family")
+
+
+def costs(name: str, fingerprint: str) -> Reference | None:
+    """Return the least cost known of a problem of a set or a bank and its bound; None without them.
+
+    Args:
+        name: of the problem.
+        fingerprint: its own.
     """
-    return SetKind(
-        "IntraOpSharding-v0",
-        set_names,
-        of_set,
-        _reference,
-        worth=lambda info: max(info["reference"], 1.0) / max(info["cost"], 1.0),
-        answered=_answered,
-    )
-
-
-def _answered(answer: Answer) -> float:
-    return max(float(board_of(answer.problem).reference), 1.0) / max(float(answer.cost), 1.0)
-
-
-def _reference(name: str) -> Reference:
-    """Return the reference of a problem, which need not be drawn for it."""
-    return of_row(
-        INTRA_OP,
-        name,
-        lambda row: fingerprint_of(name),
-        lambda row, field: max(float(row["greedy"]), 1.0) / max(float(row[field]), 1.0),
-    )
+    return costs_of(INTRA_OP, name, fingerprint)
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

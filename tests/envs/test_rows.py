@@ -10,6 +10,8 @@ from batches import assert_same, both, drawn, forks, modes
 from cases import each
 from gymnasium.utils.env_checker import check_env
 
+from parenvs.agents.learning import config
+from parenvs.cli.app import app
 from parenvs.core.registry import TASKS
 from parenvs.core.rows import WORST, RowGame
 from parenvs.core.task import late
@@ -22,6 +24,10 @@ SMALL = {
         {"instance": "elastic/gone/bert-large/3"},
     ),
     "PipelinePlan-v1": ({"tier": "s8"}, {"instance": "generated-3/s8/3"}),
+    "IntraOpSharding-v1": (
+        {},
+        {"instance": "intra-op/inside/mesh/3"},
+    ),
     "HybridPlan-v1": (
         {"instance": "hybrid-test", "family": "gpt"},
         {"instance": "hetero-8/3"},
@@ -169,3 +175,14 @@ def test_rows__a_copy_goes_on_alike(game, fork):
     for _ in range(3):
         observation = env.step(rule(env._observation()))
         assert_same(observation, other.step(rule(other._observation())))
+
+
+@each("name", ["HybridPlan", "IntraOpSharding"])
+def test_rows__version_0_is_gone_with_a_line_that_names_this_one(name, tmp_path):
+    old, words = f"{name}-v0", f"Please use `{name}-v1`"
+    with pytest.raises(gym.error.DeprecatedEnv, match=words):
+        gym.make(old)
+    with pytest.raises(ParenvsError, match=words):
+        app(["train", old, "--out", str(tmp_path / "run")], standalone_mode=False)
+    with pytest.raises(ParenvsError, match=rf"no environment '{old}' \(did you mean"):
+        config.check_env(old, {})

@@ -9,8 +9,6 @@ from batches import assert_same, both, drawn
 from cases import each
 
 import parenvs
-from parenvs.agents.learning.config import check_env
-from parenvs.cli.app import app
 from parenvs.datasets.hybrid import named
 from parenvs.datasets.hybrid.named import BANKS, bank, drawn_by, start_of
 from parenvs.datasets.references import HYBRID, references
@@ -202,15 +200,6 @@ def test_improve__bad_options():
             env.reset(options=options)
     with pytest.raises(InfeasibleError, match=r"none of \d+ uniform plans fits the memory"):
         env.reset(options={"instance": "gpt3-175b", "cluster": "h100-2", "batch": 64})
-
-
-def test_improve__version_0_is_gone_with_a_line_that_names_this_one(tmp_path):
-    with pytest.raises(gym.error.DeprecatedEnv, match="Please use `HybridPlan-v1`"):
-        gym.make("HybridPlan-v0")
-    with pytest.raises(ParenvsError, match="Please use `HybridPlan-v1`"):
-        app(["train", "HybridPlan-v0", "--out", str(tmp_path / "run")], standalone_mode=False)
-    with pytest.raises(ParenvsError, match=r"no environment 'HybridPlan-v0' \(did you mean"):
-        check_env("HybridPlan-v0", {})
 
 
 @pytest.mark.thorough

@@ -47,13 +47,23 @@ def judge(plan: ShardingPlan, target: Any = None, cluster: Any = None) -> Shardi
 
 def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
     """Return the environment of a training, its arguments, and options that may be added."""
-    if instance is None:
-        return "IntraOpSharding-v0", {"pool": 256}, ()
-    return "IntraOpSharding-v0", {"instance": instance}, ()
+    return "IntraOpSharding-v1", {} if instance is None else {"instance": instance}, ()
 
 
 def validation(env_kwargs: Mapping[str, Any]) -> Validation:
     """Return the set on which agents are judged, and what they see and may choose."""
-    always = ("form", "advice", "moves", "width")
-    settings = {name: env_kwargs[name] for name in always if name in env_kwargs}
+    settings = {name: env_kwargs[name] for name in ("form", "rows") if name in env_kwargs}
     return Validation("intra-op-validation", env_kwargs.get("family", "mesh"), settings)
+
+
+def rules() -> list[tuple[str, list[tuple[str, str | None]], dict[str, dict[str, Any]]]]:
+    """Return environments of rows, the sets that they are tested on, and planners beside them."""
+    sets: list[tuple[str, str | None]] = [
+        (name, family)
+        for name in ("intra-op-test", "intra-op-outside")
+        for family in ("mesh", "classes")
+    ]
+    planners: dict[str, dict[str, Any]] = {
+        "greedy": {}, "messages": {}, "leanest": {}, "exact": {"time_limit": 5.0},
+    }  # fmt: skip
+    return [("IntraOpSharding-v1", sets, planners)]

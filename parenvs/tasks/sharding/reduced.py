@@ -20,7 +20,7 @@ class Reduced:
     interval holds it use at most ``slack``.
 
     Attributes:
-        problem: the problem that it was made of.
+        problem: the problem that it was made of; None if it is kept without, and lifts nothing.
         nodes: (n,) its nodes, in the problem's order.
         offset: (n + 1,) where each node's costs begin.
         costs: (s,) cost of each strategy.
@@ -37,7 +37,7 @@ class Reduced:
         steps: how the strategies of the nodes that are gone follow, the last to go first.
     """
 
-    problem: Sharding
+    problem: Sharding | None
     nodes: np.ndarray
     offset: np.ndarray
     costs: np.ndarray
@@ -59,6 +59,7 @@ class Reduced:
 
     def lift(self, chosen: np.ndarray) -> np.ndarray:
         """Return the problem's strategies, (n of the problem,), of a choice here, (n,)."""
+        assert self.problem is not None
         strategies = np.full(len(self.problem), -1, dtype=np.int64)
         strategies[self.nodes] = self.values[self.offset[:-1] + chosen]
         for node, neighbours, table in self.steps:

@@ -37,7 +37,7 @@ TASK = Task(
     sets=("intra-op-validation", "intra-op-test", "intra-op-outside"),
     drawn=("intra-op",),
     find="parenvs.datasets.sharding.drawing:find",
-    envs={"IntraOpSharding-v0": "parenvs.tasks.sharding.game:IntraOpSharding"},
+    envs={"IntraOpSharding-v1": "parenvs.tasks.sharding.game:IntraOpSharding"},
     text="parenvs.tasks.sharding.view.text:text",
     figure="parenvs.tasks.sharding.view.figure:draw",
     hooks={
@@ -45,6 +45,7 @@ TASK = Task(
         "sets": "parenvs.datasets.sharding.drawing:set_kind",
         "train": "parenvs.tasks.sharding.load:training",
         "validation": "parenvs.tasks.sharding.load:validation",
+        "rules": "parenvs.tasks.sharding.load:rules",
         "commands": "parenvs.agents.sharding.commands:add",
         "leaderboard": "parenvs.agents.sharding.entries:TASKS",
     },

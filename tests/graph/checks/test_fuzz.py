@@ -15,8 +15,7 @@ fuzz = pytest.importorskip("benchmarks.fuzz", reason="needs the limits of a POSI
 
 
 NEEDS = {"mlir": "jax", "function": "jax", "config": "sb3_contrib", "model": "sb3_contrib",
-         "checkpoint": "sb3_contrib", "metadata": "torch", "piece": "torch",
-         "index": "torch"}  # fmt: skip
+         "checkpoint": "sb3_contrib"}  # fmt: skip
 """Reader -> what it cannot do without."""
 
 

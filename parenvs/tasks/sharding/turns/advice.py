@@ -1,90 +1,47 @@
-"""Advice for the turns of an episode: what nodes that follow cost, and what memory costs.
+"""Messages: what the nodes that follow cost at least with each strategy of a node.
 
-Messages of tree-reweighted message passing (V. Kolmogorov, TPAMI 2006) tell a node what the part of
-the problem that is not decided costs at least with each of its strategies; the Lagrangian of the
-limit gives each time a price. The solver (``parenvs.agents.sharding``) has the same in compiled
-loops, and its bounds; here are a few hundred sweeps in NumPy, as an observation needs no more.
+They are those of tree-reweighted message passing (V. Kolmogorov, TPAMI 2006), memory apart. The
+solver (``parenvs.agents.sharding``) has the same in compiled loops, with prices of memory, and its
+bounds; here are some sweeps in NumPy, as an observation needs no more.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 
 from parenvs.tasks.sharding.turns.board import Board
 
-LEVELS = ("none", "messages", "prices")
-"""Levels of advice."""
-SWEEPS = {"messages": 60, "prices": 400}
-"""Sweeps of each level."""
+SWEEPS = 60
+"""Sweeps of the messages."""
 
 
-class Advice(NamedTuple):
-    """What strategies are said to cost beyond the decided part.
+def messages_of(board: Board) -> np.ndarray:
+    """Return the messages that each strategy gets from all neighbours that follow, (s,) float32.
 
-    Attributes:
-        messages: (s,) with all neighbours that follow.
-        prices: (s,) for memory.
-        bound: lower bound of the cost of every legal plan.
+    They are computed once for a board.
     """
-
-    messages: np.ndarray
-    prices: np.ndarray
-    bound: float
-
-
-def advise(board: Board, level: str) -> Advice:
-    """Return the advice of a level, computed once for a board."""
-    if level not in board.cache:
-        board.cache[level] = _advice(board, SWEEPS[level], level == "prices")
-    return board.cache[level]
+    if "messages" not in board.cache:
+        passing = _Messages(board)
+        best, messages = -np.inf, passing.ahead()
+        for _ in range(SWEEPS):
+            bound = passing.sweep(board.costs)
+            if bound > best:
+                best, messages = bound, passing.ahead()
+        board.cache["messages"] = messages.astype(np.float32)
+    return board.cache["messages"]
 
 
-def _advice(board: Board, sweeps: int, priced: bool) -> Advice:
-    """Sweep, and move the prices along what the decoded choice uses beyond the limit."""
-    passing = _Messages(board)
-    price = best_price = np.zeros(board.times)
-    step, momentum = np.zeros(board.times), 0.5
-    best, best_messages, scale, stale = -np.inf, passing.ahead(), 1.0, 0
-    for _ in range(sweeps):
-        costs = board.costs + _memory_costs(board, price)
-        bound, chosen = passing.sweep(costs)
-        bound -= float(price @ board.headroom[:-1])
-        if bound > best:
-            best, best_price, best_messages, stale = bound, price, passing.ahead(), 0
-        else:
-            stale += 1
-        if stale > 25:
-            scale, stale = 0.6 * scale, 0
-        if not priced or not board.times:
-            continue
-        excess = -board.headroom[:-1].astype(float)
-        for node, usage in enumerate(board.usage):
-            if usage is not None:
-                excess[usage.first : usage.last] += usage.at_times(chosen[node : node + 1])[0]
-        excess[(price <= 0) & (excess < 0)] = 0.0
-        length = float(excess @ excess)
-        if length:
-            top = max(float(board.reference - board.reduced.constant), best)
-            target = best + 0.3 * (min(top, best + 0.05 * abs(best) + 1.0) - best)
-            step = (
-                momentum * step + scale * max(target - bound, 1e-6 * abs(bound)) / length * excess
-            )
-            price = np.maximum(price + step, 0.0)
-    return Advice(best_messages, _memory_costs(board, best_price), best + board.reduced.constant)
-
-
-def _memory_costs(board: Board, price: np.ndarray) -> np.ndarray:
-    """Return what the usage of each strategy costs at the prices of the times, (s,)."""
-    costs = np.zeros(len(board.costs))
-    sums = np.concatenate([[0.0], np.cumsum(price)])
-    for node, usage in enumerate(board.usage):
-        if usage is not None:
-            at = usage.first + usage.starts
-            each = sums[at + usage.lengths] - sums[at]
-            costs[board.offset[node] : board.offset[node + 1]] = each @ usage.amount
-    return costs
+def wanted_of(board: Board) -> np.ndarray:
+    """Return what the messages lead to if memory has no limit, (n,) strategies."""
+    if "wanted" not in board.cache:
+        total, chosen = board.costs + messages_of(board), np.zeros(len(board), dtype=np.int64)
+        for node in range(len(board)):
+            chosen[node] = total[board.offset[node] : board.offset[node + 1]].argmin()
+            for other in board.later[node]:
+                at = slice(board.offset[other.node], board.offset[other.node + 1])
+                total[at] += other.table[:, chosen[node]]
+        board.cache["wanted"] = chosen
+    return board.cache["wanted"]
 
 
 class _Messages:
@@ -101,14 +58,14 @@ class _Messages:
             for node, others in enumerate(board.beside)
         ]
 
-    def sweep(self, costs: np.ndarray) -> tuple[float, np.ndarray]:
-        """Pass messages forward and back; return the bound, and (n,) the choice they lead to."""
+    def sweep(self, costs: np.ndarray) -> float:
+        """Pass messages forward and back; return the bound of all costs."""
         count, bound = len(self.board), 0.0
         for node in range(count):
             self._pass(node, costs, forward=True)
         for node in reversed(range(count)):
             bound += self._pass(node, costs, forward=False)
-        return bound, self._decoded(costs)
+        return bound
 
     def _pass(self, node: int, costs: np.ndarray, forward: bool) -> float:
         board, into = self.board, self.into[node]
@@ -128,19 +85,6 @@ class _Messages:
                 self.into[other.node][node] = sent - minimum
                 bound += 0.0 if forward else minimum
         return bound
-
-    def _decoded(self, costs: np.ndarray) -> np.ndarray:
-        board = self.board
-        chosen = np.zeros(len(board), dtype=np.int64)
-        for node in range(len(board)):
-            total = costs[board.offset[node] : board.offset[node + 1]].copy()
-            for other in board.beside[node]:
-                if other.node < node:
-                    total += other.table[chosen[other.node]]
-                else:
-                    total += self.into[node][other.node]
-            chosen[node] = int(total.argmin())
-        return chosen
 
     def ahead(self) -> np.ndarray:
         """Return the sums of messages from neighbours that follow, (s,)."""

@@ -7,6 +7,7 @@ so that the headroom is what the decided nodes leave if all others use their lea
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,6 +18,20 @@ from parenvs.errors import InfeasibleError
 from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.reduced import NEVER, Reduced
 from parenvs.tasks.sharding.reduction import reduce
+
+
+class Known(NamedTuple):
+    """What is known of the costs of a problem's plans, as far as it is; else NaN.
+
+    Attributes:
+        bound: no plan costs less.
+        best: cost of the best plan known.
+        optimum: the same, if it is proven.
+    """
+
+    bound: float = np.nan
+    best: float = np.nan
+    optimum: float = np.nan
 
 
 class Beside(NamedTuple):
@@ -60,7 +75,7 @@ class Board:
     """A problem to be decided node by node; n nodes, s strategies, T times.
 
     Attributes:
-        problem: the problem.
+        instance: name or path of the problem.
         reduced: what is left of it to decide.
         offset: (n + 1,) where each node's strategies begin.
         costs: (s,) float64; inf if forbidden.
@@ -69,11 +84,13 @@ class Board:
         headroom: (T + 1,) int64, slack less all floors; the last is no time.
         witness: (n,) strategies of a legal plan; empty while none is known.
         first: (n,) strategies of the greedy plan, with which the improving form begins.
-        reference: its cost, which plans are valued against.
+        reference: its cost.
+        known: costs that are known.
+        draw: draws the problem by its name, if it is kept without.
         cache: what other modules compute of the board, by name.
     """
 
-    problem: Sharding
+    instance: str
     reduced: Reduced
     offset: np.ndarray
     costs: np.ndarray
@@ -83,6 +100,8 @@ class Board:
     witness: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     first: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     reference: int = 1
+    known: Known = field(default_factory=Known)
+    draw: Callable[[str], Sharding] | None = None
     cache: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -102,6 +121,19 @@ class Board:
                 f"{problem.name}: its reduction decides every node, and leaves nothing to play; "
                 "give reduction=False to play it as it is"
             )
+        return cls.made(problem.instance, reduced)
+
+    @classmethod
+    def made(cls, instance: str, reduced: Reduced) -> Board:
+        """Make the arrays of what a problem was reduced to.
+
+        Args:
+            instance: name or path of the problem.
+            reduced: the reduced problem.
+
+        Raises:
+            InfeasibleError: no plan is legal.
+        """
         sizes = np.diff(reduced.offset)
         beside: list[list[Beside]] = [[] for _ in sizes]
         values = np.where(reduced.edge_costs >= NEVER, np.inf, reduced.edge_costs.astype(float))
@@ -113,12 +145,12 @@ class Board:
         headroom = np.append(reduced.slack, 2**62)
         usage = _usages(reduced, sizes, headroom)
         if headroom.min() < 0:
-            raise InfeasibleError(f"{problem.name}: no plan keeps the limit")
+            raise InfeasibleError(f"{instance}: no plan keeps the limit")
         costs = np.where(reduced.costs >= NEVER, np.inf, reduced.costs.astype(float))
         if np.isinf(np.minimum.reduceat(costs, reduced.offset[:-1])).any():
-            raise InfeasibleError(f"{problem.name}: a node has no strategy that is allowed")
+            raise InfeasibleError(f"{instance}: a node has no strategy that is allowed")
         return cls(
-            problem,
+            instance,
             reduced,
             reduced.offset,
             costs,
@@ -186,10 +218,19 @@ class Board:
         """What a node costs on average in a plan of the reference's cost, at least 1."""
         return max(self.reference / len(self), 1.0)
 
+    @cached_property
+    def whole(self) -> Reduced:
+        """What is left to decide, with the way back to the problem's own strategies."""
+        if self.reduced.problem is not None:
+            return self.reduced
+        assert self.draw is not None
+        return reduce(self.draw(self.instance))
+
     @property
-    def instance(self) -> str:
-        """Name or path of the problem."""
-        return self.problem.instance
+    def problem(self) -> Sharding:
+        """The problem; one that is kept without is drawn again."""
+        assert self.whole.problem is not None
+        return self.whole.problem
 
     def spend(self, room: np.ndarray, node: int, strategy: int, sign: int) -> None:
         """Add to the room, (T + 1,), what a strategy uses (1), or take it off (-1)."""
@@ -204,24 +245,6 @@ class Board:
         for node, strategy in enumerate(chosen.tolist()):
             self.spend(room, node, strategy, -1)
         return room
-
-    def choice_of(self, strategies: np.ndarray) -> np.ndarray:
-        """Return the choice here, (n,), of which strategies of the problem, (n of it,), are made.
-
-        Raises:
-            InfeasibleError: the reduction left out one of them.
-        """
-        choice = np.empty(len(self), dtype=np.int64)
-        for node, of_problem in enumerate(self.reduced.nodes.tolist()):
-            values = self.reduced.values[self.offset[node] : self.offset[node + 1]]
-            (at,) = np.nonzero(values == strategies[of_problem])
-            if not len(at):
-                raise InfeasibleError(
-                    f"{self.problem.name}: strategy {strategies[of_problem]} of node {of_problem} "
-                    "is not among those that the reduction left"
-                )
-            choice[node] = at[0]
-        return choice
 
 
 def _usages(reduced: Reduced, sizes: np.ndarray, headroom: np.ndarray) -> tuple[Usage | None, ...]:

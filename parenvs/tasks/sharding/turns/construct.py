@@ -13,22 +13,51 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.core.rows import RANGE
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.sharding.plan import ShardingPlan
 from parenvs.tasks.sharding.problem import Sharding
-from parenvs.tasks.sharding.turns.advice import LEVELS, advise
+from parenvs.tasks.sharding.turns.advice import messages_of, wanted_of
 from parenvs.tasks.sharding.turns.board import Board
 from parenvs.tasks.sharding.turns.witness import Witness
-from parenvs.tasks.sharding.turns.worth import WORST, worth_of
 
-ROWS = ("cost", "ahead", "both", "messages", "prices", "use", "mass", "best", "legal")
-"""What the observation says of each strategy of the node in hand."""
-NUMBERS = ("placed", "legal", "floor", "strategies", "later", "earlier", "spread", "free")
-"""What it says of the episode."""
-GUIDES = dict(zip(LEVELS, ("both", "messages", "prices"), strict=True))
-"""Row that a greedy choice goes by, by the level of advice."""
-DEEPEST = 16.0
-"""Logarithm of the largest regret that rows can tell, in units of ``Board.unit``."""
+COLUMNS = {
+    "rule": "-2 ln(1 + 20 x) of the excess x of cost and messages over the least legal one, less "
+    "10 times the pressure where the limit is exceeded",
+    "messages": "ln(1 + x) / 4 of that excess x over the least",
+    "ahead": "the same of the least that neighbours that follow cost more with it",
+    "both": "the same of its cost and that",
+    "pressure": "by how much the limit is exceeded while the node uses memory, as a share of the "
+    "headroom, if all that follow take what the messages lead to; 0 if it uses none; from -1 to 4",
+    "cost": "ln(1 + x) / 4 of the excess x of its cost with decided neighbours over the least",
+    "use": "share of the memory that is free, all others at their least, that it takes",
+    "mass": "its memory over time, over that of the strategy that takes most",
+}
+"""What the observation says of each strategy of the node in hand.
+
+Costs are in units of what a node costs on average in the greedy plan.
+"""
+AHEAD = ("rule", "messages", "ahead", "both", "pressure")
+"""Columns that look ahead."""
+CONTEXTS = {
+    "placed": "share of the nodes that are decided",
+    "legal": "share of the strategies that are legal",
+    "floor": "ln of the start plan's cost over the bound of what is decided, / 4, from -1 to 1",
+    "strategies": "log2 of their number / 8",
+    "later": "neighbours that follow / 16, at most 1",
+    "earlier": "neighbours that are decided / 16, at most 1",
+    "spread": "ln(1 + x) / 4 of what the dearest legal strategy costs more than the cheapest",
+    "free": "share of the headroom that is free while the node uses memory",
+    "nodes": "log2 of the nodes / 12",
+}
+"""What it says of the turn."""
+_GUIDE, _BOTH = list(COLUMNS).index("rule"), list(COLUMNS).index("both")
+_DEPTH = 4.0
+"""What logarithms of excesses are divided by."""
+_SHARP = 2.0, 20.0, 10.0
+"""Factors of the rule's score: of the logarithm, within it, and of the pressure."""
+_FURTHEST = 4.0
+"""Most that the pressure tells."""
 _PART = 1 << 20  # numbers of a temporary array
 _TRIES = 16  # to find a first witness
 
@@ -41,8 +70,8 @@ class Construct:
         turn: (n,) int64, the node in hand.
         chosen: (n, N) int64, strategies of decided nodes.
         legal: (n, width) bool.
-        rows: (n, width, len(ROWS)) float32.
-        numbers: (n, len(NUMBERS)) float32.
+        rows: (n, width, len(COLUMNS)) float32.
+        contexts: (n, len(CONTEXTS)) float32.
         over: (n,) bool.
         dead: (n,) bool, whether the episode ended for want of a legal strategy.
         cost: (n,) float64, cost of the plan of an episode that is complete, else NaN.
@@ -50,26 +79,23 @@ class Construct:
     Args:
         count: n.
         width: most strategies of a node.
-        advice: a level of ``parenvs.tasks.sharding.turns.advice.LEVELS``.
-        reward: one of ``worth.REWARDS``.
+        looks: whether rows hold messages and what follows from them.
         guarded: whether witnesses are kept; without, turns can be dead ends.
     """
 
-    def __init__(
-        self, count: int, width: int, advice: str = "none", reward: str = "log",
-        guarded: bool = True,
-    ) -> None:  # fmt: skip
-        self.width, self.advice, self.reward, self.guarded = width, advice, reward, guarded
+    def __init__(self, count: int, width: int, looks: bool = False, guarded: bool = True) -> None:
+        self.width, self.looks, self.guarded = width, looks, guarded
         self.boards: list[Any] = [None] * count
         self.witness: list[Witness | None] = [None] * count
         self.turn = np.zeros(count, dtype=np.int64)
         self.costs = np.zeros((count, 0))  # of strategies with decided neighbours
         self.room = np.zeros((count, 0), dtype=np.int64)  # headroom that is left
+        self.wish = np.zeros((count, 0), dtype=np.int64)  # the same if all get what they want
         self.chosen = np.zeros((count, 0), dtype=np.int64)
         self.floor = np.zeros(count)  # lower bound of the cost, from decided nodes and least costs
         self.legal = np.zeros((count, width), dtype=np.bool_)
-        self.rows = np.zeros((count, width, len(ROWS)), dtype=np.float32)
-        self.numbers = np.zeros((count, len(NUMBERS)), dtype=np.float32)
+        self.rows = np.zeros((count, width, len(COLUMNS)), dtype=np.float32)
+        self.contexts = np.zeros((count, len(CONTEXTS)), dtype=np.float32)
         self.over, self.dead = np.zeros((2, count), dtype=np.bool_)
         self.cost = np.full(count, np.nan)
 
@@ -77,7 +103,8 @@ class Construct:
         """Give an episode a board, before it starts."""
         self.boards[row] = board
         for name, size in (
-            ("costs", len(board.costs)), ("room", len(board.headroom)), ("chosen", len(board)),
+            ("costs", len(board.costs)), ("room", len(board.headroom)),
+            ("wish", len(board.headroom)), ("chosen", len(board)),
         ):  # fmt: skip
             array = getattr(self, name)
             if array.shape[1] < size:
@@ -92,6 +119,8 @@ class Construct:
             board = self.boards[row]
             self.costs[row, : len(board.costs)] = board.costs
             self.room[row, : len(board.headroom)] = board.headroom
+            if self.looks:
+                self.wish[row, : len(board.headroom)] = board.room_of(wanted_of(board))
             kept = self.guarded and not board.is_free
             self.witness[row] = Witness(board) if kept else None
             self.floor[row] = _floor(board)
@@ -99,45 +128,19 @@ class Construct:
         self.cost[rows] = np.nan
         self._look(rows)
 
-    def play(self, rows: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Decide the node in hand of episodes that are not over; both (k,) int64.
+    def play(self, rows: np.ndarray, actions: np.ndarray) -> None:
+        """Decide the node in hand of episodes that are not over, by legal actions; both (k,).
 
-        Returns:
-            (k,) float64 rewards; ``over``, ``dead`` and ``cost`` tell what became of the episodes.
+        ``over``, ``dead`` and ``cost`` tell what became of the episodes.
         """
-        before = self._promise(rows)
-        wrong = (actions < 0) | (actions >= self.width)
-        wrong |= ~self.legal[rows, np.where(wrong, 0, actions)]
-        good = rows[~wrong]
-        self.over[rows[wrong]] = True
-        if good.size:
-            self._place(good, actions[~wrong])
-            self.turn[good] += 1
-            sizes = np.array([len(self.boards[row]) for row in good.tolist()])
-            complete = self.turn[good] == sizes
-            for row in good[complete].tolist():
-                board = self.boards[row]
-                self.cost[row] = board.reduced.cost(self.chosen[row, : len(board)])
-                self.over[row] = True
-            self._look(good[~complete])
-        after = self._promise(rows)
-        lost = wrong | self.dead[rows]
-        return np.where(lost, WORST[self.reward], after) - before
-
-    def _promise(self, rows: np.ndarray) -> np.ndarray:
-        """Return what episodes were paid so far, (k,), if no one ended illegally.
-
-        With ``reward="log"`` it is what a plan would be worth that costs as much as the bound of
-        the decided part, or the reference if that is more; of complete plans it is their worth.
-        """
-        paid = np.zeros(len(rows))
-        for at, row in enumerate(rows.tolist()):
-            reference, cost = self.boards[row].reference, self.cost[row]
-            if cost == cost:
-                paid[at] = worth_of(cost, reference, self.reward)
-            elif self.reward == "log":
-                paid[at] = worth_of(max(self.floor[row], reference), reference, "log")
-        return paid
+        self._place(rows, actions)
+        self.turn[rows] += 1
+        complete = self.turn[rows] == np.array([len(self.boards[row]) for row in rows.tolist()])
+        for row in rows[complete].tolist():
+            board = self.boards[row]
+            self.cost[row] = board.reduced.cost(self.chosen[row, : len(board)])
+            self.over[row] = True
+        self._look(rows[~complete])
 
     def plan(self, row: int) -> ShardingPlan:
         """Return the plan of an episode; nodes that are not decided take their leanest strategy."""
@@ -146,12 +149,12 @@ class Construct:
         chosen = (board.lean if witness is None else witness.chosen).copy()
         turn = int(self.turn[row])
         chosen[:turn] = self.chosen[row, :turn]
-        return board.problem.plan(board.reduced.lift(chosen))
+        return board.problem.plan(board.whole.lift(chosen))
 
     def greedy(self, rows: np.ndarray) -> np.ndarray:
-        """Return the legal strategy that the advice rates best, (k,) int64."""
-        score = self.rows[rows, :, ROWS.index(GUIDES[self.advice])]
-        return np.where(self.legal[rows], score, np.inf).argmin(axis=1)
+        """Return the legal strategy that is best by the rule, or without it by ``both``, (k,)."""
+        score = self.rows[rows, :, _GUIDE] if self.looks else -self.rows[rows, :, _BOTH]
+        return np.where(self.legal[rows], score, -np.inf).argmax(axis=1)
 
     # Turns
 
@@ -179,7 +182,11 @@ class Construct:
             self.floor[group] += more
             usage = board.usage[node]
             if usage is not None:
-                self.room[group, usage.first : usage.last] -= usage.at_times(taken)
+                used = usage.at_times(taken)
+                self.room[group, usage.first : usage.last] -= used
+                if self.looks:
+                    wanted = usage.at_times(wanted_of(board)[node : node + 1])
+                    self.wish[group, usage.first : usage.last] -= used - wanted
         for row, strategy in zip(rows.tolist(), chosen.tolist(), strict=True):
             witness = self.witness[row]
             if witness is not None:
@@ -236,58 +243,69 @@ class Construct:
         whole = np.minimum.reduceat(board.headroom[usage.first : usage.last], usage.starts)
         return share, fits, (free / np.maximum(whole, 1)).min(axis=1)
 
+    def _pressure(self, board: Board, node: int, rows: np.ndarray) -> np.ndarray | float:
+        """Return what each strategy exceeds the limit by if all others get what they want."""
+        usage = board.usage[node]
+        if usage is None:
+            return 0.0
+        span = slice(usage.first, usage.last)
+        free = np.minimum.reduceat(self.wish[rows, span], usage.starts, axis=1)
+        free = free + usage.amount[:, wanted_of(board)[node]]
+        left = (free[:, :, None] - usage.amount).min(axis=1)
+        whole = np.minimum.reduceat(board.headroom[span], usage.starts).min()
+        return np.clip(-left / max(int(whole), 1), -1.0, _FURTHEST)
+
     def _describe(
         self, board: Board, node: int, rows: np.ndarray, own: np.ndarray, ahead: np.ndarray,
         legal: np.ndarray, share: np.ndarray, free: np.ndarray,
     ) -> None:  # fmt: skip
-        """Write mask, rows and numbers of the node in hand."""
+        """Write mask, rows and contexts of the node in hand."""
         size, at = own.shape[1], slice(board.offset[node], board.offset[node + 1])
-        both = own + ahead
         mass = board.mass[at]
-        features = np.zeros((len(rows), self.width, len(ROWS)), dtype=np.float32)
-        mine = features[:, :size]
-        mine[..., 0] = regret(own, board.unit)
-        mine[..., 1] = regret(ahead, board.unit)
-        mine[..., 2] = worst = regret(both, board.unit)
-        if self.advice != "none":
-            advice = advise(board, self.advice)
-            led = own + advice.messages[at]
-            mine[..., 3] = regret(led, board.unit)
-            if self.advice == "prices":
-                mine[..., 4] = regret(led + advice.prices[at], board.unit)
-        mine[..., 5] = np.minimum(share, 1.0)
-        mine[..., 6] = mass / max(mass.max(), 1.0)
-        mine[..., 7] = np.where(legal, worst, np.inf) == np.where(legal, worst, np.inf).min(
-            axis=1, keepdims=True
-        )
-        mine[..., 8] = legal
-        mine[..., 7] *= mine[..., 8]
-        self.rows[rows] = features
+        mine = np.zeros((len(rows), size, len(COLUMNS)), dtype=np.float32)
+        if self.looks:
+            led = own + messages_of(board)[at]
+            outside, inside, weight = _SHARP
+            pressure = self._pressure(board, node, rows)
+            best = np.where(legal, led, np.inf).min(axis=1, keepdims=True)
+            more = np.where(legal, led - best, 0.0) / board.unit
+            mine[..., 0] = -outside * np.log1p(inside * more) - weight * np.maximum(pressure, 0.0)
+            mine[..., 1] = regret(led, board.unit)
+            mine[..., 4] = pressure
+        mine[..., 2] = regret(ahead, board.unit)
+        mine[..., 3] = worst = regret(own + ahead, board.unit)
+        mine[..., 5] = regret(own, board.unit)
+        mine[..., 6] = np.minimum(share, 1.0)
+        mine[..., 7] = mass / max(mass.max(), 1.0)
+        mine[~legal] = 0.0
+        self.rows[rows] = 0.0
+        self.rows[rows, :size] = mine
         self.legal[rows] = False
         self.legal[rows, :size] = legal
-        floor = np.log(np.maximum(self.floor[rows], 1.0) / max(board.reference, 1)) / DEEPEST
+        floor = np.log(max(board.reference, 1) / np.maximum(self.floor[rows], 1.0)) / _DEPTH
         later = len(board.later[node])
-        self.numbers[rows] = np.stack(
+        self.contexts[rows] = np.stack(
             np.broadcast_arrays(
                 node / len(board),
                 legal.mean(axis=1),
                 np.clip(floor, -1.0, 1.0),
-                np.log2(size) / 12,
+                np.log2(size) / 8,
                 min(later / 16, 1.0),
                 min((len(board.beside[node]) - later) / 16, 1.0),
                 np.where(legal, worst, 0.0).max(axis=1),
                 np.clip(free, 0.0, 1.0),
+                np.log2(len(board)) / 12,
             ),
             axis=1,
         )
 
 
 def regret(values: np.ndarray, unit: float) -> np.ndarray:
-    """Return by how much values exceed the least of their row, as a logarithm in [0, 1]."""
+    """Return ln(1 + x) / 4 of the excess x of values over the least of their row, in units."""
     finite = np.isfinite(values)
     minimum = np.where(finite, values, np.inf).min(axis=-1, keepdims=True)
     more = np.where(finite, values - np.where(np.isfinite(minimum), minimum, 0.0), np.inf)
-    return np.minimum(np.log1p(more / unit) / DEEPEST, 1.0)
+    return np.minimum(np.log1p(more / unit) / _DEPTH, RANGE)
 
 
 def _floor(board: Board) -> float:
@@ -332,11 +350,11 @@ def _first_witness(board: Board) -> np.ndarray:
     for attempt in range(_TRIES):
         episode.start(row)
         while not episode.over[0]:
-            score = episode.rows[0, :, ROWS.index("mass")].astype(float)
+            score = episode.rows[0, :, list(COLUMNS).index("mass")].astype(float)
             score += 0.1 * attempt / _TRIES * rng.random(len(score)) if attempt else 0.0
             episode.play(row, np.where(episode.legal, score, np.inf).argmin(axis=1))
         if not episode.dead[0]:
             return episode.chosen[0, : len(board)].copy()
     raise InfeasibleError(
-        f"{board.problem.name}: no legal plan was found in {_TRIES} attempts; there may be none"
+        f"{board.instance}: no legal plan was found in {_TRIES} attempts; there may be none"
     )

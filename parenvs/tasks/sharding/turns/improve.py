@@ -12,32 +12,57 @@ import numpy as np
 from parenvs.tasks.sharding.plan import ShardingPlan
 from parenvs.tasks.sharding.turns.blocks import LARGEST, Block, Blocks, blocks_of
 from parenvs.tasks.sharding.turns.board import Board
-from parenvs.tasks.sharding.turns.construct import DEEPEST
-from parenvs.tasks.sharding.turns.worth import WORST, worth_of
 
-ROWS = ("node", "block", "excess", "size", "degree", "since", "changed", "gained", "free", "legal")
-"""What the observation says of the block of each node."""
-NUMBERS = ("placed", "legal", "saved", "last", "node", "block")
-"""What it says of the episode."""
+COLUMNS = {
+    "rule": "30 times what the nodes of the block save one by one within the limit, in sum, over "
+    "the plan's cost",
+    "single": "ln(1 + x) / 4 of what the node alone saves within the limit",
+    "block": "the same of the sum over the block",
+    "unlimited": "the same of that sum without the limit",
+    "excess": "the same of what the block's nodes cost with their neighbours beyond their least",
+    "size": "nodes of the block / 16",
+    "degree": "log2(1 + neighbours of the node) / 12",
+    "since": "turns since the block was solved over those of an episode; 1: never",
+    "changed": "1 if its nodes or their neighbours have changed since",
+    "gained": "ln(1 + x) / 4 of what it gained then",
+    "free": "least share of the headroom that is free while the node uses memory",
+}
+"""What the observation says of the block of each node.
+
+Costs are in units of what a node costs on average in the greedy plan.
+"""
+AHEAD = ("rule", "single", "block", "unlimited", "excess")
+"""Columns that look ahead."""
+CONTEXTS = {
+    "played": "share of the turns that are over",
+    "legal": "share of the blocks that are legal",
+    "saved": "ln of the start plan's cost over the plan's, / 4, at most 1",
+    "last": "ln(1 + x) / 4 of what the last block gained",
+    "fullest": "least share of the headroom that is free at a time",
+    "nodes": "log2 of the nodes / 12",
+}
+"""What it says of the turn."""
 MOVES = 64
-"""Default moves of an episode."""
+"""Most moves of an episode."""
+_SHARP, _DEPTH = 30.0, 4.0
+"""Factor of the rule's score, and what logarithms of amounts are divided by."""
 
 
 class Improve:
     """The moves of n episodes at once; a single environment is the case n = 1.
 
-    Attributes and arguments are as of ``Construct``, but for ``moves``, most moves of an episode.
-    Rows and actions are of nodes, whose blocks they stand for.
+    Attributes and arguments are as of ``Construct``. Rows and actions are of nodes, whose blocks
+    they stand for; ``cost`` is that of the plan as it is now.
     """
 
-    def __init__(self, count: int, width: int, reward: str = "log", moves: int = MOVES) -> None:
-        self.width, self.reward, self.moves = width, reward, moves
+    def __init__(self, count: int, width: int, looks: bool = False) -> None:
+        self.width, self.looks = width, looks
         self.boards: list[Board] = [None] * count  # type: ignore[list-item]
         self.turn = np.zeros(count, dtype=np.int64)
         self.legal = np.zeros((count, width), dtype=np.bool_)
-        self.rows = np.zeros((count, width, len(ROWS)), dtype=np.float32)
-        self.numbers = np.zeros((count, len(NUMBERS)), dtype=np.float32)
-        self.over, self.dead = np.zeros((2, count), dtype=np.bool_)
+        self.rows = np.zeros((count, width, len(COLUMNS)), dtype=np.float32)
+        self.contexts = np.zeros((count, len(CONTEXTS)), dtype=np.float32)
+        self.over = np.zeros(count, dtype=np.bool_)
         self.cost = np.full(count, np.nan)
         self._states: list[_State] = [None] * count  # type: ignore[list-item]
 
@@ -49,47 +74,31 @@ class Improve:
         """Start episodes, (k,) int64, with the greedy plans of their boards."""
         self.turn[rows] = 0
         self.over[rows] = False
-        self.cost[rows] = np.nan
         for row in rows.tolist():
             self._states[row] = _State(self.boards[row])
             self._look(row)
 
-    def play(self, rows: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Solve a block of episodes that are not over; see ``Construct.play``."""
-        rewards = np.zeros(len(rows))
-        for at, (row, action) in enumerate(zip(rows.tolist(), actions.tolist(), strict=True)):
-            state, reference = self._states[row], self.boards[row].reference
-            before = worth_of(state.cost, reference, self.reward)
-            if not (0 <= action < self.width and self.legal[row, action]):
-                self.over[row] = True
-                rewards[at] = WORST[self.reward] - (before - worth_of(1, 1, self.reward))
-                continue
-            state.move(action, int(self.turn[row]))
+    def play(self, rows: np.ndarray, actions: np.ndarray) -> None:
+        """Solve legal blocks of episodes that are not over; see ``Construct.play``."""
+        for row, action in zip(rows.tolist(), actions.tolist(), strict=True):
+            self._states[row].move(action, int(self.turn[row]))
             self.turn[row] += 1
-            rewards[at] = worth_of(state.cost, reference, self.reward) - before
             self._look(row)
-            if self.turn[row] == self.moves or not self.legal[row].any():
-                self.over[row], self.cost[row] = True, state.cost
-        return rewards
+            self.over[row] = self.turn[row] == MOVES or not self.legal[row].any()
 
     def plan(self, row: int) -> ShardingPlan:
         """Return the plan of an episode as it is now."""
         board = self.boards[row]
-        return board.problem.plan(board.reduced.lift(self._states[row].chosen))
-
-    def greedy(self, rows: np.ndarray) -> np.ndarray:
-        """Return the legal block whose nodes could save most one by one, (k,) int64."""
-        score = self.rows[rows, :, ROWS.index("block")]
-        return np.where(self.legal[rows], score, -np.inf).argmax(axis=1)
+        return board.problem.plan(board.whole.lift(self._states[row].chosen))
 
     def _look(self, row: int) -> None:
         """Tell which blocks are legal, and describe all."""
-        state, count = self._states[row], len(self.boards[row])
-        features = np.zeros((self.width, len(ROWS)), dtype=np.float32)
-        features[:count] = state.rows(int(self.turn[row]), self.moves)
-        self.rows[row] = features
-        self.legal[row] = features[:, -1] > 0
-        self.numbers[row] = state.numbers(int(self.turn[row]), self.moves, features[:count])
+        state, turn = self._states[row], int(self.turn[row])
+        rows = state.rows(turn, self.looks)
+        rows[~state.open] = 0.0
+        self.rows[row], self.legal[row] = 0.0, False
+        self.rows[row, : len(rows)], self.legal[row, : len(rows)] = rows, state.open
+        self.contexts[row], self.cost[row] = state.contexts(turn), state.cost
 
 
 class _State:
@@ -106,6 +115,7 @@ class _State:
         self.changed = np.ones(len(board), dtype=np.bool_)  # near the block, since then
         self.gain = np.zeros(len(board))  # of the last try
         self.last = 0.0
+        self.costs: list[np.ndarray] = [np.zeros(0)] * len(board)  # of strategies, all else as is
         self.now = np.zeros(len(board))  # cost of each node with its neighbours
         self.could = np.zeros(len(board))  # what each node alone could save, memory apart
         self._measure(range(len(board)))
@@ -142,34 +152,53 @@ class _State:
             costs = board.costs[board.offset[node] : board.offset[node + 1]].copy()
             for other in board.beside[node]:
                 costs += other.table[self.chosen[other.node]]
+            self.costs[node] = costs
             self.now[node] = costs[self.chosen[node]]
             self.could[node] = self.now[node] - costs.min()
 
-    def rows(self, turn: int, moves: int) -> np.ndarray:
-        """Return the description of all blocks, (n, len(ROWS))."""
+    def singles(self) -> np.ndarray:
+        """Return what each node alone can save within the limit, (n,)."""
+        board, singles = self.board, self.could.copy()
+        for node in np.flatnonzero(singles > 0).tolist():
+            usage = board.usage[node]
+            if usage is not None:
+                free = np.minimum.reduceat(self.room[usage.first : usage.last], usage.starts)
+                free += usage.amount[:, self.chosen[node]]
+                fits = (usage.amount <= free[:, None]).all(axis=0)
+                singles[node] = self.now[node] - self.costs[node][fits].min()
+        return singles
+
+    def rows(self, turn: int, looks: bool) -> np.ndarray:
+        """Return the description of all blocks, (n, len(COLUMNS))."""
         parts, unit = self.parts, self.board.unit
-        since = np.where(self.tried < 0, 1.0, np.minimum((turn - self.tried) / moves, 1.0))
-        free = parts.free(self.room)
+        ahead = np.zeros((len(AHEAD), len(self.board)))
+        if looks:
+            single = self.singles()
+            block = parts.sums(single)
+            amounts = [single, block, parts.sums(self.could)]
+            amounts.append(parts.sums(np.maximum(self.now - parts.least, 0.0)))
+            ahead[0] = _SHARP * block / max(self.cost, 1)
+            ahead[1:] = _depth(np.stack(amounts) / unit)
         columns = [
-            _depth(self.could / unit),
-            _depth(parts.sums(self.could) / unit),
-            _depth(parts.sums(np.maximum(self.now - parts.least, 0.0)) / unit),
+            *ahead,
             parts.size,
             parts.degree,
-            since,
+            np.where(self.tried < 0, 1.0, np.minimum((turn - self.tried) / MOVES, 1.0)),
             self.changed,
             self.gain,
-            free,
-            self.open,
+            parts.free(self.room),
         ]
         return np.stack(columns, axis=1).astype(np.float32)
 
-    def numbers(self, turn: int, moves: int, rows: np.ndarray) -> np.ndarray:
-        """Return the numbers of the episode, (len(NUMBERS),)."""
-        saved = np.log(max(self.board.reference, 1) / max(self.cost, 1)) / DEEPEST
-        maximum = rows[:, :2].max(axis=0)
-        whole = [turn / moves, self.open.mean(), min(saved, 1.0), self.last, *maximum]
-        return np.array(whole, dtype=np.float32)
+    def contexts(self, turn: int) -> list[float]:
+        """Return the context of the turn, (len(CONTEXTS),)."""
+        board = self.board
+        saved = np.log(max(board.reference, 1) / max(self.cost, 1)) / _DEPTH
+        share = self.room[:-1] / np.maximum(board.headroom[:-1], 1)
+        fullest = min(max(float(share.min(initial=1.0)), 0.0), 1.0)
+        nodes = float(np.log2(len(board)) / 12)
+        opened = float(self.open.mean())
+        return [turn / MOVES, opened, min(float(saved), 1.0), self.last, fullest, nodes]
 
 
 class _Parts:
@@ -219,5 +248,5 @@ def _flat(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _depth(values: np.ndarray | float) -> np.ndarray:
-    """Return amounts in units as logarithms in [0, 1]."""
-    return np.minimum(np.log1p(np.maximum(values, 0.0)) / DEEPEST, 1.0)
+    """Return ln(1 + x) / 4 of amounts x in units."""
+    return np.asarray(np.log1p(np.maximum(values, 0.0)) / _DEPTH)
