@@ -6,14 +6,18 @@ of CSV, elements of the arrays in a ``.npz``), so that they are not all refused 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import json
+import pickle
+import pickletools
 import random
 import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -303,7 +307,8 @@ def changed_array(data: bytes, draw: random.Random) -> bytes:
 def changed_member(data: bytes, draw: random.Random) -> bytes:
     """Change a member of an archive of which none is compressed, archives in it included."""
     members = _unpacked(data)
-    name = draw.choice(list(members))
+    pickles = [name for name in members if name.endswith(".pkl")]
+    name = draw.choice(pickles if pickles and draw.random() < 0.6 else list(members))
     kind = draw.random()
     if kind < 0.03:
         del members[name]
@@ -314,6 +319,8 @@ def changed_member(data: bytes, draw: random.Random) -> bytes:
     elif name.endswith(".npz"):
         inner = draw.choice((changed_array, changed_array, changed_bytes))(members[name], draw)
         members[name] = _packed(_unpacked(inner), zipfile.ZIP_STORED)
+    elif name.endswith(".pkl"):
+        members[name] = changed_pickle(members[name], draw)
     elif zipfile.is_zipfile(io.BytesIO(members[name])):
         members[name] = changed_member(members[name], draw)
     else:
@@ -321,6 +328,38 @@ def changed_member(data: bytes, draw: random.Random) -> bytes:
             members[name], draw
         )
     return _packed(members, draw.choice((zipfile.ZIP_STORED,) * 19 + (zipfile.ZIP_DEFLATED,)))
+
+
+def changed_pickle(data: bytes, draw: random.Random) -> bytes:
+    """Remove, move, repeat or change an operation of a pickle."""
+    starts = [at for _, _, at in pickletools.genops(data)]
+    pieces = [data[a:b] for a, b in pairwise([*starts, len(data)])]
+    place, kind = draw.randrange(len(pieces)), draw.random()
+    if kind < 0.1:
+        del pieces[place]
+    elif kind < 0.25:
+        pieces[place] = draw.choice(pieces)
+    elif kind < 0.35:
+        pieces.insert(place, draw.choice((*pieces, *_CODES)))
+    elif kind < 0.4:
+        pieces[place : place + 1] = [pieces[place]] * draw.choice((2, 50, 2000))
+    elif kind < 0.8 and pieces[place][:1] in b"KMJG\x8a\x88\x89NX\x8c":
+        value = draw.choice((*WHOLE, *VALUES))
+        with contextlib.suppress(UnicodeEncodeError):
+            pieces[place] = pickle.dumps(value, 2)[2:-1]
+    else:
+        pieces[place] = draw.choice((renumbered, swapped, flipped))(pieces[place], draw)
+    return b"".join(pieces)
+
+
+def changed_rows(data: bytes, draw: random.Random) -> bytes:
+    """Change a line that is JSON, or the order of lines."""
+    lines = data.split(b"\n")
+    if draw.random() < 0.2:
+        return changed_line(data, draw)
+    place = draw.randrange(max(1, len(lines) - 1))
+    lines[place] = changed_json(lines[place], draw)
+    return b"\n".join(lines)
 
 
 def _set_element(array: np.ndarray, draw: random.Random) -> None:
@@ -385,6 +424,24 @@ def _packed(members: dict[str, bytes], kind: int = zipfile.ZIP_DEFLATED) -> byte
 _TEXTS = {"head": "json", "string_table": "lines", "opcode_names": "opcodes"}
 """Arrays of a graph file that hold texts."""
 _KNOWN = (*OPCODES, *PARTITIONED.split(), "return", "nonsense")
+_CODES = (
+    b"]",
+    b"}",
+    b")",
+    b"(",
+    b"2",
+    b"0",
+    b"1",
+    b"N",
+    b"a",
+    b"e",
+    b"t",
+    b"\x85",
+    b"R",
+    b"b",
+    b"Q",
+)
+"""Operations of pickles without arguments."""
 _BYTES: tuple[Change, ...] = (flipped, renumbered, renumbered, swapped, swapped, cut, doubled)
 _PARTS: dict[str, tuple[Change, ...]] = {
     ".pb": (changed_field, changed_field, changed_field, resized),
@@ -393,6 +450,9 @@ _PARTS: dict[str, tuple[Change, ...]] = {
     ".npz": (changed_array, changed_array, changed_array, changed_bytes, resized_arrays),
     ".csv": (changed_cell,),
     ".json": (changed_json,),
+    ".jsonl": (changed_rows,),
+    ".metadata": (changed_pickle,),
     ".zip": (changed_member,),
+    ".pt": (changed_member,),
 }
 """Ending -> changes of the parts that such a file has."""

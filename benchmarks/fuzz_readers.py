@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.framework import ROOT
+from benchmarks.fuzz_states import STATES
 from drawn_intra_op import draw
 from parenvs import (
     Graph,
@@ -493,11 +494,20 @@ def hybrid_plans() -> list[bytes]:
     experts = Hybrid(model_of(MIXTURE.name), Cluster.parse("4x8:h100"), 64)
     ranges = (((0, layers // 2),), ((layers // 2, layers),))
     made.append(experts.plan([HybridStage(r, 16, 2, 1) for r in ranges], 1, expert=4, context=2))
+    new = {"p2p": "overlapped", "gradient_bytes": 2, "gradient_overlap": True, "shard": 2}
+    own = replace(made[-1], offload=True, expert_tp=1, schedule="early", precision="fp8", **new)
+    slower = replace(own.cluster, speeds=(1.0, 1.0, 0.5, 0.75))
+    made += [own, replace(own, cluster=slower, servers=(1, 0, 3, 2), schedule="zb-h1")]
     graph = Hybrid(model_of(GRAPH), Cluster.parse("1x4:v100"), 64, instance=GRAPH)
     size = len(graph.model)
     whole = HybridStage(((0, size),), 4, 1, 2, ("full",) + ("none",) * (size - 1))
-    made.append(graph.plan([whole], 8))
+    made += [graph.plan([whole], 8), graph.plan([replace(whole, tp=2, split={_variable(): 1})], 8)]
     return [json.dumps(plan.to_json()).encode() for plan in made]
+
+
+def _variable() -> str:
+    graph = _forward()
+    return graph.paths[int(graph.variables[0])]
 
 
 def rows() -> list[bytes]:
@@ -882,7 +892,7 @@ _REGISTRY: tuple[tuple[str, str, int, Callable, Callable, Callable], ...] = (
     ),
     ("function", ".json", 1, arguments, read_function, check_graph),
 )  # fmt: skip
-READERS = {name: Reader(*rest) for name, *rest in _REGISTRY}
+READERS = {name: Reader(*rest) for name, *rest in (*_REGISTRY, *STATES)}
 """Name -> reader."""
 
 

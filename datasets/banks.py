@@ -63,7 +63,8 @@ class Bank:
             ParenvsError: the file is damaged, or of another number of problems.
         """
         path = data_folder() / FOLDER / self.file
-        if not path.exists():
+        ships = path.exists()
+        if not ships:
             path = cache_folder() / FOLDER / self.file
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,6 +80,8 @@ class Bank:
         }
         if lengths != {(self.count,)}:
             raise ParenvsError(f"{path}: expected {self.count} problems; remove it")
+        if not ships and _forms({key: x[0] for key, x in arrays.items()}) != _forms(self.row(0)):
+            raise ParenvsError(f"{path}: of other problems; remove it")
         return arrays
 
     def write(self, path: Path) -> None:
@@ -113,6 +116,11 @@ class Bank:
             elif not name.startswith(_ENDS):
                 row[name] = values[number]
         return row
+
+
+def _forms(row: Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and kind of the arrays of a problem."""
+    return {name: (array.shape, array.dtype.kind) for name, array in row.items()}
 
 
 def cache_folder() -> Path:

@@ -116,7 +116,14 @@ class Journal:
             known = {"schema": SCHEMA, **about}
             write_text(path, json.dumps(known) + "\n")
         journal = cls(folder, known)
+        read(_Measured, {"measured": known.get("measured")}, str(path))
         journal.intervals = _rows(folder / INTERVALS, Interval)
+        for t, row in enumerate(journal.intervals):
+            if row.interval != t:
+                raise ParenvsError(
+                    f"{folder / INTERVALS}: line {t + 1}: field 'interval' is {row.interval}, not "
+                    f"{t}; give another --out"
+                )
         journal.steps = {row.step: row for row in _rows(folder / STEPS, Step)}
         last = journal.intervals[-1].steps if journal.intervals else 0
         missing = next((k for k in range(last) if k not in journal.steps), None)
@@ -148,10 +155,22 @@ class Journal:
             stream.write(json.dumps(asdict(row)) + "\n")
 
     @property
+    def measured(self) -> float:
+        """Seconds of a step of one node."""
+        return float(self.about["measured"])
+
+    @property
     def trained(self) -> list[Step]:
         """The steps that count, in their order."""
         last = self.intervals[-1].steps if self.intervals else 0
         return [self.steps[k] for k in range(last)]
+
+
+@dataclass
+class _Measured:
+    """What a job's file says besides its options."""
+
+    measured: Number
 
 
 def _rows(path: Path, kind: type[_Kind]) -> list[_Kind]:

@@ -135,7 +135,7 @@ def prepared(job: Job, folder: Path) -> Prepared:
         graph, one = _traced(job)
         Journal.opened(folder, {**asdict(job), "measured": one})
     journal = Journal.opened(folder, asdict(job))
-    one = float(journal.about["measured"])
+    one = journal.measured
     path = folder / GRAPH
     if not path.exists():
         (_traced(job)[0] if graph is None else graph).save(path)

@@ -6,14 +6,14 @@ import pytest
 from cases import each
 
 from parenvs.errors import ParenvsError
-from parenvs.jobs.journal import INTERVALS, STEPS, Interval, Journal, Step
+from parenvs.jobs.journal import INTERVALS, JOB, STEPS, Interval, Journal, Step
 
 ABOUT = {"model": "net.py:build", "nodes": 4}
 
 
 @pytest.fixture
 def folder(tmp_path):
-    journal = Journal.opened(tmp_path / "job", ABOUT)
+    journal = Journal.opened(tmp_path / "job", {**ABOUT, "measured": 0.5})
     for number in range(3):
         journal.add(Step(number, 0, 1.5 - number / 4, [2 * number, 2 * number + 1], 0.25))
     journal.add(Interval(0, 4, way="start", seconds=0.75, sent=2**40, steps=3, trained=3))
@@ -25,6 +25,7 @@ def test_journal__goes_on_with_what_is_written(folder):
         stream.write('{"step": 3, "inter')  # a kill
     journal = Journal.opened(folder, ABOUT)
     assert [step.loss for step in journal.trained] == [1.5, 1.25, 1.0]
+    assert journal.measured == 0.5
     assert journal.intervals == [
         Interval(0, 4, way="start", seconds=0.75, sent=2**40, steps=3, trained=3)
     ]
@@ -41,6 +42,9 @@ def test_journal__goes_on_with_what_is_written(folder):
         (STEPS, lambda row: [], "line 3: expected one JSON object"),
         (STEPS, lambda row: {**row, "step": -1}, "line 3: field 'step'"),
         (STEPS, lambda row: {**row, "step": 7}, "steps.jsonl: has no step 2"),
+        (INTERVALS, lambda row: {**row, "interval": 1}, "line 1: field 'interval' is 1, not 0"),
+        (JOB, lambda row: {k: v for k, v in row.items() if k != "measured"}, "field 'measured'"),
+        (JOB, lambda row: {**row, "measured": "long"}, "field 'measured'"),
         (INTERVALS, lambda row: {**row, "way": "magic"}, "line 1: field 'way'"),
         (INTERVALS, lambda row: {**row, "seconds": float("nan")}, "line 1: field 'seconds'"),
     ],

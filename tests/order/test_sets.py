@@ -83,7 +83,9 @@ def test_banks__one_that_does_not_ship_is_made_once(tmp_path, monkeypatch):
 
     for _ in range(2):
         assert Bank("squares", 3, row)[2] == {"number": 2}
-    assert made == [0, 1, 2] and [x.name for x in (tmp_path / "banks").iterdir()] == ["squares.npz"]
+    assert made == [0, 1, 2, 0, 0] and [x.name for x in (tmp_path / "banks").iterdir()] == [
+        "squares.npz"
+    ]
     path = tmp_path / "banks" / "squares.npz"
     whole = path.read_bytes()
     packed = whole.index(b".npy") + 30
@@ -94,6 +96,14 @@ def test_banks__one_that_does_not_ship_is_made_once(tmp_path, monkeypatch):
     np.savez(path, number=np.array(2))
     with pytest.raises(ParenvsError, match=r"squares\.npz: expected 3 problems; remove it"):
         Bank("squares", 3, row)[0]
+    for arrays in (
+        {"other": np.arange(3)},
+        {"number": np.ones(3)},
+        {"number": np.eye(3, dtype=int)},
+    ):
+        np.savez(path, **arrays)
+        with pytest.raises(ParenvsError, match=r"squares\.npz: of other problems; remove it"):
+            Bank("squares", 3, row)[0]
 
 
 def test_banks__bad_arguments(capsys):

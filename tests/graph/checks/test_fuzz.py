@@ -15,7 +15,8 @@ fuzz = pytest.importorskip("benchmarks.fuzz", reason="needs the limits of a POSI
 
 
 NEEDS = {"mlir": "jax", "function": "jax", "config": "sb3_contrib", "model": "sb3_contrib",
-         "checkpoint": "sb3_contrib"}  # fmt: skip
+         "checkpoint": "sb3_contrib", "metadata": "torch", "piece": "torch",
+         "index": "torch"}  # fmt: skip
 """Reader -> what it cannot do without."""
 
 
