@@ -80,7 +80,7 @@ class Bank:
         }
         if lengths != {(self.count,)}:
             raise ParenvsError(f"{path}: expected {self.count} problems; remove it")
-        if not ships and _forms({key: x[0] for key, x in arrays.items()}) != _forms(self.row(0)):
+        if not ships and _forms(_taken(arrays, 0)) != _forms(self.row(0)):
             raise ParenvsError(f"{path}: of other problems; remove it")
         return arrays
 
@@ -108,14 +108,19 @@ class Bank:
         """
         if not 0 <= number < self.count:
             raise IndexError(f"{self.name} has problems 0 to {self.count - 1}, not {number}")
-        row = {}
-        for name, values in self.arrays.items():
-            ends = self.arrays.get(_ENDS + name)
-            if ends is not None:
-                row[name] = values[ends[number - 1] if number else 0 : ends[number]]
-            elif not name.startswith(_ENDS):
-                row[name] = values[number]
-        return row
+        return _taken(self.arrays, number)
+
+
+def _taken(arrays: Mapping[str, np.ndarray], number: int) -> dict[str, Any]:
+    """Return the row of a problem from the arrays of all."""
+    row = {}
+    for name, values in arrays.items():
+        ends = arrays.get(_ENDS + name)
+        if ends is not None:
+            row[name] = values[int(ends[number - 1]) if number else 0 : int(ends[number])]
+        elif not name.startswith(_ENDS):
+            row[name] = values[number]
+    return row
 
 
 def _forms(row: Mapping[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -106,6 +106,22 @@ def test_banks__one_that_does_not_ship_is_made_once(tmp_path, monkeypatch):
             Bank("squares", 3, row)[0]
 
 
+def test_banks__rows_may_differ_in_length(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARENVS_CACHE", str(tmp_path))
+
+    def row(number):
+        return {"number": np.array(number), "each": np.arange(number * 2).reshape(number, 2)}
+
+    for _ in range(2):  # made, and read from the cache
+        bank = Bank("steps", 4, row)
+        for number in range(4):
+            assert bank[number]["number"] == number
+            np.testing.assert_array_equal(bank[number]["each"], row(number)["each"])
+    np.savez(tmp_path / "banks" / "steps.npz", number=np.arange(4), each=np.ones((4, 2)))
+    with pytest.raises(ParenvsError, match=r"steps\.npz: of other problems; remove it"):
+        Bank("steps", 4, row)[0]
+
+
 def test_banks__bad_arguments(capsys):
     assert named.main(["p8-m17"]) == 2
     assert "no bank 'p8-m17' (did you mean 'p8-m16'?)" in capsys.readouterr().err
