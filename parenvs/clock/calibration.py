@@ -74,6 +74,8 @@ class Calibration:
             ClusterError: it is no such file, or of other devices.
         """
         cluster, rows, provenance = load_measured(path)
+        if not isinstance(provenance.get("missing", []), list):
+            raise ClusterError(f"{os.fspath(path)}: field 'provenance.missing' must be a list")
         if device and cluster.device.name != device:
             raise ClusterError(
                 f"{os.fspath(path)}: a calibration of {shown(cluster.device.name)}, not of "

@@ -100,6 +100,15 @@ def test_calibration__file_is_a_cluster_and_reads_back(tmp_path):
         Calibration.load(tmp_path / "bare.json")
 
 
+def test_calibration__what_could_not_be_measured_is_a_list(tmp_path):
+    assembled(answers(), CPU, {}).save(tmp_path / "m.json")
+    content = json.loads((tmp_path / "m.json").read_text())
+    content["provenance"]["missing"] = 7
+    (tmp_path / "m.json").write_text(json.dumps(content))
+    with pytest.raises(ClusterError, match=r"m\.json: field 'provenance\.missing' must be a list"):
+        Calibration.load(tmp_path / "m.json")
+
+
 @each(
     ("change", "words"),
     [
