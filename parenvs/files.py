@@ -1,7 +1,8 @@
 """Writes files and folders so that a kill leaves the old or the new, never a part of either.
 
-What a killed process left under a temporary name is removed when the next one writes to the folder.
-Links are followed, and what is no file stays what it is: pipes and devices are written to.
+What a killed process left under a temporary name is removed when the next one writes to the folder;
+what is still written is locked, which processes of other namespaces see, too. Links are followed,
+and what is no file stays what it is: pipes and devices are written to.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from platform import node
 from typing import IO, Any
@@ -27,6 +28,12 @@ from typing import IO, Any
 from filelock import FileLock, Timeout
 
 from parenvs.errors import ParenvsError, shown
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 _HOST = re.sub(r"\W", "_", node(), flags=re.ASCII)[:30] or "host"
 _TEMPORARY = re.compile(
@@ -68,19 +75,19 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
     with naming(path, target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent)
-    temporary = _temporary(target.parent, target.name[:40])
-    try:
-        with naming(path, temporary), _opened(temporary, mode.replace("w", "x")) as stream:
-            if status is not None:
-                with suppress(OSError):  # some file systems have no permissions
-                    temporary.chmod(stat.S_IMODE(status.st_mode))
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        _rename(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with _claimed(path, target.parent, target.name[:40], lambda x: x.touch(exist_ok=False)) as new:
+        try:
+            with naming(path, new), _opened(new, mode) as stream:
+                if status is not None:
+                    with suppress(OSError):  # some file systems have no permissions
+                        new.chmod(stat.S_IMODE(status.st_mode))
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            _rename(new, target)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
     _sync_folder(target.parent)
 
 
@@ -180,23 +187,21 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     with naming(path, target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent)
-    new = _temporary(target.parent, target.name)
-    with naming(path, new):
-        new.mkdir()
-    try:
-        with naming(path, new):
-            yield new
-        for root, _, names in os.walk(new):
-            for name in names:
-                _sync(Path(root) / name)
-            _sync_folder(Path(root))
-        if not target.exists():
-            _rename(new, target)
-        elif not _exchanged(new, target):
-            _swap(new, target)
-        _sync_folder(target.parent)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)  # the old folder by now, if all went well
+    with _claimed(path, target.parent, target.name, Path.mkdir) as new:
+        try:
+            with naming(path, new):
+                yield new
+            for root, _, names in os.walk(new):
+                for name in names:
+                    _sync(Path(root) / name)
+                _sync_folder(Path(root))
+            if not target.exists():
+                _rename(new, target)
+            elif not _exchanged(new, target):
+                _swap(new, target)
+            _sync_folder(target.parent)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)  # the old folder by now, if all went well
 
 
 @contextmanager
@@ -257,7 +262,13 @@ def remove_leftovers(folder: Path) -> None:
         if match is None or match["host"] != _HOST or _lives(int(match["pid"])):
             continue
         target = folder / match["name"]
-        with suppress(OSError):  # another process may be removing it, too
+        with ExitStack() as lock, suppress(OSError):  # another process may be removing it, too
+            try:
+                lock.callback(os.close, _lock(left))
+            except (BlockingIOError, PermissionError):  # it lives in another namespace
+                continue
+            except OSError:  # the number alone tells
+                pass
             if match["kind"] == "old" and not target.exists():
                 left.rename(target)
             elif left.is_dir():
@@ -269,6 +280,53 @@ def remove_leftovers(folder: Path) -> None:
 def _temporary(folder: Path, name: str, kind: str = "new") -> Path:
     """A name that is not taken and tells which process took it."""
     return folder / f".{name}.parenvs-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.{kind}"
+
+
+@contextmanager
+def _claimed(
+    path: str | os.PathLike[str], folder: Path, name: str, make: Callable[[Path], None]
+) -> Iterator[Path]:
+    """Make something under a temporary name, which is locked until the block ends.
+
+    Args:
+        path: what errors name.
+        folder: where to make it.
+        name: what it will be called.
+        make: makes a file or a folder.
+    """
+    with ExitStack() as lock:
+        while True:
+            new = _temporary(folder, name)
+            with naming(path, new):
+                make(new)
+            try:
+                lock.callback(os.close, _lock(new))
+            except BlockingIOError:  # another process takes it for a leftover, as it was not locked
+                continue
+            except OSError:  # the system or the file system has no locks, or it was removed
+                pass
+            if os.path.lexists(new):
+                break
+        yield new
+
+
+def _lock(path: Path) -> int:
+    """Lock a file or a folder, and return the number under which it is open, which is to be closed.
+
+    Raises:
+        BlockingIOError: another process has it locked.
+        OSError: it cannot be locked.
+    """
+    if fcntl is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    access = os.O_RDONLY if path.is_dir() else os.O_RDWR  # network file systems lock no other files
+    number = os.open(path, access | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(number)
+        raise
+    return number
 
 
 def _lives(pid: int) -> bool:
@@ -358,13 +416,16 @@ def _rename(old: Path, new: Path) -> None:
 def _swap(new: Path, target: Path) -> None:
     """Put ``new`` in the place of ``target`` by two renames; an error undoes the first."""
     old = _temporary(target.parent, target.name, "old")
-    _rename(target, old)
-    try:
-        _rename(new, target)
-    except BaseException:
-        _rename(old, target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+    with ExitStack() as lock:
+        with suppress(OSError):
+            lock.callback(os.close, _lock(target))
+        _rename(target, old)
+        try:
+            _rename(new, target)
+        except BaseException:
+            _rename(old, target)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:

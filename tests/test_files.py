@@ -56,6 +56,56 @@ def test_files__leftovers_of_the_dead_only(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {*stays, "c"}
 
 
+@pytest.mark.parametrize("kind", ["file", "folder", "swap"])
+def test_files__a_writer_of_another_namespace_lives(tmp_path, kind, monkeypatch):
+    """Its number says nothing here: what it is writing is locked until it has its name."""
+    pytest.importorskip("fcntl")
+    monkeypatch.setattr(files, "_lives", lambda pid: False)
+    target, real = tmp_path / "target", files._rename
+
+    def rename(old, new):  # others write at the least convenient time, too
+        files.write_text(tmp_path / "plan.json", "x") if new != tmp_path / "plan.json" else None
+        real(old, new)
+        files.remove_leftovers(tmp_path) if new != tmp_path / "plan.json" else None
+
+    monkeypatch.setattr(files, "_rename", rename)
+    for text in ("old", "new"):
+        if kind == "file":
+            with files.replacing(target, "w") as stream:
+                files.write_text(tmp_path / "other", "x")
+                stream.write(text)
+            assert target.read_text() == text
+        else:
+            if kind == "swap":
+                monkeypatch.setattr(files, "_exchanged", lambda *_: False)
+            with files.replacing_folder(target) as new:
+                files.write_text(tmp_path / "other", "x")
+                (new / "page").write_text(text)
+            assert (target / "page").read_text() == text
+    assert {path.name for path in tmp_path.iterdir()} == {"target", "other", "plan.json"}
+
+
+def test_files__what_is_taken_for_a_leftover_before_it_is_locked(tmp_path, monkeypatch):
+    """The writer begins again under another name, whether it was removed or is being so."""
+    pytest.importorskip("fcntl")
+    names, others = [], []
+
+    def make(path):
+        names.append(path)
+        path.touch()
+        if len(names) == 1:
+            path.unlink()
+        elif len(names) == 2:
+            others.append(files._lock(path))
+
+    with files._claimed("x", tmp_path, "x", make) as new:
+        assert len(names) == 3 and new == names[2]
+        with pytest.raises(BlockingIOError):
+            files._lock(new)
+    os.close(others[0])
+    os.close(files._lock(new))
+
+
 @pytest.mark.parametrize("exchange", [True, False])
 def test_files__folder_is_replaced(tmp_path, exchange, monkeypatch):
     if not exchange:
@@ -326,6 +376,7 @@ def test_files__on_windows(tmp_path, monkeypatch):
     (tmp_path / left_by(6, "old_site", "old")).mkdir()
     kernel_of(monkeypatch, {3: 0x102})
     monkeypatch.setattr(files, "os", Windows())
+    monkeypatch.setattr(files, "fcntl", None)
     monkeypatch.setattr(files.ctypes, "CDLL", library_of_windows)
     monkeypatch.setattr(Path, "open", open_of_windows)
     files.write_text(tmp_path / "plan.json", "one\n")
