@@ -60,7 +60,7 @@ LARGE = ("jax", "parenvs.agents.learning.trainer")
 """Modules that take seconds to import."""
 PART = 250
 """Inputs of a part of a run, which is what a run that was stopped does again."""
-_KILLERS = {signal.SIGPROF: "hang", signal.SIGKILL: "memory"}
+_KILLERS: dict[int, str] = {signal.SIGPROF: "hang", signal.SIGKILL: "memory"}
 
 
 class Found(NamedTuple):
@@ -203,7 +203,7 @@ class Worker:
         """Start the process.
 
         Raises:
-            ParenvsError: the valid files are not read.
+            ParenvsError: the valid files are not read, or not within ``PATIENCE``.
         """
         fork = multiprocessing.get_context("fork")
         self.link, theirs = fork.Pipe()
@@ -212,8 +212,9 @@ class Worker:
         )
         self.process.start()
         theirs.close()
-        first = self.link.recv()
+        first, _ = self._heard()
         if first.outcome != "accepted":
+            self.stop()
             raise ParenvsError(f"{self.name}: a file to be changed is not read: {first.text}")
 
     def stop(self) -> None:
@@ -224,18 +225,23 @@ class Worker:
     def run(self, data: bytes) -> Found:
         """Return what comes of a file."""
         self.link.send_bytes(data)
+        found, is_well = self._heard()
+        if not is_well:
+            self.stop()
+            self.start()
+        return found
+
+    def _heard(self) -> tuple[Found, bool]:
+        """Return the next answer, or why there is none, and whether there was one."""
         try:
             if self.link.poll(PATIENCE):
-                return self.link.recv()
-            found = Found("hang", f"more than {PATIENCE} seconds of the clock", PATIENCE)
-        except EOFError:
+                return self.link.recv(), True
+            return Found("hang", f"more than {PATIENCE} seconds of the clock", PATIENCE), False
+        except (EOFError, ConnectionResetError):
             self.process.join()
-            number = -(self.process.exitcode or 0)
-            kind = _KILLERS.get(signal.Signals(number), "traceback") if number > 0 else "traceback"
-            found = Found(kind, f"the process died of signal {number}")
-        self.stop()
-        self.start()
-        return found
+            code = self.process.exitcode or 0
+            words = f"of signal {-code}" if code < 0 else f"with status {code}"
+            return Found(_KILLERS.get(-code, "traceback"), f"the process died {words}"), False
 
 
 _worker: list[Worker] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import multiprocessing
 import re
 import shutil
 import tempfile
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.framework import ROOT
-from benchmarks.fuzz_states import STATES
+from benchmarks.fuzz_states import STATES, WrongAcceptanceError, apart, must
 from drawn_intra_op import draw
 from parenvs import (
     Graph,
@@ -110,10 +109,6 @@ SEEDS = CORPUS / "seeds"
 """Valid files: HLO with every kind of instruction, StableHLO, a chain, traces of nodes."""
 
 
-class WrongAcceptanceError(AssertionError):
-    """Something was read that must not be."""
-
-
 class Reader(NamedTuple):
     """A reader of files.
 
@@ -130,12 +125,6 @@ class Reader(NamedTuple):
     seeds: Callable[[], list[bytes]]
     read: Callable[[Path], Any]
     check: Callable[[Any], None]
-
-
-def must(holds: object, what: str) -> None:
-    """Raise an error with the words ``what`` unless something holds."""
-    if not holds:
-        raise WrongAcceptanceError(what)
 
 
 @contextlib.contextmanager
@@ -634,20 +623,9 @@ def step(weights, batch, axis=0):
 '''
 
 
-@cache
+@apart
 def run_of(agent: str) -> dict[str, bytes]:
-    """Return the files of a short run's folder by name; another process trains."""
-    with tempfile.TemporaryDirectory() as folder:
-        process = multiprocessing.get_context("fork").Process(target=_train, args=(agent, folder))
-        process.start()
-        process.join()
-        names = ("config.json", "model.pt", "state.pt")
-        files = [Path(folder) / name for name in names]
-        return {file.name: file.read_bytes() for file in files if file.exists()}
-
-
-def _train(agent: str, folder: str) -> None:
-    """Train for a few steps, with a checkpoint in the middle of episodes."""
+    """Return the files of a short run's folder by name, with a checkpoint amid episodes."""
     from parenvs.agents.learning.config import TrainConfig
     from parenvs.agents.learning.trainer import train
 
@@ -658,7 +636,11 @@ def _train(agent: str, folder: str) -> None:
     config = TrainConfig(
         env_id="PipelineCut-v0", env_kwargs=kwargs, agent=agent, steps=60, settings=settings
     )
-    train(config, folder)
+    with tempfile.TemporaryDirectory() as folder:
+        train(config, folder)
+        names = ("config.json", "model.pt", "state.pt")
+        files = [Path(folder) / name for name in names]
+        return {file.name: file.read_bytes() for file in files if file.exists()}
 
 
 def run_folder(agent: str, path: Path, name: str) -> Path:

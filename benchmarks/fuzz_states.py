@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 import math
+import multiprocessing
 import os
 import pickle
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,16 @@ from parenvs.jobs.journal import INTERVALS, JOB, STEPS, Interval, Journal, Step
 JOB_FIELDS = {"trace": "four-nodes", "batch": 8, "interval": 60.0, "cluster": None}
 
 
+class WrongAcceptanceError(AssertionError):
+    """Something was read that must not be."""
+
+
+def must(holds: object, what: str) -> None:
+    """Raise an error with the words ``what`` unless something holds."""
+    if not holds:
+        raise WrongAcceptanceError(what)
+
+
 def _files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
@@ -45,10 +56,33 @@ def _folder(path: Path, files: dict[str, bytes], name: str) -> Path:
     return folder
 
 
+def apart(make: Callable[..., dict[str, bytes]]) -> Callable[..., dict[str, bytes]]:
+    """Let a process of its own make files, once.
+
+    JAX and PyTorch start threads, and a fork of a process that has some may wait for them for ever.
+    """
+
+    @cache
+    @wraps(make)
+    def made(*given: str) -> dict[str, bytes]:
+        if multiprocessing.current_process().daemon:  # one that reads files, and forks no more
+            return make(*given)
+        fork = multiprocessing.get_context("fork")
+        ours, theirs = fork.Pipe()
+        process = fork.Process(target=lambda: theirs.send(make(*given)))
+        process.start()
+        theirs.close()
+        found: dict[str, bytes] = ours.recv()
+        process.join()
+        return found
+
+    return made
+
+
 # Folders of torch.distributed.checkpoint.
 
 
-@cache
+@apart
 def distributed() -> dict[str, bytes]:
     """Return the files of a folder that PyTorch writes, with a state of an optimiser."""
     import torch
@@ -121,15 +155,16 @@ def read_piece(path: Path) -> Any:
 def check_loaded(loaded: tuple[Any, Any, int]) -> None:
     """Check that weights are of their shapes."""
     module, optimiser, steps = loaded
-    assert tuple(module.weight.shape) == (3, 4) and isinstance(steps, int)
+    must(tuple(module.weight.shape) == (3, 4), "weights of another shape")
+    must(isinstance(steps, int), "steps that are no number")
     for kinds in optimiser.state.values():
-        assert all(x.element_size() for x in kinds.values())
+        must(all(x.element_size() for x in kinds.values()), "a state without numbers")
 
 
 # Our own checkpoints.
 
 
-@cache
+@apart
 def checkpoint() -> dict[str, bytes]:
     """Return the files of a checkpoint of two processes."""
     sys.path.append(str(ROOT / "examples"))
@@ -152,7 +187,7 @@ def check_checkpoint(found: Checkpoint) -> None:
     for name, tensor in found.head.tensors.items():
         box = tuple((0, size) for size in tensor.shape)
         for kind in tensor.kinds:
-            assert found.box(name, kind, box, place, 1).shape == tensor.shape
+            must(found.box(name, kind, box, place, 1).shape == tensor.shape, "another shape")
 
 
 # Journals of jobs.
@@ -178,9 +213,10 @@ def read_journal(name: str) -> Callable[[Path], Journal]:
 
 def check_journal(found: Journal) -> None:
     """Check what a driver goes on from."""
-    assert [row.interval for row in found.intervals] == [*range(len(found.intervals))]
-    assert all(math.isfinite(step.loss) for step in found.trained)
-    assert found.measured > 0
+    numbers = [row.interval for row in found.intervals]
+    must(numbers == [*range(len(numbers))], "intervals out of order")
+    must(all(math.isfinite(step.loss) for step in found.trained), "a loss is not finite")
+    must(0 < found.measured < math.inf, f"a step of {found.measured} s")
 
 
 # Banks, and machines that were measured.
@@ -209,8 +245,8 @@ def check_bank(found: Bank) -> None:
     """Check that its rows are of the form of problems."""
     for number in range(len(found)):
         row, like = found[number], bank("p4-m8")[number]
-        assert row.keys() == like.keys()
-        assert all(row[key].shape == like[key].shape for key in row)
+        must(row.keys() == like.keys(), "other arrays")
+        must(all(row[key].shape == like[key].shape for key in row), "arrays of other shapes")
 
 
 def machines() -> list[bytes]:
@@ -229,12 +265,12 @@ def machines() -> list[bytes]:
 
 def check_machine(found: Calibration) -> None:
     """Check what a machine's collectives are predicted to take."""
-    assert isinstance(found.missing, list)
+    must(isinstance(found.missing, list), "what is missing is no list")
     for kind in COLLECTIVES:
         groups = {row.group for row in found.rows if row.kind == kind}
         for group in groups:
             for size in (1.0, 1e6, 1e12):
-                assert 0 <= found.seconds(kind, size, group) < math.inf
+                must(0 <= found.seconds(kind, size, group) < math.inf, "impossible seconds")
     json.dumps(found.cluster.to_json(), allow_nan=False)
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import multiprocessing
+import os
 import random
 import subprocess
 import sys
+import time
 
 import pytest
+
+from parenvs.errors import ParenvsError
 
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork")
 fuzz = pytest.importorskip("benchmarks.fuzz", reason="needs the limits of a POSIX system")
@@ -55,6 +60,23 @@ def test_fuzz__short_run(tmp_path):
             assert len(tally["reasons"]) > 2, name  # not all at the first check
 
 
+@pytest.mark.slow
+def test_fuzz__valid_files_start_no_threads():
+    """A process that is forked while there are others may wait for them for ever."""
+    pytest.importorskip("jax")
+    pytest.importorskip("sb3_contrib")
+    code = (
+        "import benchmarks.benchmarks, importlib, os\n"
+        "from benchmarks.fuzz import LARGE, READERS\n"
+        "for name in LARGE: importlib.import_module(name)\n"
+        "for name, reader in READERS.items():\n"
+        "    assert reader.seeds(), name\n"
+        "    assert len(os.listdir('/proc/self/task')) == 1, name\n"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    subprocess.run(command, cwd=fuzz.CORPUS.parents[1], check=True)
+
+
 @pytest.mark.thorough
 def test_fuzz__what_goes_wrong_becomes_a_file_of_the_corpus(tmp_path, monkeypatch, capsys):
     def read(path):
@@ -69,6 +91,23 @@ def test_fuzz__what_goes_wrong_becomes_a_file_of_the_corpus(tmp_path, monkeypatc
     assert len(kept) == 5 and all(fuzz.replayed("broken", x)[0] == "traceback" for x in kept)
     assert fuzz.tried(["broken"], 5, 7, 0.0, tmp_path) == 0  # its time is up
     assert "5 traceback" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("first", "patience", "words"),
+    [
+        (lambda: time.sleep(60), 0.2, "more than 0.2 s"),
+        (lambda: os._exit(1), 60.0, "died with status 1"),
+    ],
+)
+def test_fuzz__a_reader_of_valid_files_that_never_ends(monkeypatch, first, patience, words):
+    """What it waits for at the start has a limit, too."""
+    slow = fuzz.Reader(".x", 1, lambda: [b"ok"], lambda path: first(), lambda value: None)
+    monkeypatch.setitem(fuzz.READERS, "slow", slow)
+    monkeypatch.setattr(fuzz, "PATIENCE", patience)
+    with pytest.raises(ParenvsError, match=f"slow: a file to be changed is not read: .*{words}"):
+        fuzz.Worker("slow", [b"ok"])
+    assert not multiprocessing.active_children()
 
 
 def test_fuzz__short_runs_come_to_other_readers(tmp_path, monkeypatch):
