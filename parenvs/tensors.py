@@ -128,6 +128,24 @@ def read_saved(path: str | os.PathLike[str]) -> Any:
         raise ParenvsError(f"{os.fspath(path)}: damaged ({words}); remove it") from None
 
 
+def check_finite(content: Any) -> None:
+    """Look at every number of tensors, dictionaries, lists and tuples.
+
+    Raises:
+        ValueError: one is not finite.
+    """
+    if isinstance(content, dict):
+        content = list(content.values())
+    if isinstance(content, list | tuple):
+        for one in content:
+            check_finite(one)
+    elif isinstance(content, float):
+        if not math.isfinite(content):
+            raise ValueError(f"a number is {content}")
+    elif hasattr(content, "isfinite") and not bool(content.isfinite().all()):
+        raise ValueError(f"{tuple(content.shape)} numbers that are not all finite")
+
+
 class _Archive:
     """What is read of an archive: its pickle, and the numbers of its tensors."""
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from parenvs.agents.learning.net import RowsNet, log_policy
 from parenvs.agents.learning.seen import Lens, Seen
 from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.tensors import check_finite
 
 Reduce = Callable[[Iterable[nn.Parameter]], None]
 """Changes gradients in place, for example to their mean over learners."""
@@ -118,13 +119,13 @@ class Algorithm(ABC):
         """Return actions, (n,) int64, and what is kept beside them, (n, ...) each."""
         logs, values = log_policy(self.net, seen.to(self.device))
         logs, values = logs.cpu(), values.cpu()
-        actions = drawn(logs, self.random)
+        actions = chosen(logs, seen.mask.cpu(), self.random)
         return actions, {"logs": logs.gather(-1, actions[:, None])[:, 0], "values": values}
 
     @torch.no_grad()
     def best(self, seen: Seen) -> Tensor:
         """Return the actions that it holds for the best, (n,) int64."""
-        return self.logs(seen).argmax(dim=-1).cpu()
+        return chosen(self.logs(seen).cpu(), seen.mask.cpu())
 
     @torch.no_grad()
     def values(self, seen: Seen) -> Tensor:
@@ -167,16 +168,29 @@ class Algorithm(ABC):
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state`` returned."""
+        """Go on from what ``state`` returned.
+
+        Raises:
+            Exception: it is of another algorithm, or has numbers that are not finite.
+        """
+        check_finite([state["net"], state["optimiser"]])
         self.net.load_state_dict(state["net"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.random.set_state(state["random"])
 
 
-def drawn(logs: Tensor, random: torch.Generator) -> Tensor:
-    """Draw an action of each turn by the logarithms of chances, (n, A); the result is (n,)."""
-    noise = torch.rand(logs.shape, generator=random).clamp_(min=1e-20)
-    return (logs - (-noise.log()).log()).argmax(dim=-1)
+def chosen(logs: Tensor, mask: Tensor, random: torch.Generator | None = None) -> Tensor:
+    """Return an action of each turn, (n,), a legal one whatever numbers a network gives.
+
+    Args:
+        logs: (n, A) logarithms of chances.
+        mask: (n, A) bool, the legal actions.
+        random: draws by the chances; None takes the likeliest.
+    """
+    if random is not None:
+        noise = torch.rand(logs.shape, generator=random).clamp_(min=1e-20)
+        logs = logs - (-noise.log()).log()
+    return torch.where(mask, logs.nan_to_num(), -torch.inf).argmax(dim=-1)
 
 
 def settings_of(kind: type[Algorithm], **given: Any) -> Settings:

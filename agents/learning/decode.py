@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from parenvs.agents.learning.algorithm import Algorithm, drawn
+from parenvs.agents.learning.algorithm import Algorithm, chosen
 from parenvs.agents.learning.seen import Lens
 from parenvs.core.game import EVERY
 from parenvs.core.rows import RowGame
@@ -71,10 +71,10 @@ def decode(
             if len(own):
                 with torch.no_grad():
                     logs = agent.logs(seen.at(own)).cpu()
-                chosen = drawn(logs, random)
+                mask = seen.mask[own]
+                actions[own] = chosen(logs, mask, random)
                 if part[0] == 0:
-                    chosen[0] = logs[0].argmax()
-                actions[own] = chosen
+                    actions[:1] = chosen(logs[:1], mask[:1])
         game.play(rows, actions.numpy())
     costs = game.cost.copy()
     best = None if np.isnan(costs).all() else game.plan(int(np.nanargmin(costs)))

@@ -13,6 +13,7 @@ from parenvs.agents.learning.algorithm import Algorithm, Batch, Settings
 from parenvs.agents.learning.net import RowsNet
 from parenvs.agents.learning.replay import Memory, Minibatch
 from parenvs.agents.learning.seen import Seen
+from parenvs.tensors import check_finite
 
 SHARPNESS = 0.1
 """Weight of the rule's score at the start: quality has the scale of returns, not of logits."""
@@ -176,6 +177,7 @@ class Rainbow(Algorithm):
     def load(self, state: dict[str, Any]) -> None:
         """See ``Algorithm.load``."""
         super().load(state)
+        check_finite([state["target"], *(state[name] for name in _COUNTERS)])
         for name in _COUNTERS:
             setattr(self, name, state[name])
         self.memory.load(state["memory"])
@@ -190,7 +192,7 @@ class Rainbow(Algorithm):
 
     def _best(self, quantiles: Tensor, mask: Tensor) -> Tensor:
         quality = quantiles.mean(dim=2)
-        return torch.where(mask, quality, -torch.inf).argmax(dim=1)
+        return torch.where(mask, quality.nan_to_num(), -torch.inf).argmax(dim=1)
 
     @torch.no_grad()
     def _measure(self, wanted: Tensor) -> None:

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from parenvs.agents.learning.algorithm import Algorithm, drawn
+from parenvs.agents.learning.algorithm import Algorithm, chosen
 from parenvs.agents.learning.play import vector_env
 from parenvs.errors import ParenvsError, shown
 
@@ -55,9 +55,10 @@ class Player:
                 if is_dict
                 else np.asarray(observation)[None]
             )
-        logs = self.agent.logs(self.agent.lens(observation, {"action_mask": action_masks})).cpu()
-        chosen = logs.argmax(dim=1) if deterministic else drawn(logs, self._random)
-        actions = chosen.numpy() + self.agent.lens.first
+        seen = self.agent.lens(observation, {"action_mask": action_masks})
+        random = None if deterministic else self._random
+        taken = chosen(self.agent.logs(seen).cpu(), seen.mask.cpu(), random)
+        actions = taken.numpy() + self.agent.lens.first
         return (actions[0] if is_one else actions), None
 
     def plan(self, problem: Any, env_kwargs: Mapping[str, Any] = MappingProxyType({})) -> Any:

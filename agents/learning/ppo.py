@@ -12,6 +12,7 @@ from torch import Tensor
 from parenvs.agents.learning.algorithm import Algorithm, Batch, Settings
 from parenvs.agents.learning.net import entropy, log_policy
 from parenvs.agents.learning.seen import Lens, Seen
+from parenvs.tensors import check_finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +141,7 @@ class PPO(Algorithm):
     def load(self, state: dict[str, Any]) -> None:
         """See ``Algorithm.load``."""
         super().load(state)
+        check_finite([state["spread"], state["seen_returns"]])
         self.spread, self.seen_returns = state["spread"], state["seen_returns"]
 
     def _measure(self, returns: Tensor) -> None:

@@ -32,7 +32,7 @@ from parenvs.core.sets import validation_of
 from parenvs.errors import ParenvsError, one_line
 from parenvs.fields import SCHEMA
 from parenvs.files import locked, replacing, write_text
-from parenvs.tensors import read_saved
+from parenvs.tensors import check_finite, read_saved
 
 STATE, MODEL, CURVE, LOG = "state.pt", "model.pt", "curve.csv", "log"
 PART = 1024
@@ -165,10 +165,9 @@ def load(folder: str | Path, device: str = "cpu", trust: bool = False) -> Algori
     content = read_saved(path)
     try:
         found.net.load_state_dict(content["net"])
+        check_finite(content["net"])
     except Exception as error:  # of many kinds, as anything may be in a file
         raise ParenvsError(f"{path}: of another network ({one_line(error)})") from None
-    if not all(bool(weights.isfinite().all()) for weights in found.net.parameters()):
-        raise ParenvsError(f"{path}: damaged (weights that are not finite); remove it")
     return found
 
 

@@ -87,6 +87,7 @@ def run(
     """
     from parenvs.agents.elastic.rules import POLICIES
     from parenvs.files import write_text
+    from parenvs.jobs.journal import SHORTEST
     from parenvs.jobs.run import Job, prepared
     from parenvs.view.page import write
 
@@ -101,9 +102,9 @@ def run(
     for name, value in {**counts, "steps": 1 if steps is None else steps}.items():
         if value < 1:
             raise ParenvsError(f"--{name} must be a whole number from {int(name != 'seed')}")
-    for name, rate in (("speed", speed), ("step-seconds", step_seconds or 1.0)):
-        if not 0 < rate < 1e9:
-            raise ParenvsError(f"--{name} must be more than 0 and less than 1e9, not {rate}")
+    for name, rate in (("speed", speed), ("step-seconds", step_seconds)):
+        if rate is not None and not SHORTEST <= rate <= 1 / SHORTEST:
+            raise ParenvsError(f"--{name} must be from 1e-9 to 1e9, not {rate}")
     job = Job(
         trace, source, policy, processes, devices, batch, interval, speed, steps, step_seconds,
         notice, cluster, every, seed,

@@ -18,11 +18,11 @@ from parenvs.errors import ParenvsError
 from parenvs.exports.checkpoint.folder import INDEX
 from parenvs.exports.checkpoint.layout import Files
 from parenvs.jobs.fleet import Fleet, LostError, meeting
-from parenvs.jobs.journal import WAYS, Interval, Journal, Step
+from parenvs.jobs.journal import INTERVALS, WAYS, Interval, Journal, Step
 from parenvs.jobs.member import STATE, Settings
 from parenvs.jobs.plans import Plans
 from parenvs.tasks.elastic.course import Course
-from parenvs.tasks.elastic.library import CHECKPOINT, GONE, LOST, READY
+from parenvs.tasks.elastic.library import CHECKPOINT, EVENTS, GONE, LOST, READY
 from parenvs.tasks.elastic.problem import Elastic, Moment
 from parenvs.tasks.elastic.run import Policy
 
@@ -70,8 +70,13 @@ class Driver:
         self.row = Interval(0, 0)
 
     def run(self) -> Journal:
-        """Drive the job to the end of the trace, from where its journal ends."""
+        """Drive the job to the end of the trace, from where its journal ends.
+
+        Raises:
+            ParenvsError: the journal is of other nodes or of other plans.
+        """
         problem, course, journal = self.problem, self.course, self.journal
+        self._check()
         self.policy.start(problem)
         first, event, since, number = len(journal.intervals), 0, 0, 0
         for row in journal.intervals:  # what a policy remembers
@@ -109,6 +114,24 @@ class Driver:
         finally:
             self.fleet.end()
         return journal
+
+    def _check(self) -> None:
+        """Check what happened so far against the trace and the candidate plans."""
+        problem, counts = self.problem, self.course.nodes.tolist()
+        for t, row in enumerate(self.journal.intervals):
+            nodes = counts[t] if t < problem.intervals else None
+            plans = [] if nodes is None else problem.fits(nodes).nonzero()[0].tolist()
+            for name, holds, known in (
+                ("interval", nodes is not None, f"there are {problem.intervals}"),
+                ("nodes", row.nodes == nodes, f"the trace has {nodes}"),
+                ("plan", row.plan in plans, f"plans for {nodes} nodes are {plans}"),
+                ("event", row.event < EVENTS, f"events are 0 to {EVENTS - 1}"),
+            ):
+                if not holds:
+                    raise ParenvsError(
+                        f"{self.journal.folder / INTERVALS}: line {t + 1}: field {name!r} is "
+                        f"{getattr(row, name)}; {known}; give another --out"
+                    )
 
     def _choose(self, moment: Moment) -> int:
         t = moment.interval

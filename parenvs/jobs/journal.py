@@ -14,6 +14,8 @@ from parenvs.files import read_object, write_text
 _Kind = TypeVar("_Kind")
 JOB, INTERVALS, STEPS = "job.json", "intervals.jsonl", "steps.jsonl"
 SCHEMA = 1
+SHORTEST = 1e-9
+"""Seconds of a step at least, and its inverse at most."""
 WAYS = ("none", "start", "move", "checkpoint")
 """Where the state of a plan came from: nothing changed, initial values, other processes, the disk.
 """
@@ -170,7 +172,7 @@ class Journal:
 class _Measured:
     """What a job's file says besides its options."""
 
-    measured: Number
+    measured: Annotated[float, number(SHORTEST, 1 / SHORTEST, "seconds from 1e-9 to 1e9")]
 
 
 def _rows(path: Path, kind: type[_Kind]) -> list[_Kind]:

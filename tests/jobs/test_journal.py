@@ -45,6 +45,8 @@ def test_journal__goes_on_with_what_is_written(folder):
         (INTERVALS, lambda row: {**row, "interval": 1}, "line 1: field 'interval' is 1, not 0"),
         (JOB, lambda row: {k: v for k, v in row.items() if k != "measured"}, "field 'measured'"),
         (JOB, lambda row: {**row, "measured": "long"}, "field 'measured'"),
+        (JOB, lambda row: {**row, "measured": 0}, "field 'measured' must be seconds from 1e-9"),
+        (JOB, lambda row: {**row, "measured": 5e-324}, "field 'measured' must be seconds"),
         (INTERVALS, lambda row: {**row, "way": "magic"}, "line 1: field 'way'"),
         (INTERVALS, lambda row: {**row, "seconds": float("nan")}, "line 1: field 'seconds'"),
     ],

@@ -46,7 +46,9 @@ def run(monkeypatch, capfd, tmp_path):
     [
         (("--policy", "varuna"), "--policy 'varuna' drives no job; known: keep-degrees, fastest"),
         (("--processes", "2"), "nodes.csv: up to 3 nodes at a time; give --processes 3"),
-        (("--speed", "0"), "--speed must be more than 0"),
+        (("--speed", "0"), "--speed must be from 1e-9 to 1e9"),
+        (("--step-seconds", "0"), "--step-seconds must be from 1e-9 to 1e9, not 0.0"),
+        (("--step-seconds", "1e-320"), "--step-seconds must be from 1e-9 to 1e9"),
         (("--steps", "0"), "--steps must be a whole number from 1"),
         (("--out", "."), ".: is there and holds no job; give another --out"),
         (("--batch", "0"), "--batch must be a whole number from 1"),

@@ -17,6 +17,9 @@ pytest.importorskip("torch")
 import torch
 
 from parenvs.agents.learning.config import TrainConfig, building, load_config
+from parenvs.agents.learning.play import Play
+from parenvs.agents.learning.player import Player
+from parenvs.agents.learning.seen import Seen
 from parenvs.agents.learning.trainer import load, train
 from parenvs.errors import ParenvsError
 
@@ -113,8 +116,30 @@ def test_run_folders__weights_are_finite(folder):
     content = torch.load(folder / "model.pt", weights_only=True)
     content["net"]["weight"] = torch.tensor(float("nan"))
     torch.save(content, folder / "model.pt")
-    with pytest.raises(ParenvsError, match="weights that are not finite"):
+    with pytest.raises(ParenvsError, match="numbers that are not all finite"):
         load(folder)
+
+
+@pytest.mark.parametrize("large", [1e38, -1e38])
+def test_run_folders__weights_that_overflow_choose_legal_actions(folder, large):
+    """A network that gives no numbers is a bad agent, but one that keeps the rules."""
+    content = torch.load(folder / "model.pt", weights_only=True)
+    for weights in content["net"].values():
+        weights.fill_(large)
+    torch.save(content, folder / "model.pt")
+    agent, play = load(folder), Play(CONFIG.env_id, CONFIG.env_kwargs, 4)
+    play.restart(0)
+    turns = play.collect(agent, 4).seen
+    player = Player(agent, CONFIG.env_id)
+    for turn in range(4):
+        seen = Seen(*(part[turn] for part in turns))
+        assert not torch.isfinite(agent.logs(seen)).all()
+        assert seen.mask[range(4), agent.best(seen)].all()
+    observation, infos = play.env.reset(seed=0)
+    for deterministic in (True, False, True, False):
+        actions, _ = player.predict(observation, infos["action_mask"], deterministic)
+        assert infos["action_mask"][range(4), actions].all()
+        observation, *_, infos = play.env.step(actions)
 
 
 @each(
@@ -127,6 +152,10 @@ def test_run_folders__weights_are_finite(folder):
         (("curve",), [("a", 1.0)]),
         (("best",), (1.0,)),
         (("number",), "x"),
+        (("agent", "net", "weight"), torch.tensor(float("inf"))),
+        (("agent", "target", "weight"), torch.tensor(float("nan"))),
+        (("agent", "optimiser", "state", 1, "exp_avg"), torch.tensor(float("nan"))),
+        (("agent", "spread"), float("nan")),
     ],
 )
 def test_run_folders__checkpoints_that_are_wrong(finished, tmp_path, place, value):

@@ -1,0 +1,51 @@
+"""A driver that goes on from a journal: what that says is held against trace and plans."""
+
+from types import SimpleNamespace
+
+import elastic_toys
+import numpy as np
+import pytest
+from cases import each
+
+from parenvs.errors import ParenvsError
+from parenvs.jobs.journal import Interval, Journal
+from parenvs.tasks.elastic.course import Course
+
+pytest.importorskip("torch")
+ROW = {"nodes": 3, "plan": 5, "event": 0}
+
+
+def drive(tmp_path, rows):
+    """Go on from a journal of rows; returns what the policy was asked, and starts no process."""
+    from parenvs.jobs.driver import Driver
+    from parenvs.jobs.member import Settings
+
+    problem, asked = elastic_toys.problem("calm", 2), []
+    course = Course.of_bits(3, np.zeros(2), np.zeros(2, np.uint64), 3)
+    policy = SimpleNamespace(
+        start=lambda problem: None, choose=lambda moment, *_: asked.append(moment) or 0
+    )
+    intervals = [Interval(t, **row) for t, row in enumerate(rows)]
+    journal = Journal(tmp_path, {"measured": 1.0}, intervals)
+    Driver(problem, course, None, policy, journal, Settings("", "", "", 1, 0, 0)).run()
+    return asked
+
+
+def test_driver__goes_on_where_the_journal_ends(tmp_path):
+    rows = [ROW, {**ROW, "plan": 0, "event": 7}]
+    assert [moment.plan for moment in drive(tmp_path, rows)] == [0, 5]
+
+
+@each(
+    ("rows", "words"),
+    [
+        ([{**ROW, "plan": 6}], r"line 1: field 'plan' is 6; plans for 3 nodes are \[0, 1, 2, 3,"),
+        ([ROW, {**ROW, "plan": 2**40}], "line 2: field 'plan' is 1099511627776; plans"),
+        ([{**ROW, "nodes": 1}], "line 1: field 'nodes' is 1; the trace has 3"),
+        ([{**ROW, "event": 8}], "line 1: field 'event' is 8; events are 0 to 7"),
+        ([ROW, ROW, ROW], "line 3: field 'interval' is 2; there are 2; give another --out"),
+    ],
+)
+def test_driver__a_journal_of_another_trace_or_of_other_plans(tmp_path, rows, words):
+    with pytest.raises(ParenvsError, match=rf"intervals\.jsonl: {words}"):
+        drive(tmp_path, rows)
