@@ -98,6 +98,8 @@ class Axes:
             before, after = (flow.shapes[row[index][0]] for row in (flow.operands, flow.results))
             if after[dimension] == 1 < before[dimension]:
                 return [], STEPPED
+        if flow.opcode[index] == "slice":
+            return [dimension], ""  # all but the last of time is time
         for factor in self.factors(index):
             if (place, dimension) in factor.pairs:
                 made = [d for slot, d in factor.pairs if slot == OUT]
@@ -138,8 +140,8 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
     flow, instructions = axes.flow, forward_of(phase)
     data = flow.descendants(inputs)
 
-    def of_data(index: int) -> bool:
-        return all(data[tensor] for tensor in flow.operands[index])
+    def of_data(index: int, first: int = 0) -> bool:
+        return all(data[tensor] for tensor in flow.operands[index][first:])
 
     @cache
     def of_weights(size: int) -> set[tuple[int, int]]:
@@ -202,6 +204,15 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
                 floating.add(shape[dimension])
     if not votes:
         return 1, ""
+    for index in range(len(flow.opcode)):  # edges are no samples, nor nodes of several graphs
+        rows = flow.operands[index][-1:]
+        if (
+            index in instructions
+            and sums_rows(flow, index)
+            and of_data(index, 1)
+            and len(votes) > 1
+        ):
+            votes.pop(flow.shapes[rows[0]][0], None)
     size = max(votes, key=lambda size: (votes[size], size in floating))
     if size not in found:
         return size, ""
@@ -230,6 +241,14 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
         f"a loop goes through the {number:,} leading positions of batch inputs, taken as time; the "
         f"batch is taken as the {size:,} samples behind them"
     )
+
+
+def sums_rows(flow: Flow, index: int) -> bool:
+    """Whether an instruction sums rows by an index, as the edges of a node or its graph's nodes."""
+    if flow.opcode[index] != "scatter":
+        return False
+    into, _, rows = (flow.shapes[t] for t in flow.operands[index][:3])
+    return into[1:] == rows[1:] and into < rows
 
 
 def forward_of(phase: Sequence[int]) -> set[int]:

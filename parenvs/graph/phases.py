@@ -92,7 +92,7 @@ def _filled(flow: Flow, known: list[int], unused: int) -> np.ndarray:
     An instruction is update if it depends on the backward pass; else it has the earliest phase
     among its users, or ``unused`` if nothing uses it. Instructions inside a loop or branch have
     its phase, unless it has no scope and holds a backward pass of its own: then they have theirs,
-    none of them is update, and it is forward.
+    those of a loop are no update, and it is forward.
     """
     phase = list(known)
     parents = flow.graph.parent.tolist()
@@ -119,7 +119,7 @@ def _filled(flow: Flow, known: list[int], unused: int) -> np.ndarray:
     for index, outer in enumerate(parents):  # parents stand before their instructions
         if outer >= 0 and outer not in mixed:
             phase[index] = phase[outer]
-        elif outer >= 0 and known[index] < 0 and phase[index] == _UPDATE:
+        elif flow.opcode[outer] == "while" and known[index] < 0 and phase[index] == _UPDATE:
             inherits = any(after_backward[t] for t in flow.operands[index])
             phase[index] = _BACKWARD if inherits else _FORWARD
     return np.array(phase, dtype=np.uint8)

@@ -367,6 +367,7 @@ def _by_keys(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> li
 def _is_drawn_from(flow: Flow, tensor: int) -> bool:
     """Whether words are mixed with each other and looked up nowhere, as a random key's are."""
     readers = {flow.opcode[index] for index in viewed_readers(flow, tensor)}
+    readers.discard("dynamic-update-slice")  # a loop that hands its keys on
     return not readers.isdisjoint(_MIXERS) and readers <= ELEMENTWISE | _MIXERS
 
 
@@ -391,6 +392,8 @@ def _by_update(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> 
     _by_counting(graph, flow, found, by_gradient)
     by_value = flow.descendants((t for i in backward for t in flow.results[i]), FLOATING)
     trained = {u.output for u in updates if u.source in forward and by_gradient[u.output]}
+    replaced = {u.source for u in updates} | {source for _, source in graph.twins}
+    given = {t for t in graph.parameter_tensor.tolist() if shapes[t] and t not in replaced}
     for update in updates:
         source, where = update.source, place[update.output]
         if not (shapes[source] or by_value[update.output]):
@@ -401,8 +404,10 @@ def _by_update(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> 
                 found.setdefault(source, (told, f"{where} updates it, but no gradient reaches it"))
         elif not by_gradient[update.output]:
             if shapes[source]:
-                why = f"{where} updates it without a gradient"
-                found.setdefault(source, (Role.STATISTICS, why))
+                made_of = flow.ancestors([update.output])
+                of_data = source in forward or any(made_of[t] for t in given)
+                told = Role.STATISTICS if of_data else Role.OPTIMISER
+                found.setdefault(source, (told, f"{where} updates it without a gradient"))
         elif (
             source in forward
             and not update.passed.isdisjoint(trained - {update.output})

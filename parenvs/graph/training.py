@@ -198,13 +198,30 @@ def find_updates(flow: Flow) -> list[Update]:
     for *_, source, output in pairs:  # those of which all inputs are taken; a number is a loss
         if shapes[output] or source == twin.get(output):
             source_of.setdefault(output, source)
+    handed_on = {t: output for output in outputs for t in _handed_on(flow, output)}
     return [
         Update(
-            output, source_of[output], found.roots, found.passed.intersection(outputs) - {output}
+            output,
+            source_of[output],
+            found.roots,
+            {handed_on[t] for t in found.passed & handed_on.keys()} - {output},
         )
         for output, found in walks.items()
         if output in source_of
     ]
+
+
+def _handed_on(flow: Flow, output: int) -> set[int]:
+    """The output, and what the loops or branches that return it have computed it as."""
+    waiting, made = [output], set()
+    while waiting:
+        tensor = waiting.pop()
+        index = flow.producer[tensor]
+        if index >= 0 and flow.opcode[index] != "parameter" and tensor not in made:
+            made.add(tensor)
+            if flow.opcode[index] in CARRIES:
+                waiting += flow.before[tensor]
+    return made
 
 
 def _rank(source: int, twin: int | None, claimed: set[int]) -> int:

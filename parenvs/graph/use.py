@@ -10,9 +10,10 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from parenvs.graph.axes import CONTRACTED, SHARED, Axes, leading_samples
+from parenvs.graph.axes import CONTRACTED, SHARED, Axes, leading_samples, sums_rows
 from parenvs.graph.flops import ELEMENTWISE
 from parenvs.graph.flow import CARRIES, PARTS, VIEWS, Flow
+from parenvs.graph.proto import ELEMENT_TYPES
 
 WEIGHT, DATA = "weight", "data"
 Label = str | int | None
@@ -70,6 +71,10 @@ class Use:
             return
         start = leading_samples(self._axes, tensor, self._forward)
         self._samples[self.flow.shapes[tensor][start]] += 1
+        self._mark_rows(tensor, start)
+
+    def _mark_rows(self, tensor: int, start: int) -> None:
+        """Note that a dimension is the batch, wherever it goes."""
         for reached, dimension in self._axes.journey(tensor, start, self._forward).reached:
             self._rows.setdefault(reached, set()).add(dimension)
 
@@ -93,6 +98,8 @@ class Use:
                 self.looked_up.add(labels[0])
         elif opcode == "broadcast" and flow.shapes[operands[0]]:
             self._broadcast(index, labels[0])
+        elif sums_rows(flow, index) and DATA in labels[1:]:
+            self._mark_rows(flow.results[index][0], 0)
         elif opcode == "reduce":
             self._reduced(index, labels[0])
         elif opcode == "concatenate" and '"dimensions":[0]' not in self._attribute(index):
@@ -111,12 +118,15 @@ class Use:
             label = unknown[0] if alone else DATA
         else:
             label = WEIGHT if WEIGHT in labels else None
+            if opcode in ("dot", "convolution") and label and None in labels:
+                noise = operands[labels.index(None)]  # a generator's, which it makes data of
+                label = DATA if self._is_noise(noise) else label
         if opcode == "broadcast" and label == WEIGHT:
             label = None  # every sample may meet it, and so may a weight
         for tensor in flow.results[index]:
             self._label[tensor] = label
-        if label == DATA:
-            data = [t for t, found in zip(operands, labels, strict=True) if found == DATA]
+        data = [t for t, found in zip(operands, labels, strict=True) if found == DATA]
+        if label == DATA and data:
             repeated = opcode == "broadcast" and not flow.shapes[operands[0]]
             if repeated or (opcode in ELEMENTWISE and self._numbers.issuperset(data)):
                 self._numbers.update(flow.results[index])
@@ -131,6 +141,14 @@ class Use:
         """Whether indices are made of some input, as those are that a random key draws."""
         made_of = self.flow.ancestors([tensor])
         return any(made_of[t] for t in self.flow.graph.parameter_tensor.tolist())
+
+    def _is_noise(self, tensor: int) -> bool:
+        """Whether a tensor is drawn by a random key."""
+        made_of, types = self.flow.ancestors([tensor]), self.flow.graph.element_type
+        return any(
+            made_of[t] and self.flow.shapes[t] and ELEMENT_TYPES[int(types[t])][0] == "u32"
+            for t in self.flow.graph.parameter_tensor.tolist()
+        )
 
     def _is_summed(self, index: int, operands: list[int], data: list[int]) -> bool:
         """Whether what an instruction makes of data has lost the batch."""

@@ -19,16 +19,26 @@ from programs import SAMPLES, phase_flops, roles_of
 pytestmark = pytest.mark.thorough
 
 programs = each("name", HARD_PROGRAMS)
-NOT_COUNTED = {"gradient_penalty", "physics", "equilibrium", "sharpness"}
+NOT_COUNTED = {
+    "gradient_penalty",
+    "physics",
+    "equilibrium",
+    "sharpness",
+    "critic_of_transport",
+    "delayed_policy",
+}
 """Programs of which the jaxprs hold work that lowering leaves out, or text no line between phases.
 
 Values that a gradient alone is wanted of, and what a loop would compute again in each iteration.
 """
+INFERRED = {"delayed_policy", "secants"}
+"""Programs of which text without scopes does not tell all roles; a note says what they rest on."""
 BEHIND = {
     "ensemble_with_own_batches": "5 in front alike, taken as models side by side",
     "micro_batches_in_front": "taken as micro-batches: the batch is taken as 4 x 6",
     "time_in_front": "a loop goes through the 7 leading positions of batch inputs, taken as time",
     "tokens_with_time_in_front": "the 7 leading positions of batch inputs, taken as time",
+    "next_words": "the 8 leading positions of batch inputs, taken as time",
     "actor_and_critic": "the 9 leading positions of batch inputs, taken as time",
 }
 """What is said where the batch is not the leading dimension."""
@@ -60,7 +70,7 @@ def test_hard_programs__roles(name):
 @programs
 def test_hard_programs__roles_from_text(name):
     assert any("roles rest on that" in note for note in graph(name, "text").notes)
-    assert roles(name, "text") == program(name).roles
+    assert (roles(name, "text") == program(name).roles) == (name not in INFERRED)
 
 
 @programs

@@ -242,6 +242,17 @@ def tokens_with_time_in_front() -> Program:
     return stepped(loss, (params, batch), (VARIABLE, BATCH))
 
 
+def next_words() -> Program:
+    """The same where all words but the last are read, and all but the first are told."""
+
+    def loss(params: Tree, words: Array) -> Array:
+        out = _recurrent(params, params["embedding"][words[:-1]])
+        return cross_entropy(dense(params["head"], out), words[1:])
+
+    params = {**RECURRENT, "embedding": floats(50, 16), "head": layer(32, 50)}
+    return stepped(loss, (params, integers(8, SAMPLES)), (VARIABLE, BATCH))
+
+
 # Gradients of gradients
 
 
@@ -333,6 +344,38 @@ def keys_of_layers() -> Program:
     return stepped(loss, (MLP, VECTORS, _KEYS((2, 2))), (VARIABLE, BATCH, SCALAR))
 
 
+def keys_handed_on() -> Program:
+    """A scan over layers that returns the keys of their dropout, as ``nnx.scan`` does."""
+
+    def loss(params: Tree, batch: Tree, keys: Array) -> tuple[Array, Array]:
+        def body(x: Array, given: Tree) -> tuple[Array, Array]:
+            weights, key = given
+            x = jnp.tanh(dense(weights, x))
+            return jnp.where(jax.random.bernoulli(key, 0.9, x.shape), x, 0.0), key
+
+        x, keys = lax.scan(body, batch["x"], (params["layers"], keys))
+        return cross_entropy(dense(params["head"], x), batch["y"]), keys
+
+    gradients_of = jax.value_and_grad(loss, has_aux=True)
+
+    def step(params: Tree, batch: Tree, keys: Array) -> Any:
+        (value, keys), gradients = gradients_of(params, batch, keys)
+        with named_scope("update"):
+            return sgd(gradients, params), keys, value
+
+    params = {
+        "layers": {"kernel": floats(3, 16, 16), "bias": floats(3, 16)},
+        "head": layer(16, 10),
+    }
+    return Program(
+        step,
+        (params, VECTORS, _KEYS((3, 2))),
+        (VARIABLE, BATCH, SCALAR),
+        lambda *args: loss(*args)[0],
+        gradients_of,
+    )
+
+
 def keys_of_samples() -> Program:
     """A key for the noise of every sample."""
 
@@ -409,6 +452,29 @@ def graph_network() -> Program:
             heard = jax.ops.segment_sum(messages, batch["receivers"], num_segments=SAMPLES)
             x = jax.nn.relu(dense(params["update"], jnp.concatenate([x, heard], -1)))
         return cross_entropy(dense(params["out"], x), batch["labels"])
+
+    return adam_program(loss, params, batch)
+
+
+def packed_graphs() -> Program:
+    """Graphs of a batch in one, whose nodes are summed by graph: the samples are the graphs."""
+    params = {"nodes": floats(10, 16), "message": layer(17, 16), "out": layer(16, 1)}
+    batch = {
+        "kinds": integers(200),
+        "senders": integers(900),
+        "receivers": integers(900),
+        "lengths": floats(900),
+        "graphs": integers(200),
+        "energies": floats(SAMPLES),
+    }
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        x = params["nodes"][batch["kinds"]]
+        sent = jnp.concatenate([x[batch["senders"]], batch["lengths"][:, None]], -1)
+        messages = jax.nn.relu(dense(params["message"], sent))
+        x = x + jax.ops.segment_sum(messages, batch["receivers"], num_segments=200)
+        energies = jax.ops.segment_sum(dense(params["out"], x)[:, 0], batch["graphs"], SAMPLES)
+        return jnp.mean((energies - batch["energies"]) ** 2)
 
     return adam_program(loss, params, batch)
 
@@ -763,6 +829,115 @@ def running_normaliser() -> Program:
     )
 
 
+def critic_of_transport() -> Program:
+    """A critic of what is drawn and made from noise, with a penalty on gradients in between."""
+    params = {"critic": two_layers(16, 32, 1), "maker": two_layers(8, 32, 16)}
+
+    def loss(params: Tree, real: Array, key: Array) -> Array:
+        one, two = jax.random.split(key)
+        made = network(params["maker"], jax.random.normal(one, (SAMPLES, 8)))
+        share = jax.random.uniform(two, (SAMPLES, 1))
+        held = lax.stop_gradient(made)
+        slope = jax.grad(lambda x: network(params["critic"], x).sum())
+        length = jnp.sqrt((slope(share * real + (1 - share) * held) ** 2).sum(-1))
+        critic = (network(params["critic"], held) - network(params["critic"], real)).mean()
+        maker = -network(lax.stop_gradient(params["critic"]), made).mean()
+        return critic + maker + jnp.mean((length - 1) ** 2)
+
+    return stepped(loss, (params, floats(SAMPLES, 16), _KEYS((2,))), (VARIABLE, BATCH, SCALAR))
+
+
+def delayed_policy() -> Program:
+    """TD3: a branch trains the actor, and moves both targets, in every second step."""
+    actor, critic = two_layers(5, 32, 2), two_layers(7, 32, 1)
+
+    def value(critic: Tree, seen: Array, action: Array) -> Array:
+        return network(critic, jnp.concatenate([seen, action], -1))[:, 0]
+
+    def critic_loss(critic: Tree, targets: Tree, batch: Tree) -> Array:
+        ahead = value(targets["critic"], batch["next"], network(targets["actor"], batch["next"]))
+        aim = batch["reward"] + 0.99 * ahead
+        return jnp.mean((value(critic, batch["seen"], batch["action"]) - aim) ** 2)
+
+    def actor_loss(actor: Tree, critic: Tree, batch: Tree) -> Array:
+        return -value(critic, batch["seen"], network(actor, batch["seen"])).mean()
+
+    def step(params: Tree, targets: Tree, moments: Tree, batch: Tree, count: Array) -> Any:
+        loss, gradients = jax.value_and_grad(critic_loss)(params["critic"], targets, batch)
+        critic, of_critic = adam(gradients, moments["critic"], params["critic"])
+
+        def late() -> Any:
+            gradients = jax.grad(actor_loss)(params["actor"], critic, batch)
+            new, of_actor = adam(gradients, moments["actor"], params["actor"])
+            new_params = {"actor": new, "critic": critic}
+            moved = jax.tree.map(lambda t, p: 0.99 * t + 0.01 * p, targets, new_params)
+            return new, of_actor, moved
+
+        old = (params["actor"], moments["actor"], targets)
+        actor, of_actor, targets = lax.cond(count % 2 == 0, late, lambda: old)
+        params, moments = (
+            {"actor": actor, "critic": critic},
+            {"actor": of_actor, "critic": of_critic},
+        )
+        return params, targets, moments, count + 1, loss
+
+    def both(params: Tree, targets: Tree, batch: Tree) -> Any:
+        critic = jax.value_and_grad(critic_loss)(params["critic"], targets, batch)
+        return critic, jax.value_and_grad(actor_loss)(params["actor"], params["critic"], batch)
+
+    params = {"actor": actor, "critic": critic}
+    moments = {name: adam_state(part) for name, part in params.items()}
+    batch = {
+        "seen": floats(SAMPLES, 5),
+        "next": floats(SAMPLES, 5),
+        "action": floats(SAMPLES, 2),
+        "reward": floats(SAMPLES),
+    }
+    return Program(
+        step,
+        (params, params, moments, batch, integers()),
+        (VARIABLE, FROZEN, OPTIMISER, BATCH, SCALAR),
+        lambda params, targets, moments, batch, count: (
+            critic_loss(params["critic"], targets, batch),
+            actor_loss(params["actor"], params["critic"], batch),
+        ),
+        lambda params, targets, moments, batch, count: both(params, targets, batch),
+    )
+
+
+def secants() -> Program:
+    """Quasi-Newton: the last weights and gradients, and differences of the ten steps before."""
+
+    def step(params: Tree, memory: Tree, batch: Tree) -> Any:
+        value, gradients = jax.value_and_grad(mlp)(params, batch)
+        with named_scope("update"):
+            new: Tree = {"weights": params, "gradients": gradients}
+            for name, now in tuple(new.items()):
+                past = jax.tree.map(lambda a, b: a - b, now, memory[name])
+                new[f"past {name}"] = jax.tree.map(
+                    lambda old, last: jnp.roll(old, 1, 0).at[0].set(last),
+                    memory[f"past {name}"],
+                    past,
+                )
+            slopes = jax.tree.map(
+                lambda s, y: (s * y).sum() / (1e-6 + (y * y).sum()),
+                new["past weights"],
+                new["past gradients"],
+            )
+            params = jax.tree.map(lambda p, g, s: p - s * g, params, gradients, slopes)
+            return params, new, value
+
+    ten = jax.tree.map(lambda x: floats(10, *x.shape), MLP)
+    memory = {"weights": MLP, "gradients": MLP, "past weights": ten, "past gradients": ten}
+    return Program(
+        step,
+        (MLP, memory, VECTORS),
+        (VARIABLE, OPTIMISER, BATCH),
+        lambda params, memory, batch: mlp(params, batch),
+        lambda params, memory, batch: jax.value_and_grad(mlp)(params, batch),
+    )
+
+
 HARD_PROGRAMS: dict[str, Callable[[], Program]] = {
     program.__name__: program
     for program in (
@@ -773,15 +948,18 @@ HARD_PROGRAMS: dict[str, Callable[[], Program]] = {
         micro_batches_in_front,
         time_in_front,
         tokens_with_time_in_front,
+        next_words,
         inner_steps,
         gradient_penalty,
         energy_and_forces,
         dynamic_loss_scale,
         keys_of_layers,
+        keys_handed_on,
         keys_of_samples,
         bootstrap,
         distillation,
         graph_network,
+        packed_graphs,
         variational_autoencoder,
         vision_transformer,
         contrast,
@@ -797,6 +975,9 @@ HARD_PROGRAMS: dict[str, Callable[[], Program]] = {
         sharpness,
         parallel_block,
         running_normaliser,
+        critic_of_transport,
+        delayed_policy,
+        secants,
     )
 }
 """Name -> what makes the program."""
