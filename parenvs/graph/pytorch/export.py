@@ -30,7 +30,13 @@ from parenvs.graph.pytorch.nodes import (
     TensorType,
     Value,
 )
-from parenvs.graph.pytorch.watch import NO_VALUES, is_called_from, quiet, refused
+from parenvs.graph.pytorch.watch import (
+    NO_VALUES,
+    is_called_from,
+    masks_as_given,
+    quiet,
+    refused,
+)
 
 WHOLE = (
     "einsum", "gru.input", "linear", "lstm.input", "matmul", "rnn_relu.input", "rnn_tanh.input",
@@ -76,7 +82,7 @@ def exported(
     arguments, named = pytree.tree_map(
         lambda leaf: _placed(leaf, where), ((*inputs, *targets), dict(keywords or {}))
     )
-    with quiet():
+    with quiet(), masks_as_given():
         try:
             program = torch.export.export(whole, arguments, named, strict=False)
             mark_stops(program)

@@ -15,6 +15,7 @@ from types import FrameType
 
 import torch
 from torch import nn
+from torch.nn.modules import transformer
 
 from parenvs.errors import one_line
 from parenvs.graph.pytorch.losses import ROOT
@@ -52,6 +53,17 @@ def quiet() -> Iterator[None]:
     finally:
         logger.setLevel(before)
     sys.stderr.write(written.getvalue())  # what fails is listed there, which the error says
+
+
+@contextlib.contextmanager
+def masks_as_given() -> Iterator[None]:
+    """Keep ``nn.Transformer`` from reading what its masks hold, which is but a hint for kernels."""
+    before = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = before
 
 
 def refused(error: Exception, whole: nn.Module, name: str) -> RefusedError:

@@ -116,6 +116,25 @@ def test_branches__are_branches_of_the_graph():
 
 
 @pytest.mark.thorough
+def test_masks__of_a_transformer_may_be_made_in_its_forward():
+    class Causal(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.TransformerDecoder(
+                torch.nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True), 1
+            )
+
+        def forward(self, x, memory):
+            mask = torch.nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+            return self.layer(x, memory, tgt_mask=mask).square().mean()
+
+    module = Causal()
+    found = agreement(module, (torch.randn(3, 5, 8), torch.randn(3, 4, 8)))
+    assert found.loss_error < 1e-12 and found.gradient_error < 1e-9, found
+    assert found.gradients == len(list(module.parameters()))
+
+
+@pytest.mark.thorough
 def test_roles__are_the_modules_own():
     module, inputs = MODULES["resnet"]()
     module.head.weight.requires_grad_(False)
