@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from parenvs.agents.elastic.exact import optimal
-from parenvs.agents.elastic.rules import RULES
+from parenvs.agents.elastic.rules import RULES, KeepDegrees
 from parenvs.core.answer import Answer
 from parenvs.core.request import Request
 from parenvs.tasks.elastic.problem import Elastic
@@ -73,4 +73,4 @@ ELASTIC_PLANNERS: dict[str, Callable[[ElasticRequest], Answer]] = {
 ``exact`` is the hindsight optimum of the course, which no policy exceeds; ``optimal`` the policy
 that is optimal on a Markov chain; the others are rules.
 """
-ElasticRequest.planners = ELASTIC_PLANNERS
+ElasticRequest.planners, ElasticRequest.usual = ELASTIC_PLANNERS, KeepDegrees.name

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from parenvs.agents.hybrid import exact_uniform
+from parenvs.agents.hybrid.now import LAUNCHERS, RUNNERS
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid.space.objectives import near_best
 from parenvs.tasks.hybrid.space.robustness import Shift, robustness
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from parenvs.agents.hybrid.planners import HybridRequest
     from parenvs.core.answer import Answer
     from parenvs.tasks.hybrid.report import HybridReport
-
-
-LAUNCHERS, RUNNERS = ("megatron", "torchtitan", "deepspeed"), ("torch", "jax")
-"""Frameworks that train shapes by name, and those that run a graph's own program."""
 
 
 class Remarks:

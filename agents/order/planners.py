@@ -55,4 +55,4 @@ ORDER_PLANNERS: dict[str, Callable[[OrderRequest], Answer]] = {
 
 ``swap`` searches from the order of NEH by swaps and insertions.
 """
-OrderRequest.planners = ORDER_PLANNERS
+OrderRequest.planners, OrderRequest.usual = ORDER_PLANNERS, heuristics.RULES[0]

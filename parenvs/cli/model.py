@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parenvs.cli.options import Given, values_for
+from parenvs.cli.options import Given, flags_of, values_for
 from parenvs.core.problem import problem
 from parenvs.core.registry import DEFAULT, TASKS, task_of_name
 from parenvs.core.task import Task
@@ -27,15 +27,31 @@ if TYPE_CHECKING:
 _SLOW = 2.0  # seconds from which reading a file is told
 
 
-def task_named(word: str | None, instance: str | None) -> Task:
+def task_named(word: str | None, instance: str | None, given: Iterable[str] = ()) -> Task:
     """Return the task of a word; without one that of the instance's name, else the default.
+
+    An option that implies its task, such as ``--for``, says it where neither does.
+
+    Args:
+        word: name of a task, or None.
+        instance: what is planned.
+        given: names of options.
 
     Raises:
         ParenvsError: there is no task of this name.
     """
     if word is not None:
         return TASKS.named(word)
-    return task_of_name(instance) or TASKS[DEFAULT]
+    named = task_of_name(instance)
+    if named is not None:
+        return named
+    for each in TASKS.values():
+        flags = flags_of(each)
+        for name in given:
+            if name in flags and flags[name].implies:
+                note(f"task {each.name}, as --{name} is given")
+                return each
+    return TASKS[DEFAULT]
 
 
 @dataclass(frozen=True)
@@ -63,7 +79,7 @@ class Model:
         Raises:
             ParenvsError: the task is unknown, or does not have an option.
         """
-        chosen = task_named(task, instance)
+        chosen = task_named(task, instance, given)
         return cls(chosen, instance, cluster, **values_for(chosen, given))
 
     @cached_property
@@ -85,6 +101,11 @@ class Model:
         """Load the graph."""
         assert self.how is not None
         return load_graph(self.instance, **self.how)
+
+    @property
+    def graph_read(self) -> Graph | None:
+        """The graph, where its name alone would not give it; None elsewhere."""
+        return self.graph() if self.kept else None
 
     def read(self) -> Graph:
         """Load the graph; tell what takes long, and what the reader assumed."""

@@ -56,6 +56,7 @@ class Flag:
         kind: ``int``, ``float``, ``str``, ``bool``, or ``list`` of texts.
         read: makes the value of what the command line gives, or None.
         place: one of ``PLACES``, the field in it, and the field in the value of that one, if any.
+        implies: whether giving it says which task is meant.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Flag:
     kind: type
     read: Callable[[Any], Any] | None
     place: tuple[str, ...]
+    implies: bool = False
 
     def value(self, given: Any) -> Any:
         """Return the value of what the command line gives, which may be a list of texts.
@@ -103,7 +105,8 @@ def flags_in(kind: type, owner: tuple[str, ...] = ()) -> tuple[Flag, ...]:
             taken = (*get_args(hints[each.name]), hints[each.name])
             known = next((x for x in taken if x in (int, float, str, bool)), str)
             name = about["flag"] or each.name.replace("_", "-")
-            flags.append(Flag(name, about["help"], about["kind"] or known, about["read"], inner))
+            kind_of = about["kind"] or known
+            flags.append(Flag(name, about["help"], kind_of, about["read"], inner, about["implies"]))
     return tuple(flags)
 
 

@@ -22,6 +22,7 @@ from parenvs.cli.options import (
 )
 from parenvs.core.registry import task_of, task_of_name
 from parenvs.errors import InfeasibleError, ParenvsError, PlanError, UnknownInstanceError
+from parenvs.exports.formats import runs_in, runs_words
 from parenvs.graph.options import GraphOptions
 from parenvs.view.terminal import (
     Json,
@@ -63,11 +64,13 @@ def judge(
     """Judge a plan file: legality, cost, memory. Exit status 2 if it is illegal."""
     report = _judged(file, instance, values_in(GraphOptions, given))
     work, lines = files_of(report, plot=plot)
+    runs = runs_in(report.plan) if report.legal else {}
     with written(work, *lines, quiet=as_json):
         if as_json:
-            say_json(report.with_price())
+            say_json({**report.with_price(), "runs_in": runs})
         else:
             print_report(report)
+            say(runs_words(runs)) if runs else None
     refuse_illegal(report, f"{file}: illegal")
 
 

@@ -36,6 +36,8 @@ class Request:
     steps: int = field(default=STEPS, kw_only=True)
     progress: bool = field(default=False, kw_only=True)
 
+    usual: ClassVar[str] = ""
+    """Planner that does what is done without a plan, where costs of the task say it."""
     planners: ClassVar[Mapping[str, Callable[[Any], Any]]]
     """Every planner of the task by name; each takes the request and gives an answer."""
 

@@ -62,8 +62,12 @@ class Stages:
         shard: replicas, context ranks counted, among which ZeRO shares states; 0: all.
         precision: of products; "" if the plan does not say.
         gradient_bytes: bytes of a gradient; 0 if the plan does not say.
-        gradient_overlap: whether gradients are summed during the last backward pass.
+        gradient_overlap: whether gradients are summed during the last backward pass; None if a file
+            does not say.
         p2p: ``"blocking"`` or ``"overlapped"`` sends; "" if the plan does not say.
+        attention: ``"fused"``, ``"written"``, where scores go to memory, or ``"none"``, if the
+            model has none; "" if the plan does not say.
+        tensor_overlap: whether the collectives of tp run beside products.
         target: what the judge judges it on; None for the plan's instance.
         notes: what was moved, in sentences.
     """
@@ -84,8 +88,10 @@ class Stages:
     shard: int = 0
     precision: str = ""
     gradient_bytes: int = 0
-    gradient_overlap: bool = False
+    gradient_overlap: bool | None = False
     p2p: str = ""
+    attention: str = ""
+    tensor_overlap: bool = False
     target: Any = None
     notes: tuple[str, ...] = ()
 
@@ -138,8 +144,13 @@ class Stages:
         """Refuse a model of several stacks of layers, as of an encoder and a decoder.
 
         Raises:
-            ParenvsError: it has more than one.
+            ParenvsError: it has more than one, or no attention.
         """
+        if self.attention == "none":
+            raise ParenvsError(
+                f"instance: {framework} trains transformers, and {self.plan.instance} has no "
+                "attention"
+            )
         stacks = list(dict.fromkeys(_NUMBER.sub("N", name) for name in self.names))
         if len(stacks) > 1:
             raise ParenvsError(

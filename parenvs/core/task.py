@@ -29,6 +29,7 @@ def option(
     kind: type | None = None,
     read: Callable[[Any], Any] | None = None,
     parts: str = "",
+    implies: bool = False,
 ) -> Any:
     """Return a field of a dataclass of options, which commands take too.
 
@@ -42,8 +43,11 @@ def option(
             read (default: that is the value).
         parts: class of options, named by a text; commands take each of them, and the value is an
             object of those that are given.
+        implies: whether giving it says which task is meant.
     """
-    about = {"help": words, "flag": flag, "kind": kind, "read": read, "parts": parts}
+    about = {
+        "help": words, "flag": flag, "kind": kind, "read": read, "parts": parts, "implies": implies,
+    }  # fmt: skip
     return field(default=default, metadata=about)
 
 

@@ -56,7 +56,12 @@ def test_tasks__plan_judge_diff_compare_by_the_name_alone(run, task):
     assert plan.task == task
     status, out, err = run("judge", first, "--json")
     assert status == 0, err
-    assert json.loads(out) == json.loads(json.dumps(judge(plan).with_price()))
+    judged = json.loads(out)
+    runs = judged.pop("runs_in")
+    assert judged == json.loads(json.dumps(judge(plan).with_price()))
+    hooks = TASKS[task].hooks
+    assert any(isinstance(x, float) for x in runs.values()) == (task in ("partition", "hybrid"))
+    assert ("stages" in hooks) == (not str(runs["megatron"]).startswith("task: "))
     assert json.loads(good(run("judge", first, "--instance", name, "--json")))["legal"] is True
     priced = ["judge", first], ["plan", name, "--agent", agents[0]], ["compare", name]
     priced[2].extend(f"--agent={agent}" for agent in agents)

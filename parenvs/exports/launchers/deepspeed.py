@@ -7,8 +7,9 @@ import json
 from typing import Any
 
 from parenvs.core.stages import Stages
-from parenvs.errors import InfeasibleError
-from parenvs.exports.stages import noted, recomputed, with_parts
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.exports.launchers.reading import dealt, stages_said
+from parenvs.exports.stages import noted, recomputed, run_with, with_parts
 
 WRITTEN_FOR = "DeepSpeed 0.16"
 """Version whose configuration this is."""
@@ -53,13 +54,24 @@ def document(planned: Stages) -> tuple[dict[str, Any], Stages]:
             **({"mics_shard_size": planned.shard} if planned.shard else {}),
         },
     }
+    if planned.gradient_overlap and (stages > 1 or not zero):
+        words = "gradient_overlap: DeepSpeed sums gradients of pipelines and of ZeRO 0 at the end"
+        planned = run_with(planned, words, gradient_overlap=False)
+    elif planned.gradient_bytes:
+        config["zero_optimization"]["overlap_comm"] = planned.gradient_overlap
+    if planned.gradient_bytes:
+        half = "fp16" if planned.precision == "fp16" else "bf16"
+        config["communication_data_type"] = "fp32" if planned.gradient_bytes == 4 else half
+        config["data_types"] = {"grad_accum_dtype": config["communication_data_type"]}
     if planned.precision in ("bf16", "fp16"):
         config[planned.precision] = {"enabled": True}
-    elif planned.precision not in ("fp32", "tf32"):
+    elif planned.precision not in ("", "fp32", "tf32"):
         raise InfeasibleError(
             f"precision: DeepSpeed has no {planned.precision}; plan with --precision bf16"
         )
     content: dict[str, Any] = {"written_for": WRITTEN_FOR, "config": config}
+    if tp > 1:
+        content["model"] = {"sequence_parallel": planned.sequence_parallel}
     if stages > 1:
         every, planned = _interval(_even(planned))
         content["PipelineModule"] = {
@@ -82,6 +94,7 @@ def document(planned: Stages) -> tuple[dict[str, Any], Stages]:
             planned = noted(planned, words)
     elif set(planned.modes) != {"none"}:
         words = "recompute: call deepspeed.checkpointing in the layers' code"
+        content["model"] = {"recompute": list(planned.modes)}
         planned = noted(planned, words)
     return content, planned
 
@@ -106,3 +119,40 @@ def _interval(planned: Stages) -> tuple[int, Stages]:
 def text(content: dict[str, Any]) -> str:
     """Return the configuration as JSON."""
     return json.dumps(content, indent=1) + "\n"
+
+
+def read(text: str, layers: int) -> Stages:
+    """Return the stages that a configuration says, as DeepSpeed takes it.
+
+    Args:
+        text: what ``text`` writes, or a configuration alone, JSON.
+        layers: of the model.
+
+    Raises:
+        ParenvsError: a key is missing or is no number; the line names it.
+    """
+    content = json.loads(text)
+    config = content.get("config", content)
+    for name in ("train_batch_size", "train_micro_batch_size_per_gpu"):
+        if not isinstance(config.get(name), int):
+            raise ParenvsError(f"{name} must be a whole number in the settings")
+    batch, micro = config["train_batch_size"], config["train_micro_batch_size_per_gpu"]
+    topology = content.get("topology", {"num_pp": 1, "num_mp": 1})
+    tp, pp = topology["num_mp"], topology["num_pp"]
+    dp = batch // (micro * config.get("gradient_accumulation_steps", 1))
+    shared = config.get("zero_optimization", {"stage": 0})
+    ends = content.get("parts", [0, layers])
+    every = content.get("PipelineModule", {}).get("activation_checkpoint_interval", 0)
+    own = content.get("model", {})
+    half = [x for x in ("bf16", "fp16") if config.get(x, {}).get("enabled")]
+    return stages_said(
+        dealt(list(itertools.pairwise(ends)), pp), dp, tp, shared["stage"],
+        modes=own.get("recompute", ["full" if every else "none"] * ends[-1]),
+        batch=batch,
+        micro_batch=micro,
+        sequence_parallel=own.get("sequence_parallel", False),
+        shard=shared.get("mics_shard_size", 0),
+        precision=half[0] if half else "fp32",
+        gradient_bytes=4 if config.get("communication_data_type") == "fp32" else 2,
+        gradient_overlap=bool(shared.get("overlap_comm", shared["stage"] == 3)) and pp == 1,
+    )  # fmt: skip

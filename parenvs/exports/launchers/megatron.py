@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 from parenvs.core.stages import Stages
 from parenvs.errors import InfeasibleError
+from parenvs.exports.launchers.reading import Settings, dealt, stages_said
 from parenvs.exports.stages import noted, recomputed, run_with
 
 WRITTEN_FOR = "Megatron-LM core 0.14"
@@ -18,6 +20,8 @@ _RECIPES = {
     "nvfp4": ["--fp4-format e2m1", "--fp4-recipe nvfp4"],
 }
 _SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
+_ATTENTION = {"fused": "flash", "written": "unfused"}
+_PART = re.compile(r"t(?:\*(\d+))?")
 
 
 def flags(planned: Stages) -> tuple[list[str], Stages]:
@@ -111,8 +115,10 @@ def _recompute(planned: Stages) -> tuple[list[str], Stages]:
 
 
 def _of_stack(planned: Stages) -> tuple[list[str], Stages]:
-    """Precision, gradients and sends, where the plan says them."""
+    """Precision, attention, gradients and sends, where the plan says them."""
     lines: list[str] = []
+    if planned.attention:
+        lines.append(f"--attention-backend {_ATTENTION[planned.attention]}")
     if planned.precision in ("bf16", "fp16"):
         lines.append(f"--{planned.precision}")
     elif planned.precision in _RECIPES:
@@ -120,14 +126,17 @@ def _of_stack(planned: Stages) -> tuple[list[str], Stages]:
         if planned.precision == "nvfp4":
             words = "precision: nvfp4 is newer than these flags; core 0.15 has it"
             planned = noted(planned, words)
-    elif planned.precision not in ("fp32", "tf32"):
+    elif planned.precision not in ("", "fp32", "tf32"):
         raise InfeasibleError(
             f"precision: Megatron has no {planned.precision}; plan with --precision bf16 or fp8"
         )
     if planned.precision in ("bf16", *_RECIPES):
         in_fp32 = planned.gradient_bytes == 4
         lines.append("--accumulate-allreduce-grads-in-fp32" if in_fp32 else "--grad-reduce-in-bf16")
-    lines += ["--overlap-grad-reduce"] if planned.gradient_overlap else []
+    if planned.gradient_overlap:
+        lines.append("--overlap-grad-reduce")
+        lines += ["--overlap-param-gather"] if any(x.zero for x in planned.stages) else []
+    lines += ["--tp-comm-overlap"] if planned.tensor_overlap and planned.sequence_parallel else []
     if planned.chunks > 1 and planned.p2p == "blocking":
         lines.append("--no-overlap-p2p-communication")
     elif planned.chunks == 1 and planned.p2p == "overlapped" and len(planned.stages) > 1:
@@ -146,3 +155,83 @@ def text(planned: Stages, lines: list[str]) -> str:
         'pretrain_gpt.py "${PARALLEL_ARGS[@]}" ...',
     ]
     return "\n".join([*head, "PARALLEL_ARGS=(", *(f"  {line}" for line in lines), ")", ""])
+
+
+def read(text: str, layers: int) -> Stages:
+    """Return the stages that flags say, as Megatron takes them.
+
+    What they leave out is Megatron's default. The number of devices is that of ``torchrun``.
+
+    Args:
+        text: a script or a line with flags.
+        layers: of the model, where the flags do not say it.
+
+    Raises:
+        ParenvsError: a flag is missing or is no number; the line names it.
+    """
+    found = Settings.of(text, r"(--[\w-]+)(?:[ =]+(?!--)(\"[^\"]*\"|[^\s\\)]+))?")
+    number = found.number
+    layers, pp = number("--num-layers", layers), number("--pipeline-model-parallel-size", 1)
+    tp, context = number("--tensor-model-parallel-size", 1), number("--context-parallel-size", 1)
+    devices = number("--nnodes", 1) * number("--nproc-per-node")
+    dp = devices // (tp * pp * context)
+    sharded = {words: zero for zero, words in _SHARDED.items()}
+    zero = sharded.get(
+        found.word("--data-parallel-sharding-strategy"), int("--use-distributed-optimizer" in found)
+    )
+    precision = "bf16" if "--bf16" in found else "fp16" if "--fp16" in found else "fp32"
+    for name, recipe in _RECIPES.items():
+        kind, _, word = recipe[1].partition(" ")
+        precision = name if found.word(kind) == word else precision
+    parts = _parts_said(found, layers, pp)
+    count = number("--num-distributed-optimizer-instances", 1)
+    chunks = len(parts) // pp
+    overlapped = chunks > 1 and "--no-overlap-p2p-communication" not in found
+    p2p = "" if pp == 1 else "overlapped" if overlapped else "blocking"
+    return stages_said(
+        dealt(parts, pp), dp * context, tp, zero,
+        modes=_modes_said(found, parts, layers),
+        batch=number("--global-batch-size"),
+        micro_batch=number("--micro-batch-size"),
+        schedule="interleaved" if chunks > 1 else "1f1b",
+        sequence_parallel="--sequence-parallel" in found,
+        context=context,
+        expert=number("--expert-model-parallel-size", 1),
+        expert_tp=number("--expert-tensor-parallel-size", 0),
+        shard=dp * context // count if count > 1 else 0,
+        precision=precision,
+        gradient_bytes=2 if "--grad-reduce-in-bf16" in found else 4,
+        gradient_overlap="--overlap-grad-reduce" in found,
+        p2p=p2p,
+        attention={v: k for k, v in _ATTENTION.items()}.get(found.word("--attention-backend"), ""),
+        tensor_overlap="--tp-comm-overlap" in found,
+    )  # fmt: skip
+
+
+def _parts_said(found: Settings, layers: int, pp: int) -> list[tuple[int, int]]:
+    """Ranges of layers in the model's order."""
+    layout = found.word("--pipeline-model-parallel-layout")
+    first = found.number("--decoder-first-pipeline-num-layers", 0)
+    last = found.number("--decoder-last-pipeline-num-layers", 0)
+    if layout:
+        while group := re.search(r"\(([^)]+)\)\*(\d+)", layout):
+            layout = layout.replace(group[0], group[1] * int(group[2]), 1)
+        sizes = [sum(int(n or 1) for n in _PART.findall(part)) for part in layout.split("|")]
+    elif first or last:
+        inner = layers - first - last
+        sizes = [first, *[inner // max(pp - 2, 1)] * (pp - 2), last]
+    else:
+        each = found.number("--num-layers-per-virtual-pipeline-stage", layers // pp)
+        sizes = [each] * (layers // each)
+    return list(itertools.pairwise([0, *itertools.accumulate(sizes)]))
+
+
+def _modes_said(found: Settings, parts: list[tuple[int, int]], layers: int) -> list[str]:
+    """What is recomputed of each layer."""
+    kind = found.word("--recompute-granularity") or "none"
+    if found.word("--recompute-method") != "block":
+        return [kind] * layers
+    count, modes = found.number("--recompute-num-layers"), ["none"] * layers
+    for first, end in parts:
+        modes[first : min(first + count, end)] = [kind] * min(count, end - first)
+    return modes

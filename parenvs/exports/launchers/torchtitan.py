@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from dataclasses import replace
 
 from parenvs.core.stages import Stages
 from parenvs.errors import InfeasibleError
+from parenvs.exports.launchers.reading import Settings, dealt, stages_said
 from parenvs.exports.stages import noted, recomputed, run_with
 
 WRITTEN_FOR = "torchtitan 0.2"
@@ -53,6 +56,9 @@ def table(planned: Stages) -> tuple[Table, Stages]:
         (first, *more) = planned.run.stages
         run = {} if more else {"stages": (replace(first, zero=2),)}
         planned = run_with(planned, words, **run)
+    if planned.gradient_bytes == 2:
+        words = "gradient_bytes: torchtitan sums gradients in fp32"
+        planned = run_with(planned, words, gradient_bytes=4)
     sharing, remainder = divmod(planned.shard or dp * planned.context, planned.context)
     if remainder:
         raise InfeasibleError(
@@ -77,6 +83,10 @@ def table(planned: Stages) -> tuple[Table, Stages]:
     local = planned.micro_batch * (planned.micro_batches if len(planned.stages) > 1 else 1)
     training: dict[str, object] = {"local_batch_size": local, "global_batch_size": planned.batch}
     training["mixed_precision_param"] = _DTYPES.get(planned.precision, "bfloat16")
+    if zero and planned.gradient_bytes:
+        training["mixed_precision_reduce"] = "float32"
+    if tp > 1 and planned.tensor_overlap:
+        parallelism["enable_async_tensor_parallel"] = True
     sections: Table = {
         "parallelism": parallelism, "training": training, "activation_checkpoint": mode,
     }  # fmt: skip
@@ -122,3 +132,51 @@ def text(planned: Stages, sections: Table) -> str:
             else:
                 lines.append(f"{key} = {json.dumps(value)}")
     return "\n".join([*lines, ""])
+
+
+def read(text: str, layers: int) -> Stages:
+    """Return the stages that a configuration says, as torchtitan takes it.
+
+    Args:
+        text: the configuration, TOML; each degree is in it.
+        layers: of the model, where the parts of the model do not say it.
+
+    Raises:
+        ParenvsError: a key is missing or is no number; the line names it.
+    """
+    found = Settings.of(text, r"(?m)^(\w+) *= *([^\[\n]+)$")
+    number = found.number
+    pp, context = number("pipeline_parallel_degree", 1), number("context_parallel_degree", 1)
+    shared, copies = number("data_parallel_shard_degree"), number("data_parallel_replicate_degree")
+    tp, dp = number("tensor_parallel_degree", 1), shared * copies
+    named = [len(re.findall(r"layers\.\d+", part)) for part in re.findall(r"(?m)^  \[.*\]", text)]
+    sizes = named or [layers]
+    parts = list(itertools.pairwise([0, *itertools.accumulate(sizes)]))
+    schedules = {words: name for name, words in _SCHEDULES.items()}
+    schedule = schedules.get(found.word("pipeline_parallel_schedule"), "1f1b")
+    reshard = {"always": 3, "never": 2}.get(found.word("fsdp_reshard_after_forward"), 0)
+    zero = reshard if pp == 1 else min(reshard, 1)
+    precision = {words: name for name, words in _DTYPES.items() if name != "tf32"}[
+        found.word("mixed_precision_param") or "bfloat16"
+    ]
+    for name, (converter, options) in _CONVERTERS.items():
+        recipe = str(options.get("recipe_name", ""))
+        if f"[{converter}]" in text and found.word("recipe_name") == recipe:
+            precision = name
+    micro = number("pipeline_parallel_microbatch_size", number("local_batch_size"))
+    return stages_said(
+        dealt(parts, pp, schedule == "zb-v"), dp * context, tp, zero,
+        modes=[found.word("mode") or "none"] * sum(sizes),
+        batch=number("global_batch_size"),
+        micro_batch=micro,
+        schedule=schedule,
+        sequence_parallel=tp > 1,
+        context=context,
+        expert=number("expert_parallel_degree", 1),
+        expert_tp=number("expert_tensor_parallel_degree", 0),
+        shard=shared * context if zero and copies > 1 else 0,
+        precision=precision,
+        gradient_bytes=4,
+        gradient_overlap=None,
+        tensor_overlap=found.word("enable_async_tensor_parallel") == "true",
+    )  # fmt: skip

@@ -7,6 +7,7 @@ and ``model`` over the tp ranks, which are neighbours.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,9 +21,11 @@ from parenvs.graph.graph import Graph, Role
 from parenvs.graph.layout import DATA, MODEL
 from parenvs.instances import load_graph
 from parenvs.tasks.hybrid.graph.splitting import Splitting
-from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.plan import SENDS, HybridPlan, HybridStage
+from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.schedules import TWO_WAYS
 from parenvs.tasks.hybrid.shipped import load_shape
+from parenvs.tasks.hybrid.space.constraints import software_of
 from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes
 from parenvs.tasks.partition.explain import Explainer
 from parenvs.tasks.partition.export.layout import ClassLayout
@@ -57,7 +60,7 @@ def layout(plan: HybridPlan, graph: Graph | None = None, eager: bool = False) ->
         if load_shape(plan.instance) is not None:
             what, source = ("modules", "MODULE") if eager else ("parameters by path", "FUNCTION")
             raise ParenvsError(
-                f"{plan.instance} is a shape, which has no {what}; plan the "
+                f"instance: {plan.instance} is a shape, which has no {what}; plan the "
                 f"{'module' if eager else 'step'} itself (parenvs plan FILE.py:{source} "
                 "--task hybrid)"
             )
@@ -115,6 +118,8 @@ def stages(plan: HybridPlan, graph: Graph | None = None, measured: bool = False)
         "batch", "micro_batch", "schedule", "chunks", "sequence_parallel", "context", "expert",
         "expert_tp", "shard", "precision", "gradient_bytes", "gradient_overlap", "p2p",
     )  # fmt: skip
+    stack = report.machine.stack
+    attention = "written" if stack.attention_share is None else "fused"
     order = f"servers: start the ranks on the servers in the order {list(plan.servers)}"
     return Stages(
         plan=plan,
@@ -124,10 +129,45 @@ def stages(plan: HybridPlan, graph: Graph | None = None, measured: bool = False)
         if model.chain is None
         else model.chain.names,
         stages=tuple(Stage(x.layers, x.devices, x.tp, x.zero, x.modes) for x in plan.stages),
+        attention=attention if model.attends else "none",
+        tensor_overlap=stack.tensor_overlap > 0,
         target=None if graph is None else model,
         notes=(order,) if plan.servers else (),
         **{name: getattr(plan, name) for name in alike},
     )
+
+
+def read_back(problem: Hybrid, said: Stages) -> HybridPlan:
+    """Return the plan of a problem that stages say; a hook of the task.
+
+    Args:
+        problem: the problem, whose stack sends and sums where they do not say how.
+        said: stages as the file of a framework has them.
+
+    Raises:
+        ParenvsError: they are of another batch, precision or number of layers.
+    """
+    for name, given, own in (
+        ("batch", said.batch, problem.batch),
+        ("precision", said.precision, problem.machine.precision),
+        ("layers", len(said.names), len(problem.model)),
+    ):
+        if given != own:
+            raise ParenvsError(f"{name}: the file says {given}, and the problem has {own}")
+    made = []
+    for x in said.stages:
+        stage = HybridStage(x.layers, x.devices, x.tp, x.zero, Counter(x.modes))
+        listed = stage if stage.modes == x.modes else replace(stage, recompute=x.modes)
+        made.append(listed)
+    names = (
+        "schedule", "chunks", "sequence_parallel", "context", "expert", "expert_tp", "shard",
+        "gradient_bytes", "gradient_overlap",
+    )  # fmt: skip
+    fields, software = {name: getattr(said, name) for name in names}, software_of(problem)
+    fields["p2p"] = said.p2p or SENDS[0 if software.blocking else 1]
+    if said.gradient_overlap is None:
+        fields["gradient_overlap"] = software.gradient_overlap
+    return problem.plan(made, said.micro_batch, **fields)
 
 
 def step(plan: HybridPlan, target: Any, element_bytes: int) -> Step:

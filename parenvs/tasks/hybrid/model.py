@@ -90,6 +90,11 @@ class HybridModel:
         return None
 
     @property
+    def attends(self) -> bool:
+        """Whether it has attention: a shape, or a graph with cores of it."""
+        return self.chain is None or bool(self.chain.work.cores.kernels)
+
+    @property
     def is_half(self) -> bool:
         """Whether it runs in half precision by default: a shape, or a graph whose products do."""
         return self.chain is None or self.chain.is_half

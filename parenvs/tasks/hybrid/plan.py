@@ -69,6 +69,12 @@ class HybridStage:
         listed = [mode for mode, count in self.recompute.items() for _ in range(count)]
         return tuple((listed + ["none"] * self.size)[: max(self.size, len(listed))])
 
+    @property
+    def redone(self) -> dict[str, int]:
+        """Mode -> number of layers that are recomputed so, of those modes that any layer has."""
+        counts = {mode: self.modes.count(mode) for mode in ("full", "selective")}
+        return {mode: count for mode, count in counts.items() if count}
+
     def to_json(self) -> dict[str, Any]:
         """Return the stage as an object of JSON types."""
         again: Any = self.recompute

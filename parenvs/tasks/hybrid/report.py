@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -36,6 +37,7 @@ class HybridStageReport(NamedTuple):
         tp: ranks that share every matrix.
         dp: replicas.
         zero: 0 to 3.
+        redone: mode -> number of its layers that are recomputed so.
         speed: of its slowest server.
         forward: seconds of kernels forward.
         backward: seconds of kernels backward.
@@ -54,6 +56,7 @@ class HybridStageReport(NamedTuple):
     tp: int
     dp: int
     zero: int
+    redone: dict[str, int]
     speed: float
     forward: float
     backward: float
@@ -149,12 +152,21 @@ class HybridReport(TimedReport):
                     tp=stage.tp,
                     dp=int(arrays.dp[number]),
                     zero=stage.zero,
+                    redone=stage.redone,
                     speed=float(arrays.speed[number]),
                     **{name: float(getattr(step, name)[number]) for name in names},
                     memory={name: float(getattr(held, name)[number]) for name in Memory._fields},
                 )
             )
         return tuple(rows)
+
+    @property
+    def redone(self) -> dict[str, int]:
+        """Mode -> number of layers that are recomputed so."""
+        total: Counter[str] = Counter()
+        for stage in self.plan.stages:
+            total.update(stage.redone)
+        return dict(sorted(total.items()))
 
     @cached_property
     def pivot(self) -> int:

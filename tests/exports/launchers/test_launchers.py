@@ -137,7 +137,7 @@ def test_launchers__states_shared_by_some_replicas(plan):
     assert "data_parallel_shard_degree = 2" in table
     alone = replace(some, stages=(replace(stages[0], tp=1),), shard=4)
     assert json.loads(exported(alone, "deepspeed").text)["config"]["zero_optimization"] == {
-        "stage": 3, "mics_shard_size": 4,
+        "stage": 3, "mics_shard_size": 4, "overlap_comm": False,
     }  # fmt: skip
     with pytest.raises(ParenvsError, match="shard: DeepSpeed shares the states of ZeRO 1"):
         exported(replace(alone, stages=(replace(stages[0], tp=1, zero=1),)), "deepspeed")
@@ -206,7 +206,8 @@ def test_torchtitan__degrees_and_modules(plan):
 def test_deepspeed__even_parts_and_what_moved(plan):
     result = exported(plan, "deepspeed")
     content = json.loads(result.text)
-    assert content["config"]["zero_optimization"] == {"stage": 1}
+    assert content["config"]["zero_optimization"] == {"stage": 1, "overlap_comm": False}
+    assert content["config"]["data_types"] == {"grad_accum_dtype": "fp32"}
     assert content["config"]["gradient_accumulation_steps"] == 8
     assert content["parts"] == [0, 5, 10]
     assert content["topology"] == {"num_pp": 2, "num_mp": 2, "num_dp": 2}

@@ -21,7 +21,7 @@ from parenvs.instances import step_of
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import SCHEDULES, HybridPlan
-from parenvs.tasks.hybrid.problem import best_precision, default_stack, stage_speeds
+from parenvs.tasks.hybrid.problem import Hybrid, best_precision, default_stack, stage_speeds
 from parenvs.tasks.hybrid.report import HybridReport, pivot_of, seconds_by_part
 from parenvs.tasks.hybrid.stack import Machine
 from parenvs.tasks.hybrid.stages import Stages
@@ -68,6 +68,19 @@ def price(strategy: Strategy) -> Price:
         parts=parts,
         notes=(*strategy.notes, *notes, *model.notes),
     )
+
+
+def problem_of(strategy: Strategy) -> Hybrid:
+    """Return the problem that a strategy answers, as a hybrid one.
+
+    Raises:
+        ParenvsError: the graph has no layers, or the device no precision for it.
+    """
+    cluster, precision = _unpinned(strategy.cluster)
+    graph, _, _ = _of_step(strategy.graph, ())
+    batch = round(strategy.micro_batch * strategy.micro_batches)
+    model = _model(_Key(graph, (), ()))
+    return Hybrid(model, cluster, batch, precision=precision, instance=graph.name)
 
 
 class _Key:

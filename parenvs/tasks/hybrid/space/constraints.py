@@ -135,7 +135,10 @@ class Constraints:
     devices: int | None = option(None, "Devices in use (default: all).", flag="devices-used")
     idle: bool = option(False, "Plans may leave devices free.")
     framework: str | None = option(
-        None, f"Framework that runs the plan as it is: {', '.join(FRAMEWORKS)}.", flag="for"
+        None,
+        f"Framework that runs the plan as it is: {', '.join(FRAMEWORKS)}.",
+        flag="for",
+        implies=True,
     )
     uneven: bool = False
     stage_devices: int | None = None

@@ -24,7 +24,8 @@ class Framework:
         context: whether ranks may share tokens.
         expert: whether experts may be dealt out.
         shard: ZeRO levels that may be shared among some replicas.
-        sends_block: whether devices wait for their sends in schedules of one chunk.
+        sends: ``sends(plans)`` are the columns of plans that say how it sends and sums, where
+            these are not the plans' own.
         also: ``also(plans, model)`` is (N,) bool, what else must hold.
     """
 
@@ -35,7 +36,7 @@ class Framework:
     context: bool = True
     expert: bool = True
     shard: tuple[int, ...] = ()
-    sends_block: bool = False
+    sends: Callable[[Uniform], dict[str, Any]] | None = None
     also: Callable[[Uniform, HybridModel], Any] | None = None
 
     def part(self, plans: Uniform, model: HybridModel) -> Uniform:
@@ -56,13 +57,33 @@ class Framework:
         if self.also is not None:
             fits &= self.also(plans, model)
         own = plans.take(np.flatnonzero(fits))
-        waits = own.blocking | (self.sends_block & (own.pp > 1) & (own.chunks == 1))
-        return replace(own, blocking=waits) if own.size else own
+        return replace(own, **self.sends(own)) if own.size and self.sends is not None else own
+
+
+def _megatron_sends(plans: Uniform) -> dict[str, Any]:
+    """Devices wait for their sends in schedules of one chunk."""
+    return {"blocking": plans.blocking | ((plans.pp > 1) & (plans.chunks == 1))}
+
+
+def _titan_sends(plans: Uniform) -> dict[str, Any]:
+    """Gradients are summed in fp32."""
+    return {"gradient_bytes": 4.0}
+
+
+def _deepspeed_sends(plans: Uniform) -> dict[str, Any]:
+    """Gradients of pipelines, and without ZeRO, are summed at the end."""
+    return {"gradient_overlap": plans.gradient_overlap & (plans.pp == 1) & (plans.zero > 0)}
+
+
+def _megatron(plans: Uniform, model: HybridModel) -> Any:
+    """It trains transformers."""
+    return model.attends
 
 
 def _titan(plans: Uniform, model: HybridModel) -> Any:
-    """Tensor parallelism shares the tokens, too; shared states, whole groups of context ranks."""
-    return ((plans.tp == 1) | plans.sequence_parallel) & (plans.shard % plans.context == 0)
+    """Transformers; tp shares the tokens, too; shared states, whole groups of context ranks."""
+    fits = ((plans.tp == 1) | plans.sequence_parallel) & (plans.shard % plans.context == 0)
+    return fits & model.attends
 
 
 def _deepspeed(plans: Uniform, model: HybridModel) -> Any:
@@ -88,11 +109,13 @@ def _jax(plans: Uniform, model: HybridModel) -> Any:
 
 
 FRAMEWORKS = {
-    "megatron": Framework(shard=(1, 2, 3), sends_block=True),
-    "torchtitan": Framework(schedules=("zb-v",), zero=(0, 2, 3), shard=(1, 2, 3), also=_titan),
+    "megatron": Framework(shard=(1, 2, 3), sends=_megatron_sends, also=_megatron),
+    "torchtitan": Framework(
+        schedules=("zb-v",), zero=(0, 2, 3), shard=(1, 2, 3), sends=_titan_sends, also=_titan
+    ),
     "deepspeed": Framework(
         recompute=("none", "full"), chunks=False, context=False, expert=False, shard=(3,),
-        also=_deepspeed,
+        sends=_deepspeed_sends, also=_deepspeed,
     ),
     "torch": Framework(
         recompute=("none",), zero=(0, 2, 3), context=False, expert=False, also=_torch

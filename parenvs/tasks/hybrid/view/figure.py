@@ -8,7 +8,14 @@ import numpy as np
 
 from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.tasks.hybrid.view.schedule import draw_schedule
-from parenvs.tasks.hybrid.view.text import MEMORY_PARTS, PARTS, title, verdict
+from parenvs.tasks.hybrid.view.text import (
+    MEMORY_PARTS,
+    PARTS,
+    recomputation,
+    redone_layers,
+    title,
+    verdict,
+)
 from parenvs.view.page import (
     HEIGHT,
     INK,
@@ -221,9 +228,11 @@ def _draw_memory(page: Page, top: float, report: HybridReport) -> None:
         textcoords="offset points", size=8.5, color=RED if any(over) else INK, ha="right",
         annotation_clip=False,
     )  # fmt: skip
+    _caption(axes, recomputation(report))
     each = max(1, round(len(stages) / 12))
     shown = range(0, len(stages), each)
-    axes.set_yticks([k + 0.5 for k in shown], [f"stage {k}" for k in shown])
+    words = [" · ".join([f"stage {k}", *filter(None, [redone_layers(stages[k])])]) for k in shown]
+    axes.set_yticks([k + 0.5 for k in shown], words)
     for tick, k in zip(axes.get_yticklabels(), shown, strict=True):
         tick.set_color(RED if over[k] else QUIET)
     axes.tick_params(axis="y", length=0)

@@ -36,6 +36,8 @@ PARTS = {
     "optimizer": "optimiser",
 }
 """Part of a step's seconds -> its name."""
+NAMES = {"zero": "ZeRO"}
+"""Degree -> its name where that is another."""
 MEMORY_PARTS = {
     "weights": "weights",
     "gradients": "gradients",
@@ -78,9 +80,10 @@ def title(report: HybridReport | Hybrid) -> str:
     parts = [printable(f"{report.model.name} on {report.cluster}")]
     if stages:
         degrees = [plural(len(stages), "stage")]
-        for name in ("dp", "tp"):
+        for name in ("dp", "tp", "zero"):
             found = {getattr(stage, name) for stage in stages}
-            degrees.append(f"{name} {found.pop() if len(found) == 1 else 'mixed'}")
+            value = found.pop() if len(found) == 1 else "mixed"
+            degrees += [f"{NAMES.get(name, name)} {value}"] if value or name != "zero" else []
         told = ("cp", plan.context), ("ep", plan.expert), ("chunks", plan.chunks)
         for name, value in (*told, ("shard", plan.shard)):
             degrees += [f"{name} {value}"] if value > 1 else []
@@ -112,8 +115,8 @@ def verdict(report: HybridReport | Hybrid) -> list[str]:
 
 
 def notes(report: HybridReport) -> list[str]:
-    """What is guessed, what is left idle, and the TFLOP/s by the other ways of counting."""
-    words = []
+    """What is recomputed, guessed, left idle, and the TFLOP/s by the other ways of counting."""
+    words = [recomputation(report)] if report.redone else []
     if report.is_guess:
         device, machine = report.cluster.device.name, report.machine
         words.append(
@@ -132,6 +135,17 @@ def notes(report: HybridReport) -> list[str]:
     if counted:
         words.append(f"TFLOP/s a device count every product once; {', '.join(counted)}")
     return words
+
+
+def recomputation(report: HybridReport) -> str:
+    """The recomputed layers by kind: ``recomputed: 4 full, 16 selective, of 80 layers``."""
+    counted = ", ".join(f"{count} {mode}" for mode, count in report.redone.items())
+    return f"recomputed: {counted or 'none'}, of {plural(len(report.model), 'layer')}"
+
+
+def redone_layers(stage: HybridStageReport) -> str:
+    """The recomputed layers of a stage by the first letter of their kind: ``4f 16s``."""
+    return " ".join(f"{count}{mode[0]}" for mode, count in stage.redone.items())
 
 
 def device_range(stage: HybridStageReport) -> str:
@@ -174,24 +188,30 @@ def _seconds(report: HybridReport) -> list[str]:
 def _table(report: HybridReport, colour: bool) -> list[str]:
     """A row for each stage; the equal ones between first and last share one."""
     limit = report.memory_limit_bytes
-    parts = "".join(f"{words[:6]:>7}" for words in MEMORY_PARTS.values())
+    redone = any(stage.redone for stage in report.stages)
+    wide, narrow = (13, 6) if redone else (21, 7)
+    parts = "".join(f"{words[: narrow - 1]:>{narrow}}" for words in MEMORY_PARTS.values())
     lines = [
-        f"{'stage':<6}{'devices':<10}{'layers':<21}{'tp':>3}{'dp':>4}{'ZeRO':>5}{'compute':>9}"
-        f"{'waits':>8}{'memory':>9}{parts}",
-        f"{'':49}{'ms':>9}{'ms':>8}{f'of {limit / 1e9:.1f}':>9}" + f"{'GB':>7}" * len(MEMORY_PARTS),
+        f"{'stage':<6}{'devices':<10}{'layers':<{wide}}"
+        + f"{'redone':<10}" * redone
+        + f"{'tp':>3}{'dp':>4}{'ZeRO':>5}{'compute':>9}{'waits':>8}{'memory':>9}{parts}",
+        f"{'':{28 + wide + 10 * redone}}{'ms':>9}{'ms':>8}{f'of {limit / 1e9:.1f}':>9}"
+        + f"{'GB':>{narrow}}" * len(MEMORY_PARTS),
     ]
     for first, last in _runs(report.stages):
         stage = report.stages[first]
         compute = stage.forward + stage.backward + stage.recomputed
         waits = stage.exchange + stage.sends + stage.gathers
-        held = "".join(f"{_gigabytes(stage.memory[name]):>7}" for name in MEMORY_PARTS)
+        held = "".join(f"{_gigabytes(stage.memory[name]):>{narrow}}" for name in MEMORY_PARTS)
         number = f"{first}" if first == last else f"{first}–{last}"
         last_device = report.stages[last].device_end - 1
         devices = device_range(stage) if first == last else f"{stage.device_first}–{last_device}"
         layers = layer_ranges(stage) if first == last else f"{stage_layers(stage)} each"
         lines.append(
             paint(f"{number:<6}", first, colour)
-            + f"{devices:<10}{clip(layers, 20):<21}{stage.tp:>3}{stage.dp:>4}{stage.zero:>5}"
+            + f"{devices:<10}{clip(layers, wide - 1):<{wide}}"
+            + f"{redone_layers(stage):<10}" * redone
+            + f"{stage.tp:>3}{stage.dp:>4}{stage.zero:>5}"
             f"{milliseconds(compute):>9}{milliseconds(waits):>8}"
             f"{stage.memory['total'] / 1e9:>9.2f}{held}"
             f"{' !' if stage.memory['total'] > limit else ''}"
@@ -225,5 +245,5 @@ def _figures(stage: HybridStageReport) -> tuple[object, ...]:
     compute = stage.forward + stage.backward + stage.recomputed
     waits = stage.exchange + stage.sends + stage.gathers
     held = tuple(f"{stage.memory[name]:.3g}" for name in MEMORY_PARTS)
-    degrees = (stage.tp, stage.dp, stage.zero, stage_layers(stage))
+    degrees = (stage.tp, stage.dp, stage.zero, stage_layers(stage), redone_layers(stage))
     return (*degrees, milliseconds(compute), milliseconds(waits), held)

@@ -1,0 +1,77 @@
+"""``parenvs plan`` says where a plan runs, and how much faster it is than what is run today."""
+
+import json
+import re
+
+import pytest
+from commands import caller
+
+SMALL = {"name": "small", "layers": 8, "hidden": 1024, "heads": 16, "sequence": 512,
+         "vocabulary": 32_000}  # fmt: skip
+CASE = ("small.json", "--cluster", "2x8:a100", "--batch", 64)
+
+
+@pytest.fixture
+def run(monkeypatch, capfd, tmp_path):
+    """``run("plan", ...)`` in a folder with a shape; returns (status, stdout, stderr)."""
+    (tmp_path / "small.json").write_text(json.dumps(SMALL))
+    return caller(monkeypatch, capfd, tmp_path)
+
+
+def good(result):
+    status, out, err = result
+    assert status == 0, err
+    return out, err
+
+
+def test_for__says_the_task_and_what_is_usual(run):
+    out, err = good(run("plan", *CASE, "--for", "megatron", "--out", "m.json"))
+    assert "note: task hybrid, as --for is given" in err
+    assert "runs in: megatron" in out
+    assert re.search(
+        r"^now: the rule of thumb of Megatron: tp 8, pp 1, .* s a step; this plan", out, re.M
+    )
+    out, _ = good(run("plan", *CASE, "--for", "deepspeed", "--json"))
+    now = json.loads(out)["now"]
+    assert now["words"].startswith("the lowest ZeRO that fits (deepspeed): tp 1, pp 1, dp 16")
+    assert now["times_as_fast"] == pytest.approx(now["cost"] / now["own"]) and now["note"] == ""
+
+
+def test_now__degrees_and_files_of_flags(run):
+    """A plan beside the degrees of itself, and beside its own flags, is as fast."""
+    out, _ = good(run("plan", *CASE, "--for", "megatron", "--now", "tp 8 pp 2", "--out", "m.json"))
+    (line,) = re.findall(r"^now: (tp 8, pp 2, .*)$", out, re.M)
+    assert re.search(r"times as fast$", line)
+    good(run("export", "m.json", "--to", "megatron", "--out", "m.sh"))
+    out, _ = good(run("plan", *CASE, "--for", "megatron", "--now", "m.sh"))
+    assert re.search(r"^now: .*; this plan is as fast$", out, re.M)
+    out, _ = good(run("judge", "m.json"))
+    assert "runs in: megatron" in out
+    status, _, err = run("plan", *CASE, "--for", "megatron", "--now", "tp 9")
+    assert status == 0, err  # what fits nothing is said, and is no error of the plan
+
+
+def test_now__of_other_tasks(run):
+    out, _ = good(run("plan", "order-test/p4-m8-000", "--agent", "neh"))
+    assert re.search(r"^now: as-drawn: .* this plan is [\d.]+ times as fast$", out, re.M)
+    out, _ = good(run("plan", "t5-base", "--task", "partition", "--cluster", "1x8:a100"))
+    assert re.search(r"^now: data parallel, FSDP if .*: tp 1, pp 1, dp 8, .* this plan ", out, re.M)
+    status, _, err = run("plan", "order-test/p4-m8-000", "--agent", "neh", "--now", "tp 2")
+    assert status == 2 and "--now is for plans with seconds of a step; task order" in err
+
+
+def test_diff__of_hybrid_plans_is_by_decision_and_part(run):
+    plan = ("plan", *CASE, "--task", "hybrid", "--agent", "uniform")
+    good(run(*plan, "--stages", 1, "--out", "a.json"))
+    good(run(*plan, "--stages", 4, "--recompute", "full", "--out", "b.json"))
+    out, _ = good(run("diff", "a.json", "b.json"))
+    assert re.search(r"^  stages +1 → 4$", out, re.M)
+    assert re.search(r"^  recompute +none → full 2$", out, re.M)
+    assert re.search(r"^  recomputed +0 s +[\d.]+ m?s +\+", out, re.M)
+    content = json.loads(good(run("diff", "a.json", "b.json", "--json"))[0])
+    assert sum(x["difference"] for x in content["parts"]) == pytest.approx(content["seconds"])
+    assert max(map(len, out.splitlines())) <= 110
+    out, _ = good(run("diff", "a.json", "a.json"))
+    assert out.rstrip().endswith("the plans decide the same")
+    out, _ = good(run("judge", "b.json"))
+    assert "recomputed: 8 full, of 8 layers" in out and "redone" in out
