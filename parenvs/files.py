@@ -52,8 +52,8 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
     """Open a temporary file beside ``path``; rename it over ``path`` when the block succeeds.
 
     File and folder are on the disk when the block ends (``fsync``). A link is followed, also one to
-    a file that is not there yet; a file keeps its permissions. A pipe or a device of characters is
-    written to when the block succeeds.
+    a file that is not there yet; a file keeps its permissions. A pipe, a device of characters, and
+    what this process has open (``/dev/fd/3``) are written to when the block succeeds.
 
     Args:
         path: the file to write; missing parent folders are created.
@@ -65,7 +65,8 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
     """
     with naming(path):
         status = _status(path)
-        if (status is not None and not stat.S_ISREG(status.st_mode)) or _printed(status):
+        is_file = status is None or stat.S_ISREG(status.st_mode)
+        if not is_file or _descriptor(path, status) is not None:
             with _through(path, status, mode) as stream:
                 yield stream
             return
@@ -110,13 +111,14 @@ def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
         return None
 
 
-def _printed(status: os.stat_result | None) -> int:
-    """The number, 1 or 2, under which this process has a file open to print to it; 0 if none."""
-    for number in (1, 2):
+def _descriptor(path: str | os.PathLike[str], status: os.stat_result | None) -> int | None:
+    """The number under which this process has a file open to print to it, or as a path names it."""
+    named = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d{1,9})", os.fspath(path))
+    for number in (1, 2, *([int(named[1])] if named else [])):
         with suppress(OSError):  # it is closed
             if status is not None and os.path.samestat(os.fstat(number), status):
                 return number
-    return 0
+    return None
 
 
 def _opened(path: str | os.PathLike[str] | int, mode: str) -> IO:
@@ -146,11 +148,11 @@ def _through(
     stream: IO = buffer if "b" in mode else io.TextIOWrapper(buffer, "utf-8", newline="\n")
     yield stream
     stream.flush()
-    number = _printed(status)  # it is written to where this process has come to in it
-    if number:
+    number = _descriptor(path, status)  # it is written to where this process has come to in it
+    if number in (1, 2):
         (sys.stdout if number == 1 else sys.stderr).flush()
     try:
-        with _opened(os.dup(number) if number else path, "wb") as out:
+        with _opened(path if number is None else os.dup(number), "wb") as out:
             out.write(buffer.getvalue())
     except BrokenPipeError:
         raise ParenvsError(f"{os.fspath(path)}: nobody reads from this pipe any more") from None

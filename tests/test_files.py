@@ -231,6 +231,27 @@ def test_files__what_stdout_is_gets_what_is_written_there(tmp_path):
     assert (tmp_path / "out").read_text() == "one\ntwo"
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs names of open files")
+def test_files__what_is_open_is_written_to(tmp_path):
+    """A file in memory, one that has no name any more, and one that has."""
+    gone, there = tmp_path / "gone", tmp_path / "there"
+    numbers = [os.open(path, os.O_RDWR | os.O_CREAT) for path in (gone, there)]
+    if hasattr(os, "memfd_create"):
+        numbers.append(os.memfd_create("x"))
+    gone.unlink()
+    for number in numbers:
+        os.write(number, b"one\n")
+        for name in (f"/dev/fd/{number}", f"/proc/self/fd/{number}"):
+            files.write_text(name, "two\n")
+        assert os.pread(number, 99, 0) == b"one\ntwo\ntwo\n"
+        os.close(number)
+    number = os.open(there, os.O_RDONLY)
+    with pytest.raises(OSError, match=rf"Bad file descriptor.*'/dev/fd/{number}'"):
+        files.write_text(f"/dev/fd/{number}", "x")
+    os.close(number)
+    assert [*tmp_path.iterdir()] == [there] and there.read_text() == "one\ntwo\ntwo\n"
+
+
 def test_files__errors_name_what_was_to_be_written(tmp_path):
     path = tmp_path / "plan.json"
     path.write_text("old")
