@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from parenvs.errors import ParenvsError, shown
 from parenvs.fields import Index, Number, number, one_of, read, whole
-from parenvs.files import read_object, write_text
+from parenvs.files import read_object, remove_leftovers, write_text
 
 _Kind = TypeVar("_Kind")
 JOB, INTERVALS, STEPS = "job.json", "intervals.jsonl", "steps.jsonl"
@@ -142,6 +142,8 @@ class Journal:
         """
         if (folder / JOB).exists():
             return False
+        if folder.is_dir():
+            remove_leftovers(folder)  # of a process that ended before it could begin
         if folder.exists() and any(folder.iterdir()):
             raise ParenvsError(f"{folder}: is there and holds no job; give another --out")
         return True

@@ -25,6 +25,11 @@ PATIENCE = 20.0
 """Seconds in which what a killed command has started has to end, too."""
 _MODEL = "examples/torch_transformer.py:make"
 _QUICK = ["bench", "agents", "--quick", "--steps", "64", "--seeds", "1", "--out", "bench"]
+_JOB = [
+    "elastic", "run", "nodes.csv", f"{ROOT / 'examples/elastic_transformer.py'}:build", "--steps",
+    "2", "--processes", "3", "--batch", "12", "--every", "2", "--step-seconds", "0.01",
+]  # fmt: skip
+_NODES = "seconds,event,node\n0,add,a\n60,add,b\n120,add,c\n180,remove,a\n240,remove,b\n"
 _CALIBRATE = ["calibrate", "--repeats", "1", "--largest", "0.01", "--processes", "1"]
 COMMANDS = {
     "train": ["train", "vgg-19", "--cluster", "B", "--steps", "8192", "--out", "run"],
@@ -41,10 +46,12 @@ COMMANDS = {
     "run": ["run", "torch.json", f"{ROOT / _MODEL}", "--args", "batch", "--steps", "1"],
     "export": ["export", "plan.json", "--to", "jax", "--out", "exported.py"],
     "calibrate": [*_CALIBRATE, "--out", "machine.json"],
+    "elastic-run": [*_JOB, "--out", "job"],
 }  # fmt: skip
 """Name -> what is typed after ``parenvs`` in a folder that ``prepare`` fills."""
 CHECKPOINTS = {
     "train": "run/state.pt", "train-rows": "run/state.pt", "pretrain": "net/checkpoint.pt",
+    "elastic-run": "job/intervals.jsonl",
 }  # fmt: skip
 """Name -> what the next run goes on from."""
 
@@ -79,6 +86,8 @@ def prepare(name, folder):
             _copied(folder / "checkout")
     elif name in ("reshard", "run"):
         _state(folder)
+    elif name == "elastic-run":
+        (folder / "nodes.csv").write_text(_NODES, encoding="utf-8")
 
 
 def _copied(checkout):
@@ -162,6 +171,14 @@ def whole(folder):
             assert path.stat().st_size, path
 
 
+def journal(folder):
+    """What a job wrote down: its intervals, and the samples of each step that counts."""
+    from parenvs.jobs.journal import Journal
+
+    found = Journal.opened(folder / "job", {})
+    return [row.interval for row in found.intervals], [step.ids for step in found.trained]
+
+
 def again(folder, words):
     """What is typed to go on: a training that has begun asks for --resume."""
     begun = words[0] == "train" and (folder / "run" / "config.json").exists()
@@ -183,6 +200,7 @@ def check(name, folder, kills, seed=0):
     begin = time.monotonic()
     ended(folder, words)
     seconds = time.monotonic() - begin
+    told = journal(folder) if name == "elastic-run" else None
     for _ in range(kills):
         if draw.random() < (0.5 if has_ended else 0.1):  # from nothing, and from a whole result
             for path in folder.iterdir():
@@ -199,6 +217,9 @@ def check(name, folder, kills, seed=0):
         whole(folder)
     ended(folder, again(folder, words))
     whole(folder)
+    if told is not None:  # every interval once, and samples in their order, as many as were saved
+        intervals, ids = journal(folder)
+        assert intervals == told[0] and ids == told[1][: len(ids)] and ids, (intervals, ids)
     left = [path for path in folder.rglob("*") if files._TEMPORARY.fullmatch(path.name)]
     assert not left, left
     return found
