@@ -3,12 +3,13 @@
 Each entry is run on one problem three times: here; in a container that forbids user namespaces; and
 there with ``--unsafe-no-isolation``, below a root that cannot be written. What got through is
 observed, not told by the entry: files in a folder outside that anybody may write to, words of a
-secret file or variable in the result, signals and connections that reached the checker, and
-processes that are left.
+secret file or variable in the result, signals and connections that reached the checker, words that
+steer a terminal, and processes and shared memory that are left.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -37,7 +38,7 @@ from parenvs.leaderboard.tasks import tasks
 
 ROOT = Path(__file__).parents[1]
 LIMITS = Limits(
-    seconds=12, cpu_seconds=4, memory_mib=1024, file_mib=8, files=40, processes=12, result_mib=1,
+    seconds=30, cpu_seconds=4, memory_mib=1024, file_mib=8, files=40, processes=12, result_mib=1,
     printed_kib=64,
 )  # fmt: skip
 SECRET = "correct-horse-battery"
@@ -153,6 +154,40 @@ METHODS: dict[str, str] = {
     "c.connect(s, b'\\1\\0\\0parenvs-PORT', 3 + len('parenvs-PORT'))",
     "netlink": _C + "return {'s': SECRET if c.socket(16, 3, 0) >= 0 else ''}",
     "vsock": _C + "return {'s': SECRET if c.socket(40, 1, 0) >= 0 else ''}",
+    # ways around the checks
+    "a call of 32 bits": _C + "import struct; c.mmap.restype = ctypes.c_void_p\n"
+    "p = c.mmap(0, 4096, 7, 0x62, -1, 0); ctypes.memmove(p + 64, b'OUT/x\\0', len(b'OUT/x') + 1)\n"
+    "code = bytes.fromhex('53b827000000bb') + struct.pack('<I', p + 64) + "
+    "bytes.fromhex('b9ff010000cd805bc3')\nctypes.memmove(p, code, len(code))\n"
+    "os.uname()[4] == 'x86_64' and ctypes.CFUNCTYPE(ctypes.c_int)(p)()",
+    "a call of the x32 table": _C + "c.syscall(0x40000000 | 83, b'OUT/x', 511)",
+    "stop oneself": "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
+    "stop the waiting process": "import os, signal, time; os.kill(os.getppid(), signal.SIGSTOP); "
+    "time.sleep(1)",
+    "a name that tells of another parent": _C + "import time; c.prctl(15, b') R 1 1 1 1 (', 0, 0)\n"
+    "for i in range(8):\n  if c.fork() == 0:\n    x = b'x' * (250 * 2**20); time.sleep(60)\n"
+    "time.sleep(60)",
+    "limits raised": "import resource as r\nfor k in (r.RLIMIT_AS, r.RLIMIT_CPU, r.RLIMIT_NPROC, "
+    "r.RLIMIT_FSIZE):\n  try: r.setrlimit(k, (r.RLIM_INFINITY, r.RLIM_INFINITY)); "
+    "return {'s': SECRET}\n  except ValueError: pass",
+    "folders without end, each in the last": _C + "\n"
+    "for i in range(9000): c.mkdir(b'd', 0o300); c.chdir(b'd')",
+    "descriptors of other processes": "import glob, os\ns = ''\n"
+    "for p in glob.glob('/proc/[0-9]*/fd/*'):\n  if p.split('/')[2] == str(os.getpid()): continue\n"
+    "  try: d = os.open(p, os.O_RDWR | os.O_NONBLOCK); os.write(d, b'{}'); s = SECRET\n"
+    "  except OSError: pass\nreturn {'s': s}",
+    "descriptors on their way": "import array, socket\nf, k = array.array('i', [0] * 200), []\n"
+    "try:\n  while True:\n    a = socket.socketpair(); k.append(a); a[0].setblocking(False)\n"
+    "    a[0].sendmsg([b'x' * 2**17], [(1, 1, f)])\nexcept OSError: pass",
+    "a file in /dev/shm": _C + "c.open(b'/dev/shm/parenvs-PORT', 65, 0o644)",
+    "System V memory, left": _C + "c.shmget(PORT, 4096, 0o1666)",
+    "modules for who imports next": "for n in ('json', 'numpy', 'site', 'sitecustomize'):\n"
+    "  open(n + '.py', 'w').write('open(\"OUT/x\", \"w\")')\n"
+    "import sys, multiprocessing.util as u\n"
+    "u.spawnv_passfds(sys.executable.encode(), [b'python', b'-c', b'import json'], [])",
+    "a thread that goes on": _C + "import threading, time\n"
+    "threading.Thread(target=lambda: [time.sleep(0.01) or c.mkdir(b'OUT/x', 511) "
+    "for i in range(999)]).start()",
     # the result
     "forge the result": "import os; os.write(3, b'{\"value\": {}}'); os._exit(0)",
     "forge the isolation": "import os; os.write(3, b'{\"isolation\": [], \"value\": 1}\\n'); "
@@ -169,6 +204,11 @@ METHODS: dict[str, str] = {
     "  def __str__(self): return 1 / 0\nraise E()",
     "crash": "import ctypes; ctypes.string_at(0)",
     "end without a result": "import os; os._exit(0)",
+    "words that steer a terminal": "raise OSError('\\x1b[2J\\x1b]0;x\\x07\\u202e\\ud800\\r\\n')",
+    "surrogates and escapes in the plan": f"return {{**{_SOUND}.to_json(), '\\ud800\\x1b[2J': 1, "
+    "'instance': '\\u202e\\ud800'}",
+    "brackets without end": "import os; os.write(3, b'[' * 2**19); os._exit(0)",
+    "a result of two": "import os; os.write(3, b'{\"value\": {}}' * 2); os._exit(0)",
     "look the answer up": "from parenvs.leaderboard.methods import drawn_task\n"
     "return drawn_task('order-drawn', 3, 1).problems['drawn/3-0'].reference.to_json()",
 }  # fmt: skip
@@ -238,6 +278,12 @@ def _outside() -> Iterator[dict[str, Any]]:
                 except OSError:
                     continue
                 found.append(f"reached the checker by {name}")
+            shared, library = Path(f"/dev/shm/parenvs-{port}"), ctypes.CDLL(None)
+            segment = library.shmget(port, 0, 0)
+            if shared.exists() or segment >= 0:
+                found.append("left shared memory")
+                shared.unlink(missing_ok=True)
+                library.shmctl(segment, 0, None)
             left = [pid for pid in usage.family(os.getpid()) if pid != os.getpid()]
             orphans = [pid for pid, x in usage.processes().items() if x.parent == 1 and pid != 1
                        and _is_ours(pid)]  # fmt: skip
@@ -305,7 +351,8 @@ def ended(kind: str, name: str, unsafe: bool) -> dict[str, str]:
         except ParenvsError as error:
             words = f"refused: {error}"
         words = re.sub(r"/\S*/outside-\w+", "OUTSIDE", words)  # its name is another every time
-        return {"ended": words[:110], "reached": place["seen"](str(values))}
+        reached = [place["seen"](str(values)), "" if words.isprintable() else "steered a terminal"]
+        return {"ended": words[:110], "reached": ", ".join(filter(None, reached))}
 
 
 def everything(unsafe: bool = False) -> list[list[str]]:

@@ -143,7 +143,7 @@ def _confined(setup: dict[str, Any], limits: Limits) -> tuple[int | None, bool, 
     """
     with suppress(OSError):  # where memory runs out, this ends first
         Path("/proc/self/oom_score_adj").write_text("1000")
-    namespaces.become_nobody(setup["readable"])
+    namespaces.become_nobody(setup["folder"], setup["readable"])
     namespaces.end_with_parent()
     status, entered, why = None, False, ""
     try:

@@ -64,12 +64,13 @@ def adopt() -> None:
     _call("prctl", _SUBREAPER, _long(1), _long(), _long(), _long())
 
 
-def become_nobody(readable: Iterable[str]) -> None:
+def become_nobody(folder: str, readable: Iterable[str]) -> None:
     """Give up the superuser's identity, if this process has it and can read its files without.
 
     The number of the superuser's processes cannot be limited.
 
     Args:
+        folder: of this process, which nobody else may write to.
         readable: what must be readable.
     """
     if os.geteuid() != 0:
@@ -83,6 +84,7 @@ def become_nobody(readable: Iterable[str]) -> None:
     finally:
         os.seteuid(0)
     if can_read:
+        os.chown(folder, _NOBODY, _NOBODY)
         os.setgroups([])
         os.setgid(_NOBODY)
         os.setuid(_NOBODY)

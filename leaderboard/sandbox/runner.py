@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import site
 import subprocess
@@ -35,6 +36,8 @@ _LINUX = sys.platform == "linux"
 _OURS = 4
 """Processes of ours that wait for the job, beside itself."""
 _CPU = "took more than {} s of processor time"
+_PARTS = ("bin", "lib", "lib64", "pyvenv.cfg")
+"""What Python needs of a folder that it was installed to, where a home may be that holds more."""
 _THREADS = ("OMP", "OPENBLAS", "MKL", "NUMEXPR")
 
 
@@ -110,7 +113,6 @@ def require_isolation() -> None:
 def _watched(limits: Limits, readable: Iterable[str], namespaces: bool) -> Iterator[_Watched]:
     """Start a process in a folder of its own; both are gone at the end."""
     with tempfile.TemporaryDirectory(prefix="parenvs-", ignore_cleanup_errors=True) as folder:
-        os.chmod(folder, 0o777)
         setup = {
             "limits": asdict(limits),
             "readable": sorted({*_python(), *readable}),
@@ -123,6 +125,8 @@ def _watched(limits: Limits, readable: Iterable[str], namespaces: bool) -> Itera
             yield process
         finally:  # an interruption ends it as well
             process.end()
+            with suppress(OSError):  # without isolation others may be at work in it
+                _empty(folder)
 
 
 class _Watched:
@@ -222,7 +226,7 @@ class _Watched:
         spent = sum(process.seconds for process in family.values()) - self.spent
         if spent > limits.cpu_seconds + 1:  # of one process the kernel tells
             return _CPU.format(limits.cpu_seconds)
-        files, size = _held(self.folder)
+        files, size = _held(self.folder, limits.files)
         if files > limits.files:
             return f"wrote more than {limits.files:,} files"
         return (
@@ -356,11 +360,12 @@ def _python() -> list[str]:
     they may hold anything.
     """
     packages: tuple[Any, ...] = (parenvs, parenvs.agents, parenvs.datasets, parenvs.leaderboard)
-    paths = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.executable]
-    paths += [path for path in sys.path if _is_installation(path)]
+    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    own = [os.path.join(prefix, part) for prefix in prefixes for part in _PARTS]
+    paths = [sys.executable, *own, *filter(_is_installation, sys.path)]
     paths += [os.path.dirname(package.__file__) for package in packages]  # no root of a clone
-    result = {os.path.realpath(path) for path in paths if path}
-    result |= {os.path.abspath(path) for path in (sys.prefix, sys.executable)}
+    result = {os.path.realpath(path) for path in paths}
+    result |= {os.path.abspath(path) for path in (sys.executable, *own)}
     return [path for path in result if os.path.exists(path) and path != "/"]
 
 
@@ -372,16 +377,52 @@ def _is_installation(path: str) -> bool:
     return folder.name in ("site-packages", "dist-packages") or any(folder.glob("*.dist-info"))
 
 
-def _held(folder: Path) -> tuple[int, int]:
-    """Return number and bytes of the files in a folder; in namespaces there are none to be seen."""
+def _held(folder: Path, enough: int) -> tuple[int, int]:
+    """Return number and bytes of the files in a folder; in namespaces there are none to be seen.
+
+    What is beyond a number of files that is enough is not looked at.
+    """
     count = size = 0
-    for _, folders, names in os.walk(folder):
-        count += len(folders) + len(names)
-        if count > 100_000:
-            break
-        for name in names[:1000]:
-            try:
-                size += os.lstat(os.path.join(folder, name)).st_size
-            except OSError:
-                continue
+    rest = [os.fspath(folder)]
+    while rest and count <= enough:
+        try:
+            for entry in os.scandir(rest.pop()):
+                count += 1
+                if entry.is_dir(follow_symlinks=False):
+                    rest.append(entry.path)
+                else:
+                    size += entry.stat(follow_symlinks=False).st_size
+        except OSError:
+            continue
     return count, size
+
+
+def _empty(folder: str) -> None:
+    """Remove what is in a folder, however deep: what is in its folders is moved up first.
+
+    No link is followed, also if somebody puts one in the place of a folder meanwhile.
+    """
+    if os.listdir not in os.supports_fd:  # as on Windows, where no path is that long
+        return
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+    top = os.open(folder, flags)
+    try:
+        while names := os.listdir(top):
+            for name in names:
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=top)
+                    continue
+                try:
+                    inner = os.open(name, flags, dir_fd=top)
+                except PermissionError:  # of one's own folder, or another's, which stays
+                    os.chmod(name, 0o700, dir_fd=top)
+                    inner = os.open(name, flags, dir_fd=top)
+                try:
+                    os.fchmod(inner, 0o700)
+                    for one in os.listdir(inner):
+                        os.rename(one, secrets.token_hex(16), src_dir_fd=inner, dst_dir_fd=top)
+                finally:
+                    os.close(inner)
+                os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)

@@ -94,9 +94,9 @@ def _fields(path: str) -> dict[str, int]:
 
 
 def _resident(pid: int) -> int:
-    """Return resident bytes that are not in shared memory; pages of forks count in each."""
+    """Return bytes in memory or swap that are not shared memory; pages of forks count in each."""
     fields = _fields(f"/proc/{pid}/status")
-    return fields.get("RssAnon:", 0) + fields.get("RssFile:", 0)
+    return sum(fields.get(name, 0) for name in ("RssAnon:", "RssFile:", "VmSwap:"))
 
 
 def _proportional(pid: int) -> int:
@@ -104,7 +104,7 @@ def _proportional(pid: int) -> int:
     fields = _fields(f"/proc/{pid}/smaps_rollup")
     if "Pss:" not in fields:
         return _resident(pid)
-    return fields["Pss:"] - fields.get("Pss_Shmem:", 0)
+    return fields["Pss:"] - fields.get("Pss_Shmem:", 0) + fields.get("SwapPss:", 0)
 
 
 def _mapped(pid: int, objects: dict[tuple[int, int], int]) -> None:

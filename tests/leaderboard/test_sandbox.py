@@ -111,6 +111,47 @@ def test_run__leaves_no_folder_behind(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@LINUX
+def test_run__a_folder_is_removed_however_deep(monkeypatch, tmp_path):
+    """No path of it is longer than the system takes, and nobody may list some of its folders."""
+    tmp_path.chmod(0o777)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = C + "\nfor i in range(9000): c.mkdir(b'd', 0o300), c.chdir(b'd')"
+    outcome = run("builtins:exec", code, LIMITS, unsafe=True, namespaces=False)
+    assert outcome.fault in ("", "wrote more than 20 files")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    for name in ("one", "two"):
+        (tmp_path / "own" / name / "deep").mkdir(parents=True)
+        (tmp_path / "own" / name / "link").symlink_to(tmp_path / "kept")
+        (tmp_path / "own" / name).chmod(0o000 if name == "one" else 0o500)
+    runner._empty(str(tmp_path / "own"))
+    assert sorted(tmp_path.rglob("*")) == [
+        tmp_path / "kept", tmp_path / "kept" / "file", tmp_path / "own",
+    ]  # fmt: skip
+
+
+@LINUX
+@pytest.mark.parametrize("spaces", [True, False])
+def test_run__nobody_else_may_write_to_its_folder(spaces):
+    """Python looks there first for what it imports: who could, would run as the caller."""
+    with runner._watched(LIMITS, (), spaces) as process:
+        assert process.folder.stat().st_mode & 0o077 == 0
+        assert process.isolation() is not None
+        assert process.folder.stat().st_mode & 0o077 == 0
+        assert process.folder.stat().st_uid in (os.getuid(), namespaces._NOBODY)
+
+
+def test_run__reads_what_python_needs_of_where_it_is(tmp_path, monkeypatch):
+    """A home that Python was installed to holds more."""
+    for name in ("lib", "bin", "letters", ".ssh"):
+        (tmp_path / name).mkdir()
+    for name in ("prefix", "base_prefix", "exec_prefix", "base_exec_prefix"):
+        monkeypatch.setattr(sys, name, str(tmp_path))
+    own = {x for x in runner._python() if Path(x).is_relative_to(tmp_path)}
+    assert own == {str(tmp_path / "bin"), str(tmp_path / "lib")}
+
+
 CALLS = {"bpf": (321, 280), "io_uring_setup": (425, 425), "perf_event_open": (298, 241),
          "userfaultfd": (323, 282), "keyctl": (250, 219), "add_key": (248, 217),
          "ptrace": (101, 117),
@@ -273,6 +314,16 @@ def test_usage__shared_memory_counts_once_and_always():
     assert len(pids) == 4
     assert 4 * 2**25 <= used < 4 * 2**25 + 2**26  # and not own memory four times
     assert usage.memory({2**30}, (), 0) == 0
+
+
+def test_usage__what_is_swapped_counts(monkeypatch):
+    """Where memory is short the kernel moves it out, which does not make it less."""
+    told = {"status": {"RssAnon:": 3, "RssFile:": 4, "VmSwap:": 50},
+            "smaps_rollup": {"Pss:": 5, "Pss_Shmem:": 2, "SwapPss:": 25}}  # fmt: skip
+    monkeypatch.setattr(usage, "_fields", lambda path: told[path.rpartition("/")[2]])
+    monkeypatch.setattr(usage, "_system_v", lambda makers: 0)
+    assert usage.memory({2**30}, (), 100) == 57
+    assert usage.memory({2**30}, (), 0) == 28
 
 
 def test_cgroup__is_made_where_controllers_are_passed_on(tmp_path):
