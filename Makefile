@@ -101,11 +101,11 @@ lowest: $(LOWEST)/.installed $(LOWEST_JAX)/.installed
 
 $(RAY)/.installed: setup.cfg pyproject.toml constraints-ray.txt
 	$(PYTHON) -m venv $(RAY)
-	$(RAY)/bin/python -m pip install --quiet -c constraints-ray.txt -e '.[ray]' pytest
+	$(RAY)/bin/python -m pip install --quiet -c constraints-ray.txt -e '.[ray,torch]' pytest
 	touch $@
 
 ray-test: $(RAY)/.installed
-	$(RAY)/bin/python -m pytest tests/learning/distributed
+	$(RAY)/bin/python -m pytest -m '' tests/learning/distributed tests/jobs/test_ray.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

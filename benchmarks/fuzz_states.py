@@ -198,7 +198,7 @@ def journal() -> dict[str, bytes]:
     """Return the files of a journal of two intervals."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        made = Journal.opened(folder, {**JOB_FIELDS, "measured": 0.5})
+        made = Journal.opened(folder, {**JOB_FIELDS, "measured": 0.5, "tracing": 2})
         for k in range(4):
             made.add(Step(k, k // 2, 2.0 - k / 4, [2 * k, 2 * k + 1], 0.25))
         for t in range(2):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.errors import ParenvsError
 from parenvs.view.tables import empty
 from parenvs.view.terminal import (
     Json,
@@ -37,7 +39,11 @@ def elastic(
     model: Annotated[str | None, typer.Option(help="The model (default: gpt-1.5b).")] = None,
     policies: Annotated[
         list[str] | None,
-        typer.Option("--policy", help="A policy, again for more; all (default: look-ahead)."),
+        typer.Option(
+            "--policy",
+            help="A rule, or a folder of parenvs train; again for more; all rules and systems "
+            "(default: look-ahead).",
+        ),
     ] = None,
     cluster: Annotated[
         str | None, typer.Option(help="Servers as nodes, for the cost model: 16x8:a100.")
@@ -85,22 +91,20 @@ def _policies(problem: Elastic, names: list[str]) -> list[Policy]:
     """
     from parenvs.agents.elastic.exact import optimal
     from parenvs.agents.elastic.rules import POLICIES
+    from parenvs.agents.elastic.trained import policy_of
     from parenvs.tasks.elastic.markov import Markov
 
     is_chain = isinstance(problem.source, Markov)
     if names == ["all"]:
         names = [*POLICIES, *(["optimal"] if is_chain else [])]
-    for name in names:
-        if name not in POLICIES and not (name == "optimal" and is_chain):
-            known = [*POLICIES, "optimal (of chains)", "all"]
-            raise ParenvsError(
-                f"--policy {shown(name)} is unknown{did_you_mean(name, POLICIES)}; known: "
-                f"{', '.join(known)}"
-            )
+    makers: list[Callable[[], Policy]] = [
+        partial(optimal, problem) if name == "optimal" and is_chain else policy_of(name)
+        for name in names
+    ]
     policies: list[Policy] = []
-    for name in names:
+    for name, make in zip(names, makers, strict=True):
         with Step(f"preparing {name}", 1.0):
-            policies.append(optimal(problem) if name == "optimal" else POLICIES[name]())
+            policies.append(make())
     return policies
 
 

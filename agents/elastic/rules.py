@@ -270,8 +270,11 @@ POLICIES = RULES | SYSTEMS
 def play(problem: Elastic, course: Course, policy: Policy) -> Run:
     """Let a policy choose through a course, in the process of its system.
 
-    The run is of the problem given, so that its share is measured by the same ideal.
+    The run is of the problem given, so that its share is measured by the same ideal. A policy that
+    may choose checkpoints (``saves``) does so.
     """
+    if getattr(policy, "saves", False):
+        problem = replace(problem, checkpoints=True)
     library = problem.library.under(getattr(policy, "recovery", problem.library.recovery))
     if library is problem.library:
         return follow(problem, course, policy)

@@ -313,7 +313,8 @@ class Training:
             return None
         self._tell(f"judged on {found.name}")
         try:
-            return judged(Player(self.agent, env_id), *found)
+            own = found._replace(settings=rules_of(self.config))
+            return judged(Player(self.agent, env_id), *own)
         except ParenvsError as error:  # of problems of another size
             self._tell(f"not judged: {error}")
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from parenvs.agents.elastic.commands import elastic
-from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.errors import ParenvsError, shown
 from parenvs.view.terminal import Json, Seed, Step, example, say, say_json, say_progress, say_text
 
 DEFAULT = "compare"
@@ -51,7 +52,10 @@ def run(
             help="A function that returns a PyTorch module, its loss, a data set, an optimiser's.",
         ),
     ],
-    policy: Annotated[str, typer.Option(help="Who chooses: a rule, or parcae.")] = "fastest",
+    policy: Annotated[
+        str,
+        typer.Option(help="A rule, parcae, or a folder of parenvs train ElasticPlan-v1."),
+    ] = "fastest",
     processes: Annotated[int, typer.Option(help="Nodes at a time at most, each a process.")] = 8,
     devices: Annotated[int, typer.Option(help="Processes of a node.")] = 1,
     batch: Annotated[int, typer.Option(help="Samples of a step.")] = 24,
@@ -74,6 +78,13 @@ def run(
     folder: Annotated[
         Path, typer.Option("--out", help="Folder of the job; what stands there goes on.")
     ] = Path("elastic-run"),
+    launcher: Annotated[
+        str, typer.Option(help="What nodes are: local (processes), or ray (extra ray).")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT or auto of Ray that runs (default: nodes on this machine)."),
+    ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Also train as many steps in one process, and compare.")
     ] = False,
@@ -85,18 +96,15 @@ def run(
     on. A node that leaves is killed. What happened is shown beside what was predicted. The same
     command goes on after a kill.
     """
-    from parenvs.agents.elastic.rules import POLICIES
+    from parenvs.agents.elastic.trained import policy_of
     from parenvs.files import write_text
     from parenvs.jobs.journal import SHORTEST
+    from parenvs.jobs.ray_fleet import nodes_of_ray
     from parenvs.jobs.run import Job, prepared
     from parenvs.view.page import write
 
-    known = [name for name, x in POLICIES.items() if not hasattr(x, "recovery")]
-    if policy not in known:
-        raise ParenvsError(
-            f"--policy {shown(policy)} drives no job{did_you_mean(policy, known)}; known: "
-            f"{', '.join(known)}"
-        )
+    if hasattr(policy_of(policy), "recovery"):
+        raise ParenvsError(f"--policy {policy} drives no job, as it does not move the state")
     counts = {"processes": processes, "devices": devices, "batch": batch}
     counts |= {"every": every, "seed": seed + 1}
     for name, value in {**counts, "steps": 1 if steps is None else steps}.items():
@@ -109,9 +117,15 @@ def run(
         trace, source, policy, processes, devices, batch, interval, speed, steps, step_seconds,
         notice, cluster, every, seed,
     )  # fmt: skip
-    with Step("planning the model", 1.0):
-        ready = prepared(job, folder)
-    happened = ready.driven(say_progress, verify)
+    if launcher not in ("local", "ray"):
+        raise ParenvsError(f"--launcher must be local or ray, not {shown(launcher)}")
+    if address is not None and launcher == "local":
+        raise ParenvsError("--address is of --launcher ray")
+    with ExitStack() as stack:
+        where = stack.enter_context(nodes_of_ray(address)) if launcher == "ray" else ()
+        with Step("planning the model", 1.0):
+            ready = prepared(job, folder)
+        happened = ready.driven(say_progress, verify, *where)
     write_text(folder / "run.md", "\n\n".join(happened.markdown()) + "\n")
     write(folder / "run.png", happened.figure)
     if as_json:

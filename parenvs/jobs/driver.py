@@ -10,9 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from parenvs.errors import ParenvsError
 from parenvs.exports.checkpoint.folder import INDEX
@@ -37,9 +39,11 @@ class Driver:
         policy: who chooses.
         journal: what happened so far.
         settings: of the processes, without the port.
-        steps: of an interval (default: it lasts its seconds).
+        steps: of an interval (default: each ends by the clock, the first one's seconds after the
+            first nodes were started, and so on: what takes longer shortens the next ones).
         notice: whether nodes that leave are known a step before, so that their state is used.
         say: is told of every change, in a line.
+        fleet: what starts and ends processes of nodes.
     """
 
     def __init__(
@@ -53,13 +57,14 @@ class Driver:
         steps: int | None = None,
         notice: bool = False,
         say: Callable[[str], None] = lambda words: None,
+        fleet: Callable[[Settings, int], Fleet] = Fleet,
     ) -> None:
         self.problem, self.course, self.plans, self.policy = problem, course, plans, policy
         self.journal, self.per_interval, self.notice, self.say = journal, steps, notice, say
-        self.store = meeting()
-        settings = Settings(**{**asdict(settings), "port": self.store.port})
+        self.store = meeting(settings.host)
+        settings = replace(settings, port=self.store.port)
         self.folder = Path(settings.folder)
-        self.fleet = Fleet(settings, problem.library.devices)
+        self.fleet = fleet(settings, problem.library.devices)
         self.alive: list[int] = []  # by age, the oldest first
         self.ranks: list[int] = []  # node of each host-full of ranks in training
         self.old: list[int | None] = []  # the same of the state that is held; None: it is gone
@@ -73,27 +78,31 @@ class Driver:
         """Drive the job to the end of the trace, from where its journal ends.
 
         Raises:
-            ParenvsError: the journal is of other nodes or of other plans.
+            ParenvsError: the journal is of other nodes or of other plans, or the policy chooses one
+                that nodes are not enough for.
         """
         problem, course, journal = self.problem, self.course, self.journal
         self._check()
         self.policy.start(problem)
         first, event, since, number = len(journal.intervals), 0, 0, 0
         for row in journal.intervals:  # what a policy remembers
-            self._choose(Moment(row.interval, row.nodes, self.plan, row.event, row.since))
+            moment = Moment(row.interval, row.nodes, self.plan, row.event, row.since)
+            self._choose(moment)
             self.plan, self.steps = row.plan, row.steps
         if self.plan:
             event = GONE
         bits, every = course.bits().tolist(), problem.library.costs.every
+        before = time.perf_counter()
         try:
             for t in range(first, problem.intervals):
-                begin = time.perf_counter()
                 gone = [x for k, x in enumerate(self.alive) if bits[t] >> k & 1]
                 coming = int(course.nodes[t]) - (len(self.alive) - len(gone))
                 coming_nodes = range(number, number + coming)
                 number += coming
                 for node in coming_nodes:
                     self.fleet.start(node)
+                if t == first:  # whatever made processes of this machine possible is over
+                    begin = before = time.perf_counter()
                 self.row = Interval(t, int(course.nodes[t]), since=since)
                 event = self._leave(gone, event)
                 self.alive = [x for x in self.alive if x not in gone] + list(coming_nodes)
@@ -101,14 +110,15 @@ class Driver:
                 chosen = self._choose(Moment(t, len(self.alive), self.plan, event, since))
                 saves = chosen == CHECKPOINT
                 self._change(self.plan if saves else chosen, event)
-                self._train(begin)
+                self._train(begin + (t + 1 - first) * problem.seconds)
                 since = min(since + 1, every)
                 if self.ranks and (saves or since == every or t + 1 == problem.intervals):
                     self._save()
                     since = 0
                 since = min(since, every - 1)
                 self.row.plan, self.row.steps = self.plan, self.steps
-                self.row.seconds = time.perf_counter() - begin
+                now = time.perf_counter()
+                self.row.seconds, before = now - before, now
                 journal.add(self.row)
                 event = 0
         finally:
@@ -134,8 +144,17 @@ class Driver:
                     )
 
     def _choose(self, moment: Moment) -> int:
+        """Return what the policy chooses.
+
+        Raises:
+            ParenvsError: nodes are not enough for it.
+        """
         t = moment.interval
-        return int(self.policy.choose(moment, int(self.course.joined[t]), int(self.course.left[t])))
+        chosen = self.policy.choose(moment, int(self.course.joined[t]), int(self.course.left[t]))
+        refused = self.problem.refused(moment, chosen)
+        if refused is not None:
+            raise ParenvsError(f"policy {self.policy.name}: interval {t}: {refused}")
+        return int(chosen)
 
     def _leave(self, gone: Sequence[int], event: int) -> int:
         """Let nodes leave, and return what happened to the plan."""
@@ -266,9 +285,14 @@ class Driver:
             replies = self.fleet.ask(every, "move", (ours, words, inside, len(takers)))
             at = {rank: k for k, (rank, _) in enumerate(replies) if rank is not None}
             order = [at[rank] for rank in range(degrees.ranks)]
-            sent = [sum(x) for _, x in replies]
-            nodes = [sum(sent[k : k + inside]) for k in range(0, len(sent), inside)]
-            self.row.sent, self.row.busiest, self.row.way = sum(sent), max(nodes), WAYS[2]
+            sent = np.array([x for _, x in replies], dtype=np.int64)
+            between = sent.reshape(len(every), inside, len(every), inside).sum(axis=(1, 3))
+            np.fill_diagonal(between, 0)
+            old = library.candidates[self.held - 1].degrees
+            holds = [self.old.index(x) if x in self.old else None for x in every]
+            self.row.priced = library.moved(old, degrees, holds, len(takers)).egress_bytes
+            self.row.sent, self.row.busiest = int(sent.sum()), int(between.sum(axis=1).max())
+            self.row.way = WAYS[2]
         else:
             restore = (self.folder / STATE / INDEX).exists()
             self.row.way = WAYS[3] if restore else WAYS[1]
@@ -282,10 +306,10 @@ class Driver:
         self.old = list(self.ranks)
         self.fleet.ask([*takers, *others], "go")
 
-    def _train(self, begin: float) -> None:
+    def _train(self, end: float) -> None:
         """Train to the end of the interval; its last step counts."""
         if not self.ranks and self.per_interval is None:
-            time.sleep(max(0.0, begin + self.problem.seconds - time.perf_counter()))
+            time.sleep(max(0.0, end - time.perf_counter()))
         done = 0
 
         def step() -> None:
@@ -293,7 +317,7 @@ class Driver:
             self.pending = self.fleet.ask(self.ranks, "step")[0]
 
         while self.ranks:
-            late = time.perf_counter() >= begin + self.problem.seconds
+            late = time.perf_counter() >= end
             if late if self.per_interval is None else done >= self.per_interval:
                 break
             self._again(step)

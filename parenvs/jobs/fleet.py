@@ -33,7 +33,9 @@ class LostError(Exception):
 
 
 @dataclass
-class _Process:
+class Process:
+    """A process of a node: what asks it, and what ends it."""
+
     pipe: Any
     process: Any
     waits: bool = True
@@ -50,13 +52,13 @@ class Fleet:
 
     def __init__(self, settings: Settings, devices: int) -> None:
         self.settings, self.devices = settings, devices
-        self.processes: dict[int, list[_Process]] = {}
+        self.processes: dict[int, list[Process]] = {}
         self.groups = 0
 
     def start(self, node: int) -> None:
         """Start a node's processes; they are not waited for."""
         self.processes[node] = [
-            _Process(*start_member(serve, (self.settings,), _PRELOAD)) for _ in range(self.devices)
+            Process(*start_member(serve, (self.settings,), _PRELOAD)) for _ in range(self.devices)
         ]
 
     def kill(self, node: int) -> None:
@@ -131,7 +133,7 @@ class Fleet:
         replies: dict[int, Any] = {}
         deadline = time.monotonic() + _HANGS
         while waiting := {x.pipe: k for k, x in enumerate(every) if x.waits}:
-            ready: list[Any] = connection.wait(list(waiting), max(0.0, deadline - time.monotonic()))
+            ready = self._ready(list(waiting), max(0.0, deadline - time.monotonic()))
             if not ready:
                 for k in waiting.values():
                     every[k].process.kill()
@@ -154,10 +156,14 @@ class Fleet:
                 raise ParenvsError(f"process {k} of {len(every)}: {reply[1]}")
         return [replies[k][1] if k in replies else None for k in range(len(every))]
 
-    def _of(self, nodes: Sequence[int]) -> list[_Process]:
+    def _ready(self, pipes: list[Any], seconds: float) -> list[Any]:
+        """Wait for replies, so long at most, and return whose there are."""
+        return connection.wait(pipes, seconds)
+
+    def _of(self, nodes: Sequence[int]) -> list[Process]:
         return [x for node in nodes for x in self.processes.get(node, ())]
 
 
-def meeting() -> Any:
-    """Return the store where processes meet; its ``port`` is a free one."""
-    return dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+def meeting(host: str) -> Any:
+    """Return the store where processes meet, of this machine; its ``port`` is a free one."""
+    return dist.TCPStore(host, 0, None, True, wait_for_workers=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -51,10 +51,11 @@ class Interval:
         event: what had happened to the one before, see ``library.EVENTS``.
         since: intervals since the last checkpoint.
         way: one of ``WAYS``.
-        seconds: that it lasted.
+        seconds: from the end of the one before to its own.
         change_seconds: of the change in it.
         sent: bytes that processes sent to each other for it.
-        busiest: bytes that the node sent that sent most.
+        busiest: bytes that the node sent that sent most, to other nodes.
+        priced: the same by the formula of the movement, of the nodes that were left.
         steps: of the job at its end.
         trained: steps in it.
         lost: steps that were lost at its beginning, and were trained again.
@@ -71,6 +72,7 @@ class Interval:
     change_seconds: Number = 0.0
     sent: Annotated[int, whole(0, 2**62)] = 0
     busiest: Annotated[int, whole(0, 2**62)] = 0
+    priced: Number = 0.0
     steps: Index = 0
     trained: Index = 0
     lost: Index = 0
@@ -118,7 +120,7 @@ class Journal:
             known = {"schema": SCHEMA, **about}
             write_text(path, json.dumps(known) + "\n")
         journal = cls(folder, known)
-        read(_Measured, {"measured": known.get("measured")}, str(path))
+        read(_Measured, {x.name: known.get(x.name) for x in fields(_Measured)}, str(path))
         journal.intervals = _rows(folder / INTERVALS, Interval)
         for t, row in enumerate(journal.intervals):
             if row.interval != t:
@@ -164,6 +166,11 @@ class Journal:
         return float(self.about["measured"])
 
     @property
+    def tracing(self) -> float:
+        """Seconds of a core to trace and cut the module."""
+        return float(self.about["tracing"])
+
+    @property
     def trained(self) -> list[Step]:
         """The steps that count, in their order."""
         last = self.intervals[-1].steps if self.intervals else 0
@@ -175,6 +182,7 @@ class _Measured:
     """What a job's file says besides its options."""
 
     measured: Annotated[float, number(SHORTEST, 1 / SHORTEST, "seconds from 1e-9 to 1e9")]
+    tracing: Number
 
 
 def _rows(path: Path, kind: type[_Kind]) -> list[_Kind]:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import warnings
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -46,7 +47,8 @@ class Settings:
         folder: of the job.
         batch: samples of a step.
         seed: of initial values and of the order of samples.
-        port: where processes meet, on this machine.
+        port: where processes meet.
+        host: of it.
     """
 
     source: str
@@ -55,6 +57,7 @@ class Settings:
     batch: int
     seed: int
     port: int
+    host: str = "127.0.0.1"
 
 
 @dataclass
@@ -93,8 +96,9 @@ class Member:
         self.model = Model.made(settings.source, settings.seed)
         self.graph = load_graph(settings.graph)
         self.store = dist.TCPStore(
-            "127.0.0.1", settings.port, None, False, timedelta(seconds=LIMIT_SECONDS)
+            settings.host, settings.port, None, False, timedelta(seconds=LIMIT_SECONDS)
         )
+        self.others: set[str] = set()
         self.active: Active | None = None
         self.next: Active | None = None
         self.holding: Holding | None = None
@@ -103,6 +107,7 @@ class Member:
     def form(self, name: str, rank: int, size: int) -> None:
         """Become one of a group of processes."""
         self._leave()
+        self.others = connections()
         dist.init_process_group(
             "gloo",
             store=dist.PrefixStore(name, self.store),
@@ -171,7 +176,7 @@ class Member:
 
     def give_up(self) -> None:
         """Pause after an error, and wake processes that wait for this one."""
-        hang_up(self.settings.port)
+        hang_up(self.settings.port, self.others)
         self.pause()
 
     def pause(self) -> None:
@@ -194,46 +199,74 @@ class Member:
         gc.collect()  # modules and meshes of the old plan hold groups
 
 
-def hang_up(port: int) -> None:
-    """Close all connections to processes of this machine but the ones to a port.
+def connections() -> set[str]:
+    """Return what this process has open that is a connection; nothing where systems do not say."""
+    found = set()
+    with suppress(OSError):
+        for name in Path("/dev/fd").iterdir():
+            with suppress(OSError):
+                target = str(name.readlink())
+                found |= {target} if target.startswith("socket:") else set()
+    return found
+
+
+def hang_up(port: int, spared: Container[str]) -> None:
+    """Close the connections to other processes, but for those to a port, and some more.
 
     A group whose collective has failed cannot be left: gloo keeps its connections while anything
     refers to it, such as a collective that nobody waited for, and other processes wait for this one
-    until the time is over. Nothing happens where the system does not list what a process has open.
+    until the time is over.
+
+    Args:
+        port: where processes meet.
+        spared: see ``connections``.
     """
     with suppress(OSError):
         for name in Path("/dev/fd").iterdir():
-            with suppress(OSError), socket.socket(fileno=os.dup(int(name.name))) as one:
-                if one.family not in (socket.AF_INET, socket.AF_INET6):
+            with suppress(OSError):
+                if str(name.readlink()) in spared:
                     continue
-                here, there = one.getsockname(), one.getpeername()  # none: it listens
-                if here[0] == there[0] and port not in (here[1], there[1]):
-                    one.shutdown(socket.SHUT_RDWR)
+                with socket.socket(fileno=os.dup(int(name.name))) as one:
+                    if one.family not in (socket.AF_INET, socket.AF_INET6):
+                        continue
+                    if port not in (one.getsockname()[1], one.getpeername()[1]):
+                        one.shutdown(socket.SHUT_RDWR)
+
+
+class Server:
+    """Answers orders by a ``Member``, which the first one makes.
+
+    Args:
+        settings: of the job.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        warnings.simplefilter("ignore")  # of libraries, in every process
+        torch.set_num_threads(1)
+        self.settings = settings
+        self.member: Member | None = None
+
+    def answer(self, order: str = "", given: Sequence[Any] = ()) -> tuple[str, Any]:
+        """Return ``DONE`` and the result of an order, or ``FAILED`` and why."""
+        try:
+            if self.member is None:
+                self.member = Member(self.settings)
+                return DONE, None
+            return DONE, getattr(self.member, order)(*given)
+        except Exception as error:  # told by the driver, or due to a process that is gone
+            words = str(error) if isinstance(error, ParenvsError) else first_line(error)
+        if self.member is not None:
+            self.member.give_up()
+        return FAILED, words
 
 
 def serve(pipe: Any, settings: Settings) -> None:
     """Be a process of a node, until the driver ends."""
     threading.Thread(target=end_with_parent, daemon=True).start()
-    warnings.simplefilter("ignore")  # of libraries, in every process
-    torch.set_num_threads(1)
-    member: Member | None = None
-    order: str = "start"
-    given: tuple[Any, ...] = ()
+    server, order = Server(settings), ()
     while True:
         try:
-            if member is None:
-                member, result = Member(settings), None
-            else:
-                result = getattr(member, order)(*given)
-            reply = (DONE, result)
-        except KeyboardInterrupt:
-            return
-        except Exception as error:  # told by the driver, or due to a process that is gone
-            reply = (FAILED, str(error) if isinstance(error, ParenvsError) else first_line(error))
-        if reply[0] == FAILED and member is not None:
-            member.give_up()
-        try:
-            pipe.send(reply)
-            order, given = pipe.recv()
-        except (EOFError, OSError):
+            pipe.send(server.answer(*order))
+            order = pipe.recv()
+        except (EOFError, OSError, KeyboardInterrupt):
             return

@@ -11,7 +11,7 @@ from parenvs.exports.torch import TorchPlan, torch_plan
 from parenvs.graph.graph import Graph
 from parenvs.tasks.elastic.costs import Costs
 from parenvs.tasks.elastic.library import Library, chosen, degrees_of
-from parenvs.tasks.elastic.movement import Degrees
+from parenvs.tasks.elastic.movement import Degrees, Movement
 from parenvs.tasks.elastic.state import State
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
@@ -21,12 +21,39 @@ from parenvs.tasks.hybrid.uniform import even_bounds
 
 PER_PARAMETER = 12.0
 """Bytes of a parameter in full precision with Adam's two moments."""
-LOCAL = Costs(
-    fixed=1.0, build=((1, 0.5), (2, 4.0)), restart=((1, 4.0),), egress=4e8, sliced=1e9,
-    save=0.5, load=0.5, source="processes of one machine of 2 cores, benchmarks/elastic_run.py",
-)  # fmt: skip
-"""What changes take among local processes, roughly: tracing a pipeline's stages takes most."""
 
+
+@dataclass(frozen=True)
+class LocalCosts(Costs):
+    """What changes take among processes that share cores.
+
+    What takes most is that every process of a pipeline traces the module, all of them at once.
+
+    Attributes:
+        trace: seconds of a core to trace and cut the module.
+        cores: that processes share.
+    """
+
+    trace: float = 0.0
+    cores: int = 1
+
+    def planned(self, movement: Movement, new: Degrees, joins: bool) -> float:
+        """See ``Costs``."""
+        return super().planned(movement, new, joins) + self._traced(new)
+
+    def unplanned(self, movement: Movement | None, new: Degrees, devices: int) -> float:
+        """See ``Costs``."""
+        return super().unplanned(movement, new, devices) + self._traced(new)
+
+    def _traced(self, new: Degrees) -> float:
+        return self.trace * max(1.0, new.ranks / self.cores) if new.pipeline > 1 else 0.0
+
+
+LOCAL = LocalCosts(
+    fixed=1.0, restart=((1, 1.0),), egress=4e8, sliced=1e9, save=0.5, load=0.5,
+    source="processes of one machine, benchmarks/elastic_run.py",
+)  # fmt: skip
+"""What changes take among local processes, roughly, besides tracing, which is measured."""
 
 CORE = Device(
     "core", peak_flops=2e10, memory_bw=5e9, memory_bytes=4e9, intra_bw=1e9, inter_bw=1e9,

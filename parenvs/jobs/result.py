@@ -52,9 +52,10 @@ class Happened:
 
     @property
     def changes(self) -> list[tuple[Interval, float, float]]:
-        """Intervals with a change, and the seconds and bytes of the busiest node predicted for it.
+        """Intervals with a change, and the seconds and bytes of the busiest node foreseen for it.
 
-        Of the change that did happen, by the tables that policies see.
+        Of the change that did happen, by the tables that policies see. These are made before
+        anybody leaves, and take nodes of different groups, the last of each, for the lost ones.
         """
         seconds, egress = self.predicted.problem.library.tables
         before, found = 0, []
@@ -108,13 +109,14 @@ class Happened:
             [
                 str(x.interval), str(x.nodes), plan_name(self.predicted, x.plan), x.way,
                 f"{x.change_seconds:.1f}", f"{seconds:.1f}",
-                f"{x.busiest:,}" if x.way == WAYS[2] else "", f"{egress:,.0f}", str(x.lost),
+                *((f"{x.busiest:,}", f"{x.priced:,.0f}") if x.way == WAYS[2] else ("", "")),
+                f"{egress:,.0f}", str(x.lost),
             ]
             for x, seconds, egress in self.changes
         ]  # fmt: skip
         head = [
             "interval", "nodes", "plan", "state from", "seconds", "predicted",
-            "bytes of the busiest node", "predicted", "steps lost",
+            "bytes of the busiest node", "priced", "foreseen", "steps lost",
         ]  # fmt: skip
         return [table(*_turned(rows)), table(head, lines, 4), self.verdict]
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from parenvs.agents.elastic.rules import POLICIES, play
+from parenvs.agents.elastic.rules import play
+from parenvs.agents.elastic.trained import policy_of
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
+from parenvs.exports.cutting import cut
 from parenvs.exports.dropout import left_out
 from parenvs.exports.stream import Stream
 from parenvs.files import locked
@@ -19,6 +23,7 @@ from parenvs.graph.formats.sources import from_torch
 from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph
 from parenvs.jobs.driver import Driver
+from parenvs.jobs.fleet import Fleet
 from parenvs.jobs.journal import Journal
 from parenvs.jobs.member import Settings
 from parenvs.jobs.model import Model, alone
@@ -40,7 +45,7 @@ class Job:
     Attributes:
         trace: name or path of the trace.
         source: see ``Model.made``.
-        policy: name of a rule.
+        policy: who chooses, see ``policy_of``.
         processes: nodes at a time at most.
         devices: processes of a node.
         batch: samples of a step.
@@ -89,21 +94,30 @@ class Prepared:
     plans: Plans
 
     def driven(
-        self, say: Callable[[str], None] = lambda words: None, verify: bool = False
+        self,
+        say: Callable[[str], None] = lambda words: None,
+        verify: bool = False,
+        host: str = "127.0.0.1",
+        fleet: Callable[[Settings, int], Fleet] = Fleet,
     ) -> Happened:
         """Drive the job to its end, from where its folder stands.
 
         Args:
             say: is told of every change, in a line.
             verify: whether to train as many steps in one process, and compare.
+            host: address of this machine, as the nodes' processes know it.
+            fleet: what starts and ends these.
         """
-        job, journal, policy = self.job, self.journal, POLICIES[self.job.policy]
+        job, journal, policy = self.job, self.journal, policy_of(self.job.policy)
         folder = str(journal.folder)
-        settings = Settings(job.source, str(journal.folder / GRAPH), folder, job.batch, job.seed, 0)
+        graph = str(journal.folder / GRAPH)
+        settings = Settings(job.source, graph, folder, job.batch, job.seed, 0, host)
+        chooser = policy()
+        problem = replace(self.problem, checkpoints=getattr(chooser, "saves", False))
         with locked(folder, beside=True):
             Driver(
-                self.problem, self.course, self.plans, policy(), journal, settings, job.steps,
-                job.notice, say,
+                problem, self.course, self.plans, chooser, journal, settings, job.steps,
+                job.notice, say, fleet,
             ).run()  # fmt: skip
         steps = journal.trained
         predicted = play(self.problem, self.course, policy())
@@ -132,10 +146,9 @@ def prepared(job: Job, folder: Path) -> Prepared:
     course = trace.course(job.interval, uniform)
     graph: Graph | None = None
     if Journal.is_new(folder):
-        graph, one = _traced(job)
-        Journal.opened(folder, {**asdict(job), "measured": one})
+        graph, one, tracing = _traced(job)
+        Journal.opened(folder, {**asdict(job), "measured": one, "tracing": tracing})
     journal = Journal.opened(folder, asdict(job))
-    one = journal.measured
     path = folder / GRAPH
     if not path.exists():
         (_traced(job)[0] if graph is None else graph).save(path)
@@ -144,25 +157,33 @@ def prepared(job: Job, folder: Path) -> Prepared:
     if job.cluster is not None:
         named = Cluster.parse(job.cluster)
         cluster = replace(named, servers=job.processes, devices_per_server=job.devices)
-    plans = plans_of(
-        graph, str(path.resolve()), cluster, job.batch, one, replace(LOCAL, every=job.every)
-    )
+    costs = replace(LOCAL, every=job.every, trace=journal.tracing, cores=os.cpu_count() or 1)
+    plans = plans_of(graph, str(path.resolve()), cluster, job.batch, journal.measured, costs)
     name = f"{Path(trace.name).stem}/{Path(job.source.rpartition(':')[0]).stem}"
     seconds = job.interval / job.speed
     problem = Elastic(plans.library, Recorded(name, course), seconds, name=name)
     return Prepared(job, journal, course, problem, plans)
 
 
-def _traced(job: Job) -> tuple[Graph, float]:
-    """Trace the training step, and time it where nobody says how long one takes."""
+def _traced(job: Job) -> tuple[Graph, float, float]:
+    """Trace the training step, and time it where nobody says how long one takes.
+
+    Returns:
+        The graph, seconds of a step, and those to trace and cut the module, as a process of a
+        pipeline does.
+    """
     model = Model.made(job.source, job.seed)
     stream = Stream(len(model.samples), job.batch, job.seed)
     inputs, target = model.batch(stream)
     with left_out():
         graph = from_torch(model.module, *inputs, loss=model.loss, targets=(target,))
+    start = time.perf_counter()
+    with suppress(ParenvsError):  # such a module runs without stages
+        cut(model.module, (), inputs)
+    tracing = time.perf_counter() - start
     if job.step_seconds is not None:
-        return graph, job.step_seconds
+        return graph, job.step_seconds, tracing
     alone(job.source, job.batch, job.seed, 1)
     start = time.perf_counter()
     alone(job.source, job.batch, job.seed, _TIMED)
-    return graph, (time.perf_counter() - start) / _TIMED
+    return graph, (time.perf_counter() - start) / _TIMED, tracing

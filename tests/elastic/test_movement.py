@@ -167,3 +167,14 @@ def test_movement__bad_input():
         move(toys.state(), Degrees(1, 1, 1), Degrees(1, 1, 2), "fast")
     with pytest.raises(ParenvsError, match="1 hosts of 4 devices are too few: 2"):
         move(toys.state(), Degrees(1, 1, 1), Degrees(1, 4, 2), hosts=1)
+
+
+def test_moved__depends_on_who_is_left():
+    """P2 D2 on nodes 0 to 3, of which one leaves, to P2 D1 on the two oldest that are left."""
+    library = toys.library(many=True)
+    old, new = Degrees(1, 2, 2), Degrees(1, 2, 1)
+    half = library.state.bytes / 2
+    for left, egress in (([1, 2, 3], 0.0), ([0, 1, 3], half), ([0, 2, 3], 0.0)):
+        assert library.moved(old, new, left, 2).egress_bytes == pytest.approx(egress)
+    everybody = library.moved(old, new, [0, 1, 2, 3], 4)
+    assert everybody == library.movements[old, new, 0]

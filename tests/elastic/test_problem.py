@@ -104,7 +104,7 @@ def test_problem__moments_follow_each_other(tmp_path):
     assert [*third.degrees, third.spares] in content["chosen"]
     waits = [k for k, plan in enumerate(run.plans.tolist()) if plan == 0]
     assert [k for k, plan in enumerate(content["chosen"]) if plan is None] == waits
-    with pytest.raises(ValueError, match="interval 0: plan 9 does not fit"):
+    with pytest.raises(ValueError, match="interval 0: plan 9 "):
         replay(problem, course, [9])
 
 

@@ -63,7 +63,7 @@ def test_look_ahead__believes_its_prior_before_it_has_seen_much():
 def test_varuna__restarts_from_a_checkpoint_at_every_change():
     """By hand: a loss takes what was trained since one; before a join one is written."""
     library, costs = toys.library(), toys.COSTS
-    anew = costs.unplanned(1, None), costs.unplanned(2, None)
+    anew = [costs.unplanned(None, Degrees(1, 1, n), 1) for n in (1, 2)]
     problem = recorded(library, [2, 0, 0, 1, 0], [0, 0, 2, 0, 0], 3)
     run = play(problem, problem.course(), POLICIES["varuna"]())
     assert run.plans.tolist() == [3, 3, 1, 3, 3] and run.events.tolist() == [0, 0, GONE, 0, 0]

@@ -18,7 +18,9 @@ from parenvs.exports.jax import shardings
 from parenvs.exports.stream import Stream
 
 SAMPLES, BATCH, WIDTH, STEPS = 22, 8, 16, 2
-ORDER = ("data", "operator", "data", "operator", "data", "operator")
+DATA, OPERATOR = "data", "operator"
+ORDER = ((DATA, 4), (OPERATOR, 2), (DATA, 2), (OPERATOR, 4), (DATA, 4), (OPERATOR, 2))
+"""Plans, and on how many devices; each mesh begins at another device than the one before."""
 
 
 def step(params, batch):
@@ -55,19 +57,24 @@ def main():
         curve.append(float(value))
         alone.advance()
     graph = parenvs.from_jax(step, first(), data(alone), name="mlp")
-    plans = {}
-    for name, scope in (("operator", "variables"), ("data", "inputs")):
+    plans, scopes = {}, {OPERATOR: "variables", DATA: "inputs"}
+    for name, count in ORDER:
         problem = parenvs.problem(
-            graph, "1x4:v100", task="partition", scope=scope, uneven="forbid", reward="step_time"
-        )
-        plans[name] = parenvs.solve(problem, "exact").plan
+            graph, f"1x{count}:v100", task="partition", scope=scopes[name], uneven="forbid",
+            reward="step_time",
+        )  # fmt: skip
+        plans[name, count] = parenvs.solve(problem, "exact").plan
     params, state, found, seen = first(), Stream(SAMPLES, BATCH, 3).state_dict(), [], []
-    for name in ORDER:
+    for number, (name, count) in enumerate(ORDER):
         stream = Stream(SAMPLES, BATCH, 9)
         stream.load_state_dict(state)
-        mesh = jax.sharding.Mesh(np.array(jax.devices()), ("x",))
-        own = shardings(plans[name], mesh, (first(), data(stream)), graph)
+        mesh = jax.sharding.Mesh(np.roll(jax.devices(), number)[:count], ("x",))
+        own = shardings(plans[name, count], mesh, (first(), data(stream)), graph)
+        before = jax.tree.map(np.asarray, params)
         params = jax.device_put(params, own[0])
+        for moved, old in zip(jax.tree.leaves(params), jax.tree.leaves(before), strict=True):
+            assert moved.sharding.device_set == set(mesh.devices)
+            assert (np.asarray(moved) == old).all()
         run = jax.jit(step, out_shardings=(own[0], None))
         for _ in range(STEPS):
             seen += stream.ids().tolist()

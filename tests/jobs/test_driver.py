@@ -49,3 +49,26 @@ def test_driver__goes_on_where_the_journal_ends(tmp_path):
 def test_driver__a_journal_of_another_trace_or_of_other_plans(tmp_path, rows, words):
     with pytest.raises(ParenvsError, match=rf"intervals\.jsonl: {words}"):
         drive(tmp_path, rows)
+
+
+@each(
+    ("chosen", "words"),
+    [
+        (6, "plan 6 is none of toy"),
+        ("best", "plan 'best' is none of toy"),
+        (5, "plan 5 takes 3 nodes, not 2"),
+        (64, "there is no whole plan to write a checkpoint of"),
+    ],
+)
+def test_driver__a_wrong_plan_of_a_policy(tmp_path, chosen, words):
+    from parenvs.jobs.driver import Driver
+    from parenvs.jobs.member import Settings
+
+    problem = elastic_toys.problem("calm", 2)
+    course = Course.of_bits(2, np.zeros(2), np.zeros(2, np.uint64), 3)
+    policy = SimpleNamespace(name="mine", start=lambda problem: None, choose=lambda *_: chosen)
+    fleet = SimpleNamespace(start=lambda node: None, end=lambda: None)
+    given = Journal(tmp_path, {}, []), Settings("", "", "", 1, 0, 0)
+    driver = Driver(problem, course, None, policy, *given, fleet=lambda *_: fleet)
+    with pytest.raises(ParenvsError, match=f"^policy mine: interval 0: {words}$"):
+        driver.run()

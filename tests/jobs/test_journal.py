@@ -14,7 +14,7 @@ ABOUT = {"model": "net.py:build", "nodes": 4}
 
 @pytest.fixture
 def folder(tmp_path):
-    journal = Journal.opened(tmp_path / "job", {**ABOUT, "measured": 0.5})
+    journal = Journal.opened(tmp_path / "job", {**ABOUT, "measured": 0.5, "tracing": 2})
     for number in range(3):
         journal.add(Step(number, 0, 1.5 - number / 4, [2 * number, 2 * number + 1], 0.25))
     journal.add(Interval(0, 4, way="start", seconds=0.75, sent=2**40, steps=3, trained=3))
@@ -26,7 +26,7 @@ def test_journal__goes_on_with_what_is_written(folder):
         stream.write('{"step": 3, "inter')  # a kill
     journal = Journal.opened(folder, ABOUT)
     assert [step.loss for step in journal.trained] == [1.5, 1.25, 1.0]
-    assert journal.measured == 0.5
+    assert (journal.measured, journal.tracing) == (0.5, 2)
     assert journal.intervals == [
         Interval(0, 4, way="start", seconds=0.75, sent=2**40, steps=3, trained=3)
     ]
@@ -48,6 +48,7 @@ def test_journal__goes_on_with_what_is_written(folder):
         (JOB, lambda row: {**row, "measured": "long"}, "field 'measured'"),
         (JOB, lambda row: {**row, "measured": 0}, "field 'measured' must be seconds from 1e-9"),
         (JOB, lambda row: {**row, "measured": 5e-324}, "field 'measured' must be seconds"),
+        (JOB, lambda row: {**row, "tracing": -1}, "field 'tracing'"),
         (INTERVALS, lambda row: {**row, "way": "magic"}, "line 1: field 'way'"),
         (INTERVALS, lambda row: {**row, "seconds": float("nan")}, "line 1: field 'seconds'"),
     ],

@@ -1,11 +1,14 @@
 """A job on nodes that come and go: samples once and in order, and losses of one process."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -44,7 +47,10 @@ def run(monkeypatch, capfd, tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (("--policy", "varuna"), "--policy 'varuna' drives no job; known: keep-degrees, fastest"),
+        (("--policy", "varuna"), "--policy varuna drives no job, as it does not move the state"),
+        (("--policy", "fastst"), "--policy 'fastst' is unknown (did you mean 'fastest'?)"),
+        (("--launcher", "slurm"), "--launcher must be local or ray, not 'slurm'"),
+        (("--address", "auto"), "--address is of --launcher ray"),
         (("--processes", "2"), "nodes.csv: up to 3 nodes at a time; give --processes 3"),
         (("--speed", "0"), "--speed must be from 1e-9 to 1e9"),
         (("--step-seconds", "0"), "--step-seconds must be from 1e-9 to 1e9, not 0.0"),
@@ -86,13 +92,64 @@ def test_run__trains_as_one_process(run, tmp_path, notice):
     # Without notice, all three nodes take what they hold along: what is left is the checkpoint.
     assert happened["from_checkpoint"] == (not notice)
     assert happened["steps_lost"] == 2 * (not notice) and happened["checkpoints"] == 3
+    moves = [x for x in rows_of(tmp_path) if x["way"] == "move"]
+    assert moves and all(x["busiest"] == pytest.approx(x["priced"], abs=0.5) for x in moves)
     lines = (tmp_path / "elastic-run" / "steps.jsonl").read_text().splitlines()
     assert len(lines) == happened["steps"] + happened["steps_lost"]
     assert (tmp_path / "elastic-run" / "run.png").stat().st_size > 10_000
 
 
+def rows_of(folder):
+    """The intervals that are over."""
+    path = folder / "elastic-run" / "intervals.jsonl"
+    return [json.loads(x) for x in path.read_text().splitlines()] if path.exists() else []
+
+
+def within(folder):
+    """Processes that run in a folder."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            found += [place] if (place / "cwd").resolve() == folder.resolve() else []
+    return [x for x in found if int(x.name) != os.getpid()]
+
+
 @pytest.mark.slow
-def test_run__goes_on_after_a_kill_of_the_driver_and_of_a_node(run, tmp_path):
+def test_run__a_worker_that_is_told_to_end_starts_again(run, tmp_path):
+    """SIGTERM to one of two replicas costs no step; to all at once those since the checkpoint."""
+    lines = ["0,add,a", "0,add,b", "480,add,c"]
+    (tmp_path / "nodes.csv").write_text("\n".join(["seconds,event,node", *lines]) + "\n")
+    ended = []
+
+    def end():
+        for after, count in ((2, 1), (5, 2)):
+            while len(rows_of(tmp_path)) < after:
+                time.sleep(0.02)
+            for process in multiprocessing.active_children()[:count]:
+                os.kill(process.pid, signal.SIGTERM)
+                ended.append(process.pid)
+
+    thread = threading.Thread(target=end, daemon=True)
+    thread.start()
+    status, out, err = run("nodes.csv", SOURCE, *OPTIONS, "--verify", "--json")
+    assert status == 0, err
+    thread.join()
+    found = told(out)
+    assert len(ended) == 3 and err.count("ended by itself, and starts again") >= 2
+    assert found["samples_in_order"] and found["worst_difference"] < 1e-5
+    rows = rows_of(tmp_path)
+    saved = {x["interval"]: x["steps"] for x in rows if x["saved"]}
+    for row in rows:
+        kept = max([n for t, n in saved.items() if t < row["interval"]], default=0)
+        begun = rows[row["interval"] - 1]["steps"] if row["interval"] else 0
+        assert row["lost"] <= begun + row["trained"] - kept
+        assert not row["lost"] or row["way"] == "checkpoint"
+    assert sum(x["lost"] > 0 for x in rows) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_run__goes_on_after_the_end_of_its_driver(run, tmp_path, number):
     command = [sys.executable, "-m", "parenvs", "elastic", "run", "nodes.csv", SOURCE, *OPTIONS]
     process = subprocess.Popen(
         command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -103,8 +160,12 @@ def test_run__goes_on_after_a_kill_of_the_driver_and_of_a_node(run, tmp_path):
     while not journal.exists() or len(journal.read_text().splitlines()) < 3:
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.send_signal(number)
+    assert process.wait() == -number
+    deadline = time.monotonic() + 30
+    while within(tmp_path):  # no worker is left
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     with journal.open("a") as stream:
         stream.write('{"interval": 3, "no')  # a line that the kill cut off
     before = len(journal.read_text().splitlines()) - 1

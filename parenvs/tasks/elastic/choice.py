@@ -42,7 +42,7 @@ from parenvs.tasks.elastic.load import (
     windows,
 )
 from parenvs.tasks.elastic.outlook import HORIZON, RATES, Outlook, level, outlook, stacked
-from parenvs.tasks.elastic.problem import INTERVALS, SECONDS, Elastic
+from parenvs.tasks.elastic.problem import INTERVALS, SECONDS, Elastic, Moment
 from parenvs.tasks.elastic.references import Known, known_of
 from parenvs.tasks.elastic.run import Run, replay
 from parenvs.tasks.elastic.task import TASK
@@ -466,13 +466,7 @@ class ElasticChoice(RowGame):
         """Let nodes leave and come before interval ``at``, (k,)."""
         now = self._counts[rows, at]
         nodes, joined, left = now.T.astype(np.int64)
-        before = self.nodes[part]
-        for memory, seen in zip(MEMORIES, self._seen, strict=True):
-            seen[:, part] *= 1.0 - 1.0 / memory
-            seen[:, part] += left, joined, before
-        self.nodes[part] = nodes
-        self.quiet[part] = np.where((joined > 0) | (left > 0), 0, self.quiet[part] + 1)
-        self.hits[part] = 0
+        self._count(part, nodes, joined, left)
         losing = left.nonzero()[0]
         if losing.size:
             hit = rows[losing]
@@ -481,6 +475,38 @@ class ElasticChoice(RowGame):
             used, held = (self._plan_columns[name][own] for name in ("used", "held"))
             self.event[hit] = happened(lost, used, held, self._borders[own])
             self.hits[hit] = np.minimum(lost[np.arange(len(hit)), used], LOST)
+
+    def _count(self, part: Rows, nodes: Any, joined: Any, left: Any) -> None:
+        """Note the nodes of a new interval, and those that came and left before it."""
+        before = self.nodes[part]
+        for memory, seen in zip(MEMORIES, self._seen, strict=True):
+            seen[:, part] *= 1.0 - 1.0 / memory
+            seen[:, part] += left, joined, before
+        self.nodes[part] = nodes
+        self.quiet[part] = np.where((joined > 0) | (left > 0), 0, self.quiet[part] + 1)
+        self.hits[part] = 0
+
+    def meet(self, row: int, moment: Moment, joined: int, left: int) -> None:
+        """Put an episode where something else than this game is, such as a job that runs.
+
+        Moments follow each other from the first interval on; nothing is paid.
+
+        Args:
+            row: the episode.
+            moment: where it is.
+            joined: nodes that came before it.
+            left: nodes that left before it.
+        """
+        at, event = moment.interval, moment.event
+        self._counts[row, at] = moment.nodes, joined, left
+        if at:
+            self._count(slice(row, row + 1), moment.nodes, np.array([joined]), np.array([left]))
+        else:
+            self.start(slice(row, row + 1))
+        self.interval[row], self.plans[row] = at, moment.plan
+        self.event[row], self.since[row] = event, moment.since
+        self.hits[row] = LOST if event == GONE else event - READY if event > READY else event
+        self._stale[row] = True
 
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
         """See ``RowGame.outcome``; an episode that trained nothing has no cost."""

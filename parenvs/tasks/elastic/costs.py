@@ -70,15 +70,16 @@ class Costs:
         moved = movement.seconds(0.0, self.egress, self.sliced)
         return self.fixed + formed + _at(self.build, stages) + moved
 
-    def unplanned(self, nodes: int, movement: Movement | None) -> float:
-        """Return the seconds of a stop, until a plan of so many nodes trains.
+    def unplanned(self, movement: Movement | None, new: Degrees, devices: int) -> float:
+        """Return the seconds of a stop, until a plan trains.
 
         Args:
-            nodes: of the new plan.
             movement: what moves from the nodes that are left; None if a checkpoint is read.
+            new: degrees of the new plan.
+            devices: of a node.
         """
         moved = self.load if movement is None else movement.seconds(0.0, self.egress, self.sliced)
-        return _at(self.restart, nodes) + moved
+        return _at(self.restart, new.hosts(devices)) + moved
 
     @classmethod
     def of_state(cls, size: float) -> Costs:

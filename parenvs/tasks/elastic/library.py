@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,7 +12,14 @@ import numpy as np
 
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.tasks.elastic.costs import Costs
-from parenvs.tasks.elastic.movement import Degrees, Layout, Movement, atom_bytes, minimal
+from parenvs.tasks.elastic.movement import (
+    Degrees,
+    Layout,
+    Movement,
+    atom_bytes,
+    fewest_bytes,
+    minimal,
+)
 from parenvs.tasks.elastic.state import State
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.uniform import Uniform
@@ -165,7 +172,7 @@ class Library:
         movements, costs = self.movements, self.costs
         for k, old in enumerate((None, *self.candidates)):
             for j, new in enumerate(self.candidates, 1):
-                anew = costs.unplanned(int(self.used[j]), None)
+                anew = costs.unplanned(None, new.degrees, self.devices)
                 seconds[:, k, j] = anew
                 if old is None:
                     continue
@@ -189,8 +196,33 @@ class Library:
                     elif event == 0 or event > READY or self.recovery == "redundant":
                         seconds[event, k, j] = costs.planned(movement, new.degrees, joins)
                     else:
-                        seconds[event, k, j] = costs.unplanned(int(self.used[j]), movement)
+                        seconds[event, k, j] = costs.unplanned(movement, new.degrees, self.devices)
         return seconds, egress
+
+    def moved(
+        self, old: Degrees, new: Degrees, held: Sequence[int | None], takers: int
+    ) -> Movement:
+        """Return what moves between nodes of which it is known what each holds, by ``minimal``.
+
+        ``movements`` are of losses before they happen, when which nodes leave is not known.
+
+        Args:
+            old: degrees that the state is laid out for.
+            new: degrees that it is wanted for.
+            held: of each node, which host-full of the old ranks it has; None: nothing.
+            takers: nodes that may run the new plan, from number 0 on.
+        """
+        grid = math.lcm(old.tensor, new.tensor)
+        size = atom_bytes(self.state, grid)
+        before, after = (Layout.of(self.state, x, grid, self.devices) for x in (old, new))
+        whole = before.on(max(before.hosts, len(held)))
+        on = np.zeros((len(held), *whole.shape[1:]), dtype=bool)
+        for node, full in enumerate(held):
+            if full is not None:
+                on[node] = whole[full]
+        had: np.ndarray = on.any(axis=1)  # type: ignore[assignment]
+        place = fewest_bytes(had[:takers], after.asked, size)
+        return minimal(size, on, before, after, place)
 
     def under(self, recovery: str) -> Library:
         """Return the same plans of a system that recovers in another way; it is kept.

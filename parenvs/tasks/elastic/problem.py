@@ -183,6 +183,18 @@ class Elastic:
             and int(self.library.needed[moment.plan]) <= moment.nodes
         )
 
+    def refused(self, moment: Moment, plan: Any) -> str | None:
+        """Return in words why a plan, or ``CHECKPOINT``, cannot be chosen; None if it can be."""
+        if plan == CHECKPOINT:
+            may = self.may_save(moment)
+            return None if may else "there is no whole plan to write a checkpoint of"
+        known = isinstance(plan, int | np.integer) and 0 <= plan < len(self.library)
+        if not known:
+            return f"plan {shown(plan)} is none of {self.library.name}"
+        if self.library.needed[plan] > moment.nodes:
+            return f"plan {plan} takes {self.library.needed[plan]} nodes, not {moment.nodes}"
+        return None
+
     def events(self, lost: np.ndarray) -> np.ndarray:
         """Return what happens to each plan, (K,) int64.
 

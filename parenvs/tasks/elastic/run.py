@@ -243,11 +243,9 @@ def _played(problem: Elastic, course: Course, count: int, choose: Any, name: str
     moment = Moment(0, int(course.nodes[0]))
     for t in range(count):
         plan = int(choose(moment, int(course.joined[t]), int(course.left[t])))
-        if plan == CHECKPOINT:
-            if not problem.may_save(moment):
-                raise ValueError(f"interval {t}: there is no whole plan to write a checkpoint of")
-        elif not 0 <= plan < len(problem.library) or problem.library.needed[plan] > moment.nodes:
-            raise ValueError(f"interval {t}: plan {plan} does not fit {moment.nodes} nodes")
+        refused = problem.refused(moment, plan)
+        if refused is not None:
+            raise ValueError(f"interval {t}: {refused}")
         samples[t] = problem.samples(moment, plan)
         saved[t] = plan == CHECKPOINT
         kept = moment.plan if saved[t] else plan

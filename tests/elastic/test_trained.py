@@ -1,0 +1,89 @@
+"""Trained agents as policies: told of a job's moments, they choose as in their environments."""
+
+from dataclasses import replace
+
+import elastic_toys as toys
+import numpy as np
+import pytest
+
+from parenvs.agents.elastic.rules import play
+from parenvs.agents.elastic.trained import Trained, policy_of
+from parenvs.errors import ParenvsError
+from parenvs.tasks.elastic.choice import ElasticChoiceEnv
+from parenvs.tasks.elastic.course import Recorded
+from parenvs.tasks.elastic.library import CHECKPOINT
+
+
+def ruled(observation, mask):
+    """The rule of column 0."""
+    return int(np.where(mask, observation["actions"][:, 0], -np.inf).argmax())
+
+
+def in_env(problem, best):
+    """What an agent chooses in an environment, and its samples."""
+    env = ElasticChoiceEnv(problem=problem)
+    observation, info = env.reset(seed=0)
+    actions, over = [], False
+    while not over:
+        actions.append(best(observation, info["action_mask"] > 0))
+        observation, _, over, _, info = env.step(actions[-1])
+    return actions, env.plan().total
+
+
+def test_trained__chooses_as_in_its_environment():
+    chosen = set()
+    for name in ("bulk", "wide"):
+        chain = toys.problem(name, 40)
+        course = chain.drawn(3)
+        problem = replace(chain, source=Recorded("course", course))
+        actions, total = in_env(problem, ruled)
+        run = play(problem, course, Trained("rule", ruled))
+        assert run.chosen.tolist() == actions and run.total == pytest.approx(total)
+        assert run.events.any()
+        chosen |= set(actions)
+    assert CHECKPOINT in chosen
+
+
+def test_policy_of__refuses():
+    with pytest.raises(ParenvsError, match=r"'fastst' is unknown \(did you mean 'fastest'\?\)"):
+        policy_of("fastst")
+
+
+@pytest.mark.thorough
+def test_policy_of__takes_the_folder_of_a_training(tmp_path):
+    pytest.importorskip("torch")
+    from parenvs.agents.learning.config import TrainConfig
+    from parenvs.agents.learning.trainer import player, train
+
+    settings = {"envs": 16, "turns": 2, "width": 8}
+    for env_id, folder in (("ElasticPlan-v1", "elastic"), ("PipelineCut-v0", "other")):
+        given = {"instance": "vgg-19", "cluster": "B"}
+        if folder == "elastic":
+            given = {"instance": "elastic-windows/p3-gpt-1.5b-012", "rows": "bare"}
+        config = TrainConfig(env_id=env_id, env_kwargs=given, steps=32, settings=settings)
+        train(config, tmp_path / folder)
+    agent, chain = player(tmp_path / "elastic"), toys.problem("bulk", 20)
+    problem = replace(chain, source=Recorded("course", chain.drawn(0)))
+    env = ElasticChoiceEnv(problem=problem, rows="bare")
+    observation, info = env.reset(seed=0)
+    actions, over = [], False
+    while not over:
+        actions.append(int(agent.predict(observation, info["action_mask"] > 0)[0]))
+        observation, _, over, _, info = env.step(actions[-1])
+    run = play(problem, problem.course(), policy_of(str(tmp_path / "elastic"))())
+    assert run.chosen.tolist() == actions and run.policy == "elastic"
+    for folder, words in (("other", "was trained in PipelineCut-v0"), (".", "config.json")):
+        with pytest.raises(ParenvsError, match=words):
+            policy_of(str(tmp_path / folder))
+
+
+@pytest.mark.slow
+def test_train__of_bare_rows_is_judged_on_bare_rows(tmp_path):
+    pytest.importorskip("torch")
+    from parenvs.agents.learning.config import TrainConfig
+    from parenvs.agents.learning.trainer import train
+
+    settings = {"envs": 16, "turns": 2, "width": 8}
+    given = {"rows": "bare", "family": "bulk", "model": "gpt-1.5b"}
+    config = TrainConfig(env_id="ElasticPlan-v1", env_kwargs=given, steps=32, settings=settings)
+    assert train(config, tmp_path / "run").scores is not None
