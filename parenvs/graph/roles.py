@@ -52,6 +52,8 @@ _SMALL = frozenset(
 )
 """Codes of small whole numbers, which quantised weights have as well as images."""
 
+_MASKS = {code for code, (name, _) in ELEMENT_TYPES.items() if name == "pred"}
+
 
 def parse_names(names: Sequence[str]) -> tuple[list[int], list[str]]:
     """Split parameter names like ``params['encoder']['q']``.
@@ -180,7 +182,7 @@ def with_roles(
         ]
     for choice, name, given in ((batch, "batch", Role.BATCH), (frozen, "frozen", Role.FROZEN)):
         for index, picked in enumerate(_without_state(_chosen(graph, choice, name), role)):
-            if picked and (name == "batch" or kinds[index] in FLOATING):
+            if picked and (name == "batch" or kinds[index] in FLOATING | _MASKS):
                 role[index] = given
     if variables is None and frozen is None and known is None:
         notes += _state_without_a_weight(graph.paths, role)
@@ -218,14 +220,14 @@ def reasons(graph: Graph) -> list[str]:
 
 
 def _data_without_samples(graph: Graph, role: Sequence[Role], batch_size: int) -> tuple[str, ...]:
-    """Warn of floating inputs taken as data of which no dimension has as many as the batch."""
+    """Warn of numbers and masks taken as data of which no dimension has as many as the batch."""
     odd = [
         path
         for path, told, tensor in zip(
             graph.paths, role, graph.parameter_tensor.tolist(), strict=True
         )
         if told == Role.BATCH
-        and int(graph.element_type[tensor]) in FLOATING
+        and int(graph.element_type[tensor]) in FLOATING | _MASKS
         and len(graph.shape(tensor)) > 1
         and all(length % batch_size for length in graph.shape(tensor))
     ]

@@ -204,3 +204,24 @@ def test_roles__edges_of_a_graph_are_not_its_samples():
         shape((10, 6), jnp.float32),
     )  # fmt: skip
     assert graph.batch_size == 10
+
+
+def test_roles__a_mask_of_positions_is_warned_of_and_may_be_called_frozen():
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+
+    def step(weights, x, mask):
+        def loss(weights):
+            scores = jnp.where(mask, (x @ weights) @ x.mT, -1e9)
+            return jnp.mean((jax.nn.softmax(scores) @ x) ** 2)
+
+        value, gradient = jax.value_and_grad(loss)(weights)
+        return weights - gradient, value
+
+    shapes = jnp.zeros((8, 8)), jnp.zeros((24, 12, 8)), jnp.zeros((12, 12), bool)
+    with pytest.warns(UserWarning, match="mask is taken as data, though none of its dimensions"):
+        graph = from_jax(step, *shapes)
+    assert [Role(role).name for role in graph.parameter_role] == ["VARIABLE", "BATCH", "BATCH"]
+    graph = from_jax(step, *shapes, frozen="mask")
+    assert [Role(role).name for role in graph.parameter_role] == ["VARIABLE", "BATCH", "FROZEN"]
+    assert not graph.notes
