@@ -106,7 +106,7 @@ def speed_cases() -> Iterator[Case]:
     }
     for name, kwargs in instances.items():
         for form in ("construct", "improve"):
-            for count in (1, 16, 64, 256) if form == "construct" else (1, 16, 64):
+            for count in (1, 16, 64, 256, 1024) if form == "construct" else (1, 16, 64):
                 key = {"part": "speed", "problem": name, "form": form, "envs": count}
                 yield key, partial(speed, {**kwargs, "form": form}, count)
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.sharding.model import Arrays
+from parenvs.agents.sharding.model import Arrays, ranges
 from parenvs.tasks.sharding.reduced import NEVER, Reduced
 
 _BITS = 61
@@ -107,13 +107,6 @@ def certify(
     rows, edges = _edges(reduced, model, whole_messages, shift, allowed[at])
     np.add.at(extra, at, rows)
     return Certificate(sum(least.tolist()) + edges - paid, extra, shift)
-
-
-def ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Whole numbers from each beginning on, so many of each."""
-    ends = np.cumsum(length)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) - np.repeat(ends - length - begin, length)
 
 
 class Usages(NamedTuple):

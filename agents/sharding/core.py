@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.agents.highs import solver
-from parenvs.agents.sharding.certificate import Certificate, certify, ranges, usages_of
-from parenvs.agents.sharding.model import arrays_of
+from parenvs.agents.sharding.certificate import Certificate, certify, usages_of
+from parenvs.agents.sharding.model import arrays_of, ranges
 from parenvs.tasks.sharding.reduced import NEVER, Reduced
 
 _TIMES = 24

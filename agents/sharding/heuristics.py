@@ -40,11 +40,11 @@ def by_messages(problem: Sharding) -> Answer:
     """
     begin = time.perf_counter()
     board, row = _board(problem), np.zeros(1, dtype=np.int64)
-    turns = Construct(1, int(board.sizes.max()), looks=True)
+    turns = Construct(1, int(board.sizes.max()), ("rule",))
     turns.put(0, board)
     turns.start(row)
     while not turns.over[0]:
-        turns.play(row, turns.greedy(row))
+        turns.play(row, turns.best(row, "rule"))
     return _answer(board, turns.chosen[0, : len(board)], "messages", 1, begin)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from parenvs.agents.compiled import COMPILED, compiled
-from parenvs.agents.sharding.model import Arrays
+from parenvs.agents.sharding.model import Arrays, ranges
 
 _PATIENCE, _SHORTER, _MOMENTUM = 20, 0.85, 0.85
 """Sweeps without a better bound until steps become shorter, by how much, and their momentum."""
@@ -216,6 +216,17 @@ class Dual:
         self.used = np.zeros(times + 1)
         self.bound = -np.inf
         self.scale, self.stale = 1.0, 0
+
+    def keep(self, kept: np.ndarray, model: Arrays) -> None:
+        """Go on with some of the strategies, (s,) bool, whose model is given."""
+        old = self.model
+        sizes = np.diff(old.offset)
+        source = np.repeat(np.arange(len(sizes)), np.diff(old.start))
+        entry = kept[ranges(old.offset[source], sizes[source])]
+        self.model, self.messages = model, self.messages[entry]
+        self.best_messages = self.best_messages[entry]
+        self.costs, self.marginals = self.costs[kept], self.marginals[kept]
+        self.work = np.zeros(int(np.diff(model.offset).max(initial=1)))
 
     def sums(self, price: np.ndarray) -> np.ndarray:
         """(T + 1,) sums of the prices of all times before each one."""

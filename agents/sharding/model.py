@@ -70,3 +70,10 @@ def arrays_of(reduced: Reduced) -> Arrays:
         usage=reduced.usages,
         slack=reduced.slack,
     )
+
+
+def ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Whole numbers from each beginning on, so many of each."""
+    ends = np.cumsum(length)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) - np.repeat(ends - length - begin, length)

@@ -27,6 +27,8 @@ from parenvs.tasks.sharding.reduced import NEVER, Reduced
 
 _PROGRAM, _SHRUNK = 60_000, 2 / 3
 """Pairs of a core that HiGHS is given as a whole, and the share of them that it is given anew."""
+_FEWER = 0.95
+"""Share of the pairs that are left where the search goes on without the others."""
 _HALF = 0.5
 """Share of the time left that HiGHS has for plans of a core; the rest is for what proves them."""
 _NODES = 2_000
@@ -59,6 +61,12 @@ _GAIN = 1e-3
 """Share of the gap by which a bound is better before it is made exact anew."""
 _LOOKS = 50
 """The search looks for a smaller core so seldom that it takes one part of so many of the time."""
+_LOOK = 8
+"""Sweeps that take as long as a look."""
+_FASTEST = 1e-7
+"""Least seconds that a step counts, whatever a clock says."""
+_LATE = 2.0
+"""A budget of steps ends, too, when it has taken so many times the seconds that it stands for."""
 
 
 def luby(number: int) -> int:
@@ -118,12 +126,37 @@ class Clock:
         return self.left <= 0 or (self.steps is not None and self.round >= self.steps)
 
 
+class Pace:
+    """Seconds of a step as a power of two, so that budgets of steps do not follow every delay.
+
+    Args:
+        seconds: what a step may take.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.measured, self.known = max(seconds, _FASTEST), False
+        self.seconds = 2.0 ** round(np.log2(self.measured))
+
+    def take(self, seconds: float, steps: int) -> None:
+        """Learn how long some steps took; it changes where it is off by more than a factor of two.
+
+        The first are no measure: what makes them may have been compiled meanwhile.
+        """
+        self.known, known = True, self.known
+        if not known:
+            return
+        self.measured = max(0.5 * self.measured + 0.5 * seconds / steps, _FASTEST)
+        if not 0.5 <= self.measured / self.seconds <= 2.0:
+            self.seconds = 2.0 ** round(np.log2(self.measured))
+
+
 class Solving:
     """HiGHS and exact branch and bound at work on a core, in a thread.
 
     Args:
         reduced: the problem.
         kept: (s,) bool, strategies that a plan can take that costs less than ``cost``.
+        own: (s,) their numbers, ascending, by which plans that are found are told.
         cost: what is to be undercut, without the constant.
         start: (n,) a legal plan of the core, or None.
         price: (T,) prices of memory.
@@ -131,7 +164,7 @@ class Solving:
 
     Attributes:
         size: number of pairs of the core.
-        found: legal plans, (n,).
+        found: legal plans, (n,) numbers of strategies each.
         bound: lower bound of the cost of plans, without the constant.
         error: what ended it, or None.
     """
@@ -140,18 +173,18 @@ class Solving:
         self,
         reduced: Reduced,
         kept: np.ndarray,
+        own: np.ndarray,
         cost: int,
         start: np.ndarray | None,
         price: np.ndarray,
         seconds: float | None,
     ) -> None:
         self.core, self.size = restricted(reduced, kept), core_size(reduced, kept)
-        self.strategies = np.flatnonzero(kept)
-        self.first = reduced.offset[:-1]
+        self.strategies = own[kept]
         self.cost, self.price, self.seconds = cost, price, seconds
         self.start = None
         if start is not None:
-            at = np.searchsorted(self.strategies, self.first + start)
+            at = np.searchsorted(self.strategies, own[reduced.offset[:-1] + start])
             self.start = at - self.core.offset[:-1]
         self.found: deque[np.ndarray] = deque()
         self.bound = _NOTHING
@@ -177,7 +210,7 @@ class Solving:
 
     def _offer(self, chosen: np.ndarray) -> None:
         self.cost = min(self.cost, self.core.cost(chosen) - self.core.constant)
-        self.found.append(self.strategies[self.core.offset[:-1] + chosen] - self.first)
+        self.found.append(self.strategies[self.core.offset[:-1] + chosen])
 
     def _run(self) -> None:
         try:
@@ -232,7 +265,7 @@ class Search:
     """A search on one reduced problem of at least one node.
 
     Attributes:
-        reduced: the problem.
+        reduced: the problem; what no better plan can take leaves it on the way.
         clock: time and rounds.
         seed: seed of what is drawn.
         tell: told how far the search is, about once a second.
@@ -255,6 +288,7 @@ class Search:
     def __post_init__(self) -> None:
         """Make the arrays of the problem."""
         self.model = arrays_of(self.reduced)
+        self.own = np.arange(len(self.reduced.costs))  # strategies that are left, of all
         self.dual = Dual(self.model, lambda: self.clock.left <= 0)
         self.rng = np.random.default_rng(self.seed)
         others = [np.random.default_rng([self.seed, k]) for k in range(1, self.threads)]
@@ -267,8 +301,30 @@ class Search:
         self.certified = -np.inf  # bound of the dual when it was made exact last
         self.looked = np.inf  # cost at the last look for a core
         self.rest = 0.0  # when the next look may be
+        self.kept: np.ndarray | None = None  # what plans can take that were better at the last look
         self.length = (20 if COMPILED else 1) * len(self.reduced)
-        self.pace = 5e-5 if COMPILED else 5e-3  # seconds of a move
+        self.sweep = Pace(len(self.model.pair) * (1.5e-9 if COMPILED else 2e-8))
+        self.move = Pace(5e-5 if COMPILED else 5e-3)
+        # Seconds by paces, from which on steps are counted; shares of the limit do not follow
+        # every delay of the reduction either.
+        self.worked = 0.0
+        if self.clock.seconds is not None:
+            part = self.clock.seconds / 16
+            self.worked = part * np.ceil(self.clock.spent / part)
+
+    # Budgets
+
+    @property
+    def left(self) -> float:
+        """Seconds left by paces; infinite without a limit."""
+        limit = self.clock.seconds
+        return np.inf if limit is None else max(limit - self.worked, 0.0)
+
+    def budget(self, share: float) -> Callable[[], bool]:
+        """Return what tells whether a share of the time left is worked, or far exceeded."""
+        seconds = share * self.left
+        end, late = self.worked + seconds, self.clock.spent + _LATE * seconds
+        return lambda: self.worked >= end or self.clock.spent > late
 
     # What is known
 
@@ -330,26 +386,34 @@ class Search:
                 self.solving.stop()
 
     def _run(self) -> None:
+        if not COMPILED:  # a first sweep may take all the time
+            self.dual.return_to_best()
+            self.decode()
         self.raise_bound(0.03, 200 if COMPILED else 10)
         self.look_for_core()
         if self.solving is not None and self.solving.size <= _PART:
             until = self.clock.spent + _EARLY * 5 * self.clock.left
+            begin = self.clock.spent
             while self.solving.alive and self.clock.spent < until:
                 self.solving.wait(0.05)
                 self.collect()
             self.collect()
+            self.worked += Pace(self.clock.spent - begin).seconds
         is_large = self.solving is None and not self.proven
         is_long = is_large and self.clock.seconds is not None
         if is_long:
             self.raise_bound(_EARLY, 10_000 if COMPILED else 40)
             self.cool(_WARM[2], share=_EARLY)
+            self.cool(_WARM[2], share=_EARLY, start=self.decoded)
         self.raise_bound(_BOUND if is_large else 0.3, 10_000 if COMPILED else 40)
+        self.shrink()
         if is_long:
             self.restart(_LONG)
         arms = [Arm(warm, large) for large in _LARGEST for warm in _WARM] + [Arm(0.0, 0)]
         turn = 0
         while not self.clock.over and not self.proven:
             self.collect(look=True)
+            self.shrink()
             is_close = self.cost - self.bound <= _CLOSE * abs(self.cost)
             if is_close and self.solving is not None and self.solving.alive:
                 self.solving.wait(0.05)
@@ -364,14 +428,16 @@ class Search:
 
     def raise_bound(self, share: float, sweeps: int) -> None:
         """Move prices, and take plans that the messages lead to on the way."""
-        until = self.clock.spent + share * self.clock.left
+        used_up, begin = self.budget(share), self.clock.spent
         for turn in range(sweeps):
-            if self.clock.left <= 0 or self.proven:
+            if self.clock.left <= 0 or self.proven or (turn and used_up()):
                 break
-            if self.clock.seconds is not None and self.clock.spent > until and turn:
-                break
+            if turn and turn % 8 == 0:
+                self.sweep.take(self.clock.spent - begin, 8)
+                begin = self.clock.spent
             self.dual.step(float(self.cost))
-            if turn % 8 == 0 or self.chosen is None:
+            self.worked += self.sweep.seconds
+            if self.clock.left > 0 and (turn % 8 == 0 or self.chosen is None):
                 self.decode()
                 if self.dual.bound >= self.cost - 0.5:
                     self.certificate()
@@ -404,7 +470,6 @@ class Search:
         """
         if self.proven or self.clock.left <= 1:
             return
-        begin = self.clock.spent
         certificate, self.looked = self.certificate(), self.cost
         kept = certificate.better(min(self.cost, NEVER))
         if self.chosen is not None:
@@ -418,9 +483,46 @@ class Search:
             share = 10.0 if self.clock.now is time.process_time else 1.0
             seconds = None if self.clock.seconds is None else share * self.clock.left
             cost, price = int(min(self.cost, NEVER)), self.dual.price.copy()
-            self.solving = Solving(self.reduced, kept, cost, self.chosen, price, seconds)
+            self.solving = Solving(self.reduced, kept, self.own, cost, self.chosen, price, seconds)
             self.collect()
-        self.rest = self.clock.spent + _LOOKS * (self.clock.spent - begin)
+        self.kept = kept
+        self.worked += _LOOK * self.sweep.seconds
+        self.rest = self.worked + _LOOKS * _LOOK * self.sweep.seconds
+
+    def shrink(self) -> None:
+        """Go on without what only plans take that are no better, if it is a good part of all.
+
+        Nobody may be at work on the arrays of the problem as it was.
+        """
+        kept, self.kept = self.kept, None
+        if kept is None or self.chosen is None:
+            return
+        before = self.model.offset[:-1]
+        kept[before + self.chosen] = True
+        ratio = core_size(self.reduced, kept) / max(len(self.reduced.edge_costs), 1)
+        if ratio > _FEWER:
+            return
+        strategies, plans = np.flatnonzero(kept), (self.chosen, self.decoded)
+        self.reduced = restricted(self.reduced, kept)
+        self.model = arrays_of(self.reduced)
+        self.dual.keep(kept, self.model)
+        self.own = self.own[kept]
+        self.widest = int(np.diff(self.model.offset).max())
+        self.sweep = Pace(ratio * self.sweep.measured)
+        mine = [None if plan is None else self.among(strategies, before + plan) for plan in plans]
+        self.chosen, self.decoded = mine
+        if self.decoded is None:
+            self.decoded_cost = np.inf
+
+    def among(self, own: np.ndarray, strategies: np.ndarray) -> np.ndarray | None:
+        """Return a plan's strategies, (n,), as a choice of those that are left; None if it is none.
+
+        Args:
+            own: (s,) numbers of what is left, ascending.
+            strategies: (n,) numbers.
+        """
+        at = np.minimum(np.searchsorted(own, strategies), len(own) - 1)
+        return at - self.model.offset[:-1] if (own[at] == strategies).all() else None
 
     def collect(self, look: bool = False) -> None:
         """Take what HiGHS has found; its errors are raised here.
@@ -434,9 +536,11 @@ class Search:
                 raise solving.error
             bound = solving.bound  # of plans that are offered by now
             while solving.found:
-                self.offer(solving.found.popleft())
+                chosen = self.among(self.own, solving.found.popleft())
+                if chosen is not None:  # else it is no better
+                    self.offer(chosen)
             self.bound = max(self.bound, bound)
-        is_due = self.clock.seconds is None or self.clock.spent >= self.rest
+        is_due = self.clock.seconds is None or self.worked >= self.rest
         if look and is_due and self.cost < self.looked:
             self.look_for_core()
 
@@ -490,13 +594,15 @@ class Search:
 
     def try_arm(self, arm: Arm) -> None:
         """Search in one way, and note what came of it."""
-        begin, before = self.clock.spent, self.cost
+        worked, before = self.worked, self.cost
         if arm.warm:
             self.anneal(arm)
         elif self.solving is None or not self.solving.alive:
+            begin = self.clock.spent
             self.solve_part()
+            self.worked += Pace(self.clock.spent - begin).seconds
         gain = (before - self.cost) / max(abs(before), 1.0)
-        arm.score = 0.5 * arm.score + gain / max(self.clock.spent - begin, 1e-3)
+        arm.score = 0.5 * arm.score + gain / max(self.worked - worked, 1e-3)
         arm.tried += 1
 
     def restart(self, share: float) -> None:
@@ -507,12 +613,11 @@ class Search:
         Lengths are those of M. Luby, A. Sinclair and D. Zuckerman (1993), as nobody knows how long
         is worth it.
         """
-        until, turn = self.clock.spent + share * self.clock.left, 0
-        while self.clock.spent < until and not self.proven:
+        until, used_up, turn = self.worked + share * self.left, self.budget(share), 0
+        while not (used_up() or self.proven or self.clock.left <= 0):
             turn += 1
-            left = until - self.clock.spent
-            min_temperature = max(_COOLING[0] * len(self.reduced), _COOLING[1])
-            moves = min(min_temperature * luby(turn), int(left / self.pace))
+            least = max(_COOLING[0] * len(self.reduced), _COOLING[1])
+            moves = min(least * luby(turn), int((until - self.worked) / self.move.seconds))
             start = self.decoded if turn % 2 else None
             self.cool(_HOT[turn // 2 % len(_HOT)], moves=moves, start=start)
 
@@ -528,16 +633,19 @@ class Search:
         The best plan uses the memory to the limit, in places that fit worse prices, and moves
         from there are slow to leave them.
         """
+        if self.clock.left <= 0:
+            return
         self.dual.return_to_best()
         self.dual.sweep(int(self.rng.integers(*_SWEEPS)))
         fresh = self.decode()
         start = fresh if start is None else start
         if start is None:
             self.raise_bound(0.01, 20)
-        if self.chosen is not None and not self.proven:
+        if self.chosen is not None and not self.proven and self.clock.left > 0:
             before = self.chosen
-            cost = self.anneal(Arm(warm, _LARGEST[0]), share, start, moves)
-            self.combine(before, cost)
+            ended = self.anneal(Arm(warm, _LARGEST[0]), share, start, moves)
+            self.combine(before, ended)
+            self.shrink()
 
     def combine(self, *others: np.ndarray) -> None:
         """Take connected parts in which the best plan differs from others, where they are cheaper.
@@ -590,15 +698,15 @@ class Search:
         total = self.length * (1 + arm.tried)
         if moves is not None:
             total = max(moves, 50)
-        elif np.isfinite(self.clock.left):
-            total = max(int(min(total, 0.25 * self.clock.left / self.pace)), 50)
-        done, part = 0, max(min(total // 10, int(0.5 / self.pace)), 1)
-        first, until = plan_cost(model, start), self.clock.spent + (share or 0.0) * self.clock.left
+        elif np.isfinite(self.left):
+            total = max(int(min(total, 0.25 * self.left / self.move.seconds)), 50)
+        done, part = 0, max(min(total // 10, int(0.5 / self.move.seconds)), 1)
+        first, until = plan_cost(model, start), self.worked + (share or 0.0) * self.left
         with ThreadPoolExecutor(len(chains)) as pool:
             while done < total and self.clock.left > 0 and not self.proven:
                 begin = self.clock.spent
                 if share is not None:
-                    total = done + max(int((until - begin) / self.pace), 1)
+                    total = done + max(int((until - self.worked) / self.move.seconds), 1)
                 batch = min(part, total - done)
                 leads = [max(0.0, first + chain.change - self.cost) for chain in chains]
                 moving = [
@@ -609,7 +717,8 @@ class Search:
                     one.result()
                     self.offer(chain.best)
                 done += batch
-                self.pace = 0.5 * self.pace + 0.5 * (self.clock.spent - begin) / batch
+                self.worked += batch * self.move.seconds
+                self.move.take(self.clock.spent - begin, batch)
                 self.collect(look=self.clock.seconds is not None)
                 self.say(f"trees at {arm.warm:g}")
         return chains[0].chosen

@@ -86,7 +86,7 @@ def solve_iopddl(
                 f"{problem.name}: no legal plan was found in {clock.spent:.0f} s; {known}there may "
                 "be none; give it more time"
             )
-        chosen, rounds = search.chosen, clock.round
+        reduced, chosen, rounds = search.reduced, search.chosen, clock.round
         bound = search.bound + reduced.constant
     strategies = reduced.lift(chosen)
     cost = problem.cost(strategies)

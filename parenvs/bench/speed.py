@@ -18,12 +18,13 @@ from parenvs.errors import ParenvsError, need_extra
 
 CUT, PLAN = "PipelineCut-v0", "PipelinePlan-v0"
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
-HYBRID, ORDER = "HybridPlan-v1", "MicroBatchOrder-v0"
+HYBRID, ORDER, SHARDING = "HybridPlan-v1", "MicroBatchOrder-v0", "IntraOpSharding-v1"
 CHAIN = f"{CUT}, chain of 192"
 """A chain that may be cut at every pivot, which makes 123 candidates."""
 VGG, BASE, WIDE = f"{CUT}, vgg-19", f"{OPERATOR}, t5-base", f"{OPERATOR}, t5-11b"
 BANK = f"{HYBRID}, bank"
 """A problem of the bank at every reset."""
+SHARDINGS = f"{SHARDING}, bank"
 ORDERS = f"{ORDER}, pool of 64"
 
 
@@ -100,6 +101,7 @@ TARGETS = (
     Target(VGG, 0, "over_cartpole", 0.3),
     Target(WIDE, 0, "over_cartpole", 0.3),
     Target(BANK, 64, "steps_per_second", 500.0),
+    Target(f"{SHARDINGS}, bare", 1024, "over_cartpole", 0.02),
     Target(f"{ORDERS}{VIEWS}", 1024, "steps_per_second", 0.5e6),
 )
 
@@ -130,6 +132,8 @@ def cases(folder: Path) -> dict[str, Case]:
         BANK: (HYBRID, {}),
         f"{BANK}, bare": (HYBRID, {"rows": "bare"}),
         f"{HYBRID}, hetero-32/7": (HYBRID, {"instance": "hetero-32/7"}),
+        SHARDINGS: (SHARDING, {}),
+        f"{SHARDINGS}, bare": (SHARDING, {"rows": "bare"}),
         ORDERS: (ORDER, {"pool": 64}),
         f"{ORDERS}{VIEWS}": (ORDER, {"pool": 64, "copy": False}),
     }

@@ -10,7 +10,16 @@ from commands import caller
 
 from parenvs.bench import play, scaling
 from parenvs.bench import speed as bench_speed
-from parenvs.bench.speed import BASE, BASELINE, BATCH, CHAIN, OPERATOR, PLAN, QUICK
+from parenvs.bench.speed import (
+    BASE,
+    BASELINE,
+    BATCH,
+    CHAIN,
+    OPERATOR,
+    PLAN,
+    QUICK,
+    SHARDINGS,
+)
 from parenvs.machine import processor
 
 
@@ -32,7 +41,8 @@ def check(data):
     assert len(found) == len(data["environments"])
     ids = {row["id"] for row in data["environments"]}
     assert ids == {
-        BASELINE, bench_speed.CUT, PLAN, OPERATOR, BATCH, bench_speed.HYBRID, bench_speed.ORDER
+        BASELINE, bench_speed.CUT, PLAN, OPERATOR, BATCH, bench_speed.HYBRID, bench_speed.ORDER,
+        bench_speed.SHARDING,
     }  # fmt: skip
     for (what, envs), row in found.items():
         assert envs in (0, *effort["sizes"])
@@ -159,6 +169,7 @@ LEAST = [
     (f"{PLAN}, t5-base", 8, "over_cartpole", 0.4),
     (f"{PLAN}, t5-base", 64, "over_cartpole", 0.2),
     (f"{PLAN}, t5-base", 1024, "over_cartpole", 0.015),
+    (f"{SHARDINGS}, bare", 1024, "over_cartpole", 0.02 / 3),
 ]
 
 

@@ -2,7 +2,7 @@ import copy
 import pickle
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 
 import batches
 import gymnasium as gym
@@ -23,9 +23,10 @@ from parenvs.datasets.sharding.drawing import drawn as drawn_problem
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.sharding.game import IntraOpShardingVectorEnv, ShardingImprovement
 from parenvs.tasks.sharding.problem import FORBIDDEN
+from parenvs.tasks.sharding.turns import tables
 from parenvs.tasks.sharding.turns.advice import messages_of, wanted_of
 from parenvs.tasks.sharding.turns.board import Board
-from parenvs.tasks.sharding.turns.construct import COLUMNS, Construct, board_of
+from parenvs.tasks.sharding.turns.construct import BARE, COLUMNS, Construct, board_of
 
 ID = "IntraOpSharding-v1"
 both = partial(batches.both, IntraOpShardingVectorEnv)
@@ -180,6 +181,7 @@ def test_env__blocks_of_all_nodes_find_the_optimum():
     assert found >= 6  # the others keep the limit only with prices that were not tried
 
 
+@pytest.mark.thorough
 def test_messages__decide_trees_without_a_limit():
     """There their fixed point is exact, so the rule of column 0 finds nearly all optima."""
     tried = found = 0
@@ -195,11 +197,11 @@ def test_messages__decide_trees_without_a_limit():
             board = board_of(problem, reduction=False)
         except InfeasibleError:
             continue
-        turns = Construct(1, int(board.sizes.max()), looks=True)
+        turns = Construct(1, int(board.sizes.max()), ("rule",))
         turns.put(0, board)
         turns.start(ROW)
         while not turns.over[0]:
-            turns.play(ROW, turns.greedy(ROW))
+            turns.play(ROW, turns.best(ROW, "rule"))
         assert (wanted_of(board) == turns.chosen[0, : len(board)]).all()
         tried, found = tried + 1, found + (turns.cost[0] == optimum(problem))
     assert tried > 10 and found > 0.9 * tried
@@ -248,6 +250,61 @@ def test_env__singles_are_the_best_changes_of_a_node():
             assert observation["actions"][node, 1] == pytest.approx(np.log1p(saved) / 4)
             tried += saved > 0
     assert tried
+
+
+@pytest.mark.thorough
+@each("columns", [tuple(COLUMNS), BARE, ("rule",), ()])
+def test_construct__episodes_of_any_boards_are_played_together_as_alone(columns):
+    """To the last bit, whatever their numbers of nodes, neighbours and intervals are."""
+    mixed = [numbered("mesh", 0), numbered("classes", 0), numbered("mesh", 3)]
+    mixed += [*boards(2, free=True, **FREE), *boards(3, free=False, nodes=9, edges=14)]
+    width, rng = max(int(board.sizes.max()) for board in mixed), np.random.default_rng(0)
+    whole = Construct(len(mixed), width, columns)
+    single = [Construct(1, width, columns) for _ in mixed]
+    for row, board in enumerate(mixed):
+        whole.put(row, board)
+        single[row].put(0, board)
+        single[row].start(ROW)
+    whole.start(np.arange(len(mixed)))
+    while not whole.over.all():
+        rows = np.flatnonzero(~whole.over)
+        for row in rows.tolist():
+            for name in ("rows", "contexts", "legal"):
+                mine, its = getattr(whole, name)[row], getattr(single[row], name)[0]
+                np.testing.assert_array_equal(mine, its)
+        actions = drawn(whole.legal[rows], rng)
+        whole.play(rows, actions)
+        for row, action in zip(rows.tolist(), actions.tolist(), strict=True):
+            single[row].play(ROW, np.array([action]))
+    for row, board in enumerate(mixed):
+        assert whole.cost[row] == single[row].cost[0]
+        assert whole.cost[row] == board.reduced.cost(whole.chosen[row, : len(board)])
+
+
+def test_construct__boards_come_and_go(monkeypatch):
+    """More boards than are kept: what is played is what a new game plays."""
+    monkeypatch.setattr(tables, "_KEPT", 2)
+    drawn_boards = boards(12, nodes=6, edges=7)
+    old = Construct(2, 4, tuple(COLUMNS))
+    for first, second in pairwise(drawn_boards):
+        old.put(0, first)
+        old.put(1, second)
+        old = pickle.loads(pickle.dumps(old))
+        new = Construct(2, 4, tuple(COLUMNS))
+        for row, board in enumerate((first, second)):
+            new.put(row, board)
+        for game in (old, new):
+            game.start(np.arange(2))
+        assert (old.rows == new.rows).all() and (old.contexts == new.contexts).all()
+        assert len(old.tables._places) <= 2 * 2 + 2 + 1
+
+
+def test_env__a_name_needs_no_problem(monkeypatch):
+    """Drawing the problems of a batch for their names took a minute."""
+    monkeypatch.setattr(Board, "whole", property(lambda board: pytest.fail("it was drawn")))
+    env = gym.make_vec(ID, num_envs=3, vectorization_mode="vector_entry_point", rows="bare")
+    _, infos = env.reset(seed=0)
+    assert all(name.startswith("intra-op/inside/mesh/") for name in infos["instance"])
 
 
 def test_env__observation_of_the_first_node():

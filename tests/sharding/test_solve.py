@@ -449,6 +449,111 @@ def test_search__looks_for_a_smaller_core_after_each_better_plan(monkeypatch):
     assert anew and len(set(costs)) > 20
 
 
+def without_programs(monkeypatch):
+    """Let searches take the way of cores that are too large for HiGHS."""
+    monkeypatch.setattr(search, "_PROGRAM", -1)
+    monkeypatch.setattr(search, "_PART", -1)
+    monkeypatch.setattr(search, "_COOLING", (1, 30))
+
+
+@pytest.mark.thorough
+@each("delay, same", [(0.3, True), (3.0, False)])
+def test_search__budgets_of_steps_do_not_follow_every_delay(monkeypatch, delay, same):
+    """Delays of up to a third leave the moves as they are until the end; trebled seconds do not."""
+    without_programs(monkeypatch)
+    monkeypatch.setattr(Search, "proven", False)
+    _, reduced, _ = drawn()[0]
+
+    def made(seed):
+        """Moves of a search whose clock goes on by steps."""
+        log, now, rng = [], [0.0], np.random.default_rng(seed)
+
+        def tick(seconds):
+            now[0] += seconds * (1.0 + (delay * rng.random() if seed else 0.0))
+
+        class Ticking(Chain):
+            def move(self, priced, warm, done, moves, *more):
+                tick(0.01 * moves)
+                log.append((warm, done, moves))
+                super().move(priced, warm, done, moves, *more)
+
+        clock = Clock(30.0)
+        clock.now, clock.begin = lambda: now[0], 0.0
+        with monkeypatch.context() as patched:
+            patched.setattr(search, "Chain", Ticking)
+            looking = Search(reduced, clock)
+            looking.sweep, looking.move = search.Pace(0.1), search.Pace(0.01)
+            step = looking.dual.step
+            looking.dual.step = lambda best: (tick(0.1), step(best))[1]
+            looking.run()
+        return log
+
+    first, second = made(0), made(1)
+    common = int(0.7 * min(len(first), len(second)))  # the clock cuts off the last ones
+    assert common > 20
+    assert (first[:common] == second[:common]) == same
+
+
+@each("way", ["sweep", "cool"])
+def test_search__ends_when_time_is_up_whatever_it_does(monkeypatch, way):
+    """Nothing that takes long in Python begins after the end."""
+    without_programs(monkeypatch)
+    monkeypatch.setattr(Search, "proven", False)
+    _, reduced, _ = drawn()[0]
+    late, now = [], [0.0]
+    clock = Clock(8.0)
+    clock.now, clock.begin = lambda: now[0], 0.0
+    looking = Search(reduced, clock)
+    step, made, move = looking.dual.step, Chain.__init__, Chain.move
+
+    def tick(seconds, call):
+        late.append(clock.left <= 0)
+        result = call()
+        now[0] += seconds
+        return result
+
+    looking.dual.step = lambda best: tick(3.0 if way == "sweep" else 0.3, lambda: step(best))
+    monkeypatch.setattr(
+        Chain, "__init__", lambda *all: tick(1.0 if way == "cool" else 0.1, lambda: made(*all))
+    )
+    monkeypatch.setattr(Chain, "move", lambda *all: tick(0.2, lambda: move(*all)))
+    decode = looking.decode
+    looking.decode = lambda: tick(0.5, decode)
+    looking.run()
+    assert len(late) > 4 and not any(late) and clock.left <= 0
+    assert reduced.legal(looking.chosen)
+
+
+def test_search__shrinks_to_what_better_plans_take():
+    """Plans cost what they did, the bound is no worse, and every better plan is still there."""
+    shrunk = 0
+    for _, reduced, best in drawn():
+        looking, rng = Search(reduced, Clock(None, 1)), np.random.default_rng(0)
+        for _ in range(30):
+            looking.dual.step(float(best - reduced.constant))
+        for _ in range(400):
+            looking.offer(np.array([rng.integers(size) for size in np.diff(reduced.offset)]))
+        if looking.chosen is None:
+            continue
+        cost, before, prices = looking.cost, looking.chosen, looking.dual.price
+        whole = certify(reduced, looking.model, prices, looking.dual.settle()[0])
+        looking.kept = kept = whole.better(cost)
+        looking.shrink()
+        if looking.reduced is reduced:
+            continue
+        shrunk += 1
+        left, own = looking.reduced, looking.own
+        assert (left.costs == reduced.costs[own]).all()
+        assert left.cost(looking.chosen) - left.constant == cost
+        assert (reduced.offset[:-1] + before == own[left.offset[:-1] + looking.chosen]).all()
+        assert certify(left, looking.model, prices, looking.dual.settle()[0]).bound >= whole.bound
+        assert kept[least_costs(reduced) < cost].all()
+        looking.run()
+        assert looking.bound <= best - reduced.constant <= looking.cost
+        assert looking.proven == (looking.cost == best - reduced.constant)
+    assert shrunk > 2
+
+
 def test_dual__sweeps_end_when_time_is_up(monkeypatch):
     """Where a sweep takes seconds, several of them overran the limit by a third."""
     monkeypatch.setattr(messages, "_PART", 4)

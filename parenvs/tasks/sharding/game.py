@@ -100,8 +100,7 @@ class IntraOpSharding(RowGame):
 
     ## Many at Once
     ``gym.make_vec("IntraOpSharding-v1", num_envs=64)``, see ``parenvs.envs.vector.GameVectorEnv``.
-    Episodes that have the same node of the same problem in hand are played together, so that a
-    batch of one problem is fast; ``form="improve"`` solves its blocks one by one.
+    Episodes of any problems are played together; ``form="improve"`` solves its blocks one by one.
 
     ## Version History
     * v1: rows, messages, returns as logarithms against the best cost known, a bank. v0 paid against
@@ -148,13 +147,16 @@ class IntraOpSharding(RowGame):
         self.source = source_of(instance, family, fresh, ranges, order, reduction, problem)
         only = self.source.only
         super().__init__(count, self._most(family) if only is None else self._needs(only), rows)
-        self._columns = [list(self.columns).index(name) for name in self.shown]
         self.turns = self._turns(count)
+        # The turns write them.
+        self.actions, self.context, self.mask = (
+            self.turns.rows, self.turns.contexts, self.turns.legal
+        )  # fmt: skip
         self.boards: list[Board] = self.turns.boards
 
     def _turns(self, count: int) -> Construct | Improve:
         """Return the turns of the form."""
-        return Construct(count, self.mask.shape[1], self.looks)
+        return Construct(count, self.mask.shape[1], self.shown)
 
     @staticmethod
     def _most(family: str | None) -> int:
@@ -184,9 +186,7 @@ class IntraOpSharding(RowGame):
         self.cost[rows] = np.maximum(self.turns.cost[rows], 1.0)
 
     def look(self, rows: np.ndarray, part: Rows) -> None:
-        """See ``RowGame.look``."""
-        self.actions[part] = self.turns.rows[part][..., self._columns]
-        self.context[part], self.mask[part] = self.turns.contexts[part], self.turns.legal[part]
+        """See ``RowGame.look``: the turns look at what they play."""
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
         """See ``RowGame.move``: take a strategy, or solve a block."""
@@ -201,6 +201,10 @@ class IntraOpSharding(RowGame):
     def problem(self, row: int) -> Sharding:
         """See ``Game.problem``."""
         return self.boards[row].problem
+
+    def instance(self, row: int) -> str:
+        """See ``Game.instance``; the problem itself need not be drawn for it."""
+        return self.boards[row].instance
 
     def view(self, row: int) -> ShardingReport | Sharding:
         """See ``Game.view``."""
@@ -267,7 +271,7 @@ class ShardingImprovement(IntraOpSharding):
 
     def _turns(self, count: int) -> Improve:
         """Return the turns of the form."""
-        return Improve(count, self.mask.shape[1], self.looks)
+        return Improve(count, self.mask.shape[1], self.shown)
 
     @staticmethod
     def _most(family: str | None) -> int:

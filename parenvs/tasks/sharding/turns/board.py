@@ -79,7 +79,6 @@ class Board:
         reduced: what is left of it to decide.
         offset: (n + 1,) where each node's strategies begin.
         costs: (s,) float64; inf if forbidden.
-        beside: neighbours of each node, ascending.
         usage: usage of each node, None if it uses nothing beyond its floor.
         headroom: (T + 1,) int64, slack less all floors; the last is no time.
         witness: (n,) strategies of a legal plan; empty while none is known.
@@ -94,7 +93,6 @@ class Board:
     reduced: Reduced
     offset: np.ndarray
     costs: np.ndarray
-    beside: tuple[tuple[Beside, ...], ...]
     usage: tuple[Usage | None, ...]
     headroom: np.ndarray
     witness: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -135,13 +133,6 @@ class Board:
             InfeasibleError: no plan is legal.
         """
         sizes = np.diff(reduced.offset)
-        beside: list[list[Beside]] = [[] for _ in sizes]
-        values = np.where(reduced.edge_costs >= NEVER, np.inf, reduced.edge_costs.astype(float))
-        for (a, b), begin in zip(reduced.ends.tolist(), reduced.edge_offset.tolist(), strict=False):
-            table = values[begin : begin + sizes[a] * sizes[b]].reshape(sizes[a], sizes[b])
-            forbids = not bool(np.isfinite(table).all())
-            beside[a].append(Beside(b, np.ascontiguousarray(table.T), forbids))
-            beside[b].append(Beside(a, table, forbids))
         headroom = np.append(reduced.slack, 2**62)
         usage = _usages(reduced, sizes, headroom)
         if headroom.min() < 0:
@@ -154,7 +145,6 @@ class Board:
             reduced,
             reduced.offset,
             costs,
-            tuple(tuple(sorted(x, key=lambda other: other.node)) for x in beside),
             usage,
             headroom,
         )
@@ -176,6 +166,19 @@ class Board:
     def times(self) -> int:
         """Number of times, T."""
         return len(self.headroom) - 1
+
+    @cached_property
+    def beside(self) -> tuple[tuple[Beside, ...], ...]:
+        """Neighbours of each node, ascending."""
+        reduced, sizes = self.reduced, self.sizes
+        beside: list[list[Beside]] = [[] for _ in sizes]
+        values = np.where(reduced.edge_costs >= NEVER, np.inf, reduced.edge_costs.astype(float))
+        for (a, b), begin in zip(reduced.ends.tolist(), reduced.edge_offset.tolist(), strict=False):
+            table = values[begin : begin + sizes[a] * sizes[b]].reshape(sizes[a], sizes[b])
+            forbids = not bool(np.isfinite(table).all())
+            beside[a].append(Beside(b, np.ascontiguousarray(table.T), forbids))
+            beside[b].append(Beside(a, table, forbids))
+        return tuple(tuple(sorted(x, key=lambda other: other.node)) for x in beside)
 
     @cached_property
     def later(self) -> tuple[tuple[Beside, ...], ...]:
@@ -202,9 +205,28 @@ class Board:
         Then a partial plan can be completed if it keeps the limit with all other nodes at their
         floors: they take those strategies.
         """
-        forbidden = any(other.forbids for others in self.beside for other in others)
+        forbidden = bool((self.reduced.edge_costs >= NEVER).any())
         lean = np.where(np.isfinite(self.costs), self.mass, np.inf)
         return not forbidden and not np.minimum.reduceat(lean, self.offset[:-1]).any()
+
+    @cached_property
+    def floor(self) -> float:
+        """What all nodes cost at least, with what the reduction took out."""
+        least = np.minimum.reduceat(self.costs, self.offset[:-1])
+        return float(least.sum() + self.reduced.constant)
+
+    @cached_property
+    def is_exact(self) -> bool:
+        """Whether sums of costs are whole numbers that floats hold."""
+        reduced = self.reduced
+        total = float(reduced.constant)
+        for costs, offset in (
+            (reduced.costs, reduced.offset), (reduced.edge_costs, reduced.edge_offset)
+        ):  # fmt: skip
+            if len(costs):
+                allowed = np.where(costs >= NEVER, 0, costs).astype(float)
+                total += float(np.maximum.reduceat(allowed, offset[:-1]).sum())
+        return total < 2.0**53
 
     @cached_property
     def lean(self) -> np.ndarray:

@@ -7,8 +7,9 @@ that are not free, the witness can be mended for it (``parenvs.tasks.sharding.tu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from parenvs.core.rows import RANGE
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.sharding.plan import ShardingPlan
 from parenvs.tasks.sharding.problem import Sharding
-from parenvs.tasks.sharding.turns.advice import messages_of, wanted_of
+from parenvs.tasks.sharding.turns.advice import wanted_of
 from parenvs.tasks.sharding.turns.board import Board
+from parenvs.tasks.sharding.turns.tables import Tables, begins, ranges
 from parenvs.tasks.sharding.turns.witness import Witness
 
 COLUMNS = {
@@ -46,12 +48,16 @@ CONTEXTS = {
     "strategies": "log2 of their number / 8",
     "later": "neighbours that follow / 16, at most 1",
     "earlier": "neighbours that are decided / 16, at most 1",
-    "spread": "ln(1 + x) / 4 of what the dearest legal strategy costs more than the cheapest",
+    "spread": "ln(1 + x) / 4 of what the dearest legal strategy costs more than the cheapest, with "
+    "what neighbours that follow cost more if rows look ahead",
     "free": "share of the headroom that is free while the node uses memory",
     "nodes": "log2 of the nodes / 12",
 }
 """What it says of the turn."""
-_GUIDE, _BOTH = list(COLUMNS).index("rule"), list(COLUMNS).index("both")
+BARE = tuple(name for name in COLUMNS if name not in AHEAD)
+"""Columns that do not."""
+_BY_MESSAGES, _BY_NEIGHBOURS = {"rule", "messages", "pressure"}, {"ahead", "both"}
+"""Columns that need messages, and costs of neighbours that follow."""
 _DEPTH = 4.0
 """What logarithms of excesses are divided by."""
 _SHARP = 2.0, 20.0, 10.0
@@ -65,12 +71,15 @@ _TRIES = 16  # to find a first witness
 class Construct:
     """The turns of n episodes at once; a single environment is the case n = 1.
 
+    Episodes may be of any boards and at any nodes: all are played together, as arrays of the
+    strategies of their nodes in hand, one episode after the other (``turns.tables``).
+
     Attributes:
         boards: the board of each episode.
         turn: (n,) int64, the node in hand.
         chosen: (n, N) int64, strategies of decided nodes.
         legal: (n, width) bool.
-        rows: (n, width, len(COLUMNS)) float32.
+        rows: (n, width, len(columns)) float32.
         contexts: (n, len(CONTEXTS)) float32.
         over: (n,) bool.
         dead: (n,) bool, whether the episode ended for want of a legal strategy.
@@ -79,14 +88,23 @@ class Construct:
     Args:
         count: n.
         width: most strategies of a node.
-        looks: whether rows hold messages and what follows from them.
+        columns: what rows hold, of ``COLUMNS``.
         guarded: whether witnesses are kept; without, turns can be dead ends.
     """
 
-    def __init__(self, count: int, width: int, looks: bool = False, guarded: bool = True) -> None:
-        self.width, self.looks, self.guarded = width, looks, guarded
+    def __init__(
+        self, count: int, width: int, columns: Sequence[str] = (), guarded: bool = True
+    ) -> None:
+        self.width, self.columns, self.guarded = width, tuple(columns), guarded
+        self.by_messages = not _BY_MESSAGES.isdisjoint(columns)
+        self.by_neighbours = not _BY_NEIGHBOURS.isdisjoint(columns)
         self.boards: list[Any] = [None] * count
         self.witness: list[Witness | None] = [None] * count
+        self.tables = Tables(count, self.by_messages)
+        # Where nodes and strategies of each episode's board begin, and what is told of it.
+        self.node, self.strategy, self.length = np.zeros((3, count), dtype=np.int64)
+        self.unit, self.reference = np.ones((2, count))
+        self.is_free, self.is_exact = np.zeros((2, count), dtype=np.bool_)
         self.turn = np.zeros(count, dtype=np.int64)
         self.costs = np.zeros((count, 0))  # of strategies with decided neighbours
         self.room = np.zeros((count, 0), dtype=np.int64)  # headroom that is left
@@ -94,7 +112,7 @@ class Construct:
         self.chosen = np.zeros((count, 0), dtype=np.int64)
         self.floor = np.zeros(count)  # lower bound of the cost, from decided nodes and least costs
         self.legal = np.zeros((count, width), dtype=np.bool_)
-        self.rows = np.zeros((count, width, len(COLUMNS)), dtype=np.float32)
+        self.rows = np.zeros((count, width, len(self.columns)), dtype=np.float32)
         self.contexts = np.zeros((count, len(CONTEXTS)), dtype=np.float32)
         self.over, self.dead = np.zeros((2, count), dtype=np.bool_)
         self.cost = np.full(count, np.nan)
@@ -102,9 +120,19 @@ class Construct:
     def put(self, row: int, board: Board) -> None:
         """Give an episode a board, before it starts."""
         self.boards[row] = board
+        if self.tables.is_full:
+            self.tables.clear()
+            for other, held in enumerate(self.boards):
+                if held is not None:
+                    self.node[other], self.strategy[other] = self.tables.places(held)
+        self.node[row], self.strategy[row] = self.tables.places(board)
+        self.length[row], self.unit[row] = len(board), board.unit
+        self.reference[row] = max(board.reference, 1)
+        self.is_free[row], self.is_exact[row] = board.is_free, board.is_exact
+        wish = len(board.headroom) if self.by_messages else 0
         for name, size in (
-            ("costs", len(board.costs)), ("room", len(board.headroom)),
-            ("wish", len(board.headroom)), ("chosen", len(board)),
+            ("costs", len(board.costs)), ("room", len(board.headroom)), ("wish", wish),
+            ("chosen", len(board)),
         ):  # fmt: skip
             array = getattr(self, name)
             if array.shape[1] < size:
@@ -119,11 +147,11 @@ class Construct:
             board = self.boards[row]
             self.costs[row, : len(board.costs)] = board.costs
             self.room[row, : len(board.headroom)] = board.headroom
-            if self.looks:
+            if self.by_messages:
                 self.wish[row, : len(board.headroom)] = board.room_of(wanted_of(board))
             kept = self.guarded and not board.is_free
             self.witness[row] = Witness(board) if kept else None
-            self.floor[row] = _floor(board)
+            self.floor[row] = board.floor
         self.over[rows] = self.dead[rows] = False
         self.cost[rows] = np.nan
         self._look(rows)
@@ -135,12 +163,14 @@ class Construct:
         """
         self._place(rows, actions)
         self.turn[rows] += 1
-        complete = self.turn[rows] == np.array([len(self.boards[row]) for row in rows.tolist()])
-        for row in rows[complete].tolist():
+        complete = self.turn[rows] == self.length[rows]
+        ended = rows[complete]
+        # When all is decided, the bound is the cost.
+        self.cost[ended], self.over[ended] = self.floor[ended], True
+        for row in ended[~self.is_exact[ended]].tolist():
             board = self.boards[row]
             self.cost[row] = board.reduced.cost(self.chosen[row, : len(board)])
-            self.over[row] = True
-        self._look(rows[~complete])
+        self._look(rows[~complete] if len(ended) else rows)
 
     def plan(self, row: int) -> ShardingPlan:
         """Return the plan of an episode; nodes that are not decided take their leanest strategy."""
@@ -151,166 +181,245 @@ class Construct:
         chosen[:turn] = self.chosen[row, :turn]
         return board.problem.plan(board.whole.lift(chosen))
 
-    def greedy(self, rows: np.ndarray) -> np.ndarray:
-        """Return the legal strategy that is best by the rule, or without it by ``both``, (k,)."""
-        score = self.rows[rows, :, _GUIDE] if self.looks else -self.rows[rows, :, _BOTH]
+    def best(self, rows: np.ndarray, column: str, sign: int = 1) -> np.ndarray:
+        """Return the legal strategy of the largest value, or with -1 the least, of a column, (k,).
+
+        The first of several.
+        """
+        score = sign * self.rows[rows, :, self.columns.index(column)]
         return np.where(self.legal[rows], score, -np.inf).argmax(axis=1)
 
     # Turns
 
-    def _groups(self, rows: np.ndarray) -> Iterator[tuple[Board, int, np.ndarray]]:
-        """Yield the episodes that have the same node of the same board in hand; places in rows."""
-        groups: dict[tuple[int, int], list[int]] = {}
-        for at, (row, turn) in enumerate(zip(rows.tolist(), self.turn[rows].tolist(), strict=True)):
-            groups.setdefault((id(self.boards[row]), turn), []).append(at)
-        for (_, turn), positions in groups.items():
-            yield self.boards[int(rows[positions[0]])], turn, np.array(positions)
-
     def _place(self, rows: np.ndarray, chosen: np.ndarray) -> None:
         """Decide the node in hand of each episode."""
+        tables, node = self.tables, self.node[rows] + self.turn[rows]
         self.chosen[rows, self.turn[rows]] = chosen
-        for board, node, positions in self._groups(rows):
-            group, taken = rows[positions], chosen[positions]
-            own = self.costs[group, board.offset[node] : board.offset[node + 1]]
-            more = own[np.arange(len(group)), taken] - own.min(axis=1)
-            for other in board.later[node]:
-                begin, end = board.offset[other.node], board.offset[other.node + 1]
-                before = self.costs[group, begin:end]
-                after = before + other.table.T[taken]
-                self.costs[group, begin:end] = after
-                more += after.min(axis=1) - before.min(axis=1)
-            self.floor[group] += more
-            usage = board.usage[node]
-            if usage is not None:
-                used = usage.at_times(taken)
-                self.room[group, usage.first : usage.last] -= used
-                if self.looks:
-                    wanted = usage.at_times(wanted_of(board)[node : node + 1])
-                    self.wish[group, usage.first : usage.last] -= used - wanted
-        for row, strategy in zip(rows.tolist(), chosen.tolist(), strict=True):
-            witness = self.witness[row]
-            if witness is not None:
-                witness.take(int(self.turn[row]), strategy)
+        costs, base = self.costs.reshape(-1), rows * self.costs.shape[1]
+        begin, size = base + tables.offset[node], tables.size[node]
+        least = np.minimum.reduceat(costs[ranges(begin, size)], begins(size))
+        more = costs[begin + chosen] - least
+        later = tables.later[node]
+        edge, at = ranges(tables.edge[node], later), np.repeat(np.arange(len(rows)), later)
+        if len(edge):
+            width = tables.width[edge]
+            into = ranges(base[at] + tables.other[edge], width)  # no place twice
+            before, parts = costs[into], begins(width)
+            after = before + tables.pairs[ranges(tables.pair[edge] + chosen[at] * width, width)]
+            costs[into] = after
+            change = np.minimum.reduceat(after, parts) - np.minimum.reduceat(before, parts)
+            more += np.bincount(at, change, minlength=len(rows))
+        self.floor[rows] += more
+        for k, interval in self._intervals(node):
+            used = tables.amounts[tables.amount[interval] + chosen[k]]
+            length = tables.length[interval]
+            times = ranges(rows[k] * self.room.shape[1] + tables.begin[interval], length)
+            self.room.reshape(-1)[times] -= np.repeat(used, length)
+            if self.by_messages:
+                wanted = tables.amounts[tables.amount[interval] + tables.wanted[node[k]]]
+                times = ranges(rows[k] * self.wish.shape[1] + tables.begin[interval], length)
+                self.wish.reshape(-1)[times] -= np.repeat(used - wanted, length)
+        if not self.is_free[rows].all():
+            for row, strategy in zip(rows.tolist(), chosen.tolist(), strict=True):
+                witness = self.witness[row]
+                if witness is not None:
+                    witness.take(int(self.turn[row]), strategy)
+
+    def _intervals(self, node: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield places in nodes, (k,), and an interval of each: the first ones, the second ones."""
+        count, first = self.tables.intervals[node], self.tables.interval[node]
+        for number in range(int(count.max(initial=0))):
+            (at,) = (count > number).nonzero()
+            yield at, first[at] + number
 
     def _look(self, rows: np.ndarray) -> None:
         """Tell what is legal at the node in hand of each episode, and describe it."""
-        for board, node, positions in self._groups(rows):
-            group = rows[positions]
-            own, ahead = self._costs(board, node, group)
-            share, fits, free = self._memory(board, node, group)
-            legal = np.isfinite(own + ahead) & fits
-            if not board.is_free:
-                for row, mine in zip(group.tolist(), legal, strict=True):
-                    witness = self.witness[row]
-                    if witness is not None:
-                        witness.look(node, self.costs[row], mine)
-            none = ~legal.any(axis=1)
-            if none.any():
-                self.dead[group[none]] = self.over[group[none]] = True
-            self._describe(board, node, group, own, ahead, legal, share, free)
+        if not len(rows):
+            return
+        hand = _Hand(self, rows)
+        for k, part in hand.unsafe():
+            witness = self.witness[int(rows[k])]
+            if witness is not None:
+                witness.look(int(self.turn[rows[k]]), self.costs[rows[k]], hand.legal[part])
+        none = ~np.logical_or.reduceat(hand.legal, hand.parts)
+        if none.any():
+            self.dead[rows[none]] = self.over[rows[none]] = True
+        self.rows[rows], self.legal[rows] = 0.0, False
+        place = ranges(rows * self.width, hand.size)
+        self.legal.reshape(-1)[place] = hand.legal
+        if self.columns:
+            made = np.stack([hand.column(name) for name in self.columns], axis=1)
+            made[~hand.legal] = 0.0
+            self.rows.reshape(-1, len(self.columns))[place] = made
+        self.contexts[rows] = hand.contexts()
 
-    def _costs(self, board: Board, node: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return costs with decided neighbours, and the least more with each that follows."""
-        own = self.costs[rows, board.offset[node] : board.offset[node + 1]]
-        ahead = np.zeros_like(own)
-        for other in board.later[node]:
-            begin, end = board.offset[other.node], board.offset[other.node + 1]
-            theirs, table = self.costs[rows, begin:end], other.table
-            part = max(1, _PART // table.size)
-            for first in range(0, len(rows), part):
-                block = slice(first, first + part)
-                minimum = (theirs[block, :, None] + table).min(axis=1)
-                ahead[block] += minimum - theirs[block].min(axis=1, keepdims=True)
-        return own, ahead
 
-    def _memory(
-        self, board: Board, node: int, rows: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the share of the headroom that strategies take, whether they fit, what is free."""
-        count, size = len(rows), int(board.sizes[node])
-        usage = board.usage[node]
-        share, fits = np.zeros((count, size)), np.ones((count, size), dtype=np.bool_)
-        if usage is None:
-            return share, fits, np.ones(count)
-        room = self.room[rows, usage.first : usage.last]
-        free = np.minimum.reduceat(room, usage.starts, axis=1)
-        part = max(1, _PART // usage.amount.size)
-        for first in range(0, count, part):
-            block = slice(first, first + part)
-            left = free[block, :, None]
-            fits[block] = (usage.amount <= left).all(axis=1)
-            share[block] = (usage.amount / np.maximum(left, 1)).max(axis=1)
-        whole = np.minimum.reduceat(board.headroom[usage.first : usage.last], usage.starts)
-        return share, fits, (free / np.maximum(whole, 1)).min(axis=1)
+class _Hand:
+    """The strategies of the nodes in hand of some episodes, in a row; k episodes, m strategies.
 
-    def _pressure(self, board: Board, node: int, rows: np.ndarray) -> np.ndarray | float:
-        """Return what each strategy exceeds the limit by if all others get what they want."""
-        usage = board.usage[node]
-        if usage is None:
-            return 0.0
-        span = slice(usage.first, usage.last)
-        free = np.minimum.reduceat(self.wish[rows, span], usage.starts, axis=1)
-        free = free + usage.amount[:, wanted_of(board)[node]]
-        left = (free[:, :, None] - usage.amount).min(axis=1)
-        whole = np.minimum.reduceat(board.headroom[span], usage.starts).min()
-        return np.clip(-left / max(int(whole), 1), -1.0, _FURTHEST)
+    Attributes:
+        size: (k,) number of each node's strategies.
+        parts: (k,) where they begin.
+        legal: (m,) bool.
+    """
 
-    def _describe(
-        self, board: Board, node: int, rows: np.ndarray, own: np.ndarray, ahead: np.ndarray,
-        legal: np.ndarray, share: np.ndarray, free: np.ndarray,
-    ) -> None:  # fmt: skip
-        """Write mask, rows and contexts of the node in hand."""
-        size, at = own.shape[1], slice(board.offset[node], board.offset[node + 1])
-        mass = board.mass[at]
-        mine = np.zeros((len(rows), size, len(COLUMNS)), dtype=np.float32)
-        if self.looks:
-            led = own + messages_of(board)[at]
-            outside, inside, weight = _SHARP
-            pressure = self._pressure(board, node, rows)
-            best = np.where(legal, led, np.inf).min(axis=1, keepdims=True)
-            more = np.where(legal, led - best, 0.0) / board.unit
-            mine[..., 0] = -outside * np.log1p(inside * more) - weight * np.maximum(pressure, 0.0)
-            mine[..., 1] = regret(led, board.unit)
-            mine[..., 4] = pressure
-        mine[..., 2] = regret(ahead, board.unit)
-        mine[..., 3] = worst = regret(own + ahead, board.unit)
-        mine[..., 5] = regret(own, board.unit)
-        mine[..., 6] = np.minimum(share, 1.0)
-        mine[..., 7] = mass / max(mass.max(), 1.0)
-        mine[~legal] = 0.0
-        self.rows[rows] = 0.0
-        self.rows[rows, :size] = mine
-        self.legal[rows] = False
-        self.legal[rows, :size] = legal
-        floor = np.log(max(board.reference, 1) / np.maximum(self.floor[rows], 1.0)) / _DEPTH
-        later = len(board.later[node])
-        self.contexts[rows] = np.stack(
-            np.broadcast_arrays(
-                node / len(board),
-                legal.mean(axis=1),
-                np.clip(floor, -1.0, 1.0),
-                np.log2(size) / 8,
-                min(later / 16, 1.0),
-                min((len(board.beside[node]) - later) / 16, 1.0),
-                np.where(legal, worst, 0.0).max(axis=1),
-                np.clip(free, 0.0, 1.0),
-                np.log2(len(board)) / 12,
-            ),
-            axis=1,
+    def __init__(self, turns: Construct, rows: np.ndarray) -> None:
+        tables = turns.tables
+        self.turns, self.rows, self.tables = turns, rows, tables
+        self.node = turns.node[rows] + turns.turn[rows]
+        self.size = tables.size[self.node]
+        self.parts, self.base = begins(self.size), rows * turns.costs.shape[1]
+        self.of = np.repeat(np.arange(len(rows)), self.size)  # episode of each strategy
+        offset = tables.offset[self.node]
+        self.strategies = ranges(turns.strategy[rows] + offset, self.size)
+        self.own = turns.costs.reshape(-1)[ranges(self.base + offset, self.size)]
+        self.ahead = np.zeros(0)
+        self.unit = turns.unit[rows][self.of]
+        self.legal = np.isfinite(self.own)
+        if turns.by_neighbours or not turns.is_free[rows].all():
+            self.ahead = self._ahead()
+            self.legal &= np.isfinite(self.ahead)
+        self._memory()
+        self._regrets: dict[str, np.ndarray] = {}
+
+    def unsafe(self) -> Iterator[tuple[int, slice]]:
+        """Yield the episodes whose masks a witness has to look at, and the places in ``legal``."""
+        for k in (~self.turns.is_free[self.rows]).nonzero()[0].tolist():
+            yield k, slice(int(self.parts[k]), int(self.parts[k] + self.size[k]))
+
+    def _ahead(self) -> np.ndarray:
+        """Return the least that neighbours which follow cost more with each strategy, (m,)."""
+        tables, costs = self.tables, self.turns.costs.reshape(-1)
+        ahead, later = np.zeros(len(self.own)), self.tables.later[self.node]
+        edges, ats = ranges(tables.edge[self.node], later), np.repeat(np.arange(len(later)), later)
+        count = self.size[ats] * tables.width[edges]
+        part = count.cumsum() // _PART  # so that temporary arrays stay small
+        for first, last in pairwise([0, *(np.diff(part).nonzero()[0] + 1).tolist(), len(edges)]):
+            if first == last:
+                continue
+            edge, at = edges[first:last], ats[first:last]
+            width, size = tables.width[edge], self.size[at]
+            begin = self.base[at] + tables.other[edge]
+            widths = np.repeat(width, size)
+            theirs = costs[ranges(np.repeat(begin, size), widths)]
+            pairs = tables.pairs[ranges(tables.pair[edge], size * width)]
+            least = np.minimum.reduceat(theirs + pairs, begins(widths))
+            now = np.minimum.reduceat(costs[ranges(begin, width)], begins(width))
+            where = ranges(self.parts[at], size)
+            ahead += np.bincount(where, least - np.repeat(now, size), minlength=len(ahead))
+        return ahead
+
+    def _memory(self) -> None:
+        """Find the share of the free memory that strategies take, and what is free; what fits."""
+        tables, room = self.tables, self.turns.room
+        self.share, self.free = np.zeros(len(self.own)), np.ones(len(self.rows))
+        for k, interval, free, place, amounts in self._spans(room):
+            left = np.repeat(free, self.size[k])
+            self.legal[place] &= amounts <= left
+            taken = amounts / np.maximum(left, 1)
+            self.share[place] = np.maximum(self.share[place], taken)
+            whole = free / np.maximum(tables.whole[interval], 1)
+            self.free[k] = np.minimum(self.free[k], whole)
+
+    def _spans(self, room: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield intervals of the nodes: episodes, intervals, free memory, strategies, amounts."""
+        tables = self.tables
+        for k, interval in self.turns._intervals(self.node):
+            length, size = tables.length[interval], self.size[k]
+            times = ranges(self.rows[k] * room.shape[1] + tables.begin[interval], length)
+            free = np.minimum.reduceat(room.reshape(-1)[times], begins(length))
+            place = ranges(self.parts[k], size)
+            yield k, interval, free, place, tables.amounts[ranges(tables.amount[interval], size)]
+
+    # What is told
+
+    def column(self, name: str) -> np.ndarray:
+        """Return a column of ``COLUMNS``, (m,)."""
+        made: np.ndarray = getattr(self, f"_column_{name}")()
+        return made
+
+    def _least(self, values: np.ndarray) -> np.ndarray:
+        """Return for each strategy the least value of its node's, (m,)."""
+        return np.minimum.reduceat(values, self.parts)[self.of]
+
+    def _regret(self, values: np.ndarray) -> np.ndarray:
+        """Return ln(1 + x) / 4 of the excess x of values over the least of their node, in units."""
+        least = self._least(values)
+        with np.errstate(invalid="ignore"):
+            more = np.where(np.isfinite(values), values - least, np.inf)
+        return np.minimum(np.log1p(more / self.unit) / _DEPTH, RANGE)
+
+    def _kept(self, name: str, values: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return what is computed once."""
+        if name not in self._regrets:
+            self._regrets[name] = values()
+        return self._regrets[name]
+
+    def _led(self) -> np.ndarray:
+        return self._kept("led", lambda: self.own + self.tables.messages[self.strategies])
+
+    def _column_rule(self) -> np.ndarray:
+        outside, inside, weight = _SHARP
+        led = self._led()
+        least = self._least(np.where(self.legal, led, np.inf))
+        with np.errstate(invalid="ignore"):
+            more = np.where(self.legal, led - least, 0.0) / self.unit
+        return -outside * np.log1p(inside * more) - weight * np.maximum(
+            self._column_pressure(), 0.0
         )
 
+    def _column_messages(self) -> np.ndarray:
+        return self._regret(self._led())
 
-def regret(values: np.ndarray, unit: float) -> np.ndarray:
-    """Return ln(1 + x) / 4 of the excess x of values over the least of their row, in units."""
-    finite = np.isfinite(values)
-    minimum = np.where(finite, values, np.inf).min(axis=-1, keepdims=True)
-    more = np.where(finite, values - np.where(np.isfinite(minimum), minimum, 0.0), np.inf)
-    return np.minimum(np.log1p(more / unit) / _DEPTH, RANGE)
+    def _column_ahead(self) -> np.ndarray:
+        return self._regret(self.ahead)
 
+    def _column_both(self) -> np.ndarray:
+        return self._kept("both", lambda: self._regret(self.own + self.ahead))
 
-def _floor(board: Board) -> float:
-    """Return what all nodes cost at least, with what the reduction took out."""
-    return float(np.minimum.reduceat(board.costs, board.offset[:-1]).sum() + board.reduced.constant)
+    def _column_pressure(self) -> np.ndarray:
+        return self._kept("pressure", self._pressures)
+
+    def _pressures(self) -> np.ndarray:
+        """Return what strategies exceed the limit by if all others get what they want."""
+        tables = self.tables
+        left = np.full(len(self.own), np.iinfo(np.int64).max)
+        for k, interval, free, place, amounts in self._spans(self.turns.wish):
+            free = free + tables.amounts[tables.amount[interval] + tables.wanted[self.node[k]]]
+            left[place] = np.minimum(left[place], np.repeat(free, self.size[k]) - amounts)
+        whole = np.maximum(tables.headroom[self.node], 1)[self.of]
+        uses = (tables.intervals[self.node] > 0)[self.of]
+        return np.where(uses, np.clip(-left / whole, -1.0, _FURTHEST), 0.0)
+
+    def _column_cost(self) -> np.ndarray:
+        return self._kept("cost", lambda: self._regret(self.own))
+
+    def _column_use(self) -> np.ndarray:
+        return np.minimum(self.share, 1.0)
+
+    def _column_mass(self) -> np.ndarray:
+        return self.tables.mass[self.strategies]
+
+    def contexts(self) -> np.ndarray:
+        """Return the contexts of the turns, (k, len(CONTEXTS))."""
+        turns, rows, tables, size = self.turns, self.rows, self.tables, self.size
+        length = turns.length[rows]
+        floor = np.log(turns.reference[rows] / np.maximum(turns.floor[rows], 1.0)) / _DEPTH
+        worst = self._column_both() if turns.by_neighbours else self._column_cost()
+        return np.stack(
+            [
+                turns.turn[rows] / length,
+                np.add.reduceat(self.legal, self.parts, dtype=np.int64) / size,
+                np.clip(floor, -1.0, 1.0),
+                np.log2(size) / 8,
+                np.minimum(tables.later[self.node] / 16, 1.0),
+                np.minimum(tables.earlier[self.node] / 16, 1.0),
+                np.maximum.reduceat(np.where(self.legal, worst, 0.0), self.parts),
+                np.clip(self.free, 0.0, 1.0),
+                np.log2(length) / 12,
+            ],
+            axis=1,
+        )
 
 
 def board_of(problem: Sharding, reduction: bool = True) -> Board:
@@ -333,24 +442,24 @@ def completed(board: Board) -> Board:
     """
     board = replace(board, witness=board.lean if board.is_free else _first_witness(board))
     width = int(board.sizes.max())
-    episode, row = Construct(1, width), np.zeros(1, dtype=np.int64)
+    episode, row = Construct(1, width, ("both",)), np.zeros(1, dtype=np.int64)
     episode.put(0, board)
     episode.start(row)
     while not episode.over[0]:
-        episode.play(row, episode.greedy(row))
+        episode.play(row, episode.best(row, "both", -1))
     first = episode.chosen[0, : len(board)].copy()
     return replace(board, first=first, reference=board.reduced.cost(first))
 
 
 def _first_witness(board: Board) -> np.ndarray:
     """Find a legal plan that uses little: the leanest legal strategies, then drawn ones."""
-    episode, row = Construct(1, int(board.sizes.max()), guarded=False), np.zeros(1, dtype=np.int64)
+    episode, row = Construct(1, int(board.sizes.max()), ("mass",), False), np.zeros(1, np.int64)
     episode.put(0, board)
     rng = np.random.default_rng(0)
     for attempt in range(_TRIES):
         episode.start(row)
         while not episode.over[0]:
-            score = episode.rows[0, :, list(COLUMNS).index("mass")].astype(float)
+            score = episode.rows[0, :, 0].astype(float)
             score += 0.1 * attempt / _TRIES * rng.random(len(score)) if attempt else 0.0
             episode.play(row, np.where(episode.legal, score, np.inf).argmin(axis=1))
         if not episode.dead[0]:

@@ -7,6 +7,8 @@ when no block is left, or after its moves.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from parenvs.tasks.sharding.plan import ShardingPlan
@@ -55,12 +57,13 @@ class Improve:
     they stand for; ``cost`` is that of the plan as it is now.
     """
 
-    def __init__(self, count: int, width: int, looks: bool = False) -> None:
-        self.width, self.looks = width, looks
+    def __init__(self, count: int, width: int, columns: Sequence[str] = ()) -> None:
+        self.width, self.looks = width, not set(AHEAD).isdisjoint(columns)
+        self._columns = [list(COLUMNS).index(name) for name in columns]
         self.boards: list[Board] = [None] * count  # type: ignore[list-item]
         self.turn = np.zeros(count, dtype=np.int64)
         self.legal = np.zeros((count, width), dtype=np.bool_)
-        self.rows = np.zeros((count, width, len(COLUMNS)), dtype=np.float32)
+        self.rows = np.zeros((count, width, len(columns)), dtype=np.float32)
         self.contexts = np.zeros((count, len(CONTEXTS)), dtype=np.float32)
         self.over = np.zeros(count, dtype=np.bool_)
         self.cost = np.full(count, np.nan)
@@ -94,7 +97,7 @@ class Improve:
     def _look(self, row: int) -> None:
         """Tell which blocks are legal, and describe all."""
         state, turn = self._states[row], int(self.turn[row])
-        rows = state.rows(turn, self.looks)
+        rows = state.rows(turn, self.looks)[:, self._columns]
         rows[~state.open] = 0.0
         self.rows[row], self.legal[row] = 0.0, False
         self.rows[row, : len(rows)], self.legal[row, : len(rows)] = rows, state.open
