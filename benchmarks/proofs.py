@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import Any
+from functools import partial
 
 import numpy as np
 
-from benchmarks.framework import main, measurement, progress, table
+from benchmarks.framework import Case, Row, columns, main, measurement, progress, spent
 from brute_force import all_plans, best_of, legal_plans, random_pipeline, random_space
 from every_plan import DRAWN, LIMITS, outcome, planners
 from parenvs.agents.pipeline import bounds as prefixes
@@ -62,50 +62,75 @@ def check(kind: str, seed: int) -> str:
 
 
 KINDS = ("proven", "proven among some", "plan", "illegal plan", "no plan", "no plan in time")
+SMALL = {"exact, pruned": "pruned", "exact, full": "full"}
+"""Searches whose bounds are held to account on their own."""
 
 
-def limited(task: str, planner: str, count: int) -> tuple[list[str], list[str]]:
-    """Hold a planner's answers to drawn problems against all plans: a row, what is wrong."""
-    begin = time.perf_counter()
-    found = Counter(outcome(task, planner, number) for number in range(count))
-    wrong = [f"{task} {planner}: {words}" for words in found if words.startswith("WRONG")]
-    counts = [count - sum(found[kind] for kind in KINDS), *(found[kind] for kind in KINDS)]
-    seconds = f"{time.perf_counter() - begin:.1f}"
-    return [task, planner, *map(str, counts), seconds], wrong
+def limited(task: str, planner: str, count: int) -> Row:
+    """Hold a planner's answers to drawn problems against all plans."""
+    progress(f"{task} {planner}")
+    row: Row = {}
+    with spent(row, clock=time.perf_counter):
+        found = Counter(outcome(task, planner, number) for number in range(count))
+    words = [f"{task} {planner}: {x}" for x in found if x.startswith("WRONG")]
+    counts = {kind: found[kind] for kind in KINDS}
+    return {**row, "wrong": count - sum(counts.values()), **counts, "words": words}
+
+
+def bounded(planner: str, count: int) -> Row:
+    """Hold a search against brute force, its bounds for large graphs on small ones, too."""
+    progress(planner)
+    row: Row = {}
+    before = exact._MANY, prefixes._BLOCKS
+    exact._MANY, prefixes._BLOCKS = 0, 4
+    try:
+        with spent(row, clock=time.perf_counter):
+            found = Counter(check(SMALL[planner], seed) for seed in range(count))
+    finally:
+        exact._MANY, prefixes._BLOCKS = before
+    words = [x for x in found if x.startswith("WRONG")]
+    counts = {"cases": count, "equal": found["equal"], "infeasible": found["infeasible"]}
+    return {**row, **counts, "wrong": len(words), "words": words}
 
 
 @measurement(
-    wrong=lambda data: data.get("wrong"),
-    about={"cases": "random problems of each planner", "each": "random problems of each planner"},
+    key="against task planner",
+    wrong=lambda rows: any(row["wrong"] for row in rows),
+    about={"cases": "random problems of each search", "each": "random problems of each planner"},
+    among={"tasks": DRAWN},
 )
-def proofs(cases: int = 500, each: int = 300) -> dict[str, Any]:
-    found = []
-    for task in DRAWN:
-        for planner in planners(task):
-            progress(f"{task} {planner}")
-            found.append(limited(task, planner, each))
-    limits = [row for row, _ in found]
-    exact._MANY, prefixes._BLOCKS = 0, 4  # the bounds meant for large graphs, on these small ones
-    rows, wrong = [], [words for _, wrong in found for words in wrong]
-    for kind in ("pruned", "full"):
-        begin = time.perf_counter()
-        outcomes = Counter(check(kind, seed) for seed in range(cases))
-        bad = [x for x in outcomes if x.startswith("WRONG")]
-        wrong += bad
-        seconds = f"{time.perf_counter() - begin:.1f}"
-        counts = [cases, outcomes["equal"], outcomes["infeasible"], len(bad)]
-        rows.append([f"exact, {kind}", *map(str, counts), seconds])
-    return {"rows": rows, "limits": limits, "wrong": wrong}
+def proofs(cases: int = 500, each: int = 300, tasks: tuple[str, ...] = tuple(DRAWN)) -> list[Case]:
+    return [
+        *(
+            ({"against": "excess", "task": "pipeline", "planner": name},
+             partial(bounded, name, cases))
+            for name in (SMALL if "pipeline" in tasks else ())
+        ),
+        *(
+            ({"against": "plans", "task": task, "planner": planner},
+             partial(limited, task, planner, each))
+            for task in tasks for planner in planners(task)
+        ),
+    ]  # fmt: skip
 
 
 @proofs.page
-def page(data: dict[str, Any]) -> list[str]:
-    header = ["planner", "cases", "equal to brute force", "infeasible in both", "wrong", "seconds"]
+def page(rows: list[Row]) -> list[str]:
+    small, limits = (
+        [row for row in rows if row["against"] == what] for what in ("excess", "plans")
+    )
     return [
         "Random small problems with memory limits, server sizes, micro-batches, copies and ways of "
         "synchronising drawn; brute force lists every legal plan. The least excess over the "
         "memory is compared as well.",
-        table(header, data["rows"]),
+        columns(
+            small,
+            [
+                ("planner", "{planner}"), ("cases", "{cases}"), ("equal to brute force", "{equal}"),
+                ("infeasible in both", "{infeasible}"), ("wrong", "{wrong}"),
+                ("seconds", "{seconds:.1f}"),
+            ],
+        ),
         "Every planner of every task that needs no training, on small problems whose plans are all "
         f"tried. Those that take a time limit have {', '.join(f'{x:g} s' for x in LIMITS if x)} "
         "or any time, by turns, or a number of rounds. Wrong: a worse plan called proven, a bound "
@@ -117,9 +142,15 @@ def page(data: dict[str, Any]) -> list[str]:
         "many to be tried, and of `exact-points` and `exact-pruned`, which choose among "
         "candidates, bounds and proofs are not held against all plans (but above, those of the "
         "pruned one).",
-        table(["task", "planner", "wrong", *KINDS, "seconds"], data["limits"]),
-        *data["wrong"][:5],
-    ]
+        columns(
+            limits,
+            [
+                *((name, f"{{{name}}}") for name in ("task", "planner", "wrong", *KINDS)),
+                ("seconds", "{seconds:.1f}"),
+            ],
+        ),
+        *[words for row in rows for words in row["words"]][:5],
+    ]  # fmt: skip
 
 
 if __name__ == "__main__":
