@@ -76,9 +76,10 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
     with naming(path, target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent)
-    with _claimed(path, target.parent, target.name[:40], lambda x: x.touch(exist_ok=False)) as new:
+    fresh = mode.replace("w", "x")  # by one opening: nobody puts a link in its place
+    with _claimed(path, target.parent, target.name[:40], lambda x: _opened(x, fresh)) as (new, out):
         try:
-            with naming(path, new), _opened(new, mode) as stream:
+            with naming(path, new), out as stream:
                 if status is not None:
                     with suppress(OSError):  # some file systems have no permissions
                         new.chmod(stat.S_IMODE(status.st_mode))
@@ -189,7 +190,7 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     with naming(path, target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent)
-    with _claimed(path, target.parent, target.name, Path.mkdir) as new:
+    with _claimed(path, target.parent, target.name, Path.mkdir) as (new, _):
         try:
             with naming(path, new):
                 yield new
@@ -286,21 +287,25 @@ def _temporary(folder: Path, name: str, kind: str = "new") -> Path:
 
 @contextmanager
 def _claimed(
-    path: str | os.PathLike[str], folder: Path, name: str, make: Callable[[Path], None]
-) -> Iterator[Path]:
+    path: str | os.PathLike[str], folder: Path, name: str, make: Callable[[Path], Any]
+) -> Iterator[tuple[Path, Any]]:
     """Make something under a temporary name, which is locked until the block ends.
+
+    Gives the name, and what was returned when it was made.
 
     Args:
         path: what errors name.
         folder: where to make it.
         name: what it will be called.
-        make: makes a file or a folder.
+        make: makes a folder, or a file that it returns open.
     """
     with ExitStack() as lock:
         while True:
             new = _temporary(folder, name)
             with naming(path, new):
-                make(new)
+                made = make(new)
+            if made is not None:
+                lock.callback(made.close)
             try:
                 lock.callback(os.close, _lock(new))
             except BlockingIOError:  # another process takes it for a leftover, as it was not locked
@@ -309,7 +314,7 @@ def _claimed(
                 pass
             if os.path.lexists(new):
                 break
-        yield new
+        yield new, made
 
 
 def _lock(path: Path) -> int:

@@ -85,6 +85,32 @@ def test_files__a_writer_of_another_namespace_lives(tmp_path, kind, monkeypatch)
     assert {path.name for path in tmp_path.iterdir()} == {"target", "other", "plan.json"}
 
 
+def test_files__a_link_in_the_place_of_what_is_written(tmp_path, monkeypatch):
+    """Who may write to the folder has nothing else written over."""
+    (tmp_path / "victim").write_text("kept")
+    real = files._temporary
+
+    def planted(*given):
+        new = real(*given)
+        new.symlink_to(tmp_path / "victim")
+        return new
+
+    monkeypatch.setattr(files, "_temporary", planted)
+    with pytest.raises(FileExistsError, match="plan"):
+        files.write_text(tmp_path / "plan.json", "x")
+    monkeypatch.setattr(files, "_temporary", real)
+    lock = files._lock
+
+    def swapped(new):
+        new.unlink()
+        new.symlink_to(tmp_path / "victim")
+        return lock(new)
+
+    monkeypatch.setattr(files, "_lock", swapped)
+    files.write_text(tmp_path / "plan.json", "x")
+    assert (tmp_path / "victim").read_text() == "kept"
+
+
 def test_files__what_is_taken_for_a_leftover_before_it_is_locked(tmp_path, monkeypatch):
     """The writer begins again under another name, whether it was removed or is being so."""
     pytest.importorskip("fcntl")
@@ -98,7 +124,7 @@ def test_files__what_is_taken_for_a_leftover_before_it_is_locked(tmp_path, monke
         elif len(names) == 2:
             others.append(files._lock(path))
 
-    with files._claimed("x", tmp_path, "x", make) as new:
+    with files._claimed("x", tmp_path, "x", make) as (new, _):
         assert len(names) == 3 and new == names[2]
         with pytest.raises(BlockingIOError):
             files._lock(new)
