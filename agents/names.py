@@ -7,10 +7,9 @@ from parenvs.core.leaderboard import Description
 
 TRAINED = ("ppo", "rainbow", "rainbow-paper")
 """Agents that train on the problem itself (``parenvs train``, with the extra ``agents``)."""
-REFINED = "pretrained-refined"
-"""The planner that searches around the answer of ``pretrained``."""
-GENERAL = ("pretrained", REFINED)
-"""Planners that were trained on other problems; commands report their gap to the optimum."""
+LEARNED, LEARNED_SEARCH = GENERAL = ("learned", "learned+search")
+"""Planners by networks that ship, which were trained on other problems: the best of several plans
+that a network makes, and a search from it."""
 _LEARNERS = {
     "ppo": "MaskablePPO",
     "rainbow": "Rainbow",

@@ -34,9 +34,8 @@ PIPELINES = (
     "exact-pruned",
     "exact-points",
     "exact-full",
-    "pretrained",
-    "pretrained-refined",
-    "beam",
+    "learned",
+    "learned+search",
 )
 PARTITIONS = ("exact", "greedy")
 OLD = {"pipeline": "pipeline-cut", "partition": "operator-partition"}

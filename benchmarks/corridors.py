@@ -13,7 +13,6 @@ import numpy as np
 
 from benchmarks.framework import Column, Row, columns, main, measurement, percent, spent, table
 from parenvs.agents.compiled import COMPILED
-from parenvs.agents.learning.pretrained.planner import pretrained
 from parenvs.agents.pipeline.corridor import prepare
 from parenvs.agents.pipeline.exact import by_corridor
 from parenvs.agents.pipeline.points import exact_points
@@ -22,7 +21,7 @@ from parenvs.errors import ParenvsError
 from parenvs.tasks.pipeline.points import PointSpace
 
 PIVOTS, STAGES, DEVICES = (100, 1_000, 10_000), (8, 16, 32, 64), (64, 256, 1_024, 4_096, 16_384)
-OTHERS = ("exact-points", "pretrained")
+OTHERS = ("exact-points",)
 
 
 def measure(pivots: int, stages: int, devices: int, limit: float) -> Row | None:
@@ -43,8 +42,7 @@ def measure(pivots: int, stages: int, devices: int, limit: float) -> Row | None:
                 row["bound"] = answer.bound
             else:
                 space = PointSpace.build(pipeline, by_network=True)
-                exact = name == "exact-points"
-                answer = exact_points(space, time_limit=limit) if exact else pretrained(space)
+                answer = exact_points(space, time_limit=limit)
         row[name]["length"] = answer.cost
     return row
 

@@ -1,17 +1,12 @@
 """Plans on nodes that come and go: what moves, what rules and agents earn, and how fast it is.
 
-    python benchmarks/elastic.py                                # all but agents
+    python benchmarks/elastic.py                                # all parts
     python benchmarks/elastic.py --only traces                  # of these parts
-    python benchmarks/elastic.py --only agents --agents ppo taught --seeds 0 1 2 3 4
     python benchmarks/elastic.py --only speed --again
 
 Published seconds are those of Tenplex (SOSP 2024), for GPT-3 on hosts of four devices. Parcae's
 decisions on the p3 trace are replayed in our decision process: its prices of changes are others,
-and it knows no checkpoints. Agents are trained on ``elastic-train``, never on a trace or on a
-problem of the test set; a training and what it earns everywhere is one row. ``taught`` is no
-reinforcement learning: it imitates the optimal policies of training chains. The weights of the PPO
-and of the taught network that are best on ``elastic-validation`` go to ``elastic-ppo.npz`` and
-``elastic-taught.npz``.
+and it knows no checkpoints. Agents are on the page ``learners``.
 """
 
 from __future__ import annotations
@@ -22,8 +17,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
-from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,18 +24,15 @@ import numpy as np
 from benchmarks.framework import (
     Case,
     Row,
-    Rows,
     main,
     measurement,
     percent,
-    progress,
     table,
 )
 from parenvs.agents.elastic.exact import optimal
 from parenvs.agents.elastic.rules import RULES, Given
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
 from parenvs.bench.play import batch_play, make, rate
-from parenvs.files import replacing
 from parenvs.shipped import data_folder
 from parenvs.tasks.elastic.course import Course
 from parenvs.tasks.elastic.load import ELASTIC_SETS, MEASURED, TRACES, elastic_rows, load_elastic
@@ -54,7 +44,7 @@ from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.shipped import shapes
 
-PARTS = ("movement", "traces", "sets", "speed", "agents")
+PARTS = ("movement", "traces", "sets", "speed")
 Known = dict[tuple[str, str], list[Row]]
 """Problem and method -> rows."""
 GPT3 = {"1.3B": (24, 2048), "2.7B": (32, 2560), "6.7B": (32, 4096)}
@@ -80,15 +70,6 @@ REPLAYED = {
     "liveput_known": "Parcae: future known",
     "liveput_predicted": "Parcae: future predicted",
 }
-AGENTS = {"ppo": 150_000, "recurrent-ppo": 60_000, "taught": 250_000}
-"""Agents, and the environment steps of a training."""
-TAUGHT = 32
-"""Chains of the training set whose optimal policies teach."""
-KEPT = ("ppo", "taught")
-"""Agents whose weights are kept: of the seed that is best on the validation set."""
-RIVAL = "look-ahead"
-VALIDATED = 64
-"""Episodes on ``elastic-validation`` that choose the weights that are kept."""
 
 
 def gpt3(name: str) -> State:
@@ -187,32 +168,17 @@ def trace_cases() -> Iterator[Case]:
                 )
 
 
-def mean(known: Known, problem: str, method: str, key: str, seed: int | None = None) -> float:
-    """Mean of a figure over seeds, or that of one seed; NaN if there is none."""
-    found = [row[key] for row in known.get((problem, method), []) if seed in (None, row["seed"])]
+def mean(known: Known, problem: str, method: str, key: str) -> float:
+    """Mean of a figure over courses; NaN if there is none."""
+    found = [row[key] for row in known.get((problem, method), [])]
     return float(np.mean(found)) if found else float("nan")
 
 
-def seeds_of(known: Known, agent: str) -> list[int]:
-    """Seeds of the trainings of an agent."""
-    return sorted(row["seed"] for row in known.get((ELASTIC_SETS[0], agent), []))
-
-
 def known_of(rows: list[Row]) -> Known:
-    """The rows, and what trained agents earn on each problem."""
+    """The rows by problem and method."""
     known: Known = {}
     for row in rows:
         known.setdefault((row["problem"], row["method"]), []).append(row)
-        for name, (value, share) in row.get("earned", {}).items():
-            ideal = (
-                load_elastic(*name.removesuffix("-measured").split("/")).ideal
-                if name.endswith("-measured")
-                else 1.0
-            )
-            nothing = dict.fromkeys(("changes", "stops", "state_lost", "change_seconds"), np.nan)
-            found = {"value": value, "share_of_ideal": share, "samples": value * ideal}
-            earned = {**_key(name, row["method"], row["seed"]), **found, **nothing}
-            known.setdefault((name, row["method"]), []).append(earned)
     return known
 
 
@@ -273,8 +239,7 @@ def set_cases() -> Iterator[Case]:
 
 def set_sections(known: Known) -> list[str]:
     """Returns by family and model, and gaps to the optimal policy on the same courses."""
-    trained = [agent for agent in AGENTS if seeds_of(known, agent)]
-    methods = [*RULES, *trained, "optimal", "hindsight"]
+    methods = [*RULES, "optimal", "hindsight"]
     members = elastic_rows(ELASTIC_SETS[2])
     names = {f"{ELASTIC_SETS[2]}/{member}": member.rsplit("-", 1)[0] for member in members}
     groups = dict.fromkeys(names.values())
@@ -288,23 +253,20 @@ def set_sections(known: Known) -> list[str]:
     families = np.array([group.split("-")[0] for group in names.values()])
     best = np.array([mean(known, name, "optimal", "value") for name in names])
     for method in methods[:-2]:
-        seeds: list[Any] = seeds_of(known, method) if method in AGENTS else [None]
-        values = [[mean(known, name, method, "value", seed) for name in names] for seed in seeds]
-        found = 1.0 - np.array(values).reshape(len(seeds), len(names)) / best
-        if found.size and not np.isnan(found).any():
+        values = [mean(known, name, method, "value") for name in names]
+        found = (1.0 - np.array(values) / best)[None]
+        if not np.isnan(found).any():
             low, high = bootstrap_interval(interquartile_mean, found, strata=families)
-            over = "seeds" if len(found) > 1 else "problems"
             gaps.append([method, percent(interquartile_mean(found)),
-                         f"{percent(low)} to {percent(high)}", over,
-                         percent(found.mean(axis=0).max())])  # fmt: skip
+                         f"{percent(low)} to {percent(high)}", percent(found.max())])  # fmt: skip
     return [
         f"## Chains of {ELASTIC_SETS[2]}",
         f"Mean returns over {SEEDS} courses of each problem, all policies on the same; last what "
         "value iteration says that the optimal policy earns.",
         table(["family and model", *methods, "optimal, expected"], lines),
         "Gap to the optimal policy on the same courses: interquartile mean, 95 % interval over "
-        "problems or seeds, worst problem.",
-        table(["policy", "gap", "interval", "over", "worst"], gaps, (0, 3)),
+        "problems, worst problem.",
+        table(["policy", "gap", "interval", "worst"], gaps),
     ]
 
 
@@ -348,135 +310,16 @@ def speed_sections(rows: list[Row]) -> list[str]:
     ]
 
 
-@cache
-def lessons() -> tuple[Any, float]:
-    """Optimal policies of training chains, solved once for all seeds, and the seconds of it."""
-    from parenvs.agents.learning.elastic.teach import Lessons
-
-    begin = time.process_time()
-    members = list(elastic_rows(ELASTIC_SETS[0]))
-    some = members[:: max(len(members) // TAUGHT, 1)]
-    found = Lessons(
-        [load_elastic(f"{ELASTIC_SETS[0]}/{x}") for x in some],
-        lambda problem: progress(f"{problem.name}: solved"),
-    )
-    return found, time.process_time() - begin
-
-
-def learner_of(agent: str, seed: int, steps: int) -> tuple[Any, float]:
-    """Train an agent; the processor seconds that it took, lessons among them."""
-    from parenvs.agents.learning.elastic.learnt import Learnt
-    from parenvs.agents.learning.elastic.teach import teach
-    from parenvs.agents.learning.elastic.train import train
-
-    before = lessons()[1] if agent == "taught" else 0.0
-    begin = time.process_time()
-    if agent == "taught":
-        found: Any = Learnt(teach(lessons()[0], seed, steps).arrays())
-    else:
-        found = train(agent, seed, steps)
-    return found, time.process_time() - begin + before
-
-
-def trained(rows: Rows, folder: Path, agent: str, seed: int, steps: int) -> Row:
-    """Train an agent, and play the test set and the traces with it; the best weights are kept."""
-    from parenvs.agents.learning.elastic.train import all_returns, returns, weights
-
-    tests = [load_elastic(f"{ELASTIC_SETS[2]}/{x}") for x in elastic_rows(ELASTIC_SETS[2])]
-    groups = [tests, *([load_elastic(trace, model) for model in MEASURED] for trace in TRACES)]
-    learner, seconds = learner_of(agent, seed, steps)
-    valid = float(returns(learner, range(VALIDATED), instance=ELASTIC_SETS[1])["value"].mean())
-    earned = {}
-    for problems in groups:
-        courses = range(SEEDS if problems[0].is_random else 1)
-        found = all_returns(learner, problems, courses)
-        for problem, figures in zip(problems, found, strict=True):
-            earned[problem.name] = [float(figures[key].mean()) for key in ("value", "share")]
-    others = rows.of(problem=ELASTIC_SETS[0], method=agent)
-    if agent in KEPT and valid > max((row["validation"] for row in others), default=-np.inf):
-        with replacing(folder / f"elastic-{agent}.npz") as stream:
-            np.savez(stream, **(weights(learner) if agent == "ppo" else learner.weights))
-    return {"steps": steps, "seconds": round(seconds, 1), "validation": valid, "earned": earned}
-
-
-def agent_sections(known: Known) -> list[str]:
-    """What was trained, and how far it is from rules, hindsight and the optimal policy."""
-    if not any(seeds_of(known, agent) for agent in AGENTS):
-        return []
-    names = {
-        "traces never trained on": [f"{t}/{m}-measured" for t in TRACES for m in MEASURED],
-        "test chains": [f"{ELASTIC_SETS[2]}/{member}" for member in elastic_rows(ELASTIC_SETS[2])],
-    }
-    lines = []
-    for agent in AGENTS:
-        own = known.get((ELASTIC_SETS[0], agent), [])
-        if own:
-            lines.append([
-                agent, len(own), f"{own[0]['steps']:,}",
-                f"{np.mean([row['seconds'] for row in own]):.0f}",
-                ", ".join(f"{x['validation']:.4f}" for x in sorted(own, key=itemgetter("seed"))),
-            ])  # fmt: skip
-    parts = [
-        "## Agents",
-        f"Trained on {ELASTIC_SETS[0]}, which has none of the test chains and no trace; "
-        "environment steps, processor seconds of a training, and the mean return on "
-        f"{ELASTIC_SETS[1]} by seed.",
-        table(["agent", "seeds", "steps", "seconds", "validation"], lines, 1),
-    ]
-    for where, problems in names.items():
-        against = "optimal" if where == "test chains" else "hindsight"
-        best = np.array([mean(known, name, against, "value") for name in problems])
-        kinds = np.array([name.removeprefix(f"{ELASTIC_SETS[2]}/").split("-")[0].split("/")[0]
-                          for name in problems])  # fmt: skip
-        ahead = np.array([mean(known, name, RIVAL, "value") for name in problems])
-        lines = []
-        for method in (*RULES, *AGENTS):
-            seeds: list[Any] = seeds_of(known, method) if method in AGENTS else [None]
-            if not seeds:
-                continue
-            values = np.array(
-                [[mean(known, n, method, "value", s) for n in problems] for s in seeds]
-            )
-            gaps, more = 1.0 - values / best, values / ahead - 1.0
-            low, high = bootstrap_interval(interquartile_mean, gaps, strata=kinds)
-            lines.append([
-                method, len(seeds), percent(interquartile_mean(gaps)),
-                f"{percent(low)} to {percent(high)}", percent(gaps.mean()),
-                percent(gaps.mean(axis=0).max()), percent(more.mean()),
-                f"{(more.mean(axis=0) > 0).sum()} of {len(problems)}",
-            ])  # fmt: skip
-        parts += [
-            f"Gap on {where} to {'the optimal policy' if against == 'optimal' else 'hindsight'} on "
-            "the same courses: interquartile mean with its 95 % interval (over seeds; of one seed, "
-            f"over problems), mean, worst problem; mean return more than that of {RIVAL}, and on "
-            "how many problems.",
-            table(["policy", "seeds", "gap", "interval", "mean", "worst", f"over {RIVAL}",
-                   "better on"], lines, 1),
-        ]  # fmt: skip
-    return parts
-
-
 @measurement(
     key="problem method seed",
-    among={"only": PARTS, "agents": AGENTS},
-    about={"scale": "factor of the steps, for a try"},
+    among={"only": PARTS},
 )
 def elastic(
-    rows: Rows,
-    folder: Path,
-    only: tuple[str, ...] = PARTS[:-1],
-    agents: tuple[str, ...] = tuple(AGENTS),
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4),
-    scale: float = 1.0,
+    only: tuple[str, ...] = PARTS,
 ) -> Iterator[Case]:
     parts = {"traces": trace_cases, "sets": set_cases, "speed": speed_cases}
     for part in only:
         yield from parts[part]() if part in parts else ()
-    for seed in seeds if "agents" in only else ():
-        for agent in agents:
-            steps = max(int(AGENTS[agent] * scale), 1)
-            key = _key(ELASTIC_SETS[0], agent, seed)
-            yield key, partial(trained, rows, folder, agent, seed, steps)
 
 
 @elastic.page
@@ -486,7 +329,6 @@ def page(rows: list[Row]) -> list[str]:
         *movement_sections(),
         *trace_sections(known),
         *set_sections(known),
-        *agent_sections(known),
         *speed_sections(rows),
     ]
 

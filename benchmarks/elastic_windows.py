@@ -18,23 +18,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import gymnasium as gym
 import numpy as np
 
-from benchmarks.framework import RESULTS, Case, Row, main, measurement, percent, table
+from benchmarks.framework import Case, Row, main, measurement, percent, table
 from parenvs.agents.elastic.rules import POLICIES, LookAhead, play
 from parenvs.agents.elastic.trained import Trained
-from parenvs.agents.learning.elastic.learnt import Learnt
+from parenvs.agents.names import LEARNED
+from parenvs.agents.planners import solve
 from parenvs.datasets.elastic.drawing import FAMILIES
 from parenvs.datasets.elastic.named import COUNT, drawn_by, of_bank
 from parenvs.tasks.elastic import choice
 from parenvs.tasks.elastic.choice import CAUTION
 from parenvs.tasks.elastic.course import Recorded
-from parenvs.tasks.elastic.game import ElasticPlanEnv
 from parenvs.tasks.elastic.library import CHECKPOINT
 from parenvs.tasks.elastic.load import (
     ELASTIC_SETS,
@@ -59,8 +58,8 @@ EACH = 8
 """Jobs of the bank of each family and model, for the prior."""
 PLAYED = 1008
 """Jobs of the bank that the rule of column 0 plays, drawn by a seed."""
-SHIPPED = ("ppo", "taught")
-"""Agents trained on chains whose weights ship; they observe ``ElasticPlan-v0``."""
+FORMER = {"ppo": "PPO of an older version", "taught": "taught network of an older version"}
+"""Methods of rows that are kept, which were trained on chains in ``ElasticPlan-v0`` -> names."""
 COLUMN, BARE = "column 0 of ElasticPlan-v1", "column 0, no checkpoints by choice"
 ALONE = "hindsight, no checkpoints by choice"
 SAMPLES = 2000
@@ -116,27 +115,14 @@ def job(name: str) -> tuple[Elastic, Known]:
     return problem, known_of(problem)
 
 
-def rated(agent: str, problem: Elastic) -> float:
-    """Samples of a shipped agent."""
-    weights = Learnt.load(Path(RESULTS) / f"elastic-{agent}.npz")
-    env = ElasticPlanEnv(problem=replace(problem, checkpoints=False))
-    observation, info = env.reset()
-    over = False
-    while not over:
-        masks = info["action_mask"][None] > 0
-        plan = weights.plans({key: x[None] for key, x in observation.items()}, masks)
-        observation, _, over, _, info = env.step(int(plan[0]))
-    return float(info["samples"])
-
-
 def earned(method: str) -> Callable[[Elastic], float]:
     """What a method earns on a window."""
     if method == ALONE:
         return lambda problem: (
             hindsight(replace(problem, checkpoints=False), problem.course()).total
         )
-    if method in SHIPPED:
-        return partial(rated, method)
+    if method == LEARNED:
+        return lambda problem: solve(problem, LEARNED).report.total
     return lambda problem: play(problem, problem.course(), POLICIES[method]()).total
 
 
@@ -152,7 +138,7 @@ def on_windows(family: str, method: str) -> Row:
     return {"shares": [round(float(x), 6) for x in shares]}
 
 
-METHODS = (*POLICIES, *SHIPPED, COLUMN, BARE, ALONE)
+METHODS = (*POLICIES, LEARNED, COLUMN, BARE, ALONE)
 DRAWS, COURSES = 6, 1
 """Fresh courses of each family and model, and courses of each chain of ``elastic-test``."""
 
@@ -352,7 +338,8 @@ def page(rows: list[Row]) -> list[str]:
             of.setdefault(row["method"], {})[row["family"]] = np.array(row["shares"])
     families = [f"{trace}-{model}" for trace in TRACES for model in MEASURED]
     lines = [
-        [method, *(cell([shares[x]]) for x in families), cell([shares[x] for x in families]),
+        [FORMER.get(method, method), *(cell([shares[x]]) for x in families),
+         cell([shares[x] for x in families]),
          f"{min(shares[x].min() for x in families):.3f}"]
         for method, shares in sorted(of.items(), key=lambda pair: overall(pair[1]))
         if shares.keys() >= set(families)
@@ -365,7 +352,8 @@ def page(rows: list[Row]) -> list[str]:
         "of blocks of twelve neighbours; last the mean of the four columns, and the worst window. "
         "Hindsight knows the window beforehand and may have checkpoints written by choice; what "
         "it earns without them is a line of its own. `varuna` and `bamboo` play "
-        "with the costs of their systems. Agents were trained on chains alone.",
+        "with the costs of their systems. Networks were trained on chains and drawn courses alone; "
+        f"`{LEARNED}` is the one that ships.",
         table(["policy", *families, "all", "worst"], lines),
     ]
     parts += drawn_sections(rows) + out_sections(rows)

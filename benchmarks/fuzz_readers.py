@@ -35,12 +35,10 @@ from parenvs import (
 )
 from parenvs.agents.elastic.formats import OWN
 from parenvs.agents.elastic.play import play
+from parenvs.agents.elastic.ratings import SHAPES, loaded
 from parenvs.agents.elastic.rules import RULES
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation
-from parenvs.agents.learning.elastic.learnt import Learnt
-from parenvs.agents.learning.elastic.network import first_weights
-from parenvs.agents.learning.pretrained import policy
-from parenvs.agents.learning.pretrained.policy import PlanPolicy
+from parenvs.agents.learning import network
 from parenvs.bench.hybrid import page
 from parenvs.bench.hybrid.predict import Prediction, Skipped, predictions
 from parenvs.bench.hybrid.rows import read_json, read_rows, shipped
@@ -574,8 +572,7 @@ def check_chains(rows: dict[str, elastic_files.Row]) -> None:
 def policies() -> list[bytes]:
     """Return an entry of each kind of policy."""
     layer = {"weights": [[0.1]] * OWN, "biases": [0.0], "activation": "none"}
-    drawn = first_weights(np.random.default_rng(0))
-    weights = {name: array.tolist() for name, array in drawn.items()}
+    weights = {name: array.tolist() for name, array in _ratings().items()}
     made = [
         {"kind": "rule", "rule": "fastest"},
         {"kind": "table", "tables": {library().name: [[[0, 1], [1, 0]]] * 8}, "observation": 1},
@@ -762,9 +759,9 @@ def evaluations() -> list[bytes]:
     return [json.dumps(content).encode()]
 
 
-def check_weights(network: Any) -> None:
+def check_weights(weights: Mapping[str, np.ndarray]) -> None:
     """Check that the weights of a network are numbers."""
-    for array in network.weights.values():
+    for array in weights.values():
         must(np.isfinite(array).all(), "a weight that is no number")
 
 
@@ -772,9 +769,9 @@ def _arrays(weights: Mapping[str, np.ndarray]) -> list[bytes]:
     return [file_of(lambda path: np.savez(path, **weights), ".npz")]
 
 
-def _shipped_policy() -> list[bytes]:
-    rng, sizes = np.random.default_rng(0), policy.shapes(4)
-    return _arrays({name: rng.random(size).astype(np.float32) for name, size in sizes.items()})
+def _ratings() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {name: rng.random(size).astype(np.float32) for name, size in SHAPES.items()}
 
 
 _REGISTRY: tuple[tuple[str, str, int, Callable, Callable, Callable], ...] = (
@@ -858,11 +855,11 @@ _REGISTRY: tuple[tuple[str, str, int, Callable, Callable, Callable], ...] = (
     ("evaluation", ".json", 1, evaluations, SetEvaluation.load, lambda found: must(
         math.isfinite(found.regret), "a regret that is no number"
     )),
-    ("weights", ".npz", 1, _shipped_policy, PlanPolicy.load, check_weights),
     (
-        "learnt", ".npz", 1, lambda: _arrays(first_weights(np.random.default_rng(0))),
-        Learnt.load, check_weights,
+        "weights", ".npz", 1, lambda: [network.file_of("PipelinePlan-v1").read_bytes()],
+        network.Network.load, lambda found: check_weights(found.weights),
     ),
+    ("ratings", ".npz", 1, lambda: _arrays(_ratings()), loaded, check_weights),
     (
         "config", ".json", 2, lambda: [run_of("ppo")["config.json"], _with_options()],
         read_config, check_env,

@@ -17,7 +17,7 @@ PLANS = (
     ("pipedream", "PipeDream's planner"),
     ("random", "random search"),
 )
-OURS = (("exact-full", "exact"), ("pretrained", "network that ships"), ("ppo", "PPO"))
+OURS = (("exact-full", "exact"), ("pretrained", "network of an older version"), ("ppo", "PPO"))
 SPLITS = (
     ("data-parallel", "data parallelism"),
     ("expert", "Megatron's splits"),

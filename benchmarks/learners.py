@@ -1,12 +1,13 @@
 """The page of agents: what training adds to the rule that an environment of rows begins with.
 
     python benchmarks/learners.py                                # every environment of rows
-    python benchmarks/learners.py --envs MicroBatchOrder-v1 --agents group --seeds 0
+    python benchmarks/learners.py --envs MicroBatchOrder-v1 --agents group --seeds 0 --first 20
 
 An agent is trained by ``parenvs train`` with its defaults, kept in ``--runs``, and not trained
-again. It plays every problem of each set by its best actions, and by some more that are drawn, of
-which the best plan counts; untrained it is the rule of column 0. Beside it stand the task's
-planners, those that take a limit at several of them.
+again. It decodes every problem of a set, by its best actions and by more copies that are drawn,
+all at once; one copy more follows the rule alone. Untrained it is that rule. Beside it stand the
+task's planners, those that take a limit at several of them. Agents on bare rows, without the
+columns that look ahead, have the name of the agent and ``bare``.
 """
 
 from __future__ import annotations
@@ -21,41 +22,43 @@ from typing import Any
 import numpy as np
 
 from benchmarks.framework import Case, Row, forked, main, measurement, percent, table
-from benchmarks.rules import places, planned
-from parenvs.agents.evaluation.evaluate_set import evaluate_set
-from parenvs.agents.evaluation.statistics import bootstrap_interval
-from parenvs.core.sets import family_named, set_of
+from benchmarks.rules import places
+from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
+from parenvs.agents.planners import solve
+from parenvs.core.rows import BARE
+from parenvs.core.sets import set_of
+from parenvs.core.source import Stream
+from parenvs.errors import NO_PLAN
 from parenvs.machine import cores, counted, processor
 
-UNTRAINED = "untrained"
-PATIENCE = 15.0
-"""Processor seconds of a set's pass, above which nothing is drawn on it."""
-NEAR = 0.02
-"""Within this of the best known a plan is near it."""
+UNTRAINED = "rule"
+DRAWS = (1, 16, 64)
+"""Copies of a decode, the first by the best actions."""
+PATIENCE = 60.0
+"""Processor seconds of a set's decode, above which no more copies are tried."""
+LEVELS = (0.9, 0.95, 0.98, 0.99, 0.999)
+"""Shares of the best known cost of the performance profile."""
+TIMED = 3
+"""Problems that are decoded again for the seconds of fewer copies."""
 
 
-def trained(env_id: str, agent: str, seed: int, steps: int, runs: Path) -> tuple[Any, float]:
+def policy_of(env_id: str, agent: str, seed: int, steps: int, runs: Path) -> tuple[Any, float]:
     """Return an agent as a policy, and the processor seconds of its training."""
     from parenvs.agents.learning import trainer
     from parenvs.agents.learning.config import TrainConfig
     from parenvs.agents.learning.result import RESULT
+    from parenvs.agents.learning.ship import run_of
 
+    name, _, bare = agent.partition(" ")
+    more: dict[str, Any] = {"env_kwargs": {"rows": BARE}, "settings": {"sharpness": 0.0}}
     if agent == UNTRAINED:
-        config = TrainConfig(env_id=env_id, agent="group", steps=1, seed=seed)
-        return trainer.untrained(config), 0.0
-    folder = runs / f"{env_id}-{agent}-{steps}-{seed}"
-    if not (folder / RESULT).exists():
-        config = TrainConfig(env_id=env_id, agent=agent, steps=steps, seed=seed)
-        trainer.train(config, folder, resume=True)
-    result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-    return trainer.player(folder), result["seconds"]
-
-
-def by_planner(
-    name: str, family: str | None, planner: str, options: dict[str, Any], first: int | None
-) -> Row:
-    """Solve a set by a planner."""
-    return {**planned(name, family, planner, options, first), "machine": machine()}
+        return trainer.untrained(TrainConfig(env_id=env_id, agent="group", steps=1)), 0.0
+    config = TrainConfig(
+        env_id=env_id, agent=name, steps=steps, seed=seed, **(more if bare else {})
+    )
+    folder = run_of(config, runs / bare)
+    seconds = json.loads((folder / RESULT).read_text(encoding="utf-8"))["seconds"]
+    return trainer.player(folder), seconds
 
 
 def machine() -> str:
@@ -63,26 +66,67 @@ def machine() -> str:
     return f"{processor()}, {counted(cores())}"
 
 
-def played(
-    env_id: str, agent: str, seed: int, name: str, family: str | None, steps: int, draws: int,
-    first: int | None, runs: Path,
-) -> Row:  # fmt: skip
-    """Play a set by the best actions of an agent, then by drawn ones."""
-    policy, seconds = trained(env_id, agent, seed, steps, runs)
-    values, spent = [], []
-    for draw in range(draws):
+def planned(
+    name: str, family: str | None, planner: str, options: dict[str, Any], first: int | None
+) -> Row:
+    """Solve a set by a planner: shares of the best known costs."""
+    played = set_of(name)
+    shares, seconds = [], 0.0
+    for problem in played.of(family)[:first]:
+        loaded = played.load(problem)
         begin = time.process_time()
-        found = evaluate_set(policy, name, family, greedy=draw == 0, seed=draw, first=first)
-        spent.append((time.process_time() - begin) / len(found.problems))
-        values.append(np.maximum(found.values[0], 0.0))
-        if spent[0] * len(found.problems) > PATIENCE:
-            break
+        try:
+            answer = solve(loaded, planner.split("/")[0], **options)
+        except NO_PLAN:
+            answer = None
+        seconds += time.process_time() - begin
+        known = played.reference(problem)
+        shares.append(0.0 if answer is None else played.answered(answer) / known.value)
     return {
-        "training": seconds, "steps": steps, "draws": len(values),
-        "greedy": values[0].tolist(), "greedy_seconds": spent[0],
-        "best": np.max(values, axis=0).tolist(), "best_seconds": sum(spent),
+        "shares": [round(float(x), 5) for x in shares], "seconds": seconds / len(shares),
         "machine": machine(),
     }  # fmt: skip
+
+
+def decoded(
+    env_id: str, agent: str, seed: int, name: str, family: str | None, steps: int,
+    first: int | None, runs: Path,
+) -> Row:  # fmt: skip
+    """Decode a set by an agent, with ever more copies."""
+    from parenvs.agents.learning.decode import decode
+
+    policy, training = policy_of(env_id, agent, seed, steps, runs)
+    game_class, played = places()[env_id][0], set_of(name)
+    count = len(played.of(family)[:first])
+    arguments = played.env_kwargs(family)
+    if agent.endswith(BARE):
+        arguments["rows"] = BARE
+    row: Row = {"training": training, "steps": steps, "machine": machine(), "alone": {},
+                "with_rule": {}, "seconds": {}}  # fmt: skip
+    problems = []
+    for copies in DRAWS if game_class.foreseen else DRAWS[:1]:
+        has_rule = game_class.foreseen and not agent.endswith(BARE)
+        game = game_class(copies + has_rule, **arguments)
+        stream = Stream()
+        shares: dict[str, list[float]] = {"alone": [], "with_rule": []}
+        begin = time.process_time()
+        for number in range(count):
+            stream.number = number
+            if number == len(problems):
+                problems.append(game.source.draw(stream))
+            found = decode(policy, game, problems[number], copies, has_rule, seed=number)
+            known = np.nan_to_num(game.reference[0] / found.costs)
+            shares["alone"].append(round(float(known[:copies].max()), 5))
+            shares["with_rule"].append(round(float(known.max()), 5))
+            spent = (time.process_time() - begin) / (number + 1)
+            if copies > 1 and number + 1 == TIMED and spent * count > PATIENCE:
+                break
+        if len(shares["alone"]) < count:
+            break
+        for key, values in shares.items():
+            row[key][str(copies)] = values
+        row["seconds"][str(copies)] = spent
+    return row
 
 
 @measurement(
@@ -91,141 +135,174 @@ def played(
     title="Agents beside their rules",
     about={
         "envs": "environments (default: all of rows)", "first": "problems of each set",
-        "draws": "plays of a problem, the first by the best actions",
-        "leave": "families of sets that are left out: a pass takes half a minute",
+        "sets": "of these sets (default: all)",
     },
 )  # fmt: skip
 def learners(
     envs: tuple[str, ...] = (),
-    agents: tuple[str, ...] = (UNTRAINED, "group", "ppo", "rainbow"),
+    agents: tuple[str, ...] = (UNTRAINED, "group", "ppo", "rainbow", "imitate"),
     seeds: tuple[int, ...] = (0, 1, 2),
     steps: int = 65_536,
-    draws: int = 4,
-    leave: tuple[str, ...] = ("p64-m256",),
+    sets: tuple[str, ...] = (),
     first: int | None = None,
     runs: Path = Path("runs/learners"),
     only: tuple[str, ...] = ("planners", "agents"),
 ) -> Iterator[Case]:
     chosen = {
-        name: (game, [each for each in sets if each[1] not in leave], planners)
-        for name, (game, sets, planners) in places().items()
+        name: (game, [x for x in own if not sets or x[0] in sets or x[1] in sets], planners)
+        for name, (game, own, planners) in places().items()
         if not envs or name in envs
     }
-    for env_id, (_, sets, planners) in chosen.items():
-        for planner, options in planners.items() if "planners" in only else ():
-            for name, family in sets:
-                key = {"env": env_id, "method": planner, "seed": 0, "set": name}
-                work = partial(by_planner, name, family, planner, options, first)
-                yield {**key, "family": family or ""}, work
     # All agents have their first seeds before any has its second one.
     for seed in seeds if "agents" in only else ():
-        for env_id, (game, sets, _) in chosen.items():
+        for env_id, (_, own, _) in chosen.items():
             for agent in agents if seed == seeds[0] else (x for x in agents if x != UNTRAINED):
-                for name, family in sets:
+                for name, family in own:
                     key = {"env": env_id, "method": agent, "seed": seed, "set": name}
-                    copies = draws if game.foreseen else 1
-                    arguments = (env_id, agent, seed, name, family, steps, copies, first, runs)
-                    work = partial(forked, partial(played, *arguments))  # nothing is known yet
-                    yield {**key, "family": family or ""}, work
+                    work = partial(decoded, env_id, agent, seed, name, family, steps, first, runs)
+                    yield {**key, "family": family or ""}, partial(forked, work)
+    for env_id, (_, own, planners) in chosen.items():
+        for planner, options in planners.items() if "planners" in only else ():
+            for name, family in own:
+                key = {"env": env_id, "method": planner, "seed": 0, "set": name}
+                work = partial(planned, name, family, planner, options, first)
+                yield {**key, "family": family or ""}, work
 
 
-def cell(rows: list[Row], what: str) -> str:
-    """Mean share of all seeds with its interval, share of problems near, seconds a problem."""
-    values = np.array([row[what] for row in rows])
-    problems = set_of(rows[0]["set"]).of(rows[0]["family"] or None)[: values.shape[1]]
-    strata = np.array([family_named(name) for name in problems])
-    low, high = bootstrap_interval(np.mean, values, strata=strata)
-    near = percent(float((values >= 1 - NEAR).mean()), 0)
-    seconds = np.mean([row[f"{what}_seconds"] for row in rows])
-    return f"{values.mean():.4f} ({low:.4f} to {high:.4f}), {near}, {seconds:.3g} s"
+class Line:
+    """A method at one number of copies on a set.
+
+    Args:
+        name: of the method.
+        rows: of its seeds.
+        shares: (r, k) of the best known costs.
+        seconds: of a problem.
+        alone: (r, k) without the copy that follows the rule; None if there is none.
+    """
+
+    def __init__(
+        self, name: str, rows: list[Row], shares: Any, seconds: float, alone: Any = None
+    ) -> None:
+        self.name, self.rows, self.seconds = name, rows, seconds
+        self.shares = np.array(shares, dtype=np.float64)
+        self.alone = None if alone is None else np.array(alone, dtype=np.float64)
+        self.machine = rows[0]["machine"]
+
+    @property
+    def learns(self) -> bool:
+        """Whether it was trained."""
+        return "training" in self.rows[0] and not self.name.startswith(UNTRAINED)
+
+    def cells(self) -> list[str]:
+        """Its row of the table."""
+        low, high = bootstrap_interval(interquartile_mean, self.shares)
+        training = [row["training"] for row in self.rows] if self.learns else []
+        return [
+            self.name, f"{len(training)} x {np.mean(training):.0f} s" if training else "",
+            f"{interquartile_mean(self.shares):.4f} ({low:.4f} to {high:.4f})",
+            f"{self.shares.mean():.4f}",
+            "" if self.alone is None else f"{self.alone.mean():.4f}",
+            *(percent(float((self.shares >= level - 1e-9).mean()), 0) for level in LEVELS),
+            f"{self.seconds:.3g}",
+        ]  # fmt: skip
+
+
+def lines_of(rows: list[Row], planners: Any) -> list[Line]:
+    """The lines of a set: planners, then agents by copies."""
+    found = []
+    by: dict[str, list[Row]] = {}
+    for row in rows:
+        by.setdefault(row["method"], []).append(row)
+    for method in sorted(by, key=lambda x: (x not in planners, x != UNTRAINED)):
+        mine = by[method]
+        if "shares" in mine[0]:
+            found.append(Line(method, mine, [x["shares"] for x in mine], mine[0]["seconds"]))
+            continue
+        for copies in mine[0]["alone"]:
+            some = [row for row in mine if copies in row["alone"]]
+            name = method if copies == "1" else f"{method}, best of {copies}"
+            both, alone = ([row[key][copies] for row in some] for key in ("with_rule", "alone"))
+            seconds = float(np.mean([row["seconds"][copies] for row in some]))
+            found.append(Line(name, some, both, seconds, None if both == alone else alone))
+    return found
+
+
+def verdict(lines: list[Line]) -> str:
+    """Whether learning beats all that does not learn and takes no longer, in a sentence.
+
+    Compared is what one machine measured; nothing is said where it measured no planner.
+    """
+    learnt = [line for line in lines if line.learns and not line.name.split(",")[0].endswith(BARE)]
+    words, is_known = [], False
+    for line in sorted(learnt, key=lambda x: x.seconds):
+        rivals = [x for x in lines if not x.learns and x.machine == line.machine]
+        rivals = [x for x in rivals if x.seconds <= line.seconds]
+        rivals = [x for x in rivals if x.shares.shape[1] == line.shares.shape[1]]
+        if all(x.name.startswith(UNTRAINED) for x in rivals):  # no planner was measured there
+            continue
+        is_known, best = True, max(rivals, key=lambda x: float(x.shares.mean()))
+        # Paired by problem, which tells more than two intervals apart.
+        gain = line.shares.mean(axis=0) - best.shares.mean(axis=0)
+        low, high = bootstrap_interval(np.mean, gain[None])
+        if low > 0:
+            words.append(
+                f"{line.name} ({line.seconds:.2g} s) beats {best.name} ({best.seconds:.2g} s) by "
+                f"{gain.mean():.4f} ({low:.4f} to {high:.4f})"
+            )
+    if not is_known:
+        return ""
+    if not words:
+        return "Learning beats no method that does not learn and takes no longer."
+    return f"In mean share, paired by problem: {'; '.join(words)}."
 
 
 @learners.page
 def page(rows: list[Row]) -> list[str]:
-    taught = [row for row in rows if "greedy" in row]
-    steps = max(x["steps"] for x in taught)
-    draws = max(x["draws"] for x in taught)
     sections = [
-        "Mean share of the best known cost, 1 if a plan is as good; its 95 % interval, over seeds "
-        "for agents that were trained, over problems for the untrained one; the share of problems "
-        f"within {percent(NEAR, 0)} of the best known; processor seconds a problem, up to 64 "
-        "played at a time, the making of the environment included. Planners solve one at a time. "
-        f"Agents have their defaults and {steps:,} steps; *training* has the seeds, and processor "
-        f"seconds of each. *Best of {draws}*: the "
-        f"best actions and {draws - 1} plays that are drawn, where a pass of the set takes at most "
-        f"{PATIENCE:g} s. *At equal time*: the best planner on that machine that takes no longer.",
-        "One choice was made with knowledge of what is shown, so that two rows are optimistic: "
+        "Share of the best known cost, 1 if a plan is as good. Interquartile mean with its 95 % "
+        "interval (over seeds for agents with several, else over problems) and mean, with the copy "
+        "that follows the rule; then the mean of the policy without that copy, and the performance "
+        "profile: on how many problems (and seeds) the share is at least so high. Last, processor "
+        "seconds a problem, one at a time. Agents have their defaults and "
+        f"{max(x['steps'] for x in rows if 'steps' in x):,} steps; *training* has the seeds, and "
+        "processor seconds of each. No more copies are tried where a set would take more than "
+        f"{PATIENCE:g} s. What happens in ElasticPlan-v1 is not known beforehand, so no copies are "
+        "drawn, and none follows the rule beside the agent; its *exact* is hindsight.",
+        "One choice was made with knowledge of what is shown, so that rows of it are optimistic: "
         "the rate of PPO and group in MicroBatchOrder-v1 was lowered to 1e-4 after results of the "
-        "default, 1e-3, on these sets (PPO lost the rule in one of three seeds, 0.933 to 0.967; "
-        "group lay mostly below the rule), its value between 1e-4 and 3e-4 chosen on validation. "
-        "Seeds that did not finish are left out.",
+        "default, 1e-3, on these sets, its value between 1e-4 and 3e-4 chosen on validation.",
     ]
-    for env_id, (game, sets, planners) in places().items():
+    head = ["method", "training", "interquartile mean", "mean", "alone",
+            *(f">= {level:g}" for level in LEVELS), "s"]  # fmt: skip
+    missing = []
+    for env_id, (game, own, planners) in places().items():
         mine = [row for row in rows if row["env"] == env_id]
-        known = {(row["set"], row["family"]) for row in mine if row in taught}
-        columns = [(name, family or "") for name, family in sets if (name, family or "") in known]
-        by: dict[tuple[str, str, str], list[Row]] = {}
-        for row in mine:
-            by.setdefault((row["method"], row["set"], row["family"]), []).append(row)
         if not mine:
+            missing.append(env_id)
             continue
-        methods = list(dict.fromkeys(row["method"] for row in mine))
-        methods.sort(key=lambda method: method != UNTRAINED)
-        machines: dict[str, list[str]] = {}
-        for row in mine:
-            if row["method"] not in machines.setdefault(row["machine"], []):
-                machines[row["machine"]].append(row["method"])
-        lines = []
-        for method in (x for x in methods if x in planners):
-            cells = []
-            for column in columns:
-                found = by.get((method, *column))
-                cells.append("" if found is None else _planner_cell(found[0]))
-            lines.append([method, "", *cells])
-        for method in (x for x in methods if x not in planners):
-            of = [row for row in mine if row["method"] == method]
-            spent = list({row["seed"]: row["training"] for row in of}.values())
-            words = "" if method == UNTRAINED else f"{len(spent)} x {np.mean(spent):.0f} s"
-            several = (("best", f", best of {draws}"),) if game.foreseen else ()
-            for what, label in (("greedy", ""), *several):
-                cells, beside = [], []
-                for column in columns:
-                    found = by.get((method, *column))
-                    is_there = found is not None and (what == "greedy" or found[0]["draws"] > 1)
-                    cells.append(cell(found, what) if found is not None and is_there else "")
-                    beside.append(_beside(found, what, by, column, planners) if is_there else "")
-                if not any(cells):
-                    continue
-                lines.append([method + label, words, *cells])
-                if game.foreseen and any(beside):
-                    lines.append([f"at equal time as {method}{label}", "", *beside])
-        heads = [" ".join(column).strip() for column in columns]
-        unknown = " What happens is not known beforehand, except to planners of hindsight."
         sections += [
-            f"## {env_id}",
-            f"The rule, which an untrained agent plays: {game.rule}."
-            + ("" if game.foreseen else unknown),
-            " ".join(f"On {place}: {', '.join(done)}." for place, done in machines.items()),
-            table(["method", "training", *heads], lines),
-        ]
+            f"## {env_id}", f"The rule, which an untrained agent plays: {game.rule}.",
+        ]  # fmt: skip
+        for name, family in own:
+            some = [x for x in mine if (x["set"], x["family"]) == (name, family or "")]
+            lines = lines_of(some, planners)
+            if not any("training" in row for row in some):
+                missing.append(f"{name} {family or ''}".strip())
+                continue
+            count = max(line.shares.shape[1] for line in lines)
+            places_ = dict.fromkeys(line.machine for line in lines)
+            if len(places_) > 1:
+                for line in lines:
+                    line.name += f" [{list(places_).index(line.machine) + 1}]"
+            words = ", ".join(f"[{i}] {x}" for i, x in enumerate(places_, 1))
+            sections += [
+                f"**{f'{name} {family or str()}'.strip()}**, {count} problems, on {words}. "
+                + verdict(lines),
+                table(head, [line.cells() for line in lines]),
+            ]  # fmt: skip
+    if missing:
+        sections.append(f"Not measured for this page: {', '.join(missing)}.")
     return sections
-
-
-def _planner_cell(row: Row) -> str:
-    return f"{row['share']:.4f}, {percent(row['near'], 0)}, {row['seconds']:.3g} s"
-
-
-def _beside(found: Any, what: str, by: Any, column: Any, planners: Any) -> str:
-    """Return the best planner that takes no longer than an agent, and its share."""
-    limit = np.mean([row[f"{what}_seconds"] for row in found])
-    keys = [(method, *column) for method in planners]
-    known = [by[key][0] for key in keys if key in by]
-    place = found[0]["machine"]
-    able = [row for row in known if row["seconds"] <= limit and row["machine"] == place]
-    if not able:
-        return ""
-    best = max(able, key=lambda row: float(row["share"]))
-    return f"{best['method']} {best['share']:.4f}"
 
 
 if __name__ == "__main__":

@@ -11,9 +11,8 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.framework import Column, Row, columns, main, measurement, spent, table
+from benchmarks.framework import Column, Row, columns, main, measurement, table
 from parenvs import problem as problem_from
-from parenvs.agents.learning.pretrained.planner import pretrained
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.agents.pipeline.points import exact_points
 from parenvs.errors import InfeasibleError
@@ -42,11 +41,7 @@ def measure(graph: str, cluster: str, stages: int, limit: float) -> Row | None:
         "graph": graph, "cluster": cluster, "stages": stages, "bound": full.bound,
         "proven": full.proven, "full": full.cost,
     }  # fmt: skip
-    for name, space in spaces.items():
-        row[name] = {"exact": exact[name].cost}
-        with spent(row[name]):
-            row[name]["refined"] = pretrained(space, refine=True).cost
-    return row
+    return row | {name: {"exact": answer.cost} for name, answer in exact.items()}
 
 
 @measurement(about={"limit": "seconds of an exact search"})
@@ -60,30 +55,26 @@ def slow_networks(graphs: tuple[str, ...] = GRAPHS, limit: float = 10.0) -> Iter
 @slow_networks.page
 def page(rows: list[Row]) -> list[str]:
     worst = []
-    for what in ("exact", "refined"):
-        for name in COLUMNS:
-            over = np.array([row[name][what] / row["full"] for row in rows])
-            worst.append([
-                what, name, f"{np.median(over):.4f}", f"{np.quantile(over, 0.95):.4f}",
-                f"{over.max():.4f}", int((over > 1.02).sum()), len(over),
-            ])  # fmt: skip
+    for name in COLUMNS:
+        over = np.array([row[name]["exact"] / row["full"] for row in rows])
+        worst.append([
+            name, f"{np.median(over):.4f}", f"{np.quantile(over, 0.95):.4f}",
+            f"{over.max():.4f}", int((over > 1.02).sum()), len(over),
+        ])  # fmt: skip
     told: list[Column] = [
         ("graph", "{graph}"),
         ("cluster", "{cluster}"),
         ("stages", "{stages}"),
         ("proven", lambda row: "yes" if row["proven"] else ""),
-        *((f"{what}, by {name}",
-           lambda row, what=what, name=name: f"{row[name][what] / row['full']:.4f}")
-          for what in ("exact", "refined") for name in COLUMNS),
-        *((f"s, by {name}", f"{{{name}[seconds]:.2f}}") for name in COLUMNS),
+        *((f"by {name}", lambda row, name=name: f"{row[name]['exact'] / row['full']:.4f}")
+          for name in COLUMNS),
     ]  # fmt: skip
     return [
         "Length of a step over that of the shortest plan known of all pivots and devices, "
         "which is the optimum where it is `proven`. Points of a chain are spread by the chain "
         "alone (as in `PipelinePlan-v0`), or the more of them are cheap to cut the slower the "
-        "network is (as planners do). `exact`: the optimum of these points; `refined`: of the "
-        "network that ships, with its processor seconds.",
-        table(["plans", "points by", "median", "95 %", "worst", "over 1.02", "of"], worst, left=2),
+        "network is (as planners do).",
+        table(["points by", "median", "95 %", "worst", "over 1.02", "of"], worst),
         columns(rows, told, left=2),
     ]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from parenvs.agents.names import TRAINED
+from parenvs.agents.names import GENERAL, TRAINED
 from parenvs.core.leaderboard import Description, Planner, kind_of
 from parenvs.core.request import STEPS
 from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.leaderboard.tasks import Task
 
-_PRETRAINED_ON = ("generated", "plan-validation")
+_DRAWN = ("generated",)
 _FITTED_ON = {"mean-chain": ("other: the mean chain of elastic-train",)}
 
 
@@ -28,7 +28,7 @@ def learned_from(agent: str) -> tuple[str, ...]:
         return ("the problem itself",)
     if agent in _FITTED_ON:
         return _FITTED_ON[agent]
-    return _PRETRAINED_ON if agent.startswith("pretrained") else ()
+    return _DRAWN if agent in GENERAL else ()
 
 
 def planner(task: Task, agent: str, seed: int = 0, steps: int = STEPS) -> Planner:

@@ -55,7 +55,7 @@ SAYS = {
     "own_jax_model": "of one device's seconds",
     "own_torch_model": "equal",
     "train_ppo": "PPO has the smaller regret on ",
-    "elastic_policy": "of the ideal samples",
+    "elastic_policy": "of hindsight on courses",
 }
 
 

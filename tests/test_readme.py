@@ -71,7 +71,6 @@ def test_readme__commands_run(page, tmp_path, monkeypatch, capsys):
             if words[:1] != ["parenvs"] or words[1] in (
                 "train",
                 "evaluate",
-                "pretrain",
                 "compare",
                 "bench",
             ):

@@ -20,8 +20,8 @@ from parenvs.agents.elastic.formats import (
     with_arrays,
 )
 from parenvs.agents.elastic.play import Plans, followed, load, seeds
+from parenvs.agents.elastic.ratings import loaded
 from parenvs.agents.elastic.rules import AHEAD, RULES, LookAhead
-from parenvs.agents.learning.elastic.learnt import Learnt
 from parenvs.core.leaderboard import (
     ONE,
     OPTIMAL,
@@ -345,15 +345,12 @@ def planner(agent: str, seed: int, steps: int) -> Any:
 
 
 def trained(path: Path) -> tuple[dict[str, Any], str, tuple[str, ...]]:
-    """Return the policy of an agent whose weights lie in a ``.npz`` file; see ``Policies``.
-
-    ``parenvs.agents.learning.elastic.train`` writes such files; nothing is unpickled.
+    """Return the policy whose ratings' weights lie in a ``.npz`` file; see ``Policies``.
 
     Raises:
         ParenvsError: the file cannot be read, or its weights are wrong.
     """
-    weights = Learnt.load(path).weights
-    lists = {name: array.astype(float).round(7).tolist() for name, array in weights.items()}
+    lists = {name: array.astype(float).round(7).tolist() for name, array in loaded(path).items()}
     policy = {"kind": "ratings", "observation": OBSERVATION, "weights": lists}
     return policy, "MaskablePPO that scores candidates one by one.", (f"other: {MEAN}",)
 

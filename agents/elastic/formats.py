@@ -13,8 +13,8 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from parenvs.agents.elastic.ratings import SHAPES, features, rate
 from parenvs.agents.elastic.rules import RULES
-from parenvs.agents.learning.elastic.network import features, rate, shapes
 from parenvs.core.leaderboard import PolicyError
 from parenvs.errors import did_you_mean, shown
 from parenvs.tasks.elastic.library import EVENTS, MAX_PLANS
@@ -144,7 +144,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Ratings:
-    """Rates candidates by ``parenvs.agents.learning.elastic.network``; the best is chosen.
+    """Rates candidates by ``parenvs.agents.elastic.ratings``; the best is chosen.
 
     Attributes:
         weights: by name, float32.
@@ -296,11 +296,10 @@ def _network(layers: Any) -> Network:
 
 def _ratings(weights: Any) -> Ratings:
     """Make a network of the agents' form, whose weights have known names and shapes."""
-    expected = shapes()
-    if not isinstance(weights, dict) or set(weights) != set(expected):
-        raise PolicyError(f"field 'weights' must have exactly {', '.join(expected)}")
+    if not isinstance(weights, dict) or set(weights) != set(SHAPES):
+        raise PolicyError(f"field 'weights' must have exactly {', '.join(SHAPES)}")
     ratings = {}
-    for name, shape in expected.items():
+    for name, shape in SHAPES.items():
         ratings[name] = _numbers(weights[name], f"field 'weights.{name}'")
         if ratings[name].shape != shape:
             raise PolicyError(

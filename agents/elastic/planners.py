@@ -8,7 +8,9 @@ from functools import partial
 from typing import Any
 
 from parenvs.agents.elastic.exact import optimal
-from parenvs.agents.elastic.rules import RULES, KeepDegrees
+from parenvs.agents.elastic.rules import RULES, KeepDegrees, play
+from parenvs.agents.elastic.trained import shipped_policy
+from parenvs.agents.names import LEARNED
 from parenvs.core.answer import Answer
 from parenvs.core.request import Request
 from parenvs.tasks.elastic.problem import Elastic
@@ -47,6 +49,12 @@ def _optimal(request: ElasticRequest) -> Answer:
     return _followed(request, policy, (note,))
 
 
+def _learned(request: ElasticRequest) -> Answer:
+    """Return what the network that ships earns, which may have checkpoints written."""
+    problem = request.problem
+    return _answer(request, play(problem, problem.drawn(request.seed), shipped_policy()))
+
+
 def _by_rule(rule: Callable[[], Policy], request: ElasticRequest) -> Answer:
     return _followed(request, rule())
 
@@ -67,10 +75,12 @@ ELASTIC_PLANNERS: dict[str, Callable[[ElasticRequest], Answer]] = {
     "exact": _exact,
     **{name: partial(_by_rule, rule) for name, rule in RULES.items()},
     "optimal": _optimal,
+    LEARNED: _learned,
 }
 """Planners of elastic jobs by name.
 
 ``exact`` is the hindsight optimum of the course, which no policy exceeds; ``optimal`` the policy
-that is optimal on a Markov chain; the others are rules.
+that is optimal on a Markov chain; ``learned`` is the network of ``ElasticPlan-v1``; the others are
+rules.
 """
 ElasticRequest.planners, ElasticRequest.usual = ELASTIC_PLANNERS, KeepDegrees.name

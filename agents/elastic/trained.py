@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from parenvs.agents.elastic.rules import POLICIES
+from parenvs.agents.learning.network import shipped
+from parenvs.agents.names import LEARNED
 from parenvs.core.game import EVERY
 from parenvs.core.source import Stream
 from parenvs.errors import ParenvsError, did_you_mean, shown
@@ -52,22 +54,35 @@ class Trained:
         return self.best(seen, self.game.legal[0])
 
 
+def shipped_policy() -> Trained:
+    """Return the network that ships as a policy."""
+    network = shipped(ENV_ID)
+
+    def best(seen: Any, mask: np.ndarray) -> int:
+        batch = {**{key: seen[key][None] for key in seen}, "action_mask": mask[None]}
+        return int(network.rate(batch)[0].argmax())
+
+    return Trained(LEARNED, best)
+
+
 def policy_of(source: str) -> Callable[[], Policy]:
     """Return what makes the policy of a name.
 
     Args:
-        source: a rule or a system (``POLICIES``), or the folder of a training of
-            ``ElasticPlan-v1`` by ``parenvs train``.
+        source: a rule or a system (``POLICIES``), the network that ships (``learned``), or the
+            folder of a training of ``ElasticPlan-v1`` by ``parenvs train``.
 
     Raises:
         ParenvsError: it is none of these, or damaged; the line says which.
     """
     if source in POLICIES:
         return POLICIES[source]
+    if source == LEARNED:
+        return shipped_policy
     if not Path(source).is_dir():
         raise ParenvsError(
             f"--policy {shown(source)} is unknown{did_you_mean(source, POLICIES)}; known: "
-            f"{', '.join(POLICIES)}, a folder of parenvs train {ENV_ID}"
+            f"{', '.join(POLICIES)}, {LEARNED}, a folder of parenvs train {ENV_ID}"
         )
     from parenvs.agents.learning.config import load_config
     from parenvs.agents.learning.trainer import player, rules_of

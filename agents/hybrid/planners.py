@@ -12,6 +12,8 @@ import numpy as np
 from parenvs.agents.hybrid import exact_hybrid, exact_uniform, heuristics, ranked, robust
 from parenvs.agents.hybrid.local_search import local_search
 from parenvs.agents.hybrid.servers.planners import SERVER_PLANNERS
+from parenvs.agents.learning.learned import SAMPLES, learned
+from parenvs.agents.names import LEARNED, LEARNED_SEARCH
 from parenvs.core.answer import Answer
 from parenvs.core.request import SECONDS, Request
 from parenvs.errors import ParenvsError, did_you_mean, shown
@@ -80,6 +82,29 @@ class HybridRequest(HybridSearch, Request):
         return f"{cluster.name or f'{cluster.devices}-devices'}-batch-{self.problem.batch}"
 
 
+def _learned(request: HybridRequest) -> Answer:
+    """Return the best plan of the network that ships.
+
+    Raises:
+        ParenvsError: something else than the seconds of a step is asked for, or constraints are.
+    """
+    if request.constraints != Constraints() or request.goal != Objective():
+        raise ParenvsError(
+            f"{LEARNED}: it was trained for the shortest step of any plan; take the planner "
+            "local-search for constraints and other objectives"
+        )
+    problem = request.problem
+    found = learned("HybridPlan-v1", problem, seed=request.seed)
+    return Answer(problem=problem, plan=found.plan, cost=found.cost, evaluations=SAMPLES + 1)
+
+
+def _searched(request: HybridRequest) -> Answer:
+    """Return the best plan of a local search from the network's."""
+    starts = (_learned(request).plan,)
+    limit = request.time_limit
+    return local_search(request.problem, seed=request.seed, time_limit=limit, starts=starts)
+
+
 def _servers(name: str, request: HybridRequest) -> Answer:
     return SERVER_PLANNERS[name](
         request.problem, request.constraints, request.seed, request.time_limit
@@ -122,6 +147,8 @@ _PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
     "local-search": lambda r: local_search(
         r.problem, r.constraints, r.goal, r.seed, time_limit=r.time_limit
     ),
+    LEARNED: _learned,
+    LEARNED_SEARCH: _searched,
     "megatron": lambda r: heuristics.megatron(r.problem, r.constraints),
     **{
         kind: partial(lambda kind, r: heuristics.pure(r.problem, kind, r.constraints), kind)
@@ -135,7 +162,8 @@ _PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
 HYBRID_PLANNERS = {name: _checked(name, planner) for name, planner in _PLANNERS.items()}
 """Planners of hybrid plans by name.
 
-``local-search`` goes from the best uniform plans to neighbouring ones.
+``local-search`` goes from the best uniform plans to neighbouring ones, ``learned`` by the network
+of ``HybridPlan-v1``, and ``learned+search`` is the search from its plan.
 ``uniform`` judges all uniform plans, ``exact-hybrid`` searches plans of one chunk whose stages
 differ, ``exact`` both, and takes of them the plan whose simulated step is best. Where a request is
 ``robust``, the first and the last give the uniform plan that loses least if constants are not what

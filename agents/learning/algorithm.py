@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from parenvs.agents.learning.net import RowsNet, log_policy
+from parenvs.agents.learning.net import SHARPNESS, RowsNet, log_policy
 from parenvs.agents.learning.seen import Lens, Seen
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tensors import check_finite
@@ -59,6 +59,7 @@ class Settings:
         last_rate: share of it at the end.
         width: of hidden layers.
         attention: whether rows attend to each other.
+        sharpness: weight of the rule's score at the start.
         gradient: largest norm of a gradient.
     """
 
@@ -68,6 +69,7 @@ class Settings:
     last_rate: float = 0.1
     width: int = 64
     attention: bool = False
+    sharpness: float = SHARPNESS
     gradient: float = 0.5
 
 
@@ -107,8 +109,12 @@ class Algorithm(ABC):
 
     def network(self) -> RowsNet:
         """Make the network."""
-        settings = self.settings
-        return RowsNet(self.lens, width=settings.width, attention=settings.attention)
+        return RowsNet(self.lens, **self.shape)
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """Arguments of the network that settings decide."""
+        return {name: getattr(self.settings, name) for name in ("width", "attention", "sharpness")}
 
     def logs(self, seen: Seen) -> Tensor:
         """Return the logarithms of the chances with which a plan is drawn, (n, A)."""

@@ -1,17 +1,22 @@
-"""Plans by a trained agent: its best actions, some that are drawn, and its rule's."""
+"""Plans by a trained policy over rows: its best actions, some that are drawn, and its rule's."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import torch
 
-from parenvs.agents.learning.algorithm import Algorithm, chosen
-from parenvs.agents.learning.seen import Lens
 from parenvs.core.game import EVERY
 from parenvs.core.rows import RowGame
+
+
+class Rater(Protocol):
+    """A policy over rows."""
+
+    def rate(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return logits of actions, (n, A), very low ones of illegal actions."""
 
 
 class Decoded(NamedTuple):
@@ -35,7 +40,7 @@ class Decoded(NamedTuple):
 
 
 def decode(
-    agent: Algorithm | None,
+    policy: Rater | None,
     game: RowGame,
     problem: Any,
     samples: int = 1,
@@ -47,35 +52,34 @@ def decode(
     With the copy that follows the rule, the plan is never worse than the rule's.
 
     Args:
-        agent: the agent; None plays the rule alone.
-        game: of ``samples`` episodes, and one more with the rule; of one without an agent.
+        policy: the policy; None plays the rule alone.
+        game: of ``samples`` episodes, and one more with the rule; of one without a policy.
         problem: as the game's ``put`` takes it.
-        samples: copies that the agent plays, the first by its best actions.
+        samples: copies that the policy plays, the first by its best actions.
         rule: whether a copy plays the rule.
         seed: of what is drawn.
     """
     begin = time.process_time()
-    samples = samples if agent is not None else 0
-    count = samples + (rule or agent is None)
-    lens = Lens(game.observation_space, game.action_space)
-    random = torch.Generator().manual_seed(seed)
+    samples = samples if policy is not None else 0
+    count = samples + (rule or policy is None)
+    rng = np.random.default_rng(seed)
     game.put(EVERY, problem)
     game.start(EVERY)
     while not game.over.all():
         part = np.flatnonzero(~game.over)
         rows = EVERY if part.size == count else part
-        seen = lens(game.observation(rows), {})
-        actions = torch.where(seen.mask, seen.rows[..., 0], -torch.inf).argmax(dim=1)
-        if agent is not None:
-            own = torch.from_numpy(np.flatnonzero(part < samples))
-            if len(own):
-                with torch.no_grad():
-                    logs = agent.logs(seen.at(own)).cpu()
-                mask = seen.mask[own]
-                actions[own] = chosen(logs, mask, random)
-                if part[0] == 0:
-                    actions[:1] = chosen(logs[:1], mask[:1])
-        game.play(rows, actions.numpy())
+        seen = game.observation(rows)
+        legal = seen["action_mask"] != 0
+        actions = np.where(legal, seen["actions"][..., 0], -np.inf).argmax(axis=1)
+        own = int((part < samples).sum())  # the rule's copy is the last
+        if own:
+            assert policy is not None
+            logits = policy.rate({name: values[:own] for name, values in seen.items()})
+            is_best = (part[:own] == 0)[:, None]
+            drawn = np.where(is_best, 0.0, rng.gumbel(size=logits.shape))
+            rated = np.nan_to_num(logits + drawn)  # weights that are far too large rate nothing
+            actions[:own] = np.where(legal[:own], rated, -np.inf).argmax(axis=1)
+        game.play(rows, actions)
     costs = game.cost.copy()
     best = None if np.isnan(costs).all() else game.plan(int(np.nanargmin(costs)))
     return Decoded(costs, best, time.process_time() - begin)

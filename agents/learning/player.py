@@ -36,6 +36,11 @@ class Player:
         self._random.manual_seed(seed)
 
     @torch.no_grad()
+    def rate(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the logarithms of the chances with which actions are drawn, (n, A), of rows."""
+        return self.agent.logs(self.agent.lens(observation, {})).cpu().numpy()
+
+    @torch.no_grad()
     def predict(
         self, observation: Any, action_masks: np.ndarray, deterministic: bool = True
     ) -> tuple[np.ndarray, None]:

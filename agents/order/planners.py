@@ -8,6 +8,8 @@ from functools import partial
 
 import numpy as np
 
+from parenvs.agents.learning.learned import SAMPLES, learned
+from parenvs.agents.names import LEARNED, LEARNED_SEARCH
 from parenvs.agents.order import exact_order, heuristics
 from parenvs.core.answer import Answer
 from parenvs.core.request import SECONDS, Request
@@ -36,6 +38,23 @@ class OrderRequest(OrderSearch, Request):
         return f"p{self.problem.stages}-m{self.problem.micro_batches}"
 
 
+def _learned(request: OrderRequest) -> Answer:
+    """Return the best order of the network that ships."""
+    problem = request.problem
+    found = learned("MicroBatchOrder-v1", problem, seed=request.seed)
+    return Answer(
+        problem=problem, plan=found.plan, cost=found.cost, bound=problem.bound_seconds,
+        evaluations=SAMPLES + 1,
+    )  # fmt: skip
+
+
+def _searched(request: OrderRequest) -> Answer:
+    """Return the order of a search by swaps and insertions from the network's."""
+    rng, start = np.random.default_rng(request.seed), np.array(_learned(request).plan.order)
+    width = heuristics.TOGETHER
+    return heuristics.local_search(request.problem, request.judged, rng, start, width)
+
+
 ORDER_PLANNERS: dict[str, Callable[[OrderRequest], Answer]] = {
     "exact": lambda r: exact_order(
         r.problem,
@@ -45,6 +64,8 @@ ORDER_PLANNERS: dict[str, Callable[[OrderRequest], Answer]] = {
     ),
     "neh": lambda r: heuristics.neh(r.problem),
     "swap": lambda r: heuristics.swap(r.problem, r.judged, np.random.default_rng(r.seed)),
+    LEARNED: _learned,
+    LEARNED_SEARCH: _searched,
     "random": lambda r: heuristics.random_order(r.problem, r.judged, np.random.default_rng(r.seed)),
     **{
         rule: partial(lambda rule, r: heuristics.by_rule(r.problem, rule), rule)
@@ -53,6 +74,7 @@ ORDER_PLANNERS: dict[str, Callable[[OrderRequest], Answer]] = {
 }
 """Planners of the order of micro-batches by name.
 
-``swap`` searches from the order of NEH by swaps and insertions.
+``swap`` searches from the order of NEH by swaps and insertions, ``learned+search`` from that of the
+network of ``MicroBatchOrder-v1``, ``learned``.
 """
 OrderRequest.planners, OrderRequest.usual = ORDER_PLANNERS, heuristics.RULES[0]

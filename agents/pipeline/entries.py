@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from parenvs.agents.names import TRAINED_AGENTS
+from parenvs.agents.learning.learned import SAMPLES
+from parenvs.agents.names import LEARNED, LEARNED_SEARCH, TRAINED_AGENTS
 from parenvs.agents.pipeline.exact import exact_full
+from parenvs.agents.pipeline.planners import SWEEPS
 from parenvs.agents.pipeline.points import even_plan, exact_points
 from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
@@ -226,22 +228,17 @@ AGENTS: dict[str, Description] = {
         "{steps:,} environment steps a problem",
         seeded=True,
     ),
-    "beam": Description(
-        "Beam search over 128 points of the chain, stage by stage; beginnings are compared by how "
-        "short the rest may get.",
+    LEARNED: Description(
+        "A network that learned on generated problems improves the plan of a brief search, several "
+        "times, and its rule once; the shortest counts.",
         "",
-        ONE,
-    ),
-    "pretrained": Description(
-        "A network that learned on generated problems draws some plans; the shortest counts.",
-        "",
-        "inference: some plans drawn, no search",
+        f"inference: {SAMPLES + 1} plans a problem",
         seeded=True,
     ),
-    "pretrained-refined": Description(
-        "As pretrained, then a small exact search around the plan.",
+    LEARNED_SEARCH: Description(
+        "A corridor search from the plan of learned.",
         "",
-        "inference, then a search with a limit",
+        f"inference, then {SWEEPS} sweeps",
         seeded=True,
     ),
     "exact": Description(

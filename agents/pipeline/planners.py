@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.learning.pretrained.planner import pretrained
-from parenvs.agents.names import REFINED, TRAINED
-from parenvs.agents.pipeline.beam import beam
+from parenvs.agents.learning.learned import SAMPLES, learned
+from parenvs.agents.names import LEARNED, LEARNED_SEARCH, TRAINED
+from parenvs.agents.pipeline import corridor
 from parenvs.agents.pipeline.exact import by_corridor, exact_full, exact_pruned, is_large
 from parenvs.agents.pipeline.heuristics import even_cut, random_search
 from parenvs.agents.pipeline.local_search import cuts_of, whole
@@ -31,6 +31,8 @@ from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.task import PipelineSearch
 
 _POINT_SHARE = 0.25  # of the time limit of ``exact``: when its search over points ends
+SWEEPS = 60
+"""Sweeps of the corridor search that starts from the network's plan."""
 ANY_STAGES = ("exact", "exact-full")
 """Planners of pipelines that can plan one stage; all others cut at least once."""
 
@@ -111,7 +113,7 @@ class PipelineRequest(PipelineSearch, Request):
     @property
     def compared(self) -> tuple[str, ...]:
         """Planners that ``parenvs compare`` runs."""
-        return ("ppo", "even", "pipedream", "random", "pretrained", "exact-pruned", "exact")
+        return ("ppo", "even", "pipedream", "random", LEARNED, "exact-pruned", "exact")
 
     @property
     def label(self) -> str:
@@ -183,6 +185,24 @@ def _trained_pipeline(agent: str, request: PipelineRequest) -> Answer:
     )
 
 
+def _learned(request: PipelineRequest, sweeps: int | None) -> Answer:
+    """Return the best plan of the network that ships, or of a corridor search from it."""
+    problem = request.problem
+    plan = cuts_of(learned("PipelinePlan-v1", problem, seed=request.seed).plan)
+    if sweeps is not None:
+        limit = np.inf if request.time_limit is None else request.time_limit
+        deadline = time.perf_counter() + limit
+        near = corridor.search(problem, plan, sweeps, request.seed, deadline)
+        assert near is not None  # the plan that it starts from fits, too
+        plan = near
+    return Answer(
+        problem=problem,
+        plan=problem.plan(*plan),
+        cost=float(problem.length(*plan)),
+        evaluations=SAMPLES + 1 + (sweeps or 0),
+    )
+
+
 PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
     "exact": _exact_pipeline,
     "exact-full": lambda r: exact_full(r.problem, time_limit=r.time_limit),
@@ -191,9 +211,8 @@ PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
     "corridor": lambda r: by_corridor(r.problem, r.time_limit, r.seed),
     "even": lambda r: even_cut(r.problem),
     "pipedream": lambda r: pipedream(r.problem),
-    "beam": lambda r: beam(r.points),
-    "pretrained": lambda r: pretrained(r.points, seed=r.seed),
-    REFINED: lambda r: pretrained(r.points, refine=True, seed=r.seed),
+    LEARNED: lambda r: _learned(r, None),
+    LEARNED_SEARCH: lambda r: _learned(r, SWEEPS),
     "random": _random_pipeline,
     **{agent: partial(_trained_pipeline, agent) for agent in TRAINED},
 }
@@ -201,6 +220,6 @@ PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
 
 ``exact-full`` searches all pivots and device cuts, ``exact-points`` 128 points and 64 units,
 ``exact-pruned`` the candidates of ``PipelineCut-v0``. ``exact`` is both within a time limit.
-``corridor`` proves nothing.
+``corridor`` proves nothing, nor does ``learned``, the network of ``PipelinePlan-v1``.
 """
 PipelineRequest.planners = PIPELINE_PLANNERS

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parenvs.agents.learning.pretrained.planner import Gap, gaps
 from parenvs.agents.names import GENERAL
+from parenvs.agents.pipeline.gaps import Gap, gaps
 from parenvs.view.tables import empty
 from parenvs.view.words import duration
 

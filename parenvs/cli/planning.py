@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from parenvs.core.request import Request
 
 _SLOW = 2.0  # seconds from which a search is told
-_REFINED = "-refined"
-"""What the name of a planner ends with that searches around the answer of another."""
 
 
 def add_planning(app: typer.Typer) -> None:
@@ -69,9 +67,6 @@ def plan(
     agent: Annotated[
         str, typer.Option(help="exact, random, ppo, ... (parenvs list shows all).")
     ] = "exact",
-    refine: Annotated[
-        bool, typer.Option("--refine", help="Search around the answer of agent pretrained.")
-    ] = False,
     seed: Seed = 0,
     steps: Steps = STEPS,
     now: Annotated[
@@ -97,8 +92,6 @@ def plan(
     if map_ is not None and "map" not in model.task.hooks:
         raise not_an_option("map", model.task, tasks_with("map"))
     request = model.request(seed, steps)
-    if refine:
-        agent = _refined(request, agent)
     model.check_out(out_)
     request, choice = _settled(request, [agent])
     answer = _answer(request, agent, choice)
@@ -221,15 +214,6 @@ def _answer(request: Request, agent: str, choice: Any) -> Any:
         return choice.answer
     with Step(f"planning with {agent}", min_seconds=_SLOW):
         return request.run(agent)
-
-
-def _refined(request: Request, agent: str) -> str:
-    """Return the planner that searches around the answer of planner ``agent``."""
-    refined = [name for name in request.planners if name.endswith(_REFINED)]
-    if agent + _REFINED not in refined:
-        known = ", ".join(name.removesuffix(_REFINED) for name in refined) or "another task"
-        raise ParenvsError(f"--refine is an option of --agent {known}, not of {agent!r}")
-    return agent + _REFINED
 
 
 def _files(

@@ -1,4 +1,4 @@
-"""The commands ``parenvs train``, ``parenvs evaluate`` and ``parenvs pretrain``."""
+"""The commands ``parenvs train`` and ``parenvs evaluate``."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ SMALL = {
     "slow_networks": "--graphs mixer-l16 --limit 0.1",
     "step_time": "--instances vgg-19",
     "models": "--instances vgg-19",
-    "inference": "--most 1 --clusters --count 0 --devices --stages",
+    "inference": "--most 1 --sets plan-test",
     "reading": "--repeats 1 --graph vgg-19",
     "kills": "--kills 1 --kinds plan",
     "cartpole": "--steps 256 --seeds 1 --episodes 2",

@@ -8,6 +8,8 @@ import pytest
 from cases import each
 
 import parenvs
+from parenvs.agents.elastic.teacher import teach
+from parenvs.core.game import EVERY
 from parenvs.core.rows import WORST
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.elastic import outlook as outlooks
@@ -194,3 +196,16 @@ def test_choice__bad_arguments():
     nobody = Course.of_bits(0, np.zeros(9, dtype=int), np.zeros(9, dtype=np.uint64), 3)
     with pytest.raises(InfeasibleError, match="toy: no plan earns anything on this course"):
         make(problem=Elastic(toys.library(), Recorded("nobody", nobody), name="toy"))
+
+
+def test_teacher__who_follows_it_earns_what_hindsight_does():
+    env = ElasticChoiceVectorEnv(3)
+    env.reset(seed=[0, 1, 2])
+    game = env.game
+    told, total = teach(game), np.zeros(3)
+    while not game.over.all():
+        worth = told()
+        assert (np.isfinite(worth) == game.legal).all()
+        total += game.play(EVERY, np.where(np.isnan(worth), -np.inf, worth).argmax(axis=1))
+    assert total == pytest.approx(0.0, abs=1e-9)
+    assert teach(object()) is None

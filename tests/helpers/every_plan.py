@@ -121,7 +121,7 @@ DRAWN: dict[str, Callable[[int], tuple[Any, float]]] = {
 The figure is the cost, or where planners prove upper bounds, of partitions, the return.
 """
 OTHERS = {
-    **dict.fromkeys(("beam", "pretrained", "pretrained-refined"), _plain_pipeline),
+    **dict.fromkeys(("learned", "learned+search"), _plain_pipeline),
     **dict.fromkeys(SERVER_PLANNERS, _servers),
     "exact-hybrid": _free_stages,
     "uniform": _uniform,

@@ -36,9 +36,6 @@ COMMANDS = {
     "train-rows": [
         "train", "CartPole-v1", "--agent", "ppo", "--steps", "65536", "--out", "run",
     ],
-    "pretrain": [
-        "pretrain", "--out", "net", "--parts", "2", "--passes", "1", "--workers", "1",
-    ],
     "table": ["leaderboard", "table", "--folder", "entries", "--out", "table.md"],
     "update": ["leaderboard", "update", "entries/packed-order/swap.json"],
     "bench": _QUICK,
@@ -50,7 +47,7 @@ COMMANDS = {
 }  # fmt: skip
 """Name -> what is typed after ``parenvs`` in a folder that ``prepare`` fills."""
 CHECKPOINTS = {
-    "train": "run/state.pt", "train-rows": "run/state.pt", "pretrain": "net/checkpoint.pt",
+    "train": "run/state.pt", "train-rows": "run/state.pt",
     "elastic-run": "job/intervals.jsonl",
 }  # fmt: skip
 """Name -> what the next run goes on from."""

@@ -14,9 +14,8 @@ from cases import each, slow
 from parenvs.agents.elastic.entries import AGENTS, ElasticProblem, policy
 from parenvs.agents.elastic.formats import OWN, PolicyError, read_policy
 from parenvs.agents.elastic.play import followed, load, play, seeds
+from parenvs.agents.elastic.ratings import SHAPES, features, rate
 from parenvs.agents.elastic.rules import RULES
-from parenvs.agents.learning.elastic.learnt import Learnt
-from parenvs.agents.learning.elastic.network import first_weights, shapes
 from parenvs.core.leaderboard import kind_of
 from parenvs.errors import ParenvsError
 from parenvs.leaderboard import policies as judging
@@ -39,7 +38,7 @@ NETWORK = {"kind": "network", **SHARED, "layers": {"each": [TINY]}}
 RATINGS = {
     "kind": "ratings",
     **SHARED,
-    "weights": {name: np.zeros(shape).tolist() for name, shape in shapes().items()},
+    "weights": {name: np.zeros(shape).tolist() for name, shape in SHAPES.items()},
 }
 LIBRARY = "gpt-1.5b-measured"
 TABLE = {"kind": "table", **SHARED, "tables": {LIBRARY: [[[0, 0]]] * 8}}
@@ -398,7 +397,8 @@ def test_scores__of_a_network_by_hand():
 
 
 def test_learned__weights_become_an_entry_that_chooses_the_same(tmp_path):
-    weights = first_weights(np.random.default_rng(3))
+    rng = np.random.default_rng(3)
+    weights = {name: rng.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
     np.savez(tmp_path / "agent.npz", **weights)
     path = str(tmp_path / "agent.npz")
     agent_submission("elastic", path, entry="mine", seed=3).save(tmp_path / "mine.json")
@@ -411,7 +411,8 @@ def test_learned__weights_become_an_entry_that_chooses_the_same(tmp_path):
     fits = np.zeros((2, 64), dtype=bool)
     fits[:, :5] = True
     chosen = np.where(fits, policy.scores(seen), -np.inf).argmax(axis=1)
-    assert chosen.tolist() == Learnt(weights).plans(seen, fits).tolist()
+    rated = rate(weights, features(seen["plans"], seen["change"], seen["numbers"]))
+    assert chosen.tolist() == np.where(fits, rated, -np.inf).argmax(axis=1).tolist()
     del weights["prior"]
     np.savez(tmp_path / "agent.npz", **weights)
     with pytest.raises(ParenvsError, match="weights must be named"):

@@ -245,14 +245,14 @@ def test_train__any_environment_is_learnt(corridor, name, monkeypatch):
 
 
 @pytest.mark.thorough
-@several("rainbow", "maskable-ppo", "ppo", "a2c", "group", "imitate")
+@several("rainbow", "rainbow-paper", "maskable-ppo", "ppo", "a2c", "group", "imitate")
 def test_train__resumes_to_the_last_bit(name, tmp_path, monkeypatch):
     monkeypatch.setattr("parenvs.agents.learning.trainer.PART", 32)
     monkeypatch.setattr("parenvs.agents.order.teacher.JUDGED", 16)
     folder = tmp_path / name
     folder.mkdir()
     rainbow = {"envs": 8, "turns": 8, "memory": 256, "first": 64, "minibatch": 16, "sync": 3}
-    settings = rainbow if name == "rainbow" else FEW
+    settings = rainbow if name.startswith("rainbow") else FEW
     more = {"copies": 4} if name == "group" else {}
     config = TrainConfig(
         env_id=ENV, env_kwargs=SMALL, agent=name, steps=512, seed=3, settings={**settings, **more}
@@ -568,8 +568,8 @@ def test_rainbow__qualities_stay_when_the_spread_changes():
 
 @pytest.mark.thorough
 def test_decode__is_never_worse_than_its_rule():
-    agent = PPO(LENS, PPOSettings())
-    moved(agent.net)
+    agent = Player(PPO(LENS, PPOSettings()))
+    moved(agent.agent.net)
     single, several = MicroBatchInsertion(1, **SMALL), MicroBatchInsertion(9, **SMALL)
     for name in set_of("order-test").of("p4-m8")[:4]:
         problem = named(name)

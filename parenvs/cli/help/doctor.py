@@ -42,7 +42,7 @@ LEAST_PYTHON = (3, 10)
 _TOP = Path(__file__).parents[3]
 CHECKOUT = _TOP if (_TOP / "setup.cfg").is_file() else None
 """Root of the clone that the package runs from; None if it is installed."""
-DATA = ("datasets/data", "agents/learning/pretrained/data", "leaderboard")
+DATA = ("datasets/data", "agents/learning/data", "leaderboard")
 _REQUIREMENT = re.compile(r"^([\w.-]+)(?:\[[\w,]+\])?\s*(?:>=\s*([\w.]+))?")
 _MARKER = re.compile(r";.*python_version\s*>=\s*['\"]([\d.]+)['\"]")
 
@@ -220,7 +220,7 @@ def _readable() -> Iterator[str]:
         for entry in (_json(data_folder() / "manifest.json") or {}).get("instances", {}).values()
         for graph in entry["graphs"].values()
     }
-    weights = Path(data_folder()).parents[1] / "agents" / "learning" / "pretrained" / "data"
+    weights = Path(data_folder()).parents[1] / "agents" / "learning" / "data"
     for path in sorted([*data_folder().rglob("*.*"), *weights.glob("*.npz")]):
         if path.suffix == ".json" and _json(path) is None:
             yield f"{path}: no JSON"
@@ -233,7 +233,7 @@ def _readable() -> Iterator[str]:
             if damaged:
                 yield f"{path}: damaged ({damaged})"
     if not any(weights.glob("*.npz")):
-        yield f"{weights} has no weights of the agent 'pretrained'"
+        yield f"{weights} has no networks of the agent 'learned'"
 
 
 def _json(path: Path) -> Any:

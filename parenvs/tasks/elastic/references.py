@@ -74,50 +74,71 @@ class Backup:
         return np.maximum(keep, write), write > keep
 
 
-def hindsight(problem: Elastic, course: Course) -> Run:
-    """Return the most that can be earned on a course that is known beforehand.
+class Foresight:
+    """What every choice is worth on a course that is known beforehand; as a policy, hindsight.
 
-    No policy earns more on it. Ties go to the plan in force.
+    Args:
+        problem: the problem.
+        course: the course.
+
+    Attributes:
+        after: (S+1, K, C) most samples to come at the beginning of each interval, by the plan in
+            force and the intervals since its state is safe; what happened to the plan before the
+            interval is the course's.
     """
-    library, count = problem.library, problem.intervals
-    plans, every = len(library), library.costs.every
-    backup, rows = Backup(problem), np.arange(plans)
-    change = np.zeros((count, plans), dtype=np.int8)
-    stays, writes = np.zeros((2, count, plans, every), dtype=bool)
-    after = np.zeros((plans, every))
-    for t in range(count - 1, -1, -1):
-        fits = problem.fits(int(course.nodes[t]))
-        event = problem.events(course.lost[t])
-        options = backup.change[event, rows] + np.where(fits, after[:, 0], -np.inf)
-        change[t] = options.argmax(axis=1)
-        moved = options[rows, change[t]][:, None]
-        lost = np.where(event == GONE, problem.lost_samples, 0.0)
-        moved = moved - lost[:, None] * np.arange(every)
-        keep, writes[t] = backup.kept(after)
-        keep[~fits | (event > 0)] = -np.inf
-        keep[0] = -np.inf
-        stays[t] = keep >= moved
-        after = np.maximum(keep, moved)
-    return follow(problem, course, _Known(change, stays, writes))
-
-
-class _Known:
-    """Follows what was worked out for a course."""
 
     name = "hindsight"
 
-    def __init__(self, change: np.ndarray, stays: np.ndarray, writes: np.ndarray) -> None:
-        self.change, self.stays, self.writes = change, stays, writes
+    def __init__(self, problem: Elastic, course: Course) -> None:
+        self.problem, self.backup = problem, Backup(problem)
+        plans, every = self.backup.keep.shape
+        rows, since = np.arange(plans), np.arange(every)
+        self.after = np.zeros((problem.intervals + 1, plans, every))
+        for t in range(problem.intervals - 1, -1, -1):
+            after = self.after[t + 1]
+            fits, event = problem.fits(int(course.nodes[t])), problem.events(course.lost[t])
+            options = self.backup.change[event, rows] + np.where(fits, after[:, 0], -np.inf)
+            lost = np.where(event == GONE, problem.lost_samples, 0.0)
+            moved = options.max(axis=1)[:, None] - lost[:, None] * since
+            keep, _ = self.backup.kept(after)
+            keep[~fits | (event > 0)] = -np.inf
+            keep[0] = -np.inf
+            self.after[t] = np.maximum(keep, moved)
+
+    def worth(self, moment: Moment) -> np.ndarray:
+        """Return the samples of an interval's choices and those to come, (K + 1,).
+
+        The last is to keep the plan and have a checkpoint written; minus infinity stands for what
+        cannot be chosen. What was lost before the interval is left out, as no choice changes it.
+        """
+        t, nodes, plan, event, since = moment
+        after, fits = self.after[t + 1], self.problem.fits(nodes)
+        result = np.full(len(fits) + 1, -np.inf)
+        result[:-1] = self.backup.change[event, plan] + np.where(fits, after[:, 0], -np.inf)
+        if event == 0 and plan > 0 and fits[plan]:
+            every = after.shape[1]
+            result[plan] = self.backup.keep[plan, since] + after[plan, (since + 1) % every]
+            result[-1] = self.backup.write[plan] + after[plan, 0]
+        return result
 
     def start(self, problem: Elastic) -> None:
         """See ``Policy``."""
 
     def choose(self, moment: Moment, joined: int, left: int) -> int:
-        """See ``Policy``."""
-        t, _, plan, event, since = moment
-        if event == 0 and self.stays[t, plan, since]:
-            return CHECKPOINT if self.writes[t, plan, since] else plan
-        return int(self.change[t, plan])
+        """See ``Policy``: ties go to the plan in force."""
+        worth, old = self.worth(moment), moment.plan
+        best = int(worth[:-1].argmax())
+        if moment.event == 0 and old > 0 and max(worth[old], worth[-1]) >= worth[best]:
+            return CHECKPOINT if worth[-1] > worth[old] else old
+        return best
+
+
+def hindsight(problem: Elastic, course: Course) -> Run:
+    """Return the most that can be earned on a course that is known beforehand.
+
+    No policy earns more on it. Ties go to the plan in force.
+    """
+    return follow(problem, course, Foresight(problem, course))
 
 
 class Known(NamedTuple):

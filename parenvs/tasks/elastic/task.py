@@ -40,6 +40,7 @@ TASK = Task(
         "train": "parenvs.tasks.elastic.load:training",
         "validation": "parenvs.tasks.elastic.load:validation",
         "rules": "parenvs.tasks.elastic.load:rules",
+        "teach": "parenvs.agents.elastic.teacher:teach",
         "commands": "parenvs.jobs.commands:add",
         "leaderboard": "parenvs.agents.elastic.entries:TASKS",
     },

@@ -123,14 +123,17 @@ def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]
     """
     task = TASKS["pipeline"]
     if instance is None:
-        return "PipelinePlan-v0", {"draw": 2}, ()
+        return "PipelinePlan-v1", {"tier": "s16"}, ()
     is_drawn = instance in task.sets or task.names(instance)
-    return ("PipelinePlan-v0", {"instance": instance}, ()) if is_drawn else None
+    return ("PipelinePlan-v1", {"instance": instance}, ()) if is_drawn else None
 
 
 def validation(env_kwargs: Mapping[str, Any]) -> Validation:
-    """Return the set on which agents are judged."""
-    return Validation("plan-validation", env_kwargs.get("family"))
+    """Return the set on which agents are judged, of problems of the size that they train on."""
+    of_set = str(env_kwargs.get("instance") or "").partition("-")[2].partition("-")[0]
+    name = f"plan-{env_kwargs.get('tier', of_set)}-validation"
+    is_large = name in TASKS["pipeline"].sets
+    return Validation(name if is_large else "plan-validation", env_kwargs.get("family"))
 
 
 def rules() -> list[tuple[str, list[tuple[str, str | None]], dict[str, dict[str, Any]]]]:

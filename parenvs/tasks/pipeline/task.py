@@ -89,7 +89,6 @@ TASK = Task(
         "open": "parenvs.tasks.pipeline.load:open_shape",
         "tables": "parenvs.tasks.pipeline.view.tables:of_instance",
         "compare": "parenvs.tasks.pipeline.view.tables:comparison",
-        "commands": "parenvs.agents.pipeline.commands:add",
         "stages": "parenvs.tasks.pipeline.export:stages",
         "step": "parenvs.tasks.pipeline.export:step",
         "strategy": "parenvs.tasks.pipeline.export:strategy",

@@ -4,10 +4,10 @@ import json
 import shutil
 import sys
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 
+from parenvs.agents.learning.network import file_of
 from parenvs.cli import app as cli
 from parenvs.cli.help import doctor
 from parenvs.leaderboard.sandbox import runner
@@ -19,7 +19,7 @@ from parenvs.shipped import data_folder, manifest
 def data(tmp_path, monkeypatch):
     """A copy of the data of one model, in place of all that ships."""
     folder = tmp_path / "datasets" / "data"
-    weights = tmp_path / "agents" / "learning" / "pretrained" / "data"
+    weights = tmp_path / "agents" / "learning" / "data"
     folder.mkdir(parents=True)
     weights.mkdir(parents=True)
     entry = manifest()["instances"]["vgg-19"]
@@ -27,15 +27,7 @@ def data(tmp_path, monkeypatch):
         shutil.copy(data_folder() / graph["file"], folder)
     shutil.copy(data_folder() / "plan-validation.npz", folder)
     (folder / "manifest.json").write_text(json.dumps({"instances": {"vgg-19": entry}}))
-    shutil.copy(
-        Path(data_folder()).parents[1]
-        / "agents"
-        / "learning"
-        / "pretrained"
-        / "data"
-        / "plan-policy.npz",
-        weights,
-    )
+    shutil.copy(file_of("PipelinePlan-v1"), weights)
     monkeypatch.setattr(doctor, "data_folder", lambda: folder)
     monkeypatch.setattr(doctor, "manifest", lambda: {"instances": {"vgg-19": entry}})
     return folder
@@ -71,8 +63,8 @@ def test_doctor__damaged_set_and_json(data):
 
 
 def test_doctor__missing_weights(data):
-    (data.parents[1] / "agents" / "learning" / "pretrained" / "data" / "plan-policy.npz").unlink()
-    assert ["no weights" in words for words in faults()] == [True]
+    (data.parents[1] / "agents" / "learning" / "data" / "PipelinePlan-v1.npz").unlink()
+    assert ["no networks" in words for words in faults()] == [True]
 
 
 def test_doctor__missing_extra_and_old_package(monkeypatch):

@@ -33,7 +33,6 @@ def refused(monkeypatch, capfd, tmp_path):
         (("bench", "agents", "--engine", "ray"), MISSING),
         (("bench", "agents", "--engine", "rya"), "no engine 'rya'"),
         (("bench", "agents", "--address", "auto"), "--address is an option of --engine ray"),
-        (("pretrain", "--out", "net", "--engine", "ray"), MISSING),
     ],
 )
 def test_commands__refuse(refused, arguments, words):

@@ -17,8 +17,6 @@ from typer.testing import CliRunner
 
 from parenvs.agents.learning.distributed.session import session
 from parenvs.agents.learning.distributed.tasks import on_ray
-from parenvs.agents.learning.pretrained.imitate import Recipe
-from parenvs.agents.learning.pretrained.pretrain import WEIGHTS, pretrain
 from parenvs.agents.references import ReferenceFile
 from parenvs.errors import ParenvsError
 
@@ -79,13 +77,6 @@ def test_leaderboard_references__as_tasks(tmp_path, monkeypatch):
         arguments = ["--tasks", "data-parallel", "--out", str(path), "--engine", engine]
         assert references.main(arguments) == 0
     assert (tmp_path / "local.json").read_bytes() == (tmp_path / "ray.json").read_bytes()
-
-
-def test_pretrain__is_the_same(tmp_path):
-    recipe = Recipe(seed=3, parts=2, part=8, passes=1, hidden=8)
-    for engine in ("local", "ray"):
-        pretrain(recipe, tmp_path / engine, 1, engine=engine)
-    assert (tmp_path / "local" / WEIGHTS).read_bytes() == (tmp_path / "ray" / WEIGHTS).read_bytes()
 
 
 TIMES = ("seconds", "target_seconds")

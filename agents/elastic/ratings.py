@@ -1,19 +1,21 @@
-"""The network that rates candidate plans: one formula for NumPy arrays and torch tensors.
+"""The ratings of candidates that entries of the leaderboard may hold: a small network, in NumPy.
 
 Each candidate is rated from what is observed of it, beside what is observed of the job, of the plan
 in force and of the mean of the candidates that fit. The same weights rate all candidates, so their
-order and number do not matter. Agents train the weights with torch, and
-``parenvs.agents.learning.elastic.learnt`` plays them with NumPy alone.
+order and number do not matter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from parenvs.arrays import Array, joined, namespace, positive
+from parenvs.errors import ParenvsError, one_line, shown
+from parenvs.graph.checks.npz import UNREADABLE, read_arrays
 from parenvs.tasks.elastic.library import MAX_SPARES
 from parenvs.tasks.elastic.trace import MAX_NODES
 
@@ -21,9 +23,6 @@ WIDTH, LAST = 32, 16
 """Widths of the hidden layers, and of the last of them."""
 OWN, JOB = 13, 19
 """Features of a candidate, and of the job."""
-PRIOR = (1.8, -1.5)
-"""Weights at first of the first two features in the ratings of a policy: the fastest plan, if
-its change does not cost more than it earns in some ten minutes."""
 
 
 class Seen(NamedTuple):
@@ -84,46 +83,52 @@ def features(plans: Array, change: Array, numbers: Array) -> Seen:
     return Seen(own, joined((job, mine, mean)), fits)
 
 
-def rate(weights: Mapping[str, Array], seen: Seen, memory: Array | None = None) -> Array:
+def rate(weights: Mapping[str, Array], seen: Seen) -> Array:
     """Return the ratings of candidates, (b, 64).
 
     Args:
         weights: by name, see ``shapes``.
         seen: the features.
-        memory: (b, m) what a recurrent layer remembers.
     """
     w, own, state = weights, seen.own, seen.state
-    if memory is not None:
-        state = joined((state, memory))
     context = positive(state @ w["state"] + w["first"])
     hidden = positive(own @ w["own"] + (context @ w["inner"] + w["second"])[:, None])
     deeper = positive(hidden @ w["hidden"] + (context @ w["outer"] + w["third"])[:, None])
     return deeper @ w["score"] + own @ w["prior"]
 
 
-def shapes(memory: int = 0) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the weights, with a recurrent layer of so many units."""
-    return {
-        "state": (JOB + 2 * OWN + memory, WIDTH), "first": (WIDTH,), "own": (OWN, WIDTH),
-        "inner": (WIDTH, WIDTH), "second": (WIDTH,), "hidden": (WIDTH, LAST),
-        "outer": (WIDTH, LAST), "third": (LAST,), "score": (LAST,), "prior": (OWN,),
-    }  # fmt: skip
+SHAPES: dict[str, tuple[int, ...]] = {
+    "state": (JOB + 2 * OWN, WIDTH), "first": (WIDTH,), "own": (OWN, WIDTH),
+    "inner": (WIDTH, WIDTH), "second": (WIDTH,), "hidden": (WIDTH, LAST),
+    "outer": (WIDTH, LAST), "third": (LAST,), "score": (LAST,), "prior": (OWN,),
+}  # fmt: skip
+"""Names and shapes of the weights."""
 
 
-def first_weights(
-    rng: np.random.Generator, prior: tuple[float, float] = PRIOR, memory: int = 0
-) -> dict[str, Any]:
-    """Draw weights to begin with, float32.
+def loaded(path: Path) -> dict[str, np.ndarray]:
+    """Read weights of a ``.npz`` file, float32; nothing in it is unpickled.
 
-    Args:
-        rng: the generator.
-        prior: weights of the first two features in the ratings.
-        memory: units of a recurrent layer.
+    Raises:
+        ParenvsError: the file cannot be read; weights are missing, unknown, of another shape, or
+            not finite.
     """
+    try:
+        weights = read_arrays(path)
+    except UNREADABLE as error:
+        raise ParenvsError(f"{path}: no file of weights ({one_line(error)})") from None
+    if sorted(weights) != sorted(SHAPES):
+        raise ParenvsError(
+            f"{path}: weights must be named {', '.join(SHAPES)}; not {shown([*weights])}"
+        )
     result = {}
-    for name, shape in shapes(memory).items():
-        spread = np.sqrt(2.0 / shape[0]) if len(shape) == 2 else 0.0
-        result[name] = (spread * rng.standard_normal(shape)).astype(np.float32)
-    result["score"] = (0.01 * rng.standard_normal(LAST)).astype(np.float32)
-    result["prior"][:2] = prior
+    for name, shape in SHAPES.items():
+        array = np.asarray(weights[name])
+        with np.errstate(over="ignore"):
+            single = array.astype(np.float32) if array.dtype.kind == "f" else array
+        if array.shape != shape or array.dtype.kind != "f" or not np.isfinite(single).all():
+            raise ParenvsError(
+                f"{path}: {name!r} must be finite numbers of the shape {shape}, not "
+                f"{array.dtype} {array.shape}"
+            )
+        result[name] = single
     return result

@@ -1,1 +1,0 @@
-"""An agent for jobs on nodes that come and go."""

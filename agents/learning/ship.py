@@ -1,0 +1,107 @@
+"""Trains the networks that ship, and keeps for each environment the one best on validation.
+
+    python -m parenvs.agents.learning.ship                       # of all four, five seeds each
+    python -m parenvs.agents.learning.ship HybridPlan-v1 --agents ppo --seeds 0 1 2
+
+A run that is in ``--runs`` already is not trained again. The weights go to ``data/ENV_ID.npz``, and
+beside them what was tried and chosen, ``data/ENV_ID.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parenvs.agents.evaluation.evaluate_set import evaluate_set
+from parenvs.agents.learning import trainer
+from parenvs.agents.learning.config import TrainConfig
+from parenvs.agents.learning.network import WEIGHTS, Network, file_of
+from parenvs.agents.learning.result import RESULT
+from parenvs.core.registry import TASKS
+from parenvs.files import write_text
+
+CHOSEN_ON = {
+    "PipelinePlan-v1": ("plan-s16-validation", None),
+    "HybridPlan-v1": ("hybrid-validation", None),
+    "MicroBatchOrder-v1": ("order-validation", "p16-m64"),
+    "ElasticPlan-v1": ("elastic-validation", None),
+}
+"""Environment -> the set, and its family, on which a network is chosen."""
+AGENTS, SEEDS, STEPS = ("group", "ppo"), range(5), 65_536
+"""What is tried; who is taught, too, where a task teaches."""
+
+
+def run_of(config: TrainConfig, runs: Path) -> Path:
+    """Return the folder of a run, which is trained unless it is there."""
+    name = f"{config.env_id}-{config.agent}-{config.steps}-{config.seed}"
+    if not (runs / name / RESULT).exists():
+        trainer.train(config, runs / name, resume=True, say=trainer.progress)
+    return runs / name
+
+
+def network_of(folder: Path) -> Network:
+    """Return the network of a run."""
+    weights = trainer.load(folder).net.state_dict()
+    return Network({name: weights[name].numpy() for name in WEIGHTS}, str(folder))
+
+
+def ship(
+    env_id: str, agents: Sequence[str], seeds: Sequence[int], steps: int, runs: Path
+) -> dict[str, Any]:
+    """Train agents in an environment, write the network that is best, and return what was tried.
+
+    Args:
+        env_id: id of the environment.
+        agents: algorithms; none: ``AGENTS``, and ``imitate`` where the task has a teacher.
+        seeds: of trainings.
+        steps: turns of each.
+        runs: folder of the runs.
+    """
+    name, family = CHOSEN_ON[env_id]
+    task = next(task for task in TASKS.values() if env_id in task.envs)
+    tried = []
+    for agent in agents or (*AGENTS, *(("imitate",) if "teach" in task.hooks else ())):
+        for seed in seeds:
+            config = TrainConfig(env_id=env_id, agent=agent, steps=steps, seed=seed)
+            folder = run_of(config, runs)
+            values = evaluate_set(trainer.player(folder), name, family).values[0]
+            seconds = json.loads((folder / RESULT).read_text(encoding="utf-8"))["seconds"]
+            row = {"agent": agent, "seed": seed, "steps": steps, "seconds": round(seconds, 1)}
+            tried.append({**row, "validation": round(float(np.mean(values)), 6)})
+    rule = evaluate_set(
+        trainer.untrained(TrainConfig(env_id=env_id, steps=1)), name, family
+    ).values[0]
+    best = max(tried, key=lambda row: row["validation"])
+    config = TrainConfig(env_id=env_id, agent=best["agent"], steps=steps, seed=best["seed"])
+    network_of(run_of(config, runs)).save(file_of(env_id))
+    told = {
+        "environment": env_id, "chosen": best, "chosen_on": " ".join(filter(None, (name, family))),
+        "rule": round(float(np.mean(rule)), 6), "tried": tried,
+    }  # fmt: skip
+    write_text(file_of(env_id).with_suffix(".json"), json.dumps(told, indent=1) + "\n")
+    return told
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    """Run the command line of this module, and return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("envs", nargs="*", default=list(CHOSEN_ON), metavar="ENV_ID")
+    parser.add_argument("--agents", nargs="+", default=())
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--runs", type=Path, default=Path("runs/learners"))
+    options = parser.parse_args(None if arguments is None else list(arguments))
+    for env_id in options.envs:
+        told = ship(env_id, options.agents, options.seeds, options.steps, options.runs)
+        sys.stdout.write(json.dumps({key: told[key] for key in ("chosen", "rule")}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Networks that ship: as PyTorch has them, and the planners ``learned`` and ``learned+search``."""
+
+import numpy as np
+import pytest
+from cases import each
+
+import parenvs
+from parenvs.agents.learning.network import LOWEST, WEIGHTS, Network, file_of, shipped
+from parenvs.agents.names import LEARNED, LEARNED_SEARCH
+from parenvs.core.registry import environments
+from parenvs.core.task import late
+from parenvs.errors import ParenvsError
+
+PLACES = {
+    "PipelinePlan-v1": ("vgg-19", {"cluster": "C", "stages": 4}),
+    "HybridPlan-v1": ("hybrid-test/llama-000", {}),
+    "MicroBatchOrder-v1": ("order-test/p4-m8-000", {}),
+    "ElasticPlan-v1": ("elastic-validation/bulk-gpt-1.5b-001", {}),
+}
+"""Environment -> a problem of its task."""
+
+
+@pytest.fixture
+def arrays():
+    """Weights of a network of 3 columns, 2 of context, 4 wide."""
+    rng, wide = np.random.default_rng(0), (4, 4)
+    shapes = ((), (4, 2), (4,), (4, 3), wide, (4,), (4, 10), (4,), (4, 8), (4,), (1, 4), (1,))
+    return {
+        name: rng.normal(size=shape).astype(np.float32)
+        for name, shape in zip(WEIGHTS, shapes, strict=True)
+    }
+
+
+def turns(count, actions, legal, rng):
+    """Drawn observations of rows with 3 columns, the first ``legal`` actions legal."""
+    mask = np.arange(actions) < np.asarray(legal)[:, None]
+    rows = rng.normal(size=(count, actions, 3)).astype(np.float32) * mask[..., None]
+    context = rng.normal(size=(count, 2)).astype(np.float32)
+    return {"actions": rows, "context": context, "action_mask": mask.astype(np.int8)}
+
+
+def test_network__rates_as_pytorch_does(arrays):
+    torch = pytest.importorskip("torch")
+    from gymnasium import spaces
+
+    from parenvs.agents.learning.net import RowsNet
+    from parenvs.agents.learning.seen import Lens
+
+    seen = turns(5, 6, [6, 1, 3, 4, 2], np.random.default_rng(1))
+    boxes = {name: spaces.Box(-9, 9, x.shape[1:], x.dtype) for name, x in seen.items()}
+    lens = Lens(spaces.Dict(boxes), spaces.Discrete(6))
+    net = RowsNet(lens, width=4)
+    own = {name: torch.from_numpy(np.array(x)) for name, x in arrays.items()}
+    net.load_state_dict({**net.state_dict(), **own})
+    with torch.no_grad():
+        wanted = net(lens(seen, {}))[0][..., 0].numpy()
+    found, legal = Network(arrays).rate(seen), seen["action_mask"] > 0
+    assert np.allclose(found[legal], wanted[legal], atol=1e-5)
+    assert (found[~legal] == LOWEST).all()
+
+
+def test_network__files_and_what_is_refused(arrays, tmp_path):
+    path = tmp_path / "mine.npz"
+    Network(arrays).save(path)
+    kept = Network.load(path)
+    assert all((kept.weights[name] == arrays[name]).all() for name in WEIGHTS)
+    seen = turns(1, 2, [2], np.random.default_rng(1))
+    seen["context"] = seen["context"][:, :1]
+    with pytest.raises(ParenvsError, match="sees 3 columns of rows and 2 of context, and the env"):
+        kept.rate(seen)
+    for name, value, words in (
+        ("last.weight", np.zeros((2, 4), np.float32), r"'last.weight' must be finite numbers"),
+        ("head.0.bias", np.full(4, np.nan, np.float32), r"'head.0.bias' must be finite"),
+        ("weight", np.array(1), r"'weight' must be finite numbers of the shape \(\), not int64"),
+        ("more", np.zeros(1), "weights must be named weight, context.weight"),
+    ):
+        np.savez(path, **{**arrays, name: value})
+        with pytest.raises(ParenvsError, match=words):
+            Network.load(path)
+    path.write_bytes(b"PK")
+    with pytest.raises(ParenvsError, match="no file of weights"):
+        Network.load(path)
+
+
+@each("env_id", list(PLACES))
+def test_shipped__is_of_the_columns_of_its_environment(env_id):
+    game = late(environments()[env_id])
+    network = shipped(env_id)
+    assert (*network.features, *network.contexts) == (len(game.columns), len(game.contexts))
+    assert file_of(env_id).stat().st_size < 150_000
+
+
+@pytest.mark.thorough
+@each("env_id", list(PLACES))
+def test_learned__plans_fit_and_are_the_same_again(env_id):
+    name, options = PLACES[env_id]
+    problem = parenvs.problem(name, **options)
+    answer = parenvs.solve(problem, LEARNED, seed=3)
+    assert answer.report.legal and answer.cost == pytest.approx(answer.report.cost)
+    assert parenvs.solve(problem, LEARNED, seed=3).cost == answer.cost
+    if env_id != "ElasticPlan-v1":
+        limit = {} if env_id == "MicroBatchOrder-v1" else {"time_limit": 0.2}
+        found = parenvs.solve(problem, LEARNED_SEARCH, seed=3, **limit)
+        assert found.report.legal and found.cost <= answer.cost * (1 + 1e-9)
+
+
+def test_learned__is_for_the_shortest_step_alone():
+    problem = parenvs.problem("hybrid-test/llama-000")
+    with pytest.raises(ParenvsError, match="trained for the shortest step of any plan"):
+        parenvs.solve(problem, LEARNED, objective="tokens")
