@@ -7,16 +7,19 @@ rotary embeddings, an encoder's output, the batch itself) is passed on by all st
 
 from __future__ import annotations
 
+import operator
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import fx, nn
 from torch.distributed import pipelining
 
 from parenvs.errors import ParenvsError, did_you_mean, one_line
 
+_DETACH = torch.ops.aten.detach.default
 _GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled
 """What tracing makes of ``torch.no_grad()`` within a module."""
 
@@ -30,12 +33,15 @@ class Stage(NamedTuple):
         reads: number of the given tensor that is each input of the part.
         gives: of each tensor that the stage gives, whether it is passed on, and its number among
             the given ones, else among what the part makes.
+        given_bytes: of each tensor that the stage is given, of a whole micro-batch, and of the
+            gradient that it gives back.
     """
 
     module: nn.Module
     shapes: tuple[tuple[int, ...], ...]
     reads: tuple[int, ...]
     gives: tuple[tuple[bool, int], ...]
+    given_bytes: tuple[tuple[int, int], ...] = ()
 
     def wired(self, given: Sequence[Any]) -> tuple[Any, ...]:
         """Run the part on what the stage is given, and return what it gives."""
@@ -89,7 +95,7 @@ def cut(module: nn.Module, cuts: Sequence[str], micro: Sequence[torch.Tensor]) -
         )
     parts = [pipe.get_stage_module(k) for k in range(pipe.num_stages)]
     refuse_tied(module, parts)
-    return wired(pipe.split_gm.graph, parts, [tuple(x.shape) for x in micro])
+    return wired(pipe.split_gm.graph, parts, micro)
 
 
 def _marked(module: nn.Module, given: Any) -> None:
@@ -159,7 +165,7 @@ def _inline(traced: fx.GraphModule, call: fx.Node) -> None:
         for user in list(call.users):
             value: Any = results[user.args[1]]
             if not enabled:
-                value = traced.graph.call_function(torch.ops.aten.detach.default, (value,))
+                value = traced.graph.call_function(_DETACH, (value,))
                 value.meta = dict(user.meta, nn_module_stack=stack)
             user.replace_all_uses_with(value)
             traced.graph.erase_node(user)
@@ -167,21 +173,21 @@ def _inline(traced: fx.GraphModule, call: fx.Node) -> None:
 
 
 def wired(
-    graph: fx.Graph, parts: Sequence[nn.Module], shapes: Sequence[tuple[int, ...]]
+    graph: fx.Graph, parts: Sequence[nn.Module], micro: Sequence[torch.Tensor]
 ) -> list[Stage]:
     """Say for each part what its stage is given, and what it passes on to later ones.
 
     Args:
         graph: calls the parts one after the other, on its inputs and on each other's results.
         parts: (S,) in the order of their calls.
-        shapes: of the graph's inputs.
+        micro: the graph's inputs.
 
     Raises:
         ParenvsError: the graph returns what another part than the last one makes.
     """
     calls = [node for node in graph.nodes if node.op == "call_module"]
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    sizes = dict(zip(inputs, shapes, strict=True))
+    values = dict(zip(inputs, micro, strict=True))
     source: dict[fx.Node, tuple[int, int]] = {x: (-1, k) for k, x in enumerate(inputs)}
     for number, call in enumerate(calls):
         source[call] = (number, 0)
@@ -191,10 +197,10 @@ def wired(
     reads = [[x for x in call.args if isinstance(x, fx.Node)] for call in calls]
     for call, part in zip(calls, parts, strict=True):
         own = [x for x in part.graph.nodes if x.op == "placeholder"]  # type: ignore[union-attr]
-        sizes.update(
-            (x, tuple(y.meta["val"].shape))
+        values.update(
+            (x, y.meta["val"])
             for x, y in zip(call.args, own, strict=True)
-            if x not in sizes and isinstance(x, fx.Node)
+            if x not in values and isinstance(x, fx.Node)
         )
     (output,) = (node for node in graph.nodes if node.op == "output")
     if any(source[x][0] != len(calls) - 1 for x in output.all_input_nodes):
@@ -207,6 +213,7 @@ def wired(
         later = {x: None for x in (*reads[number], *later) if source[x][0] < number}
         needed.insert(0, list(later))
     needed[0] = inputs
+    trained = _trained(calls, parts, source)
     stages = []
     for number, part in enumerate(parts):
         given = needed[number]
@@ -220,12 +227,56 @@ def wired(
         stages.append(
             Stage(
                 part,
-                tuple(sizes[x] for x in given),
+                tuple(tuple(values[x].shape) for x in given),
                 tuple(given.index(x) for x in reads[number]),
                 tuple(gives),
+                tuple((values[x].nbytes, values[x].nbytes * (x in trained)) for x in given),
             )
         )
     return stages
+
+
+def _trained(
+    calls: Sequence[fx.Node], parts: Sequence[nn.Module], source: Mapping[fx.Node, tuple[int, int]]
+) -> set[fx.Node]:
+    """What parts make that has a gradient: numbers that are no whole ones, made of weights."""
+    found: set[fx.Node] = set()
+    for number, (call, part) in enumerate(zip(calls, parts, strict=True)):
+        made = _gradients(part, [x in found for x in call.args])
+        results = made if isinstance(made, tuple) else (made,)
+        found |= {
+            node
+            for node, (maker, place) in source.items()
+            if maker == number and results[place] and (node is not call or len(results) == 1)
+        }
+    return found
+
+
+def _gradients(part: nn.Module, given: Sequence[Any]) -> Any:
+    """Whether each result of a traced module has a gradient, if those of what it is given have."""
+    graph = getattr(part, "graph", None)
+    if not isinstance(graph, fx.Graph):
+        return any(x.requires_grad for x in part.parameters()) or any(given)
+    inputs = iter(given)
+    known: dict[fx.Node, Any] = {}
+    for node in graph.nodes:
+        of = fx.map_arg(node.args, known.get)
+        if node.op == "placeholder":
+            known[node] = next(inputs)
+        elif node.op == "get_attr":
+            known[node] = getattr(_at(part, str(node.target)), "requires_grad", False)
+        elif node.op == "call_module":
+            known[node] = _gradients(_at(part, str(node.target)), of)
+        elif node.op == "output":
+            return tuple(of[0]) if isinstance(of[0], (tuple, list)) else of[0]
+        elif node.target is operator.getitem and isinstance(known[node.args[0]], tuple):
+            known[node] = known[node.args[0]][node.args[1]]
+        else:
+            value = node.meta.get("val")
+            whole = isinstance(value, torch.Tensor) and not value.dtype.is_floating_point
+            some = any(np.any(known[x]) for x in node.all_input_nodes)
+            known[node] = some and not whole and node.target != _DETACH
+    raise AssertionError("unreachable")
 
 
 def refuse_tied(module: nn.Module, stages: Sequence[nn.Module]) -> None:

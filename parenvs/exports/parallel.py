@@ -110,7 +110,7 @@ class Parallel:
         if plan.batch not in sizes_of:
             first = f"the first has {sizes_of[0]}" if inputs else "none are given"
             raise ParenvsError(f"inputs: the plan is for a batch of {plan.batch}, and {first}")
-        _check_names(module, plan)
+        check_names(module, plan)
         # Results that DTensor keeps name groups of equal meshes, in which this was another rank.
         _clear_sharding_prop_cache()
         self.mesh = init_device_mesh(device, sizes, mesh_dim_names=(PIPE, DATA, MODEL))
@@ -556,7 +556,7 @@ def summed(module: nn.Module, given: Any, outputs: Any) -> Any:
     return whole
 
 
-def _check_names(module: nn.Module, plan: TorchPlan) -> None:
+def check_names(module: nn.Module, plan: TorchPlan) -> None:
     """Refuse a module whose parameters are not the plan's.
 
     Raises:

@@ -24,7 +24,7 @@ from parenvs.errors import ParenvsError
 
 _PRODUCTS = {"linear": 1, "addmm": 2, "matmul": 1, "__matmul__": 1, "mm": 1}
 """Function that multiplies by a weight -> number of the weight among its arguments."""
-_SAME = {"contiguous", "to", "type", "float", "bfloat16", "half", "clone"}
+_SAME = {"contiguous", "to", "_to_copy", "type", "float", "bfloat16", "half", "clone"}
 """Functions of a product whose result has its parts."""
 
 
@@ -121,9 +121,14 @@ class Whole(TorchFunctionMode):
         return given[0] if _changes(func) else tree_map(placed, result)
 
 
+def _base(func: Callable[..., Any]) -> str:
+    """Name of a function; that of an operation of a trace without its overload."""
+    return func.__name__.partition(".")[0]
+
+
 def _changes(func: Callable[..., Any]) -> bool:
     """Whether a function writes to the first tensor that it is given."""
-    name = func.__name__
+    name = _base(func)
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
@@ -142,7 +147,7 @@ class Apart(TorchFunctionMode):
         marked = [x for x in tree_leaves((args, kwargs)) if parts_of(x) > 1]
         if not marked:
             return func(*args, **kwargs)
-        name = func.__name__
+        name = _base(func)
         if func is functional.multi_head_attention_forward:
             return _attention(*args, **kwargs)
         weight = _PRODUCTS.get(name)
@@ -227,6 +232,17 @@ def _item(x: DTensor, index: Any) -> DTensor:
             pieces = _pieces(x, [first, end - first, x.shape[-1] - end])
             return pieces[1]
     raise ParenvsError("module: an index of a product with parts that is no slice of the last one")
+
+
+def _slice(
+    x: DTensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> DTensor:
+    """A slice of one dimension, as traces have it."""
+    keys = [slice(None)] * x.ndim
+    keys[dim] = slice(start, end, step)
+    if keys[dim].indices(x.shape[dim]) == (0, x.shape[dim], 1):
+        return x
+    return _item(x, tuple(keys))
 
 
 def _view(x: DTensor, *shape: Any) -> DTensor:
@@ -326,6 +342,7 @@ _TAKERS: dict[str, Callable[..., Any]] = {
     "split_with_sizes": _split,
     "chunk": _chunk,
     "__getitem__": _item,
+    "slice": _slice,
     "view": _view,
     "reshape": _view,
     "unflatten": _unflatten,

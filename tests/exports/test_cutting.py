@@ -63,6 +63,8 @@ def test_cut__stages_pass_on_what_later_ones_read(cuts):
     first, last = stages[0], stages[-1]
     assert first.shapes == ((2, 3),) and sum(passed for passed, _ in first.gives) == 1  # x
     assert sorted(last.shapes) == [(1, 3), (1, 3), (2, 3), (2, 3)] and last.gives == ((False, 0),)
+    # of what it is given, rows that weights made have gradients: no tables, and not the input
+    assert sorted(last.given_bytes) == [(12, 0), (12, 0), (24, 0), (24, 24)]
     expected = module(x)
     found = run(stages, x)
     torch.testing.assert_close(found, expected)

@@ -45,6 +45,23 @@ def share(whole):
     return whole.chunk(2, -1)[0]
 
 
+def test_apart__operations_of_traces_are_those_of_modules(product):
+    """Stages are traced: their functions carry overloads in their names."""
+    aten = torch.ops.aten
+    made, whole = product
+    for what, found, wanted in [
+        ("split", aten.split.Tensor(made, WIDTH, -1)[1], whole[..., WIDTH : 2 * WIDTH]),
+        ("slice", aten.slice.Tensor(made, 2, WIDTH, 2 * WIDTH), whole[..., WIDTH : 2 * WIDTH]),
+        ("chunk", aten.chunk.default(made, PARTS, -1)[2], whole[..., 2 * WIDTH :]),
+        ("view", aten.view.default(made, [2, 6, PARTS, WIDTH]), whole.view(2, 6, PARTS, WIDTH)),
+        ("unflatten", aten.unflatten.int(made, -1, [PARTS, WIDTH]), whole.view(2, 6, PARTS, WIDTH)),
+    ]:  # fmt: skip
+        assert torch.allclose(found.to_local(), share(wanted), atol=1e-6), what
+    every = aten.slice.Tensor(made, 0, 0, 2**63 - 1)
+    first = aten.split.Tensor(every, WIDTH, -1)[0].to_local()
+    assert torch.allclose(first, share(whole[..., :WIDTH]), atol=1e-6)
+
+
 def test_apart__each_rank_takes_its_shares(product):
     made, whole = product
     parts = whole.split(WIDTH, -1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,6 +50,22 @@ class Prediction:
     measured: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Traced:
+    """What the module that runs says of the bytes of a step.
+
+    Attributes:
+        shapes: of its parameters, by name: those of weights that are several in one are planned
+            with a dimension for the parts.
+        sent: bytes that stages send each other, both ways, over all processes: with masks,
+            positions and labels, which a trace of the module passes from stage to stage; None of
+            one stage.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    sent: float | None = None
+
+
 def on_machine(calibration: Calibration, plan: Any, kind: str, where: str) -> Any:
     """Return a plan on the devices of a calibration.
 
@@ -85,7 +101,12 @@ def on_machine(calibration: Calibration, plan: Any, kind: str, where: str) -> An
 
 
 def of_plan(
-    plan: Plan, graph: Graph | None, calibration: Calibration | None, kind: str, where: str = ""
+    plan: Plan,
+    graph: Graph | None,
+    calibration: Calibration | None,
+    kind: str,
+    where: str = "",
+    trace: Callable[[TorchPlan], Traced] | None = None,
 ) -> tuple[TorchPlan, Prediction]:
     """Return a plan in PyTorch's words, and what is predicted of its run.
 
@@ -95,6 +116,8 @@ def of_plan(
         calibration: of this machine, or None.
         kind: of the devices that will run it.
         where: the calibration's file.
+        trace: asks the module that runs, where it says more than its graph, of stages and ZeRO;
+            a measured chain knows its own.
 
     Raises:
         ParenvsError: the plan cannot be run, or the calibration is of other devices.
@@ -114,8 +137,12 @@ def of_plan(
             for key, size in layout.rank_bytes(axis).items():
                 traffic[key] += size * ranks
     else:
-        traffic["send"] += step.sent
-        _add_gradients(traffic, found, layout, step)
+        asks = trace is not None and not step.measured and (found.pipe > 1 or found.zero)
+        told = trace(found) if asks and trace else Traced({})
+        traffic["send"] += step.sent if told.sent is None else told.sent
+        own = {x: shape for x, shape in told.shapes.items() if x not in found.placements}
+        known = replace(found, shapes={**found.shapes, **own})
+        _add_gradients(traffic, known, layout, step)
     if layout is not None and stages is not None and found.model > 1:
         scale = found.batch / layout.graph.batch_size * found.model
         for key, size in layout.rank_bytes(len(layout.axes) - 1).items():

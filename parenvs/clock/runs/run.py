@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,9 @@ def run(
         raise ParenvsError(f"--loss {loss}: a PyTorch module has one loss; leave it out")
     with need_extra("torch", "running a plan"):
         from parenvs.clock.runs import torch
-    found, expected = of_plan(plan, None, known, kind, where)
+    found, expected = of_plan(
+        plan, None, known, kind, where, partial(torch.traced, source, arguments)
+    )
     check_processes(plan, processes, found.pipe * found.data * found.model)
     if expected.measured:
         torch.check_chain(source, arguments, expected.measured, plan.instance)

@@ -19,8 +19,10 @@ from parenvs.clock.layers import layer_modules
 from parenvs.clock.processes import MEET_SECONDS, together
 from parenvs.clock.runs.comparison import States, moved_apart, nudged
 from parenvs.clock.runs.counting import Meter, nbytes
+from parenvs.clock.runs.prediction import Traced
 from parenvs.errors import ParenvsError, shown
-from parenvs.exports.parallel import Parallel, by_position
+from parenvs.exports.cutting import cut
+from parenvs.exports.parallel import Parallel, by_position, check_names
 from parenvs.exports.torch import TorchPlan
 from parenvs.graph.python_source import torch_module
 from parenvs.graph.pytorch.export import argument_names
@@ -241,6 +243,32 @@ def made(
     if len(batch) < 2:
         raise ParenvsError(f"--args: {source} has a loss, so its inputs need a target behind them")
     return module, loss, batch
+
+
+def traced(source: str, arguments: str | None, plan: TorchPlan) -> Traced:
+    """Return what a module itself says of the bytes of a plan's step, see ``Traced``.
+
+    Args:
+        source: the module, see ``start``.
+        arguments: its arguments, see there.
+        plan: the plan in PyTorch's words.
+
+    Raises:
+        ParenvsError: the module cannot be made, or cut.
+    """
+    module, _, batch = made(source, arguments, plan.batch)
+    check_names(module, plan)
+    shapes = {name: tuple(x.shape) for name, x in module.named_parameters()}
+    if plan.pipe == 1:
+        return Traced(shapes)
+    rows = plan.batch // plan.micro_batches // plan.data
+    micro = [
+        x[:rows] if x.ndim and len(x) == plan.batch else x.expand(rows, *x.shape[1:])
+        for x in batch[:-1]
+    ]
+    stages = cut(copy.deepcopy(module), plan.cuts, micro)
+    sent = sum(sum(both) for stage in stages[1:] for both in stage.given_bytes)
+    return Traced(shapes, float(sent * plan.micro_batches * plan.data * plan.model))
 
 
 def check_chain(source: str, arguments: str | None, chain: Mapping[str, float], where: str) -> None:
