@@ -10,7 +10,7 @@ import pytest
 from cases import slow
 
 ROOT = Path(__file__).parents[2]
-NEEDS = {"train": "sb3_contrib", "calibrate": "torch", "export": "scipy"}
+NEEDS = {"train": "sb3_contrib", "calibrate": "torch", "export": "scipy", "elastic-run": "torch"}
 AT_ONCE = 64
 """Processes that import the package at once."""
 
