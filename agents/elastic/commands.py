@@ -41,7 +41,7 @@ def elastic(
         list[str] | None,
         typer.Option(
             "--policy",
-            help="A rule, or a folder of parenvs train; again for more; all rules and systems "
+            help="A rule, learned, an .npz file or a folder of parenvs train; again for more; all "
             "(default: look-ahead).",
         ),
     ] = None,
@@ -92,11 +92,12 @@ def _policies(problem: Elastic, names: list[str]) -> list[Policy]:
     from parenvs.agents.elastic.exact import optimal
     from parenvs.agents.elastic.rules import POLICIES
     from parenvs.agents.elastic.trained import policy_of
+    from parenvs.agents.names import LEARNED
     from parenvs.tasks.elastic.markov import Markov
 
     is_chain = isinstance(problem.source, Markov)
     if names == ["all"]:
-        names = [*POLICIES, *(["optimal"] if is_chain else [])]
+        names = [*POLICIES, LEARNED, *(["optimal"] if is_chain else [])]
     makers: list[Callable[[], Policy]] = [
         partial(optimal, problem) if name == "optimal" and is_chain else policy_of(name)
         for name in names

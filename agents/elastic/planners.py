@@ -9,7 +9,7 @@ from typing import Any
 
 from parenvs.agents.elastic.exact import optimal
 from parenvs.agents.elastic.rules import RULES, KeepDegrees, play
-from parenvs.agents.elastic.trained import shipped_policy
+from parenvs.agents.elastic.trained import policy_of
 from parenvs.agents.names import LEARNED
 from parenvs.core.answer import Answer
 from parenvs.core.request import Request
@@ -52,7 +52,7 @@ def _optimal(request: ElasticRequest) -> Answer:
 def _learned(request: ElasticRequest) -> Answer:
     """Return what the network that ships earns, which may have checkpoints written."""
     problem = request.problem
-    return _answer(request, play(problem, problem.drawn(request.seed), shipped_policy()))
+    return _answer(request, play(problem, problem.drawn(request.seed), policy_of(LEARNED)()))
 
 
 def _by_rule(rule: Callable[[], Policy], request: ElasticRequest) -> Answer:

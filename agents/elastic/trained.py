@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from parenvs.agents.elastic.rules import POLICIES
-from parenvs.agents.learning.network import shipped
+from parenvs.agents.learning.network import Network, shipped
 from parenvs.agents.names import LEARNED
 from parenvs.core.game import EVERY
 from parenvs.core.source import Stream
@@ -54,23 +55,23 @@ class Trained:
         return self.best(seen, self.game.legal[0])
 
 
-def shipped_policy() -> Trained:
-    """Return the network that ships as a policy."""
-    network = shipped(ENV_ID)
+def of_network(network: Network, name: str = LEARNED) -> Trained:
+    """Return a network as a policy."""
 
     def best(seen: Any, mask: np.ndarray) -> int:
         batch = {**{key: seen[key][None] for key in seen}, "action_mask": mask[None]}
         return int(network.rate(batch)[0].argmax())
 
-    return Trained(LEARNED, best)
+    return Trained(name, best)
 
 
 def policy_of(source: str) -> Callable[[], Policy]:
     """Return what makes the policy of a name.
 
     Args:
-        source: a rule or a system (``POLICIES``), the network that ships (``learned``), or the
-            folder of a training of ``ElasticPlan-v1`` by ``parenvs train``.
+        source: a rule or a system (``POLICIES``), the network that ships (``learned``), an ``.npz``
+            file of another one, or the folder of a training of ``ElasticPlan-v1`` by ``parenvs
+            train``.
 
     Raises:
         ParenvsError: it is none of these, or damaged; the line says which.
@@ -78,11 +79,15 @@ def policy_of(source: str) -> Callable[[], Policy]:
     if source in POLICIES:
         return POLICIES[source]
     if source == LEARNED:
-        return shipped_policy
+        return partial(of_network, shipped(ENV_ID))
+    if source.endswith(".npz"):
+        return partial(of_network, Network.load(Path(source)), Path(source).stem)
     if not Path(source).is_dir():
+        known = [*POLICIES, LEARNED]
         raise ParenvsError(
-            f"--policy {shown(source)} is unknown{did_you_mean(source, POLICIES)}; known: "
-            f"{', '.join(POLICIES)}, {LEARNED}, a folder of parenvs train {ENV_ID}"
+            f"--policy {shown(source)} is unknown{did_you_mean(source, known)}; known: "
+            f"{', '.join(known)}, an .npz file of a network, a folder of parenvs "
+            f"train {ENV_ID}"
         )
     from parenvs.agents.learning.config import load_config
     from parenvs.agents.learning.trainer import player, rules_of

@@ -54,7 +54,10 @@ def run(
     ],
     policy: Annotated[
         str,
-        typer.Option(help="A rule, parcae, or a folder of parenvs train ElasticPlan-v1."),
+        typer.Option(
+            help="A rule, parcae, learned (the network that ships), an .npz file of another one, a "
+            "folder of parenvs train ElasticPlan-v1."
+        ),
     ] = "fastest",
     processes: Annotated[int, typer.Option(help="Nodes at a time at most, each a process.")] = 8,
     devices: Annotated[int, typer.Option(help="Processes of a node.")] = 1,

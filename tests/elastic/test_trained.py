@@ -6,8 +6,11 @@ import elastic_toys as toys
 import numpy as np
 import pytest
 
+import parenvs
 from parenvs.agents.elastic.rules import play
-from parenvs.agents.elastic.trained import Trained, policy_of
+from parenvs.agents.elastic.trained import ENV_ID, Trained, policy_of
+from parenvs.agents.learning.network import shipped
+from parenvs.agents.names import LEARNED
 from parenvs.errors import ParenvsError
 from parenvs.tasks.elastic.choice import ElasticChoiceEnv
 from parenvs.tasks.elastic.course import Recorded
@@ -42,6 +45,19 @@ def test_trained__chooses_as_in_its_environment():
         assert run.events.any()
         chosen |= set(actions)
     assert CHECKPOINT in chosen
+
+
+def test_policy_of__takes_the_network_that_ships_and_files(tmp_path):
+    chain = toys.problem("bulk", 20)
+    problem = replace(chain, source=Recorded("course", chain.drawn(0)))
+    planned = parenvs.solve(problem, LEARNED).report
+    shipped(ENV_ID).save(tmp_path / "mine.npz")
+    for source in (LEARNED, str(tmp_path / "mine.npz")):
+        run = play(problem, problem.course(), policy_of(source)())
+        assert run.chosen.tolist() == planned.chosen.tolist()
+    assert run.policy == "mine"
+    with pytest.raises(ParenvsError, match=r"none\.npz: no file of weights"):
+        policy_of("none.npz")
 
 
 def test_policy_of__refuses():
