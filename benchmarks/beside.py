@@ -24,8 +24,8 @@ TURN = 0.12
 ENVIRONMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "PipelineCut t5-3b": ("PipelineCut-v0", {"instance": "t5-3b", "cluster": "C"}),
     "PipelineCut vgg-19": ("PipelineCut-v0", {"instance": "vgg-19", "cluster": "C"}),
-    "PipelinePlan t5-3b": ("PipelinePlan-v0", {"instance": "t5-3b", "cluster": "C"}),
-    "PipelinePlan plan-test": ("PipelinePlan-v0", {"instance": "plan-test"}),
+    "PipelinePlan t5-3b": ("PipelinePlan-v1", {"instance": "t5-3b", "cluster": "C"}),
+    "PipelinePlan plan-s16-test": ("PipelinePlan-v1", {"instance": "plan-s16-test"}),
     "OperatorPartition t5-base": ("OperatorPartition-v0", {"instance": "t5-base"}),
     "DataParallel t5-base": ("DataParallel-v0", {"instance": "t5-base"}),
 }

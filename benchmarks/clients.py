@@ -34,7 +34,7 @@ CLIENTS = {
     "minari": ("Minari", "records and reads random legal episodes"),
 }
 """Script -> the client, and what it does."""
-ENVS: dict[str, dict[str, Any]] = {"PipelinePlan-v0": {"draw": 2}, "HybridPlan-v1": {}}
+ENVS: dict[str, dict[str, Any]] = {"PipelinePlan-v1": {}, "HybridPlan-v1": {}}
 """Environment -> arguments."""
 
 

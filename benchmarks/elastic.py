@@ -2,7 +2,6 @@
 
     python benchmarks/elastic.py                                # all parts
     python benchmarks/elastic.py --only traces                  # of these parts
-    python benchmarks/elastic.py --only speed --again
 
 Published seconds are those of Tenplex (SOSP 2024), for GPT-3 on hosts of four devices. Parcae's
 decisions on the p3 trace are replayed in our decision process: its prices of changes are others,
@@ -32,7 +31,6 @@ from benchmarks.framework import (
 from parenvs.agents.elastic.exact import optimal
 from parenvs.agents.elastic.rules import RULES, Given
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
-from parenvs.bench.play import batch_play, make, rate
 from parenvs.shipped import data_folder
 from parenvs.tasks.elastic.course import Course
 from parenvs.tasks.elastic.load import ELASTIC_SETS, MEASURED, TRACES, elastic_rows, load_elastic
@@ -44,7 +42,7 @@ from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.shipped import shapes
 
-PARTS = ("movement", "traces", "sets", "speed")
+PARTS = ("movement", "traces", "sets")
 Known = dict[tuple[str, str], list[Row]]
 """Problem and method -> rows."""
 GPT3 = {"1.3B": (24, 2048), "2.7B": (32, 2560), "6.7B": (32, 4096)}
@@ -62,8 +60,6 @@ SCHEDULES = {
 """Published schedules on 20 devices: T, P, D."""
 SEEDS = 16
 """Courses of each problem of the test set."""
-SPEED = (f"{ELASTIC_SETS[2]}/bulk-gpt-1.5b-000", ELASTIC_SETS[0], "p3")
-"""Whose steps a second are measured."""
 DECISIONS = "gpt-1.5b-parcae-decisions.csv"
 REPLAYED = {
     "throughput": "Parcae: highest throughput",
@@ -278,38 +274,6 @@ def _four(value: float) -> str:
     return "" if np.isnan(value) else f"{value:.4f}"
 
 
-def speed_cases() -> Iterator[Case]:
-    """Steps a second of the native batch, processor time."""
-    for instance in SPEED:
-        for count in (64, 1024):
-            for copy in (True, False):
-                key = _key(instance, f"speed, copy={copy}", count)
-                yield key, partial(speed, {"instance": instance, "copy": copy}, count)
-
-
-def speed(kwargs: Row, count: int) -> Row:
-    """Steps a second, resets among them."""
-    return {"steps_per_s": round(rate(*batch_play(make(("ElasticPlan-v0", kwargs), count)), 1.0))}
-
-
-def speed_sections(rows: list[Row]) -> list[str]:
-    """Steps a second of the native batch."""
-    lines = [
-        [row["problem"], row["seed"], "yes" if row["method"].endswith("True") else "no",
-         f"{row['steps_per_s']:,}"]
-        for row in rows
-        if row["method"].startswith("speed")
-    ]  # fmt: skip
-    if not lines:
-        return []
-    return [
-        "## Steps a second of the native batch",
-        "Processor time of one core, resets among them; on a busy machine a step takes up to twice "
-        "as long.",
-        table(["instance", "environments", "copies", "steps/s"], lines),
-    ]
-
-
 @measurement(
     key="problem method seed",
     among={"only": PARTS},
@@ -317,7 +281,7 @@ def speed_sections(rows: list[Row]) -> list[str]:
 def elastic(
     only: tuple[str, ...] = PARTS,
 ) -> Iterator[Case]:
-    parts = {"traces": trace_cases, "sets": set_cases, "speed": speed_cases}
+    parts = {"traces": trace_cases, "sets": set_cases}
     for part in only:
         yield from parts[part]() if part in parts else ()
 
@@ -329,7 +293,6 @@ def page(rows: list[Row]) -> list[str]:
         *movement_sections(),
         *trace_sections(known),
         *set_sections(known),
-        *speed_sections(rows),
     ]
 
 

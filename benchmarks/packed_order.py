@@ -1,6 +1,6 @@
 """The order of micro-batches: rules, searches and the exact method on the test set.
 
-    python benchmarks/packed_order.py                       # heuristics, exact, speed
+    python benchmarks/packed_order.py                       # heuristics, exact
     python benchmarks/packed_order.py --only heuristics     # of these parts
     python benchmarks/packed_order.py --tiers p8-m16 --only exact
 
@@ -21,12 +21,11 @@ from benchmarks.framework import Case, Row, main, measurement, percent, table
 from parenvs.agents.order import exact_order
 from parenvs.agents.order.heuristics import RULES, by_rule, neh, random_order, swap
 from parenvs.agents.order.references import order_references
-from parenvs.bench.play import batch_play, make, rate
 from parenvs.datasets.order.drawing import TIERS
 from parenvs.tasks.order.load import load_ordering, ordering_steps
 from parenvs.tasks.order.problem import Order
 
-PARTS = ("heuristics", "exact", "speed")
+PARTS = ("heuristics", "exact")
 SET = "order-test"
 BUDGETS = (60, 600)
 """Judged orders of searches."""
@@ -83,20 +82,6 @@ def exact(tier: str) -> Iterator[Case]:
         yield _key(tier, name, "exact"), partial(timed, plan)
 
 
-def speed(tier: str) -> Iterator[Case]:
-    """Steps a second of 1,024 environments on one core, problems from a pool of 64."""
-    for copy in (True, False):
-        method = "copied" if copy else "views"
-        yield _key(tier, f"speed-{tier}", method), partial(played, tier, copy)
-
-
-def played(tier: str, copy: bool) -> Row:
-    """The best of five rounds."""
-    kwargs = {"tier": tier, "pool": 64, "copy": copy}
-    play, steps = batch_play(make(("MicroBatchOrder-v0", kwargs), 1024))
-    return {"steps_per_second": max(rate(play, steps, 0.0) for _ in range(5))}
-
-
 def gaps(rows: list[Row], key: str, best: dict[str, float]) -> np.ndarray:
     """Lengths of rows over the reference's bound or best length, less 1."""
     known = order_references()
@@ -131,7 +116,6 @@ def packed_order(
     parts: dict[str, Callable[[str], Iterator[Case]]] = {
         "heuristics": heuristics,
         "exact": exact,
-        "speed": speed,
     }
     for part in only:
         for tier in tiers:
@@ -199,14 +183,6 @@ def page(rows: list[Row]) -> list[str]:
             lines,
         )
     )
-    lines = [
-        [tier, *(f"{row['steps_per_second']:,.0f}" for row in both)]
-        for tier in tiers
-        if (both := [*of(tier, "copied"), *of(tier, "views")])
-    ]
-    if lines:
-        sections.append("Steps a second (processor time) of 1,024 environments, a pool of 64:")
-        sections.append(table(["tier", "observations copied", "as views (`copy=False`)"], lines))
     return sections
 
 

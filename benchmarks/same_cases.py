@@ -25,10 +25,10 @@ ENVIRONMENTS: dict[str, list[dict[str, Any]]] = {
         {"instance": "bert-48", "cluster": "B", "radius": 1, "recompute": "none", "tied": "held",
          "sync": "parameter-server", "micro_batches": 4, "stages": 3},
     ],
-    "PipelinePlan-v0": [
-        {}, {"family": "cnn", "repeat": 2}, {"ranges": "outside"}, {"draw": 2},
-        {"draw": 2, "family": "transformer", "ranges": "outside"}, {"instance": "plan-test"},
-        {"instance": "plan-outside", "order": "sequential"}, {"instance": "plan-test/cnn-003"},
+    "PipelinePlan-v1": [
+        {}, {"family": "cnn", "tier": "s32"}, {"rows": "bare"}, {"fresh": True, "tier": "s8"},
+        {"instance": "plan-s16-test"}, {"instance": "plan-outside", "order": "sequential"},
+        {"instance": "plan-test/cnn-003"}, {"instance": "generated-2/inside/any/17"},
         {"instance": "t5-3b", "cluster": "C"},
         {"instance": "llama3-8b", "cluster": "4x8:h100", "micro_batch": 1, "stages": 4},
     ],
@@ -38,13 +38,14 @@ ENVIRONMENTS: dict[str, list[dict[str, Any]]] = {
         {"instance": "hetero-16/3"}, {"fresh": True, "family": "gpt"},
         {"instance": "llama3-8b", "cluster": "2x8:h100", "batch": 64},
     ],
-    "MicroBatchOrder-v0": [
-        {}, {"tier": None, "ranges": "outside"}, {"tier": "p4-m8", "pool": 4},
+    "MicroBatchOrder-v1": [
+        {}, {"tier": None, "ranges": "outside"}, {"tier": "p4-m8", "rows": "bare"},
         {"instance": "order-test"}, {"instance": "order-outside", "order": "sequential"},
         {"instance": "order-validation/p16-m32-003"},
     ],
-    "ElasticPlan-v0": [
-        {}, {"instance": "elastic-test", "order": "sequential"}, {"family": "daynight-gpt-1.5b"},
+    "ElasticPlan-v1": [
+        {}, {"instance": "elastic-test", "order": "sequential"}, {"family": "daynight"},
+        {"rows": "bare"},
         {"instance": "p3"}, {"instance": "g4dn", "model": "bert-large", "interval": 120.0},
         {"instance": "p3", "model": "gpt-1.5b", "cluster": "16x8:a100", "batch": 256},
     ],
@@ -125,11 +126,6 @@ EXPLAINED = (
         r"partition random: .* \| error",
         "A planner that found no plan within its budget says so by an error of its own, "
         "``TimeLimitError``, not as if there were none.",
-    ),
-    (
-        r"^rollouts \| (PipelinePlan|MicroBatchOrder)-v0.*\| (instances|final)$",
-        "``info['instance']`` names a drawn problem so that it can be made again (infos that hold "
-        "the name differ with it).",
     ),
     (
         r"after the end, info",

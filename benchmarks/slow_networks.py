@@ -72,7 +72,7 @@ def page(rows: list[Row]) -> list[str]:
     return [
         "Length of a step over that of the shortest plan known of all pivots and devices, "
         "which is the optimum where it is `proven`. Points of a chain are spread by the chain "
-        "alone (as in `PipelinePlan-v0`), or the more of them are cheap to cut the slower the "
+        "alone, or the more of them are cheap to cut the slower the "
         "network is (as planners do).",
         table(["points by", "median", "95 %", "worst", "over 1.02", "of"], worst),
         columns(rows, told, left=2),

@@ -114,22 +114,3 @@ def costs_of(file: str, name: str, fingerprint: str) -> Reference | None:
     known = of_row(file, name, lambda row: fingerprint, lambda row, key: -float(row[key]))
     kind = OPTIMUM if -known.bound >= -known.value * (1 - SAME) else known.kind
     return Reference(-known.value, -known.bound, kind)
-
-
-def timed_reference(file: str, name: str, problem: Any, fingerprint: str) -> Reference:
-    """Return the reference of a problem whose returns are ``bound_seconds`` over its length.
-
-    Args:
-        file: name of the file of references.
-        name: of the problem.
-        problem: the problem.
-        fingerprint: that which the row must have.
-    """
-
-    def value(row: Any, field: str) -> float:
-        share = problem.bound_seconds / float(row[field])
-        return min(share, 1.0) if field == "bound" else share
-
-    reference = of_row(file, name, lambda row: fingerprint, value)
-    meets = reference.value >= reference.bound * (1 - SAME) and reference.kind == BEST_KNOWN
-    return reference._replace(kind=OPTIMUM) if meets else reference

@@ -31,7 +31,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "OperatorPartition-v0": {"instance": "t5-base", "reward": "step_time"},
     "DataParallel-v0": {"instance": "t5-base"},
     "PartitionPlan-v0": {"instance": "partition-train/vgg-000"},
-    "MicroBatchOrder-v0": {"instance": "order-test/p8-m16-000"},
     "HybridPlan-v1": {"instance": "hetero-8-test/generations-000"},
     "MicroBatchOrder-v1": {"instance": "order-test/p8-m16-000"},
 }

@@ -1,7 +1,7 @@
 """Policies as data: a decision table, a network, a rule by name, or recorded runs.
 
-All of them choose by what ``ElasticPlan-v0`` shows, in version ``OBSERVATION``. Nothing in them is
-code, and every size is checked before anything is made of it.
+All of them choose by what ``parenvs.tasks.elastic.turns`` shows, in version ``OBSERVATION``.
+Nothing in them is code, and every size is checked before anything is made of it.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Seen(NamedTuple):
 
 
 def features(plans: Array, change: Array, numbers: Array) -> Seen:
-    """Return the features of observations of ``ElasticPlan-v0``.
+    """Return the features of what ``parenvs.tasks.elastic.turns`` shows.
 
     Speeds are told as shares of the fastest plan that fits, nodes by how many more there are than a
     plan takes, departures by how many nodes of a plan they are in an interval.

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from parenvs.core.answer import Answer
-from parenvs.core.sets import OPTIMUM, Reference, SetKind, unit
+from parenvs.core.sets import OPTIMUM, Reference, SetKind
 from parenvs.datasets.elastic.drawing import NODES
 from parenvs.datasets.set_commands import command_line, write_files
 from parenvs.tasks.elastic.files import Row, save_set
@@ -65,30 +66,21 @@ def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
 def set_kind(name: str) -> SetKind:
     """Return what evaluations know of a set of elastic problems; see ``SetKind``.
 
-    An episode on a chain is worth the share of the ideal of its very course, one on a window of a
-    trace that of hindsight.
+    An episode is worth the share of what hindsight earns on its very course.
     """
-    if name == WINDOWS:
-        return SetKind(
-            "ElasticPlan-v1",
-            lambda name: [f"{name}/{member}" for member in windows()],
-            load_elastic,
-            lambda name: Reference(1.0, 1.0, OPTIMUM),
-            worth=lambda info: info["best_known"] / info["cost"],
-            answered=_of_hindsight,
-        )
+    members = windows() if name == WINDOWS else elastic_rows(name)
     return SetKind(
-        "ElasticPlan-v0",
-        lambda name: [f"{name}/{member}" for member in elastic_rows(name)],
+        "ElasticPlan-v1",
+        lambda name: [f"{name}/{member}" for member in members],
         load_elastic,
-        unit,
-        worth=lambda info: info["share"],
-        answered=lambda answer: float(answer.report.share),
+        lambda name: Reference(1.0, 1.0, OPTIMUM),
+        worth=lambda info: info["best_known"] / info["cost"],
+        answered=_of_hindsight,
     )
 
 
 def _of_hindsight(answer: Answer) -> float:
-    problem = answer.problem
+    problem = replace(answer.problem, checkpoints=True)
     return float(answer.report.total / known_of(problem, problem.drawn(answer.plan.seed)).best)
 
 

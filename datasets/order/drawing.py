@@ -56,7 +56,7 @@ TIERS = {
     "p16-m32": Tier(16, 32, ("llama2-13b", "llama3-70b", "llama2-70b")),
     "p16-m64": Tier(16, 64, ("llama2-13b", "llama3-70b", "llama2-70b")),
 }
-"""Tiers by name, of which problems of ``MicroBatchOrder-v0`` are drawn."""
+"""Tiers by name, of which problems of ``MicroBatchOrder-v1`` are drawn."""
 LARGE = {
     "p32-m128": Tier(32, 128, ("llama3-70b", "llama2-70b", "llama3-405b")),
     "p64-m256": Tier(64, 256, ("llama3-70b", "llama2-70b", "llama3-405b")),

@@ -25,7 +25,7 @@ from parenvs.datasets.order.drawing import (
     OrderRanges,
     draw_step,
 )
-from parenvs.datasets.references import ORDERS, costs_of, timed_reference
+from parenvs.datasets.references import ORDERS, costs_of
 from parenvs.datasets.set_commands import command_line, write_files
 from parenvs.tasks.order.files import save_set
 from parenvs.tasks.order.load import ORDER_SETS, load_ordering, ordering_steps
@@ -72,19 +72,12 @@ def set_kind(name: str) -> SetKind:
     def names(name: str) -> list[str]:
         return [f"{name}/{member}" for member in ordering_steps(name)]
 
-    if SETS[name][2] is LARGE:
-        return share_kind("MicroBatchOrder-v1", names, load_ordering, costs, "tier")
-    return SetKind("MicroBatchOrder-v0", names, load_ordering, _reference, "tier")
+    return share_kind("MicroBatchOrder-v1", names, load_ordering, costs, "tier")
 
 
 def costs(name: str) -> Reference | None:
     """Return the least seconds known of a problem of a set, and their bound; None without them."""
     return costs_of(ORDERS, name, load_ordering(name).fingerprint)
-
-
-def _reference(name: str) -> Reference:
-    problem = load_ordering(name)
-    return timed_reference(ORDERS, name, problem, problem.fingerprint)
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

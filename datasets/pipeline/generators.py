@@ -66,7 +66,7 @@ class DrawnProblem:
 
     @cached_property
     def space(self) -> PointSpace:
-        """The search space of ``PipelinePlan-v0``, cached: it takes as long to make as to draw.
+        """The search space over points and units, cached: it takes as long to make as to draw.
 
         Raises:
             InfeasibleError: no plan fits the memory.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,13 @@ COMMAND = "python -m parenvs.agents.pipeline.optima"
 
 
 def optimum_of(name: str) -> float | None:
-    """Return the return of the best episode of ``PipelinePlan-v0`` on a problem of a shipped set.
+    """Return what the shortest plan over points and units is worth, of a problem of a shipped set.
 
     Args:
         name: name of the problem, like ``"plan-test/transformer-017"``.
 
     Returns:
-        1/L of the shortest plan over the problem's points and units, proven; None for a problem of
-        no shipped set.
+        1/L, proven, L in units of the bubble-free time; None for a problem of no such set.
     """
     set_name, slash, _ = name.partition("/")
     if not slash or set_name not in instance_sets.PROVEN:
@@ -90,7 +90,12 @@ def set_kind(name: str) -> SetKind:
     if name in instance_sets.LARGE:
         load = instance_sets.pipeline_of
         return share_kind("PipelinePlan-v1", names, load, lambda x: large.costs(load(x)), "family")
-    return SetKind("PipelinePlan-v0", names, instance_sets.pipeline_of, _reference)
+    return SetKind("PipelinePlan-v1", names, instance_sets.pipeline_of, _reference, worth=_worth)
+
+
+def _worth(info: Mapping[str, float]) -> float:
+    """Return 1/L of an episode's plan; of these sets the bound is the bubble-free time."""
+    return info["bound"] / info["cost"]
 
 
 def _reference(name: str) -> Reference:

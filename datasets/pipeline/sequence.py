@@ -1,17 +1,10 @@
-"""Names of drawn problems; draw version 2, the problems of a seed, each by its number.
+"""Names of drawn problems of few stages.
 
-Generated problems are numbered without end. Problem j is drawn from a generator that is seeded with
-the version, the ranges, the family and j, so it can be made alone, whatever was made before. The
-k-th problem (from 0) that an environment with the seed s draws is one of the ``WINDOW`` problems
-from number k / ``PACE`` on, rounded down; a hash of s and k chooses. So environments draw from a
-window of the same problems, which moves by one problem when each has drawn ``PACE``: n environments
-play each problem about ``PACE`` n times while it lies in the window, which is why their problems
-can be kept in a ``ProblemPool`` (``parenvs.tasks.pipeline.game.pool``).
+They are numbered without end. Problem j is drawn from a generator that is seeded with the version,
+the ranges, the family and j, so it can be made alone, whatever was made before.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -22,10 +15,6 @@ from parenvs.errors import UnknownInstanceError, shown
 
 VERSION = 2
 """Version of the draw: a problem's number, and what it is drawn from, change only with it."""
-WINDOW = 10_000
-"""Problems that environments draw from at a time."""
-PACE = 4
-"""Draws of an environment in which the window moves by one problem."""
 RANGES = {"inside": generators.INSIDE, "outside": generators.OUTSIDE}
 """Values of the argument ``ranges``."""
 ANY = "any"
@@ -34,23 +23,6 @@ FIRST = f"generated-{VERSION}"
 """First word of the names of numbered problems."""
 FIRSTS = ("generated-1", FIRST)
 """First words of all names: version 1 has the state of the generator in place of a number."""
-_WORD = (1 << 64) - 1
-
-
-def number_of(seeds: np.ndarray | Sequence[int], turns: np.ndarray | Sequence[int]) -> np.ndarray:
-    """Return the number of the k-th problem of each seed, (n,) int64.
-
-    Args:
-        seeds: (n,) whole numbers; of larger ones the last 64 bits count.
-        turns: (n,) k, the number of problems that were drawn since the seed was set.
-    """
-    turns = np.asarray(turns, dtype=np.int64)
-    if isinstance(seeds, np.ndarray) and seeds.dtype == np.uint64:
-        words = seeds
-    else:
-        words = np.array([int(seed) & _WORD for seed in seeds], dtype=np.uint64)
-    mixed = _mixed(_mixed(words) + turns.astype(np.uint64))
-    return turns // PACE + (mixed % np.uint64(WINDOW)).astype(np.int64)
 
 
 def problem_of(number: int, family: str | None, ranges: str) -> DrawnProblem:
@@ -102,11 +74,3 @@ def named(name: str) -> DrawnProblem:
         f"unknown problem {shown(name)}; drawn ones are called like {name_of(17, None, 'inside')}: "
         f"ranges ({', '.join(RANGES)}), family ({', '.join((ANY, *FAMILIES))}) and number"
     )
-
-
-def _mixed(words: np.ndarray) -> np.ndarray:
-    """Return the finaliser of SplitMix64 (Steele et al., OOPSLA 2014) of (n,) uint64."""
-    words = words + np.uint64(0x9E3779B97F4A7C15)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))

@@ -1,8 +1,8 @@
 """Train PPO on generated problems.
 
-An agent that plans should plan problems that it has not seen. `PipelinePlan-v0` draws a new
-problem at every reset. This tutorial trains PPO on drawn problems, and measures it on a
-set that is kept for choosing settings. It needs the extra `agents`.
+An agent that plans should plan problems that it has not seen. `PipelinePlan-v1` takes another
+problem of its bank at every reset. This tutorial trains PPO on it, and measures it on a set that
+is kept for choosing settings. It needs the extra `agents`.
 """
 
 import gymnasium as gym
@@ -16,31 +16,32 @@ STEPS = 20_000
 """Environment steps; a run that is reported takes 100,000 or more."""
 
 # %% One episode by hand
-# The environment asks for a cut, then for devices, in turn. The mask leaves exactly the choices
-# from which a legal plan can still be completed, so even random play never fails.
+# Each turn moves a boundary between two stages, or stops. Every move is a row of the observation,
+# whose column 0 says how good its plan is. The shortest plan on the way counts, and 0 is as good as
+# the plan that the episode begins with.
 
-env = gym.make("PipelinePlan-v0", draw=2)  # problems by number, the same for every user
+env = gym.make("PipelinePlan-v1", tier="s8")
 observation, info = env.reset(seed=0)
 print("problem:", info["instance"])
 over, steps = False, 0
 while not over:
-    action = env.action_space.sample(info["action_mask"])
-    observation, reward, over, _, info = env.step(action)
+    action = observation["actions"][:, 0].argmax()
+    observation, _, over, _, info = env.step(action)
     steps += 1
-print(f"{steps} steps, then the reward: {reward:.3f} of a step without bubbles")
+print(f"{steps} turns: {info['start']:.3f} s a step at first, {info['cost']:.3f} s at last")
 
 # %% Train
 # `train` takes care of native batches, masks and the network, and says how far it is. The same from
 # the command line: `parenvs train pipeline --seed 0 --steps 20000 --out runs/ppo-0`.
 
 config = TrainConfig(
-    env_id="PipelinePlan-v0", env_kwargs={"draw": 2}, agent="ppo", seed=0, steps=STEPS
+    env_id="PipelinePlan-v1", env_kwargs={"tier": "s8"}, agent="ppo", seed=0, steps=STEPS
 )
 agent = Player(train(config, say=progress).algorithm, config.env_id)
 
 # %% Measure
 # `evaluate_set` plays every problem of a set once, by the best actions of the policy. The
-# regret is the share of the proven optimum's return that is missing. Choose settings on
+# regret is the share of the optimum's value that is missing. Choose settings on
 # `plan-validation`, and report `plan-test` once, at the end.
 
 learnt = parenvs.evaluate_set(agent, "plan-validation")

@@ -23,6 +23,8 @@ VIEWS = ", copy=False"
 """The name of a case ends with this if only batches have its arguments."""
 DRAWN = ", drawn"
 """The name of a case holds this if each of its environments draws its own problems."""
+AHEAD, BARE = ", ahead", ", bare"
+"""The name of a case of rows holds one of these: whether they look ahead."""
 EPISODES, STEPS = 8, 100
 """A pass of a batch plays ``EPISODES`` episodes, but at most ``STEPS`` steps."""
 SINGLE_STEPS = 1000
@@ -143,7 +145,8 @@ def speeds(
         seconds: processor seconds of each run.
         repeats: number of runs of each environment.
         say: is called with a line on every round.
-        max_drawn: greatest count of a case with ``DRAWN`` in its name (default: no limit).
+        max_drawn: greatest count of a case with ``DRAWN`` or ``AHEAD`` in its name (default: no
+            limit).
 
     Returns:
         for each case and count ``what`` (its name), ``id``, ``kwargs``, ``actions``, ``envs``,
@@ -156,7 +159,7 @@ def speeds(
         for count in counts
         for what, case in cases.items()
         if (count or not what.endswith(VIEWS))
-        and (max_drawn is None or count <= max_drawn or DRAWN not in what)
+        and (max_drawn is None or count <= max_drawn or not (DRAWN in what or AHEAD in what))
     ]
     for repeat in range(repeats):
         for env in timed:

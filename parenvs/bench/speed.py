@@ -11,21 +11,19 @@ from typing import Any, NamedTuple
 
 from parenvs.bench import speed_table
 from parenvs.bench.measurement import measurement
-from parenvs.bench.play import BASELINE, DRAWN, VIEWS, Case, speeds
+from parenvs.bench.play import AHEAD, BARE, BASELINE, DRAWN, Case, speeds
 from parenvs.bench.scaling import LAYERS, PIVOTS, chain, classes, memory, pivots
 from parenvs.bench.solvers import parts, time_part
 from parenvs.errors import ParenvsError, need_extra
 
-CUT, PLAN = "PipelineCut-v0", "PipelinePlan-v0"
+CUT, PLAN = "PipelineCut-v0", "PipelinePlan-v1"
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
-HYBRID, ORDER, SHARDING = "HybridPlan-v1", "MicroBatchOrder-v0", "IntraOpSharding-v1"
+HYBRID, ORDER, SHARDING = "HybridPlan-v1", "MicroBatchOrder-v1", "IntraOpSharding-v1"
 CHAIN = f"{CUT}, chain of 192"
 """A chain that may be cut at every pivot, which makes 123 candidates."""
+ROWED = (PLAN, HYBRID, ORDER, SHARDING)
+"""Environments of rows that are timed, with and without looking ahead."""
 VGG, BASE, WIDE = f"{CUT}, vgg-19", f"{OPERATOR}, t5-base", f"{OPERATOR}, t5-11b"
-BANK = f"{HYBRID}, bank"
-"""A problem of the bank at every reset."""
-SHARDINGS = f"{SHARDING}, bank"
-ORDERS = f"{ORDER}, pool of 64"
 
 
 @dataclass(frozen=True)
@@ -100,9 +98,8 @@ TARGETS = (
     Target(CHAIN, 0, "over_cartpole", 0.3),
     Target(VGG, 0, "over_cartpole", 0.3),
     Target(WIDE, 0, "over_cartpole", 0.3),
-    Target(BANK, 64, "steps_per_second", 500.0),
-    Target(f"{SHARDINGS}, bare", 1024, "over_cartpole", 0.02),
-    Target(f"{ORDERS}{VIEWS}", 1024, "steps_per_second", 0.5e6),
+    Target(f"{HYBRID}{AHEAD}", 64, "steps_per_second", 500.0),
+    *(Target(f"{each}{BARE}", 1024, "over_cartpole", 0.02) for each in ROWED),
 )
 
 
@@ -124,18 +121,11 @@ def cases(folder: Path) -> dict[str, Case]:
         WIDE: (OPERATOR, {"instance": "t5-11b"}),
         f"{OPERATOR}, t5-base, linkage=False": (OPERATOR, strict),
         f"{BATCH}, t5-base": (BATCH, {"instance": "t5-base"}),
-        f"{PLAN}, t5-base": (PLAN, base),
-        f"{PLAN}, t5-base{VIEWS}": (PLAN, {**base, "copy": False}),
-        f"{PLAN}{DRAWN}, repeat=1": (PLAN, {}),
-        f"{PLAN}{DRAWN}, repeat=50": (PLAN, {"repeat": 50}),
-        f"{HYBRID}, hybrid/7": (HYBRID, {"instance": "hybrid/7"}),
-        BANK: (HYBRID, {}),
-        f"{BANK}, bare": (HYBRID, {"rows": "bare"}),
-        f"{HYBRID}, hetero-32/7": (HYBRID, {"instance": "hetero-32/7"}),
-        SHARDINGS: (SHARDING, {}),
-        f"{SHARDINGS}, bare": (SHARDING, {"rows": "bare"}),
-        ORDERS: (ORDER, {"pool": 64}),
-        f"{ORDERS}{VIEWS}": (ORDER, {"pool": 64, "copy": False}),
+        f"{PLAN}, t5-base{AHEAD}": (PLAN, base),
+        f"{PLAN}{DRAWN}": (PLAN, {"fresh": True}),
+        f"{HYBRID}, hetero-32/7{AHEAD}": (HYBRID, {"instance": "hetero-32/7"}),
+        **{f"{each}{AHEAD}": (each, {}) for each in ROWED},
+        **{f"{each}{BARE}": (each, {"rows": "bare"}) for each in ROWED},
     }
 
 

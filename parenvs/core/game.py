@@ -205,7 +205,7 @@ class Game(ABC):
         for row in self._rows[rows].tolist():
             stream = streams[row]
             problem = self.source.next(stream) if source is None else source.once(stream)
-            if problem is not None and problem is not held[row]:
+            if problem is not held[row]:
                 held[row] = problem
                 given.setdefault(id(problem), []).append(row)
         for values in given.values():

@@ -24,8 +24,6 @@ from typing import Any, NamedTuple
 from parenvs.core.answer import Answer
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.registry import TASKS
-from parenvs.core.rows import RowGame
-from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, shown
 
 
@@ -157,16 +155,6 @@ class ProblemSet:
         return self._kind.reference(name)
 
 
-def _in_rows(kind: SetKind, env_id: str) -> SetKind:
-    """Return a kind of set as an environment of rows plays it."""
-
-    def reference(name: str) -> Reference:
-        known = kind.reference(name)
-        return Reference(1.0, max(known.bound / known.value, 1.0), known.kind)
-
-    return kind._replace(env_id=env_id, reference=reference, worth=_share)
-
-
 def _share(info: Mapping[str, float]) -> float:
     """Return the best cost known, or the bound where none is, over that of an episode's plan."""
     return info.get("best_known", info["bound"]) / info["cost"]
@@ -222,8 +210,7 @@ def set_of(name: str, env_id: str | None = None) -> ProblemSet:
 
     Args:
         name: its name.
-        env_id: id of the environment that plays it (default: its own). In another one of rows an
-            episode is worth the best cost known over its own.
+        env_id: id of the environment that is to play it (default: its own).
 
     Raises:
         ParenvsError: there is no such set, or the environment does not play it.
@@ -236,10 +223,7 @@ def set_of(name: str, env_id: str | None = None) -> ProblemSet:
         )
     kind: SetKind = task.hook("sets")(name)
     if env_id not in (None, kind.env_id):
-        game = late(task.envs[env_id]) if env_id in task.envs else None
-        if not (isinstance(game, type) and issubclass(game, RowGame)):
-            raise ParenvsError(f"{name} is a set of {kind.env_id}, not of {shown(env_id)}")
-        kind = _in_rows(kind, str(env_id))
+        raise ParenvsError(f"{name} is a set of {kind.env_id}, not of {shown(env_id)}")
     return ProblemSet(name, tuple(kind.names(name)), kind)
 
 

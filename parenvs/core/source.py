@@ -26,18 +26,17 @@ class Stream:
 
     Attributes:
         number: number of the next problem; environment i of n takes i, i + n, and so on.
-        left: episodes that still have the same problem, where a source repeats it.
     """
 
     def __init__(self, row: int = 0, count: int = 1) -> None:
-        self.row, self.count, self.number, self.left = row, count, row, 0
+        self.row, self.count, self.number = row, count, row
         self._seed: int | None = None
         self._rng: np.random.Generator | None = None
 
     def reseed(self, seed: int) -> None:
         """Begin anew with a seed."""
         self._seed, self._rng = seed, None
-        self.number, self.left = self.row, 0
+        self.number = self.row
 
     @property
     def rng(self) -> np.random.Generator:
@@ -98,29 +97,22 @@ class Source(ABC):
 
     Attributes:
         only: the problem of all episodes, or None if they differ.
-        repeat: episodes on each problem before the next is drawn.
     """
 
     only: Any = None
-    repeat: int = 1
 
     @abstractmethod
     def draw(self, stream: Stream) -> Any:
         """Return a problem, by the generator or the number of a stream."""
 
     def next(self, stream: Stream) -> Any:
-        """Return the problem of an environment's next episode; None if it keeps the one it has."""
-        if stream.left > 0:
-            stream.left -= 1
-            return None
+        """Return the problem of an environment's next episode."""
         problem = self.draw(stream)
         stream.number += stream.count
-        stream.left = self.repeat - 1
         return problem
 
     def once(self, stream: Stream) -> Any:
         """Return a problem for one episode, after which the stream goes on as it was."""
-        stream.left = 0
         return self.draw(stream)
 
     def preview(self) -> Any:
@@ -170,11 +162,10 @@ class Drawn(Source):
 
     Args:
         function: takes a stream and returns a problem; it can be pickled.
-        repeat: episodes on each problem.
     """
 
-    def __init__(self, function: Callable[[Stream], Any], repeat: int = 1) -> None:
-        self.function, self.repeat = function, repeat
+    def __init__(self, function: Callable[[Stream], Any]) -> None:
+        self.function = function
 
     def draw(self, stream: Stream) -> Any:
         """Return what the function draws."""

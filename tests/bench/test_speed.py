@@ -10,6 +10,7 @@ from commands import caller
 
 from parenvs.bench import play, scaling
 from parenvs.bench import speed as bench_speed
+from parenvs.bench.play import BARE
 from parenvs.bench.speed import (
     BASE,
     BASELINE,
@@ -18,7 +19,7 @@ from parenvs.bench.speed import (
     OPERATOR,
     PLAN,
     QUICK,
-    SHARDINGS,
+    SHARDING,
 )
 from parenvs.machine import processor
 
@@ -165,11 +166,8 @@ LEAST = [
     (BASE, 8, "over_single", 1.0),
     (BASE, 1024, "over_cartpole", 0.1),
     (f"{BATCH}, t5-base", 8, "over_single", 1.0),
-    (f"{PLAN}, t5-base", 8, "over_single", 3.0),
-    (f"{PLAN}, t5-base", 8, "over_cartpole", 0.4),
-    (f"{PLAN}, t5-base", 64, "over_cartpole", 0.2),
-    (f"{PLAN}, t5-base", 1024, "over_cartpole", 0.015),
-    (f"{SHARDINGS}, bare", 1024, "over_cartpole", 0.02 / 3),
+    (f"{PLAN}{BARE}", 1024, "over_cartpole", 0.004 / 3),
+    (f"{SHARDING}{BARE}", 1024, "over_cartpole", 0.02 / 3),
 ]
 
 

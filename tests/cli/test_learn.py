@@ -20,7 +20,7 @@ def test_train__an_environment_by_its_id(monkeypatch, capfd, tmp_path):
     status, out, _ = run("evaluate", "run-ppo", "--episodes", "3")
     assert status == 0 and "CartPole-v1: mean return" in " ".join(out.split())
     status, _, err = run("evaluate", "run-ppo", "--set", "order-test")
-    words = "run-ppo: order-test is a set of MicroBatchOrder-v0, not of 'CartPole-v1'"
+    words = "run-ppo: order-test is a set of MicroBatchOrder-v1, not of 'CartPole-v1'"
     assert status == 2 and words in " ".join(err.split())
     status, _, err = run("train", ENV, "--agent", "pp0")
     assert status == 2 and "unknown agent 'pp0' (did you mean 'ppo'?)" in " ".join(err.split())

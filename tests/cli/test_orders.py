@@ -93,4 +93,4 @@ def test_list__names_sets_and_agents(run):
     )
     assert f"sets: {sets}" in " ".join(out.split())
     assert "agents: exact, neh, swap" in out
-    assert "MicroBatchOrder-v0" in out
+    assert "MicroBatchOrder-v1" in out

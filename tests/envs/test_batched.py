@@ -11,10 +11,11 @@ from cases import each
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
+from parenvs.core.rows import WORST
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
 from parenvs.tasks.pipeline.game.cut import PipelineCutVectorEnv
-from parenvs.tasks.pipeline.game.plan import PipelinePlanVectorEnv
+from parenvs.tasks.pipeline.game.improve import PipelineImprovementVectorEnv
 
 VGG = {"instance": "vgg-19"}
 CASES = {
@@ -22,7 +23,7 @@ CASES = {
         {**VGG, "cluster": "A", "stages": 4},  # windows overlap
         {"instance": "t5-base", "cluster": "C"},
     ],
-    PipelinePlanVectorEnv: [
+    PipelineImprovementVectorEnv: [
         {"instance": "t5-base", "cluster": "C"},
         {"instance": "plan-validation"},  # drawn
     ],
@@ -35,7 +36,7 @@ CASES = {
 """Settings that the base class treats differently; each batch's own tests have all the others."""
 IDS = {
     PipelineCutVectorEnv: "PipelineCut-v0",
-    PipelinePlanVectorEnv: "PipelinePlan-v0",
+    PipelineImprovementVectorEnv: "PipelinePlan-v1",
     OperatorPartitionVectorEnv: "OperatorPartition-v0",
     DataParallelVectorEnv: "DataParallel-v0",
 }
@@ -72,12 +73,13 @@ def test_batched__actions_without_a_sign(kind, kwargs, type_):
 @each("action", [2**70, 2**64 - 1, 2**63, -(2**63), -(2**70), 10**6, -1])
 @kinds
 def test_batched__actions_far_off(kind, kwargs, action):
-    """An illegal action of any size ends its episode with -1, and the other episodes go on."""
+    """An illegal action of any size ends its episode, and the other episodes go on."""
     batched, single = kind(2, **kwargs), kind.single(**kwargs)
     legal = int(batched.reset()[1]["action_mask"][1].argmax())
     single.reset()
     observation, rewards, terminated, _, infos = batched.step([action, legal])
-    assert rewards[0] == -1.0 < rewards[1]
+    worst = WORST if kind is PipelineImprovementVectorEnv else -1.0
+    assert rewards[0] == worst < rewards[1]
     assert terminated.tolist() == [True, False]
     expected = single.step(action)
     assert_same({key: value[0] for key, value in observation.items()}, expected[0])

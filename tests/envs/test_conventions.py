@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
@@ -19,22 +20,22 @@ from parenvs.datasets.pipeline.optima import optimum_of
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
 from parenvs.tasks.pipeline.game.cut import PipelineCutVectorEnv
-from parenvs.tasks.pipeline.game.plan import PipelinePlanVectorEnv
+from parenvs.tasks.pipeline.game.improve import PipelineImprovementVectorEnv
 from parenvs.wrappers import MaskInObservation
 
 VGG = {"instance": "vgg-19"}
 KINDS = [
     PipelineCutVectorEnv,
-    PipelinePlanVectorEnv,
+    PipelineImprovementVectorEnv,
     OperatorPartitionVectorEnv,
     DataParallelVectorEnv,
 ]
-IDS = ["PipelineCut-v0", "PipelinePlan-v0", "OperatorPartition-v0", "DataParallel-v0"]
+IDS = ["PipelineCut-v0", "PipelinePlan-v1", "OperatorPartition-v0", "DataParallel-v0"]
 kinds = each("kind", KINDS)
 ids = each("env_id", IDS)
 OPTIONS = {
     PipelineCutVectorEnv: {"micro_batches": 7},
-    PipelinePlanVectorEnv: {"instance": "plan-test/cnn-003"},
+    PipelineImprovementVectorEnv: {"micro_batches": 7},
     OperatorPartitionVectorEnv: {"devices": 4},
     DataParallelVectorEnv: {"devices": 4},
 }
@@ -98,7 +99,8 @@ def test_conventions__options_of_one_episode(kind):
     other = finish(env, env.reset(options=OPTIONS[kind])[1])
     again = env.reset()
     assert_same(first, again)
-    assert finish(env, again[1])[1]["length_seconds"] != other[1]["length_seconds"]
+    seconds = "cost" if kind is PipelineImprovementVectorEnv else "length_seconds"
+    assert finish(env, again[1])[1][seconds] != other[1][seconds]
 
 
 @pytest.mark.thorough
@@ -109,17 +111,17 @@ def test_conventions__wrong_options_change_nothing(kind):
         one.reset()
         with pytest.raises(ParenvsError, match=r"options: unknown 'instanc' .*'instance'"):
             one.reset(options={"instanc": "t5-base"})
-        if kind is not PipelinePlanVectorEnv:
+        if kind is not PipelineImprovementVectorEnv:
             with pytest.raises(ParenvsError, match=r"options: instance would change the .* space"):
                 one.reset(options={"instance": "t5-base"})
         with pytest.raises(ParenvsError):
             one.reset(options={"instance": "nothing"})
-    assert finish(env, env.reset()[1])[0] > 0
+    assert finish(env, env.reset()[1])[0] > (-1.0 if kind is PipelineImprovementVectorEnv else 0.0)
 
 
 def test_conventions__settings_of_drawn_problems():
     """What would have no effect is refused."""
-    make = PipelinePlanVectorEnv.single
+    make = PipelineImprovementVectorEnv.single
     for name, value in (("micro_batch", 3), ("copies", 2.5), ("stages", 3), ("cluster", "A")):
         for more in (
             {"family": "cnn"},
@@ -130,14 +132,14 @@ def test_conventions__settings_of_drawn_problems():
                 make(**more, **{name: value})
     with pytest.raises(ParenvsError, match="copies: drawn problems"):
         make().reset(options={"instance": "plan-test/cnn-003", "copies": 2.5})
-    for name, value in (("family", "cnn"), ("ranges", "outside"), ("repeat", 2)):
-        with pytest.raises(ParenvsError, match=f"{name}: no problems are generated"):
+    for name, value in (("family", "cnn"), ("fresh", True)):
+        with pytest.raises(ParenvsError, match=f"{name}: no problems are drawn here"):
             make(instance="vgg-19", **{name: value})
     with pytest.raises(ParenvsError, match="instance: the argument problem has its own"):
         make(instance="vgg-19", problem=parenvs.problem("t5-base"))
 
 
-@kinds
+@each("kind", [PipelineCutVectorEnv, OperatorPartitionVectorEnv, DataParallelVectorEnv])
 def test_conventions__infos(kind):
     """They say what the judge says of the plan."""
     more = {} if "Pipeline" in kind.__name__ else {"memory": True}
@@ -161,13 +163,14 @@ def test_conventions__infos(kind):
 
 
 def test_conventions__regret():
-    env = PipelinePlanVectorEnv.single(instance="plan-test/cnn-003")
-    value, info = finish(env, env.reset()[1])
-    assert 0 < info["regret"] == 1 - value / info["optimum"] < 1
-    assert info["optimum"] == optimum_of("plan-test/cnn-003")
+    env = PipelineImprovementVectorEnv.single(instance="plan-test/cnn-003")
+    _, info = finish(env, env.reset()[1])
+    assert 0 < info["regret"] == 1 - info["best_known"] / info["cost"] < 1
+    optimum = optimum_of("plan-test/cnn-003")
+    assert info["bound"] / info["best_known"] == pytest.approx(optimum, rel=1e-12)
     env.reset()
     info = env.step(-1)[4]
-    assert (info["regret"], "length_seconds" in info) == (1.0, False)
+    assert (info["regret"], "cost" in info) == (1.0, False)
     assert optimum_of("plan-test/cnn-9") is None
     assert optimum_of("t5-base") is None
 
@@ -194,17 +197,17 @@ def test_conventions__sequential():
     problems = instance_sets.load_set("plan-outside")
     names = [problem.name for problem in problems if problem.family == "cnn"]
     kwargs = {"instance": "plan-outside", "family": "cnn", "order": "sequential"}
-    env = PipelinePlanVectorEnv.single(**kwargs)
+    env = PipelineImprovementVectorEnv.single(**kwargs)
     seen = [env.reset()[1]["instance"] for _ in range(len(names) + 2)]
     assert seen == [*names, *names[:2]]
     assert env.reset(seed=3)[1]["instance"] == names[0]
     with pytest.raises(ParenvsError):
         env.reset(seed=4, options={"instance": "nowhere"})
     assert env.reset()[1]["instance"] == names[1]  # what is refused changes nothing
-    batch = PipelinePlanVectorEnv(3, **kwargs)
+    batch = PipelineImprovementVectorEnv(3, **kwargs)
     assert [*batch.reset()[1]["instance"], *batch.reset()[1]["instance"]] == names[:6]
     with pytest.raises(ParenvsError, match="order: 'sequential' plays a set"):
-        PipelinePlanVectorEnv.single(order="sequential")
+        PipelineImprovementVectorEnv.single(order="sequential")
 
 
 @kinds
@@ -281,7 +284,7 @@ def test_conventions__make_vec(env_id):
     assert several.step(info["action_mask"].argmax(axis=1))[3].any() or several.step([0, 0])
 
 
-@each("env_id", ["HybridPlan-v1", "MicroBatchOrder-v0"])
+@each("env_id", ["HybridPlan-v1", "MicroBatchOrder-v1"])
 def test_conventions__make_vec_of_drawn_problems(env_id):
     """Gymnasium refuses wrappers of native batches; single environments take them."""
     with pytest.raises(gym.error.Error, match="with the wrappers argument"):
@@ -298,7 +301,7 @@ def test_conventions__make_vec_of_drawn_problems(env_id):
 
 
 @pytest.mark.thorough
-@each("env_id", ["HybridPlan-v1", "MicroBatchOrder-v0", "PipelinePlan-v0"])
+@each("env_id", ["HybridPlan-v1", "MicroBatchOrder-v1", "PipelinePlan-v1"])
 def test_conventions__policies_of_stable_baselines(env_id):
     """The policy for ``Dict`` observations takes all parts, whatever their names."""
     env = gym.make(env_id)
@@ -340,8 +343,8 @@ def test_conventions__infeasible_problems_warn():
     assert finish(env, info)[1]["excess_bytes"] > 0
     with pytest.warns(UserWarning, match="no plan fits the memory: t5-11b on"):
         gym.make("OperatorPartition-v0", instance="t5-11b", devices=2)
-    with pytest.raises(ParenvsError, match="fits the memory"):  # there is no legal first action
-        gym.make("PipelinePlan-v0", instance="t5-11b", cluster="A")
+    with pytest.raises(ParenvsError, match="fits the memory"):  # no start plan
+        gym.make("PipelinePlan-v1", instance="t5-11b", cluster="A")
     with pytest.raises(ParenvsError, match=r"none of .* fits the memory"):  # no start plan
         gym.make_vec(
             "HybridPlan-v1", num_envs=2, instance="llama3-70b", cluster="1x8:v100", batch=64
@@ -355,10 +358,6 @@ def test_conventions__infeasible_problems_warn():
 
 NAMED = [
     ("pipeline", "PipelineCut-v0", VGG),
-    ("pipeline", "PipelinePlan-v0", {}),
-    ("pipeline", "PipelinePlan-v0", {"family": "cnn", "ranges": "outside"}),
-    ("pipeline", "PipelinePlan-v0", {"draw": 2}),
-    ("pipeline", "PipelinePlan-v0", {"instance": "plan-test"}),
     ("pipeline", "PipelinePlan-v1", {}),
     ("pipeline", "PipelinePlan-v1", {"tier": "s8", "family": "cnn"}),
     ("pipeline", "PipelinePlan-v1", {"fresh": True}),
@@ -371,10 +370,8 @@ NAMED = [
     ("hybrid", "HybridPlan-v1", {"fresh": True}),
     ("hybrid", "HybridPlan-v1", {"instance": "hetero-64"}),
     ("hybrid", "HybridPlan-v1", {"instance": "hetero-8-test"}),
-    ("order", "MicroBatchOrder-v0", {}),
-    ("order", "MicroBatchOrder-v0", {"tier": None, "ranges": "outside"}),
-    ("order", "MicroBatchOrder-v0", {"tier": "p4-m8", "pool": 9}),
-    ("order", "MicroBatchOrder-v0", {"instance": "order-validation", "tier": "p4-m8"}),
+    ("order", "MicroBatchOrder-v1", {"tier": "p16-m64", "ranges": "outside"}),
+    ("order", "MicroBatchOrder-v1", {"instance": "order-validation", "tier": "p4-m8"}),
     ("order", "MicroBatchOrder-v1", {}),
     ("order", "MicroBatchOrder-v1", {"tier": "p4-m8", "fresh": True}),
     ("sharding", "IntraOpSharding-v1", {}),
@@ -383,10 +380,17 @@ NAMED = [
     ("elastic", "ElasticPlan-v1", {}),
     ("elastic", "ElasticPlan-v1", {"fresh": True, "family": "gone"}),
     ("elastic", "ElasticPlan-v1", {"instance": "elastic-windows"}),
-    ("elastic", "ElasticPlan-v0", {}),
-    ("elastic", "ElasticPlan-v0", {"instance": "p3"}),
-    ("elastic", "ElasticPlan-v0", {"instance": "p3", "cluster": "16x8:a100"}),
+    ("elastic", "ElasticPlan-v1", {"instance": "elastic-validation"}),
+    ("elastic", "ElasticPlan-v1", {"instance": "p3"}),
+    ("elastic", "ElasticPlan-v1", {"instance": "p3", "cluster": "16x8:a100"}),
 ]
+
+
+@each("name", ["PipelinePlan", "MicroBatchOrder", "HybridPlan", "IntraOpSharding", "ElasticPlan"])
+def test_conventions__former_versions_name_the_new_one(name):
+    for make in (gym.make, partial(gym.make_vec, num_envs=2)):
+        with pytest.raises(gym.error.DeprecatedEnv, match=f"use `{name}-v1` instead"):
+            make(f"{name}-v0")
 
 
 def test_conventions__instances_are_of_all_environments():

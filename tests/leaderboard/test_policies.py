@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from cases import each, slow
@@ -28,7 +27,18 @@ from parenvs.leaderboard.submit import agent_submission
 from parenvs.leaderboard.tasks import tasks
 from parenvs.leaderboard.verdicts import PlanState
 from parenvs.tasks.elastic.run import follow
+from parenvs.tasks.elastic.tables import Tables
+from parenvs.tasks.elastic.turns import Turns
 from parenvs.tasks.elastic.view.page import page
+
+
+def start(name, count):
+    """What is seen of episodes that begin."""
+    problem, rng = load(name), np.random.default_rng(1)
+    turns, who = Turns(count, Tables.of([problem])), np.arange(count)
+    turns.start(who, [0] * count, [problem.draw(rng) for _ in range(count)])
+    return {"plans": turns.tables.plans[turns.row], **turns.observation(who)}
+
 
 FOLDER = Path(__file__).parents[2] / "leaderboard" / "submissions" / "elastic"
 CHAIN, OTHER = "elastic-test/bulk-gpt-1.5b-000", "elastic-test/growth-bert-large-001"
@@ -405,8 +415,7 @@ def test_learned__weights_become_an_entry_that_chooses_the_same(tmp_path):
     entry = load_entry(tmp_path / "mine.json")
     assert (entry.learned, entry.seeds) == (True, (3,))
     policy = read_policy(entry.policy)
-    observation, _ = gym.make("ElasticPlan-v0", instance=CHAIN).reset(seed=1)
-    seen = {key: np.stack([x, x]) for key, x in observation.items()}
+    seen = start(CHAIN, 2)
     seen["numbers"] = seen["numbers"] + np.random.default_rng(1).random((2, 16)) * 0.1
     fits = np.zeros((2, 64), dtype=bool)
     fits[:, :5] = True

@@ -605,7 +605,7 @@ def test_player__plays_a_set_as_its_rule_does_before_it_has_learnt(tmp_path):
     with pytest.raises(ParenvsError, match="has 64 actions, and the agent was trained with 8"):
         narrow = Lens(spaces.Box(0, 1, (2,)), spaces.Discrete(8))
         evaluate_set(Player(PPO(narrow, PPOSettings()), ENV), "order-test", "p16-m64", first=1)
-    with pytest.raises(ParenvsError, match="elastic-test is a set of ElasticPlan-v0, not of 'Mic"):
+    with pytest.raises(ParenvsError, match="elastic-test is a set of ElasticPlan-v1, not of 'Mic"):
         evaluate_set(player, "elastic-test")
     saved = tmp_path / "scores.json"
     played.save(saved)

@@ -21,7 +21,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormali
 from parenvs.agents.learning.play import one_thread
 from parenvs.agents.learning.vec_env import NativeVecEnv, has_batch, make_env
 
-CUT, PLAN = "PipelineCut-v0", "PipelinePlan-v0"
+CUT, PLAN = "PipelineCut-v0", "PipelinePlan-v1"
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
 SETTINGS = [  # environment, arguments
     (CUT, {"instance": "vgg-19", "cluster": "B", "stages": 4}),
@@ -30,7 +30,7 @@ SETTINGS = [  # environment, arguments
     (OPERATOR, {"instance": "vgg-19", "linkage": False, "masked": True, "reward": "step_time"}),
     (BATCH, {"instance": "vgg-19"}),
     (PLAN, {"instance": "vgg-19", "cluster": "B", "stages": 4}),
-    (PLAN, {"repeat": 12}),  # problems are drawn
+    (PLAN, {"tier": "s8"}),  # problems are drawn
 ]
 
 
@@ -216,10 +216,10 @@ def test_attributes(setting):
 
 
 def test_problems__that_are_drawn():
-    env = make_env("PipelinePlan-v0", {}, 0, 3)
+    env = make_env(PLAN, {}, 0, 3)
     seen = env.reset()
-    stages = [pipeline.stages for pipeline in env.get_attr("problem")]
-    assert stages == np.round(8 * seen["numbers"][:, 0]).tolist()
+    micro_batches = [pipeline.micro_batches for pipeline in env.get_attr("problem")]
+    assert micro_batches == np.round(2 ** (6 * seen["context"][:, 4])).tolist()
 
 
 @settings

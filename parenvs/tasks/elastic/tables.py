@@ -1,4 +1,4 @@
-"""Problems of ``ElasticPlan-v0`` in arrays of one size, and where environments get them from."""
+"""Problems in arrays of one size, as policies of the leaderboard see and play them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from parenvs.tasks.elastic.problem import Elastic
 from parenvs.tasks.elastic.trace import MAX_NODES
 
 PLAN_COLUMNS = ("tensor", "pipeline", "data", "nodes", "spares", "rate")
-"""Columns of the observation's ``plans``."""
+"""Columns of the observation's ``plans``: log2(1 + degree) / 7 of T, P and D, nodes that train over
+64, spares over 2, samples a second over those of the fastest candidate."""
 CHANGE_COLUMNS = ("seconds", "bytes", "current")
-"""Columns of the observation's ``change``."""
+"""Columns of the observation's ``change``, from the plan in force and what happened to it: seconds
+of the change over an interval, at most 1; bytes that the busiest node sends over those of the
+state; 1 for the plan in force."""
 DEGREES = 128.0
 """Degrees are observed as log2(1 + degree) over log2 of this."""
 
 
 class Tables(NamedTuple):
-    """Problems as the environments play them; rows of the arrays are (library, interval length).
+    """Problems as ``Turns`` plays them; rows of the arrays are (library, interval length).
 
     Attributes:
         problems: (P,) the problems.

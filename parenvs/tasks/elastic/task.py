@@ -29,7 +29,6 @@ TASK = Task(
     drawn=("elastic",),
     find="parenvs.datasets.elastic.named:find_elastic",
     envs={
-        "ElasticPlan-v0": "parenvs.tasks.elastic.game:ElasticPlan",
         "ElasticPlan-v1": "parenvs.tasks.elastic.choice:ElasticChoice",
     },
     text="parenvs.tasks.elastic.view.text:text",

@@ -1,4 +1,8 @@
-"""The steps of ``ElasticPlan-v0`` for n episodes at once: gathers from the tables of problems."""
+"""Episodes as policies of the leaderboard play them, n at once: gathers from tables of problems.
+
+What is seen has the shapes of ``Tables`` and ``NUMBERS``, all float32 in [0, 1]: ``plans`` (64, 6),
+``change`` (64, 3) and ``numbers`` (16,), see ``Turns.observation``.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,11 @@ NUMBERS = (
     "nodes", "joined", "left", "used", "spares", "idle", "rate", "lost", "ready", "gone", "since",
     "quiet", "remaining", "leaving", "joining", "interval",
 )  # fmt: skip
-"""Names of the observation's ``numbers``."""
+"""Names of the observation's ``numbers``: nodes there, joined, left, in use, spares, idle (all over
+64); rate of the plan in force over the fastest; nodes in use that were lost over 4; 1 if spares are
+ready; 1 if state is lost; intervals since the state was safe over those between checkpoints, since
+the last event over 60; share of the episode that remains; running means of the departures of a node
+and of joins over 64; 1 / intervals of an episode."""
 QUIET = 60
 """Intervals since the last event beyond which they are not told apart."""
 _BLOCK = 256  # courses that are laid out at a time
@@ -27,7 +35,7 @@ KEEP = 0.95
 
 
 class Turns:
-    """The turns of n episodes at once; the single environment is the case n = 1.
+    """The turns of n episodes at once.
 
     Attributes:
         tables: the problems.

@@ -205,11 +205,6 @@ class MicroBatchInsertion(RowGame):
         order, size = problem.problem, self.mask.shape[1]
         stages, count = order.stages, order.micro_batches
         width = self.seconds.before.shape[1]
-        if stages > width or count > size:
-            raise InfeasibleError(
-                f"{order.instance}: {count} micro-batches on {stages} stages; this environment has "
-                f"at most {size} on {width}; make another one for it"
-            )
         work = order.work / order.work.mean()
         busy = (order.forward + order.backward).sum(axis=1)
         fixed = [stages / STAGES, count / MICRO_BATCHES, 0.0, 0.0, work.std()]
@@ -309,7 +304,15 @@ class MicroBatchInsertion(RowGame):
 
     def elsewhere(self, options: dict[str, Any]) -> Source:
         """See ``Game.elsewhere``."""
-        return Fixed(named(options["instance"]))
+        problem, size = named(options["instance"]), self.mask.shape[1]
+        stages, count = problem.problem.stages, problem.problem.micro_batches
+        width = self.seconds.before.shape[1]
+        if stages > width or count > size:
+            raise InfeasibleError(
+                f"{problem.instance}: {count} micro-batches on {stages} stages; this environment "
+                f"has at most {size} on {width}; make another one for it"
+            )
+        return Fixed(problem)
 
     def _insertions(self, rows: np.ndarray, turn: int) -> np.ndarray:
         """Return the nanoseconds of the step with the next micro-batch at each position.

@@ -37,7 +37,6 @@ TASK = Task(
     drawn=("order",),
     find="parenvs.datasets.order.named:find_order",
     envs={
-        "MicroBatchOrder-v0": "parenvs.tasks.order.game:MicroBatchOrder",
         "MicroBatchOrder-v1": "parenvs.tasks.order.insertion:MicroBatchInsertion",
     },
     text="parenvs.tasks.order.view.text:text",

@@ -1,4 +1,4 @@
-"""Dynamics of ``PipelinePlan-v0`` for many problems at once, as pure functions of arrays."""
+"""Plans of many problems over points and units at once, as pure functions of arrays."""
 
 from __future__ import annotations
 

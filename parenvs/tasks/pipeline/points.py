@@ -1,4 +1,4 @@
-"""The search space of ``PipelinePlan-v0``: points to cut before and units of devices to start on.
+"""A search space of few places: points to cut before, and units of devices to start on.
 
 A point is a run of consecutive pivots that stay in one stage; a chain has at most ``POINTS``. A
 unit is a device, or several consecutive ones where there are more than ``UNITS`` devices. A plan of
@@ -24,7 +24,7 @@ UNITS = 64
 FINER = 8
 """Bins of ``network_pivots`` for cheap cuts, over those of ``coarse_pivots``."""
 STAGES = 8
-"""Largest number of stages of a plan in ``PipelinePlan-v0``; planners take more."""
+"""Stages that arrays have room for at least; planners take more."""
 
 
 @dataclass(frozen=True)

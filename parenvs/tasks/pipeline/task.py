@@ -73,7 +73,6 @@ TASK = Task(
     find="parenvs.datasets.pipeline.sets:pipeline_of",
     envs={
         "PipelineCut-v0": "parenvs.tasks.pipeline.game.cut:PipelineCut",
-        "PipelinePlan-v0": "parenvs.tasks.pipeline.game.plan:PipelinePlan",
         "PipelinePlan-v1": "parenvs.tasks.pipeline.game.improve:PipelineImprovement",
     },
     text="parenvs.tasks.pipeline.view.text:text",

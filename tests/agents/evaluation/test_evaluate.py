@@ -40,8 +40,6 @@ def test_evaluate__optimal_policy_has_no_gap():
     ("env_id", "kwargs"),
     [
         ("PipelineCut-v0", {"instance": "vgg-19", "cluster": "B"}),
-        ("PipelinePlan-v0", {"instance": "plan-validation/cnn-000"}),
-        ("PipelinePlan-v0", {}),
         ("OperatorPartition-v0", {"instance": "vgg-19"}),
         ("OperatorPartition-v0", {"instance": "vgg-19", "reward": "step_time"}),
         ("DataParallel-v0", {"instance": "vgg-19"}),

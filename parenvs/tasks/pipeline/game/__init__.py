@@ -1,1 +1,1 @@
-"""``PipelineCut-v0`` and ``PipelinePlan-v0``, single and in batches."""
+"""``PipelineCut-v0`` and ``PipelinePlan-v1``, single and in batches."""

@@ -35,7 +35,6 @@ from parenvs.tasks.pipeline.game.moves import (
     Board,
     Boards,
 )
-from parenvs.tasks.pipeline.game.plan import check_settings
 from parenvs.tasks.pipeline.load import PIPELINE_OPTIONS
 from parenvs.tasks.pipeline.plan import COPIES, MICRO_BATCH, MICRO_BATCHES, RECOMPUTE, TIED
 from parenvs.tasks.pipeline.plan import PipelinePlan as Plan
@@ -55,6 +54,11 @@ KEPT = 2048
 """Problems of sets and banks that are kept."""
 UNKNOWN = 10**12
 """Numbers of fresh problems lie below this."""
+DEFAULTS: dict[str, Any] = {
+    "cluster": "C", "stages": None, "micro_batch": MICRO_BATCH, "micro_batches": MICRO_BATCHES,
+    "copies": COPIES, "recompute": RECOMPUTE[0], "sync": SYNC_METHODS[0], "tied": TIED[0],
+}  # fmt: skip
+"""Settings of named problems -> their defaults."""
 
 
 class Start(NamedTuple):
@@ -100,7 +104,7 @@ class Start(NamedTuple):
         bound, known = pipeline.bubble_free, (np.nan, np.nan)
         name = pipeline.instance
         optimum = optimum_of(name)
-        if optimum is not None:  # over the points and units of PipelinePlan-v0
+        if optimum is not None:  # over points and units, which other plans may be shorter than
             known = (pipeline.bubble_free / optimum, np.nan)
         elif name.split("/")[0] in instance_sets.LARGE:
             reference = large.costs(pipeline)
@@ -270,13 +274,8 @@ class PipelineImprovement(RowGame):
 
     def put(self, rows: Rows, problem: Start) -> None:
         """See ``Game.put``."""
-        pipeline, most = problem.board.pipeline, len(self.boards.points) - 1
+        pipeline = problem.board.pipeline
         stages, cluster = pipeline.stages, pipeline.cluster
-        if stages > most:
-            raise InfeasibleError(
-                f"{pipeline.instance}: {stages} stages; this environment has at most {most}; make "
-                "another one for it"
-            )
         fixed = [
             stages / STAGES,
             (len(problem.board.pivots) - 1) / POINTS,
@@ -449,7 +448,14 @@ class PipelineImprovement(RowGame):
         if settings["instance"] is None or settings["instance"] in instance_sets.SETS:
             raise ParenvsError("options: 'instance' must name a problem, a graph or a file")
         check_settings(settings, None)
-        return Fixed(named(settings))
+        start, most = named(settings), len(self.boards.points) - 1
+        stages = start.board.pipeline.stages
+        if stages > most:
+            raise InfeasibleError(
+                f"{start.instance}: {stages} stages; this environment has at most {most}; make "
+                "another one for it"
+            )
+        return Fixed(start)
 
 
 class PipelineImprovementEnv(GameEnv, game=PipelineImprovement):
@@ -508,6 +514,34 @@ def source_of(
     return Drawn(draw), TIERS[tier].stages[1]
 
 
+def check_settings(settings: dict[str, Any], problem: Pipeline | None) -> None:
+    """Raise an error for settings that would be ignored.
+
+    Args:
+        settings: ``instance`` and the keys of ``DEFAULTS``.
+        problem: the problem that is given beside them, if there is one.
+
+    Raises:
+        ParenvsError: a setting is given for problems that have their own.
+    """
+    instance = settings["instance"]
+    changed = [name for name, value in DEFAULTS.items() if settings[name] != value]
+    if problem is not None and (changed or instance is not None):
+        name = next(iter(changed), "instance")
+        raise ParenvsError(f"{name}: the argument problem has its own; leave out one of them")
+    if changed and problem is None and (instance is None or is_member(instance)):
+        raise ParenvsError(
+            f"{changed[0]}: drawn problems have settings of their own; leave it out, or name the "
+            "instance, graph or file that it is for"
+        )
+
+
+def is_member(instance: Any) -> bool:
+    """Return whether an instance is the name of a set, of a problem of one, or of a drawn one."""
+    first = instance.split("/")[0] if isinstance(instance, str) else ""
+    return first in (*instance_sets.SETS, *instance_sets.DRAWN)
+
+
 def named(settings: dict[str, Any]) -> Start:
     """Return the problem of a name, a graph or a file, with the given settings.
 
@@ -516,8 +550,7 @@ def named(settings: dict[str, Any]) -> Start:
     """
     settings = dict(settings)
     instance = settings.pop("instance")
-    first = instance.split("/")[0] if isinstance(instance, str) else ""
-    if first in (*instance_sets.SETS, *instance_sets.DRAWN):
+    if is_member(instance):
         return _member(instance)
     settings["cluster"] = Cluster.parse(settings["cluster"])
     if settings["stages"] is None:
