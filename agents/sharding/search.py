@@ -65,6 +65,10 @@ _LOOK = 8
 """Sweeps that take as long as a look."""
 _FASTEST = 1e-7
 """Least seconds that a step counts, whatever a clock says."""
+_GRAIN = 1.5
+"""Ratio of the seconds that a step may count to the next less ones."""
+_DRIFT = 1 / 8
+"""Share of the limit by which seconds of counted steps may be off before the clock sets them."""
 _LATE = 2.0
 """A budget of steps ends, too, when it has taken so many times the seconds that it stands for."""
 
@@ -127,27 +131,34 @@ class Clock:
 
 
 class Pace:
-    """Seconds of a step as a power of two, so that budgets of steps do not follow every delay.
+    """Seconds of a step in coarse numbers, so that budgets of steps do not follow every delay.
 
     Args:
         seconds: what a step may take.
     """
 
     def __init__(self, seconds: float) -> None:
-        self.measured, self.known = max(seconds, _FASTEST), False
-        self.seconds = 2.0 ** round(np.log2(self.measured))
+        self.measured = max(seconds, _FASTEST)
+        self.seconds, self.taken = _coarse(self.measured), 0
 
     def take(self, seconds: float, steps: int) -> None:
-        """Learn how long some steps took; it changes where it is off by more than a factor of two.
+        """Learn how long some steps took; it changes where it is off by more than its grain.
 
-        The first are no measure: what makes them may have been compiled meanwhile.
+        The first are no measure, as what makes them may have been compiled meanwhile; the second
+        are the first measure.
         """
-        self.known, known = True, self.known
-        if not known:
+        self.taken += 1
+        if self.taken == 1:
             return
-        self.measured = max(0.5 * self.measured + 0.5 * seconds / steps, _FASTEST)
-        if not 0.5 <= self.measured / self.seconds <= 2.0:
-            self.seconds = 2.0 ** round(np.log2(self.measured))
+        share = 1.0 if self.taken == 2 else 0.3
+        self.measured += share * (max(seconds / steps, _FASTEST) - self.measured)
+        if self.taken == 2 or not 1 / _GRAIN <= self.measured / self.seconds <= _GRAIN:
+            self.seconds = _coarse(self.measured)
+
+
+def _coarse(seconds: float) -> float:
+    """The nearest power of the grain."""
+    return float(_GRAIN ** round(np.log(seconds) / np.log(_GRAIN)))
 
 
 class Solving:
@@ -305,23 +316,23 @@ class Search:
         self.length = (20 if COMPILED else 1) * len(self.reduced)
         self.sweep = Pace(len(self.model.pair) * (1.5e-9 if COMPILED else 2e-8))
         self.move = Pace(5e-5 if COMPILED else 5e-3)
-        # Seconds by paces, from which on steps are counted; shares of the limit do not follow
-        # every delay of the reduction either.
-        self.worked = 0.0
-        if self.clock.seconds is not None:
-            part = self.clock.seconds / 16
-            self.worked = part * np.ceil(self.clock.spent / part)
+        self.worked = self.clock.spent  # seconds of the steps that were counted
 
     # Budgets
 
     @property
     def left(self) -> float:
-        """Seconds left by paces; infinite without a limit."""
+        """Seconds left by the steps that were counted; infinite without a limit."""
         limit = self.clock.seconds
-        return np.inf if limit is None else max(limit - self.worked, 0.0)
+        if limit is None:
+            return np.inf
+        return max(limit - self.worked, min(self.clock.left, _DRIFT * limit))
 
     def budget(self, share: float) -> Callable[[], bool]:
         """Return what tells whether a share of the time left is worked, or far exceeded."""
+        limit = self.clock.seconds
+        if limit is not None and abs(self.worked - self.clock.spent) > _DRIFT * limit:
+            self.worked = self.clock.spent
         seconds = share * self.left
         end, late = self.worked + seconds, self.clock.spent + _LATE * seconds
         return lambda: self.worked >= end or self.clock.spent > late
@@ -404,7 +415,6 @@ class Search:
         if is_long:
             self.raise_bound(_EARLY, 10_000 if COMPILED else 40)
             self.cool(_WARM[2], share=_EARLY)
-            self.cool(_WARM[2], share=_EARLY, start=self.decoded)
         self.raise_bound(_BOUND if is_large else 0.3, 10_000 if COMPILED else 40)
         self.shrink()
         if is_long:
@@ -613,7 +623,8 @@ class Search:
         Lengths are those of M. Luby, A. Sinclair and D. Zuckerman (1993), as nobody knows how long
         is worth it.
         """
-        until, used_up, turn = self.worked + share * self.left, self.budget(share), 0
+        used_up, turn = self.budget(share), 0
+        until = self.worked + share * self.left
         while not (used_up() or self.proven or self.clock.left <= 0):
             turn += 1
             least = max(_COOLING[0] * len(self.reduced), _COOLING[1])

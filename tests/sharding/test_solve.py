@@ -464,6 +464,8 @@ def test_search__budgets_of_steps_do_not_follow_every_delay(monkeypatch, delay, 
     monkeypatch.setattr(Search, "proven", False)
     _, reduced, _ = drawn()[0]
 
+    sweep, move = search._GRAIN**-6, search._GRAIN**-12
+
     def made(seed):
         """Moves of a search whose clock goes on by steps."""
         log, now, rng = [], [0.0], np.random.default_rng(seed)
@@ -473,24 +475,24 @@ def test_search__budgets_of_steps_do_not_follow_every_delay(monkeypatch, delay, 
 
         class Ticking(Chain):
             def move(self, priced, warm, done, moves, *more):
-                tick(0.01 * moves)
+                tick(move * moves)
                 log.append((warm, done, moves))
                 super().move(priced, warm, done, moves, *more)
 
-        clock = Clock(30.0)
+        clock = Clock(12.0)
         clock.now, clock.begin = lambda: now[0], 0.0
         with monkeypatch.context() as patched:
             patched.setattr(search, "Chain", Ticking)
             looking = Search(reduced, clock)
-            looking.sweep, looking.move = search.Pace(0.1), search.Pace(0.01)
+            looking.sweep, looking.move = search.Pace(sweep), search.Pace(move)
             step = looking.dual.step
-            looking.dual.step = lambda best: (tick(0.1), step(best))[1]
+            looking.dual.step = lambda best: (tick(sweep), step(best))[1]
             looking.run()
         return log
 
     first, second = made(0), made(1)
     common = int(0.7 * min(len(first), len(second)))  # the clock cuts off the last ones
-    assert common > 20
+    assert common > 8
     assert (first[:common] == second[:common]) == same
 
 
