@@ -47,7 +47,7 @@ BUILD = Path("build/reshard")
 
 def kill(folder: Path, plan: Path, number: int) -> dict[str, int]:
     """Kill the command at times spread over its run; the checkpoint is as it was or new, whole."""
-    command = [sys.executable, "-m", "parenvs", "reshard", "state", "--to", str(plan)]
+    command = [sys.executable, "-m", "parenvs", "reshard", "state", "--new", str(plan)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     state, found = folder / "state", {"old": 0, "new": 0, "left": 0}
     old = {p.name: p.read_bytes() for p in state.iterdir()}

@@ -23,6 +23,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
 import parenvs  # noqa: E402
+from parenvs.core.plan import Plan  # noqa: E402
 from parenvs.exports.jax import shardings  # noqa: E402
 from parenvs.tasks.hybrid.space import Constraints  # noqa: E402
 
@@ -86,10 +87,10 @@ def arguments() -> tuple[Tree, Tree, Tree]:
     return params, state, {"words": words, "next": (3 * words + 1) % WORDS}
 
 
-def plans(graph: parenvs.Graph) -> dict[str, parenvs.core.plan.Plan]:
+def plans(graph: parenvs.Graph) -> dict[str, Plan]:
     """Return a plan of each kind."""
     cluster = f"1x{DEVICES}:v100"
-    found: dict[str, parenvs.core.plan.Plan] = {}
+    found: dict[str, Plan] = {}
     for name, scope, reward in (
         ("operator", "variables", "paper"),
         ("data", "inputs", "step_time"),

@@ -10,6 +10,7 @@ True
 """
 
 from importlib import import_module as _import_module
+from os import environ as _environ
 from pathlib import Path as _Path
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
@@ -23,34 +24,31 @@ if __name__ == "parenvs":  # before the imports that take their time
 if __name__ == "parenvs" and (_Path(__file__).parent.parent / "setup.cfg").is_file():
     __path__.append(str(_Path(__file__).parent.parent))
 
-from parenvs.cluster import Cluster, Device
-from parenvs.core.judge import judge
-from parenvs.core.plan import load_plan
-from parenvs.core.problem import problem
-from parenvs.core.registry import TASKS as _TASKS
-from parenvs.envs import register as _register
-from parenvs.errors import ParenvsError
-from parenvs.graph.formats.parts import in_parts
-from parenvs.graph.formats.sources import from_hlo, from_jax, from_torch
-from parenvs.graph.graph import Graph
-from parenvs.instances import load_graph
-from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
-from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.report import HybridReport
-from parenvs.tasks.hybrid.shape import TransformerShape
-from parenvs.tasks.partition.plan import PartitionPlan
-from parenvs.tasks.partition.problem import Partitioning, PartitionReport
-from parenvs.tasks.pipeline.load import load_profile
-from parenvs.tasks.pipeline.plan import PipelinePlan
-from parenvs.tasks.pipeline.problem import Pipeline, Report
-from parenvs.tasks.pipeline.profile import StageProfile
-
 if _TYPE_CHECKING:
     from parenvs.agents.evaluation.evaluate import evaluate
     from parenvs.agents.evaluation.evaluate_set import evaluate_set
     from parenvs.agents.learning.algorithms import register_agent
     from parenvs.agents.planners import solve
+    from parenvs.cluster import Cluster, Device
+    from parenvs.core.judge import judge
+    from parenvs.core.plan import load_plan
+    from parenvs.core.problem import problem
+    from parenvs.errors import ParenvsError
+    from parenvs.graph.formats.parts import in_parts
+    from parenvs.graph.formats.sources import from_hlo, from_jax, from_torch
+    from parenvs.graph.graph import Graph
+    from parenvs.instances import load_graph
     from parenvs.shardy.verify import verify
+    from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
+    from parenvs.tasks.hybrid.problem import Hybrid
+    from parenvs.tasks.hybrid.report import HybridReport
+    from parenvs.tasks.hybrid.shape import TransformerShape
+    from parenvs.tasks.partition.plan import PartitionPlan
+    from parenvs.tasks.partition.problem import Partitioning, PartitionReport
+    from parenvs.tasks.pipeline.load import load_profile
+    from parenvs.tasks.pipeline.plan import PipelinePlan
+    from parenvs.tasks.pipeline.problem import Pipeline, Report
+    from parenvs.tasks.pipeline.profile import StageProfile
     from parenvs.view import show
 
 __all__ = [
@@ -88,25 +86,55 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Cluster": "parenvs.cluster",
+    "Device": "parenvs.cluster",
+    "Graph": "parenvs.graph.graph",
+    "Hybrid": "parenvs.tasks.hybrid.problem",
+    "HybridPlan": "parenvs.tasks.hybrid.plan",
+    "HybridReport": "parenvs.tasks.hybrid.report",
+    "HybridStage": "parenvs.tasks.hybrid.plan",
+    "ParenvsError": "parenvs.errors",
+    "PartitionPlan": "parenvs.tasks.partition.plan",
+    "PartitionReport": "parenvs.tasks.partition.problem",
+    "Partitioning": "parenvs.tasks.partition.problem",
+    "Pipeline": "parenvs.tasks.pipeline.problem",
+    "PipelinePlan": "parenvs.tasks.pipeline.plan",
+    "Report": "parenvs.tasks.pipeline.problem",
+    "StageProfile": "parenvs.tasks.pipeline.profile",
+    "TransformerShape": "parenvs.tasks.hybrid.shape",
     "evaluate": "parenvs.agents.evaluation.evaluate",
     "evaluate_set": "parenvs.agents.evaluation.evaluate_set",
+    "from_hlo": "parenvs.graph.formats.sources",
+    "from_jax": "parenvs.graph.formats.sources",
+    "from_torch": "parenvs.graph.formats.sources",
+    "in_parts": "parenvs.graph.formats.parts",
+    "judge": "parenvs.core.judge",
+    "load_graph": "parenvs.instances",
+    "load_plan": "parenvs.core.plan",
+    "load_profile": "parenvs.tasks.pipeline.load",
+    "problem": "parenvs.core.problem",
     "register_agent": "parenvs.agents.learning.algorithms",
     "show": "parenvs.view",
     "solve": "parenvs.agents.planners",
     "verify": "parenvs.shardy.verify",
 }
-"""Public names of modules that take their time to import."""
+"""Public name -> its module, which is imported when the name is first asked for."""
 
 
 def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module 'parenvs' has no attribute {name!r}")
-    return getattr(_import_module(_LAZY[name]), name)
+    value = globals()[name] = getattr(_import_module(_LAZY[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY})
 
 
-for _task in _TASKS.values():
-    _register(_task)
+if "_PARENVS_COMPLETE" not in _environ:  # a shell that completes a word wants names, at once
+    from parenvs.core.registry import TASKS as _TASKS
+    from parenvs.envs import register as _register
+
+    for _task in _TASKS.values():
+        _register(_task)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -37,6 +38,20 @@ def processor() -> str:
 def cores() -> int:
     """Number of cores that the system shows."""
     return os.cpu_count() or 1
+
+
+@cache
+def gpus() -> list[tuple[str, float]]:
+    """Name and bytes of memory of each GPU of this machine, as NVIDIA's driver tells them."""
+    query = ["--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", *query], capture_output=True, text=True, timeout=20, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [line.rpartition(",") for line in done.stdout.splitlines()]
+    return [(name.strip(), float(mib) * 2**20) for name, _, mib in rows if mib.strip().isdecimal()]
 
 
 def hold_cores(rank: int, processes: int) -> None:

@@ -26,3 +26,10 @@ def manifest() -> dict[str, Any]:
 def names() -> list[str]:
     """Return the names of the shipped instances."""
     return list(manifest()["instances"])
+
+
+@lru_cache(maxsize=1)
+def shapes() -> dict[str, dict[str, Any]]:
+    """Read the shipped shapes of transformers: name -> what its file has of it."""
+    rows = json.loads((data_folder() / "shapes.json").read_text(encoding="utf-8"))
+    return {row["name"]: row for row in rows}

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from parenvs.agents.names import POLICIES
+from parenvs.core.task import LateModule
 from parenvs.errors import ParenvsError
-from parenvs.view.tables import empty
+from parenvs.view.commands import of
 from parenvs.view.terminal import (
     Json,
     Plot,
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
     from parenvs.tasks.elastic.problem import Elastic
     from parenvs.tasks.elastic.run import Policy, Run
+    from parenvs.view import tables
+else:
+    tables = LateModule("parenvs.view.tables")
 
 
 def elastic(
@@ -41,12 +46,14 @@ def elastic(
         list[str] | None,
         typer.Option(
             "--policy",
-            help="A rule, learned, an .npz file or a folder of parenvs train; again for more; all "
-            "(default: look-ahead).",
+            help="Policy: a rule, learned, an .npz file or a folder of parenvs train; again for "
+            "more; all (default: look-ahead).",
+            autocompletion=of(*POLICIES, "learned", "all"),
         ),
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(help="Servers as nodes, for the cost model: 16x8:a100.")
+        str | None,
+        typer.Option(help="Cluster for the cost model, its servers the nodes: 16x8:a100."),
     ] = None,
     batch: Annotated[
         int | None, typer.Option(help="Samples of a step, with --cluster (default: 512).")
@@ -118,7 +125,7 @@ def _hindsight(problem: Elastic, seed: int) -> Run:
 
 def _table(runs: list[Run]) -> Table:
     """Return what policies earned, the hindsight optimum last."""
-    table = empty(runs[0].problem.name, "policy", "samples", "of the ideal", "of hindsight",
+    table = tables.empty(runs[0].problem.name, "policy", "samples", "of the ideal", "of hindsight",
                   "changes", "stops", "state lost", "change time")  # fmt: skip
     best = runs[-1].total
     for run in runs:

@@ -297,7 +297,11 @@ def ranked(
     best = ranking.best
     assert best is not None
     simulated = ranking.offer(best)
-    notes = [f"{ranking.count} plans were simulated; this one takes {simulated:.4g} s so"]
+    notes = []
+    if ranking.count > 1:
+        notes.append(
+            f"{ranking.count:,} plans were simulated; the passes of this one take {simulated:.4g} s"
+        )
     if best.cost > free.cost * (1 + SLACK):
         notes.append(
             f"the closed form alone prefers a plan of {free.cost:.4g} s, which takes "

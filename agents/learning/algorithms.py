@@ -6,26 +6,20 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from parenvs.agents.learning.algorithm import Algorithm
+from parenvs.agents.names import ALGORITHMS
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, shown
 
 GROUP = "parenvs.agents"
 """Entry-point group; what an entry names is a class derived from ``Algorithm``."""
-_OWN = {
-    "ppo": "parenvs.agents.learning.ppo:PPO",
-    "a2c": "parenvs.agents.learning.ppo:A2C",
-    "group": "parenvs.agents.learning.ppo:Group",
-    "rainbow": "parenvs.agents.learning.distributional:Rainbow",
-    "rainbow-paper": "parenvs.agents.learning.distributional:RainbowPaper",
-    "imitate": "parenvs.agents.learning.imitate:Imitate",
-    "maskable-ppo": "parenvs.agents.learning.sb3:MaskablePPO",
-}
 _registered: dict[str, type[Algorithm]] = {}
 
 
 def names() -> list[str]:
     """Return the names of all algorithms, those of this package first."""
-    return list(dict.fromkeys((*_OWN, *(x.name for x in entry_points(group=GROUP)), *_registered)))
+    return list(
+        dict.fromkeys((*ALGORITHMS, *(x.name for x in entry_points(group=GROUP)), *_registered))
+    )
 
 
 def algorithm(name: str) -> type[Algorithm]:
@@ -36,7 +30,7 @@ def algorithm(name: str) -> type[Algorithm]:
     """
     if name in _registered:
         return _registered[name]
-    known = {x.name: x.value for x in entry_points(group=GROUP)} | _OWN
+    known = {x.name: x.value for x in entry_points(group=GROUP)} | ALGORITHMS
     if name not in known:
         hint = did_you_mean(name, names())
         raise ParenvsError(f"unknown agent {shown(name)}{hint}; known: {', '.join(names())}")

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from parenvs.agents.entries import TRAINED_AGENTS
 from parenvs.agents.learning.learned import SAMPLES
-from parenvs.agents.names import LEARNED, LEARNED_SEARCH, TRAINED_AGENTS
+from parenvs.agents.names import LEARNED, LEARNED_SEARCH
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.agents.pipeline.planners import SWEEPS
 from parenvs.agents.pipeline.points import even_plan, exact_points

@@ -7,23 +7,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from parenvs.core.task import LateModule
+from parenvs.core.words import PRESETS
 from parenvs.errors import ParenvsError
-from parenvs.view.tables import empty
+from parenvs.view.commands import Commands, of
 from parenvs.view.terminal import (
     Json,
     Step,
     example,
     note,
-    out,
     refuse_illegal,
     say,
     say_json,
     say_progress,
+    say_tables,
     say_text,
 )
 
 if TYPE_CHECKING:
     from parenvs.agents.sharding.search import Status
+    from parenvs.view import tables
+else:
+    tables = LateModule("parenvs.view.tables")
 
 Problem = Annotated[
     str, typer.Argument(metavar="FILE", help="A problem's .json or .json.gz, or an added name.")
@@ -32,8 +37,7 @@ Problem = Annotated[
 
 def add(app: typer.Typer) -> None:
     """Add the commands on problems of the contest's format."""
-    group = typer.Typer(
-        no_args_is_help=True,
+    group = Commands(
         help="Intra-operator parallelism: problems in the format of the ASPLOS 2025 contest.",
     )
     for command, name, line in (
@@ -58,18 +62,19 @@ def add_files(files: Annotated[list[Path], typer.Argument(metavar="FILE...")]) -
         say(f"{problem.name}: {len(problem):,} nodes, {len(problem.ends):,} edges; {check}; {copy}")
 
 
-def list_() -> None:
+def list_(as_json: Json = False) -> None:
     """List the added problems, with what is known of the contest's."""
     from parenvs.tasks.sharding import known, store
 
-    table = empty("added IOPDDL problems", "name", "model", "limit (s)", "best of the contest",
-                  "best known", "bound known")  # fmt: skip
+    columns = ("name", "model", "limit (s)", "best of the contest", "best known", "bound known")
+    table = tables.empty("added IOPDDL problems", *columns)
     for name in store.names():
         of = known.known(name)
         row = [f"{x:,}" if isinstance(x, int) else x for x in of] if of else [""] * 5
         table.add_row(name, *row)
-    out.print(table)
-    say(f"folder: {store.folder()}")
+    say_tables(table, as_json=as_json, folder=str(store.folder()))
+    if not as_json:
+        say(f"folder: {store.folder()}")
 
 
 def show(target: Problem, as_json: Json = False, reduced: Annotated[
@@ -120,17 +125,22 @@ def show(target: Problem, as_json: Json = False, reduced: Annotated[
 def solve(
     target: Problem,
     seconds: Annotated[
-        float | None, typer.Option(help="Time limit (default: 60, without --steps).")
+        float | None, typer.Option(help="Seconds of the search (default: 60, without --rounds).")
     ] = None,
-    path: Annotated[Path | None, typer.Option("--out", help="Write the plan to this file.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
-    steps: Annotated[
-        int | None, typer.Option(help="Rounds of the search; the same plan every time.")
+    path: Annotated[
+        Path | None, typer.Option("--out", help="Write the plan to this .json file.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="Rounds of the exact search; without seconds the same plan every time."),
     ] = None,
     processor: Annotated[
         bool, typer.Option("--processor", help="Count the seconds of the process.")
     ] = False,
-    threads: Annotated[int, typer.Option(help="Chains of moves that run at once.")] = 1,
+    threads: Annotated[
+        int, typer.Option(help="Threads of the search, each with a chain of moves.")
+    ] = 1,
     as_json: Json = False,
 ) -> None:
     """Search for the cheapest plan and a bound. Ctrl-C gives the best so far."""
@@ -138,12 +148,12 @@ def solve(
     from parenvs.agents.sharding.solve import SECONDS
     from parenvs.tasks.sharding import store
 
-    if seconds is None and steps is None:
+    if seconds is None and rounds is None:
         seconds = SECONDS
     if seconds is not None and not 0 < seconds < float("inf"):
         raise ParenvsError(f"--seconds must be a number above 0, not {seconds:g}")
-    if steps is not None and steps < 1:
-        raise ParenvsError(f"--steps must be a whole number from 1, not {steps}")
+    if rounds is not None and rounds < 1:
+        raise ParenvsError(f"--rounds must be a whole number from 1, not {rounds}")
     if threads < 1:
         raise ParenvsError(f"--threads must be a whole number from 1, not {threads}")
     if seed < 0:
@@ -151,7 +161,7 @@ def solve(
     if path is not None and path.suffix != ".json":
         raise ParenvsError(f"--out must be a .json file, not {path}")
     problem = store.find(target)
-    answer = solve_iopddl(problem, seconds, seed, steps, processor, _Progress(), threads)
+    answer = solve_iopddl(problem, seconds, seed, rounds, processor, _Progress(), threads)
     report = answer.report
     if path is not None:
         report.plan.save(path)
@@ -197,8 +207,12 @@ def judge(
 
 def export(
     instance: Annotated[str, typer.Argument(help="A graph: a shipped name, or a file.")],
-    path: Annotated[Path, typer.Option("--out", help="The .json or .json.gz to write.")],
-    cluster: Annotated[str, typer.Option(help="Its devices.")] = "A",
+    path: Annotated[
+        Path, typer.Option("--out", help="Write the problem to this .json or .json.gz file.")
+    ],
+    cluster: Annotated[
+        str, typer.Option(help="Cluster of its devices.", autocompletion=of(*PRESETS))
+    ] = "A",
     answer: Annotated[
         Path | None,
         typer.Option(help="A plan of such a file: write the partition that it means instead."),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from parenvs import __version__
 from parenvs.cli.bench import add_bench
@@ -23,6 +23,7 @@ from parenvs.cli.train import add_training
 from parenvs.core.registry import TASKS
 from parenvs.errors import ParenvsError
 from parenvs.interrupts import INTERRUPTED, WORDS, raise_on_interrupt
+from parenvs.view.commands import Command, Commands, Group
 from parenvs.view.terminal import (
     printable_usage,
     say,
@@ -37,8 +38,72 @@ UNREAD = 141
 """Exit status when nobody reads what is printed any more, 128 and the number of SIGPIPE."""
 
 
-class _Commands(TyperGroup):
+shelf = Commands()
+"""Every command; each is built when it is asked for, as a shell that completes a word must be."""
+
+
+class _Shelf(Mapping[str, Any]):
+    """The commands and groups of ``shelf`` by name, each built when it is asked for."""
+
+    def __init__(self) -> None:
+        """Name them."""
+        commands = {_name(info): info for info in shelf.registered_commands}
+        self._known = commands | {str(group.name): group for group in shelf.registered_groups}
+
+    def __getitem__(self, name: str) -> Any:
+        """Build one."""
+        return _built(self._known[name], tuple(TASKS))
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names."""
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        """Number of commands and groups."""
+        return len(self._known)
+
+    def words(self, name: str) -> str:
+        """Say what a command or group is for."""
+        info = self._known[name]
+        typed = getattr(info, "typer_instance", None)
+        words: str | None = info.callback.__doc__ if typed is None else typed.info.help
+        return (words or "").partition("\n\n")[0]
+
+
+@cache
+def _built(info: Any, tasks: tuple[str, ...]) -> Any:
+    """Build a command; ``tasks`` are those whose options it takes."""
+    if hasattr(info, "typer_instance"):
+        return typer.main.get_command(info.typer_instance)
+    alone = typer.Typer(add_completion=False)
+    alone.registered_commands.append(info)
+    command = typer.main.get_command(alone)
+    command.name = _name(info)
+    return command
+
+
+def _name(info: Any) -> str:
+    return info.name or typer.main.get_command_name(info.callback.__name__)
+
+
+class _Commands(Group):
     """Commands that are interrupted alike, and whose usage errors show as text what was typed."""
+
+    def __init__(self, **options: Any) -> None:
+        """Take the commands of the shelf."""
+        super().__init__(**options)
+        self._shelf = _Shelf()
+        self.commands = self._shelf  # type: ignore[assignment]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names."""
+        return list(self._shelf)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Complete the name of a command; none is built for it."""
+        stubs = {name: Command(name, help=self._shelf.words(name)) for name in self._shelf}
+        self.commands = stubs  # type: ignore[assignment]
+        return super().shell_complete(ctx, incomplete)
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """Parse the arguments."""
@@ -64,6 +129,7 @@ def _ending() -> Iterator[None]:
 app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     help="Plan the parallel training of neural networks: environments, solvers, agents, a judge.",
     epilog="Example:\n\n$ parenvs plan t5-base --cluster C --out plan.json",
@@ -86,17 +152,17 @@ def _main(
     """Carry the options that stand before a command's name."""
 
 
-add_listing(app)
-add_planning(app)
-add_plans(app)
-add_training(app)
-add_bench(app)
-add_leaderboard(app)
+add_listing(shelf)
+add_planning(shelf)
+add_plans(shelf)
+add_training(shelf)
+add_bench(shelf)
+add_leaderboard(shelf)
 for _task in TASKS.values():
     if "commands" in _task.hooks:
-        _task.hook("commands")(app)
-add_doctor(app)
-add_examples(app)
+        _task.hook("commands")(shelf)
+add_doctor(shelf)
+add_examples(shelf)
 
 
 def main() -> None:
@@ -108,6 +174,8 @@ def main() -> None:
     status: Any = REFUSED
     try:
         raise_on_interrupt()
+        if "_PARENVS_COMPLETE" in os.environ:
+            sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # a shell waits
         writable_streams()
         try:
             with warnings_as_notes():

@@ -6,15 +6,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parenvs.agents.learning.distributed.tasks import check_engine
 from parenvs.agents.names import TRAINED
-from parenvs.cli import tables
+from parenvs.cli import values
 from parenvs.cli.options import FunctionArguments
+from parenvs.core.task import LateModule
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra, shown
+from parenvs.view.commands import Commands, of
 from parenvs.view.terminal import (
     Address,
     Engine,
@@ -23,15 +24,23 @@ from parenvs.view.terminal import (
     Step,
     check_range,
     note,
-    out,
     say,
     say_json,
     say_progress,
+    say_tables,
     say_text,
     written,
 )
 
-_Kind = Annotated[str, typer.Option(help="Kind of the device: cpu or cuda.")]
+if TYPE_CHECKING:
+    from parenvs.cli import tables
+else:
+    tables = LateModule("parenvs.cli.tables")
+
+_Kind = Annotated[
+    str,
+    typer.Option(metavar="cpu|cuda", help="Kind of device.", autocompletion=values.devices),
+]
 _Repeats = Annotated[int, typer.Option(help="Runs of everything that count.")]
 _Meet = Annotated[
     str, typer.Option(help="HOST:PORT of this machine where processes meet; 0: a free port.")
@@ -48,8 +57,7 @@ QUICK_STEPS = 1000
 
 def add_bench(app: typer.Typer) -> None:
     """Add the commands that measure."""
-    bench = typer.Typer(
-        no_args_is_help=True,
+    bench = Commands(
         help="Measure agents over the whole suite, its speed, and its costs against the world.",
     )
     bench.command()(agents)
@@ -62,20 +70,30 @@ def add_bench(app: typer.Typer) -> None:
 
 
 def agents(
-    agents: Annotated[str, typer.Option(help="Agents that train, with commas.")] = ",".join(
-        TRAINED
-    ),
+    agents: Annotated[
+        str,
+        typer.Option(help="Agents that train, with commas.", autocompletion=values.learners),
+    ] = ",".join(TRAINED),
     envs: Annotated[
         str | None,
         typer.Option(
-            help="Ids of environments (default: all with a known optimum).", show_default=False
+            help="Ids of environments (default: all with a known optimum).",
+            show_default=False,
+            autocompletion=values.envs,
         ),
     ] = None,
     instances: Annotated[
         str | None,
-        typer.Option(help="Instances (default: those of the paper).", show_default=False),
+        typer.Option(
+            help="Instances (default: those of the paper).",
+            show_default=False,
+            autocompletion=values.instances,
+        ),
     ] = None,
-    clusters: Annotated[str, typer.Option(help="Preset clusters of the pipelines.")] = "A,B,C",
+    clusters: Annotated[
+        str,
+        typer.Option(help="Preset clusters of the pipelines.", autocompletion=values.clusters),
+    ] = "A,B,C",
     seeds: Annotated[int, typer.Option(help="Number of seeds, from 0 on.")] = 5,
     steps: Annotated[
         int | None,
@@ -90,14 +108,17 @@ def agents(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="One small problem, two seeds, 1000 steps; nothing to compare."
+            "--quick", help="Small: one problem, two seeds, 1000 steps; nothing to compare."
         ),
     ] = False,
     full: Annotated[bool, typer.Option("--full", help="Go on after the optimum.")] = False,
-    folder: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path("bench"),
+    folder: Annotated[Path, typer.Option("--out", help="Write the results to this folder.")] = Path(
+        "bench"
+    ),
     render_only: Annotated[
         bool, typer.Option("--render-only", help="Draw what is there, and run nothing.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Train agents on every problem: one line a run, a table, the learning curves.
 
@@ -106,6 +127,8 @@ def agents(
     for option, value in (("--seeds", seeds), ("--steps", steps), ("--jobs", jobs)):
         if value is not None:
             check_range(option, value, 1)
+    from parenvs.agents.learning.distributed.tasks import check_engine
+
     check_engine(engine, address)
     with need_extra("agents", "training"):
         from parenvs.agents.learning.algorithms import names as algorithms
@@ -142,16 +165,19 @@ def agents(
     processes: Any = {"jobs": jobs, "engine": engine, "address": address}
     records = measured.run(folder, options, render_only, say=say_progress, **processes)
     measured.publish(records, folder, options, command, "")
-    out.print(tables.bench_totals(totals(problems, records, chosen)))
-    files = "agents.jsonl, agents.md, agents_totals.md, curves.png"
-    say(f"written to {folder}: {files}")
+    say_tables(tables.bench_totals(totals(problems, records, chosen)), as_json=as_json)
+    if not as_json:
+        files = "agents.jsonl, agents.md, agents_totals.md, curves.png"
+        say(f"written to {folder}: {files}")
 
 
 def speed(
-    folder: Annotated[Path, typer.Option("--out", help="Folder of the results.")] = Path("bench"),
+    folder: Annotated[Path, typer.Option("--out", help="Write the results to this folder.")] = Path(
+        "bench"
+    ),
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Smaller problems, a few seconds; no times to compare."),
+        typer.Option("--quick", help="Small: problems of a few seconds; no times to compare."),
     ] = False,
     repeats: Annotated[
         int | None,
@@ -160,7 +186,7 @@ def speed(
     seconds: Annotated[
         float | None,
         typer.Option(
-            help="Processor seconds of a run (default: 0.5, quick 0.01).", show_default=False
+            help="Seconds of processor of a run (default: 0.5, quick 0.01).", show_default=False
         ),
     ] = None,
 ) -> None:
@@ -198,13 +224,19 @@ def hybrid(
     steps: Annotated[
         list[Path] | None,
         typer.Option(
+            "--measured",
             help="JSON file of measured steps, judged beside the shipped ones; may be repeated.",
             show_default=False,
         ),
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(help="Leave out the other half: rows or steps.", show_default=False),
+        typer.Option(
+            metavar="rows|steps",
+            help="Leave out the other half.",
+            show_default=False,
+            autocompletion=of("rows", "steps"),
+        ),
     ] = None,
     leave_out: Annotated[
         bool,
@@ -216,13 +248,11 @@ def hybrid(
             "--search", help="Name measured steps that beat the best plan by their stack (minutes)."
         ),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print every row as JSON instead of tables.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: every row.")] = False,
     folder: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="Folder to write hybrid.md and hybrid.json to.", show_default=False
+            "--out", help="Write hybrid.md and hybrid.json to this folder.", show_default=False
         ),
     ] = None,
 ) -> None:
@@ -237,7 +267,7 @@ def hybrid(
         raise ParenvsError(f"--only must be rows or steps, not {only!r}")
     options: dict[str, Any] = {"rows": rows, "steps": steps or [], "only": only}
     options |= {"leave_out": leave_out, "search": search}
-    words = [f"--rows {rows}"] * (rows is not None) + [f"--steps {x}" for x in steps or ()]
+    words = [f"--rows {rows}"] * (rows is not None) + [f"--measured {x}" for x in steps or ()]
     words += (
         [f"--only {only}"] * (only is not None)
         + ["--leave-out"] * leave_out
@@ -272,14 +302,21 @@ def _several(option: str, text: str, known: Sequence[str]) -> list[str]:
 
 
 def calibrate(
-    path: Annotated[Path, typer.Option("--out", help="Cluster file (.json) to write.")] = Path(
-        "machine.json"
-    ),
-    framework: Annotated[str, typer.Option(help="torch, or jax.")] = "torch",
+    path: Annotated[
+        Path, typer.Option("--out", help="Write the cluster to this .json file.")
+    ] = Path("machine.json"),
+    framework: Annotated[
+        str,
+        typer.Option(
+            metavar="torch|jax",
+            help="Framework that measures.",
+            autocompletion=of(*values.RUNNERS),
+        ),
+    ] = "torch",
     device: _Kind = "cpu",
     processes: Annotated[
         int,
-        typer.Option(help="Local processes (of JAX: devices), each with a GPU or some cores."),
+        typer.Option(help="Processes here (of JAX: devices), each with a GPU or some cores."),
     ] = 2,
     repeats: _Repeats = 20,
     largest: Annotated[
@@ -287,6 +324,7 @@ def calibrate(
     ] = 67.2,
     meet: _Meet = _HERE,
     timeout: _Timeout = 60.0,
+    as_json: Json = False,
 ) -> None:
     """Measure this machine with PyTorch or JAX: products, memory, collectives; write a cluster.
 
@@ -311,8 +349,9 @@ def calibrate(
             calibration = measured(device, processes, repeats, sizes)
         else:
             calibration = calibrated(device, processes, repeats, sizes, meet=meet, seconds=timeout)
-    with written(lambda: calibration.save(path), f"written to {path}; give it as --cluster {path}"):
-        out.print(tables.calibration(calibration.rows))
+    words = f"written to {path}; give it as --cluster {path}"
+    with written(lambda: calibration.save(path), words, quiet=as_json):
+        say_tables(tables.calibration(calibration.rows), as_json=as_json)
         for words in calibration.missing:
             note(f"not measured: {words}")
 
@@ -322,14 +361,17 @@ def profile(
         str, typer.Argument(metavar="MODEL", help="A PyTorch module or JAX function: FILE.py:NAME.")
     ],
     arguments: FunctionArguments = None,
-    path: Annotated[Path, typer.Option("--out", help="Chain (.csv) to write.")] = Path("chain.csv"),
+    path: Annotated[Path, typer.Option("--out", help="Write the chain to this .csv file.")] = Path(
+        "chain.csv"
+    ),
     device: _Kind = "cpu",
     repeats: _Repeats = 20,
     warm_up: Annotated[int, typer.Option(help="Runs before those.")] = 3,
-    threads: Annotated[int, typer.Option(help="Threads on a CPU, of PyTorch.")] = 1,
+    threads: Annotated[int, typer.Option(help="Threads of PyTorch on a CPU.")] = 1,
     processes: Annotated[
         int, typer.Option(help="Processes of PyTorch that measure at once, as stages will run.")
     ] = 1,
+    as_json: Json = False,
 ) -> None:
     """Measure the layers of a model; write the chain that pipelines are planned on.
 
@@ -360,8 +402,9 @@ def profile(
     with written(
         lambda: measured_profile.profile.to_csv(path, head),
         f"written to {path}; plan it with --micro-batch {measured_profile.samples}",
+        quiet=as_json,
     ):
-        out.print(tables.layers(measured_profile))
+        say_tables(tables.layers(measured_profile), as_json=as_json)
 
 
 def run(
@@ -370,7 +413,7 @@ def run(
         str, typer.Argument(metavar="MODEL", help="The model that it is for: FILE.py:NAME.")
     ],
     arguments: FunctionArguments = None,
-    steps: Annotated[int, typer.Option(help="Steps that are timed.")] = 20,
+    repeats: Annotated[int, typer.Option(help="Runs of everything that count: timed steps.")] = 20,
     processes: Annotated[
         int | None, typer.Option(help="Processes, or devices of JAX (default: the plan's).")
     ] = None,
@@ -394,7 +437,7 @@ def run(
     from parenvs.clock.runs.run import run as running
     from parenvs.graph.python_source import is_function
 
-    check_range("--steps", steps, 1)
+    check_range("--repeats", repeats, 1)
     if processes is not None:
         check_range("--processes", processes, 1)
     _check_timeout(timeout)
@@ -402,7 +445,7 @@ def run(
         raise ParenvsError(f"run takes a model FILE.py:NAME, not {shown(model)}")
     with Step(f"running {file}"):
         outcome = running(
-            file, model, arguments, steps, processes, calibration, device, meet, timeout, loss
+            file, model, arguments, repeats, processes, calibration, device, meet, timeout, loss
         )
     if as_json:
         say_json(outcome.to_json())

@@ -6,26 +6,41 @@ import json
 import sys
 import time
 from collections.abc import Collection, Iterable
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parenvs.cli import tables
+from parenvs.cli import values
+from parenvs.core.registry import TASKS
+from parenvs.core.task import LateModule
 from parenvs.errors import ParenvsError
-from parenvs.files import locked, write_text
+from parenvs.view.commands import Commands, completed
 from parenvs.view.terminal import Json, Seed, check_range, out, say, say_json, say_progress
 
 if TYPE_CHECKING:
+    from parenvs.cli import tables
     from parenvs.leaderboard.check import CheckedEntry
+else:
+    tables = LateModule("parenvs.cli.tables")
 
+
+def _tasks(_: Any) -> list[str]:
+    """Names of the leaderboard's tasks, and of the tasks of its plans."""
+    file = Path(str(resources.files("parenvs.leaderboard"))) / "tasks.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    return [*TASKS, *(task["name"] for task in content["tasks"])]
+
+
+_names = completed(_tasks)
 Files = Annotated[list[Path], typer.Argument(help="Entries.", show_default=False)]
 Folder = Annotated[
     Path, typer.Option("--folder", help="Folder of the entries, TASK/ENTRY.json in it.")
 ]
 _SUBMISSIONS, _SCRIPTS = Path("leaderboard/submissions"), Path("leaderboard/scripts")
 Drawing = Annotated[
-    int, typer.Option("--seed", help="Of the problems and courses that the checker draws.")
+    int, typer.Option("--seed", help="Seed of the problems and courses that the checker draws.")
 ]
 
 Unsafe = Annotated[
@@ -39,7 +54,7 @@ Unsafe = Annotated[
 
 def add_leaderboard(app: typer.Typer) -> None:
     """Add the commands of the leaderboard."""
-    board = typer.Typer(no_args_is_help=True, help="Enter plans, check entries, rank them.")
+    board = Commands(help="Enter plans, check entries, rank them.")
     for command in (submit, check, table, site, update):
         board.command()(command)
     app.add_typer(board, name="leaderboard")
@@ -49,12 +64,16 @@ def submit(
     task: Annotated[
         list[str] | None,
         typer.Option(
-            help="Task, of the leaderboard or of its plans, again for each (default: all)."
+            help="Task: of the leaderboard or of its plans, again for each (default: all).",
+            autocompletion=_names,
         ),
     ] = None,
     agent: Annotated[
         list[str] | None,
-        typer.Option(help="Agent, again for each (default: all that need no training first)."),
+        typer.Option(
+            help="Agent, again for each (default: all that need no training first).",
+            autocompletion=values.agents,
+        ),
     ] = None,
     run: Annotated[
         Path | None,
@@ -72,6 +91,7 @@ def submit(
     ] = 60_000,
 ) -> None:
     """Plan every problem of a task with an agent, or with a trained one, and write the entry."""
+    from parenvs.files import locked
     from parenvs.leaderboard.baselines import agents, planner, ready
     from parenvs.leaderboard.submit import agent_submission, run_submission
     from parenvs.leaderboard.tasks import tasks
@@ -164,7 +184,9 @@ def check(
 
 def table(
     folder: Folder = _SUBMISSIONS,
-    path: Annotated[Path | None, typer.Option("--out", help="Write to this .md file.")] = None,
+    path: Annotated[
+        Path | None, typer.Option("--out", help="Write the table to this .md file.")
+    ] = None,
     short: Annotated[bool, typer.Option("--summary", help="A line for each task.")] = False,
     added: Annotated[
         bool, typer.Option("--added", help="The problems whose files you added, and no others.")
@@ -195,16 +217,21 @@ def table(
     if path is None:
         sys.stdout.write(text)
     else:
+        from parenvs.files import write_text
+
         write_text(path, text)
         say(f"table written to {path}")
     _end(refused)
 
 
 def site(
-    path: Annotated[Path, typer.Option("--out", help="Folder of the site, replaced as a whole.")],
+    path: Annotated[
+        Path, typer.Option("--out", help="Write the site to this folder, replaced as a whole.")
+    ],
     folder: Folder = _SUBMISSIONS,
     methods: Annotated[
-        Path | None, typer.Option(help="Folder of methods, to be shown with the entries.")
+        Path | None,
+        typer.Option("--scripts", help="Folder of methods, to be shown with the entries."),
     ] = None,
     seed: Drawing = 0,
     unsafe: Unsafe = False,
@@ -227,6 +254,7 @@ def site(
 
 def update(files: Files, unsafe: Unsafe = False) -> None:
     """Take over plans that are better than a reference without proof, as a new revision."""
+    from parenvs.files import locked
     from parenvs.leaderboard.check import improvements
     from parenvs.leaderboard.tasks import tasks, tasks_file
 

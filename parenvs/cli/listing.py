@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import typer
 
-from parenvs.cli import tables
+from parenvs import view
 from parenvs.cli.model import Model
 from parenvs.cli.options import (
     ClusterText,
@@ -20,11 +20,15 @@ from parenvs.cli.options import (
     with_flags,
 )
 from parenvs.core.registry import TASKS, task_of_name
-from parenvs.core.task import Task
+from parenvs.core.task import LateModule, Task
 from parenvs.errors import ParenvsError
 from parenvs.graph.options import GraphOptions
-from parenvs.view import text
-from parenvs.view.terminal import out, say, say_text
+from parenvs.view.terminal import Json, out, say, say_tables, say_text
+
+if TYPE_CHECKING:
+    from parenvs.cli import tables
+else:
+    tables = LateModule("parenvs.cli.tables")
 
 _CLUSTER = "C"
 """Preset on which an instance is shown to several tasks, unless another is given."""
@@ -36,35 +40,38 @@ def add_listing(app: typer.Typer) -> None:
     app.command()(with_flags("options")(show))
 
 
-def list_(task: TaskName = None) -> None:
+def list_(task: TaskName = None, as_json: Json = False) -> None:
     """List shipped instances and clusters; of every task sets, names, agents and environments.
 
     With --task also what a problem of its sets is called.
     """
     chosen = list(TASKS.values()) if task is None else [TASKS.named(task)]
-    if any("reading" in each.hooks for each in chosen):
-        out.print(tables.instances())
-        out.print(tables.clusters())
+    has_graphs = any("reading" in each.hooks for each in chosen)
+    shown = [tables.instances(), tables.clusters()] if has_graphs else []
+    facts = {each.name: dict(_facts(each, example=task is not None)) for each in chosen}
+    if as_json:
+        say_tables(*shown, as_json=True, tasks=facts)
+        return
+    say_tables(*shown)
     for each in chosen:
         say(f"{each.name}: {each.words}")
-        for title, names in _facts(each, example=task is not None):
+        for title, names in facts[each.name].items():
             if names:
-                say(f"  {title}: {names}")
+                say(f"  {title}: {', '.join(names)}")
 
 
-def _facts(task: Task, example: bool) -> Iterator[tuple[str, str]]:
+def _facts(task: Task, example: bool) -> Iterator[tuple[str, list[str]]]:
     """Yield what there is of a task, by title; an example of a set's problems takes its time."""
-    from parenvs.agents.planners import request_class
     from parenvs.core.sets import set_of
 
-    named = f" ({set_of(task.sets[-1]).problems[0]}, ...)" if example and task.sets else ""
-    yield "sets", ", ".join(task.sets) + named
-    if task.drawn:
-        yield "drawn problems", ", ".join(f"{name}/NUMBER" for name in task.drawn)
+    yield "sets", list(task.sets)
+    if example and task.sets:
+        yield "problems of the last set", [*set_of(task.sets[-1]).problems[:2], "..."]
+    yield "drawn problems", [f"{name}/NUMBER" for name in task.drawn]
     known = task.hook("names")() if "names" in task.hooks else ()
-    yield "names", ", ".join((*task.instances, *known))
-    yield "agents", ", ".join(request_class(task.name).planners) if task.request else ""
-    yield "environments", ", ".join(task.envs)
+    yield "names", [*task.instances, *known]
+    yield "agents", list(task.planners)
+    yield "environments", list(task.envs)
 
 
 def show(
@@ -72,34 +79,34 @@ def show(
     instance: Instance,
     task: TaskName = None,
     cluster: ClusterText = None,
+    as_json: Json = False,
 ) -> None:
     """Show an instance: a graph's inputs, its chain on a cluster, its dimension classes; a problem.
 
     Without --task a graph or profile is shown as every task sees it that has a table of it.
     """
     model = Model.of(given, instance, task, cluster)
+    shown = []
     if model.how is not None:
         graph = model.read()
-        out.print(tables.graph(graph))
-        out.print(tables.parameters(graph))
+        shown += [tables.graph(graph), tables.parameters(graph)]
     if task is not None or task_of_name(instance) is not None:
         if "tables" in model.task.hooks:
-            _print_tables(model.task, instance, cluster, model.options)
+            shown += model.task.hook("tables")(instance, cluster, model.options)
+            say_tables(*shown, as_json=as_json)
+        elif as_json:
+            say_tables(*shown, as_json=True, text=view.text(model.problem()).split("\n"))
         else:
-            say_text(text(model.problem(), colour=out.is_terminal), painted=out.is_terminal)
+            say_tables(*shown)
+            words = view.text(model.problem(), colour=out.coloured)
+            say_text(words, painted=out.coloured)
         return
     where = _CLUSTER if cluster is None else cluster
-    _print_tables(model.task, instance, where, model.options)
+    shown += model.task.hook("tables")(instance, where, model.options)
     reading = {flag.place[0] for flag in flags_in(GraphOptions)}
     shared = {name: value for name, value in model.options.items() if name in reading}
     for other in tasks_with("tables"):
         if other is not model.task:
             with contextlib.suppress(ParenvsError):  # it is no problem of that task
-                _print_tables(other, instance, where, shared)
-
-
-def _print_tables(
-    task: Task, instance: str, cluster: str | None, options: Mapping[str, Any]
-) -> None:
-    for table in task.hook("tables")(instance, cluster, options):
-        out.print(table)
+                shown += list(other.hook("tables")(instance, where, shared))
+    say_tables(*shown, as_json=as_json)

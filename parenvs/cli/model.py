@@ -10,19 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parenvs.cli.options import Given, flags_of, values_for
-from parenvs.core.problem import problem
 from parenvs.core.registry import DEFAULT, TASKS, task_of_name
-from parenvs.core.task import Task
+from parenvs.core.task import LateModule, Task
+from parenvs.core.words import PRESETS
 from parenvs.errors import ParenvsError
-from parenvs.files import replacing
-from parenvs.graph import python_source
-from parenvs.graph.graph import Graph
-from parenvs.instances import GRAPH_SUFFIXES, READING, load_graph, reads_anew
 from parenvs.shipped import names
 from parenvs.view.terminal import Step, note
 
 if TYPE_CHECKING:
+    from parenvs import instances
     from parenvs.core.request import Request
+    from parenvs.graph import python_source
+    from parenvs.graph.graph import Graph
+else:
+    instances = LateModule("parenvs.instances")
+    python_source = LateModule("parenvs.graph.python_source")
 
 _SLOW = 2.0  # seconds from which reading a file is told
 
@@ -54,6 +56,41 @@ def task_named(word: str | None, instance: str | None, given: Iterable[str] = ()
     return TASKS[DEFAULT]
 
 
+def task_to_plan(word: str | None, instance: str, given: Given) -> Task:
+    """Return the task that plans an instance: without a word one that has its name, if any does.
+
+    Raises:
+        ParenvsError: there is no task of this name.
+    """
+    if word is None and task_of_name(instance) is None:
+        for task in TASKS.values():
+            if "names" in task.hooks and instance in task.hook("names")():
+                return task
+    return task_named(word, instance, given)
+
+
+def found_cluster(model: Model) -> str | None:
+    """Return the cluster that is given for a model, or else the GPUs of this machine.
+
+    Returns:
+        The cluster; None if the problem says what it runs on.
+
+    Raises:
+        ParenvsError: this machine has no GPUs.
+    """
+    if not model.is_placed_here:
+        return model.cluster
+    from parenvs.cluster import Cluster
+
+    here = Cluster.here()
+    if here is None:
+        raise ParenvsError(
+            "--cluster is missing, and this machine has no GPU to plan for: give a preset "
+            f"({', '.join(PRESETS)}), servers x devices like 16x8:h100, or a .json file"
+        )
+    return f"{here.servers}x{here.devices_per_server}:{here.device.name}"
+
+
 @dataclass(frozen=True)
 class Model:
     """An instance of a task as the command line names it.
@@ -82,6 +119,12 @@ class Model:
         chosen = task_named(task, instance, given)
         return cls(chosen, instance, cluster, **values_for(chosen, given))
 
+    @property
+    def is_placed_here(self) -> bool:
+        """Whether what it runs on is not said, by a cluster, an option or the problem itself."""
+        has_own = "reading" not in self.task.hooks or self.task.names(self.instance)
+        return self.cluster is None and not has_own and "devices" not in self.options
+
     @cached_property
     def how(self) -> dict[str, Any] | None:
         """Arguments of ``load_graph`` for the graph; None if the problem is made of none."""
@@ -95,12 +138,14 @@ class Model:
         """Whether its graph is written beside a plan, as its name alone would not give it."""
         if self.how is None:
             return False
-        return reads_anew(self.instance, **{k: v for k, v in self.how.items() if k in READING})
+        return instances.reads_anew(
+            self.instance, **{k: v for k, v in self.how.items() if k in instances.READING}
+        )
 
     def graph(self) -> Graph:
         """Load the graph."""
         assert self.how is not None
-        return load_graph(self.instance, **self.how)
+        return instances.load_graph(self.instance, **self.how)
 
     @property
     def graph_read(self) -> Graph | None:
@@ -130,9 +175,13 @@ class Model:
 
     def problem(self) -> Any:
         """Make the problem."""
+        from parenvs.core.problem import problem
+
         return problem(self.instance, self.cluster, self.task.name, **self.options)
 
-    def request(self, seed: int, steps: int, choosing: bool = True, **own: Any) -> Request:
+    def request(
+        self, seed: int, steps: int, choosing: bool = True, here: bool = False, **own: Any
+    ) -> Request:
         """Make what planners answer.
 
         Args:
@@ -140,6 +189,7 @@ class Model:
             steps: environment steps.
             choosing: whether what is not given is left open where the task can choose it;
                 otherwise it is as in the environments.
+            here: whether a cluster that is not given is this machine.
             **own: further options of requests.
 
         Raises:
@@ -148,12 +198,13 @@ class Model:
         from parenvs.agents.planners import request_of
 
         self.tell()
+        placed = replace(self, cluster=found_cluster(self)) if here else self
         if choosing and "open" in self.task.hooks and not self.task.names(self.instance):
             problem, search = self.task.hook("open")(
-                self.instance, self.cluster, self.options, self.search
+                self.instance, placed.cluster, self.options, self.search
             )
         else:
-            problem, search = self.problem(), self.search
+            problem, search = placed.problem(), self.search
         return request_of(problem, seed=seed, steps=steps, **search, **own)
 
     def check_out(self, path: Path | None) -> None:
@@ -184,11 +235,13 @@ class Model:
         """
         if path is None or not self.kept:
             return
+        from parenvs.files import replacing
+
         self.graph().save(path.with_suffix(".npz"))
         if python_source.is_function(self.instance):
             with replacing(path.with_suffix(".pb")) as stream:
                 stream.write(python_source.lower(self.instance, self.options.get("arguments")))
-        elif self.instance not in names() and self.instance.endswith(GRAPH_SUFFIXES[1:]):
+        elif self.instance not in names() and self.instance.endswith(instances.GRAPH_SUFFIXES[1:]):
             module = path.with_suffix(Path(self.instance).suffix)
             if not _same(module, self.instance):
                 with replacing(module) as stream, Path(self.instance).open("rb") as source:

@@ -10,14 +10,18 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from parenvs.cli import values
 from parenvs.core.registry import DEFAULT, TASKS
 from parenvs.core.task import Task, late
 from parenvs.errors import ParenvsError
+from parenvs.view.commands import MORE, HelpAll
+from parenvs.view.commands import of as words_of
 
 Instance = Annotated[
     str,
     typer.Argument(
-        help="Shipped name, SET/NAME, path of a graph, profile or problem, or FILE.py:FUNCTION."
+        help="Shipped name, SET/NAME, path of a graph, profile or problem, or FILE.py:FUNCTION.",
+        autocompletion=values.instances,
     ),
 ]
 FunctionArguments = Annotated[
@@ -29,19 +33,30 @@ FunctionArguments = Annotated[
 TaskName = Annotated[
     str | None,
     typer.Option(
-        "--task", help=f"{', '.join(TASKS)} (default: that of the instance's set, else {DEFAULT})."
+        "--task",
+        help=f"Task: {', '.join(TASKS)} (default: that of the instance's set, else {DEFAULT}).",
+        autocompletion=values.tasks,
     ),
 ]
 ClusterText = Annotated[
     str | None,
     typer.Option(
         "--cluster",
-        help="Preset, '4x8:v100,25Gbps', or a .json file (default: the task's, C or 1x8:v100).",
+        help="Cluster: a preset, '4x8:v100,25Gbps', or a .json file (default: that of the task's "
+        "environments).",
+        autocompletion=values.clusters,
     ),
 ]
-Steps = Annotated[int, typer.Option(help="Environment steps of agents that learn or draw.")]
+Steps = Annotated[
+    int,
+    typer.Option(
+        help="Environment steps of agents that learn or draw.", rich_help_panel=MORE + "planners"
+    ),
+]
 Given = Mapping[str, Any]
 """The options of tasks that a command line gives, by name."""
+_MOST_LETTERS = 24
+"""Of values that help lists in place of their type."""
 PLACES = ("options", "search")
 """Classes of a task that options are made of: those of its problems and of its planners."""
 
@@ -57,6 +72,8 @@ class Flag:
         read: makes the value of what the command line gives, or None.
         place: one of ``PLACES``, the field in it, and the field in the value of that one, if any.
         implies: whether giving it says which task is meant.
+        values: that shells complete; none: they are not few.
+        main: whether the short help of commands has it.
     """
 
     name: str
@@ -65,6 +82,8 @@ class Flag:
     read: Callable[[Any], Any] | None
     place: tuple[str, ...]
     implies: bool = False
+    values: tuple[str, ...] = ()
+    main: bool = False
 
     def value(self, given: Any) -> Any:
         """Return the value of what the command line gives, which may be a list of texts.
@@ -105,8 +124,9 @@ def flags_in(kind: type, owner: tuple[str, ...] = ()) -> tuple[Flag, ...]:
             taken = (*get_args(hints[each.name]), hints[each.name])
             known = next((x for x in taken if x in (int, float, str, bool)), str)
             name = about["flag"] or each.name.replace("_", "-")
-            kind_of = about["kind"] or known
-            flags.append(Flag(name, about["help"], kind_of, about["read"], inner, about["implies"]))
+            more = (about["implies"], about["values"], about["main"])
+            kind_, read = about["kind"] or known, about["read"]
+            flags.append(Flag(name, about["help"], kind_, read, inner, *more))
     return tuple(flags)
 
 
@@ -166,22 +186,28 @@ class TaskCommand:
     Args:
         function: the command; its first argument is ``Given``.
         sources: of ``PLACES``, or classes of options.
+        plans: whether it plans, so that its short help has the options that are asked for first.
     """
 
-    def __init__(self, function: Callable[..., None], sources: tuple[str | type, ...]) -> None:
+    def __init__(
+        self, function: Callable[..., None], sources: tuple[str | type, ...], plans: bool = False
+    ) -> None:
         functools.update_wrapper(self, function, ("__module__", "__name__", "__doc__"), ())
-        self._function, self._sources = function, sources
+        self._function, self._sources, self._plans = function, sources, plans
         self.__annotations__: dict[str, Any] = {}  # the signature holds them
 
     @property
     def __signature__(self) -> inspect.Signature:
         """The function's own parameters and one for each option of a task."""
         own = list(inspect.signature(self._function, eval_str=True).parameters.values())[1:]
-        parameters = [_parameter(name, of) for name, of in self._merged().items()]
+        parameters = [_parameter(name, of, self._plans) for name, of in self._merged().items()]
+        if any(source in PLACES for source in self._sources):
+            parameters.append(_HELP_ALL)
         return inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *parameters)])
 
     def __call__(self, **values: Any) -> None:
         """Run the command."""
+        values.pop(_HELP_ALL.name, None)
         taken = {name: values.pop(_identifier(name)) for name in self._merged()}
         self._function({name: x for name, x in taken.items() if x is not None}, **values)
 
@@ -198,23 +224,41 @@ class TaskCommand:
         return merged
 
 
-def with_flags(*sources: str | type) -> Callable[[Callable[..., None]], TaskCommand]:
+def with_flags(
+    *sources: str | type, plans: bool = False
+) -> Callable[[Callable[..., None]], TaskCommand]:
     """Return a decorator that gives a command the options of all tasks, see ``TaskCommand``."""
-    return lambda function: TaskCommand(function, sources)
+    return lambda function: TaskCommand(function, sources, plans)
+
+
+_HELP_ALL = inspect.Parameter(
+    "help_all",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=HelpAll,
+)
 
 
 def _identifier(name: str) -> str:
     return "task_" + name.replace("-", "_")
 
 
-def _parameter(name: str, of: Mapping[str, Flag]) -> inspect.Parameter:
+def _metavar(known: tuple[str, ...]) -> str | None:
+    """Return what help shows as the value of an option, if it is one of a few; else None."""
+    words = "|".join(known)
+    return words if 0 < len(words) <= _MOST_LETTERS else None
+
+
+def _parameter(name: str, of: Mapping[str, Flag], plans: bool) -> inspect.Parameter:
     """Return the parameter of an option; ``of`` has it by the names of the tasks."""
     words: dict[str, list[str]] = {}
     for task, flag in of.items():
         words.setdefault(flag.words, []).append(task)
     alone = len(of) == 1
     lines = [text if alone else f"{', '.join(tasks)}: {text}" for text, tasks in words.items()]
-    panel = f"Options of task {next(iter(of))}" if alone else "Options of several tasks"
+    panel = f"{MORE}of task {next(iter(of))}" if alone else f"{MORE}of several tasks"
+    known = tuple(dict.fromkeys(value for flag in of.values() for value in flag.values))
+    is_main = "" in of or (plans and any(flag.main for flag in of.values()))
     kinds = {flag.kind for flag in of.values()}
     kind: Any = kinds.pop() if len(kinds) == 1 else list
     return inspect.Parameter(
@@ -223,8 +267,11 @@ def _parameter(name: str, of: Mapping[str, Flag]) -> inspect.Parameter:
         default=typer.Option(
             None,
             f"--{name}",
-            help=" ".join(lines),
-            rich_help_panel=None if "" in of else panel,
+            help=" ".join(lines)
+            + (f" {', '.join(known)}." if known and not _metavar(known) else ""),
+            metavar=_metavar(known),
+            autocompletion=words_of(*known) if known else None,
+            rich_help_panel=None if is_main else panel,
         ),
         annotation=(list[str] if kind is list else kind) | None,
     )

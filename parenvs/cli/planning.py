@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parenvs.cli import tables
-from parenvs.cli.model import Model
+from parenvs.cli import values
+from parenvs.cli.model import Model, found_cluster, task_to_plan
 from parenvs.cli.options import (
-    ClusterText,
     Given,
     Instance,
     Steps,
@@ -24,16 +23,14 @@ from parenvs.cli.options import (
     tasks_with,
     with_flags,
 )
-from parenvs.core.now import now_of
 from parenvs.core.request import STEPS
-from parenvs.core.task import Task
+from parenvs.core.task import LateModule, Task, late
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.exports.formats import read_back, runs_in, runs_words
+from parenvs.view.commands import MORE
 from parenvs.view.terminal import (
     Json,
     PlanOut,
     Plot,
-    Seed,
     Step,
     check_range,
     files_of,
@@ -44,60 +41,91 @@ from parenvs.view.terminal import (
     refuse_illegal,
     say,
     say_json,
+    say_line,
     written,
 )
+from parenvs.view.words import SEPARATOR
+
+PlanCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        help="Cluster: a preset, 16x8:h100, or a .json file (default: this machine's GPUs).",
+        autocompletion=values.clusters,
+    ),
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Print the whole report, and what was tried.")
+]
+PlannerSeed = Annotated[
+    int, typer.Option(help="Seed of everything random.", rich_help_panel=MORE + "planners")
+]
 
 if TYPE_CHECKING:
+    from parenvs.cli import tables
     from parenvs.core.request import Request
+    from parenvs.exports import formats
+else:
+    tables = LateModule("parenvs.cli.tables")
+    formats = LateModule("parenvs.exports.formats")
 
 _SLOW = 2.0  # seconds from which a search is told
 
 
 def add_planning(app: typer.Typer) -> None:
     """Add the commands that plan."""
-    app.command()(with_flags("options", "search")(plan))
-    app.command()(with_flags("options", "search")(compare))
+    app.command()(with_flags("options", "search", plans=True)(plan))
+    app.command()(with_flags("options", "search", plans=True)(compare))
 
 
 def plan(
     given: Given,
     instance: Instance,
     task: TaskName = None,
-    cluster: ClusterText = None,
+    cluster: PlanCluster = None,
     agent: Annotated[
-        str, typer.Option(help="exact, random, ppo, ... (parenvs list shows all).")
+        str,
+        typer.Option(help="Agent: exact, random, ppo, ...", autocompletion=values.agents),
     ] = "exact",
-    seed: Seed = 0,
+    seed: PlannerSeed = 0,
     steps: Steps = STEPS,
     now: Annotated[
         str | None,
         typer.Option(
             help="What is run today, to say how much faster the plan is: 'tp 8 pp 4', or a file of "
-            "a launcher's settings (default: what is usual)."
+            "a launcher's settings (default: what is usual).",
+            rich_help_panel=MORE + "planners",
         ),
     ] = None,
     out_: PlanOut = None,
     plot: Plot = None,
     map_: Annotated[
         Path | None,
-        typer.Option("--map", help="Draw all plans, with this one marked (.png, ...)."),
+        typer.Option(
+            "--map",
+            help="Draw all plans, with this one marked (.png, ...).",
+            rich_help_panel=MORE + "planners",
+        ),
     ] = None,
     as_json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Plan an instance with one agent, judge the plan, and write or draw it.
 
-    What is not given is chosen where the task can choose it, such as stages and devices.
+    What is not given is chosen where the task can choose it.
     """
+    from parenvs.core.now import now_of
+
     model = _model(given, instance, task, cluster, seed, steps)
     if map_ is not None and "map" not in model.task.hooks:
         raise not_an_option("map", model.task, tasks_with("map"))
-    request = model.request(seed, steps)
+    request = model.request(seed, steps, here=True)
     model.check_out(out_)
-    request, choice = _settled(request, [agent])
+    request, choice = _settled(model, request, [agent])
     answer = _answer(request, agent, choice)
     report = model.named(answer.report, out_)
-    today = now_of(request, answer, _said(now)) if report.legal else None
-    runs = runs_in(answer.report.plan, model.graph_read) if report.legal else {}
+    today = now_of(request, answer, _today(now)) if report.legal else None
+    runs = formats.runs_in(answer.report.plan, model.graph_read) if report.legal else {}
     remarks = None
     if "remarks" in model.task.hooks:
         remarks = model.task.hook("remarks")(request, answer, choice)
@@ -119,14 +147,18 @@ def plan(
                 content["notes"] = list(answer.notes)
             say_json(content if remarks is None else {**content, **remarks.to_json()})
         else:
-            print_report(report)
-            say(proof(answer))
+            if report.legal and not verbose:
+                say_line(f"{late(model.task.answer)(report)}{SEPARATOR}{_proven(answer)}")
+            else:
+                print_report(report)
+                say_line(proof(answer))
             for words in answer.notes:
-                say(words)
-            say(runs_words(runs)) if runs else None
-            say(today.line()) if today is not None else None
-            for line in () if remarks is None else remarks.lines():
-                say(line) if isinstance(line, str) else out.print(line)
+                say_line(words)
+            say_line(today.line()) if today is not None else None
+            if verbose or not all(isinstance(loss, str) for loss in runs.values()):
+                say_line(formats.runs_words(runs)) if runs else None
+            for line in remarks.lines() if remarks is not None and verbose else ():
+                say_line(line) if isinstance(line, str) else out.print(line)
         refuse_illegal(report, f"the plan of {agent!r} is illegal")
     if not as_json:
         say(f"next: {_next(model.task, report, out_, plot)}")
@@ -136,33 +168,38 @@ def compare(
     given: Given,
     instance: Instance,
     task: TaskName = None,
-    cluster: ClusterText = None,
+    cluster: PlanCluster = None,
     agent: Annotated[
         list[str] | None,
-        typer.Option(help="Agents to compare, again for each; --out and --plot take the first's."),
+        typer.Option(
+            help="Agent to compare, again for each; --out and --plot take the first's.",
+            autocompletion=values.agents,
+        ),
     ] = None,
-    seed: Seed = 0,
+    seed: PlannerSeed = 0,
     steps: Steps = STEPS,
     out_: PlanOut = None,
     plot: Plot = None,
+    as_json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Plan an instance with several agents and print them side by side.
 
-    What is not given is chosen once for all, where the task can choose it.
+    What is not given is chosen once for all.
     """
     model = _model(given, instance, task, cluster, seed, steps)
-    request = model.request(seed, steps, progress=True)
+    request = model.request(seed, steps, here=True, progress=True)
     model.check_out(out_)
     agents = agent or request.compared
-    request, choice = _settled(request, agents)
-    answers = []
+    request, choice = _settled(model, request, agents)
+    answers, failed = [], {}
     for name in agents:
         try:
             answer = _answer(request, name, choice)
         except ParenvsError as error:
             if agent:  # the user named this agent, so its failure is the command's
                 raise
-            say(f"{name}: {error}")
+            failed[name] = str(error)
             continue
         answers.append(answer)
     if not answers:
@@ -171,21 +208,38 @@ def compare(
     side_by_side = model.task.hook("compare") if "compare" in hooks else tables.comparison
     first = model.named(answers[0].report, out_)
     work, lines = _files(model, first, out_, plot)
-    with written(work, *lines):
-        out.print(side_by_side(answers))
-        for line in first.price.legend if first.price else ():
-            say(line)
-        if choice is not None and "remarks" in hooks:
-            for line in model.task.hook("remarks")(request, choice.answer, choice).lines():
-                say(line) if isinstance(line, str) else out.print(line)
+    with written(work, *lines, quiet=as_json):
+        if as_json:
+            say_json({"plans": [_said(answer) for answer in answers], "failed": failed})
+        else:
+            out.print(side_by_side(answers))
+            for name, words in failed.items():
+                say_line(f"{name}: {words}")
+            for line in first.price.legend if first.price else ():
+                say_line(line)
+            if verbose and choice is not None and "remarks" in hooks:
+                for line in model.task.hook("remarks")(request, choice.answer, choice).lines():
+                    say_line(line) if isinstance(line, str) else out.print(line)
         refuse_illegal(first, f"the plan of {answers[0].method!r} is illegal")
 
 
-def _said(now: str | None) -> str | Callable[[int], Any] | None:
+def _today(now: str | None) -> str | Callable[[int], Any] | None:
     """Return what is run today: words, what reads a file of settings, or None."""
     if now is None or not Path(now).is_file():
         return now
-    return partial(read_back, Path(now).read_text(encoding="utf-8"))
+    return partial(formats.read_back, Path(now).read_text(encoding="utf-8"))
+
+
+def _said(answer: Any) -> dict[str, Any]:
+    """Return an answer as an object of JSON types."""
+    return {
+        "agent": answer.method,
+        "plan": answer.plan.to_json(),
+        "report": answer.report.with_price(),
+        "claim": answer.claim,
+        "bound": answer.bound,
+        "seconds": answer.seconds,
+    }
 
 
 def _model(
@@ -194,13 +248,16 @@ def _model(
     """Read what both commands take."""
     check_range("--steps", steps, 1)
     check_range("--seed", seed, 0)
-    return Model.of(given, instance, task, cluster)
+    chosen = task_to_plan(task, instance, given)
+    return Model.of(given, instance, chosen.name, cluster)
 
 
-def _settled(request: Request, agents: Sequence[str]) -> tuple[Request, Any]:
+def _settled(model: Model, request: Request, agents: Sequence[str]) -> tuple[Request, Any]:
     """Return the request with what was open chosen; what is assumed for other planners is told."""
     for agent in agents:
         request.check(agent)
+    if model.is_placed_here:
+        note(f"cluster {found_cluster(model)}, the GPUs of this machine")
     with Step("searching stages and devices", min_seconds=_SLOW):
         settled, choice = request.settled(agents)
     if choice is not None and choice.assumed:
@@ -214,6 +271,14 @@ def _answer(request: Request, agent: str, choice: Any) -> Any:
         return choice.answer
     with Step(f"planning with {agent}", min_seconds=_SLOW):
         return request.run(agent)
+
+
+def _proven(answer: Any) -> str:
+    """Say in a few words what is proven of an answer."""
+    if answer.proven:
+        return "optimal among those searched" if answer.among else "optimal"
+    over = "" if answer.gap is None else f", at most {max(answer.gap, 0.0):.2%} over the best"
+    return f"not proven{over}"
 
 
 def _files(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from parenvs.cli import values
 from parenvs.cli.model import Model
 from parenvs.cli.options import (
     ClusterText,
@@ -21,8 +22,9 @@ from parenvs.cli.options import (
     with_flags,
 )
 from parenvs.core.registry import task_of, task_of_name
+from parenvs.core.task import LateModule
+from parenvs.core.words import FRAMEWORKS
 from parenvs.errors import InfeasibleError, ParenvsError, PlanError, UnknownInstanceError
-from parenvs.exports.formats import runs_in, runs_words
 from parenvs.graph.options import GraphOptions
 from parenvs.view.terminal import (
     Json,
@@ -43,6 +45,9 @@ from parenvs.view.terminal import (
 
 if TYPE_CHECKING:
     from parenvs.core.plan import Plan
+    from parenvs.exports import formats
+else:
+    formats = LateModule("parenvs.exports.formats")
 
 
 def add_plans(app: typer.Typer) -> None:
@@ -64,13 +69,13 @@ def judge(
     """Judge a plan file: legality, cost, memory. Exit status 2 if it is illegal."""
     report = _judged(file, instance, values_in(GraphOptions, given))
     work, lines = files_of(report, plot=plot)
-    runs = runs_in(report.plan) if report.legal else {}
+    runs = formats.runs_in(report.plan) if report.legal else {}
     with written(work, *lines, quiet=as_json):
         if as_json:
             say_json({**report.with_price(), "runs_in": runs})
         else:
             print_report(report)
-            say(runs_words(runs)) if runs else None
+            say(formats.runs_words(runs)) if runs else None
     refuse_illegal(report, f"{file}: illegal")
 
 
@@ -114,6 +119,7 @@ def explain(
     instance: OtherInstance = None,
     task: TaskName = None,
     cluster: ClusterText = None,
+    as_json: Json = False,
 ) -> None:
     """Tell why a plan is as it is; of an instance, what plans may do.
 
@@ -128,7 +134,8 @@ def explain(
         model = Model.of(given, target, task if named else able[0], cluster)
         if model.task.name not in able:
             raise not_for_task(f"{target}: explain", model.task, "explain_problem")
-        say_text(model.task.hook("explain_problem")(model.problem(), variable))
+        words = model.task.hook("explain_problem")(model.problem(), variable)
+        say_json({"text": words.split("\n")}) if as_json else say_text(words)
         return
     reading = [flag.name for flag in flags_in(GraphOptions)]
     for name in (*(["cluster"] if cluster is not None else []), *given):
@@ -140,8 +147,12 @@ def explain(
     chosen = task_of(report)
     if "explain" not in chosen.hooks:
         raise not_for_task(f"{target}: explain", chosen, "explain")
-    say_text(chosen.hook("explain")(report, variable))
-    say_price(report)
+    words = chosen.hook("explain")(report, variable)
+    if as_json:
+        say_json({"report": report.with_price(), "text": words.split("\n")})
+    else:
+        say_text(words)
+        say_price(report)
     refuse_illegal(report, f"{target}: illegal")
 
 
@@ -204,7 +215,10 @@ LOSS = 0.01
 
 def export(
     file: PlanFile,
-    to: Annotated[str, typer.Option(help="jax, torch, megatron, torchtitan or deepspeed.")],
+    to: Annotated[
+        str,
+        typer.Option(help=f"Framework: {', '.join(FRAMEWORKS)}.", autocompletion=values.frameworks),
+    ],
     path: Annotated[
         Path | None, typer.Option("--out", help="Write to this file instead of standard output.")
     ] = None,
@@ -241,12 +255,13 @@ def reshard(
     checkpoint: Annotated[
         Path, typer.Argument(metavar="CHECKPOINT", help="Folder with index.json and its parts.")
     ],
-    new: Annotated[Path, typer.Option("--to", help="A plan's file: what it is read under.")],
+    new: Annotated[Path, typer.Option("--new", help="The plan's file that it is read under.")],
     old: Annotated[
-        Path | None, typer.Option("--from", help="The plan that it has to be of (default: any).")
+        Path | None, typer.Option("--old", help="The plan that it has to be of (default: any).")
     ] = None,
     path: Annotated[
-        Path | None, typer.Option("--out", help="Folder to write (default: it is replaced).")
+        Path | None,
+        typer.Option("--out", help="Write it to this folder (default: it is replaced)."),
     ] = None,
     instance: OtherInstance = None,
     as_json: Json = False,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parenvs.cli import tables
+from parenvs.cli import values
 from parenvs.cli.model import Model
 from parenvs.cli.options import (
     ClusterText,
@@ -21,13 +21,25 @@ from parenvs.cli.options import (
 )
 from parenvs.core.registry import TASKS, environments
 from parenvs.core.request import STEPS
+from parenvs.core.task import LateModule
 from parenvs.errors import ParenvsError, need_extra
-from parenvs.files import locked
-from parenvs.instances import load_graph
-from parenvs.view.terminal import Seed, check_range, out, say, written
+from parenvs.view.commands import MORE
+from parenvs.view.terminal import (
+    Json,
+    Seed,
+    check_range,
+    say,
+    say_json,
+    say_progress,
+    say_tables,
+    written,
+)
 
 if TYPE_CHECKING:
+    from parenvs.cli import tables
     from parenvs.core.request import Request
+else:
+    tables = LateModule("parenvs.cli.tables")
 
 DRAWN_STEPS = 100_000
 """Default environment steps of a training on drawn problems."""
@@ -45,20 +57,36 @@ def train(
         str | None,
         typer.Argument(
             help="What plan takes, a set, a tier, a task (its problems are drawn), or the id of "
-            "any Gymnasium environment with discrete actions."
+            "any Gymnasium environment with discrete actions.",
+            autocompletion=values.trainable,
         ),
     ] = None,
     task: TaskName = None,
     cluster: ClusterText = None,
     agent: Annotated[
-        str, typer.Option(help="ppo, rainbow, group, imitate, a2c, rainbow-paper, or one's own.")
+        str,
+        typer.Option(
+            help="Agent: ppo, rainbow, group, imitate, a2c, ..., or one's own.",
+            autocompletion=values.learners,
+        ),
     ] = "ppo",
     seed: Seed = 0,
     envs: Annotated[
         int | None,
-        typer.Option(help="Environments that are played at once (default: the agent's)."),
+        typer.Option(
+            "--num-envs",
+            help="Environments that are played at once (default: the agent's).",
+            rich_help_panel=MORE + "training",
+        ),
     ] = None,
-    device: Annotated[str, typer.Option(help="Where the network is: cpu, cuda, ...")] = "cpu",
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Kind of device that the network is on: cpu, cuda, ...",
+            rich_help_panel=MORE + "training",
+            autocompletion=values.devices,
+        ),
+    ] = "cpu",
     steps: Annotated[
         int | None,
         typer.Option(
@@ -66,20 +94,28 @@ def train(
         ),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the run (default: runs/...).")
+        Path | None, typer.Option("--out", help="Write the run to this folder (default: runs/...).")
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Continue the run in the folder.")] = False,
-    until_optimal: Annotated[
-        bool, typer.Option(help="Stop once the proven optimum is reached.")
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in the folder.")
     ] = False,
+    until_optimal: Annotated[
+        bool,
+        typer.Option(
+            "--until-optimal",
+            help="Stop once the proven optimum is reached.",
+            rich_help_panel=MORE + "training",
+        ),
+    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Train an agent on an instance or on drawn problems: checkpoints, logs, model, best plan."""
     if steps is not None:
         check_range("--steps", steps, 1)
     check_range("--seed", seed, 0)
-    check_range("--envs", envs or 1, 1)
+    check_range("--num-envs", envs or 1, 1)
     settings = {} if envs is None else {"envs": envs}
-    run = _Run(agent, seed, settings, device, resume, until_optimal)
+    run = _Run(agent, seed, settings, device, resume, until_optimal, as_json)
     if instance is not None and is_environment(instance):
         if task is not None or cluster is not None or given:
             raise ParenvsError(f"{instance}: an environment by its id takes no options of a task")
@@ -104,6 +140,8 @@ def train(
     request = model.request(seed, steps or STEPS, choosing=False)
     run_folder = folder or Path("runs") / f"{stem}-{request.label}-{agent}-{seed}"
     best = request.optimum()
+    from parenvs.files import locked
+
     with locked(run_folder):
         run.check_free(run_folder)
         request = _kept(model, request, run_folder)
@@ -121,6 +159,12 @@ class _Run:
     device: str
     resume: bool
     until_optimal: bool
+    as_json: bool
+
+    @property
+    def tell(self) -> Callable[[str], None]:
+        """What says how far it is: no part of what is printed as JSON."""
+        return say_progress if self.as_json else say
 
     def check_free(self, folder: Path) -> None:
         """Raise an error if a folder holds a run that is not to be resumed."""
@@ -165,7 +209,7 @@ class _Run:
         )  # fmt: skip
         try:
             result = trainer.train(
-                config, folder, self.resume, say, target, self.until_optimal
+                config, folder, self.resume, self.tell, target, self.until_optimal
             ).result
         except KeyboardInterrupt:
             if claimed(folder):
@@ -175,7 +219,7 @@ class _Run:
             with contextlib.suppress(OSError):  # something else is in it
                 folder.rmdir()
             raise ParenvsError("interrupted before the first checkpoint; nothing is kept") from None
-        out.print(tables.training(result, best, folder))
+        say_tables(tables.training(result, best, folder), as_json=self.as_json)
 
 
 def is_environment(name: str) -> bool:
@@ -226,6 +270,7 @@ def _kept(model: Model, request: Request, run_folder: Path) -> Request:
         ParenvsError: the folder holds a run on another graph.
     """
     from parenvs.agents.learning.config import claimed
+    from parenvs.instances import load_graph
 
     if not model.kept:
         return request
@@ -247,7 +292,9 @@ def evaluate(
     seed: Seed = 0,
     set_: Annotated[
         str | None,
-        typer.Option("--set", help="Play a set of problems: plan-test, plan-outside, ..."),
+        typer.Option(
+            "--set", help="Play a set of problems: plan-test, ...", autocompletion=values.sets
+        ),
     ] = None,
     family: Annotated[
         str | None, typer.Option(help="With --set: problems of this family only.")
@@ -257,11 +304,13 @@ def evaluate(
         typer.Option(help="With --set: folders of another agent's runs, to compare; again."),
     ] = None,
     scores: Annotated[
-        Path | None, typer.Option("--out", help="With --set: write the returns to this .json.")
+        Path | None, typer.Option("--out", help="Write the returns on a --set to this .json file.")
     ] = None,
     trust: Annotated[
-        bool, typer.Option(help="Let a run on a Python function run the function's file.")
+        bool,
+        typer.Option("--trust", help="Let a run on a Python function run the function's file."),
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Evaluate a trained agent with masks, against the exact optimum, or on a set of problems."""
     if episodes is not None:
@@ -275,7 +324,7 @@ def evaluate(
             raise ParenvsError(
                 "--episodes is not an option of --set, which plays each problem once"
             )
-        _evaluate_set(folder, set_, family, seed, against or [], scores, trust)
+        _evaluate_set(folder, set_, family, seed, against or [], scores, trust, as_json)
         return
     if len(folder) > 1 or against or family is not None or scores is not None:
         raise ParenvsError("several runs, --family, --against and --out are options of --set")
@@ -291,7 +340,11 @@ def evaluate(
         with one_thread():
             returns = model.returns(config.env_id, config.env_kwargs, count, seed)
         spread = f"{returns.mean():.4g} +- {returns.std():.4g}"
-        out.print(f"{config.env_id}: mean return {spread} of {count} episodes by the best actions")
+        words = f"mean return {spread} of {count} episodes by the best actions"
+        if as_json:
+            say_json({"env": config.env_id, "returns": [float(x) for x in returns]})
+        else:
+            say(f"{config.env_id}: {words}")
         return
     with one_thread():
         with building(folder[0]):
@@ -303,7 +356,7 @@ def evaluate(
                 f"{folder[0]}: trained on drawn problems, of which no single one can be judged; "
                 f"add --set {hint}"
             )
-        out.print(tables.evaluation(play(model, env, count, seed)))
+        say_tables(tables.evaluation(play(model, env, count, seed)), as_json=as_json)
 
 
 def _player(run: Path, name: str, trust: bool) -> tuple[Any, dict[str, Any]]:
@@ -331,6 +384,7 @@ def _evaluate_set(
     against: Sequence[Path],
     scores: Path | None,
     trust: bool,
+    as_json: bool,
 ) -> None:
     """Print how the agents of runs, all seeds of one, do on a set; see ``evaluate``."""
     from parenvs.agents.evaluation.evaluate_set import evaluate_set
@@ -348,7 +402,7 @@ def _evaluate_set(
             results.append(evaluate_set(policies, name, family, seed=seed, settings=rules))
     ours, theirs = results[0], results[1] if against else None
     if scores is None:
-        out.print(tables.set_evaluation(ours, theirs))
+        say_tables(tables.set_evaluation(ours, theirs), as_json=as_json)
         return
-    with written(lambda: ours.save(scores), f"written: {scores}"):
-        out.print(tables.set_evaluation(ours, theirs))
+    with written(lambda: ours.save(scores), f"written: {scores}", quiet=as_json):
+        say_tables(tables.set_evaluation(ours, theirs), as_json=as_json)

@@ -20,6 +20,7 @@ from parenvs.cluster.measured import Measurement, Provenance
 from parenvs.errors import ClusterError, ParenvsError, did_you_mean, shown
 from parenvs.fields import one_of, read, words
 from parenvs.files import read_json
+from parenvs.machine import gpus
 
 DEFAULT_DEVICES = 8
 """Devices of the one server on which partitions are planned unless a cluster is given."""
@@ -190,6 +191,27 @@ class Cluster:
         return f"{self.name} ({shape})" if self.name else shape
 
     @classmethod
+    def here(cls) -> Cluster | None:
+        """Return the GPUs of this machine as one server; None if it has none.
+
+        Raises:
+            ClusterError: they are of several kinds, or of one that is not known.
+        """
+        found = gpus()
+        if not found:
+            return None
+        names = sorted({name for name, _ in found})
+        words = [set(re.split(r"[\s-]+", name.lower())) for name in names]
+        known = [device for device in DEVICES if all(device in each for each in words)]
+        held = min(size for _, size in found)
+        if len(known) != 1 or held < _LEAST_SHARE * DEVICES[known[0]].memory_bytes:
+            raise ClusterError(
+                f"cluster: the GPUs of this machine ({', '.join(names)}) are no known device; "
+                "parenvs calibrate measures them, and its file is a --cluster"
+            )
+        return cls.parse(f"1x{len(found)}:{known[0]}")
+
+    @classmethod
     def parse(cls, text: str | os.PathLike[str] | Cluster | dict[str, Any]) -> Cluster:
         """Make a cluster from a preset's name, a short form, a JSON file's path or an object.
 
@@ -326,6 +348,8 @@ def _preset(name: str, servers: int, device: str) -> Cluster:
     return Cluster(servers, 8, chip, intra_bw=chip.intra_bw, inter_bw=chip.inter_bw, name=name)
 
 
+_LEAST_SHARE = 0.9
+"""Of a device's memory that a GPU of its name must have."""
 PRESETS: dict[str, Cluster] = {
     "A": _preset("A", 2, "v100"),
     "B": _preset("B", 3, "v100"),

@@ -107,6 +107,11 @@ class TimedReport(Report):
         return float(self.length_seconds)
 
 
+def answer(report: Report) -> str:
+    """Return a plan's cost in a line; see ``Task.answer``."""
+    return f"{report.plan.instance}: cost {report.cost}"
+
+
 def plain(viewable: Any, colour: bool = False) -> str:
     """Return a report as a few lines of text, or a problem by its name; see ``Task.text``."""
     if not isinstance(viewable, Report):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from parenvs.core.judge import OPTIMAL
 from parenvs.core.registry import task_of
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, need_extra
@@ -97,6 +96,8 @@ class Request:
 
     def target(self, best: float) -> float:
         """Return the least return of episodes that count as optimal; the optimum is ``best``."""
+        from parenvs.core.judge import OPTIMAL
+
         return best * (1 - OPTIMAL)
 
     def run(self, agent: str) -> Any:

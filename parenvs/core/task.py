@@ -22,6 +22,18 @@ def late(entry_point: str) -> Any:
     return getattr(import_module(module), name)
 
 
+class LateModule:
+    """A module that is imported when something of it is first asked for."""
+
+    def __init__(self, name: str) -> None:
+        """Take the module's name."""
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        """Import the module, and return what it has of this name."""
+        return getattr(import_module(self._name), name)
+
+
 def option(
     default: Any,
     words: str,
@@ -30,6 +42,8 @@ def option(
     read: Callable[[Any], Any] | None = None,
     parts: str = "",
     implies: bool = False,
+    values: tuple[str, ...] = (),
+    main: bool = False,
 ) -> Any:
     """Return a field of a dataclass of options, which commands take too.
 
@@ -44,10 +58,11 @@ def option(
         parts: class of options, named by a text; commands take each of them, and the value is an
             object of those that are given.
         implies: whether giving it says which task is meant.
+        values: texts that commands take, which shells complete (default: they are not few).
+        main: whether the short help of commands has it.
     """
-    about = {
-        "help": words, "flag": flag, "kind": kind, "read": read, "parts": parts, "implies": implies,
-    }  # fmt: skip
+    about: dict[str, Any] = {"help": words, "flag": flag, "kind": kind, "read": read}
+    about |= {"parts": parts, "implies": implies, "values": values, "main": main}
     return field(default=default, metadata=about)
 
 
@@ -74,12 +89,14 @@ class Task:
         plan: class of its plans; empty if no plan file answers its problems.
         request: class of the requests that its planners answer, see
             ``parenvs.core.request.Request``; empty if there are none.
+        planners: their names, so that commands know them without importing them.
         sets: names of its shipped sets; a problem of one is called ``SET/NAME``.
         drawn: first words of the names of drawn problems, like ``"hybrid"`` of ``"hybrid/7"``.
         instances: further names that are of this task alone.
         find: function ``name -> problem`` for problems of ``sets`` and ``drawn``.
         envs: id of an environment -> its game.
         text: function ``(report or problem, colour) -> text``.
+        answer: function ``(report) -> text``, the plan and its cost in one line.
         figure: function ``(report or problem) -> matplotlib figure``.
         hooks: what a room of the house needs of the task, by the name of the room.
     """
@@ -92,12 +109,14 @@ class Task:
     judge: str = "parenvs.core.judge:judge_found"
     plan: str = ""
     request: str = ""
+    planners: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()
     instances: tuple[str, ...] = ()
     find: str = ""
     envs: Mapping[str, str] = field(default_factory=dict)
     text: str = "parenvs.core.report:plain"
+    answer: str = "parenvs.core.report:answer"
     figure: str = ""
     hooks: Mapping[str, str] = field(default_factory=dict)
 

@@ -25,6 +25,10 @@ class GraphOptions:
         None, "Globs over paths, or an argument's index: trained variables.", kind=list, read=globs
     )
     batch: Any = option(
-        None, "The same: inputs whose first dimension is the batch.", kind=list, read=globs
+        None,
+        "The same: inputs whose first dimension is the batch.",
+        "batch-inputs",
+        kind=list,
+        read=globs,
     )
     frozen: Any = option(None, "The same: weights that are not trained.", kind=list, read=globs)

@@ -7,30 +7,30 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from parenvs.agents.elastic.commands import elastic
+from parenvs.agents.names import POLICIES
 from parenvs.errors import ParenvsError, shown
+from parenvs.view.commands import MORE, Commands, Group, HelpAll, of
 from parenvs.view.terminal import Json, Seed, Step, example, say, say_json, say_progress, say_text
 
 DEFAULT = "compare"
 
 
-class _Group(TyperGroup):
+class _Group(Group):
     """Takes ``parenvs elastic TRACE`` for ``parenvs elastic compare TRACE``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """See click."""
-        if args and args[0] not in (*self.commands, "--help"):
+        if args and args[0] not in (*self.commands, "-h", "--help"):
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args)
 
 
 def add(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(
+    group = Commands(
         cls=_Group,
-        no_args_is_help=True,
         help="Nodes that come and go: elastic TRACE compares policies, elastic run drives a job.",
     )
     for command, name, line in (
@@ -55,43 +55,93 @@ def run(
     policy: Annotated[
         str,
         typer.Option(
-            help="A rule, parcae, learned (the network that ships), an .npz file of another one, a "
-            "folder of parenvs train ElasticPlan-v1."
+            help="Policy: a rule, parcae, learned (the network that ships), an .npz file of "
+            "another one, a folder of parenvs train ElasticPlan-v1.",
+            autocompletion=of(*POLICIES, "learned"),
         ),
     ] = "fastest",
-    processes: Annotated[int, typer.Option(help="Nodes at a time at most, each a process.")] = 8,
-    devices: Annotated[int, typer.Option(help="Processes of a node.")] = 1,
+    processes: Annotated[int, typer.Option(help="Processes at a time at most, each a node.")] = 8,
+    devices: Annotated[
+        int,
+        typer.Option(help="Devices of a node, each a process.", rich_help_panel=MORE + "the job"),
+    ] = 1,
     batch: Annotated[int, typer.Option(help="Samples of a step.")] = 24,
-    interval: Annotated[float, typer.Option(help="Seconds of the trace between decisions.")] = 60.0,
-    speed: Annotated[float, typer.Option(help="Seconds of the trace in one second here.")] = 12.0,
+    interval: Annotated[
+        float,
+        typer.Option(
+            help="Seconds between two decisions, of the trace.", rich_help_panel=MORE + "the job"
+        ),
+    ] = 60.0,
+    speed: Annotated[
+        float,
+        typer.Option(
+            help="Seconds of the trace in one second here.", rich_help_panel=MORE + "the job"
+        ),
+    ] = 12.0,
     steps: Annotated[
-        int | None, typer.Option(help="Steps of an interval, in place of its seconds.")
+        int | None,
+        typer.Option(
+            "--interval-steps",
+            help="Steps of an interval, in place of its seconds.",
+            rich_help_panel=MORE + "the job",
+        ),
     ] = None,
     step_seconds: Annotated[
-        float | None, typer.Option(help="Seconds of a step on one node (default: as measured).")
+        float | None,
+        typer.Option(
+            help="Seconds of a step on one node (default: as measured).",
+            rich_help_panel=MORE + "the job",
+        ),
     ] = None,
     notice: Annotated[
-        bool, typer.Option("--notice", help="Nodes leave at a step's end (default: in its middle).")
+        bool,
+        typer.Option(
+            "--notice",
+            help="Nodes leave at a step's end (default: in its middle).",
+            rich_help_panel=MORE + "the job",
+        ),
     ] = False,
     cluster: Annotated[
-        str | None, typer.Option(help="What nodes stand for, as 8x1:v100 (default: cores).")
+        str | None,
+        typer.Option(
+            help="Cluster that nodes stand for, as 8x1:v100 (default: cores).",
+            rich_help_panel=MORE + "the job",
+        ),
     ] = None,
-    every: Annotated[int, typer.Option(help="Intervals between two checkpoints.")] = 10,
+    every: Annotated[
+        int,
+        typer.Option(help="Intervals between two checkpoints.", rich_help_panel=MORE + "the job"),
+    ] = 10,
     seed: Seed = 0,
     folder: Annotated[
-        Path, typer.Option("--out", help="Folder of the job; what stands there goes on.")
+        Path, typer.Option("--out", help="Write the job to this folder; what stands there goes on.")
     ] = Path("elastic-run"),
     launcher: Annotated[
-        str, typer.Option(help="What nodes are: local (processes), or ray (extra ray).")
+        str,
+        typer.Option(
+            metavar="local|ray",
+            help="What nodes are: processes here, or of Ray (extra ray).",
+            autocompletion=of("local", "ray"),
+            rich_help_panel=MORE + "the job",
+        ),
     ] = "local",
     address: Annotated[
         str | None,
-        typer.Option(help="HOST:PORT or auto of Ray that runs (default: nodes on this machine)."),
+        typer.Option(
+            help="HOST:PORT of a cluster of Ray, or auto (default: nodes on this machine).",
+            rich_help_panel=MORE + "the job",
+        ),
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Also train as many steps in one process, and compare.")
+        bool,
+        typer.Option(
+            "--verify",
+            help="Also train as many steps in one process, and compare.",
+            rich_help_panel=MORE + "the job",
+        ),
     ] = False,
     as_json: Json = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Train a PyTorch module while nodes leave and come: local processes stand for nodes.
 
@@ -110,7 +160,7 @@ def run(
         raise ParenvsError(f"--policy {policy} drives no job, as it does not move the state")
     counts = {"processes": processes, "devices": devices, "batch": batch}
     counts |= {"every": every, "seed": seed + 1}
-    for name, value in {**counts, "steps": 1 if steps is None else steps}.items():
+    for name, value in {**counts, "interval-steps": 1 if steps is None else steps}.items():
         if value < 1:
             raise ParenvsError(f"--{name} must be a whole number from {int(name != 'seed')}")
     for name, rate in (("speed", speed), ("step-seconds", step_seconds)):

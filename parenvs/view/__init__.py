@@ -13,14 +13,17 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from parenvs.core.registry import task_of
-from parenvs.core.task import Task, late
-from parenvs.view.page import ending, pixels, style, write
+from parenvs.core.task import LateModule, Task, late
 
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
 
-__all__ = ["ending", "figure", "rgb_array", "save", "show", "text"]
+    from parenvs.view import page
+else:
+    page = LateModule("parenvs.view.page")
+
+__all__ = ["figure", "rgb_array", "save", "show", "text"]
 
 
 def text(viewable: Any, colour: bool = False, undecided: Collection[str] | None = None) -> str:
@@ -41,13 +44,13 @@ def text(viewable: Any, colour: bool = False, undecided: Collection[str] | None 
 
 def figure(viewable: Any, undecided: Collection[str] | None = None) -> Figure:
     """A plan or problem as a matplotlib figure of 1280 x 800 pixels; arguments as of ``text``."""
-    with style():
+    with page.style():
         return _draw(viewable, undecided)
 
 
 def rgb_array(viewable: Any, undecided: Collection[str] | None = None) -> np.ndarray:
     """The figure as a new array of shape (800, 1280, 3), uint8; arguments as of ``text``."""
-    return pixels(lambda: _draw(viewable, undecided))
+    return page.pixels(lambda: _draw(viewable, undecided))
 
 
 def save(
@@ -63,7 +66,7 @@ def save(
     Raises:
         ParenvsError: another ending.
     """
-    write(path, lambda: _draw(viewable, undecided))
+    page.write(path, lambda: _draw(viewable, undecided))
 
 
 def show(viewable: Any, path: str | os.PathLike[str] | None = None) -> None:

@@ -13,9 +13,22 @@ from parenvs.errors import printable
 class _PrintableTable(Table):
     """A table whose cells and title stand as they are: no markup, no control characters."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Take what rich takes."""
+        super().__init__(*args, **options)
+        self.cells: list[list[str]] = []
+
     def add_row(self, *cells: Any, **options: Any) -> None:
         """Add a row of texts."""
+        self.cells.append([str(cell) for cell in cells])
         super().add_row(*(Text(printable(cell)) for cell in cells), **options)
+
+
+def to_json(table: Table) -> dict[str, Any]:
+    """Return a table made by ``empty`` as an object of JSON types: title, columns and rows."""
+    assert isinstance(table, _PrintableTable)
+    columns = [str(column.header) for column in table.columns]
+    return {"title": str(table.title or ""), "columns": columns, "rows": table.cells}
 
 
 def empty(title: str, *columns: str, names: int = 1) -> Table:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import sys
+import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,26 +16,61 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
+from parenvs import view
+from parenvs.core.words import ENGINES
 from parenvs.errors import InfeasibleError, ParenvsError, printable
-from parenvs.view import ending, save, text
+from parenvs.view.commands import of
 from parenvs.view.words import printable_text
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from parenvs.core.answer import Answer
 
-
-class _Output(Console):
-    """Standard output for tables; that nobody reads it is an error like any other."""
-
-    def on_broken_pipe(self) -> None:
-        """Raise the error, where newer versions of rich end the process."""
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+WIDTH = 110
+"""Columns of what is printed for no terminal, or one that is wider."""
 
 
-_IS_TERMINAL = sys.stdout is not None and sys.stdout.isatty()
-out = _Output(width=None if _IS_TERMINAL else 110, highlight=False)
+class _Output:
+    """Standard output for tables, as a console of rich, which is imported when it is first used.
+
+    That nobody reads it is an error like any other. The variable ``NO_COLOR`` keeps it plain.
+    """
+
+    def print(self, *things: Any, **options: Any) -> None:
+        """Print tables and texts, see ``rich.console.Console.print``."""
+        self._console.print(*things, **options)
+
+    @property
+    def coloured(self) -> bool:
+        """Whether texts are to have colours: on a terminal, unless ``NO_COLOR`` is set."""
+        return self._console.is_terminal and not self._console.no_color
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person reads it as it comes."""
+        return self._console.is_terminal
+
+    @property
+    def width(self) -> int:
+        """Columns that lines may take."""
+        return min(self._console.width, WIDTH)
+
+    @functools.cached_property
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        class Checked(Console):
+            def on_broken_pipe(self) -> None:
+                """Raise the error, where newer versions of rich end the process."""
+                raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+        is_terminal = sys.stdout is not None and sys.stdout.isatty()
+        return Checked(width=None if is_terminal else WIDTH, highlight=False)
+
+
+out = _Output()
 """Standard output, for tables; sentences go through ``say``."""
 
 
@@ -54,7 +91,12 @@ Address = Annotated[
     typer.Option(help="HOST:PORT of a cluster of Ray, or auto (default: Ray on this machine)."),
 ]
 Engine = Annotated[
-    str, typer.Option(help="Where independent runs are performed: local, or ray, as its tasks.")
+    str,
+    typer.Option(
+        metavar="|".join(ENGINES),
+        help="Where independent runs are performed; on ray as its tasks.",
+        autocompletion=of(*ENGINES),
+    ),
 ]
 
 
@@ -78,6 +120,8 @@ def check_range(option: str, value: int, minimum: int) -> None:
 def _picture(path: Path | None) -> Path | None:
     """Refuse a wrong ending of the picture's file before the work, not after it."""
     if path is not None:
+        from parenvs.view.page import ending
+
         ending(path)
     return path
 
@@ -101,8 +145,27 @@ def say(words: str) -> None:
 
 
 def say_text(words: str, painted: bool = False) -> None:
-    """Print lines to standard output as they are; see ``printable_text``."""
-    out.print(printable_text(words, painted), markup=False, soft_wrap=True, emoji=False)
+    """Print lines to standard output as they are, but for those that a terminal is too narrow for.
+
+    These end in ``…``, so that tables and bars stay what they are; see ``printable_text``.
+    """
+    shown = printable_text(words, painted)
+    if out.is_terminal and out.width < WIDTH:
+        from rich.text import Text
+
+        for line in shown.split("\n"):
+            out.print(Text.from_ansi(line), no_wrap=True, overflow="ellipsis")
+        return
+    out.print(shown, markup=False, soft_wrap=True, emoji=False)
+
+
+def say_line(words: str) -> None:
+    """Print a sentence: on a terminal in lines of its width, elsewhere in one."""
+    if out.is_terminal:
+        for line in textwrap.wrap(printable(words), out.width, subsequent_indent="  "):
+            say(line)
+    else:
+        say(words)
 
 
 def say_progress(words: str) -> None:
@@ -197,9 +260,20 @@ def say_json(content: Any) -> None:
     sys.stdout.write(json.dumps(content) + "\n")
 
 
+def say_tables(*tables: Any, as_json: bool = False, **more: Any) -> None:
+    """Print tables; as JSON their titles, columns and rows, with what else belongs to them."""
+    from parenvs.view.tables import to_json
+
+    if as_json:
+        say_json({"tables": [to_json(table) for table in tables], **more})
+        return
+    for table in tables:
+        out.print(table)
+
+
 def print_report(report: Any) -> None:
     """Print what the judge says of a plan, and its price."""
-    say_text(text(report, colour=out.is_terminal), painted=out.is_terminal)
+    say_text(view.text(report, colour=out.coloured), painted=out.coloured)
     say_price(report)
 
 
@@ -259,7 +333,7 @@ def files_of(
         if path is not None:
             report.plan.save(path)
         if plot is not None:
-            save(plot, report)
+            view.save(plot, report)
 
     plan = () if path is None else (f"plan written to {path}",)
     return work, plan if plot is None else (*plan, f"picture written to {plot}")

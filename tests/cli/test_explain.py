@@ -65,7 +65,7 @@ def test_explain__refuses_what_does_not_belong_together(run, refused, tmp_path):
 @pytest.mark.thorough
 def test_plan__the_expert_says_what_stays_whole(run):
     """T5-base has 12 heads, no multiple of 8."""
-    options = ("--task", "partition", "--agent", "expert", "--uneven", "forbid")
+    options = ("--task", "partition", "--agent", "expert", "--uneven", "forbid", "--devices", 8)
     said = good(run("plan", "t5-base", *options))
     assert "attention classes stay whole: dimension" in said
     (note,) = json.loads(good(run("plan", "t5-base", *options, "--json")))["notes"]

@@ -25,7 +25,7 @@ def test_iopddl__add_list_show_solve_judge(run, tmp_path):
     content = json.loads(out)
     assert (content["nodes"], content["edges"], content["usage_limit"]) == (3, 3, 14)
     assert content["reduced"]["nodes"] == 0
-    status, out, _ = run("solve", "p", "--steps", 3, "--out", "plan.json", "--json")
+    status, out, _ = run("solve", "p", "--rounds", 3, "--out", "plan.json", "--json")
     solved = json.loads(out)
     assert status == 0 and solved["legal"] and solved["proven"]
     status, out, _ = run("judge", "plan.json", file, "--json")
@@ -45,7 +45,7 @@ def test_iopddl__bad_input_is_one_line_and_status_2(run, tmp_path):
         ("solve", "nothing"): "is neither a file nor an added IOPDDL problem",
         ("add", broken): "broken.json: field 'problem.nodes' is missing",
         ("solve", file, "--seconds", "0"): "--seconds must be a number above 0",
-        ("solve", file, "--steps", "0"): "--steps must be a whole number from 1",
+        ("solve", file, "--rounds", "0"): "--rounds must be a whole number from 1",
         ("solve", file, "--out", "plan.txt"): "--out must be a .json file",
         ("judge", tmp_path / "list.json", file): "at time 1 the nodes use 15, and 14 are allowed",
         ("judge", file, file): "unknown field 'problem'|field 'schema' is None",
@@ -59,6 +59,6 @@ def test_iopddl__bad_input_is_one_line_and_status_2(run, tmp_path):
 
 def test_iopddl__export_and_back(run):
     assert run("export", "vgg-19", "--out", "vgg.json.gz")[0] == 0
-    assert run("solve", "vgg.json.gz", "--steps", 1, "--out", "plan.json")[0] == 0
+    assert run("solve", "vgg.json.gz", "--rounds", 1, "--out", "plan.json")[0] == 0
     status, out, _ = run("export", "vgg-19", "--answer", "plan.json", "--out", "partition.json")
     assert status == 0 and "partition of 0.42915 s a step" in out

@@ -15,7 +15,7 @@ def test_list__names_sets_and_the_environment(run):
     assert "sets: partition-train, partition-validation, partition-test\n" in out
     _, out, _ = run("list", "--task", "partition")
     assert "PartitionPlan-v0" in out
-    assert "sets: partition-train, partition-validation, partition-test (partition-test/" in out
+    assert "problems of the last set: partition-test/" in out
 
 
 @pytest.mark.parametrize(

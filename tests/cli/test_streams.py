@@ -125,7 +125,7 @@ def test_streams__an_interrupt_is_one_line(run, monkeypatch):
 @pytest.mark.thorough
 def test_streams__an_interrupt_while_modules_are_imported(tmp_path):
     """A module that takes long is interrupted; in another program it is as Python has it."""
-    for module in ("msgspec", "typer"):
+    for module in ("gymnasium", "typer"):
         (tmp_path / f"{module}.py").write_text(
             "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)\n"
         )

@@ -63,7 +63,7 @@ def test_tasks__plan_judge_diff_compare_by_the_name_alone(run, task):
     assert any(isinstance(x, float) for x in runs.values()) == (task in ("partition", "hybrid"))
     assert ("stages" in hooks) == (not str(runs["megatron"]).startswith("task: "))
     assert json.loads(good(run("judge", first, "--instance", name, "--json")))["legal"] is True
-    priced = ["judge", first], ["plan", name, "--agent", agents[0]], ["compare", name]
+    priced = ["judge", first], ["plan", name, "-v", "--agent", agents[0]], ["compare", name]
     priced[2].extend(f"--agent={agent}" for agent in agents)
     for command in (*priced, *([["explain", first]] if "explain" in TASKS[task].hooks else [])):
         assert "by the hybrid model" in good(run(*command))
@@ -91,7 +91,7 @@ def test_tasks__plans_draw_and_read_their_search_options(run):
     out = good(
         run("plan", QUICK["sharding"][0], "--rounds", "1", "--threads", "1", "--plot", "p.svg")
     )
-    assert "exact: " in out and Path("p.svg").stat().st_size > 5000
+    assert "  ·  cost " in out.splitlines()[0] and Path("p.svg").stat().st_size > 5000
     status, _, err = run("plan", QUICK["elastic"][0], "--rounds", "1")
     assert status == 2
     assert err == "parenvs: --rounds is not an option of --task elastic, but of order, sharding\n"
@@ -118,8 +118,10 @@ def test_flags__values_stand_where_they_belong():
     constraints = {"tp": 2, "zero": (0, 1), "pinned": pinned}
     assert found["options"] == {"batch": 64}
     assert found["search"] == {"constraints": constraints, "price": 2.0}
-    assert values_for(TASKS["partition"], {"batch": ["3"]})["options"] == {"batch": 3}
-    assert values_for(TASKS["partition"], {"batch": ["a", "b"]})["options"] == {"batch": ("a", "b")}
+    assert values_for(TASKS["partition"], {"batch-inputs": ["3"]})["options"] == {"batch": 3}
+    assert values_for(TASKS["partition"], {"batch-inputs": ["a", "b"]})["options"] == {
+        "batch": ("a", "b")
+    }
     assert values_for(TASKS["partition"], {"memory-limit": "2"})["options"] == {"memory_limit": 2e9}
     assert values_for(TASKS["order"], {}) == {"options": {}, "search": {}}
     assert values_in(GraphOptions, {"args": "f", "tp": 2}) == {"arguments": "f"}
@@ -148,8 +150,8 @@ def test_flags__of_a_task_that_comes_later(run):
     task = Task(name="toy", words="Play.", options=Options, load="json:loads", judge="json:dumps")
     register(task)
     try:
-        out = " ".join(good(run("plan", "--help")).replace("│", " ").split())
-        assert "Options of task toy" in out and "Colour of the toy." in out
+        out = " ".join(good(run("plan", "--help-all")).replace("│", " ").split())
+        assert "More: of task toy" in out and "Colour of the toy." in out
         assert "toy: Weight of the toy." in out
         found = values_for(task, {"colour": "blue", "batch": ["0.5"]})["options"]
         assert found == {"colour": "BLUE", "batch": 0.5}

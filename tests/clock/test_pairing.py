@@ -224,9 +224,9 @@ def test_run__says_which_output_the_loss_is_and_refuses_what_is_not_finite(
         common = (f"own_steps.py:{name}", "--args", "arguments")
         task = ("--task", "partition", "--scope", "inputs", "--devices", 2)
         assert call("plan", *common, *task, "--out", "p.json")[0] == 0
-        found, out, err = call("run", "p.json", *common, "--steps", 2)
+        found, out, err = call("run", "p.json", *common, "--repeats", 2)
         assert found == status and words in out + err
         if name == "adam":
             assert "state after the last step: 10 arrays" in out and "no step changes" not in out
-    status, out, err = call("run", "p.json", *common, "--steps", 2, "--loss", "3")
+    status, out, err = call("run", "p.json", *common, "--repeats", 2, "--loss", "3")
     assert status == 0 and "losses (output 3)" in out

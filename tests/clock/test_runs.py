@@ -208,7 +208,7 @@ def test_meter__bytes_by_hand():
 def test_run__command_compares(monkeypatch, capfd, folder):
     pytest.importorskip("torch", "2.13", reason=OLDER)
     run = caller(monkeypatch, capfd, folder, "run")
-    common = ("own_net.py:make", "--args", "batch", "--steps", 2, "--calibration", "m.json")
+    common = ("own_net.py:make", "--args", "batch", "--repeats", 2, "--calibration", "m.json")
     status, out, err = run("p.json", *common, "--processes", 2, "--json")
     assert status == 0, err
     found = json.loads(out)
@@ -302,7 +302,7 @@ def test_run__inputs_by_name_and_without_samples(
     status, _, err = plan(*source, "--cluster", "2x1:v100", *options, "--out", "p.json")
     assert status == 0, err
     run = caller(monkeypatch, capfd, tmp_path, "run")
-    status, out, err = run("p.json", *source, "--steps", 1, "--json")
+    status, out, err = run("p.json", *source, "--repeats", 1, "--json")
     assert status == 0, err
     found = json.loads(out)
     assert found["agrees"] and found["losses"] == pytest.approx(found["single"], rel=1e-6)
@@ -371,7 +371,7 @@ def test_run__finds_a_wrong_plan_a_dropped_gradient_a_stale_state_and_what_is_no
         ("stale", 2, "differs from that of one device by"),
     ):
         found, out, err = run(
-            "run", "p.json", f"own_faults.py:{name}", "--args", "batch", "--steps", 2
+            "run", "p.json", f"own_faults.py:{name}", "--args", "batch", "--repeats", 2
         )
         assert found == status and words in out + err, (name, out, err)
 
@@ -389,7 +389,7 @@ def test_run__fused_weights_in_parts_and_all_states_of_equal_paths(monkeypatch, 
     model = ("own_fused.py:step", "--args", "args")
     task = ("--task", "partition", "--devices", 2, "--agent", "expert", "--out", "p.json")
     assert run("plan", *model, *task)[0] == 0
-    status, out, err = run("run", "p.json", *model, "--steps", 2, "--json")
+    status, out, err = run("run", "p.json", *model, "--repeats", 2, "--json")
     assert status == 0, err
     found = json.loads(out)
     assert found["agrees"] and found["losses"] == pytest.approx(found["single"], rel=1e-5)
@@ -423,7 +423,7 @@ def test_run__bad_input_is_one_line_and_status_2(monkeypatch, capfd, folder, cal
             ),
             ("own_net.py:make", ("--calibration", "bare.json"), "nothing was measured on it"),
             ("own_net.py:make", ("--calibration", "none.json"), "no file 'none.json'"),
-            ("own_net.py:make", ("--steps", 0), "--steps must be from 1"),
+            ("own_net.py:make", ("--repeats", 0), "--repeats must be from 1"),
         ):
             status, out, err = run("p.json", model, "--args", "batch", *options)
             assert (status, out) == (2, ""), (model, options)
@@ -443,7 +443,7 @@ def test_run__a_signal_ends_all(folder, tmp_path_factory, name, whole):
     """To one process, which the line then names, or to the command: all end within seconds."""
     pytest.importorskip("torch", "2.13", reason=OLDER)
     script = "from parenvs.cli import main; main()"
-    options = ["p.json", "own_net.py:telling", "--args", "batch", "--steps", "1000000"]
+    options = ["p.json", "own_net.py:telling", "--args", "batch", "--repeats", "1000000"]
     marks = tmp_path_factory.mktemp("marks")
     process = subprocess.Popen(
         [sys.executable, "-c", script, "run", *options],

@@ -120,7 +120,7 @@ def test_run__on_virtual_devices(monkeypatch, capfd, tmp_path):
     task = ("--task", "partition", "--scope", "inputs", "--devices", 2, "--uneven", "forbid")
     status, _, err = run("plan", *common, *task, "--reward", "step_time", "--out", "p.json")
     assert status == 0, err
-    status, out, err = run("run", "p.json", *common, "--steps", 2, "--json")
+    status, out, err = run("run", "p.json", *common, "--repeats", 2, "--json")
     assert status == 0, err
     found = json.loads(out)
     assert found["agrees"] and found["losses"][0] > found["losses"][-1]

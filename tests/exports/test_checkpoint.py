@@ -180,12 +180,12 @@ def test_reshard__command(folder, plans, tmp_path, monkeypatch, capfd):
     for name, file in (("T2 P2", "a.json"), ("D2", "b.json")):
         plans[name].save(tmp_path / file)
     old = content(folder)
-    status, out, err = run("reshard", "state", "--from", "a.json", "--to", "b.json", "--out", "new")
+    status, out, err = run("reshard", "state", "--old", "a.json", "--new", "b.json", "--out", "new")
     assert status == 0 and "note" not in err and content(folder) == old
     size = sum(x.bytes for x in Checkpoint(tmp_path / "new").parts)
     assert f"rank 1: {size:,} bytes read, {size:,} predicted\n" in out
     assert out.startswith("T2 P2 D1 in 4 files -> T1 P1 D2 in 1 file\n")
-    status, out, _ = run("reshard", "new", "--to", "a.json", "--json")
+    status, out, _ = run("reshard", "new", "--new", "a.json", "--json")
     assert status == 0 and json.loads(out)["agrees"]
     assert content(tmp_path / "new") == old
 
@@ -207,7 +207,7 @@ def test_reshard__killed_in_the_middle(folder, plans, tmp_path):
         "    return write(folder, number, boxes, tensors, last)\n"
         "reshard.write_part = dying\n"
         "from parenvs.cli.app import main\n"
-        "sys.argv = ['parenvs', 'reshard', 'state', '--to', 'b.json']\n"
+        "sys.argv = ['parenvs', 'reshard', 'state', '--new', 'b.json']\n"
         "main()\n"
     )
     ended = subprocess.run(
@@ -269,7 +269,7 @@ def test_reshard__refuses_what_is_not_whole(
     shutil.copytree(saved / "state", folder)
     harm(folder)
     run = caller(monkeypatch, capfd, tmp_path)
-    status, out, err = run("reshard", "state", "--to", "b.json")
+    status, out, err = run("reshard", "state", "--new", "b.json")
     assert (status, out) == (2, "") and err.count("\n") == 1 and words in err
     assert {p.name for p in tmp_path.iterdir()} == {"net.npz", "b.json", "state"}
 

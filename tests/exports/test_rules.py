@@ -227,7 +227,7 @@ def test_run__fused_weights_are_taken_apart_in_six_ways(monkeypatch, capfd, tmp_
     options = ("--task", "hybrid", "--cluster", "1x2:v100", "--tp", 2, "--stages", 1, "--batch", 8)
     status, _, err = call("plan", *source, *options, "--precision", "fp32", "--out", "p.json")
     assert status == 0, err
-    status, out, err = call("run", "p.json", *source, "--steps", 1, "--json")
+    status, out, err = call("run", "p.json", *source, "--repeats", 1, "--json")
     assert status == 0, err
     found = json.loads(out)
     assert found["agrees"] and found["losses"] == pytest.approx(found["single"], rel=1e-5)

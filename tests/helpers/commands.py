@@ -7,7 +7,11 @@ import pytest
 import typer
 
 from parenvs.cli import app as cli
+from parenvs.cluster import cluster
 from parenvs.core.registry import TASKS
+
+GPUS = [("Tesla V100-SXM2-32GB", 32 * 2.0**30)] * 8
+"""Those of the machine that commands run on: what is planned where no cluster is given."""
 
 
 @cache
@@ -16,10 +20,22 @@ def command(tasks):
     return typer.main.get_command(cli.app)
 
 
+def walk(group=None, name=""):
+    """Yield every command by its name without ``parenvs``, those of groups among them."""
+    group = group or typer.main.get_command(cli.app)
+    for inner, found in group.commands.items():
+        whole = f"{name} {inner}".strip()
+        if hasattr(found, "commands"):
+            yield from walk(found, whole)
+        else:
+            yield whole, found
+
+
 def main(monkeypatch, *arguments):
     """Run ``parenvs`` as a program would, up to its end; its exit status."""
     with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
         patch.setattr(cli, "app", command(tuple(TASKS)))
+        patch.setattr(cluster, "gpus", lambda: GPUS)
         patch.setattr(sys, "argv", ["parenvs", *map(str, arguments)])
         cli.main()
     return ended.value.code

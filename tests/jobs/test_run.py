@@ -33,7 +33,7 @@ TRACE = """seconds,event,node
 360,remove,f
 """
 """Joins; a replica is left; all leave at once; at the end one of two leaves again."""
-OPTIONS = ("--processes", "3", "--steps", "2", "--step-seconds", "0.01", "--every", "3",
+OPTIONS = ("--processes", "3", "--interval-steps", "2", "--step-seconds", "0.01", "--every", "3",
            "--batch", "12")  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def run(monkeypatch, capfd, tmp_path):
         (("--speed", "0"), "--speed must be from 1e-9 to 1e9"),
         (("--step-seconds", "0"), "--step-seconds must be from 1e-9 to 1e9, not 0.0"),
         (("--step-seconds", "1e-320"), "--step-seconds must be from 1e-9 to 1e9"),
-        (("--steps", "0"), "--steps must be a whole number from 1"),
+        (("--interval-steps", "0"), "--interval-steps must be a whole number from 1"),
         (("--out", "."), ".: is there and holds no job; give another --out"),
         (("--batch", "0"), "--batch must be a whole number from 1"),
     ],

@@ -5,16 +5,12 @@ It also sets up the leaderboard's sandbox, and tells what isolation this system 
 
 from __future__ import annotations
 
-import base64
-import configparser
-import hashlib
 import json
 import platform
 import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -157,6 +153,8 @@ def lines(report: Diagnosis) -> Iterator[str]:
 def wanted() -> dict[str, list[str]]:
     """Extra -> its requirements; those of the plain installation under an empty name."""
     if CHECKOUT:
+        import configparser
+
         setup = configparser.ConfigParser()
         setup.read(CHECKOUT / "setup.cfg", encoding="utf-8")
         texts = {"": setup["options"]["install_requires"], **setup["options.extras_require"]}
@@ -195,6 +193,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _graphs(everything: bool) -> Iterator[str]:
     """Compare hashes of the shipped graphs, and fingerprints of the smallest or of all."""
+    import hashlib
+
     from parenvs.graph.graph import Graph
 
     remedy = "install the package anew" if CHECKOUT is None else "git checkout -- datasets"
@@ -215,6 +215,8 @@ def _graphs(everything: bool) -> Iterator[str]:
 
 def _readable() -> Iterator[str]:
     """Read every other data file: JSON is parsed, archives are tested."""
+    import zipfile
+
     graphs = {
         graph["file"]
         for entry in (_json(data_folder() / "manifest.json") or {}).get("instances", {}).values()
@@ -245,6 +247,9 @@ def _json(path: Path) -> Any:
 
 def _recorded() -> Iterator[str]:
     """Compare an installation with the list of its files."""
+    import base64
+    import hashlib
+
     for file in metadata.files("parenvs") or ():
         path = Path(str(file.locate()))
         if file.hash is None or path.suffix == ".pyc":

@@ -33,10 +33,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "evaluate": ("parenvs evaluate runs/ppo-0 runs/ppo-1 --set plan-test",),
     "calibrate": ("parenvs calibrate --out machine.json",),
     "profile": ("parenvs profile my_model.py:make --args batch --out chain.csv",),
-    "run": (
-        "parenvs run plan.json my_model.py:make --args batch --steps 20 --calibration machine.json",
-    ),
-    "reshard": ("parenvs reshard checkpoint --from old.json --to new.json --out moved",),
+    "run": ("parenvs run plan.json my_model.py:make --args batch --calibration machine.json",),
+    "reshard": ("parenvs reshard checkpoint --old old.json --new new.json --out moved",),
     "bench agents": ("parenvs bench agents --steps 1000 --seeds 1 --out results",),
     "bench speed": ("parenvs bench speed --quick --out results",),
     "bench hybrid": ("parenvs bench hybrid --rows mine.json",),

@@ -13,7 +13,7 @@ class ElasticOptions:
 
     model: str | None = option(None, "The model, of a trace (default: gpt-1.5b).")
     interval: float | None = option(None, "Seconds between two decisions (default: 60).")
-    batch: int | None = option(None, "Samples of a step, with a cluster (default: 512).")
+    batch: int | None = option(None, "Samples of a step (elastic: default 512).")
 
 
 TASK = Task(
@@ -24,6 +24,16 @@ TASK = Task(
     judge="parenvs.tasks.elastic.load:judge",
     plan="parenvs.tasks.elastic.plan:ElasticPlan",
     request="parenvs.agents.elastic.planners:ElasticRequest",
+    planners=(
+        "exact",
+        "keep-degrees",
+        "fastest",
+        "myopic",
+        "hysteresis",
+        "look-ahead",
+        "optimal",
+        "learned",
+    ),
     sets=("elastic-train", "elastic-validation", "elastic-test", "elastic-windows"),
     instances=("p3", "g4dn"),
     drawn=("elastic",),
@@ -32,6 +42,7 @@ TASK = Task(
         "ElasticPlan-v1": "parenvs.tasks.elastic.choice:ElasticChoice",
     },
     text="parenvs.tasks.elastic.view.text:text",
+    answer="parenvs.tasks.elastic.view.text:answer",
     figure="parenvs.tasks.elastic.view.figure:draw",
     hooks={
         "strategy": "parenvs.tasks.elastic.run:price",

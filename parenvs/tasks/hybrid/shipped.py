@@ -6,6 +6,7 @@ import json
 import os
 from functools import lru_cache
 
+from parenvs import shipped
 from parenvs.cluster import Cluster
 from parenvs.core.registry import TASKS
 from parenvs.errors import ParenvsError, UnknownInstanceError
@@ -20,8 +21,7 @@ from parenvs.tasks.hybrid.stack import Stack
 @lru_cache(maxsize=1)
 def shapes() -> dict[str, TransformerShape]:
     """Read the shipped shapes, by name."""
-    rows = json.loads((data_folder() / "shapes.json").read_text(encoding="utf-8"))
-    return {row["name"]: TransformerShape.from_json(row) for row in rows}
+    return {name: TransformerShape.from_json(row) for name, row in shipped.shapes().items()}
 
 
 def load_shape(instance: str | os.PathLike[str]) -> TransformerShape | None:

@@ -17,10 +17,10 @@ class OrderSearch:
     """Options of planners; the help of each field says what it is."""
 
     time_limit: float | None = option(
-        None, "Seconds of the exact search (default: 20; with --rounds: no limit)."
+        None, "Seconds of the exact search (default: 20; with --rounds: no limit).", "seconds"
     )
     rounds: int | None = option(
-        None, "Linear programs of the exact search; without seconds the same order every time."
+        None, "Rounds of the exact search; without seconds the same order every time."
     )
 
 
@@ -33,6 +33,18 @@ TASK = Task(
     judge="parenvs.tasks.order.load:judge",
     plan="parenvs.tasks.order.plan:OrderPlan",
     request="parenvs.agents.order.planners:OrderRequest",
+    planners=(
+        "exact",
+        "neh",
+        "swap",
+        "learned",
+        "learned+search",
+        "random",
+        "as-drawn",
+        "ascending",
+        "descending",
+        "pyramid",
+    ),
     sets=("order-validation", "order-test", "order-outside", "order-large"),
     drawn=("order",),
     find="parenvs.datasets.order.named:find_order",
@@ -40,6 +52,7 @@ TASK = Task(
         "MicroBatchOrder-v1": "parenvs.tasks.order.insertion:MicroBatchInsertion",
     },
     text="parenvs.tasks.order.view.text:text",
+    answer="parenvs.tasks.order.view.text:answer",
     figure="parenvs.tasks.order.view.figure:draw",
     hooks={
         "sets": "parenvs.datasets.order.sets:set_kind",

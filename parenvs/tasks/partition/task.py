@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parenvs.core.task import Task, option
+from parenvs.core.words import PRECISIONS
 from parenvs.errors import ParenvsError
 from parenvs.graph.options import GraphOptions
 
@@ -32,14 +33,26 @@ def bytes_of(text: str) -> float | str:
 class PartitionOptions(GraphOptions):
     """Options of ``parenvs.problem``; the help of each field says what it is."""
 
-    devices: int | None = option(None, "One server of this many V100, instead of a cluster.")
-    scope: str | None = option(None, "What plans decide: variables (default) or inputs.")
-    rules: str | None = option(None, "shardy (default) or automap.")
-    uneven: str | None = option(None, "Dimensions that are no multiple: pad (default) or forbid.")
-    reward: str | None = option(None, "paper (default) or step_time (default of plan and compare).")
+    devices: int | None = option(None, "Devices of one server of V100, instead of a cluster.")
+    scope: str | None = option(
+        None, "What plans decide: variables (default) or inputs.", values=("variables", "inputs")
+    )
+    rules: str | None = option(
+        None, "Of propagation: shardy (default) or automap.", values=("shardy", "automap")
+    )
+    uneven: str | None = option(
+        None, "Dimensions that are no multiple: pad (default) or forbid.", values=("pad", "forbid")
+    )
+    reward: str | None = option(
+        None,
+        "What is maximised: paper (default) or step_time (default of plan and compare).",
+        values=("paper", "step_time"),
+    )
     micro_batch: int | None = option(None, "Samples in a micro-batch (default: the graph's batch).")
     micro_batches: int | None = option(None, "Micro-batches in a step (default: 1).")
-    recompute: str | None = option(None, "Activations recomputed: none (default) or full.")
+    recompute: str | None = option(
+        None, "Activations recomputed: none (default) or full.", values=("none", "full")
+    )
     memory_limit: Any = option(
         None,
         "Bytes a device (in commands: GB), or 'device' for 0.9 of its own memory (default: none).",
@@ -47,7 +60,7 @@ class PartitionOptions(GraphOptions):
         read=bytes_of,
     )
     precision: str | None = option(
-        None, "Of products: fp32, tf32, ... (default: the elements'; fp32 as TF32)."
+        None, "Of matrix products (default: the elements'; fp32 as TF32).", values=PRECISIONS
     )
 
 
@@ -55,7 +68,9 @@ class PartitionOptions(GraphOptions):
 class PartitionSearch:
     """Options of planners; the help of each field says what it is."""
 
-    time_limit: float | None = option(None, "Seconds of the exact search (default: no limit).")
+    time_limit: float | None = option(
+        None, "Seconds of the exact search (default: no limit).", "seconds"
+    )
 
 
 TASK = Task(
@@ -67,6 +82,18 @@ TASK = Task(
     judge="parenvs.tasks.partition.load:judge",
     plan="parenvs.tasks.partition.plan:PartitionPlan",
     request="parenvs.agents.partition.planners:PartitionRequest",
+    planners=(
+        "exact",
+        "greedy",
+        "ones",
+        "expert",
+        "data-parallel",
+        "replicate",
+        "random",
+        "ppo",
+        "rainbow",
+        "rainbow-paper",
+    ),
     sets=("partition-train", "partition-validation", "partition-test"),
     find="parenvs.tasks.partition.sets:load",
     envs={
@@ -75,6 +102,7 @@ TASK = Task(
         "PartitionPlan-v0": "parenvs.tasks.partition.drawn_game:PartitionPlan",
     },
     text="parenvs.tasks.partition.view.text:text",
+    answer="parenvs.tasks.partition.view.text:answer",
     figure="parenvs.tasks.partition.view.figure:draw",
     hooks={
         "sets": "parenvs.datasets.partition.sets:set_kind",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parenvs.core.task import Task, option
+from parenvs.core.words import PRECISIONS
 from parenvs.graph.options import GraphOptions
 
 
@@ -12,18 +13,20 @@ from parenvs.graph.options import GraphOptions
 class PipelineOptions(GraphOptions):
     """Options of ``parenvs.problem``; the help of each field says what it is."""
 
-    stages: int | None = option(
-        None, "Stages (default: one a server, at least two; plan and compare choose)."
-    )
+    stages: int | None = option(None, "Stages (default: chosen, or one a server).", main=True)
     devices_used: int | None = option(
-        None, "Devices that it uses (default: all; plan and compare choose with the stages)."
+        None, "Devices in use (default: all; plan and compare choose with the stages)."
     )
     micro_batch: int | None = option(None, "Samples in a micro-batch (default: 16).")
     micro_batches: int | None = option(None, "Micro-batches in a step (default: 16).")
     copies: float | None = option(None, "Copies of the parameters on a device (default: 2).")
-    recompute: str | None = option(None, "Activations recomputed: full (default) or none.")
+    recompute: str | None = option(
+        None, "Activations recomputed: full (default) or none.", values=("full", "none")
+    )
     sync: str | None = option(
-        None, "allreduce (default), parameter-server or sharded-parameter-server."
+        None,
+        "How gradients meet: allreduce (default), parameter-server or sharded-parameter-server.",
+        values=("allreduce", "parameter-server", "sharded-parameter-server"),
     )
     fractions: bool | None = option(
         None, "Devices may share a sample (default: no; yes for profiles and models of the paper)."
@@ -32,7 +35,7 @@ class PipelineOptions(GraphOptions):
         None, "Tied weights: held by all that read them, or once (shipped models of the paper)."
     )
     precision: str | None = option(
-        None, "Of products: fp32, tf32, ... (default: the elements'; fp32 as TF32)."
+        None, "Of matrix products (default: the elements'; fp32 as TF32).", values=PRECISIONS
     )
 
 
@@ -43,9 +46,11 @@ class PipelineSearch:
     radius: int | None = option(
         None, "Distance of device cuts from the centre solution (default: 3)."
     )
-    candidates: str | None = option(None, "Pivots that may be cut: minima (default) or all.")
+    candidates: str | None = option(
+        None, "Pivots that may be cut: minima (default) or all.", values=("minima", "all")
+    )
     time_limit: float | None = option(
-        None, "Seconds of each search of exact agents (exact: 20, others: no limit)."
+        None, "Seconds of each search of exact agents (exact: 20, others: no limit).", "seconds"
     )
 
 
@@ -58,6 +63,21 @@ TASK = Task(
     judge="parenvs.tasks.pipeline.load:judge",
     plan="parenvs.tasks.pipeline.plan:PipelinePlan",
     request="parenvs.agents.pipeline.planners:PipelineRequest",
+    planners=(
+        "exact",
+        "exact-full",
+        "exact-points",
+        "exact-pruned",
+        "corridor",
+        "even",
+        "pipedream",
+        "learned",
+        "learned+search",
+        "random",
+        "ppo",
+        "rainbow",
+        "rainbow-paper",
+    ),
     sets=(
         "plan-validation",
         "plan-test",
@@ -76,6 +96,7 @@ TASK = Task(
         "PipelinePlan-v1": "parenvs.tasks.pipeline.game.improve:PipelineImprovement",
     },
     text="parenvs.tasks.pipeline.view.text:text",
+    answer="parenvs.tasks.pipeline.view.text:answer",
     figure="parenvs.tasks.pipeline.view.figure:draw",
     hooks={
         "sets": "parenvs.datasets.pipeline.optima:set_kind",

@@ -17,12 +17,14 @@ class ShardingSearch:
     """Options of planners; the help of each field says what it is."""
 
     time_limit: float | None = option(
-        None, "Seconds of the exact search (default: 60; with --rounds: no limit)."
+        None, "Seconds of the exact search (default: 60; with --rounds: no limit).", "seconds"
     )
     rounds: int | None = option(
         None, "Rounds of the exact search; without seconds the same plan every time."
     )
-    threads: int = option(1, "Chains of moves of the exact search that run at once (default: 1).")
+    threads: int = option(
+        1, "Threads of the exact search, each with a chain of moves (default: 1)."
+    )
 
 
 TASK = Task(
@@ -34,11 +36,13 @@ TASK = Task(
     judge="parenvs.tasks.sharding.load:judge",
     plan="parenvs.tasks.sharding.plan:ShardingPlan",
     request="parenvs.agents.sharding.planners:ShardingRequest",
+    planners=("exact", "greedy", "messages", "leanest", "random"),
     sets=("intra-op-validation", "intra-op-test", "intra-op-outside"),
     drawn=("intra-op",),
     find="parenvs.datasets.sharding.drawing:find",
     envs={"IntraOpSharding-v1": "parenvs.tasks.sharding.game:IntraOpSharding"},
     text="parenvs.tasks.sharding.view.text:text",
+    answer="parenvs.tasks.sharding.view.text:answer",
     figure="parenvs.tasks.sharding.view.figure:draw",
     hooks={
         "strategy": "parenvs.tasks.sharding.problem:price",

@@ -4,21 +4,12 @@ import shlex
 
 import typer
 from cases import each
+from commands import walk
 
 from parenvs.cli.app import app
 from parenvs.cli.help.examples import EXAMPLES
 
-
-def commands():
-    """Name without ``parenvs`` -> command, those of groups among them."""
-    found = {}
-    for name, command in typer.main.get_command(app).commands.items():
-        inner = getattr(command, "commands", None)
-        found |= {name: command} if inner is None else {f"{name} {k}": c for k, c in inner.items()}
-    return found
-
-
-COMMANDS = commands()
+COMMANDS = dict(walk())
 
 
 def test_examples__of_commands_that_exist():

@@ -44,6 +44,11 @@ def verdict(run: Run) -> list[str]:
     ]
 
 
+def answer(run: Run) -> str:
+    """What the job trained, in one line."""
+    return SEPARATOR.join(verdict(run))
+
+
 def plan_name(run: Run, plan: int) -> str:
     """A candidate in words."""
     if plan == 0:

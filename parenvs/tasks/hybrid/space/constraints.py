@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from parenvs.core.task import option
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.fields import LARGEST_NUMBER
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space.frameworks import FRAMEWORKS
+from parenvs.tasks.hybrid.task import Limits
 
 LONG = 32_768
 """Tokens of a sample from which on any ranks may share them, unless ``context`` is pinned."""
@@ -60,91 +59,9 @@ SOFTWARE = {
 """Stack -> how it sends and sums; gradients of the first are kept in half precision."""
 
 
-def _words(text: str) -> tuple[str, ...]:
-    """Return the texts of a list with commas."""
-    return tuple(each.strip() for each in text.split(","))
-
-
-def _levels(text: str) -> tuple[int, ...]:
-    """Return the ZeRO levels of a list with commas."""
-    levels = _words(text)
-    if not set(levels) <= {"0", "1", "2", "3"}:
-        raise ParenvsError(f"--zero must be some of 0,1,2,3, not {text!r}")
-    return tuple(map(int, levels))
-
-
-def _pinned(texts: Sequence[str]) -> tuple[tuple[int, int, int | None], ...]:
-    """Return first layer, end and devices of each ``FIRST-LAST[:DEVICES]``."""
-    found = []
-    for text in texts:
-        layers, colon, devices = text.partition(":")
-        first, dash, last = layers.partition("-")
-        numbers = [first, last] + ([devices] if colon else [])
-        if not dash or not all(number.isdecimal() for number in numbers) or int(last) < int(first):
-            raise ParenvsError(f"--pin {text!r} does not parse; write it like 0-9 or 0-9:8")
-        found.append((int(first), int(last) + 1, int(devices) if colon else None))
-    return tuple(found)
-
-
 @dataclass(frozen=True)
-class Constraints:
-    """What a plan must keep to; None leaves a choice open. Tensor parallelism stays in a server.
-
-    Attributes:
-        tp: ranks that share every matrix.
-        pp: stages.
-        dp: replicas.
-        micro_batch: samples of a micro-batch in one replica.
-        chunks: pieces of the chain on each stage.
-        context: ranks that share the tokens of a sample.
-        expert: replicas among which experts are dealt out.
-        shard: replicas among which ZeRO shares states; 0: all.
-        schedule: of passes; plans of free stages are 1F1B.
-        sequence_parallel: whether tp ranks share what lies between the matrices.
-        recompute: modes of recomputation that are allowed.
-        zero: ZeRO levels that are allowed.
-        most_micro_batch: most samples of a micro-batch in one replica.
-        devices: number of devices in use (None: all of them).
-        idle: whether plans may leave servers free.
-        uneven: whether uniform plans may deal out layers that do not divide.
-        stage_devices: devices of every stage.
-        framework: that has to run the plan as it is, one of ``FRAMEWORKS``; None: any.
-        pinned: (first layer, end, devices or None) of layers that are a stage of their own; only
-            plans that are not uniform keep to it.
-    """
-
-    tp: int | None = option(None, "Ranks that share every matrix.")
-    pp: int | None = option(None, "Stages.", flag="stages")
-    dp: int | None = option(None, "Replicas.")
-    micro_batch: int | None = option(None, "Samples of a micro-batch in a replica.")
-    chunks: int | None = option(None, "Chunks a stage (interleaving).")
-    context: int | None = option(None, "Ranks that share a sample's tokens.")
-    expert: int | None = option(None, "Replicas that share experts.")
-    shard: int | None = option(None, "Replicas that share states (ZeRO); 0: all.")
-    schedule: str | None = option(
-        None, f"Of passes: {', '.join(x for x in SCHEDULES if x != 'early')}."
-    )
-    sequence_parallel: bool | None = None
-    recompute: tuple[str, ...] = option(
-        RECOMPUTE_MODES, "Recomputation allowed: none,selective,full.", kind=str, read=_words
-    )
-    zero: tuple[int, ...] = option(
-        (0, 1, 2, 3), "ZeRO levels allowed: 0,1,2,3.", kind=str, read=_levels
-    )
-    most_micro_batch: int = option(16, "Most samples of a micro-batch (default: 16).")
-    devices: int | None = option(None, "Devices in use (default: all).", flag="devices-used")
-    idle: bool = option(False, "Plans may leave devices free.")
-    framework: str | None = option(
-        None,
-        f"Framework that runs the plan as it is: {', '.join(FRAMEWORKS)}.",
-        flag="for",
-        implies=True,
-    )
-    uneven: bool = False
-    stage_devices: int | None = None
-    pinned: tuple[tuple[int, int, int | None], ...] = option(
-        (), "FIRST-LAST[:DEVICES]: layers that are a stage; again.", "pin", kind=list, read=_pinned
-    )
+class Constraints(Limits):
+    """What a plan must keep to, see ``parenvs.tasks.hybrid.task.Limits``."""
 
     def __post_init__(self) -> None:
         """Raise errors for values that no plan can have."""

@@ -114,6 +114,46 @@ def verdict(report: HybridReport | Hybrid) -> list[str]:
     return [*words, f"{report.samples_per_second:,.4g} samples/s"]
 
 
+def answer(report: HybridReport) -> str:
+    """The step, the degrees, the throughput and the memory, in one line."""
+    if not report.stages:
+        return "malformed"
+    held = max(stage.memory["total"] for stage in report.stages) / 1e9
+    parts = [
+        f"{duration(report.step_seconds)} a step",
+        degrees(report),
+        *([f"MFU {report.mfu:.1%}"] if report.flops else []),
+        f"{held:.4g} of {report.memory_limit_bytes / 1e9:.4g} GB",
+    ]
+    return SEPARATOR.join(parts)
+
+
+def degrees(report: HybridReport) -> str:
+    """Stages, degrees, ZeRO, what is recomputed, and the samples of a micro-batch."""
+    plan, stages = report.plan, report.stages
+    told = [plural(len(stages), "stage")]
+    for name in ("dp", "tp"):
+        found = {getattr(stage, name) for stage in stages}
+        told.append(f"{name} {found.pop() if len(found) == 1 else 'mixed'}")
+    given = (
+        ("cp", plan.context),
+        ("ep", plan.expert),
+        ("chunks", plan.chunks),
+        ("shard", plan.shard),
+    )
+    told += [f"{name} {value}" for name, value in given if value > 1]
+    levels = sorted({stage.zero for stage in stages})
+    zero = [f"ZeRO {'/'.join(map(str, levels))}"] if any(levels) else []
+    modes = [mode for each in plan.stages for mode in each.modes]
+    kept = [
+        f"{mode} recomputation"
+        + ("" if len(set(modes)) == 1 else f" of {modes.count(mode)} layers")
+        for mode in ("selective", "full")
+        if mode in modes
+    ]
+    return ", ".join([" x ".join(told), *zero, *kept, f"micro-batch {plan.micro_batch}"])
+
+
 def notes(report: HybridReport) -> list[str]:
     """What is recomputed, guessed, left idle, and the TFLOP/s by the other ways of counting."""
     words = [recomputation(report)] if report.redone else []

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 WIDTH = 110
 """Columns of the text."""
 _BARS = "▁▂▃▄▅▆▇█"
+_MOST_LETTERS = 40  # of a list in the line of an answer
 
 
 def title(problem: Order) -> str:
@@ -40,6 +41,21 @@ def verdict(report: OrderReport) -> list[str]:
         f"value {report.value:.4f}",
     ]
     return parts
+
+
+def answer(report: OrderReport) -> str:
+    """The step, and how far it may be from the best, in one line."""
+    if report.length is None:
+        return "malformed"
+    over = report.length / report.bound_seconds - 1
+    order = clip(" ".join(map(str, report.plan.order)), _MOST_LETTERS)
+    return SEPARATOR.join(
+        [
+            f"{duration(report.length)} a step",
+            f"order {order}",
+            f"{over:.2%} over the machine bound",
+        ]
+    )
 
 
 def bars(work: np.ndarray) -> str:

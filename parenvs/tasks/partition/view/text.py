@@ -114,6 +114,13 @@ def verdict(
     return parts
 
 
+def answer(report: PartitionReport) -> str:
+    """The step, what is split, and the memory, in one line."""
+    memory = f"{size(report.memory.peak)} of {size(report.problem.memory_limit)}"
+    step = f"{duration(report.step_seconds)} a step"
+    return SEPARATOR.join([step, _counts(report), f"{memory} a device"])
+
+
 def _quality(report: PartitionReport) -> str:
     """How near the return is to its proven bound: ``, optimal``; empty without a bound."""
     gap = report.gap(report)

@@ -26,6 +26,7 @@ _LEGEND = (
     "stage: ░ forward  █ backward  ▓ both  ╱ all-reduce   link: › forward  ‹ backward  ↔ both",
     "·  busy for less than a quarter of the column",
 )
+_MOST_LETTERS = 40  # of a list in the line of an answer
 
 
 def text(viewable: Report | Pipeline, colour: bool = False) -> str:
@@ -84,6 +85,21 @@ def verdict(pipeline: Pipeline, report: Report | None) -> list[str]:
         return ["illegal", *lengths, f"value {report.value:g}"]
     free = duration(report.bubble_free_seconds)
     return [*lengths, f"value {report.value:.4f} = bubble-free {free} / L"]
+
+
+def answer(report: Report) -> str:
+    """The step, the stages and the memory, in one line."""
+    if not report.stages:
+        return "malformed"
+    counts = ", ".join(str(x.device_end - x.device_first) for x in report.stages)
+    held = max(stage.memory_bytes for stage in report.stages) / 1e9
+    return SEPARATOR.join(
+        [
+            f"{duration(report.length_seconds)} a step",
+            f"{plural(len(report.stages), 'stage')} on {clip(counts, _MOST_LETTERS)} devices",
+            f"{held:.4g} of {report.memory_limit_bytes / 1e9:.4g} GB a device",
+        ]
+    )
 
 
 def device_range(stage: Stage) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parenvs.errors import printable
 from parenvs.tasks.sharding.problem import Sharding, ShardingReport
-from parenvs.view.words import clip
+from parenvs.view.words import SEPARATOR, clip
 
 WIDTH = 110
 """Columns of the text."""
@@ -27,6 +27,11 @@ def verdict(report: ShardingReport | Sharding) -> list[str]:
     share = f" ({report.peak / limit:.1%} of the limit)" if limit else ""
     legal = "legal" if report.legal else "ILLEGAL"
     return [legal, f"cost {report.cost:,}", f"peak {report.peak:,}{share}"]
+
+
+def answer(report: ShardingReport) -> str:
+    """The cost and the memory, in one line."""
+    return SEPARATOR.join(verdict(report))
 
 
 def text(report: ShardingReport | Sharding, colour: bool = False) -> str:

@@ -1,0 +1,118 @@
+"""Commands and groups of them: their help, and how fast a shell completes their words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+_ALL = "parenvs.view.commands.all"
+MORE = "More: "
+"""How the panels of options begin that help leaves to ``--help-all``."""
+
+
+Completed = Callable[[typer.Context, str], list[str]]
+"""Takes what is typed so far, and the beginning of a word; returns the words that it may be."""
+
+
+def of(*words: str) -> Completed:
+    """Return what completes one of some words, or the last word of a list with commas."""
+    return completed(lambda _: words)
+
+
+def completed(known: Callable[[Any], Iterable[str]]) -> Completed:
+    """Return what completes one of the words that a function gives for the context."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{word}" for word in known(ctx) if word.startswith(last)]
+
+    return complete
+
+
+def _read(command: Any, ctx: Any, args: list[str]) -> list[str]:
+    """Take arguments as texts, for a shell that completes a word.
+
+    To make values of them takes some versions of typer longer than all else.
+    """
+    parser = command.make_parser(ctx)
+    given, rest, _ = parser.parse_args(args=list(args))
+    ctx._opt_prefixes.update(parser._opt_prefixes)
+    for parameter in command.get_params(ctx):
+        ctx.params[parameter.name], source = parameter.consume_value(ctx, given)
+        ctx.set_parameter_source(parameter.name, source)
+    ctx.args = rest
+    return rest
+
+
+class Group(TyperGroup):
+    """A group of commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See click."""
+        return _read(self, ctx, args) if ctx.resilient_parsing else super().parse_args(ctx, args)
+
+
+class Command(TyperCommand):
+    """A command whose help leaves the options of some panels to ``--help-all``."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Take what typer gives; the lines of a paragraph of the help are joined."""
+        super().__init__(*args, **options)
+        self.help = "\n\n".join(" ".join(x.split()) for x in (self.help or "").split("\n\n"))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See click."""
+        return _read(self, ctx, args) if ctx.resilient_parsing else super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help; with ``--help-all`` every option has its line."""
+        more = [
+            parameter
+            for parameter in self.params
+            if (getattr(parameter, "rich_help_panel", None) or "").startswith(MORE)
+        ]
+        if not more or ctx.meta.get(_ALL):
+            super().format_help(ctx, formatter)
+            return
+        epilog = self.epilog
+        self.epilog = f"{len(more)} more options: {ctx.command_path} --help-all\n\n{epilog or ''}"
+        for parameter in more:
+            parameter.hidden = True  # type: ignore[attr-defined]
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self.epilog = epilog
+            for parameter in more:
+                parameter.hidden = False  # type: ignore[attr-defined]
+
+
+def _help_all(ctx: typer.Context, wanted: bool) -> None:
+    """Print the whole help and end, if it is asked for."""
+    if wanted and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option(
+        "--help-all", is_eager=True, callback=_help_all, help="Show all options and exit."
+    ),
+]
+"""An option of commands with panels that begin with ``MORE``; its value says nothing."""
+
+
+class Commands(typer.Typer):
+    """A group of commands to which functions are added, as to any of typer."""
+
+    def __init__(self, **options: Any) -> None:
+        """Take options of typer."""
+        super().__init__(**{"cls": Group, "no_args_is_help": True, **options})
+
+    def command(self, *names: Any, **options: Any) -> Any:
+        """Return what adds a function as a command."""
+        return super().command(*names, **{"cls": Command, **options})
