@@ -37,8 +37,8 @@ def draw(viewable: Run | Elastic) -> Figure:
     """The picture of a run, or of the nodes of a problem; ``style`` has to be in force.
 
     From above: nodes that are there, with those in use and the spares; the plan in force; samples
-    a second beside those of the fastest plan; and the seconds of each change, in red where nobody
-    was ready.
+    a second beside those of the fastest plan; and the seconds of each change, in red where the job
+    had stopped as a node left. Each panel names its colours.
     """
     run = run_of(viewable)
     page = Page(blank_figure())
@@ -69,11 +69,12 @@ def _nodes(axes: Axes, run: Run, edges: np.ndarray) -> None:
     used, spares = library.used[run.plans], library.spares[run.plans]
     axes.stairs(nodes, edges[: len(nodes) + 1], color=INK, linewidth=1.0, label="there")
     if count:
-        starts = edges[: count + 1]
-        axes.stairs(used + spares, starts, fill=True, color=mix("#E3A02B", "#FFFFFF", 0.3))
-        axes.stairs(used, starts, fill=True, color="#5FB3DE")
+        starts, tone = edges[: count + 1], mix("#E3A02B", "#FFFFFF", 0.3)
+        axes.stairs(used + spares, starts, fill=True, color=tone, label="spare")
+        axes.stairs(used, starts, fill=True, color="#5FB3DE", label="in use")
     axes.set_ylim(0, run.problem.nodes * 1.05)
-    axes.set_ylabel("nodes: in use (blue),\nspares (yellow), there", color=QUIET, size=8)
+    axes.set_ylabel("nodes", color=QUIET, size=8)
+    _legend(axes)
 
 
 def _plans(axes: Axes, run: Run, edges: np.ndarray, inches: float) -> None:
@@ -97,19 +98,33 @@ def _samples(axes: Axes, run: Run, edges: np.ndarray) -> None:
     """Draw samples a second beside those of the fastest plan."""
     count = len(run.plans)
     best = run.problem.best[run.course.nodes[: max(count, 1)]] / run.problem.seconds
-    axes.stairs(best, edges[: len(best) + 1], color=QUIET, linewidth=0.8)
+    words = "the fastest plan, without changes"
+    axes.stairs(best, edges[: len(best) + 1], color=QUIET, linewidth=0.8, label=words)
     if count:
         rate = np.maximum(run.samples / run.problem.seconds, 0.0)
-        axes.stairs(rate, edges[: count + 1], fill=True, color="#2A9D84")
+        axes.stairs(rate, edges[: count + 1], fill=True, color="#2A9D84", label="the job")
     axes.set_ylim(0, float(run.problem.library.rate.max()) * 1.08)
-    axes.set_ylabel("samples a second;\nthe fastest plan (line)", color=QUIET, size=8)
+    axes.set_ylabel("samples\na second", color=QUIET, size=8)
+    _legend(axes)
 
 
 def _changes(axes: Axes, run: Run, edges: np.ndarray) -> None:
     """Draw the seconds of each change."""
-    which = np.flatnonzero(run.seconds > 0)
-    if len(which):
-        colours = np.where(run.stopped[which], RED, "#4B4AA0").tolist()
-        axes.vlines(edges[which], 0, run.seconds[which], colors=colours, linewidth=1.2)
+    kinds = ((False, "#4B4AA0", "a change of plan"), (True, RED, "after a stop: a node had left"))
+    for stopped, colour, words in kinds:
+        which = np.flatnonzero((run.seconds > 0) & (run.stopped == stopped))
+        if len(which):
+            seconds = run.seconds[which]
+            axes.vlines(edges[which], 0, seconds, colors=colour, linewidth=1.2, label=words)
     axes.set_ylim(0, max(float(run.seconds.max(initial=0.0)), 1.0) * 1.1)
     axes.set_ylabel("seconds\nof changes", color=QUIET, size=8)
+    _legend(axes)
+
+
+def _legend(axes: Axes) -> None:
+    """Name the colours of a panel above its right end."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(
+            loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=3, frameon=False, fontsize=8,
+            labelcolor=QUIET, handlelength=1.2, handleheight=0.9, borderaxespad=0.0, borderpad=0.1,
+        )  # fmt: skip

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _LEFT, _RIGHT = 1.1, 0.3  # inches beside the axes
 _UPPER = 2.35  # inches of the devices and of the memory
+_ALONE = 4.4  # the same where there is no schedule to draw
 _MOST_SERVERS = 64  # drawn one by one
 _PART_COLOURS = {
     "forward": "#9DBAD9", "backward": "#3B75B5", "recomputed": "#6F5AA8", "exchange": "#E3A02B",
@@ -48,9 +49,10 @@ _PART_COLOURS = {
     "tied": "#5FB3DE", "optimizer": "#A0569F",
 }  # fmt: skip
 _MEMORY_COLOURS = {
-    "weights": "#3B75B5", "gradients": "#5FB3DE", "optimizer": "#A0569F", "activations": "#E3A02B",
-    "working": "#A3A13A",
+    "weights": "#5C6B7A", "gradients": _PART_COLOURS["gradients"],
+    "optimizer": _PART_COLOURS["optimizer"], "activations": "#C9795B", "working": "#BFB8AD",
 }  # fmt: skip
+"""What has a colour in seconds has the same in bytes, and no colour stands for two things."""
 
 
 def draw(report: HybridReport | Hybrid) -> Figure:
@@ -58,7 +60,7 @@ def draw(report: HybridReport | Hybrid) -> Figure:
 
     Above, the devices, each with its stage, its replica and its place in it, and the bytes that the
     devices of each stage hold, by part; in the middle the seconds of a step by part; below, the
-    simulated schedule.
+    simulated schedule, but for a plan of one stage, whose passes follow each other.
 
     Args:
         report: what the judge says of a plan, or the problem.
@@ -71,16 +73,19 @@ def draw(report: HybridReport | Hybrid) -> Figure:
     top = page.heading(title(report), verdict(report), reasons, report.legal)
     if not report.stages:
         return page.figure
-    _draw_devices(page, top + 0.2, report)
-    _draw_memory(page, top + 0.2, report)
-    top += _UPPER + 0.75
+    has_schedule = len(report.stages) > 1
+    height = _UPPER if has_schedule else _ALONE
+    _draw_devices(page, top + 0.2, height, report)
+    _draw_memory(page, top + 0.2, height, report)
+    top += height + 0.85
     _draw_seconds(page, top, report)
-    top += 1.12
-    draw_schedule(page, top, HEIGHT - top - 0.5, report)
+    if has_schedule:
+        top += 1.12
+        draw_schedule(page, top, HEIGHT - top - 0.5, report)
     return page.figure
 
 
-def _draw_devices(page: Page, top: float, report: HybridReport) -> None:
+def _draw_devices(page: Page, top: float, height: float, report: HybridReport) -> None:
     """Draw a cell for each device: colour by stage, shade by replica, number by tp rank.
 
     Where servers differ, a cell is as high as its server is fast, under the server's own number and
@@ -92,13 +97,13 @@ def _draw_devices(page: Page, top: float, report: HybridReport) -> None:
     inside = cluster.devices_per_server
     servers = min(-(-report.devices_used // inside), _MOST_SERVERS)
     width = (WIDTH - _LEFT - _RIGHT) * 0.52
-    axes = page.axes(_LEFT, top, width, _UPPER)
-    rows, columns = _grid(servers, inside, width, _UPPER)
+    axes = page.axes(_LEFT, top, width, height)
+    rows, columns = _grid(servers, inside, width, height)
     axes.set(xlim=(0, columns * (inside + 0.6)), ylim=(rows * 1.0, 0), xticks=[], yticks=[])
     cells: list[np.ndarray] = []
     colours: list[str] = []
     per_inch = width / (columns * (inside + 0.6))
-    font = min(8.5, 72 * min(per_inch, _UPPER / rows) * 0.42)
+    font = min(8.5, 72 * min(per_inch, height / rows) * 0.42)
     order = plan.servers or tuple(range(cluster.servers))
     speeds = [cluster.speeds[server] for server in order] if cluster.speeds else []
     font = font * 0.8 if speeds else font
@@ -126,7 +131,8 @@ def _draw_devices(page: Page, top: float, report: HybridReport) -> None:
                     )  # fmt: skip
     axes.add_collection(PolyCollection(cells, facecolors=colours, linewidths=0, gid="devices"))
     if speeds:
-        _server_speeds(axes, order, speeds, servers, columns, inside, per_inch)
+        tall = height / rows
+        _server_speeds(axes, order, speeds, servers, columns, inside, per_inch, tall)
     else:
         _server_names(axes, plan.servers, servers, rows, columns, inside, per_inch)
     words = f"{plural(servers, 'server')} of {plural(inside, 'device')}: colour is the stage"
@@ -182,10 +188,10 @@ def _server_speeds(
     columns: int,
     inside: int,
     per_inch: float,
+    tall: float,
 ) -> None:
     """Write the number and the speed of each server above its devices, as far as there is room."""
-    rows = -(-servers // columns)
-    font = min(8.0, 72 * _UPPER / rows * 0.26)
+    font = min(8.0, 72 * tall * 0.26)
     for place, (server, speed) in enumerate(zip(order, speeds, strict=True)):
         if place >= servers or font < 3.5:
             return
@@ -199,13 +205,13 @@ def _server_speeds(
             )
 
 
-def _draw_memory(page: Page, top: float, report: HybridReport) -> None:
+def _draw_memory(page: Page, top: float, height: float, report: HybridReport) -> None:
     """Draw stacked bars of the bytes on a device of each stage, by part, and the limit."""
     from matplotlib.patches import Patch
 
     whole = WIDTH - _LEFT - _RIGHT
     left = _LEFT + 0.52 * whole + 1.25
-    axes = page.axes(left, top, WIDTH - _RIGHT - left - 0.1, _UPPER)
+    axes = page.axes(left, top, WIDTH - _RIGHT - left - 0.1, height)
     stages, limit = report.stages, report.memory_limit_bytes
     most = max(limit, *(stage.memory["total"] for stage in stages)) * 1.02
     axes.set(xlim=(0, most), ylim=(len(stages), 0))
@@ -244,39 +250,31 @@ def _draw_memory(page: Page, top: float, report: HybridReport) -> None:
             Patch(facecolor=_MEMORY_COLOURS[name], label=words)
             for name, words in MEMORY_PARTS.items() if name in seen
         ],
-        loc="upper left", bbox_to_anchor=(-0.01, -0.09), ncols=5, frameon=False, fontsize=8,
-        labelcolor=QUIET, handlelength=1.1, handleheight=0.9, columnspacing=1.0,
+        loc="upper left", bbox_to_anchor=(-0.01, -0.21 / height), ncols=5, frameon=False,
+        fontsize=8, labelcolor=QUIET, handlelength=1.1, handleheight=0.9, columnspacing=1.0,
     )  # fmt: skip
 
 
 def _draw_seconds(page: Page, top: float, report: HybridReport) -> None:
-    """Draw one bar in proportion to the parts of a step, named where there is room."""
-    width = WIDTH - _LEFT - _RIGHT
-    axes = page.axes(_LEFT, top, width, 0.34)
+    """Draw one bar in proportion to the parts of a step, each named once below it."""
+    from matplotlib.patches import Patch
+
+    axes = page.axes(_LEFT, top, WIDTH - _LEFT - _RIGHT, 0.34)
     parts = {name: x for name, x in report.seconds.items() if x > 0}
     total = sum(parts.values())
     axes.set(xlim=(0, total), ylim=(0, 1), xticks=[], yticks=[])
-    begin, free = 0.0, 0.0  # inches up to which names below the bar are written
+    begin = 0.0
     for name, seconds in parts.items():
-        colour = _PART_COLOURS[name]
-        axes.barh(0.5, seconds, 1.0, left=begin, color=colour, linewidth=0)
-        words, share = PARTS[name], f"{seconds / total:.1%}"
-        inches = seconds / total * width
-        middle = begin + seconds / 2
-        if text_inches(words, 9) + 0.1 < inches:
-            axes.text(middle, 0.5, words, size=9, color=ink_on(colour), ha="center", va="center")
-            words = ""
-        label = f"{words} {share}".strip()
-        place = begin / total * width
-        over = place + text_inches(label, 8.5) > width
-        if place >= free and (not over or width - text_inches(label, 8.5) >= free):
-            axes.annotate(
-                label, (total if over else begin, 0), (0, -4), textcoords="offset points",
-                size=8.5, color=QUIET, va="top", ha="right" if over else "left",
-                annotation_clip=False,
-            )  # fmt: skip
-            free = place + text_inches(label, 8.5) + 0.12
+        axes.barh(0.5, seconds, 1.0, left=begin, color=_PART_COLOURS[name], linewidth=0)
         begin += seconds
+    axes.legend(
+        handles=[
+            Patch(facecolor=_PART_COLOURS[name], label=f"{PARTS[name]} {x / total:.1%}")
+            for name, x in parts.items()
+        ],
+        loc="upper left", bbox_to_anchor=(-0.01, -0.02), ncols=8, frameon=False, fontsize=8.5,
+        labelcolor=QUIET, handlelength=1.1, handleheight=0.9, columnspacing=1.2,
+    )  # fmt: skip
     _caption(axes, f"a step of {duration(report.length_seconds)}, by part")
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _LEFT, _RIGHT, _BOTTOM = 1.0, 0.4, 0.75  # inches beside the axes
 _NAMED = 6  # plans of the front that are named
+_ROOM = 0.62  # of the least seconds, where the picture begins
 _TALLEST = 12.0  # times the limit: what needs more is not drawn
 
 
@@ -40,6 +41,8 @@ def draw(space: UniformSpace, length: float | None = None, held: float | None = 
         length: seconds of a step of a plan to be marked, which need not be uniform.
         held: bytes of its fullest stage.
     """
+    from matplotlib.ticker import LogLocator, NullLocator
+
     found, problem = space.map(), space.problem
     page = Page(blank_figure())
     fit = int(found["fits"].sum())
@@ -50,6 +53,7 @@ def draw(space: UniformSpace, length: float | None = None, held: float | None = 
     top = page.heading(title(problem), verdict, (), legal=fit > 0)
     axes = page.axes(_LEFT, top + 0.1, WIDTH - _LEFT - _RIGHT, HEIGHT - top - 0.1 - _BOTTOM)
     scale, unit = time_unit(float(found["seconds"].min()))
+    left = float(found["seconds"].min()) / scale
     axes.set(xscale="log", yscale="log")
     marks = {"none": "o", "selective": "s", "full": "^"}
     for index, tp in enumerate(np.unique(found["tp"]).tolist()):
@@ -77,6 +81,7 @@ def draw(space: UniformSpace, length: float | None = None, held: float | None = 
         axes.scatter([length / scale], [held / 1e9], s=130, facecolors="none", edgecolors=INK,
                      linewidths=1.6, zorder=5, gid="plan")  # fmt: skip
     fitting = front[found["fits"][front]]
+    axes.set_xlim(left=left * _ROOM)  # for the names of plans, which stand at the left of the front
     axes.set_ylim(top=min(float(found["bytes"].max()) / 1e9 * 1.2, _TALLEST * limit))
     written = np.inf
     for k in fitting[np.unique(np.linspace(0, len(fitting) - 1, _NAMED).astype(int))]:
@@ -85,9 +90,8 @@ def draw(space: UniformSpace, length: float | None = None, held: float | None = 
         written = found["bytes"][k]
         place = (found["seconds"][k] / scale, found["bytes"][k] / 1e9)
         axes.annotate(
-            clip(space.describe(int(k)), 48), place, (7, -10), textcoords="offset points",
-            size=8, color=INK, zorder=6,
-            bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.8},
+            clip(space.describe(int(k)), 60), place, (-7, -9), textcoords="offset points",
+            size=8, color=INK, zorder=6, ha="right",
         )  # fmt: skip
     axes.grid(visible=True, color="#ECECEC", linewidth=0.7)
     axes.set_axisbelow(True)
@@ -96,14 +100,16 @@ def draw(space: UniformSpace, length: float | None = None, held: float | None = 
     axes.set_xlabel(f"seconds of a step ({unit})", color=QUIET, size=9)
     axes.set_ylabel("GB on a device of the fullest stage", color=QUIET, size=9)
     for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7), numticks=20))
         axis.set_major_formatter(lambda x, _: f"{x:g}")
-        axis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:.0e}"[0] in "25" else "")
-    axes.tick_params(which="minor", labelsize=8, labelcolor=QUIET, color=QUIET)
-    _legend(axes, found, marks)
+        axis.set_minor_locator(NullLocator())
+    _legend(axes, found, marks, is_marked=length is not None and held is not None)
     return page.figure
 
 
-def _legend(axes: object, found: dict[str, np.ndarray], marks: dict[str, str]) -> None:
+def _legend(
+    axes: object, found: dict[str, np.ndarray], marks: dict[str, str], is_marked: bool
+) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
@@ -116,6 +122,13 @@ def _legend(axes: object, found: dict[str, np.ndarray], marks: dict[str, str]) -
         if (found["recompute"] == mode).any()
     ]
     handles.append(Line2D([], [], color=QUIET, linewidth=0.9, label="beaten by none"))
+    if is_marked:
+        handles.append(
+            Line2D(
+                [], [], marker="o", markersize=11, linewidth=0, markerfacecolor="none",
+                markeredgecolor=INK, markeredgewidth=1.6, label="the plan",
+            )
+        )  # fmt: skip
     axes.legend(  # type: ignore[attr-defined]
         handles=handles, loc="upper right", frameon=True, framealpha=0.9, edgecolor="none",
         fontsize=9, labelcolor=QUIET,

@@ -15,8 +15,10 @@ from parenvs.view.page import (
     WIDTH,
     Page,
     blank_figure,
+    ink_on,
     mix,
     reasons_shown,
+    text_inches,
 )
 from parenvs.view.words import duration, time_unit
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 _LEFT, _RIGHT, _FOOT = 1.1, 0.3, 0.75  # inches beside and below the axes
 _UPPER = 1.5  # inches of the work
+_NUMBER = 7  # points of a micro-batch's number
 _LIGHT, _HEAVY = "#5FB3DE", "#A0569F"
 """Colours of the lightest and the heaviest micro-batch."""
 
@@ -58,6 +61,7 @@ def draw(report: OrderReport | Order) -> Figure:
         axes.set_xticks(np.arange(len(order)), [str(m) for m in order], size=7)
     axes.set_xlim(-0.6, len(order) - 0.4)
     axes.set_ylabel("work (s)", color=QUIET, size=9)
+    axes.set_xlabel("micro-batches in their order", color=QUIET, size=9)
     below = top + _UPPER + 0.75
     lower = page.axes(_LEFT, below, WIDTH - _LEFT - _RIGHT, HEIGHT - below - _FOOT)
     if isinstance(report, OrderReport) and report.length is not None:
@@ -81,6 +85,7 @@ def _schedule(axes: Axes, report: OrderReport, colours: list[str]) -> None:
     begin, end = report.timetable
     _, stages, count = begin.shape
     scale, unit = time_unit(report.length_seconds)
+    inches = (WIDTH - _LEFT - _RIGHT) * scale / report.length_seconds  # of a unit of time
     shapes, paints = [], []
     for stage in range(stages):
         low, high = stage + 0.08, stage + 0.92
@@ -88,8 +93,14 @@ def _schedule(axes: Axes, report: OrderReport, colours: list[str]) -> None:
         for kind in (0, 1):
             for m in range(count):
                 left, right = begin[kind, stage, m] / scale, end[kind, stage, m] / scale
+                tone = mix(colours[m], "#FFFFFF", 0.45) if kind == 0 else colours[m]
+                if text_inches(f"{m}", _NUMBER) < (right - left) * inches:
+                    axes.text(
+                        (left + right) / 2, stage + 0.5, f"{m}", size=_NUMBER, color=ink_on(tone),
+                        ha="center", va="center",
+                    )  # fmt: skip
                 shapes.append([(left, low), (right, low), (right, high), (left, high)])
-                paints.append(mix(colours[m], "#FFFFFF", 0.45) if kind == 0 else colours[m])
+                paints.append(tone)
     axes.add_collection(
         PolyCollection(
             shapes, facecolors=paints, edgecolors="white", linewidths=0.3, gid="passes", zorder=1
@@ -100,7 +111,7 @@ def _schedule(axes: Axes, report: OrderReport, colours: list[str]) -> None:
     axes.tick_params(axis="y", length=0)
     axes.spines["bottom"].set(visible=True, color=QUIET, linewidth=0.7)
     axes.set_xlabel(
-        f"time ({unit}); forward passes light, backward passes dark, "
-        "from the lightest micro-batch in blue to the heaviest in violet",
+        f"time ({unit}); forward passes light, backward passes dark, numbers of micro-batches, "
+        "from the lightest in blue to the heaviest in violet",
         color=QUIET, size=9,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Pictures of IOPDDL plans: what is used at each time, under the limit."""
+"""Pictures of IOPDDL plans: the memory in use under the limit, and what each node costs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import numpy as np
 
 from parenvs.tasks.sharding.problem import Sharding, ShardingReport
 from parenvs.tasks.sharding.view.text import title, verdict
-from parenvs.view.page import HEIGHT, QUIET, WIDTH, Page, blank_figure, reasons_shown
+from parenvs.view.page import HEIGHT, QUIET, RED, WIDTH, Page, blank_figure, reasons_shown
+from parenvs.view.words import size
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _LEFT, _RIGHT, _FOOT = 1.1, 0.3, 0.75  # inches beside and below the axes
-_COLOUR, _LIMIT = "#5FB3DE", "#A0569F"
+_GAP = 0.95  # inches between the axes
+_COLOUR, _NODE, _EDGE = "#5FB3DE", "#3B75B5", "#E3A02B"
 
 
 def draw(report: ShardingReport | Sharding) -> Figure:
@@ -29,26 +32,57 @@ def draw(report: ShardingReport | Sharding) -> Figure:
     reasons = [] if isinstance(report, Sharding) else reasons_shown(report.reasons)
     legal = isinstance(report, Sharding) or report.legal
     top = page.heading(title(problem), verdict(report), reasons, legal)
-    axes = page.axes(_LEFT, top + 0.3, WIDTH - _LEFT - _RIGHT, HEIGHT - top - 0.3 - _FOOT)
-    judged = not isinstance(report, Sharding) and report.cost is not None
-    if judged and not isinstance(report, Sharding):
-        chosen = problem.offset[:-1] + np.array(report.plan.strategies, dtype=np.int64)
-        axes.fill_between(*_profile(problem, problem.usages[chosen]), step="post", color=_COLOUR)
+    width = WIDTH - _LEFT - _RIGHT
+    height = (HEIGHT - top - 0.3 - _FOOT - _GAP) / 2
+    upper = page.axes(_LEFT, top + 0.3, width, height)
+    lower = page.axes(_LEFT, top + 0.3 + height + _GAP, width, height)
+    if not isinstance(report, Sharding) and report.cost is not None:
+        chosen = np.array(report.plan.strategies, dtype=np.int64)
+        used = problem.usages[problem.offset[:-1] + chosen]
+        upper.fill_between(
+            *_profile(problem, used), step="post", color=_COLOUR, label="of the plan"
+        )
+        _costs(lower, problem, chosen)
     else:
-        for bound, alpha in ((np.maximum, 0.3), (np.minimum, 1.0)):
+        for bound, alpha, words in ((np.maximum, 0.3, "at most"), (np.minimum, 1.0, "at least")):
             used = bound.reduceat(problem.usages, problem.offset[:-1])
-            axes.fill_between(
-                *_profile(problem, used), step="post", color=_COLOUR, alpha=alpha, lw=0
+            upper.fill_between(
+                *_profile(problem, used), step="post", color=_COLOUR, alpha=alpha, lw=0, label=words
             )
+        least = np.minimum.reduceat(problem.costs, problem.offset[:-1])
+        lower.bar(np.arange(len(problem)), least, 1.0, color=_NODE, label="cheapest of the node")
     if problem.limit is not None:
-        axes.axhline(problem.limit, color=_LIMIT, lw=1.2)
-    axes.set_xlabel("time", color=QUIET, size=9)
-    axes.set_ylabel("memory in use", color=QUIET, size=9)
-    axes.set_ylim(bottom=0)
+        upper.axhline(problem.limit, color=RED, lw=1.2, linestyle=(0, (4, 2)), label="limit")
+    upper.set_xlabel("places at which a node begins or ends, in their order", color=QUIET, size=9)
+    upper.set_ylabel("memory in use", color=QUIET, size=9)
+    upper.yaxis.set_major_formatter(lambda x, _: size(x, tick=True))
+    lower.set_xlabel("node", color=QUIET, size=9)
+    lower.set_ylabel("cost, as the file counts it", color=QUIET, size=9)
+    lower.yaxis.set_major_formatter(lambda x, _: f"{x:,.4g}" if x < 1e4 else f"{x:.1e}")
+    for axes in (upper, lower):
+        axes.set_ylim(bottom=0)
+        axes.margins(x=0)
+        axes.legend(
+            loc="lower right", bbox_to_anchor=(1.0, 0.99), ncols=3, frameon=False, fontsize=8.5,
+            labelcolor=QUIET, handlelength=1.2, handleheight=0.9, borderaxespad=0.0,
+        )  # fmt: skip
     return page.figure
 
 
+def _costs(axes: Axes, problem: Sharding, chosen: np.ndarray) -> None:
+    """Draw what each node costs, and above it half of what each of its edges does."""
+    first, second = problem.ends.T
+    at = problem.edge_offset[:-1] + chosen[first] * problem.sizes[second] + chosen[second]
+    nodes = problem.costs[problem.offset[:-1] + chosen].astype(float)
+    edges = np.zeros(len(problem))
+    for end in (first, second):
+        np.add.at(edges, end, problem.edge_costs[at] / 2)
+    numbers = np.arange(len(problem))
+    axes.bar(numbers, nodes, 1.0, color=_NODE, label="of the node")
+    axes.bar(numbers, edges, 1.0, bottom=nodes, color=_EDGE, label="half of each of its edges")
+
+
 def _profile(problem: Sharding, used: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Times at which what is used changes, and what is used from there on."""
-    times, nodes, signs = problem.events
-    return times, np.cumsum(used[nodes].astype(float) * signs)
+    """Places at which what is used changes, by number, and what is used from there on."""
+    _, nodes, signs = problem.events
+    return np.arange(len(nodes)), np.cumsum(used[nodes].astype(float) * signs)
