@@ -40,7 +40,7 @@ def trained(chosen: Sequence[Row], places: set[tuple[str, str]]) -> str:
     """Mean share of an agent's seeds, the least and the most of them, and how many there are."""
     seeds: dict[int, dict[tuple[str, str], list[float]]] = {}
     for row in chosen:
-        seeds.setdefault(row["seed"], {})[row["set"], row["family"]] = row["greedy"]
+        seeds.setdefault(row["seed"], {})[row["set"], row["family"]] = row["alone"]["1"]
     whole = [of for of in seeds.values() if places <= set(of)]
     if not whole:
         return ""
