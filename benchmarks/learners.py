@@ -34,21 +34,24 @@ from parenvs.machine import cores, counted, processor
 UNTRAINED = "rule"
 DRAWS = (1, 16, 64)
 """Copies of a decode, the first by the best actions."""
-PATIENCE = 60.0
+PATIENCE = 100.0
 """Processor seconds of a set's decode, above which no more copies are tried."""
 LEVELS = (0.9, 0.95, 0.98, 0.99, 0.999)
 """Shares of the best known cost of the performance profile."""
 TIMED = 3
-"""Problems that are decoded again for the seconds of fewer copies."""
+"""Problems after which it is seen how long a set takes."""
 
 
 def policy_of(env_id: str, agent: str, seed: int, steps: int, runs: Path) -> tuple[Any, float]:
     """Return an agent as a policy, and the processor seconds of its training."""
+    import torch
+
     from parenvs.agents.learning import trainer
     from parenvs.agents.learning.config import TrainConfig
     from parenvs.agents.learning.result import RESULT
     from parenvs.agents.learning.ship import run_of
 
+    torch.set_num_threads(1)  # so small products are slower on more
     name, _, bare = agent.partition(" ")
     more: dict[str, Any] = {"env_kwargs": {"rows": BARE}, "settings": {"sharpness": 0.0}}
     if agent == UNTRAINED:
@@ -103,29 +106,32 @@ def decoded(
         arguments["rows"] = BARE
     row: Row = {"training": training, "steps": steps, "machine": machine(), "alone": {},
                 "with_rule": {}, "seconds": {}}  # fmt: skip
-    problems = []
+    problems: list[Any] = []
+    preparing = 0.0  # start plans are found once, and count for every number of copies
     for copies in DRAWS if game_class.foreseen else DRAWS[:1]:
         has_rule = game_class.foreseen and not agent.endswith(BARE)
         game = game_class(copies + has_rule, **arguments)
         stream = Stream()
         shares: dict[str, list[float]] = {"alone": [], "with_rule": []}
-        begin = time.process_time()
+        spent = 0.0
         for number in range(count):
             stream.number = number
             if number == len(problems):
+                begin = time.process_time()
                 problems.append(game.source.draw(stream))
+                preparing += (time.process_time() - begin) / count
             found = decode(policy, game, problems[number], copies, has_rule, seed=number)
             known = np.nan_to_num(game.reference[0] / found.costs)
             shares["alone"].append(round(float(known[:copies].max()), 5))
             shares["with_rule"].append(round(float(known.max()), 5))
-            spent = (time.process_time() - begin) / (number + 1)
-            if copies > 1 and number + 1 == TIMED and spent * count > PATIENCE:
+            spent += found.seconds
+            if copies > 1 and number + 1 == TIMED and spent / TIMED * count > PATIENCE:
                 break
         if len(shares["alone"]) < count:
             break
         for key, values in shares.items():
             row[key][str(copies)] = values
-        row["seconds"][str(copies)] = spent
+        row["seconds"][str(copies)] = preparing + spent / count
     return row
 
 
@@ -264,8 +270,9 @@ def page(rows: list[Row]) -> list[str]:
         "that follows the rule; then the mean of the policy without that copy, and the performance "
         "profile: on how many problems (and seeds) the share is at least so high. Last, processor "
         "seconds a problem, one at a time. Agents have their defaults and "
-        f"{max(x['steps'] for x in rows if 'steps' in x):,} steps; *training* has the seeds, and "
-        "processor seconds of each. No more copies are tried where a set would take more than "
+        f"{max((x['steps'] for x in rows if 'steps' in x), default=0):,} steps; *training* has "
+        "the seeds, and processor seconds of each. No more copies are tried where a set would take "
+        "more than "
         f"{PATIENCE:g} s. What happens in ElasticPlan-v1 is not known beforehand, so no copies are "
         "drawn, and none follows the rule beside the agent; its *exact* is hindsight.",
         "One choice was made with knowledge of what is shown, so that rows of it are optimistic: "

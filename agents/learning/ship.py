@@ -70,10 +70,13 @@ def ship(
         for seed in seeds:
             config = TrainConfig(env_id=env_id, agent=agent, steps=steps, seed=seed)
             folder = run_of(config, runs)
-            values = evaluate_set(trainer.player(folder), name, family).values[0]
-            seconds = json.loads((folder / RESULT).read_text(encoding="utf-8"))["seconds"]
-            row = {"agent": agent, "seed": seed, "steps": steps, "seconds": round(seconds, 1)}
-            tried.append({**row, "validation": round(float(np.mean(values)), 6)})
+            result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+            value = result["value"]
+            if result["judged_on"] != name:
+                value = np.mean(evaluate_set(trainer.player(folder), name, family).values[0])
+            row: dict[str, Any] = {"agent": agent, "seed": seed, "steps": steps}
+            row["seconds"] = round(result["seconds"], 1)
+            tried.append({**row, "validation": round(float(value), 6)})
     rule = evaluate_set(
         trainer.untrained(TrainConfig(env_id=env_id, steps=1)), name, family
     ).values[0]
