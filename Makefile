@@ -12,7 +12,6 @@
 #             of known vulnerabilities and list what is depended on
 # make renew-hybrid  sets, references and tasks of hybrid plans, after what they cost has changed; it
 #             goes on where it was stopped
-# make ray-test the tests of distribution by Ray, in .venv-ray, whose gymnasium is older
 PYTHON ?= python3
 # The first that starts: a name may stand for a version that is not switched on.
 start = $(shell for p in $(1); do "$$p" -c "" 2>/dev/null && echo "$$p" && break; done)
@@ -26,7 +25,6 @@ LOWEST_JAX_TESTS = $(shell grep -rliE 'jax|torch' tests --include='test_*.py')
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-RAY := .venv-ray
 
 # The processes that tests start would else compile the package anew, each for itself.
 unexport PYTHONDONTWRITEBYTECODE
@@ -35,12 +33,12 @@ unexport PYTHONDONTWRITEBYTECODE
 SECONDS ?= 600
 SEED ?= 0
 
-.PHONY: demo fast test slow docs release lowest ray-test lint check bench fuzz audit sbom clean \
+.PHONY: demo fast test slow docs release lowest lint check bench fuzz audit sbom clean \
 	renew renew-hybrid
 
 $(STAMP): setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[agents,jax,envs,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[agents,jax,envs,ray,dev]'
 	touch $@
 
 # The demo needs neither JAX nor the development tools.
@@ -103,14 +101,6 @@ lowest: $(LOWEST)/.installed $(LOWEST_JAX)/.installed
 	$(LOWEST)/bin/$(TESTS)
 	$(LOWEST_JAX)/bin/$(TESTS) $(LOWEST_JAX_TESTS)
 
-$(RAY)/.installed: setup.cfg pyproject.toml constraints-ray.txt
-	$(PYTHON) -m venv $(RAY)
-	$(RAY)/bin/python -m pip install --quiet -c constraints-ray.txt -e '.[ray,torch]' pytest
-	touch $@
-
-ray-test: $(RAY)/.installed
-	$(RAY)/bin/python -m pytest -m '' tests/learning/distributed tests/jobs/test_ray.py
-
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -138,4 +128,4 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/run_all.py
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(LOWEST_JAX) $(RAY) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(LOWEST) $(LOWEST_JAX) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -7,6 +7,7 @@ ALGORITHMS = {
     "ppo": "parenvs.agents.learning.ppo:PPO",
     "a2c": "parenvs.agents.learning.ppo:A2C",
     "group": "parenvs.agents.learning.ppo:Group",
+    "mappo": "parenvs.agents.learning.mappo:MAPPO",
     "rainbow": "parenvs.agents.learning.distributional:Rainbow",
     "rainbow-paper": "parenvs.agents.learning.distributional:RainbowPaper",
     "imitate": "parenvs.agents.learning.imitate:Imitate",

@@ -38,6 +38,7 @@ SCRIPTS = (
     "reading",
     "roles",
     "cartpole",
+    "distributions",
     "paper_claims",
     "exact_points",
     "inference",

@@ -1,26 +1,25 @@
 """``Algorithm``: how an agent acts, what it keeps of its turns, and how it learns from them.
 
-An algorithm knows nothing of where environments run, or of how many learners there are: a trainer
-gives it batches, and may put a reduction between its gradients and its step.
+An algorithm knows nothing of where environments run, or of how many learners there are. It gives
+``step`` the loss of each of its turns, takes means by ``mean`` and the turns of each step of the
+optimiser by ``parts``; who else learns is behind ``peers``.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from parenvs.agents.learning.chance import Chance, Place
 from parenvs.agents.learning.net import SHARPNESS, RowsNet, log_policy
 from parenvs.agents.learning.seen import Lens, Seen
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tensors import check_finite
-
-Reduce = Callable[[Iterable[nn.Parameter]], None]
-"""Changes gradients in place, for example to their mean over learners."""
 
 LARGEST = {"envs": 1 << 16, "turns": 1 << 16, "width": 1 << 12}
 """Largest values of settings that take memory."""
@@ -37,6 +36,9 @@ class Batch(NamedTuple):
         ended: (T, n) bool, whether the episode ended with the turn.
         episodes: (T, n) int64, the number of the episode in its environment.
         after: (n), what is seen behind the last turn.
+        place: of the environments, and of the first turn.
+
+    Tensors are on the CPU, or where a distribution plays on a device, there.
     """
 
     seen: Seen
@@ -46,6 +48,42 @@ class Batch(NamedTuple):
     ended: Tensor
     episodes: Tensor
     after: Seen
+    place: Place
+
+    def to(self, device: Any) -> Batch:
+        """Return the same on a device."""
+        moved = {
+            name: value.to(device) for name, value in self._asdict().items() if hasattr(value, "to")
+        }
+        return self._replace(**moved, kept={k: x.to(device) for k, x in self.kept.items()})
+
+    def keys(self) -> Tensor:
+        """Return the number of each turn among those of all environments, (T, n) int64."""
+        turns, envs = self.actions.shape
+        first, total, turn = self.place
+        return (turn + torch.arange(turns))[:, None] * total + first + torch.arange(envs)
+
+
+class Peers:
+    """Who learns together; here a learner alone.
+
+    Attributes:
+        joined: whether all learn from the turns of all, in lockstep.
+    """
+
+    joined = True
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum over learners of tensors of one shape."""
+        return values
+
+    def gather(self, values: Tensor) -> Tensor:
+        """Return the tensors of all learners, joined along their first dimension."""
+        return values
+
+    def together(self, agent: Algorithm, name: str, values: Tensor) -> None:
+        """Call the method ``name`` by the sum, where network and optimiser are kept."""
+        getattr(agent, name)(self.sum(values))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,22 +123,30 @@ class Algorithm(ABC):
     Attributes:
         name: by which it is asked for.
         copies: environments next to each other that play the same problems.
-        taught: whether it keeps ``worth``, what a teacher says of each action, see ``Play``.
+        taught: whether it keeps ``worth``, what a teacher says of each action, see ``Envs``.
+        divides: whether several learners can share an update, as it uses ``step``, ``mean`` and
+            ``parts`` alone.
+        central: names of numbers that are kept with the network and change by ``together``.
+        local: names of other numbers that updates depend on.
         net: the network.
-        reduce: what is done to gradients before each step, if anything.
+        peers: who learns together.
+        progress: share of the training that is done, from 0 to 1.
     """
 
     name: ClassVar[str]
     settings_class: ClassVar[type[Settings]] = Settings
     copies: int = 1
     taught: ClassVar[bool] = False
+    divides: ClassVar[bool] = True
+    central: ClassVar[tuple[str, ...]] = ()
+    local: ClassVar[tuple[str, ...]] = ()
     net: RowsNet
 
     def __init__(
         self, lens: Lens, settings: Settings, device: str | torch.device = "cpu", seed: int = 0
     ) -> None:
         self.lens, self.settings, self.device = lens, settings, torch.device(device)
-        self.reduce: Reduce | None = None
+        self.peers, self.progress = Peers(), 0.0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.net = self.network().to(self.device)
@@ -121,22 +167,28 @@ class Algorithm(ABC):
         return log_policy(self.net, seen.to(self.device))[0]
 
     @torch.no_grad()
-    def act(self, seen: Seen) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return actions, (n,) int64, and what is kept beside them, (n, ...) each."""
+    def act(self, seen: Seen, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return actions, (n,) int64, and what is kept beside them, (n, ...) each.
+
+        Args:
+            seen: (n).
+            chance: all that may be drawn from, so that actions depend on no player's past.
+        """
         logs, values = log_policy(self.net, seen.to(self.device))
-        logs, values = logs.cpu(), values.cpu()
-        actions = chosen(logs, seen.mask.cpu(), self.random)
+        where = seen.mask.device
+        logs, values = logs.to(where), values.to(where)
+        actions = chosen(logs, seen.mask, chance)
         return actions, {"logs": logs.gather(-1, actions[:, None])[:, 0], "values": values}
 
     @torch.no_grad()
     def best(self, seen: Seen) -> Tensor:
         """Return the actions that it holds for the best, (n,) int64."""
-        return chosen(self.logs(seen).cpu(), seen.mask.cpu())
+        return chosen(self.logs(seen).to(seen.mask.device), seen.mask)
 
     @torch.no_grad()
     def values(self, seen: Seen) -> Tensor:
         """Return what turns are worth, (n,), in rewards: 0 for agents that hold no values."""
-        return torch.zeros(len(seen.mask))
+        return seen.context.new_zeros(len(seen.mask))
 
     @abstractmethod
     def learn(self, batch: Batch, progress: float) -> dict[str, float]:
@@ -144,20 +196,63 @@ class Algorithm(ABC):
 
         Args:
             batch: what was done since the last call.
-            progress: share of the training that is done, from 0 to 1.
+            progress: share of the training that is done, for ``slow``.
         """
 
-    def step(self, loss: Tensor) -> None:
-        """Take a step of the optimiser."""
+    def step(self, losses: Tensor) -> None:
+        """Take a step of the optimiser down the mean of the losses of turns, (k,) here."""
         self.optimiser.zero_grad()
-        loss.backward()
-        if self.reduce is not None:
-            self.reduce(self.net.parameters())
+        losses.sum().backward()
+        parts = [
+            torch.zeros_like(each) if each.grad is None else each.grad
+            for each in self.net.parameters()
+        ]
+        count = losses.new_tensor([len(losses)])
+        flat = torch.cat([*(part.flatten() for part in parts), count])
+        self.peers.together(self, "descend", flat)
+
+    def descend(self, flat: Tensor) -> None:
+        """Take a step by gradients of a sum in one row, and, last, the turns that it is of."""
+        begin = 0
+        for each in self.net.parameters():
+            part = flat[begin : begin + each.numel()] / flat[-1]
+            each.grad, begin = part.view_as(each), begin + each.numel()
         nn.utils.clip_grad_norm_(self.net.parameters(), self.settings.gradient)
         self.optimiser.step()
 
+    def moments(self, values: Tensor) -> tuple[float, float, float]:
+        """Return mean, standard deviation and count of numbers of all learners, (k,) here."""
+        values = values.double()
+        sums = torch.stack([values.sum(), values.square().sum(), values.new_tensor(len(values))])
+        total, squares, count = self.peers.sum(sums).tolist()
+        mean = total / max(count, 1.0)
+        return mean, (max(squares - count * mean**2, 0.0) / max(count - 1.0, 1.0)) ** 0.5, count
+
+    def mean(self, values: Tensor) -> float:
+        """Return the mean of numbers of all learners, (k,) here; 0 of none."""
+        return self.moments(values)[0]
+
+    def parts(self, keys: Tensor, size: int, passes: int = 1) -> Iterator[Iterator[Tensor]]:
+        """Yield the steps of each pass over turns, each the indices of its turns, (j,).
+
+        Turns are drawn without repetition from those of all learners.
+
+        Args:
+            keys: (k,) int64, of ``Batch.keys``, of the turns here.
+            size: turns of a step, of all learners, about.
+            passes: over the turns.
+        """
+        every = self.peers.gather(keys)
+        rank = torch.searchsorted(every.sort().values, keys)
+        own = torch.full((len(every),), -1).index_copy(0, rank, torch.arange(len(keys)))
+        for _ in range(passes):
+            order = own[torch.randperm(len(every), generator=self.random)]
+            steps = order.tensor_split(max(1, round(len(order) / size)))
+            yield (step[step >= 0] for step in steps)
+
     def slow(self, progress: float) -> None:
         """Set the learning rate of a share of the training."""
+        self.progress = progress
         rate = self.settings.rate * (1.0 - (1.0 - self.settings.last_rate) * progress)
         for group in self.optimiser.param_groups:
             group["lr"] = rate
@@ -165,10 +260,22 @@ class Algorithm(ABC):
     def forget(self) -> None:  # noqa: B027  # most keep nothing
         """Drop what is kept of episodes that will not go on."""
 
+    def played(self) -> dict[str, Any]:
+        """Return all that acting depends on."""
+        numbers = {name: getattr(self, name) for name in (*self.central, "progress")}
+        return {"net": self.net.state_dict(), "numbers": numbers}
+
+    def play_as(self, state: dict[str, Any]) -> None:
+        """Act as the agent whose ``played`` this is."""
+        self.net.load_state_dict(state["net"])
+        for name in (*self.central, "progress"):
+            setattr(self, name, state["numbers"][name])
+
     def state(self) -> dict[str, Any]:
         """Return all that the next updates depend on, as tensors, numbers and texts."""
         return {
-            "net": self.net.state_dict(),
+            **self.played(),
+            "local": {name: getattr(self, name) for name in self.local},
             "optimiser": self.optimiser.state_dict(),
             "random": self.random.get_state(),
         }
@@ -179,13 +286,15 @@ class Algorithm(ABC):
         Raises:
             Exception: it is of another algorithm, or has numbers that are not finite.
         """
-        check_finite([state["net"], state["optimiser"]])
-        self.net.load_state_dict(state["net"])
+        check_finite([state[name] for name in ("net", "numbers", "local", "optimiser")])
+        self.play_as(state)
+        for name in self.local:
+            setattr(self, name, state["local"][name])
         self.optimiser.load_state_dict(state["optimiser"])
         self.random.set_state(state["random"])
 
 
-def chosen(logs: Tensor, mask: Tensor, random: torch.Generator | None = None) -> Tensor:
+def chosen(logs: Tensor, mask: Tensor, random: torch.Generator | Chance | None = None) -> Tensor:
     """Return an action of each turn, (n,), a legal one whatever numbers a network gives.
 
     Args:
@@ -194,8 +303,11 @@ def chosen(logs: Tensor, mask: Tensor, random: torch.Generator | None = None) ->
         random: draws by the chances; None takes the likeliest.
     """
     if random is not None:
-        noise = torch.rand(logs.shape, generator=random).clamp_(min=1e-20)
-        logs = logs - (-noise.log()).log()
+        if isinstance(random, Chance):
+            noise = random(logs.shape[1])
+        else:
+            noise = torch.rand(logs.shape, generator=random)
+        logs = logs - (-noise.clamp(min=1e-20).log()).log()
     return torch.where(mask, logs.nan_to_num(), -torch.inf).argmax(dim=-1)
 
 

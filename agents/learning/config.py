@@ -8,14 +8,24 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import gymnasium as gym
+import torch
 
-from parenvs.agents.learning.algorithm import Algorithm, Settings, settings_of
+from parenvs.agents.learning.algorithm import Settings, settings_of
 from parenvs.agents.learning.algorithms import algorithm
+from parenvs.agents.learning.distributed.words import (
+    ACTORS,
+    ALONE,
+    DEVICE,
+    ENVS,
+    SINGLE,
+    check_agent,
+    word_of,
+)
 from parenvs.core.registry import environments
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
@@ -47,6 +57,11 @@ class TrainConfig:
         seed: of everything that is drawn.
         device: where the network is: cpu, cuda, ...
         settings: of the algorithm, in place of its defaults.
+        distribution: one of ``WORDS``.
+        actors: processes that hold environments, of each learner, where the distribution has them.
+        learners: learners, where the distribution has several; 0: two, of fused one a GPU.
+        staleness: steps that a learner may be ahead of the slowest one, by a server; None: none
+            learns ahead.
     """
 
     env_id: Text
@@ -56,20 +71,37 @@ class TrainConfig:
     seed: Annotated[int, whole(0, 2**31 - 1)] = 0
     device: Text = "cpu"
     settings: dict[str, Any] = field(default_factory=dict)
+    distribution: Text = SINGLE
+    actors: Annotated[int, whole(1, 1 << 16)] = 2
+    learners: Annotated[int, whole(0, 1 << 16)] = 0
+    staleness: Annotated[int, whole(0, 1 << 16)] | None = None
+
+    @property
+    def size(self) -> int:
+        """Learners of the training."""
+        word = word_of(self.distribution, self.staleness)
+        if word.learns == ALONE:
+            return 1
+        is_fused = word.plays == DEVICE
+        return self.learners or (max(torch.cuda.device_count(), 1) if is_fused else 2)
 
     def agent_settings(self) -> Settings:
         """Return the algorithm's settings: its defaults, ``OVERRIDES``, and what is given.
+
+        Unless they are given, there are as many environments as the processes need.
 
         Raises:
             ParenvsError: there is no such algorithm or setting, or a value is out of its range.
         """
         own = OVERRIDES.get((self.env_id.removeprefix("parenvs/"), self.agent), {})
-        return settings_of(algorithm(self.agent), **{**own, **self.settings})
-
-    def learner(self, lens: Any, device: str | None = None) -> Algorithm:
-        """Make the algorithm, on the device of the configuration or another one."""
-        kind = algorithm(self.agent)
-        return kind(lens, self.agent_settings(), device or self.device, self.seed)
+        kind, word = algorithm(self.agent), word_of(self.distribution, self.staleness)
+        check_agent(self.distribution, kind)
+        found = settings_of(kind, **{**own, **self.settings})
+        processes = self.actors if word.plays in (ACTORS, ENVS) else 1
+        least = processes * self.size * int(getattr(found, "copies", 1))
+        if "envs" in self.settings or found.envs >= least:
+            return found
+        return replace(found, envs=least)
 
 
 def claimed(folder: Path) -> bool:

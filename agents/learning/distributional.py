@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from parenvs.agents.learning.algorithm import Algorithm, Batch, Settings
+from parenvs.agents.learning.chance import Chance, Place
 from parenvs.agents.learning.net import RowsNet
 from parenvs.agents.learning.replay import Memory, Minibatch
 from parenvs.agents.learning.seen import Seen
@@ -58,9 +59,6 @@ class RainbowSettings(Settings):
     wander: float = 0.3
 
 
-_COUNTERS = ("spread", "batches", "steps", "owed", "progress")
-
-
 class Rainbow(Algorithm):
     """Learns the quantiles of what each action returns, from a memory of turns.
 
@@ -73,6 +71,7 @@ class Rainbow(Algorithm):
     name: ClassVar[str] = "rainbow"
     settings_class: ClassVar[type[Settings]] = RainbowSettings
     settings: RainbowSettings
+    central, local = ("spread", "batches"), ("steps", "owed")
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -80,7 +79,7 @@ class Rainbow(Algorithm):
         self.discount = settings.discount or self.lens.discount
         self.target = copy.deepcopy(self.net).requires_grad_(False)
         self.memory = Memory(settings.memory, settings.steps, self.discount, settings.power)
-        self.spread, self.batches, self.steps, self.owed, self.progress = 1.0, 0, 0, 0.0, 0.0
+        self.spread, self.batches, self.steps, self.owed = 1.0, 0, 0, 0.0
         middle = (torch.arange(settings.quantiles) + 0.5) / settings.quantiles
         self._levels = middle.to(self.device)
 
@@ -110,33 +109,33 @@ class Rainbow(Algorithm):
         return scaled.log_softmax(dim=1)
 
     @torch.no_grad()
-    def act(self, seen: Seen) -> tuple[Tensor, dict[str, Tensor]]:
+    def act(self, seen: Seen, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
         """See ``Algorithm.act``."""
-        actions, count = self.best(seen), len(seen.mask)
-        place = torch.arange(count) / max(count - 1, 1)
-        chance = self.settings.chance ** (1.0 + 7.0 * place)
+        actions, noise = self.best(seen), chance(1 + seen.mask.shape[1])
+        shares = self.settings.chance ** (1.0 + 7.0 * chance.share)
         if not self.lens.scored:
-            chance = chance.clamp(min=1.0 - self.progress / self.settings.wander)
-        at_random = torch.rand(count, generator=self.random) < chance
-        noise = torch.rand(seen.mask.shape, generator=self.random)
-        drawn = torch.where(seen.mask, noise, -1.0).argmax(dim=1)
-        return torch.where(at_random, drawn, actions), {}
+            shares = shares.clamp(min=1.0 - self.progress / self.settings.wander)
+        drawn = torch.where(seen.mask, noise[:, 1:], -1.0).argmax(dim=1)
+        return torch.where(noise[:, 0] < shares, drawn, actions), {}
 
     @torch.no_grad()
     def values(self, seen: Seen) -> Tensor:
         """See ``Algorithm.values``."""
-        quality = self.quantiles(self.net, seen.to(self.device)).mean(dim=2).cpu()
+        quality = self.quantiles(self.net, seen.to(self.device)).mean(dim=2).to(seen.mask.device)
         return torch.where(seen.mask, quality, -torch.inf).amax(dim=1) * self.spread
 
     def learn(self, batch: Batch, progress: float) -> dict[str, float]:
         """See ``Algorithm.learn``."""
         settings = self.settings
         self.slow(progress)
-        self.progress = progress
+        batch = batch.to("cpu")
+        if not self.peers.joined:  # each has a memory of its own
+            batch = batch._replace(place=Place(0, batch.actions.shape[1], batch.place.turn))
         self.memory.add(batch)
         if len(self.memory) < min(settings.first, settings.memory // 2):
             return {}
-        self.owed += settings.reuse * batch.actions.numel() / settings.minibatch
+        turns = batch.place.total * len(batch.actions)
+        self.owed += settings.reuse * turns / settings.minibatch
         correction = settings.correction + (1.0 - settings.correction) * progress
         losses = []
         while self.owed >= 1.0:
@@ -146,7 +145,7 @@ class Rainbow(Algorithm):
             self.steps += 1
             if self.steps % settings.sync == 0:
                 self.target.load_state_dict(self.net.state_dict())
-        return {"loss": sum(losses) / len(losses), "spread": self.spread} if losses else {}
+        return {"loss": self.mean(torch.cat(losses)), "spread": self.spread} if losses else {}
 
     def loss(self, minibatch: Minibatch) -> tuple[Tensor, Tensor]:
         """Return the loss of each turn of a minibatch, and the error of its mean, (k,) each."""
@@ -160,7 +159,10 @@ class Rainbow(Algorithm):
             wanted = minibatch.earned.to(self.device)[:, None] + torch.where(
                 left > 0, left * behind, 0.0
             )
-            self._measure(wanted)
+            before, square = self.spread, wanted.double().square().sum()
+            sums = torch.stack([square, square.new_tensor(wanted.numel())])
+            self.peers.together(self, "measure", sums)
+            self._scale(self.target, before / self.spread)
             wanted = wanted / self.spread
         found = _of(self.quantiles(self.net, seen), minibatch.actions.to(self.device))
         error = wanted[:, None, :] - found[:, :, None]
@@ -170,42 +172,47 @@ class Rainbow(Algorithm):
 
     def state(self) -> dict[str, Any]:
         """See ``Algorithm.state``."""
-        own = {name: getattr(self, name) for name in _COUNTERS}
         memory, target = self.memory.state(), self.target.state_dict()
-        return {**super().state(), **own, "memory": memory, "target": target}
+        return {**super().state(), "memory": memory, "target": target}
 
     def load(self, state: dict[str, Any]) -> None:
         """See ``Algorithm.load``."""
         super().load(state)
-        check_finite([state["target"], *(state[name] for name in _COUNTERS)])
-        for name in _COUNTERS:
-            setattr(self, name, state[name])
+        check_finite([state["target"]])
         self.memory.load(state["memory"])
         self.target.load_state_dict(state["target"])
 
-    def _improve(self, minibatch: Minibatch) -> float:
+    def measure(self, sums: Tensor) -> None:
+        """Take returns into their spread; the network's qualities in rewards stay as they are.
+
+        Args:
+            sums: of the squares, and how many they are.
+        """
+        self.batches = min(self.batches + 1, 1000)
+        before = self.spread
+        square = before**2 if self.batches > 1 else 0.0
+        square += (float(sums[0] / sums[1]) - square) / self.batches
+        self.spread = max(square**0.5, 1e-6)
+        self._scale(self.net, before / self.spread)
+
+    @torch.no_grad()
+    def _scale(self, net: RowsNet, factor: float) -> None:
+        """Scale qualities; those of the first batch have no scale yet."""
+        if self.batches > 1:
+            for each in (*net.last.parameters(), *net.last_value.parameters(), net.weight):
+                each.mul_(factor)
+
+    def _improve(self, minibatch: Minibatch) -> Tensor:
         losses, errors = self.loss(minibatch)
-        loss = (losses * minibatch.weights.to(self.device)).mean()
-        self.step(loss)
-        self.memory.judge(minibatch.slots, errors.cpu())
-        return float(loss.detach())
+        losses = losses * minibatch.weights.to(self.device)
+        self.step(losses)
+        told = self.peers.gather(minibatch.slots), self.peers.gather(errors.cpu())
+        self.memory.judge(*told)
+        return losses.detach().cpu()
 
     def _best(self, quantiles: Tensor, mask: Tensor) -> Tensor:
         quality = quantiles.mean(dim=2)
         return torch.where(mask, quality.nan_to_num(), -torch.inf).argmax(dim=1)
-
-    @torch.no_grad()
-    def _measure(self, wanted: Tensor) -> None:
-        """Take returns into their spread; qualities in rewards stay as they are."""
-        self.batches = min(self.batches + 1, 1000)
-        before = self.spread
-        square = before**2 if self.batches > 1 else 0.0
-        square += (float(wanted.square().mean()) - square) / self.batches
-        self.spread = max(square**0.5, 1e-6)
-        if self.batches > 1:
-            for net in (self.net, self.target):
-                for each in (*net.last.parameters(), *net.last_value.parameters(), net.weight):
-                    each.mul_(before / self.spread)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,16 +49,18 @@ class Imitate(PPO):
     def learn(self, batch: Batch, progress: float) -> dict[str, float]:
         """See ``Algorithm.learn``."""
         self.slow(progress)
+        batch = batch.to("cpu")
         worth = batch.kept["worth"].flatten(0, 1)
         seen = Seen(*(value.flatten(0, 1) for value in batch.seen))
         known = (worth.isfinite() & seen.mask).any(dim=1)
-        if not known.any():
+        if not self.mean(known.float()):
             return {}
-        data = {"actions": batch.actions.flatten()[known], "worth": worth[known]}
+        flat = {"actions": batch.actions, "keys": batch.keys()}
+        data = {"worth": worth[known], **{k: x.flatten()[known] for k, x in flat.items()}}
         return self.improve(seen.at(known), data)
 
-    def loss(self, seen: Seen, part: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """See ``PPO.loss``."""
+    def losses(self, seen: Seen, part: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """See ``PPO.losses``."""
         settings, worth = self.settings, part["worth"]
         logs, _ = log_policy(self.net, seen)
         known = worth.isfinite() & seen.mask
@@ -68,7 +70,7 @@ class Imitate(PPO):
         chosen = known & (worth == best)
         cross = -torch.where(chosen, logs, -torch.inf).logsumexp(dim=1)
         is_whole = (known == seen.mask).all(dim=1)
-        loss = torch.where(is_whole, expected, cross).mean()
-        spread = entropy(logs).mean()
+        loss = torch.where(is_whole, expected, cross)
+        spread = entropy(logs)
         told = {"loss": loss.detach(), "entropy": spread.detach()}
         return loss - settings.entropy * spread, told

@@ -41,7 +41,7 @@ class RowsNet(nn.Module):
         sharpness: float = SHARPNESS,
     ) -> None:
         super().__init__()
-        self.scored, self.outputs = lens.scored, outputs
+        self.scored, self.outputs, self.contexts = lens.scored, outputs, lens.contexts
         self.weight = nn.Parameter(torch.tensor(sharpness))
         self.last_value = nn.Linear(width, values)
         if lens.scored:
@@ -74,6 +74,7 @@ class RowsNet(nn.Module):
     def forward(self, seen: Seen) -> tuple[Tensor, Tensor]:
         """Return (..., A, outputs), and (..., values) of turns."""
         rows, context, mask = seen
+        context = context[..., : self.contexts]
         shape = rows.shape[:-2]
         if not self.scored:
             outputs = self.head(context).unflatten(-1, (-1, self.outputs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from parenvs.agents.learning.algorithm import Algorithm, Batch
+from parenvs.agents.learning.chance import Chance, Place
 from parenvs.agents.learning.seen import Lens, Seen
 from parenvs.core.registry import TASKS
 from parenvs.envs.vector import GameVectorEnv
@@ -36,16 +38,16 @@ def one_thread() -> Iterator[None]:
 def vector_env(env_id: str, env_kwargs: dict[str, Any], count: int) -> Any:
     """Make n environments whose ended episodes start again in the same step.
 
-    Those of games are a native batch; others are Gymnasium's ``SyncVectorEnv`` of single ones.
+    They are a batch of their own where their ``vector_entry_point`` takes ``autoreset_mode``, as
+    those of games do, and seeds of each; others are Gymnasium's ``SyncVectorEnv`` of single ones.
 
     Raises:
         ParenvsError: there is no such environment, or it refuses its arguments.
     """
     try:
-        spec = gym.spec(env_id)
-        entry: Any = spec.vector_entry_point
+        entry: Any = gym.spec(env_id).vector_entry_point
         maker = load_env_creator(entry) if isinstance(entry, str) else entry
-        if isinstance(maker, type) and issubclass(maker, GameVectorEnv):
+        if maker is not None and "autoreset_mode" in inspect.signature(maker).parameters:
             return gym.make_vec(
                 env_id, count, "vector_entry_point", autoreset_mode=SAME_STEP, **env_kwargs
             )
@@ -89,74 +91,215 @@ def replayed(
     return env
 
 
-class Play:
-    """n environments that play on, turn by turn.
+class Told(NamedTuple):
+    """What players tell of the episodes of some turns.
+
+    Attributes:
+        returns: of those that have ended.
+        turns: turns so far, of all environments.
+        episodes: episodes so far.
+        best: the best episode so far, where they compare.
+        figures: of learning.
+    """
+
+    returns: list[float]
+    turns: int
+    episodes: int
+    best: Episode | None
+    figures: dict[str, float]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Told]) -> Told:
+        """Return what players next to each other tell together; figures are the first one's."""
+        best = max(
+            (x.best for x in parts if x.best), key=lambda x: (x.value, -x.turns), default=None
+        )
+        return cls(
+            [value for each in parts for value in each.returns], parts[0].turns,
+            sum(each.episodes for each in parts), best, parts[0].figures,
+        )  # fmt: skip
+
+
+class Share(NamedTuple):
+    """Some of the environments of a training, next to each other.
+
+    Attributes:
+        first: number of the first.
+        size: how many.
+        total: of all.
+    """
+
+    first: int
+    size: int
+    total: int
+
+    def dealt(self, parts: int, unit: int) -> list[Share]:
+        """Return the shares of players, in units that stay together, as equal as can be.
+
+        Raises:
+            ParenvsError: there is none for each, or they are no whole units.
+        """
+        if self.size % unit:
+            raise ParenvsError(f"envs must be a multiple of copies, {unit}, not {self.size}")
+        if self.size // unit < parts:
+            raise ParenvsError(
+                f"{parts} processes for {self.size // unit} environments"
+                + (f" of {unit} copies" if unit > 1 else "")
+                + "; give more --num-envs, or fewer --actors or --learners"
+            )
+        ends = [self.size // unit * (part + 1) // parts * unit for part in range(parts)]
+        begins = [0, *ends[:-1]]
+        return [
+            Share(self.first + begin, end - begin, self.total)
+            for begin, end in zip(begins, ends, strict=True)
+        ]
+
+
+class Step(NamedTuple):
+    """What n environments did in a turn.
+
+    Attributes:
+        seen: (n), behind it; of the next episode where one has ended.
+        paid: (n,) float64, rewards.
+        over: (n,) bool, whether the episode has ended.
+        cut: (k,) int64, the environments whose episode was cut off.
+        last: (k), what was seen last there, or None.
+        worth: (n, A), what a teacher says that actions are worth now, or None.
+    """
+
+    seen: Seen
+    paid: np.ndarray
+    over: np.ndarray
+    cut: np.ndarray
+    last: Seen | None
+    worth: Tensor | None
+
+
+class Envs:
+    """Environments of a share, as agents see them.
 
     What each action is worth is told by the hook ``teach`` of the environment's task, or else by
     ``action_values`` in the infos of a turn.
 
     Args:
-        env_id: id of the environment.
-        env_kwargs: its arguments.
-        count: n.
-        copies: environments next to each other that have the same seed, a divisor of n.
-        seed: of what they draw.
+        env_id: id of the environments.
+        env_kwargs: their arguments.
+        share: which of all they are.
+        taught: whether a teacher is asked.
 
     Attributes:
-        lens: how they are seen.
-        turns: turns so far, of all environments.
+        env: the vector environment.
+        lens: how it is seen.
+        seats: rows of an environment, of an agent each; 1 but for environments of several agents.
+        draws: whether problems change, so that episodes do not compare.
+    """
+
+    def __init__(
+        self, env_id: str, env_kwargs: dict[str, Any], share: Share, taught: bool = False
+    ) -> None:
+        self.env_id, self.share, self.taught = env_id, share, taught
+        self.env = vector_env(env_id, env_kwargs, share.size)
+        if isinstance(self.env, GameVectorEnv):
+            self.env.count_as(share.first, share.total)
+        self.seats = int(self.env.num_envs) // share.size
+        self.lens = Lens.of(self.env)
+        self.draws = bool(getattr(self.env, "draws", True))
+        self._teacher = _teacher(env_id, self.env)
+
+    def reset(self, seeds: list[int]) -> tuple[Seen, Tensor | None]:
+        """Begin all episodes anew; return what is seen and ``Step.worth``."""
+        observation, infos = self.env.reset(seed=seeds)
+        return self.lens(observation, infos), self._worth(infos)
+
+    def step(self, actions: np.ndarray) -> Step:
+        """Take a turn by actions, (n,) int64, of the action space."""
+        observation, paid, terminated, truncated, infos = self.env.step(actions)
+        cut, last = np.flatnonzero(truncated & ~terminated), None
+        if cut.size:
+            ends = [infos["final_obs"][row] for row in cut.tolist()]
+            batched = (
+                {name: np.stack([each[name] for each in ends]) for name in ends[0]}
+                if isinstance(ends[0], dict)
+                else np.stack(ends)
+            )
+            last = self.lens(batched, {})
+        over = np.asarray(terminated | truncated)
+        seen, worth = self.lens(observation, infos), self._worth(infos)
+        return Step(seen, np.asarray(paid, np.float64), over, cut, last, worth)
+
+    def spent(self) -> float:
+        """Return the processor seconds of other processes."""
+        return 0.0
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.env.close()
+
+    def _worth(self, infos: Any) -> Tensor | None:
+        """Return ``Step.worth``, NaN of which a teacher says nothing.
+
+        Raises:
+            ParenvsError: there is no teacher.
+        """
+        if not self.taught:
+            return None
+        known = infos.get("action_values") if self._teacher is None else self._teacher()
+        if known is None:
+            raise ParenvsError(
+                f"{self.env_id}: nobody teaches; infos need 'action_values', what each action is "
+                "worth, NaN where that is not known"
+            )
+        return torch.from_numpy(np.array(known, dtype=np.float32))
+
+
+def seeds_of(seed: int, part: int, total: int, copies: int) -> np.ndarray:
+    """Return the seed of each environment in a part of a training, (total,) int64."""
+    groups = np.random.SeedSequence([seed, part]).generate_state(total // copies)
+    return np.repeat(groups & 0x7FFFFFFF, copies).astype(np.int64)
+
+
+class Play:
+    """n environments that play on, turn by turn.
+
+    Args:
+        envs: the environments, or what sends actions to them.
+        copies: environments next to each other that have the same seed, a divisor of n.
+        seed: of what is drawn.
+
+    Attributes:
+        turns: turns so far, of all environments of the training.
         returns: of the episodes that have ended since they were taken.
         episodes: episodes that have ended.
-        draws: whether problems change, so that episodes do not compare.
         best: the best episode so far, where they compare.
         history: (t, n) actions since ``restart``, by which a run goes on from a checkpoint.
     """
 
-    def __init__(
-        self, env_id: str, env_kwargs: dict[str, Any], count: int, copies: int = 1, seed: int = 0
-    ) -> None:
-        if count % copies:
-            raise ParenvsError(f"envs must be a multiple of copies, {copies}, not {count}")
-        self.env = vector_env(env_id, env_kwargs, count)
-        self.lens = Lens.of(self.env)
-        self.env_id, self.count, self.copies, self.seed = env_id, count, copies, seed
+    def __init__(self, envs: Any, copies: int = 1, seed: int = 0) -> None:
+        self.envs, self.copies, self.seed = envs, copies * envs.seats, seed
+        self.lens, self.draws = envs.lens, envs.draws
+        first, count, total = (x * envs.seats for x in envs.share)
+        self.first, self.count, self.total = first, count, total
         self.turns = self.episodes = 0
         self.returns: list[float] = []
-        self.draws = bool(getattr(self.env, "draws", True))
         self.best: Episode | None = None
         self.history: list[np.ndarray] = []
         self._begin = np.zeros(count, dtype=np.int64)
         self._totals = np.zeros(count)
         self._episodes = np.zeros(count, dtype=np.int64)
         self._seen: Seen | None = None
-        self._infos: Any = {}
-        self._teacher = _teacher(env_id, self.env)
+        self._worth: Tensor | None = None
 
     def restart(self, part: int) -> None:
         """Begin all episodes anew, of problems that a number decides."""
-        words = [self.seed, part]
-        groups = np.random.SeedSequence(words).generate_state(self.count // self.copies)
-        seeds = np.repeat(groups & 0x7FFFFFFF, self.copies).tolist()
-        observation, self._infos = self.env.reset(seed=seeds)
-        self._seen = self.lens(observation, self._infos)
+        seeds = seeds_of(self.seed, part, self.total, self.copies)
+        seeds = seeds[self.first : self.first + self.count]
+        self._seen, self._worth = self.envs.reset(seeds.tolist())
         self._totals[:] = 0.0
         self._episodes[:] = self._begin[:] = 0
         self.history = []
 
-    def go_on(self, history: np.ndarray) -> None:
-        """Take the actions since ``restart`` again, (t, n), after which all is as it was."""
-        for actions in history:
-            observation, paid, terminated, truncated, self._infos = self.env.step(actions)
-            self.history.append(actions)
-            over = terminated | truncated
-            self._totals = np.where(over, 0.0, self._totals + paid)
-            self._episodes += over
-            self._begin[over] = len(self.history)
-        if len(history):
-            self._seen = self.lens(observation, self._infos)
-
     def collect(
-        self, algorithm: Algorithm, turns: int, tick: Callable[[], object] = lambda: None
+        self, algorithm: Algorithm, turns: int, tick: Callable[[Play], object] = lambda play: None
     ) -> Batch:
         """Play some turns by an algorithm.
 
@@ -175,34 +318,76 @@ class Play:
         rewards = torch.zeros(turns, self.count)
         ended = torch.zeros(turns, self.count, dtype=torch.bool)
         episodes = torch.zeros(turns, self.count, dtype=torch.int64)
-        told_by = self._infos
+        place = Place(self.first, self.total, self.turns // self.total)
         for turn in range(turns):
             seen.append(self._seen)
-            chosen, told = algorithm.act(self._seen)
+            now = place._replace(turn=place.turn + turn)
+            chosen, told = algorithm.act(self._seen, Chance(self.seed, now, self.count))
             if algorithm.taught:
-                told = {**told, "worth": self._worth(told_by)}
+                assert self._worth is not None
+                told = {**told, "worth": self._worth}
             kept.append(told)
             actions[turn], episodes[turn] = chosen, torch.from_numpy(self._episodes)
             taken = chosen.numpy() + self.lens.first
-            observation, paid, terminated, truncated, infos = self.env.step(taken)
+            step = self.envs.step(taken)
             self.history.append(taken)
-            self.turns += self.count
-            if not np.isfinite(paid).all():
+            self.turns += self.total
+            if not np.isfinite(step.paid).all():
                 raise ParenvsError("a reward is not finite")
-            self._totals += paid
-            rewards[turn] = torch.from_numpy(np.asarray(paid, dtype=np.float32))
-            over = terminated | truncated
-            if truncated.any():
-                cut = np.flatnonzero(truncated & ~terminated)
-                rewards[turn, cut] += self._behind(algorithm, infos, cut)
-            ended[turn] = torch.from_numpy(over)
-            self._finish(np.flatnonzero(over))
-            self._seen, told_by = self.lens(observation, infos), infos
-            tick()
-        self._infos = told_by
+            self._totals += step.paid
+            rewards[turn] = torch.from_numpy(step.paid.astype(np.float32))
+            if step.last is not None:  # what is left to earn, where episodes were cut off
+                discount = getattr(algorithm, "discount", 1.0)
+                rewards[turn, step.cut] += discount * algorithm.values(step.last)
+            ended[turn] = torch.from_numpy(step.over)
+            self._finish(np.flatnonzero(step.over))
+            self._seen, self._worth = step.seen, step.worth
+            tick(self)
         stacked = Seen(*(torch.stack(values) for values in zip(*seen, strict=True)))
         joined = {name: torch.stack([each[name] for each in kept]) for name in kept[0]}
-        return Batch(stacked, actions, joined, rewards, ended, episodes, self._seen)
+        return Batch(stacked, actions, joined, rewards, ended, episodes, self._seen, place)
+
+    def told(self) -> Told:
+        """Return what episodes returned since the last call."""
+        returns, self.returns = self.returns, []
+        return Told(returns, self.turns, self.episodes, self.best, {})
+
+    def state(self) -> dict[str, Any]:
+        """Return all that the next turns depend on."""
+        history = np.array(self.history, dtype=np.int64).reshape(-1, self.count)
+        best = None if self.best is None else tuple(self.best)
+        return {
+            "turns": self.turns, "episodes": self.episodes, "best": best,
+            "history": torch.from_numpy(history),
+        }  # fmt: skip
+
+    def load(self, state: dict[str, Any], part: int | None) -> None:
+        """Go on from what ``state`` returned: take the actions of the part again, if there is one.
+
+        Args:
+            state: the state.
+            part: number of the last ``restart``; None if the next turn begins with one.
+        """
+        self.turns, self.episodes = state["turns"], state["episodes"]
+        self.best = None if state["best"] is None else Episode(*state["best"])
+        if part is None:
+            return
+        self.restart(part)
+        for actions in state["history"].numpy():
+            step = self.envs.step(actions)
+            self.history.append(actions)
+            self._totals = np.where(step.over, 0.0, self._totals + step.paid)
+            self._episodes += step.over
+            self._begin[step.over] = len(self.history)
+            self._seen, self._worth = step.seen, step.worth
+
+    def spent(self) -> float:
+        """Return the processor seconds of other processes."""
+        return float(self.envs.spent())
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.envs.close()
 
     def _finish(self, rows: np.ndarray) -> None:
         """Count the episodes that have ended in environments."""
@@ -219,30 +404,3 @@ class Play:
         self._totals[rows] = 0.0
         self._episodes[rows] += 1
         self._begin[rows] = len(self.history)
-
-    def _worth(self, infos: Any) -> Tensor:
-        """Return what a teacher says that actions are worth, (n, A), NaN of which it says nothing.
-
-        Raises:
-            ParenvsError: there is no teacher.
-        """
-        known = infos.get("action_values") if self._teacher is None else self._teacher()
-        if known is None:
-            raise ParenvsError(
-                f"{self.env_id}: nobody teaches; infos need 'action_values', what each action is "
-                "worth, NaN where that is not known"
-            )
-        return torch.from_numpy(np.array(known, dtype=np.float32))
-
-    def _behind(self, algorithm: Algorithm, infos: Any, rows: np.ndarray) -> Tensor:
-        """Return what is left to earn where episodes were cut off, discounted."""
-        if not rows.size:
-            return torch.zeros(0)
-        last = [infos["final_obs"][row] for row in rows.tolist()]
-        batched = (
-            {name: np.stack([each[name] for each in last]) for name in last[0]}
-            if isinstance(last[0], dict)
-            else np.stack(last)
-        )
-        discount = getattr(algorithm, "discount", 1.0)
-        return discount * algorithm.values(self.lens(batched, {}))

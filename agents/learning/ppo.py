@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,8 +10,7 @@ from torch import Tensor
 
 from parenvs.agents.learning.algorithm import Algorithm, Batch, Settings
 from parenvs.agents.learning.net import entropy, log_policy
-from parenvs.agents.learning.seen import Lens, Seen
-from parenvs.tensors import check_finite
+from parenvs.agents.learning.seen import Lens, Seen, beside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +50,7 @@ class PPO(Algorithm):
     name: ClassVar[str] = "ppo"
     settings_class: ClassVar[type[Settings]] = PPOSettings
     settings: PPOSettings
+    central = ("spread", "seen_returns")
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -62,7 +61,7 @@ class PPO(Algorithm):
     @torch.no_grad()
     def values(self, seen: Seen) -> Tensor:
         """See ``Algorithm.values``."""
-        return log_policy(self.net, seen.to(self.device))[1].cpu() * self.spread
+        return log_policy(self.net, seen.to(self.device))[1].to(seen.mask.device) * self.spread
 
     def learn(self, batch: Batch, progress: float) -> dict[str, float]:
         """See ``Algorithm.learn``."""
@@ -70,10 +69,12 @@ class PPO(Algorithm):
         values = batch.kept["values"] * self.spread
         advantages = self.advantages(batch, values)
         returns = advantages + values
-        self._measure(returns)
+        square = returns.double().square().sum()
+        sums = torch.stack([square, square.new_tensor(returns.numel())])
+        self.peers.together(self, "measure", sums)
         data = {
             "actions": batch.actions, "logs": batch.kept["logs"], "advantages": advantages,
-            "returns": returns / self.spread,
+            "returns": returns / self.spread, "keys": batch.keys(),
         }  # fmt: skip
         flat = {name: value.flatten(0, 1) for name, value in data.items()}
         seen = Seen(*(value.flatten(0, 1) for value in batch.seen))
@@ -82,7 +83,7 @@ class PPO(Algorithm):
     def advantages(self, batch: Batch, values: Tensor) -> Tensor:
         """Return generalised advantages, (T, n), of values (T, n) in rewards."""
         result = torch.zeros_like(batch.rewards)
-        following, coming = self.values(batch.after), torch.zeros(batch.rewards.shape[1])
+        following, coming = self.values(batch.after), torch.zeros_like(batch.rewards[0])
         for turn in range(len(result) - 1, -1, -1):
             goes_on = self.discount * (~batch.ended[turn]).float()
             error = batch.rewards[turn] + goes_on * following - values[turn]
@@ -92,70 +93,54 @@ class PPO(Algorithm):
 
     def improve(self, seen: Seen, data: dict[str, Tensor]) -> dict[str, float]:
         """Go over turns, (k, ...) each, several times; return the means of the last pass."""
-        figures: dict[str, float] = {}
-        for _ in range(self.settings.passes):
-            sums: dict[str, float] = {}
-            steps = 0
-            for index in self._parts(len(data["actions"])):
+        settings, keys = self.settings, data.pop("keys")
+        told: list[dict[str, Tensor]] = []
+        for steps in self.parts(keys, turns_a_step(settings, self.lens), settings.passes):
+            told = []
+            for index in steps:
                 part = {name: value[index].to(self.device) for name, value in data.items()}
-                loss, told = self.loss(seen.at(index).to(self.device), part)
-                self.step(loss)
-                steps += 1
-                for name, value in told.items():
-                    sums[name] = sums.get(name, 0.0) + float(value)
-            figures = {name: value / steps for name, value in sums.items()}
-        return figures
+                losses, figures = self.losses(seen.at(index).to(self.device), part)
+                self.step(losses)
+                told.append(figures)
+        return {name: self.mean(torch.cat([each[name] for each in told])) for name in told[0]}
 
-    def loss(self, seen: Seen, part: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of turns, and figures."""
+    def losses(self, seen: Seen, part: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of each turn, (k,), and figures of them, (k,) each."""
         settings = self.settings
         logs, values = log_policy(self.net, seen)
         own = logs.gather(1, part["actions"][:, None])[:, 0]
         ratio = (own - part["logs"]).exp()
         advantages = self.scaled(part["advantages"])
         clipped = ratio.clamp(1 - settings.clip, 1 + settings.clip)
-        gain = torch.minimum(ratio * advantages, clipped * advantages).mean()
-        spread = entropy(logs).mean()
+        gain = torch.minimum(ratio * advantages, clipped * advantages)
+        spread = entropy(logs)
         loss = self.entropy_weight() * -spread - gain
         told = {"entropy": spread.detach(), "gain": gain.detach()}
         if settings.critic:
-            error = (values - part["returns"]).square().mean()
+            error = (values - part["returns"]).square()
             loss = loss + settings.critic * error
             told["critic"] = error.detach()
         return loss, told
 
     def scaled(self, advantages: Tensor) -> Tensor:
         """Return advantages of the turns of a step on the scale of the policy's loss."""
-        if len(advantages) < 2:
-            return advantages
-        return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        mean, deviation, count = self.moments(advantages)
+        return advantages if count < 2 else (advantages - mean) / (deviation + 1e-8)
 
     def entropy_weight(self) -> float:
         """Weight of the entropy in the loss."""
         return self.settings.entropy
 
-    def state(self) -> dict[str, Any]:
-        """See ``Algorithm.state``."""
-        return {**super().state(), "spread": self.spread, "seen_returns": self.seen_returns}
+    def measure(self, sums: Tensor) -> None:
+        """Take returns into their root mean square; batches of long ago count less.
 
-    def load(self, state: dict[str, Any]) -> None:
-        """See ``Algorithm.load``."""
-        super().load(state)
-        check_finite([state["spread"], state["seen_returns"]])
-        self.spread, self.seen_returns = state["spread"], state["seen_returns"]
-
-    def _measure(self, returns: Tensor) -> None:
-        """Take returns into their root mean square; batches of long ago count less."""
+        Args:
+            sums: of the squares, and how many they are.
+        """
         self.seen_returns = min(self.seen_returns + 1.0, 100.0)
         square = self.spread**2 if self.seen_returns > 1.0 else 0.0
-        square += (float(returns.square().mean()) - square) / self.seen_returns
+        square += (float(sums[0] / sums[1]) - square) / self.seen_returns
         self.spread = max(square**0.5, 1e-6)
-
-    def _parts(self, count: int) -> Iterator[Tensor]:
-        """Yield the indices of each step, drawn without repetition."""
-        order = torch.randperm(count, generator=self.random)
-        steps = max(1, round(count / turns_a_step(self.settings, self.lens)))
-        yield from order.tensor_split(steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +197,7 @@ class Group(PPO):
     name: ClassVar[str] = "group"
     settings_class: ClassVar[type[Settings]] = GroupSettings
     settings: GroupSettings
+    local = ("weight",)
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -226,22 +212,23 @@ class Group(PPO):
     def learn(self, batch: Batch, progress: float) -> dict[str, float]:
         """See ``Algorithm.learn``."""
         self.slow(progress)
+        batch = batch.to("cpu")
         turns, envs = batch.actions.shape
         seen = Seen(*(value.flatten(0, 1) for value in batch.seen))
         names = {
             "actions": batch.actions, "logs": batch.kept["logs"], "rewards": batch.rewards,
-            "ended": batch.ended, "episodes": batch.episodes,
+            "ended": batch.ended, "episodes": batch.episodes, "keys": batch.keys(),
             "envs": torch.arange(envs).expand(turns, envs),
         }  # fmt: skip
         data = {name: value.flatten(0, 1) for name, value in names.items()}
         if self.held is not None:
-            seen = Seen(*(torch.cat(pair) for pair in zip(self.held[0], seen, strict=True)))
+            seen = beside([self.held[0], seen])
             data = {name: torch.cat([self.held[1][name], data[name]]) for name in data}
         advantages, complete, length = self._compared(data)
         self.held = seen.at(~complete), {name: x[~complete] for name, x in data.items()}
-        if not complete.any():
+        if not length:
             return {}
-        chosen = {name: data[name][complete] for name in ("actions", "logs")}
+        chosen = {name: data[name][complete] for name in ("actions", "logs", "keys")}
         chosen["advantages"] = advantages[complete]
         figures = self.improve(seen.at(complete), chosen)
         settings = self.settings
@@ -262,16 +249,19 @@ class Group(PPO):
     def state(self) -> dict[str, Any]:
         """See ``Algorithm.state``."""
         held = None if self.held is None else (tuple(self.held[0]), self.held[1])
-        return {**super().state(), "weight": self.weight, "held": held}
+        return {**super().state(), "held": held}
 
     def load(self, state: dict[str, Any]) -> None:
         """See ``Algorithm.load``."""
         super().load(state)
-        self.weight, held = state["weight"], state["held"]
+        held = state["held"]
         self.held = None if held is None else (Seen(*held[0]), held[1])
 
     def _compared(self, data: dict[str, Tensor]) -> tuple[Tensor, Tensor, float]:
-        """Return turns' advantages, whether their groups are complete, and turns of an episode."""
+        """Return turns' advantages, whether their groups are complete, and turns of an episode.
+
+        The last is the mean over the complete episodes of all learners; 0 if there is none.
+        """
         envs, episodes = data["envs"], data["episodes"]
         most = int(episodes.max()) + 1
         episode, own = torch.unique(envs * most + episodes, return_inverse=True)
@@ -285,9 +275,9 @@ class Group(PPO):
         mean = torch.zeros(len(group)).index_add(0, of, returns) / self.copies
         relative = returns - mean[of]
         counted = done[of]
-        if counted.any():
-            spread = relative[counted].square().mean().sqrt()
-            relative = (relative / (spread + 1e-8)).clamp(-4.0, 4.0)
         complete = counted[own]
-        length = float(complete.sum()) / max(float(counted.sum()), 1.0)
-        return relative[own], complete, length
+        sums = torch.stack([relative[counted].square().sum(), counted.sum(), complete.sum()])
+        square, ends, turns = self.peers.sum(sums).tolist()
+        spread = (square / max(ends, 1.0)) ** 0.5
+        relative = (relative / (spread + 1e-8)).clamp(-4.0, 4.0)
+        return relative[own], complete, turns / max(ends, 1.0)

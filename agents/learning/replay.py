@@ -24,7 +24,7 @@ class Minibatch(NamedTuple):
     """Turns that were drawn.
 
     Attributes:
-        slots: (k,) int64, where the memory has them.
+        slots: (k,) int64, where the memory has them: of all learners, of whose turns k are here.
         seen: (k), what was seen.
         actions: (k,) int64.
         earned: (k,) float32, rewards of the following turns, discounted.
@@ -45,10 +45,12 @@ class Minibatch(NamedTuple):
 class Memory:
     """Keeps whole batches, the last ones, and draws turns by priority (arXiv 1511.05952).
 
-    What is seen behind a batch is kept as one more turn of it, which is never drawn.
+    Learners that learn together have the turns of their own environments each, and the priorities
+    of all, so that all draw the same. What is seen behind a batch is kept as one more turn of it,
+    which is never drawn.
 
     Args:
-        turns: turns of all environments that it keeps, fewer if they take more than ``BYTES``.
+        turns: turns of all environments that are kept, fewer if they take more than ``BYTES``.
         steps: turns between what is seen and the value that is believed; fewer at the end of an
             episode or of a batch.
         discount: of rewards.
@@ -58,7 +60,7 @@ class Memory:
     def __init__(self, turns: int, steps: int, discount: float, power: float) -> None:
         self.turns, self.steps, self.discount, self.power = turns, steps, discount, power
         self.parts: dict[str, Tensor] = {}  # (batches, T + 1, n, ...) each
-        self.next, self.count, self.largest = 0, 0, 1.0
+        self.next, self.count, self.largest, self.first = 0, 0, 1.0, 0
 
     def __len__(self) -> int:
         """Turns that can be drawn."""
@@ -83,10 +85,12 @@ class Memory:
             },
         }  # fmt: skip
         if not self.parts:
-            taken = sum(x.numel() * x.element_size() for x in values.values())
-            room = max(1, min(self.turns // batch.actions.numel(), BYTES // taken))
+            turns, envs = earned.shape
+            self.first, total, _ = batch.place
+            taken = sum(x.numel() * x.element_size() for x in values.values()) // envs * total
+            room = max(1, min(self.turns // (turns * total), BYTES // taken))
             self.parts = {k: torch.zeros(room, *x.shape, dtype=x.dtype) for k, x in values.items()}
-            self.parts["priority"] = torch.zeros(room, *earned.shape, dtype=torch.float64)
+            self.parts["priority"] = torch.zeros(room, turns, total, dtype=torch.float64)
         if self.parts["rows"].shape[1:] != values["rows"].shape:
             raise ParenvsError("batches of a memory must have one shape")
         for name, value in values.items():
@@ -96,10 +100,10 @@ class Memory:
         self.count = min(self.count + 1, len(self.parts["rows"]))
 
     def draw(self, count: int, correction: float, random: torch.Generator) -> Minibatch:
-        """Draw turns, each by its priority.
+        """Draw turns, each by its priority, and return those that are here.
 
         Args:
-            count: k.
+            count: of all learners.
             correction: power of the weights, from 0 to 1.
             random: what is drawn from.
         """
@@ -111,6 +115,9 @@ class Memory:
         weights = (len(priority) * priority[chosen] / ends[-1]) ** -correction
         weights /= weights.max()
         batch, turn, env = np.unravel_index(chosen, (self.count, turns, envs))
+        own = (env >= self.first) & (env < self.first + self.parts["actions"].shape[2])
+        chosen, weights, batch, turn = (x[own] for x in (chosen, weights, batch, turn))
+        env = env[own] - self.first
         at = (torch.from_numpy(batch), torch.from_numpy(turn), torch.from_numpy(env))
         later = (at[0], at[1] + self.parts["ahead"][at], at[2])
         return Minibatch(
@@ -134,7 +141,7 @@ class Memory:
         parts = {name: value[: self.count] for name, value in self.parts.items()}
         return {
             "parts": parts, "next": self.next, "count": self.count, "largest": self.largest,
-            "room": len(self.parts["rows"]) if self.parts else 0,
+            "room": len(self.parts["rows"]) if self.parts else 0, "first": self.first,
         }  # fmt: skip
 
     def load(self, state: dict[str, Any]) -> None:
@@ -144,7 +151,7 @@ class Memory:
         if bool(state["room"]) != (set(state["parts"]) == set(PARTS)):
             raise ValueError(f"a memory of {', '.join(state['parts'])}")
         self.next, self.count = state["next"], state["count"]
-        self.largest = state["largest"]
+        self.largest, self.first = state["largest"], state["first"]
         self.parts = {}
         for name, value in state["parts"].items():
             self.parts[name] = torch.zeros(state["room"], *value.shape[1:], dtype=value.dtype)

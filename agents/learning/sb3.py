@@ -110,6 +110,7 @@ class MaskablePPO(Algorithm):
 
     name: ClassVar[str] = "maskable-ppo"
     settings_class: ClassVar[type[Settings]] = PPOSettings
+    divides = False
     settings: PPOSettings
 
     def __init__(

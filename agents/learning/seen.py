@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -16,14 +16,18 @@ from parenvs.errors import ParenvsError, shown
 
 OWN = ("actions", "context", "action_mask")
 """Parts of an observation of rows."""
+JOINT = "joint"
+"""Part of an observation that a central critic alone may see."""
+LARGEST = float(torch.finfo(torch.float16).max)
 
 
 class Seen(NamedTuple):
     """What is seen of a batch of turns, of any leading shape.
 
     Attributes:
-        rows: (..., A, F) float32; of illegal actions 0.
-        context: (..., C) float32.
+        rows: (..., A, F) float32; of illegal actions 0. Features have half precision, but for the
+            score of column 0, so that they cross the wire in half of the bytes.
+        context: (..., C + J) float32; what a central critic alone may see comes last.
         mask: (..., A) bool, the legal actions.
     """
 
@@ -38,6 +42,44 @@ class Seen(NamedTuple):
     def to(self, device: Any) -> Seen:
         """Return the same on a device."""
         return Seen(*(values.to(device, non_blocking=True) for values in self))
+
+    def packed(self) -> Packed:
+        """Return the same for the wire: legal rows alone, features and masks as they are exact."""
+        legal = self.rows[self.mask]
+        half = self.context.half()
+        context = half if torch.equal(half.float(), self.context) else self.context
+        bits = np.packbits(self.mask.numpy())
+        return Packed(
+            self.rows.shape, bits, legal[:, :1].numpy(), legal[:, 1:].half().numpy(),
+            context.numpy(),
+        )  # fmt: skip
+
+
+class Packed(NamedTuple):
+    """What is seen, for the wire: arrays of NumPy, as in ``Seen`` but for their precision."""
+
+    shape: Sequence[int]
+    bits: np.ndarray
+    scores: np.ndarray
+    features: np.ndarray
+    context: np.ndarray
+
+    def seen(self) -> Seen:
+        """Return what was packed, to the last bit."""
+        *leading, actions, features = self.shape
+        count = int(np.prod(leading)) * actions
+        flags = np.unpackbits(self.bits, count=count).astype(np.bool_)
+        mask = torch.from_numpy(flags).reshape(*leading, actions)
+        rows = torch.zeros(*leading, actions, features)
+        if features:
+            legal = np.concatenate([self.scores, self.features.astype(np.float32)], axis=1)
+            rows[mask] = torch.from_numpy(legal)
+        return Seen(rows, torch.from_numpy(self.context).float(), mask)
+
+
+def beside(parts: Sequence[Seen], dim: int = 0) -> Seen:
+    """Return what is seen in environments next to each other, along a dimension."""
+    return Seen(*(torch.cat(values, dim=dim) for values in zip(*parts, strict=True)))
 
 
 class Lens:
@@ -57,6 +99,7 @@ class Lens:
         actions: A.
         features: F, 0 where actions have no rows.
         contexts: C.
+        joint: J, numbers that a central critic alone may see; 0 where agents are alone.
         scored: whether column 0 is the score of a rule.
 
     Raises:
@@ -72,6 +115,8 @@ class Lens:
         self.actions = int(acting.n)
         self.scored = isinstance(observed, spaces.Dict) and set(OWN) <= set(observed.spaces)
         self.discount = (1.0 if self.scored else 0.99) if discount is None else discount
+        is_joint = isinstance(observed, spaces.Dict) and JOINT in observed.spaces
+        self.joint = flatdim(observed[JOINT]) if is_joint else 0  # type: ignore[index]
         if self.scored:
             assert isinstance(observed, spaces.Dict)
             self.features = int(observed["actions"].shape[1])  # type: ignore[index]
@@ -90,14 +135,20 @@ class Lens:
         """Return what is seen of a batch of n observations."""
         if self.scored:
             rows, context, mask = (observation[name] for name in OWN)
+            seen = torch.from_numpy(np.array(rows, dtype=np.float32))
+            features = seen[..., 1:]
+            features.copy_(features.clamp(-LARGEST, LARGEST).half())
+            contexts = [context, observation[JOINT]] if self.joint else [context]
             return Seen(
-                torch.from_numpy(np.array(rows, dtype=np.float32)),
-                torch.from_numpy(np.array(context, dtype=np.float32)),
+                seen,
+                torch.from_numpy(np.concatenate(contexts, axis=-1, dtype=np.float32)),
                 torch.from_numpy(np.array(mask, dtype=np.bool_)),
             )
         parts = self._parts()
         values = observation if isinstance(self.observed, spaces.Dict) else {"": observation}
         flat = [_flat(parts[name], values[name]) for name in parts]
+        if self.joint:
+            flat.append(np.asarray(values[JOINT], dtype=np.float32))
         count = len(flat[0])
         mask = values.get("action_mask") if isinstance(values, Mapping) else None
         if mask is None:
@@ -115,7 +166,8 @@ class Lens:
         """Return the spaces of what is context."""
         if not isinstance(self.observed, spaces.Dict):
             return {"": self.observed}
-        return {name: part for name, part in self.observed.items() if name != "action_mask"}
+        hidden = ("action_mask", JOINT)
+        return {name: part for name, part in self.observed.items() if name not in hidden}
 
 
 def _flat(space: spaces.Space[Any], values: Any) -> np.ndarray:

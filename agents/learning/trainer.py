@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +25,9 @@ from parenvs.agents.learning.config import (
     claimed,
     load_config,
 )
-from parenvs.agents.learning.play import Episode, Play, one_thread, replayed
+from parenvs.agents.learning.distributed.engine import LostError
+from parenvs.agents.learning.distributed.team import Recipe, Team
+from parenvs.agents.learning.play import Episode, one_thread, replayed
 from parenvs.agents.learning.player import Player
 from parenvs.agents.learning.result import PLAN, RESULT, SCORES, TrainResult
 from parenvs.core.request import Request
@@ -42,7 +45,11 @@ SHOWN = 16
 """Episodes between two points of the curve."""
 SHARE = 0.05
 """Largest share of the time that checkpoints take; the last one is always written."""
-_KEPT = ("number", "part", "steps", "episodes", "target_steps", "target_seconds", "seconds", "done")
+TRIES = 4
+"""How often processes may be lost between two checkpoints."""
+AHEAD = 16
+"""Updates that learners make without a word, where they need not wait for each other."""
+_KEPT = ("number", "part", "turns", "episodes", "target_steps", "target_seconds", "seconds", "done")
 """Figures of a run that a checkpoint holds."""
 Say = Callable[[str], object]
 
@@ -71,12 +78,15 @@ def train(
     say: Say | None = None,
     target: float | None = None,
     stop_at_target: bool = False,
+    engine: str | None = None,
+    address: str | None = None,
 ) -> Trained:
     """Train an agent.
 
     The first checkpoint comes after the first update, the next ones so that writing them takes a
     twentieth of the time at most. A run that was interrupted and is resumed ends with the same
-    weights, to the last bit, as one that was not. The model is written before it is judged.
+    weights, to the last bit, as one that was not. The model is written before it is judged. If a
+    process of a distributed training is lost, all begin anew from the last checkpoint.
 
     Args:
         config: what is trained where, and how long.
@@ -86,6 +96,9 @@ def train(
         say: takes a line of progress.
         target: an episode's return; the result says when it was first reached.
         stop_at_target: whether the training ends then.
+        engine: what starts the processes of a distribution: ``ray`` or ``local``; None: Ray where
+            it is installed.
+        address: of a cluster of Ray; None: this machine.
 
     Raises:
         ParenvsError: the folder holds another run, another process writes to it, or an argument
@@ -94,14 +107,15 @@ def train(
     config.agent_settings()  # raises before a folder is made
     with one_thread():
         if folder is None:
-            with contextlib.closing(Training(config, None, say, target)) as run:
+            with contextlib.closing(Training(config, None, say, target, engine, address)) as run:
                 run.learn(stop_at_target)
                 return run.trained()
         place = Path(folder)
         with locked(place):
             fresh = _claim(place, config, resume)
             try:
-                with contextlib.closing(Training(config, place, say, target)) as run:
+                started = Training(config, place, say, target, engine, address)
+                with contextlib.closing(started) as run:
                     run.learn(stop_at_target)
                     return run.trained()
             except (KeyboardInterrupt, ParenvsError):
@@ -131,7 +145,8 @@ def _claim(place: Path, config: TrainConfig, resume: bool) -> bool:
     """
     check_free(place, resume)
     if not claimed(place):
-        content = {"schema": SCHEMA, **asdict(config)}
+        given = {name: value for name, value in asdict(config).items() if value is not None}
+        content = {"schema": SCHEMA, **given}
         try:
             text = json.dumps(content, indent=1)
         except (TypeError, ValueError) as error:
@@ -173,9 +188,8 @@ def load(folder: str | Path, device: str = "cpu", trust: bool = False) -> Algori
 
 def untrained(config: TrainConfig, device: str | None = None) -> Player:
     """Make the agent of a configuration as a policy, as it is before its training."""
-    play = Play(config.env_id, config.env_kwargs, 1)
-    play.env.close()
-    return Player(config.learner(play.lens, device), _plain(config.env_id))
+    recipe = Recipe(config)
+    return Player(recipe.agent(recipe.look().lens, device), _plain(config.env_id))
 
 
 def player(folder: str | Path, trust: bool = False) -> Player:
@@ -198,6 +212,8 @@ class Training:
         place: folder of the run, whose checkpoint it goes on from; None: of none.
         say: takes a line of progress.
         target: return of an episode that is looked for.
+        engine: see ``train``.
+        address: see ``train``.
     """
 
     def __init__(
@@ -206,85 +222,100 @@ class Training:
         place: Path | None = None,
         say: Say | None = None,
         target: float | None = None,
+        engine: str | None = None,
+        address: str | None = None,
     ) -> None:
         self.config, self.place, self.say, self.target = config, place, say, target
-        settings = config.agent_settings()
-        self.turns = min(settings.turns, -(-config.steps // settings.envs))
-        copies = getattr(settings, "copies", 1)
-        self.play = Play(config.env_id, config.env_kwargs, settings.envs, copies, config.seed)
-        self.agent = config.learner(self.play.lens)
+        self.recipe = Recipe(config, engine, address)
+        settings = self.recipe.settings
+        self.length = min(settings.turns, -(-config.steps // settings.envs))
+        self.team = Team(self.recipe)
         self.number = self.part = 0  # updates of the part so far, and parts
+        self.turns = self.episodes = 0
+        self.best: Episode | None = None
         self.curve: list[tuple[int, float]] = []
         self.done: list[float] = []  # returns since the last point of the curve
         self.figures: dict[str, float] = {}
         self.target_steps: int | None = None
         self.target_seconds: float | None = None
-        self._shown, self._due, self._before = 0.0, 0.0, 0.0
+        self._shown, self._due, self._before, self._lost = 0.0, 0.0, 0.0, 0
         self._begin, self._log = time.process_time(), cast(Any, None)
+        self._first = b""  # the last state, where there is no checkpoint
         if place is not None and (place / STATE).exists():
             self._load(read_saved(place / STATE))
+        elif self.team.apart:
+            self._hold(self._state())
+
+    @property
+    def agent(self) -> Algorithm:
+        """The agent, as it has learnt so far."""
+        self.team.fetch()
+        return self.team.agent
 
     @property
     def seconds(self) -> float:
-        """Processor seconds of this process, and of those that it goes on from."""
-        return self._before + time.process_time() - self._begin
+        """Processor seconds of all processes, and of those that they go on from."""
+        return self._before + time.process_time() - self._begin + self.team.spent()
 
     def learn(self, stop_at_target: bool) -> None:
         """Train to the end."""
-        config, play = self.config, self.play
-        weights = sum(each.numel() for each in self.agent.net.parameters())
-        self._tell(f"{config.env_id}: {config.agent}, {play.count} at once, {weights:,} weights")
+        config, team = self.config, self.team
+        weights = sum(each.numel() for each in team.agent.net.parameters())
+        self._tell(f"{config.env_id}: {config.agent}, {team.count} at once, {weights:,} weights")
         while not self._over(stop_at_target):
-            self.update()
-            if len(self.done) >= SHOWN or self._over(stop_at_target):
-                self.curve.append((play.turns, float(np.mean(self.done or [np.nan]))))
-                self._record()
-                self.done = []
-            if self.place is not None and time.monotonic() >= self._due:
-                self.save()
+            try:
+                self.update()
+                if len(self.done) >= SHOWN or self._over(stop_at_target):
+                    self.curve.append((self.turns, float(np.mean(self.done or [np.nan]))))
+                    self._record()
+                    self.done = []
+                if time.monotonic() >= self._due and (self.place or self.team.apart):
+                    self.save()
+            except LostError as error:
+                self._again(error)
         if self.place is not None:
             self.save()
 
     def update(self) -> None:
-        """Play some turns, and learn from them."""
-        config, play = self.config, self.play
-        if self.number == 0:
-            play.restart(self.part)
-            self.agent.forget()
-        batch = play.collect(self.agent, self.turns, self._tick)
-        self.figures = self.agent.learn(batch, min(play.turns / config.steps, 1.0))
-        self.done += play.returns
-        play.returns.clear()
-        is_new = self.target_steps is None and play.best is not None
-        if self.target is not None and is_new and play.best.value >= self.target:
-            self.target_steps, self.target_seconds = play.best.turns, self.seconds
-        self.number += 1
-        if self.number == max(PART // self.turns, 1):
+        """Play some turns, and learn from them; several times where learners need not wait."""
+        length = max(PART // self.length, 1)
+        times = 1 if self.config.staleness is None else min(length - self.number, AHEAD)
+        parts = [self.part if self.number + each == 0 else None for each in range(times)]
+        for told in self.team.updates(parts, self.length, self._tick):
+            self.figures, self.turns, self.episodes = told.figures, told.turns, told.episodes
+            self.done += told.returns
+            self.best = best = told.best
+            wanted = self.target if self.target_steps is None else None
+            if wanted is not None and best is not None and best.value >= wanted:
+                self.target_steps, self.target_seconds = best.turns, self.seconds
+        self.number += times
+        if self.number == length:
             self.number, self.part = 0, self.part + 1
+        self._told()
 
     def trained(self) -> Trained:
         """Write the model, judge it, and write what was found."""
-        config, play, place = self.config, self.play, self.place
+        config, place, best, draws = self.config, self.place, self.best, self.team.draws
+        agent = self.agent
         if place is not None:
-            _write(place / MODEL, {"net": self.agent.net.state_dict()})
-        best = play.best
+            _write(place / MODEL, {"net": agent.net.state_dict()})
         result = TrainResult(
             value=best.value if best else None,
             actions=best.actions if best else [],
-            steps=play.turns,
+            steps=self.turns,
             best_steps=best.turns if best else 0,
             target_steps=self.target_steps,
             target_seconds=self.target_seconds,
-            episodes=play.episodes,
+            episodes=self.episodes,
             seconds=self.seconds,
         )
-        scores = self._judged() if play.draws else None
+        scores = self._judged() if draws else None
         if scores is not None:
             result = replace(
                 result, value=float(scores.values.mean()), regret=scores.regret,
                 interval=scores.interval, judged_on=scores.set_name, reference=scores.reference,
             )  # fmt: skip
-        elif play.draws and self.curve and np.isfinite(self.curve[-1][1]):
+        elif draws and self.curve and np.isfinite(self.curve[-1][1]):
             result = replace(result, value=self.curve[-1][1])
         if place is not None:
             if scores is not None:
@@ -293,17 +324,17 @@ class Training:
                 built = replayed(config.env_id, config.env_kwargs, best.actions, config.seed)
                 built.get_wrapper_attr("plan")().save(place / PLAN)
             write_text(place / RESULT, json.dumps(asdict(result), indent=1) + "\n")
-        return Trained(self.agent, result, self.curve, scores)
+        return Trained(agent, result, self.curve, scores)
 
     def close(self) -> None:
-        """Close environments and logs."""
-        self.play.env.close()
+        """Close environments and logs, and end processes."""
+        self.team.close()
         if self._log is not None:
             self._log.close()
 
     def _over(self, stop_at_target: bool) -> bool:
         is_reached = stop_at_target and self.target_steps is not None
-        return is_reached or self.play.turns >= self.config.steps
+        return is_reached or self.turns >= self.config.steps
 
     def _judged(self) -> SetEvaluation | None:
         """How the best actions do on the validation set of what the agent was trained on."""
@@ -314,18 +345,21 @@ class Training:
         self._tell(f"judged on {found.name}")
         try:
             own = found._replace(settings=rules_of(self.config))
-            return judged(Player(self.agent, env_id), *own)
+            return judged(Player(self.team.agent, env_id), *own)
         except ParenvsError as error:  # of problems of another size
             self._tell(f"not judged: {error}")
             return None
 
-    def _tick(self) -> None:
+    def _tick(self, play: Any) -> None:
         """Say how far the training is, once a second."""
+        self._told(play.turns, play.returns)
+
+    def _told(self, turns: int = 0, returns: Sequence[float] = ()) -> None:
         if time.monotonic() - self._shown > 1.0:
-            done = self.done + self.play.returns
+            done = [*self.done, *returns]
             mean = f"; mean return {np.mean(done):.4f} of {len(done)} episodes" if done else ""
             told = "".join(f", {name} {value:.3g}" for name, value in self.figures.items())
-            self._tell(f"{self.play.turns:,} of {self.config.steps:,} steps{mean}{told}")
+            self._tell(f"{turns or self.turns:,} of {self.config.steps:,} steps{mean}{told}")
 
     def _tell(self, text: str) -> None:
         self._shown = time.monotonic()
@@ -340,30 +374,38 @@ class Training:
             with contextlib.suppress(ImportError):
                 from torch.utils.tensorboard import SummaryWriter
 
-                self._log = SummaryWriter(str(self.place / LOG), purge_step=self.play.turns)
+                self._log = SummaryWriter(str(self.place / LOG), purge_step=self.turns)
         if self._log is not None:
             steps, value = self.curve[-1]
             for name, figure in {"return": value, **self.figures}.items():
                 self._log.add_scalar(name, figure, steps)
 
     def save(self) -> None:
-        """Write a checkpoint and the curve."""
-        assert self.place is not None
-        begin, play = time.monotonic(), self.play
-        figures = {**vars(self), "steps": play.turns, "episodes": play.episodes}
-        figures["seconds"] = self.seconds
-        history = np.array(play.history, dtype=np.int64).reshape(-1, play.count)
-        state = {
-            **{name: figures[name] for name in _KEPT},
-            "agent": self.agent.state(), "curve": self.curve,
-            "history": torch.from_numpy(history if self.number else history[:0]),
-            "best": None if play.best is None else tuple(play.best),
-        }  # fmt: skip
-        _write(self.place / STATE, state)
-        rows = "".join(f"{steps},{value:.9g}\n" for steps, value in self.curve)
-        write_text(self.place / CURVE, "steps,return\n" + rows)
+        """Write a checkpoint and the curve, or hold the state where there is no folder."""
+        begin = time.monotonic()
+        state = self._state()
+        if self.place is None:
+            self._hold(state)
+        else:
+            _write(self.place / STATE, state)
+            rows = "".join(f"{steps},{value:.9g}\n" for steps, value in self.curve)
+            write_text(self.place / CURVE, "steps,return\n" + rows)
+        self._lost = 0
         now = time.monotonic()
         self._due = now + (now - begin) / SHARE
+
+    def _state(self) -> dict[str, Any]:
+        figures = {**vars(self), "seconds": self.seconds}
+        return {
+            **{name: figures[name] for name in _KEPT},
+            "team": self.team.state(), "curve": self.curve,
+            "best": None if self.best is None else tuple(self.best),
+        }  # fmt: skip
+
+    def _hold(self, state: dict[str, Any]) -> None:
+        stream = io.BytesIO()
+        torch.save(state, stream)
+        self._first = stream.getvalue()
 
     def _load(self, state: Any) -> None:
         """Go on from what ``save`` wrote.
@@ -372,23 +414,47 @@ class Training:
             ParenvsError: it is of another run.
         """
         try:
-            self.agent.load(state["agent"])
             for name in _KEPT:
-                if name not in ("steps", "episodes", "seconds"):
+                if name != "seconds":
                     setattr(self, name, state[name])
             if not 0 <= int(self.number) < PART or int(self.part) < 0:
                 raise ValueError(f"update {self.number} of part {self.part}")
             self.curve = [(int(steps), float(value)) for steps, value in state["curve"]]
-            self._before, play = float(state["seconds"]), self.play
-            play.turns, play.episodes = state["steps"], state["episodes"]
-            play.best = None if state["best"] is None else Episode(*state["best"])
-            if self.number:
-                play.restart(self.part)
-                play.go_on(state["history"].numpy())
+            self._before = float(state["seconds"])
+            self._begin = time.process_time()
+            self.best = None if state["best"] is None else Episode(*state["best"])
+            self.team.load(state["team"], self.part if self.number else None)
+        except LostError:
+            raise
         except Exception as error:  # of many kinds, as anything may be in a file
             raise ParenvsError(
                 f"{self.place}: {STATE} is of another run ({one_line(error)}); remove it"
             ) from None
+
+    def _again(self, error: LostError) -> None:
+        """Begin anew with all processes, from the last checkpoint.
+
+        Raises:
+            ParenvsError: processes were lost too often since then.
+        """
+        while True:
+            self._lost += 1
+            if self._lost > TRIES:
+                raise ParenvsError(
+                    f"processes were lost {self._lost} times since the last checkpoint ({error}); "
+                    "the same command goes on from there, with fewer of them if memory ran out"
+                )
+            self._tell(f"{error}; on from the last checkpoint")
+            self.team.close()
+            try:
+                self.team = Team(self.recipe)
+                if self.place is not None and (self.place / STATE).exists():
+                    self._load(read_saved(self.place / STATE))
+                else:
+                    self._load(torch.load(io.BytesIO(self._first), weights_only=True))
+                return
+            except LostError as another:
+                error = another
 
 
 def _plain(env_id: str) -> str:

@@ -6,10 +6,11 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from parenvs.agents.learning.distributed.tasks import ENGINES, LOCAL, check_engine
 from parenvs.cli import values
 from parenvs.cli.model import Model
 from parenvs.cli.options import (
@@ -25,6 +26,7 @@ from parenvs.core.task import LateModule
 from parenvs.errors import ParenvsError, need_extra
 from parenvs.view.commands import MORE
 from parenvs.view.terminal import (
+    Address,
     Json,
     Seed,
     check_range,
@@ -66,7 +68,7 @@ def train(
     agent: Annotated[
         str,
         typer.Option(
-            help="Agent: ppo, rainbow, group, imitate, a2c, ..., or one's own.",
+            help="Agent: ppo, rainbow, mappo, group, imitate, a2c, ..., or one's own.",
             autocompletion=values.learners,
         ),
     ] = "ppo",
@@ -87,6 +89,45 @@ def train(
             autocompletion=values.devices,
         ),
     ] = "cpu",
+    distribution: Annotated[
+        str,
+        typer.Option(
+            help="Who plays and who learns: single, actors, inference, learners, environments, "
+            "server or fused.",
+            rich_help_panel=MORE + "training",
+        ),
+    ] = "single",
+    actors: Annotated[
+        int,
+        typer.Option(
+            help="Processes that hold environments, of each learner.",
+            rich_help_panel=MORE + "training",
+        ),
+    ] = 2,
+    learners: Annotated[
+        int,
+        typer.Option(
+            help="Learners, where there are several (default: 2, of fused one a GPU).",
+            rich_help_panel=MORE + "training",
+        ),
+    ] = 0,
+    staleness: Annotated[
+        int | None,
+        typer.Option(
+            help="By a server: learners do not wait, and none is more steps ahead than this.",
+            rich_help_panel=MORE + "training",
+        ),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(ENGINES),
+            help="Engine that starts the processes (default: ray where it is installed).",
+            rich_help_panel=MORE + "training",
+            autocompletion=values.of(*ENGINES),
+        ),
+    ] = None,
+    address: Address = None,
     steps: Annotated[
         int | None,
         typer.Option(
@@ -114,8 +155,16 @@ def train(
         check_range("--steps", steps, 1)
     check_range("--seed", seed, 0)
     check_range("--num-envs", envs or 1, 1)
+    check_range("--actors", actors, 1)
+    check_range("--learners", learners, 0)
+    check_range("--staleness", staleness or 0, 0)
+    if engine is not None or address is not None:
+        check_engine(engine or LOCAL, address)
     settings = {} if envs is None else {"envs": envs}
-    run = _Run(agent, seed, settings, device, resume, until_optimal, as_json)
+    spread = _Spread(distribution, actors, learners, staleness)
+    run = _Run(
+        agent, seed, settings, device, resume, until_optimal, as_json, spread, (engine, address)
+    )
     if instance is not None and is_environment(instance):
         if task is not None or cluster is not None or given:
             raise ParenvsError(f"{instance}: an environment by its id takes no options of a task")
@@ -149,6 +198,15 @@ def train(
                   request.target(best), model.kept)  # fmt: skip
 
 
+class _Spread(NamedTuple):
+    """How a training is distributed; see ``TrainConfig``."""
+
+    distribution: str
+    actors: int
+    learners: int
+    staleness: int | None
+
+
 @dataclass(frozen=True)
 class _Run:
     """How a training is asked for."""
@@ -160,6 +218,8 @@ class _Run:
     resume: bool
     until_optimal: bool
     as_json: bool
+    spread: _Spread
+    engine: tuple[str | None, str | None]
 
     @property
     def tell(self) -> Callable[[str], None]:
@@ -205,11 +265,11 @@ class _Run:
             from parenvs.agents.learning.config import TrainConfig, claimed
         config = TrainConfig(
             env_id=env_id, env_kwargs=env_kwargs, agent=self.agent, steps=steps,
-            seed=self.seed, device=self.device, settings=self.settings,
+            seed=self.seed, device=self.device, settings=self.settings, **self.spread._asdict(),
         )  # fmt: skip
         try:
             result = trainer.train(
-                config, folder, self.resume, self.tell, target, self.until_optimal
+                config, folder, self.resume, self.tell, target, self.until_optimal, *self.engine
             ).result
         except KeyboardInterrupt:
             if claimed(folder):

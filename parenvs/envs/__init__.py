@@ -5,6 +5,7 @@ Tasks whose agents can take turns offer them here, too, see ``parenvs.envs.petti
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gymnasium.envs.registration import register as register_env
@@ -23,7 +24,8 @@ def __getattr__(name: str) -> Any:
 def register(task: Task) -> None:
     """Register the environments of a task with Gymnasium, as ``ID`` and ``parenvs/ID``.
 
-    Beside the class of a game ``Name`` stand ``NameEnv`` and ``NameVectorEnv``.
+    Beside the class of a game ``Name`` stand ``NameEnv`` and ``NameVectorEnv``. Environments of
+    several agents are registered by their names, for vectors alone, see ``ParallelVectorEnv``.
     """
     for env_id, entry_point in task.envs.items():
         for name in (env_id, f"parenvs/{env_id}"):
@@ -32,3 +34,15 @@ def register(task: Task) -> None:
                 entry_point=f"{entry_point}Env",
                 vector_entry_point=f"{entry_point}VectorEnv",
             )
+    hook = task.hooks.get("pettingzoo", "")
+    if hook:
+        name = hook.rpartition(":")[2]
+        register_env(id=name, vector_entry_point=partial(_by_agents, name))
+
+
+def _by_agents(name: str, num_envs: int, autoreset_mode: Any, **arguments: Any) -> Any:
+    """Return environments whose agents act at once, a row for each of them."""
+    from parenvs.envs.parallel import ParallelVectorEnv
+
+    agents = __getattr__(name)
+    return ParallelVectorEnv(agents.parallel_env, num_envs, autoreset_mode, **arguments)

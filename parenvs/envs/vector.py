@@ -127,6 +127,10 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         """The seed of each environment's generator."""
         return tuple(stream.seed for stream in self._streams)
 
+    def count_as(self, first: int, total: int) -> None:
+        """Deal out a set's problems as to the environments from ``first`` on of ``total``."""
+        self._streams = [Stream(first + row, total) for row in range(self.num_envs)]
+
     @property
     def draws(self) -> bool:
         """Whether episodes can be of different problems without ``options`` of ``reset``."""

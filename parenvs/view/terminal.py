@@ -94,7 +94,7 @@ Engine = Annotated[
     str,
     typer.Option(
         metavar="|".join(ENGINES),
-        help="Where independent runs are performed; on ray as its tasks.",
+        help="Engine that performs independent runs; ray does so as its tasks.",
         autocompletion=of(*ENGINES),
     ),
 ]

@@ -1,4 +1,4 @@
-"""The same job on nodes of Ray, which really leave (``make ray-test``)."""
+"""The same job on nodes of Ray, which really leave."""
 
 import json
 from pathlib import Path

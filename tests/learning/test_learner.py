@@ -18,12 +18,13 @@ from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation
 from parenvs.agents.learning.algorithm import Batch, settings_of
 from parenvs.agents.learning.algorithms import algorithm, names, register_agent
+from parenvs.agents.learning.chance import Place
 from parenvs.agents.learning.config import OVERRIDES, TrainConfig
 from parenvs.agents.learning.decode import decode
 from parenvs.agents.learning.distributional import Rainbow, RainbowPaper, RainbowSettings
 from parenvs.agents.learning.imitate import Imitate, ImitateSettings
 from parenvs.agents.learning.net import RowsNet, entropy, log_policy
-from parenvs.agents.learning.play import Play
+from parenvs.agents.learning.play import Envs, Play, Share
 from parenvs.agents.learning.player import Player
 from parenvs.agents.learning.ppo import A2C, PPO, Group, GroupSettings, PPOSettings
 from parenvs.agents.learning.replay import Memory
@@ -135,7 +136,7 @@ def batch_of(rewards, ended, values, episodes=None):
     actions = torch.zeros(turns, count, dtype=torch.int64)
     kept = {"logs": torch.zeros(turns, count), "values": torch.tensor(values)}
     numbers = torch.zeros_like(actions) if episodes is None else torch.tensor(episodes)
-    return Batch(stacked, actions, kept, rewards, ended, numbers, one)
+    return Batch(stacked, actions, kept, rewards, ended, numbers, one, Place(0, count, 0))
 
 
 def test_ppo__advantages_by_hand():
@@ -172,16 +173,16 @@ def test_group__compares_copies_and_waits_for_the_last():
 
 
 def test_play__copies_have_the_same_problems():
-    play = Play(ENV, SMALL, 6, copies=3, seed=5)
+    play = Play(Envs(ENV, SMALL, Share(0, 6, 6)), copies=3, seed=5)
     play.restart(0)
-    one, two = (play.env.get_attr("instance") for _ in range(2))
+    one, two = (play.envs.env.get_attr("instance") for _ in range(2))
     assert one == two and len(set(one[:3])) == len(set(one[3:])) == 1 and one[0] != one[3]
     play.restart(1)
-    assert play.env.get_attr("instance") != one
+    assert play.envs.env.get_attr("instance") != one
     with pytest.raises(ParenvsError, match="envs must be a multiple of copies, 3, not 4"):
-        Play(ENV, SMALL, 4, copies=3)
+        Share(0, 4, 4).dealt(1, 3)
     with pytest.raises(ParenvsError, match="Nothing-v0"):
-        Play("Nothing-v0", {}, 1)
+        Envs("Nothing-v0", {}, Share(0, 1, 1))
 
 
 def several(first, *others):
@@ -215,8 +216,8 @@ def corridor():
 def test_play__what_is_cut_off_is_worth_what_is_left(corridor):
     agent = PPO(Lens(Corridor.observation_space, Corridor.action_space), PPOSettings(discount=0.5))
     agent.values = lambda seen: seen.context.argmax(dim=1) * 10.0
-    agent.act = lambda seen: (torch.tensor([0, 1]), {"logs": torch.zeros(2)})
-    play = Play(corridor, {}, 2)
+    agent.act = lambda seen, chance: (torch.tensor([0, 1]), {"logs": torch.zeros(2)})
+    play = Play(Envs(corridor, {}, Share(0, 2, 2)))
     play.restart(0)
     batch = play.collect(agent, 4)
     assert batch.rewards.tolist() == [[0, 0], [0, 0], [0, 1], [0, 0]]
@@ -505,9 +506,9 @@ def test_imitate__losses_by_hand():
     chances = agent.logs(batch).exp()[0, :3]
     worth = torch.full((2, 8), torch.nan)
     worth[0, :3], worth[1, 2] = torch.tensor([1.0, 0.0, -9.0]), 5.0
-    loss, _ = agent.loss(batch, {"worth": worth})
+    losses, _ = agent.losses(batch, {"worth": worth})
     expected = (chances[1] * 1.0 + chances[2] * 2.0 - chances[2].log()) / 2
-    assert float(loss.detach()) == pytest.approx(float(expected))
+    assert float(losses.mean().detach()) == pytest.approx(float(expected.detach()))
 
 
 def test_teacher__its_choices_build_its_order():
@@ -558,10 +559,10 @@ def test_rainbow__qualities_stay_when_the_spread_changes():
     moved(agent.net)
     batch = seen(5, 6)
     before = agent.values(batch)
-    agent._measure(torch.full((1,), 7.0))  # the first batch sets the spread
+    agent.measure(torch.tensor([49.0, 1.0]))  # the first batch sets the spread
     moved(agent.net)
     before = agent.values(batch)
-    agent._measure(torch.full((1,), 1.0))
+    agent.measure(torch.tensor([1.0, 1.0]))
     assert agent.spread == pytest.approx(5.0)
     assert torch.allclose(agent.values(batch), before, rtol=1e-4)
 

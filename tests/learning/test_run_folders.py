@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 import torch
 
 from parenvs.agents.learning.config import TrainConfig, building, load_config
-from parenvs.agents.learning.play import Play
+from parenvs.agents.learning.play import Envs, Play, Share
 from parenvs.agents.learning.player import Player
 from parenvs.agents.learning.seen import Seen
 from parenvs.agents.learning.trainer import load, train
@@ -127,7 +127,8 @@ def test_run_folders__weights_that_overflow_choose_legal_actions(folder, large):
     for weights in content["net"].values():
         weights.fill_(large)
     torch.save(content, folder / "model.pt")
-    agent, play = load(folder), Play(CONFIG.env_id, CONFIG.env_kwargs, 4)
+    envs = Envs(CONFIG.env_id, CONFIG.env_kwargs, Share(0, 4, 4))
+    agent, play = load(folder), Play(envs)
     play.restart(0)
     turns = play.collect(agent, 4).seen
     player = Player(agent, CONFIG.env_id)
@@ -135,33 +136,33 @@ def test_run_folders__weights_that_overflow_choose_legal_actions(folder, large):
         seen = Seen(*(part[turn] for part in turns))
         assert not torch.isfinite(agent.logs(seen)).all()
         assert seen.mask[range(4), agent.best(seen)].all()
-    observation, infos = play.env.reset(seed=0)
+    observation, infos = envs.env.reset(seed=0)
     for deterministic in (True, False, True, False):
         actions, _ = player.predict(observation, infos["action_mask"], deterministic)
         assert infos["action_mask"][range(4), actions].all()
-        observation, *_, infos = play.env.step(actions)
+        observation, *_, infos = envs.env.step(actions)
 
 
 @each(
     ("place", "value"),
     [
-        (("agent", "memory", "room"), 2**50),
-        (("agent", "memory", "count"), -1),
-        (("agent", "memory", "parts"), {}),
-        (("history",), torch.zeros(3, 2)),
+        (("team", 0, "agent", "memory", "room"), 2**50),
+        (("team", 0, "agent", "memory", "count"), -1),
+        (("team", 0, "agent", "memory", "parts"), {}),
+        (("team", 0, "play", "history"), torch.zeros(3, 2)),
         (("curve",), [("a", 1.0)]),
         (("best",), (1.0,)),
         (("number",), "x"),
-        (("agent", "net", "weight"), torch.tensor(float("inf"))),
-        (("agent", "target", "weight"), torch.tensor(float("nan"))),
-        (("agent", "optimiser", "state", 1, "exp_avg"), torch.tensor(float("nan"))),
-        (("agent", "spread"), float("nan")),
+        (("team", 0, "agent", "net", "weight"), torch.tensor(float("inf"))),
+        (("team", 0, "agent", "target", "weight"), torch.tensor(float("nan"))),
+        (("team", 0, "agent", "optimiser", "state", 1, "exp_avg"), torch.tensor(float("nan"))),
+        (("team", 0, "agent", "numbers", "spread"), float("nan")),
     ],
 )
 def test_run_folders__checkpoints_that_are_wrong(finished, tmp_path, place, value):
     folder = shutil.copytree(finished, tmp_path / f"{place}{random.random()}")
     state = torch.load(folder / "state.pt", weights_only=True)
-    assert state["number"] > 0 and len(state["history"])
+    assert state["number"] > 0 and len(state["team"][0]["play"]["history"])
     inner = state
     for name in place[:-1]:
         inner = inner[name]

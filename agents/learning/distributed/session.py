@@ -27,6 +27,7 @@ def load_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Of actors that die each caller is told, not the terminal as well.
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # its workers are what is waited for
     with need_extra("ray", "distribution by Ray"):
         import ray
     return ray

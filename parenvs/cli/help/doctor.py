@@ -30,7 +30,7 @@ PURPOSES = {
     "torch": "reading PyTorch modules, calibrate, profile, run, reshard",
     "envs": "the agents of hybrid_v0 (PettingZoo)",
     "fast": "compiled searches over unequal servers",
-    "ray": "training and benchmarks on several processes and machines",
+    "ray": "training and benchmarks on several machines",
     "docs": "building the site",
     "dev": "tests and linters",
 }

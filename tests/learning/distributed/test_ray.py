@@ -1,31 +1,35 @@
-"""Independent runs on Ray, with processes that are killed (``make ray-test``)."""
+"""Independent runs and distributed trainings on Ray, with processes that are killed."""
 
 import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("sb3_contrib")
-pytest.importorskip("ray", reason="needs the extra 'ray' (make ray-test)")
+pytest.importorskip("ray", reason="needs the extra 'ray'")
 
 import ray
 from typer.testing import CliRunner
 
+from parenvs.agents.learning.config import TrainConfig
 from parenvs.agents.learning.distributed.session import session
 from parenvs.agents.learning.distributed.tasks import on_ray
+from parenvs.agents.learning.trainer import Training, train
 from parenvs.agents.references import ReferenceFile
 from parenvs.errors import ParenvsError
 
+pytestmark = pytest.mark.slow
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # tasks cannot import tests
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_ray():
-    with session(processes=4):
+    with session(processes=8):
         yield
     assert not ray.is_initialized()
 
@@ -98,3 +102,26 @@ def test_bench__lines_are_the_local_engine_s(tmp_path):
         assert done.exit_code == 0, done.output
     local, other = (lines_of(tmp_path / engine / "agents.jsonl") for engine in ("local", "ray"))
     assert len(local) == 2 and local == other
+
+
+@pytest.mark.parametrize("word", ["actors", "environments", "server"])
+def test_words__on_ray_are_those_of_one_process(word, monkeypatch):
+    """An actor of Ray is killed on the way."""
+    settings = {"envs": 8, "turns": 8, "turns_a_step": 16}
+    config = TrainConfig(env_id="Acrobot-v1", agent="ppo", steps=384, settings=settings)
+    expected = train(config).algorithm.net.state_dict()
+    update, count = Training.update, []
+
+    def killing(self):
+        count.append(1)
+        if len(count) == 4:
+            learner = self.team.learner
+            ray.kill((learner.play if learner else self.team).engine.actors[0])
+        update(self)
+
+    monkeypatch.setattr(Training, "update", killing)
+    lines = []
+    trained = train(replace(config, distribution=word), say=lines.append, engine="ray")
+    assert sum("on from the last checkpoint" in line for line in lines) == 1
+    for name, found in trained.algorithm.net.state_dict().items():
+        assert (found - expected[name]).abs().max() < 1e-5

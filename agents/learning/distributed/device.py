@@ -1,0 +1,269 @@
+"""Environments on tensors; ``Fused``: they and the policy in one loop on a device."""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from torch import Tensor
+
+from parenvs.agents.learning.algorithm import Algorithm, Batch
+from parenvs.agents.learning.chance import Chance, Place, keys_of, uniform
+from parenvs.agents.learning.play import Share, Told, seeds_of
+from parenvs.agents.learning.seen import Lens, Seen
+from parenvs.errors import ParenvsError
+
+State = dict[str, Tensor]
+
+
+class DeviceVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
+    """n environments whose turn is a function of tensors, on any device.
+
+    A class of one's own says how episodes begin and go on. What they draw depends on the seed of
+    the environment and its turns since ``reset`` alone. Episodes are cut off after ``limit`` turns.
+
+    Args:
+        num_envs: n.
+        autoreset_mode: ``SAME_STEP``.
+        device: where all tensors are.
+
+    Attributes:
+        numbers: that the beginning of an episode draws.
+        limit: turns of an episode at most.
+    """
+
+    numbers: ClassVar[int]
+    limit: ClassVar[int]
+    single_observation_space: spaces.Box
+    single_action_space: spaces.Discrete
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
+        device: str = "cpu",
+    ) -> None:
+        self.num_envs, self.device = num_envs, torch.device(device)
+        self.metadata = {"autoreset_mode": autoreset_mode}
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    @abstractmethod
+    def begin(self, numbers: Tensor) -> Tensor:
+        """Return first states, (n, s), by numbers from 0 to 1, (n, ``numbers``)."""
+
+    @abstractmethod
+    def move(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return next states, rewards (n,) and whether episodes have ended, (n,) bool."""
+
+    def observe(self, states: Tensor) -> Tensor:
+        """Return what is seen of states, (n, ...): the states."""
+        return states
+
+    def start(self, seeds: Tensor) -> State:
+        """Return the state in which all episodes begin, by a seed of each environment, (n,)."""
+        clock = torch.zeros_like(seeds)
+        states = self.begin(uniform(keys_of(seeds, clock), self.numbers))
+        return {"states": states, "seeds": seeds, "clock": clock, "age": clock}
+
+    def turn(self, state: State, actions: Tensor) -> tuple[State, Tensor, Tensor, Tensor, Tensor]:
+        """Take a turn.
+
+        Returns:
+            the next state; what is seen last, (n, ...); rewards, (n,); and whether episodes have
+            ended, or were cut off, (n,) bool each. Those that are over begin again.
+        """
+        states, rewards, ended = self.move(state["states"], actions)
+        clock, age = state["clock"] + 1, state["age"] + 1
+        cut = ~ended & (age >= self.limit)
+        over = ended | cut
+        fresh = self.begin(uniform(keys_of(state["seeds"], clock), self.numbers))
+        following = {
+            "states": torch.where(over[:, None], fresh, states), "seeds": state["seeds"],
+            "clock": clock, "age": torch.where(over, 0, age),
+        }  # fmt: skip
+        return following, self.observe(states), rewards, ended, cut
+
+    def reset(
+        self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """See ``gymnasium.vector.VectorEnv.reset``; a seed for each environment, or the first's."""
+        first = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+        seeds = list(range(first, first + self.num_envs)) if isinstance(first, int) else first
+        self._state = self.start(torch.tensor(seeds, device=self.device))
+        return self.observe(self._state["states"]).cpu().numpy(), {}
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """See ``gymnasium.vector.VectorEnv.step``."""
+        chosen = torch.as_tensor(actions, device=self.device)
+        self._state, last, *told = self.turn(self._state, chosen)
+        rewards, ended, cut = (each.cpu().numpy() for each in told)
+        final = np.full(self.num_envs, None, dtype=object)
+        for row in np.flatnonzero(ended | cut):
+            final[row] = last[row].cpu().numpy()
+        infos = {"final_obs": final, "_final_obs": ended | cut}
+        return self.observe(self._state["states"]).cpu().numpy(), rewards, ended, cut, infos
+
+
+class DeviceCartPole(DeviceVectorEnv):
+    """``CartPole-v1`` of Gymnasium, in single precision."""
+
+    numbers, limit = 4, 500
+    single_observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    single_action_space = spaces.Discrete(2)
+
+    def begin(self, numbers: Tensor) -> Tensor:
+        """See ``DeviceVectorEnv.begin``."""
+        return 0.1 * numbers - 0.05
+
+    def move(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See ``DeviceVectorEnv.move``; Gymnasium's formulas."""
+        place, speed, angle, turning = states.unbind(dim=1)
+        force = 20.0 * actions - 10.0
+        cosine, sine = angle.cos(), angle.sin()
+        pushed = (force + 0.05 * turning.square() * sine) / 1.1
+        twist = (9.8 * sine - cosine * pushed) / (0.5 * (4.0 / 3.0 - 0.1 * cosine.square() / 1.1))
+        pull = pushed - 0.05 * twist * cosine / 1.1
+        steps = (place + 0.02 * speed, speed + 0.02 * pull)
+        turns = (angle + 0.02 * turning, turning + 0.02 * twist)
+        following = torch.stack([*steps, *turns], dim=1)
+        ended = (steps[0].abs() > 2.4) | (turns[0].abs() > 12 * 2 * torch.pi / 360)
+        return following, torch.ones_like(place), ended
+
+
+DEVICE: dict[str, type[DeviceVectorEnv]] = {"CartPole-v1": DeviceCartPole}
+"""Environments of Gymnasium -> their versions on tensors."""
+
+
+def device_env(env_id: str, env_kwargs: dict[str, Any], count: int, device: str) -> Any:
+    """Make environments on a device.
+
+    Raises:
+        ParenvsError: there is no version of the environment on tensors.
+    """
+    maker: Any = DEVICE.get(env_id)
+    if maker is None and env_id in gym.registry:
+        entry: Any = gym.spec(env_id).vector_entry_point
+        maker = load_env_creator(entry) if isinstance(entry, str) else entry
+    if maker is None or "device" not in inspect.signature(maker).parameters:
+        raise ParenvsError(
+            f"{env_id}: fused is for environments on tensors: {', '.join(DEVICE)}, and classes "
+            "derived from DeviceVectorEnv that are registered as vector_entry_point"
+        )
+    return maker(num_envs=count, device=device, **env_kwargs)
+
+
+class Fused:
+    """Turns of environments on tensors, like ``Play``; nothing leaves the device but at their end.
+
+    On a GPU a turn is compiled as a whole: what is seen, policy, chance and environment.
+
+    Args:
+        env: the environments.
+        share: which of all they are.
+        copies: environments next to each other that have the same seed.
+        seed: of what is drawn.
+        compiled: what compiles a turn; None: torch on GPUs, nothing on a CPU.
+    """
+
+    def __init__(
+        self,
+        env: DeviceVectorEnv,
+        share: Share,
+        copies: int = 1,
+        seed: int = 0,
+        compiled: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.env, self.share, self.copies, self.seed = env, share, copies, seed
+        self.lens, self.draws, self.count, self.seats = Lens.of(env), True, share.size, 1
+        self.turns = self.episodes = 0
+        self.returns: list[float] = []
+        if compiled is None and env.device.type != "cpu":
+            compiled = torch.compile
+        self._turn = self._played if compiled is None else compiled(self._played)
+        zeros = torch.zeros(share.size, device=env.device)
+        self._state: State = {"totals": zeros, "episodes": zeros.long()}
+
+    def restart(self, part: int) -> None:
+        """See ``Play.restart``."""
+        seeds = seeds_of(self.seed, part, self.share.total, self.copies)
+        own = seeds[self.share.first : self.share.first + self.count]
+        began = self.env.start(torch.from_numpy(own).to(self.env.device))
+        zeros = torch.zeros(self.count, device=self.env.device)
+        self._state = {**began, "totals": zeros, "episodes": zeros.long()}
+
+    @torch.no_grad()
+    def collect(self, agent: Algorithm, turns: int, tick: Callable[[Any], object]) -> Batch:
+        """See ``Play.collect``."""
+        place = Place(self.share.first, self.share.total, self.turns // self.share.total)
+        told = []
+        for turn in range(turns):
+            now = torch.tensor(place.turn + turn, device=self.env.device)
+            self._state, record = self._turn(agent, self._state, now)
+            told.append(record)
+            self.turns += self.share.total
+        stacked = {name: torch.stack([each[name] for each in told]) for name in told[0]}
+        over = stacked.pop("over")
+        self.returns = stacked.pop("returns")[over].tolist()
+        self.episodes += len(self.returns)
+        tick(self)
+        seen = Seen(*(stacked.pop(name) for name in Seen._fields))
+        own = {name: stacked.pop(name) for name in ("actions", "rewards", "ended", "episodes")}
+        after = self._seen(self.env.observe(self._state["states"]))
+        return Batch(seen=seen, kept=stacked, after=after, place=place, **own)
+
+    def told(self) -> Told:
+        """See ``Play.told``."""
+        returns, self.returns = self.returns, []
+        return Told(returns, self.turns, self.episodes, None, {})
+
+    def state(self) -> dict[str, Any]:
+        """Return all that the next turns depend on."""
+        return {"turns": self.turns, "ended": self.episodes, "tensors": self._state}
+
+    def load(self, state: dict[str, Any], part: int | None) -> None:
+        """Go on from what ``state`` returned."""
+        self.turns, self.episodes = state["turns"], state["ended"]
+        self._state = {k: value.to(self.env.device) for k, value in state["tensors"].items()}
+
+    def spent(self) -> float:
+        """Return the processor seconds of other processes."""
+        return 0.0
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.env.close()
+
+    def _seen(self, observed: Tensor) -> Seen:
+        context = observed.flatten(1).float()
+        rows = context.new_zeros(self.count, self.lens.actions, 0)
+        mask = torch.ones(self.count, self.lens.actions, dtype=torch.bool, device=context.device)
+        return Seen(rows, context, mask)
+
+    def _played(self, agent: Algorithm, state: State, turn: Tensor) -> tuple[State, State]:
+        """Take a turn; return the next state, and what is kept of the turn."""
+        seen = self._seen(self.env.observe(state["states"]))
+        place = Place(self.share.first, self.share.total, turn)
+        actions, kept = agent.act(seen, Chance(self.seed, place, self.count, self.env.device))
+        following, last, paid, ended, cut = self.env.turn(state, actions + self.lens.first)
+        over, totals = ended | cut, state["totals"] + paid
+        behind = getattr(agent, "discount", 1.0) * agent.values(self._seen(last))
+        record = {
+            **seen._asdict(), **kept, "actions": actions,
+            "rewards": paid + torch.where(cut, behind, 0.0), "ended": over,
+            "episodes": state["episodes"], "over": over, "returns": totals,
+        }  # fmt: skip
+        following["totals"] = torch.where(over, 0.0, totals)
+        following["episodes"] = state["episodes"] + over
+        return following, record

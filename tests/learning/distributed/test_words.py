@@ -1,0 +1,284 @@
+"""A word for a distribution: the same weights by all of them, and after kills."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from cases import each
+from gymnasium import spaces
+
+pytest.importorskip("sb3_contrib")
+pytest.importorskip("pettingzoo")
+
+import pairs
+
+from parenvs.agents.learning.algorithm import Peers
+from parenvs.agents.learning.chance import Chance, Place
+from parenvs.agents.learning.config import TrainConfig
+from parenvs.agents.learning.distributed.team import Learner, Recipe
+from parenvs.agents.learning.distributed.wire import packed, received, sent, unpacked
+from parenvs.agents.learning.distributed.words import WORDS
+from parenvs.agents.learning.play import Share
+from parenvs.agents.learning.seen import Lens
+from parenvs.agents.learning.trainer import Training, train
+from parenvs.core.game import EVERY
+from parenvs.errors import ParenvsError
+from parenvs.tasks.order.insertion import MicroBatchInsertion
+
+ORDER = {"env_id": "MicroBatchOrder-v1", "env_kwargs": {"tier": "p4-m8"}}
+PAIRS = {"env_id": "Pairs-v0"}
+SETTINGS = {
+    "mappo": {"envs": 6, "turns": 8, "turns_a_step": 24},
+    "ppo": {"envs": 8, "turns": 8, "turns_a_step": 16},
+    "a2c": {"envs": 6, "turns": 8},
+    "group": {"envs": 8, "turns": 16, "copies": 2, "turns_a_step": 32},
+    "rainbow": {"envs": 8, "turns": 8, "first": 64, "minibatch": 16, "sync": 2, "memory": 256},
+    "imitate": {"envs": 8, "turns": 8, "turns_a_step": 16},
+}
+SAME = [word for word in WORDS if word not in ("single", "fused")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def several():
+    pairs.register()
+    yield
+    del gym.registry["Pairs-v0"]
+
+
+def config_of(name, env=ORDER, updates=2, **more):
+    settings, env = SETTINGS[name], PAIRS if name == "mappo" else env
+    steps = updates * settings["envs"] * settings["turns"] * (1 + (name == "mappo"))
+    return TrainConfig(**env, agent=name, steps=steps, seed=3, settings=settings, **more)
+
+
+def weights(algorithm):
+    return torch.cat([each_.flatten() for each_ in algorithm.net.state_dict().values()])
+
+
+def trained(config, engine="local", **more):
+    return weights(train(config, engine=engine, **more).algorithm)
+
+
+class Threads(Peers):
+    """Learners in threads of this process."""
+
+    def __init__(self, size):
+        self.told, self.barrier = [None] * size, threading.Barrier(size)
+        self.local = threading.local()
+
+    def _every(self, values):
+        self.told[self.local.rank] = values.detach().clone()
+        self.barrier.wait(60)
+        every = list(self.told)
+        self.barrier.wait(60)
+        return every
+
+    def sum(self, values):
+        return torch.stack(self._every(values)).sum(dim=0)
+
+    def gather(self, values):
+        return torch.cat(self._every(values))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", list(SETTINGS))
+def test_learners__that_share_all_turns_learn_as_one(name, monkeypatch):
+    """An uneven share each, two updates: the weights of one learner who has all turns."""
+    monkeypatch.setattr("parenvs.agents.order.teacher.JUDGED", 16)
+    recipe = Recipe(config_of(name))
+    whole = Share(0, recipe.settings.envs, recipe.settings.envs)
+    alone = Learner(recipe, whole)
+    for part in (0, None):
+        alone.update(part, recipe.settings.turns)
+    peers = Threads(3)
+    learners = [Learner(recipe, share) for share in whole.dealt(3, recipe.copies)]
+    errors = []
+
+    def run(rank):
+        peers.local.rank = rank
+        learners[rank].agent.peers = peers
+        try:
+            for part in (0, None):
+                learners[rank].update(part, recipe.settings.turns)
+        except BaseException as error:
+            peers.barrier.abort()
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+    before = weights(recipe.agent(alone.play.lens))
+    found = [weights(learner.agent) for learner in learners]
+    assert (weights(alone.agent) - before).abs().max() > 1e-4
+    for each_ in found:
+        assert (each_ - weights(alone.agent)).abs().max() < 1e-5
+    assert torch.equal(found[0], found[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "env"),
+    [("ppo", ORDER), ("ppo", {"env_id": "Acrobot-v1"}), ("rainbow", ORDER), ("mappo", PAIRS)],
+)
+def test_words__give_the_same_weights(name, env):
+    config = config_of(name, env)
+    expected = trained(config)
+    for word in SAME:
+        found = trained(replace(config, distribution=word))
+        assert (found - expected).abs().max() < 1e-5, word
+
+
+@pytest.mark.slow
+def test_server__that_does_not_wait_learns():
+    config = config_of("ppo", {"env_id": "CartPole-v1"}, 40, distribution="server", staleness=2)
+    assert train(config, engine="local").curve[-1][1] > 22  # by chance 20
+
+
+def test_chance__is_that_of_the_environment_and_the_turn():
+    whole = Chance(5, Place(0, 70, 9), 70)
+    own = Chance(5, Place(60, 70, 9), 10)
+    assert torch.equal(whole(33)[60:], own(33)) and torch.equal(whole.share[60:], own.share)
+    assert torch.equal(whole(33)[:, :3], whole(3))
+    every = torch.stack([Chance(5, Place(0, 70, turn), 70)(33) for turn in range(40)])
+    assert every.min() >= 0 and every.max() < 1 and len(every.unique()) > 0.99 * every.numel()
+    assert abs(float(every.mean()) - 0.5) < 0.005
+    assert abs(float((every[1:] * every[:-1]).mean()) - 0.25) < 0.005
+    assert not torch.equal(Chance(6, Place(0, 70, 9), 70)(33), whole(33))
+
+
+def test_wire__what_is_seen_is_exact_and_small():
+    game = MicroBatchInsertion(16, **ORDER["env_kwargs"])
+    lens = Lens(game.observation_space, game.action_space)
+    from parenvs.core.source import Stream
+
+    streams = [Stream(row, 16) for row in range(16)]
+    for row, stream in enumerate(streams):
+        stream.reseed(row)
+    game.deal(EVERY, streams)
+    game.play(EVERY, np.zeros(16, np.int64))
+    seen = lens(game.observation(EVERY), {})
+    for one, other in zip(seen, received(sent(seen)), strict=True):
+        assert torch.equal(one, other) and one.dtype == other.dtype
+    whole = sum(each_.numel() * each_.element_size() for each_ in seen)
+    assert len(sent(seen)) < 0.6 * whole < len(pickle.dumps(tuple(seen)))
+    plain = Lens(spaces.Box(-1, 1, (3,)), spaces.Discrete(2))(np.full((4, 3), 0.1), {})
+    assert torch.equal(received(sent(plain)).context, plain.context)
+    nested = {"a": [seen, (torch.ones(2), None)], "b": "text"}
+    again = unpacked(packed(nested))
+    assert torch.equal(again["a"][1][0], torch.ones(2)) and again["b"] == "text"
+
+
+def test_shares__are_whole_and_as_equal_as_can_be():
+    dealt = Share(0, 65, 65).dealt(64, 1)
+    assert (
+        sorted({each_.size for each_ in dealt}) == [1, 2] and dealt[-1].size + dealt[-1].first == 65
+    )
+    assert [each_.size for each_ in Share(4, 12, 20).dealt(2, 4)] == [4, 8]
+    assert (
+        TrainConfig(**ORDER, agent="ppo", distribution="actors", actors=650).agent_settings().envs
+        == 650
+    )
+
+
+@each(
+    ("more", "words"),
+    [
+        ({"distribution": "actor"}, "no distribution 'actor' .did you mean 'actors'"),
+        ({"distribution": "actors", "staleness": 1}, "staleness is of the distribution server"),
+        ({"agent": "maskable-ppo", "distribution": "learners"}, "maskable-ppo has an update that"),
+        ({"distribution": "actors", "actors": 9, "settings": {"envs": 8}}, "9 processes for 8 env"),
+    ],
+)  # fmt: skip
+def test_words__refuse_in_a_line(more, words):
+    with pytest.raises(ParenvsError, match=words) as info:
+        train(TrainConfig(**{**ORDER, "agent": "ppo", "steps": 64, **more}), engine="local")
+    assert "\n" not in str(info.value)
+
+
+def pids_of(training, role):
+    """Processes of a role: of a team, or of what plays for it."""
+    team = training.team
+    if role == "player":
+        play = team.learner.play
+        return [process.pid for _, process in getattr(play, "envs", play).engine.processes]
+    server = [team.server[1].pid] if team.server else []
+    every = [process.pid for _, process in team.engine.processes]
+    return server if role == "server" else [pid for pid in every if pid not in server]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ppo", "rainbow"])
+@pytest.mark.parametrize(
+    ("word", "role"),
+    [("actors", "player"), ("inference", "player"), ("learners", "learner"),
+     ("server", "learner"), ("server", "server")],
+)  # fmt: skip
+def test_kills__weights_are_those_of_the_undisturbed_run(name, word, role, tmp_path, monkeypatch):
+    """One process is killed in the midst of an update, once with checkpoints and once without."""
+    config = config_of(name, updates=8, distribution=word)
+    expected, update = trained(config), Training.update
+    for folder in (tmp_path / "run", None):
+        count = []
+
+        def killing(self, count=count):
+            count.append(1)
+            if len(count) == 5:
+                pid = pids_of(self, role)[0]
+                timer = threading.Timer(0.01, os.kill, (pid, signal.SIGKILL))
+                timer.start()
+                timer.join()
+            update(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Training, "update", killing)
+            lines = []
+            found = trained(config, folder=folder, say=lines.append)
+        assert len(count) > 8 and sum("on from the last checkpoint" in x for x in lines) == 1
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ppo", "rainbow"])
+def test_kills__of_the_driver(name, tmp_path):
+    """What it started ends with it, and the run goes on to the same weights."""
+    config = config_of(name, updates=40, distribution="learners")
+    expected = trained(config)
+    code = (
+        "from parenvs.agents.learning.config import TrainConfig\n"
+        "from parenvs.agents.learning.trainer import Training, train\n"
+        "update = Training.update\n"
+        "def told(self):\n"
+        "    pids = [p.pid for _, p in self.team.engine.processes]\n"
+        "    print(self.turns, *pids, flush=True)\n"
+        "    update(self)\n"
+        "Training.update = told\n"
+        "if __name__ == '__main__':\n"
+        f"    train({config!r}, {str(tmp_path / 'run')!r}, engine='local')\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    driver = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, env=environment)
+    for _ in range(6):
+        turns, *pids = map(int, driver.stdout.readline().split())
+    driver.kill()
+    driver.wait()
+    limit = time.monotonic() + 30
+    while any(os.path.exists(f"/proc/{pid}") for pid in pids):  # noqa: PTH110
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    assert turns > 0 and (tmp_path / "run" / "state.pt").exists()
+    found = train(config, tmp_path / "run", resume=True, engine="local")
+    assert torch.equal(weights(found.algorithm), expected)
