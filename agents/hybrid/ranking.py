@@ -15,7 +15,8 @@ from parenvs.tasks.hybrid.space.objectives import Objective
 CANDIDATES = 300
 """Uniform plans that are simulated, at most."""
 SIMULATING = 5.0
-"""Seconds after which no further uniform plan is simulated."""
+"""Seconds of the processor after which no further uniform plan is simulated: others' work on the
+machine changes no plan."""
 
 
 @dataclass
@@ -58,14 +59,14 @@ def simulate_uniform(space: UniformSpace, ranking: Ranking, deadline: float) -> 
     Args:
         space: the plans.
         ranking: takes them.
-        deadline: give up at this ``time.perf_counter()``.
+        deadline: give up at this ``time.process_time()``.
     """
     problem = space.problem
     devices, of = np.unique(space.plans.devices, return_inverse=True)
     weight = np.array([ranking.goal.weight(count) for count in devices.tolist()])[of]
     values = np.where(space.fits, space.length * weight, np.inf)
     for k in np.argsort(values, kind="stable")[:CANDIDATES].tolist():
-        if values[k] >= ranking.value or time.perf_counter() > deadline:
+        if values[k] >= ranking.value or time.process_time() > deadline:
             return
         if np.isfinite(values[k]):
             cost = float(space.length[k])

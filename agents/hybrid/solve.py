@@ -282,7 +282,7 @@ def ranked(
         space = UniformSpace.build(problem, replace(limits, uneven=True))
         count = len(space)
         uniform = exact_uniform(problem, limits, objective, space)
-        simulate_uniform(space, ranking, time.perf_counter() + SIMULATING)
+        simulate_uniform(space, ranking, time.process_time() + SIMULATING)
     except InfeasibleError:
         if limits.framework is not None:
             raise
