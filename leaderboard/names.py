@@ -7,7 +7,7 @@ import unicodedata
 
 from parenvs.errors import shown
 
-_ENTRY = re.compile(r"[a-z0-9][a-z0-9.-]{0,39}")
+_ENTRY = re.compile(r"[a-z0-9][a-z0-9.+-]{0,39}")
 _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
@@ -25,8 +25,8 @@ def entry_fault(name: object) -> str:
     """Return why a value cannot be the name of an entry, and so of a file, or an empty text."""
     if not isinstance(name, str) or not _ENTRY.fullmatch(name):
         return (
-            "must be up to 40 lower-case letters, digits, dots and hyphens, a letter or digit "
-            f"first, not {shown(name)}"
+            "must be up to 40 lower-case letters, digits, dots, hyphens and plus signs, a letter "
+            f"or digit first, not {shown(name)}"
         )
     if name.endswith("."):
         return f"is {shown(name)}; leave out the dot at the end, which Windows drops"

@@ -104,7 +104,7 @@ class Network:
             )
         legal = observation["action_mask"].astype(np.bool_)
         owner, _ = np.nonzero(legal)  # illegal rows are left out of all that follows
-        rows, count = rows[legal], legal.sum(axis=1)
+        rows, count = _halved(rows[legal]), legal.sum(axis=1)
         first = np.concatenate([[0], count.cumsum()[:-1]])
         hidden = _product(rows, self.weights["action.weight"].T)
         hidden += self._layer("context", context)[owner]
@@ -126,6 +126,13 @@ class Network:
         """Return a layer's outputs."""
         weights, biases = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
         return np.asarray(_product(inputs, weights.T) + biases)
+
+
+def _halved(rows: np.ndarray) -> np.ndarray:
+    """Return rows whose features have half precision, as agents saw them (``seen.Lens``)."""
+    largest = float(np.finfo(np.float16).max)
+    features = rows[:, 1:].clip(-largest, largest).astype(np.float16)
+    return np.concatenate([rows[:, :1], features], axis=1, dtype=np.float32)
 
 
 def _product(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:

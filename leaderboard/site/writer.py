@@ -17,7 +17,7 @@ ASSETS = ("style.css", "table.js", "theme.js")
 """Files of the folder ``assets`` beside this module, which are copied."""
 TOPS = ("assets", "entries", "index.html", "tasks")
 """Names at the root of a site."""
-_NAME = re.compile(r"[a-z0-9][a-z0-9.-]*(/[a-z0-9][a-z0-9.-]*)*")
+_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*(/[a-z0-9][a-z0-9.+-]*)*")
 
 
 def write_site(

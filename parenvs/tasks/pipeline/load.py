@@ -123,15 +123,17 @@ def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]
     """
     task = TASKS["pipeline"]
     if instance is None:
-        return "PipelinePlan-v1", {"tier": "s16"}, ()
+        return "PipelinePlan-v1", {}, ()
     is_drawn = instance in task.sets or task.names(instance)
     return ("PipelinePlan-v1", {"instance": instance}, ()) if is_drawn else None
 
 
 def validation(env_kwargs: Mapping[str, Any]) -> Validation:
     """Return the set on which agents are judged, of problems of the size that they train on."""
-    of_set = str(env_kwargs.get("instance") or "").partition("-")[2].partition("-")[0]
-    name = f"plan-{env_kwargs.get('tier', of_set)}-validation"
+    tier = env_kwargs.get("tier", "s16")
+    if env_kwargs.get("instance"):
+        tier = str(env_kwargs["instance"]).partition("-")[2].partition("-")[0]
+    name = f"plan-{tier}-validation"
     is_large = name in TASKS["pipeline"].sets
     return Validation(name if is_large else "plan-validation", env_kwargs.get("family"))
 

@@ -48,8 +48,7 @@ CONTEXTS = {
     "strategies": "log2 of their number / 8",
     "later": "neighbours that follow / 16, at most 1",
     "earlier": "neighbours that are decided / 16, at most 1",
-    "spread": "ln(1 + x) / 4 of what the dearest legal strategy costs more than the cheapest, with "
-    "what neighbours that follow cost more if rows look ahead",
+    "spread": "ln(1 + x) / 4 of what the dearest legal strategy costs more than the cheapest",
     "free": "share of the headroom that is free while the node uses memory",
     "nodes": "log2 of the nodes / 12",
 }
@@ -405,7 +404,7 @@ class _Hand:
         turns, rows, tables, size = self.turns, self.rows, self.tables, self.size
         length = turns.length[rows]
         floor = np.log(turns.reference[rows] / np.maximum(turns.floor[rows], 1.0)) / _DEPTH
-        worst = self._column_both() if turns.by_neighbours else self._column_cost()
+        worst = self._column_cost()
         return np.stack(
             [
                 turns.turn[rows] / length,
