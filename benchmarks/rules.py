@@ -90,8 +90,7 @@ def planned(
             answer = None
         seconds += time.process_time() - begin
         known = played.reference(problem)
-        worth = 0.0 if answer is None else max(played.answered(answer), 0.0)
-        shares.append(worth / known.value)
+        shares.append(0.0 if answer is None else played.answered(answer) / known.value)
     return {
         "share": float(np.mean(shares)),
         "near": float(np.mean(np.array(shares) >= 1 - NEAR)),

@@ -26,7 +26,7 @@ PAGES = [path.stem for path in sorted(RESULTS.glob("*.md")) if head(path)[0].sta
 PAGES = [name for name in PAGES if name not in EARLIER]
 
 
-LONG = ("classes", "elastic", "packed_order", "paper_claims")
+LONG = ("classes", "elastic", "packed_order", "paper_claims", "partition_families")
 
 
 @pytest.mark.thorough
