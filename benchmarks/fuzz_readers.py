@@ -667,12 +667,12 @@ def read_config(path: Path) -> Any:
 
 def read_model(path: Path) -> Any:
     """Load a trained agent, and its environment."""
-    from parenvs.agents.learning.play import Play
+    from parenvs.agents.learning.play import Envs, Play, Share
     from parenvs.agents.learning.trainer import load, load_config
 
     folder = run_folder("rainbow", path, "model.pt")
     config = load_config(folder)
-    return load(folder), Play(config.env_id, config.env_kwargs, 4)
+    return load(folder), Play(Envs(config.env_id, config.env_kwargs, Share(0, 4, 4)))
 
 
 def read_checkpoint(path: Path) -> Any:
@@ -681,7 +681,7 @@ def read_checkpoint(path: Path) -> Any:
 
     folder = run_folder("rainbow", path, "state.pt")
     training = Training(load_config(folder), folder)
-    return training.agent, training.play
+    return training.agent, training.team.learner.play
 
 
 def check_env(env: Any) -> None:
@@ -706,7 +706,7 @@ def check_model(read: Any) -> None:
     batch = play.collect(agent, 3)
     legal = batch.seen.mask.gather(2, batch.actions[..., None])
     must(bool(legal.all()), "illegal action")
-    play.env.close()
+    play.envs.close()
 
 
 def read_function(path: Path) -> Graph:
