@@ -22,13 +22,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.framework import Case, Row, forked, main, measurement, percent, table
-from benchmarks.rules import places
+from benchmarks.rules import places, solved
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
-from parenvs.agents.planners import solve
 from parenvs.core.rows import BARE
 from parenvs.core.sets import set_of
 from parenvs.core.source import Stream
-from parenvs.errors import NO_PLAN
 from parenvs.machine import cores, counted, processor
 
 UNTRAINED = "rule"
@@ -73,21 +71,9 @@ def planned(
     name: str, family: str | None, planner: str, options: dict[str, Any], first: int | None
 ) -> Row:
     """Solve a set by a planner: shares of the best known costs."""
-    played = set_of(name)
-    shares, seconds = [], 0.0
-    for problem in played.of(family)[:first]:
-        loaded = played.load(problem)
-        begin = time.process_time()
-        try:
-            answer = solve(loaded, planner.split("/")[0], **options)
-        except NO_PLAN:
-            answer = None
-        seconds += time.process_time() - begin
-        known = played.reference(problem)
-        shares.append(0.0 if answer is None else played.answered(answer) / known.value)
+    shares, seconds = solved(name, family, planner, options, first)
     return {
-        "shares": [round(float(x), 5) for x in shares], "seconds": seconds / len(shares),
-        "machine": machine(),
+        "shares": [round(float(x), 5) for x in shares], "seconds": seconds, "machine": machine(),
     }  # fmt: skip
 
 

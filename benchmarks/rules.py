@@ -75,10 +75,10 @@ def ruled(env_id: str, name: str, family: str | None, rule: str, first: int | No
     return figures(play_rule(env_id, name, choose, family, rows, first))
 
 
-def planned(
+def solved(
     name: str, family: str | None, planner: str, options: dict[str, Any], first: int | None
-) -> Row:
-    """Solve by a planner, against the best costs known."""
+) -> tuple[list[float], float]:
+    """Solve a set by a planner: shares of the best known costs, and processor seconds of each."""
     played = set_of(name)
     shares, seconds = [], 0.0
     for problem in played.of(family)[:first]:
@@ -91,10 +91,18 @@ def planned(
         seconds += time.process_time() - begin
         known = played.reference(problem)
         shares.append(0.0 if answer is None else played.answered(answer) / known.value)
+    return shares, seconds / len(shares)
+
+
+def planned(
+    name: str, family: str | None, planner: str, options: dict[str, Any], first: int | None
+) -> Row:
+    """Solve by a planner, against the best costs known."""
+    shares, seconds = solved(name, family, planner, options, first)
     return {
         "share": float(np.mean(shares)),
         "near": float(np.mean(np.array(shares) >= 1 - NEAR)),
-        "seconds": seconds / len(shares),
+        "seconds": seconds,
         "problems": len(shares),
     }
 

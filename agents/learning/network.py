@@ -104,7 +104,7 @@ class Network:
             )
         legal = observation["action_mask"].astype(np.bool_)
         owner, _ = np.nonzero(legal)  # illegal rows are left out of all that follows
-        rows, count = _halved(rows[legal]), legal.sum(axis=1)
+        rows, count = halved(rows[legal]), legal.sum(axis=1)
         first = np.concatenate([[0], count.cumsum()[:-1]])
         hidden = _product(rows, self.weights["action.weight"].T)
         hidden += self._layer("context", context)[owner]
@@ -128,11 +128,11 @@ class Network:
         return np.asarray(_product(inputs, weights.T) + biases)
 
 
-def _halved(rows: np.ndarray) -> np.ndarray:
-    """Return rows whose features have half precision, as agents saw them (``seen.Lens``)."""
+def halved(rows: np.ndarray) -> np.ndarray:
+    """Return rows, (..., F) float32, whose features have half precision, but for column 0."""
     largest = float(np.finfo(np.float16).max)
-    features = rows[:, 1:].clip(-largest, largest).astype(np.float16)
-    return np.concatenate([rows[:, :1], features], axis=1, dtype=np.float32)
+    features = rows[..., 1:].clip(-largest, largest).astype(np.float16)
+    return np.concatenate([rows[..., :1], features], axis=-1, dtype=np.float32)
 
 
 def _product(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -12,13 +12,13 @@ from gymnasium import spaces
 from gymnasium.spaces.utils import flatdim
 from torch import Tensor
 
+from parenvs.agents.learning.network import halved
 from parenvs.errors import ParenvsError, shown
 
 OWN = ("actions", "context", "action_mask")
 """Parts of an observation of rows."""
 JOINT = "joint"
 """Part of an observation that a central critic alone may see."""
-LARGEST = float(torch.finfo(torch.float16).max)
 
 
 class Seen(NamedTuple):
@@ -135,9 +135,7 @@ class Lens:
         """Return what is seen of a batch of n observations."""
         if self.scored:
             rows, context, mask = (observation[name] for name in OWN)
-            seen = torch.from_numpy(np.array(rows, dtype=np.float32))
-            features = seen[..., 1:]
-            features.copy_(features.clamp(-LARGEST, LARGEST).half())
+            seen = torch.from_numpy(halved(rows))
             contexts = [context, observation[JOINT]] if self.joint else [context]
             return Seen(
                 seen,

@@ -204,15 +204,9 @@ def samples(axes: Axes, inputs: Sequence[int], phase: Sequence[int]) -> tuple[in
                 floating.add(shape[dimension])
     if not votes:
         return 1, ""
-    for index in range(len(flow.opcode)):  # edges are no samples, nor nodes of several graphs
-        rows = flow.operands[index][-1:]
-        if (
-            index in instructions
-            and sums_rows(flow, index)
-            and of_data(index, 1)
-            and len(votes) > 1
-        ):
-            votes.pop(flow.shapes[rows[0]][0], None)
+    for index in sorted(instructions):  # edges are no samples, nor nodes of several graphs
+        if len(votes) > 1 and sums_rows(flow, index) and of_data(index, 1):
+            votes.pop(flow.shapes[flow.operands[index][-1]][0], None)
     size = max(votes, key=lambda size: (votes[size], size in floating))
     if size not in found:
         return size, ""
