@@ -31,7 +31,7 @@ ENVIRONMENTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 BATCHES = (8, 64, 1024)
 PIPELINES = (
-    "exact-pruned",
+    "exact-candidates",
     "exact-points",
     "exact-full",
     "learned",

@@ -7,7 +7,7 @@ from functools import partial
 
 from benchmarks.framework import INSTANCES, Column, Row, columns, main, measurement, numbers
 from benchmarks.pipelines import CLUSTERS, longer, problem, proof, solve
-from parenvs.agents.pipeline.exact import exact_full, exact_pruned
+from parenvs.agents.pipeline.exact import exact_candidates, exact_full
 from parenvs.tasks.pipeline.cuts import CutSpace
 
 TARGETS = "target: pruned below 1 s, full below 10 s"
@@ -60,7 +60,7 @@ def case(instance: str, cluster: str, stages: int, limit: float | None) -> Row:
         "pivots": len(pipeline.profile),
         "candidates": len(space.pivots),
         "radius": space.radius,
-        "pruned": solve(pipeline, partial(exact_pruned, space)),
+        "pruned": solve(pipeline, partial(exact_candidates, space)),
         "full": solve(pipeline, partial(exact_full, pipeline, time_limit=limit)),
     }
 

@@ -19,7 +19,7 @@ from benchmarks.framework import (
     spent,
     table,
 )
-from benchmarks.pipelines import CLUSTERS, gap, longer, problem, profiles, proof, solve
+from benchmarks.pipelines import CLUSTERS, gap, longer, problem, proof, solve
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.agents.pipeline.points import exact_points as solve_points
 from parenvs.datasets.pipeline.families import FAMILIES
@@ -37,7 +37,6 @@ SHAPES = {
 }
 """Stages and devices of the generated problems."""
 SETS = ("plan-test", "plan-outside")
-PROFILES = ("bert-24", "bert-48", "gnmt-16", "resnet-50", "vgg-16", "vgg-19")
 TARGETS = (
     "target: 99 % within 0.05 s at 4 stages and 32 devices, within 1 s at 8 stages and 32 devices"
 )
@@ -87,7 +86,7 @@ def exact_points(
     for name in sets:
         for stored in load_set(name)[:most]:
             yield name, measure(stored.pipeline.with_stages(stored.stages), limit)
-    for instance in (*INSTANCES, *map(str, profiles(*PROFILES))):
+    for instance in INSTANCES:
         for cluster in clusters:
             for wanted in stages:
                 yield "real", real(instance, cluster, wanted, limit)
@@ -117,7 +116,7 @@ def generated(number: int, stages: int, devices: int, limit: float) -> Row:
 
 
 def real(instance: str, cluster: str, stages: int, limit: float) -> Row:
-    """Solve a shipped graph or a measured profile over its points and over all its pivots."""
+    """Solve a shipped graph over its points and over all its pivots."""
     pipeline = problem(instance, cluster).with_stages(stages)
     row: Row = {"instance": instance, "cluster": cluster}
     try:

@@ -13,9 +13,9 @@ from benchmarks.framework import (
     measurement,
     numbers,
 )
-from benchmarks.pipelines import CLUSTERS, layers, longer, problem, profiles, solve
-from parenvs.agents.pipeline.exact import exact_full, exact_pruned
-from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned
+from benchmarks.pipelines import CLUSTERS, layers, problem, solve
+from parenvs.agents.pipeline.exact import exact_candidates
+from parenvs.agents.pipeline.least_memory import least_excess_pruned
 from parenvs.tasks.pipeline.cuts import CutSpace
 
 OUT_OF_MEMORY = ((), ())
@@ -31,8 +31,6 @@ EXPECTED: dict[tuple[str, str], Cuts] = {
     ("t5-11b", "B"): OUT_OF_MEMORY,
     ("t5-11b", "C"): ((8, 16, 24), ("enc 14", "dec 3", "dec 14")),
     ("t5-base", "C"): ((8, 16, 23), ("enc 7", "dec 2", "dec 7")),
-    ("profile bert-48", "A"): ((8,), ("24",)),
-    ("profile bert-48", "C"): ((8, 16, 24), ("11", "23", "35")),
 }
 """The prototype's answers: design page, section 7, "Known device cuts"."""
 
@@ -49,56 +47,31 @@ PAPER = {
 }
 """The cuts of arXiv 2007.04069, Table 7, as far as the design page quotes it."""
 
-OTHERS = ("bert-24", "gnmt-16", "resnet-50", "vgg-16", "vgg-19")
-
 
 @measurement()
-def known_cuts() -> Iterator[tuple[str, Row]]:
-    """Solve graphs and measured profiles, one stage a server."""
-    cases = [(name, name, cluster) for name in INSTANCES for cluster in CLUSTERS]
-    for path in profiles("bert-48"):
-        cases += [("profile bert-48", str(path), cluster) for cluster in ("A", "C")]
-    for case in cases:
-        yield "known", known(*case)
-    for path in profiles(*OTHERS):
+def known_cuts() -> Iterator[Row]:
+    """Solve graphs, one stage a server."""
+    for name in INSTANCES:
         for cluster in CLUSTERS:
-            yield "measured", measured(path.stem, str(path), cluster)
+            yield known(name, cluster)
 
 
-def known(label: str, instance: str, cluster: str) -> Row:
+def known(instance: str, cluster: str) -> Row:
     """The optimum of an instance among the candidates."""
     pipeline = problem(instance, cluster)
     space = CutSpace.build(pipeline)
-    found = solve(pipeline, lambda: exact_pruned(space))
+    found = solve(pipeline, lambda: exact_candidates(space))
     is_none = found["status"] == "infeasible"
     return {
-        "instance": label,
+        "instance": instance,
         "cluster": cluster,
         "stages": space.stages,
         "after_layers": layers(pipeline, found["after"]),
         "excess_bytes": least_excess_pruned(space).excess_bytes if is_none else None,
-        "expected": EXPECTED.get((label, cluster)),
-        "paper": PAPER.get((label, cluster), ""),
+        "expected": EXPECTED.get((instance, cluster)),
+        "paper": PAPER.get((instance, cluster), ""),
         "pruned": found,
     }
-
-
-def measured(label: str, path: str, cluster: str) -> Row:
-    """The optima of a measured profile among the candidates, and over all pivots."""
-    pipeline = problem(path, cluster)
-    space = CutSpace.build(pipeline)
-    row: Row = {
-        "profile": label,
-        "cluster": cluster,
-        "stages": space.stages,
-        "pruned": solve(pipeline, lambda: exact_pruned(space)),
-        "full": solve(pipeline, lambda: exact_full(pipeline)),
-    }
-    for kind, least in (("pruned", lambda: least_excess_pruned(space)),
-                        ("full", lambda: least_excess(pipeline))):  # fmt: skip
-        if row[kind]["status"] == "infeasible":
-            row[kind]["excess_bytes"] = least().excess_bytes
-    return row
 
 
 def differences(row: Row) -> str:
@@ -145,45 +118,17 @@ KNOWN: list[Column] = [
 """Columns of the graphs."""
 
 
-def both(kind: str) -> list[Column]:
-    """Columns of one of two plans."""
-    return [
-        (f"device cuts, {kind}", lambda row: device_cuts(row[kind], row[kind].get("excess_bytes"))),
-        ("first pivots", lambda row: ", ".join(map(str, row[kind]["cuts"]))),
-        ("L (s)", f"{{{kind}[length_seconds]:.4f}}"),
-        ("1/L", f"{{{kind}[value]:.4f}}"),
-    ]
-
-
-MEASURED: list[Column] = [
-    ("profile", "{profile}"),
-    ("cluster", "{cluster}"),
-    ("stages", "{stages}"),
-    *both("pruned"),
-    *both("full"),
-    ("pruned / full - 1", lambda row: longer(row["pruned"], row["full"])),
-]
-"""Columns of the profiles."""
-
-
 @known_cuts.page
-def page(data: dict[str, list[Row]]) -> list[str]:
+def page(rows: list[Row]) -> list[str]:
     """Show optima and expectations."""
-    wrong = sum(bool(differences(row)) for row in data["known"])
-    compared = sum(row["expected"] is not None for row in data["known"])
-    sections = [
+    wrong = sum(bool(differences(row)) for row in rows)
+    compared = sum(row["expected"] is not None for row in rows)
+    return [
         "Proven optima among the pruned candidates, one stage a server. Layers count from 0, as in "
         "the models' names; a cut falls after the layer's last pivot or inside the layer.",
-        columns(data["known"], KNOWN, left=5),
+        columns(rows, KNOWN, left=5),
         f"{compared} compared with the known cuts, {wrong} differ.",
     ]
-    if "measured" in data:
-        sections += [
-            "Other measured profiles: proven optima among the pruned candidates and over all "
-            "pivots and device cuts.",
-            columns(data["measured"], MEASURED, left=3),
-        ]
-    return sections
 
 
 if __name__ == "__main__":

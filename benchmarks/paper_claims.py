@@ -21,7 +21,7 @@ from benchmarks.known_cuts import PAPER
 from benchmarks.pipelines import problem
 from parenvs.agents.names import TRAINED
 from parenvs.agents.partition.exact import exact_partition
-from parenvs.agents.pipeline.exact import exact_pruned
+from parenvs.agents.pipeline.exact import exact_candidates
 from parenvs.bench import agents as bench
 from parenvs.bench.agents_table import agent_cell
 from parenvs.bench.problems import BenchProblem, solve_problems, suites
@@ -55,7 +55,7 @@ def optimum_of(instance: str, rules: str, scope: str) -> str:
 
 def cuts_of(instance: str, cluster: str) -> str:
     """Device cuts of the proven optimum among the candidates."""
-    return numbers(exact_pruned(CutSpace.build(problem(instance, cluster))).plan.device_cuts)
+    return numbers(exact_candidates(CutSpace.build(problem(instance, cluster))).plan.device_cuts)
 
 
 def said(p: BenchProblem) -> list[str] | None:

@@ -6,29 +6,20 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from functools import cache
-from pathlib import Path
 
-from benchmarks.framework import ROOT, Row, percent
+from benchmarks.framework import Row, percent
 from parenvs import Cluster, Pipeline, judge, load_profile
 from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
 
-PROFILES = ROOT.parent / "shared" / "profiles"
-"""Measured profiles; not part of the repository, and what needs them is left out without them."""
 CLUSTERS = ("A", "B", "C")
 
 
 @cache
 def problem(instance: str, cluster: str) -> Pipeline:
-    """A shipped instance, or a measured profile given by its path, on a preset cluster."""
+    """A shipped instance on a preset cluster."""
     devices = Cluster.parse(cluster)
     return Pipeline(load_profile(instance, devices), devices)
-
-
-def profiles(*wanted: str) -> list[Path]:
-    """Paths of the measured profiles named in ``wanted``, as far as they exist."""
-    paths = [PROFILES / f"{name}.csv" for name in wanted]
-    return [path for path in paths if path.exists()]
 
 
 def solve(pipeline: Pipeline, planner: Callable[[], Answer]) -> Row:

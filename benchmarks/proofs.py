@@ -13,7 +13,7 @@ from brute_force import all_plans, best_of, legal_plans, random_pipeline, random
 from every_plan import DRAWN, LIMITS, outcome, planners
 from parenvs.agents.pipeline import bounds as prefixes
 from parenvs.agents.pipeline import exact
-from parenvs.agents.pipeline.exact import exact_full, exact_pruned
+from parenvs.agents.pipeline.exact import exact_candidates, exact_full
 from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned
 from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
@@ -49,7 +49,7 @@ def check(kind: str, seed: int) -> str:
             # Every other case starts from some plan, so that the bounds have something to cut.
             answer = exact_full(pipeline.with_stages(stages), _some_plan(pipeline, plans, rng))
         else:
-            answer = exact_pruned(space)
+            answer = exact_candidates(space)
     except InfeasibleError:
         return "infeasible" if best.length == np.inf else f"WRONG: {kind} case {seed}: infeasible"
     again = float(pipeline.length(answer.plan.cuts, answer.plan.device_cuts))
@@ -139,7 +139,7 @@ def page(rows: list[Row]) -> list[str]:
         "All plans are those that a planner chooses among: of hybrid ones 1F1B plans of free "
         "stages (`exact-hybrid`), uniform ones (`uniform`), or both (`exact`), so that `proven "
         "among some` is held against the best of these; `local-search` reaches plans that are too "
-        "many to be tried, and of `exact-points` and `exact-pruned`, which choose among "
+        "many to be tried, and of `exact-points` and `exact-candidates`, which choose among "
         "candidates, bounds and proofs are not held against all plans (but above, those of the "
         "pruned one).",
         columns(

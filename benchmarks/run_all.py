@@ -18,7 +18,6 @@ SCRIPTS = (
     "exact",
     "proofs",
     "simulation",
-    "pipedream",
     "flops",
     "hybrid_cases",
     "hybrid_graphs",

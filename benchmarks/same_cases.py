@@ -77,7 +77,7 @@ HYBRIDS = [
 ]  # fmt: skip
 PLANNED: dict[str, tuple[list[tuple[str, dict[str, Any]]], dict[str, dict[str, Any]]]] = {
     "pipeline": (PIPELINES, {
-        "exact-pruned": {}, "exact-points": {}, "even": {}, "pipedream": {},
+        "exact-candidates": {}, "exact-points": {}, "even": {}, "pipedream": {},
         "learned": {}, "learned+search": {}, "random": {"steps": 3000},
         "exact": {"time_limit": 600.0},
         "exact-full": {}, "ppo": {"steps": 256}, "rainbow": {"steps": 256},

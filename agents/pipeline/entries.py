@@ -242,7 +242,7 @@ AGENTS: dict[str, Description] = {
         f"inference, then {SWEEPS} sweeps",
         seeded=True,
     ),
-    "exact": Description(
+    "exact-candidates": Description(
         "Proven optimum of the candidates of PipelineCut-v0, by label search.", "", PROVEN
     ),
     "exact-points": Description(
@@ -264,8 +264,6 @@ AGENTS: dict[str, Description] = {
     **TRAINED_AGENTS,
 }
 """Agents of pipelines; those that ``parenvs plan`` does not have are left out."""
-_PLANNERS = {"exact": "exact-pruned"}
-"""Id of an entry -> the planner that makes it, where the two differ: entries keep their ids."""
 _MADE_HERE: dict[str, Callable[[PipelineProblem], Answer]] = {
     "even-points": _even_points,
     "exact-full": shortest,
@@ -279,8 +277,7 @@ def planner(agent: str, seed: int, steps: int) -> Planner:
         if agent in _MADE_HERE:
             answer: Any = _MADE_HERE[agent](problem)
         else:
-            name = _PLANNERS.get(agent, agent)
-            answer = solve(problem.target, name, seed=seed, steps=steps)
+            answer = solve(problem.target, agent, seed=seed, steps=steps)
         return problem.pipeline_plan(answer.plan.cuts, answer.plan.device_cuts)
 
     return plan

@@ -33,7 +33,7 @@ _SHARE = 0.5  # of the time limit: when the corridor search ends
 _MANY = 200  # fewest pivots for which the bounds of ``Prefixes`` repay their cost
 
 
-def exact_pruned(space: CutSpace) -> Answer:
+def exact_candidates(space: CutSpace) -> Answer:
     """The shortest plan that ``space`` admits and that fits the memory, with proof.
 
     Raises:
@@ -45,7 +45,7 @@ def exact_pruned(space: CutSpace) -> Answer:
     if search.best is None:
         check_split(space.pipeline)
         raise infeasible(space.pipeline, least_excess_pruned(space).excess_bytes)
-    answer = answer_of(space.pipeline, search.best, "exact-pruned", search.evaluations, begin)
+    answer = answer_of(space.pipeline, search.best, "exact-candidates", search.evaluations, begin)
     return replace(answer, among="pruned candidates")
 
 

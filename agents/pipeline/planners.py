@@ -15,7 +15,7 @@ import numpy as np
 from parenvs.agents.learning.learned import SAMPLES, learned
 from parenvs.agents.names import LEARNED, LEARNED_SEARCH, TRAINED
 from parenvs.agents.pipeline import corridor
-from parenvs.agents.pipeline.exact import by_corridor, exact_full, exact_pruned, is_large
+from parenvs.agents.pipeline.exact import by_corridor, exact_candidates, exact_full, is_large
 from parenvs.agents.pipeline.heuristics import even_cut, random_search
 from parenvs.agents.pipeline.local_search import cuts_of, whole
 from parenvs.agents.pipeline.pipedream import pipedream
@@ -113,7 +113,7 @@ class PipelineRequest(PipelineSearch, Request):
     @property
     def compared(self) -> tuple[str, ...]:
         """Planners that ``parenvs compare`` runs."""
-        return ("ppo", "even", "pipedream", "random", LEARNED, "exact-pruned", "exact")
+        return ("ppo", "even", "pipedream", "random", LEARNED, "exact-candidates", "exact")
 
     @property
     def label(self) -> str:
@@ -141,7 +141,7 @@ def reference(space: CutSpace | PointSpace) -> Answer:
     Raises:
         InfeasibleError: no plan fits the memory.
     """
-    return exact_pruned(space) if isinstance(space, CutSpace) else exact_points(space)
+    return exact_candidates(space) if isinstance(space, CutSpace) else exact_points(space)
 
 
 def best_of_game(game: Any, row: int) -> Answer:
@@ -172,7 +172,7 @@ def _trained_pipeline(agent: str, request: PipelineRequest) -> Answer:
         warnings.filterwarnings("ignore", "no plan fits the memory")
         result = request.train(agent)
     if result.value < 0:
-        exact_pruned(request.space)  # raises if no plan fits, with the bytes that are missing
+        exact_candidates(request.space)  # raises if no plan fits, with the bytes that are missing
         raise TimeLimitError(f"{agent} found no plan within memory; give it more --steps")
     cuts, device_cuts = request.space.plan(result.actions)
     length = float(request.problem.length(cuts, device_cuts))
@@ -207,7 +207,7 @@ PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
     "exact": _exact_pipeline,
     "exact-full": lambda r: exact_full(r.problem, time_limit=r.time_limit),
     "exact-points": lambda r: exact_points(r.points, time_limit=r.time_limit),
-    "exact-pruned": lambda r: exact_pruned(r.space),
+    "exact-candidates": lambda r: exact_candidates(r.space),
     "corridor": lambda r: by_corridor(r.problem, r.time_limit, r.seed),
     "even": lambda r: even_cut(r.problem),
     "pipedream": lambda r: pipedream(r.problem),
@@ -219,7 +219,7 @@ PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
 """Planners of pipelines by name.
 
 ``exact-full`` searches all pivots and device cuts, ``exact-points`` 128 points and 64 units,
-``exact-pruned`` the candidates of ``PipelineCut-v0``. ``exact`` is both within a time limit.
+``exact-candidates`` the candidates of ``PipelineCut-v0``. ``exact`` is both within a time limit.
 ``corridor`` proves nothing, nor does ``learned``, the network of ``PipelinePlan-v1``.
 """
 PipelineRequest.planners = PIPELINE_PLANNERS

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.agents.partition.exact import exact_partition
-from parenvs.agents.pipeline.exact import exact_full, exact_pruned
+from parenvs.agents.pipeline.exact import exact_candidates, exact_full
 from parenvs.agents.pipeline.heuristics import random_episodes, random_search
 from parenvs.agents.pipeline.points import exact_points
 from parenvs.bench.play import rate
@@ -66,7 +66,7 @@ def parts(graph: str, solved: str, full: str) -> Iterator[Part]:
     yield Part("candidates", solved, partial(CutSpace.build, pipeline))
     yield Part("128 points", solved, partial(PointSpace.build, pipeline))
     space, points = CutSpace.build(pipeline), PointSpace.build(pipeline)
-    yield Part("exact, of the candidates", solved, partial(exact_pruned, space))
+    yield Part("exact, of the candidates", solved, partial(exact_candidates, space))
     yield Part("exact, of the 128 points", solved, partial(exact_points, points))
     split = load_partitioning(solved, server)
     yield Part("exact, of the partition", solved, lambda: exact_partition(split))

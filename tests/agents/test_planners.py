@@ -66,7 +66,7 @@ def test_solve__every_planner_of_partitions(scope, reward):
 
 def test_solve__default_searches_all_pivots(pipeline):
     """The pruned candidates hold no good plan of a CNN, and the default must not stop there."""
-    best, pruned = solve(pipeline), solve(pipeline, "exact-pruned")
+    best, pruned = solve(pipeline), solve(pipeline, "exact-candidates")
     assert best.cost == solve(pipeline, "exact-full").cost < 0.9 * pruned.cost
     assert pruned.report.gap(best) == pruned.cost / best.cost - 1
     assert best.report.gap(best) == 0
@@ -114,7 +114,7 @@ def test_solve__needs_no_candidates_for_what_does_not_use_them():
     )
     problem = Pipeline(profile, "1x4:v100", 3)
     with pytest.raises(InfeasibleError, match="the candidates allow no 3 stages"):
-        solve(problem, "exact-pruned")
+        solve(problem, "exact-candidates")
     assert solve(problem).proven
     assert solve(problem, "even").report.legal
 

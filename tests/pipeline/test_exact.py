@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from parenvs.agents.pipeline import bounds as prefixes
 from parenvs.agents.pipeline import exact
-from parenvs.agents.pipeline.exact import exact_full, exact_pruned
+from parenvs.agents.pipeline.exact import exact_candidates, exact_full
 from parenvs.agents.pipeline.label_search import LabelSearch
 from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned, plan_within
 from parenvs.agents.pipeline.local_search import improve
@@ -57,16 +57,16 @@ def check(answer: Answer, pipeline: Pipeline, best: bf.Best):
 
 
 @pytest.mark.parametrize("seed", range(0, CASES, 10))
-def test_exact_pruned__equals_brute_force(seed):
+def test_exact_candidates__equals_brute_force(seed):
     for case in range(seed, seed + 10):
         space = bf.random_space(np.random.default_rng([case, 1]))
         best = bf.best_of(space.pipeline, bf.legal_plans(space))
         assert least_excess_pruned(space).excess_bytes == pytest.approx(best.excess, rel=1e-12)
         if best.length == np.inf:
             with pytest.raises(InfeasibleError, match="no plan fits the memory"):
-                exact_pruned(space)
+                exact_candidates(space)
         else:
-            check(exact_pruned(space), space.pipeline, best)
+            check(exact_candidates(space), space.pipeline, best)
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -122,7 +122,7 @@ def test_distinct_pivots__hold_an_optimum(seed):
 @pytest.mark.parametrize("stages", [2, 3, *slow(4)])
 def test_exact_full__is_no_worse_than_pruned_and_local_search(stages):
     pipeline = Pipeline(chain(), Cluster.parse("C"))
-    pruned = exact_pruned(CutSpace.build(pipeline.with_stages(stages)))
+    pruned = exact_candidates(CutSpace.build(pipeline.with_stages(stages)))
     full = exact_full(pipeline.with_stages(stages), incumbent=pruned)
     alone = exact_full(pipeline.with_stages(stages))
     assert full.status == alone.status == "optimal"
@@ -168,7 +168,7 @@ def test_exact__infeasible_says_by_how_much():
     assert str(full.value) == message
     space = CutSpace.build(pipeline.with_stages(2))
     with pytest.raises(InfeasibleError, match=r"heavy on A .* bytes more than the 28,800,000,000"):
-        exact_pruned(space)
+        exact_candidates(space)
     assert least_excess_pruned(space).excess_bytes >= excess - 0.5
     assert exact_full(pipeline.with_stages(3)).status == "optimal"
 
@@ -194,8 +194,8 @@ def test_exact__refuses_more_stages_than_variables():
     ("cluster", "cuts", "layers"),
     [("A", [8], ["layer_24"]), ("C", [8, 16, 24], ["layer_11", "layer_23", "layer_35"])],
 )
-def test_exact_pruned__known_cuts_of_the_bert_48_profile(cluster, cuts, layers):
+def test_exact_candidates__known_cuts_of_the_bert_48_profile(cluster, cuts, layers):
     pipeline = Pipeline(StageProfile.from_csv(PROFILES / "bert-48.csv"), Cluster.parse(cluster))
-    answer = exact_pruned(CutSpace.build(pipeline.with_stages(len(cuts) + 1)))
+    answer = exact_candidates(CutSpace.build(pipeline.with_stages(len(cuts) + 1)))
     assert list(answer.plan.device_cuts) == cuts
     assert [pipeline.profile.names[p - 1] for p in answer.plan.cuts] == layers

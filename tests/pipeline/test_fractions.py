@@ -10,7 +10,7 @@ import pytest
 from cases import slow
 
 from parenvs import Pipeline, StageProfile, judge, load_plan, problem, solve
-from parenvs.agents.pipeline.exact import exact_full, exact_pruned
+from parenvs.agents.pipeline.exact import exact_candidates, exact_full
 from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned, plan_within
 from parenvs.agents.pipeline.local_search import whole
 from parenvs.agents.pipeline.planners import PipelineRequest
@@ -65,7 +65,7 @@ def test_exact__equals_brute_force_over_whole_samples(seed):
 
 
 @pytest.mark.parametrize("seed", [0, *slow(*range(10, 60, 10))])
-def test_exact_pruned__keeps_to_whole_samples_of_its_candidates(seed):
+def test_exact_candidates__keeps_to_whole_samples_of_its_candidates(seed):
     found = 0
     for case in range(seed, seed + 10):
         space = bf.random_space(np.random.default_rng([case, 1]))
@@ -78,13 +78,13 @@ def test_exact_pruned__keeps_to_whole_samples_of_its_candidates(seed):
         if not kept.any():
             assert least_excess_pruned(space).excess_bytes == np.inf
             with pytest.raises(InfeasibleError, match=r"whole number|no candidates divide"):
-                exact_pruned(space)
+                exact_candidates(space)
             continue
         best = bf.best_of(space.pipeline, (cuts[kept], device_cuts[kept]))
         assert least_excess_pruned(space).excess_bytes == pytest.approx(best.excess, rel=1e-12)
         if best.excess <= 0:
             found += 1
-            assert exact_pruned(space).cost == pytest.approx(best.length, rel=1e-9)
+            assert exact_candidates(space).cost == pytest.approx(best.length, rel=1e-9)
     assert found
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parenvs.agents.pipeline.exact import exact_pruned
+from parenvs.agents.pipeline.exact import exact_candidates
 from parenvs.agents.pipeline.heuristics import even_cut, random_episodes, random_search
 from parenvs.agents.pipeline.local_search import cuts_of
 from parenvs.agents.pipeline.pipedream import (
@@ -165,7 +165,7 @@ def test_random_search__no_better_than_the_optimum_and_fits_if_it_can(seed):
     assert_legal(answer, space.pipeline, space.stages)
     excess = space.pipeline.excess_bytes(answer.plan.cuts, answer.plan.device_cuts)
     try:
-        best = exact_pruned(space).cost
+        best = exact_candidates(space).cost
     except InfeasibleError:
         assert excess > 0
     else:

@@ -15,7 +15,7 @@ from gymnasium.utils.env_checker import check_env
 from second_writing import slow_features
 
 from parenvs import judge, load_profile
-from parenvs.agents.pipeline.exact import exact_full, exact_pruned
+from parenvs.agents.pipeline.exact import exact_candidates, exact_full
 from parenvs.cluster import PRESETS, Cluster
 from parenvs.errors import ParenvsError
 from parenvs.shipped import PAPER
@@ -166,7 +166,7 @@ def test_pipeline_cut__known_optimum(toy, candidates, tmp_path):
     assert best == pytest.approx(float(toy.value), rel=1e-14)
     assert (plan.cuts, plan.device_cuts) == (toy.cuts, toy.device_cuts)
     assert sorted(x for x, _ in found)[-2] < best - 1e-3  # the only one
-    answer = exact_pruned(env.game.space)
+    answer = exact_candidates(env.game.space)
     assert tuple(answer.plan.cuts) == toy.cuts
     assert tuple(answer.plan.device_cuts) == toy.device_cuts
     assert answer.cost == pytest.approx(float(toy.length), rel=1e-14)

@@ -67,7 +67,7 @@ TASK = Task(
         "exact",
         "exact-full",
         "exact-points",
-        "exact-pruned",
+        "exact-candidates",
         "corridor",
         "even",
         "pipedream",
