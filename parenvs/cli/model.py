@@ -155,8 +155,9 @@ class Model:
     def read(self) -> Graph:
         """Load the graph; tell what takes long, and what the reader assumed."""
         if python_source.is_function(self.instance):
-            with Step(f"lowering {self.instance}"):
-                python_source.lower(self.instance, self.options.get("arguments"))
+            with Step(f"lowering {self.instance}") as step:
+                if python_source.lower(self.instance, self.options.get("arguments")).kept:
+                    step.result = "kept from the last time (--no-cache lowers it anew)"
         with Step(f"reading {self.instance}", min_seconds=0.0 if self.kept else _SLOW) as step:
             graph = self.graph()
             step.result = f"{len(graph.opcode):,} instructions"
@@ -240,7 +241,8 @@ class Model:
         self.graph().save(path.with_suffix(".npz"))
         if python_source.is_function(self.instance):
             with replacing(path.with_suffix(".pb")) as stream:
-                stream.write(python_source.lower(self.instance, self.options.get("arguments")))
+                lowered = python_source.lower(self.instance, self.options.get("arguments"))
+                stream.write(lowered.proto)
         elif self.instance not in names() and self.instance.endswith(instances.GRAPH_SUFFIXES[1:]):
             module = path.with_suffix(Path(self.instance).suffix)
             if not _same(module, self.instance):

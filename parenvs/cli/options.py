@@ -5,17 +5,23 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from parenvs.cli import values
 from parenvs.core.registry import DEFAULT, TASKS
-from parenvs.core.task import Task, late
+from parenvs.core.task import LateModule, Task, late
 from parenvs.errors import ParenvsError
 from parenvs.view.commands import MORE, HelpAll
 from parenvs.view.commands import of as words_of
+
+if TYPE_CHECKING:
+    from parenvs.graph import kept
+else:
+    kept = LateModule("parenvs.graph.kept")
 
 Instance = Annotated[
     str,
@@ -201,15 +207,26 @@ class TaskCommand:
         """The function's own parameters and one for each option of a task."""
         own = list(inspect.signature(self._function, eval_str=True).parameters.values())[1:]
         parameters = [_parameter(name, of, self._plans) for name, of in self._merged().items()]
-        if any(source in PLACES for source in self._sources):
+        has_more = any(source in PLACES for source in self._sources)
+        if self._reads:
+            parameters.append(_no_cache(MORE + "of several tasks" if has_more else None))
+        if has_more:
             parameters.append(_HELP_ALL)
         return inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *parameters)])
 
     def __call__(self, **values: Any) -> None:
         """Run the command."""
         values.pop(_HELP_ALL.name, None)
+        keeps = self._reads and not values.pop(_NO_CACHE)
         taken = {name: values.pop(_identifier(name)) for name in self._merged()}
-        self._function({name: x for name, x in taken.items() if x is not None}, **values)
+        given = {name: x for name, x in taken.items() if x is not None}
+        with kept.keeping() if keeps else nullcontext():
+            self._function(given, **values)
+
+    @property
+    def _reads(self) -> bool:
+        """Whether it reads models, so that it takes what gives their arguments."""
+        return "args" in self._merged()
 
     def _merged(self) -> dict[str, dict[str, Flag]]:
         """Return the options by name, each by the names of the tasks that have it."""
@@ -237,6 +254,20 @@ _HELP_ALL = inspect.Parameter(
     default=False,
     annotation=HelpAll,
 )
+
+
+_NO_CACHE = "no_cache"
+
+
+def _no_cache(panel: str | None) -> inspect.Parameter:
+    """Return the parameter of the option that keeps no model."""
+    words = "Lower a model anew, and do not keep it."
+    return inspect.Parameter(
+        _NO_CACHE,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=typer.Option(False, "--no-cache", help=words, rich_help_panel=panel),
+        annotation=bool,
+    )
 
 
 def _identifier(name: str) -> str:

@@ -12,12 +12,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import inspect
 import re
 import sys
 import traceback
 from collections.abc import Iterator
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from parenvs.graph.formats.lowering import proto_of, results_of
 from parenvs.graph.formats.parts import parted
 from parenvs.graph.formats.sources import lowered_of
 from parenvs.graph.graph import Graph
+from parenvs.graph.kept import is_users, kept
 from parenvs.graph.pytorch.build import (
     example_inputs,
     takes_arguments,
@@ -35,7 +35,6 @@ from parenvs.graph.pytorch.build import (
 from parenvs.graph.pytorch.read import Lowered, lower_module
 
 _FORM = re.compile(r"(?P<module>.+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_][\w.]*)")
-_LIBRARIES = ("site-packages", "dist-packages", "importlib", "<frozen")
 _LONGEST = 300
 """Characters of a user's error that are shown."""
 
@@ -66,14 +65,13 @@ def graph_of(instance: str, arguments: str | None = None, **options: Any) -> Gra
         ParenvsError: see ``lower`` and ``read_module``.
     """
     name = _split(instance)[1].split(".")[-1]
-    lowered = _lowered(instance, arguments, stamp(instance))
-    return lowered.graph(instance, name=name, **options)
+    return lower(instance, arguments).graph(instance, name=name, **options)
 
 
-def lower(instance: str, arguments: str | None = None) -> bytes:
+def lower(instance: str, arguments: str | None = None) -> Lowered:
     """Lower a function abstractly, or a PyTorch module's training step, to an HloModuleProto.
 
-    Equal calls give the same bytes without running the user's code again, until the file changes.
+    Equal calls give the same module without running the user's code again, until the file changes.
 
     Args:
         instance: the function (also a jitted one, or an object that can be called), or a PyTorch
@@ -88,12 +86,17 @@ def lower(instance: str, arguments: str | None = None) -> bytes:
         ParenvsError: JAX or PyTorch is missing, there is no such file or name, no arguments are
             given, or the user's code fails; the line names its file and line.
     """
-    return _lowered(instance, arguments, stamp(instance)).proto
+    return _lowered(instance, arguments, stamp(instance))
 
 
 @lru_cache(maxsize=1)
 def _lowered(instance: str, arguments: str | None, changed_ns: int | None) -> Lowered:
     """Lower a model; ``changed_ns``, the time of the file's last change, is part of the key."""
+    return kept((str(Path.cwd()), instance, arguments), partial(_anew, instance, arguments))
+
+
+def _anew(instance: str, arguments: str | None) -> Lowered:
+    """Lower a model by running the user's code."""
     with need_extra("jax", "planning a function"):
         import jax
     with _named(instance, arguments) as (function, place, argument_name):
@@ -355,7 +358,7 @@ def _one_line(error: BaseException, where: str) -> ParenvsError:
         words = error.msg
     else:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if _is_users(frame.filename)]
+        own = [frame for frame in frames if is_users(frame.filename)]
         place = f"{own[-1].filename}:{own[-1].lineno}" if own else where
         words = str(error)
     lines = [line.strip() for line in words.splitlines() if line.strip()]
@@ -363,12 +366,6 @@ def _one_line(error: BaseException, where: str) -> ParenvsError:
     if len(message) > _LONGEST:
         message = message[:_LONGEST] + "..."
     return HloError(f"{_near(place)}: {type(error).__name__}" + (f": {message}" if message else ""))
-
-
-def _is_users(file: str) -> bool:
-    """Return whether a file of a traceback is the user's: of no library, and not of this suite."""
-    suite, library = str(Path(__file__).parents[1]), str(Path(inspect.__file__).parent)
-    return not (file.startswith((suite, library)) or any(part in file for part in _LIBRARIES))
 
 
 def _near(place: str) -> str:

@@ -1,13 +1,26 @@
 """JAX functions by file and name, as a user has them."""
 
+import os
 import sys
+import time
 
 import pytest
 from cases import each
 
 from parenvs.errors import ParenvsError
+from parenvs.graph import kept, python_source
 from parenvs.graph.python_source import graph_of, is_function, lower
 
+KEPT = """
+import jax.numpy as jnp
+from kept_sizes import WIDTH
+
+def loss(w, x):
+    return jnp.tanh(x @ w).sum()
+
+def arguments():
+    return jnp.zeros((8, WIDTH)), jnp.zeros((4, 8))
+"""
 SCRIPT = """
 from dataclasses import dataclass
 import jax
@@ -207,3 +220,31 @@ def test_python_source__a_file_named_like_a_library(script):
     assert len(shapes(graph_of("json.py:loss", "ready"))) == 3
     assert "site-packages" not in sys.modules["json"].__file__
     assert hasattr(sys.modules["json"], "dumps")
+
+
+def test_lower__a_kept_model_is_read_as_the_one_that_was_lowered(tmp_path, monkeypatch):
+    """The commands' cache: a line that changes in a file that the model imports is seen."""
+    monkeypatch.setenv(kept.FOLDER, str(tmp_path / "cache"))
+    monkeypatch.setattr(kept, "_asked", set())
+    monkeypatch.setattr(kept, "_opened", set())
+    monkeypatch.chdir(tmp_path)
+    past = time.time() - 10
+    for name, text in (("kept_model.py", KEPT), ("kept_sizes.py", "WIDTH = 8")):
+        (tmp_path / name).write_text(text)
+        os.utime(tmp_path / name, (past, past))
+
+    def lowered():
+        python_source._lowered.cache_clear()
+        for name in ("kept_model", "kept_sizes"):
+            sys.modules.pop(name, None)
+        with kept.keeping():
+            return lower("kept_model.py:loss", "arguments")
+
+    first, second = lowered(), lowered()
+    assert (first.kept, second.kept) == (False, True)
+    assert second.proto == first.proto
+    assert second.graph(name="loss").fingerprint == first.graph(name="loss").fingerprint
+    (tmp_path / "kept_sizes.py").write_text("WIDTH = 9")
+    third = lowered()
+    assert not third.kept
+    assert third.proto != first.proto

@@ -26,6 +26,7 @@ class Lowered:
         roles: (arguments of the step,) what each of them holds, if that is known.
         notes: what was assumed, in sentences.
         results: names of the outputs of a JAX function.
+        kept: whether it was read from the user's cache, see ``parenvs.graph.kept``.
     """
 
     proto: bytes
@@ -33,6 +34,7 @@ class Lowered:
     roles: tuple[Role, ...] = ()
     notes: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
+    kept: bool = False
 
     def graph(self, where: str | None = None, **options: Any) -> Graph:
         """Read the graph; ``options`` are those of ``parenvs.graph.reader.read_module``."""
