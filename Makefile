@@ -63,7 +63,7 @@ test: $(STAMP)
 slow: $(STAMP)
 	$(BIN)/$(TESTS) -m slow
 
-# Pages that are made of other files, made again: it fails where one differs.
+# Pages, entries and rankings that are cheap and without chance, made again: red where one differs.
 renew: $(STAMP)
 	$(BIN)/python benchmarks/renew.py
 

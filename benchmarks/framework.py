@@ -29,11 +29,13 @@ import traceback
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from time import process_time
 from typing import Any, get_args, get_origin, get_type_hints
 
 from parenvs.bench.measurement import (
+    MEASUREMENTS,
     RENDER,
     Case,
     Measurement,
@@ -74,6 +76,9 @@ __all__ = (
 )  # fmt: skip
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results"
+SCRIPT = "python benchmarks/"
+MADE = 4
+"""Line of a page that says on which machine and of which commit it was made."""
 GIVEN = ("rows", "folder", "again", "say")
 """Parameters of a measurement that are no options."""
 
@@ -94,14 +99,38 @@ def run(measured: Measurement, words: list[str]) -> int:
     if render and (folder / f"{measured.name}.md").exists():
         # Whatever is not given is that of the page.
         lines = (folder / f"{measured.name}.md").read_text(encoding="utf-8").splitlines()
-        words, machine = shlex.split(lines[2].strip("`"))[2:] + words, lines[4]
+        words, machine = shlex.split(lines[2].strip("`"))[2:] + words, lines[MADE]
         given = vars(parser(measured).parse_args(words))
     keyed = ("again", "jobs") if measured.key_of is not None else ()
     common = {key: given.pop(key) for key in keyed}
     data = measured.run(folder, given, render, **common)
     command = shlex.join(["python", f"benchmarks/{measured.name}.py", *words])
-    print(measured.publish(data, folder, given, command, machine), end="")
+    print(measured.publish(data, folder, given, command, machine, render), end="")
     return int(bool(measured.wrong and measured.wrong(data)))
+
+
+def pages() -> dict[str, str]:
+    """Name of every committed page that a script of this folder makes -> the script's command."""
+    heads = {path.stem: path.read_text(encoding="utf-8") for path in sorted(RESULTS.glob("*.md"))}
+    commands = {name: text.splitlines()[2].strip("`") for name, text in heads.items()}
+    return {name: words for name, words in commands.items() if words.startswith(SCRIPT)}
+
+
+def remade(name: str) -> str:
+    """Return a page of ``RESULTS`` as today's script makes it of the rows there.
+
+    Machine and commit stay those of the page.
+
+    Raises:
+        ModuleNotFoundError: the script needs a package that is not installed.
+    """
+    lines = (RESULTS / f"{name}.md").read_text(encoding="utf-8").splitlines()
+    _, script, *words = shlex.split(lines[2].strip("`"))
+    import_module(f"benchmarks.{Path(script).stem}")
+    measured = MEASUREMENTS[Path(script).stem]
+    options = vars(parser(measured).parse_args(words))
+    data = measured.run(RESULTS, options, render=True, say=lambda _: None)
+    return measured.shown(data, RESULTS, options, lines[2].strip("`"), lines[MADE])[name]
 
 
 def _shown_words(words: list[str]) -> list[str]:

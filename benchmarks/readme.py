@@ -26,18 +26,22 @@ def body(name: str) -> str:
     return re.sub("^##+(?= )", r"#\g<0>", text, flags=re.MULTILINE)
 
 
-def main() -> None:
-    """Rewrite the pages that have markers."""
+def filled(page: Path) -> str:
+    """Return the text of a page with the tables of today between its markers."""
 
     def table(match: re.Match[str]) -> str:
         return f"<!-- begin {match[1]} -->\n{body(match[1])}\n<!-- end {match[1]} -->"
 
     pattern = r"<!-- begin (\S+) -->\n.*?<!-- end \1 -->"
+    return re.sub(pattern, table, page.read_text(encoding="utf-8"), flags=re.S)
+
+
+def main() -> None:
+    """Rewrite the pages that have markers."""
     for page in pages():
-        text = page.read_text(encoding="utf-8")
-        filled = re.sub(pattern, table, text, flags=re.S)
-        if filled != text:
-            page.write_text(filled, encoding="utf-8")
+        text = filled(page)
+        if text != page.read_text(encoding="utf-8"):
+            page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

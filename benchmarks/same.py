@@ -331,6 +331,8 @@ def flat(path: Path) -> dict[str, str]:
 
 def compared(before: Path, after: Path) -> tuple[str, int]:
     """Return the page of two dumps, and the number of differences without an explanation."""
+    from parenvs.machine import commit  # not before the checkout of a dump is chosen
+
     old, new = flat(before), flat(after)
     kinds = list(dict.fromkeys(key.split(" | ")[0] for key in new))
     rows, why = [], defaultdict(list)
@@ -347,6 +349,7 @@ def compared(before: Path, after: Path) -> tuple[str, int]:
     lines = [
         "# Two checkouts, to the last bit",
         "`python benchmarks/same.py compare`",
+        f"commit {commit()}",
         "| kind | cases | parts | equal | other |\n|:--|--:|--:|--:|--:|\n" + "\n".join(rows),
     ]
     for words, keys in sorted(why.items()):

@@ -18,6 +18,7 @@ from parenvs.graph.checks.npz import UNREADABLE, read_arrays
 from parenvs.leaderboard.names import author_fault, entry_fault, is_seen
 from parenvs.leaderboard.reading import MAX_BYTES, EntryError, cleaned, read_json
 from parenvs.leaderboard.tasks import Task, TaskList, tasks
+from parenvs.machine import NOT_RECORDED
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -58,6 +59,8 @@ class Entry:
         tasks: version of the list of tasks that the entry is for.
         policy: of a task that takes policies, see ``Policies``.
         script: of a task whose problems are drawn, the text of the method.
+        commit: of the code of this package that made it; ``"not recorded"`` of older entries.
+        settings: name -> number or text, what it was made with; empty of older entries.
     """
 
     task: str
@@ -75,6 +78,8 @@ class Entry:
     tasks: int = field(default_factory=lambda: tasks().version)
     policy: Mapping[str, Any] | None = None
     script: str = ""
+    commit: str = NOT_RECORDED
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def content(self) -> str:
@@ -96,6 +101,8 @@ class Entry:
             "seeds": list(self.seeds),
             "search_budget": self.search_budget,
             "hardware": self.hardware,
+            "commit": self.commit,
+            "settings": dict(self.settings),
         }
         if self.content == "script":
             return {**content, "script": f"{self.entry}.py"}
@@ -263,6 +270,8 @@ _COMMON = (
     "schema", "tasks", "task", "entry", "authors", "link", "method", "learned", "trained_on",
     "seeds", "search_budget", "hardware",
 )  # fmt: skip
+_LATER = ("commit", "settings")
+"""Fields that entries of before have not."""
 _OWN = {"plans": ("seconds", "plans"), "policy": ("policy",), "script": ("script",)}
 """What entries hold -> the fields that they have beside ``_COMMON``."""
 MAX_SCRIPT = 2**18
@@ -291,9 +300,9 @@ class _FieldChecks:
         for key in keys:
             if key not in content:
                 self.refuse(key, "is missing")
-        unknown = [key for key in content if key not in keys]
+        unknown = [key for key in content if key not in (*keys, *_LATER)]
         for key in unknown[:3]:
-            near = did_you_mean(key[:80], keys)
+            near = did_you_mean(key[:80], (*keys, *_LATER))
             self.reasons.append(f"unknown field {shown(key)}{near}")
         if len(unknown) > 3:
             self.reasons.append(f"and {len(unknown) - 3:,} more unknown fields")
@@ -350,8 +359,20 @@ class _FieldChecks:
             "method": self._text("method", 1000),
             "search_budget": self._text("search_budget", 300),
             "hardware": self._text("hardware", 200),
+            "commit": self._text("commit", 80) if "commit" in self.content else NOT_RECORDED,
+            "settings": self._settings(),
             **self._own(),
         }
+
+    def _settings(self) -> dict[str, Any]:
+        """Check what the entry was made with, and return it; empty if it is not valid."""
+        value = self.content.get("settings", {})
+        if isinstance(value, dict) and len(value) <= 40:
+            texts = [x for pair in value.items() for x in pair if not isinstance(x, (int, float))]
+            if all(x is None or _is_text(x, 200) for x in texts):
+                return value
+        self.refuse("settings", f"must be an object of numbers and short texts, not {shown(value)}")
+        return {}
 
     def _own(self) -> dict[str, Any]:
         """Check what the entry holds but its plans, and return it as arguments of ``Entry``."""

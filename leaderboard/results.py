@@ -20,7 +20,7 @@ ADDED_COMMAND = "parenvs leaderboard table --added --out leaderboard/contest.md"
 METHODS_COMMAND = "parenvs leaderboard table --methods --out leaderboard/methods.md"
 """Command that writes ``methods.md``, with another seed than 0 followed by ``--seed``."""
 _LEFT = {
-    "authors", "entries and scores, best first", "entry", "hardware", "learned", "marked",
+    "authors", "commit", "entries and scores, best first", "entry", "hardware", "learned", "marked",
     "problem", "proof", "search", "task", "trained on",
 }  # fmt: skip
 """Titles of the columns that are flush left."""
@@ -241,6 +241,7 @@ def _row(standing: Standing, shown: Sequence[str], marks: Marks) -> dict[str, st
         if seconds < 1000
         else f"{seconds:,.0f}",
         "authors": escaped(", ".join(entry.authors)),
+        "commit": escaped(entry.commit),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from parenvs.leaderboard.entry import Entry, holds
 from parenvs.leaderboard.reading import cleaned
 from parenvs.leaderboard.tasks import tasks
 from parenvs.leaderboard.verdicts import PlanState, judged
-from parenvs.machine import cores, counted, processor
+from parenvs.machine import commit, cores, counted, processor
 
 
 def submission(
@@ -32,6 +32,7 @@ def submission(
     search_budget: str = ONE,
     hardware: str | None = None,
     link: str = "",
+    settings: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Entry:
     """Plan every problem of a task, and make an entry of the plans.
@@ -53,6 +54,7 @@ def submission(
         search_budget: time or steps that are spent on each problem, in words.
         hardware: machine that it runs on (default: this processor).
         link: address of a description.
+        settings: name -> number or text: what else makes the plans, for whoever makes them again.
         say: takes a line of text for each problem.
 
     Raises:
@@ -83,6 +85,8 @@ def submission(
         hardware=this_hardware() if hardware is None else hardware,
         link=link,
         seconds=seconds,
+        commit=commit(),
+        settings=dict(settings or {}),
     )
 
 
@@ -138,6 +142,12 @@ def run_submission(
             seeds=(config.seed,),
             search_budget=ONE,
             hardware=hardware,
+            settings={
+                "agent": config.agent,
+                "environment": policy.env_id,
+                "steps": config.steps,
+                "seed": config.seed,
+            },
             say=say,
         )
 
@@ -193,10 +203,17 @@ def agent_submission(
             hardware=this_hardware() if hardware is None else hardware,
             link=description.link,
             policy=policy,
+            commit=commit(),
+            settings={"agent": Path(agent).name, **({"seed": seed} if description.seeded else {})},
         )
         say(f"{task} {made.entry}: {made.policy['kind'] if made.policy else ''}")
         return made
     plan = planner(known_task, agent, seed, steps)
+    settings: dict[str, Any] = {"agent": agent}
+    if description.seeded:
+        settings["seed"] = seed
+    if "{steps" in description.search_budget:
+        settings["steps"] = steps
     return submission(
         task,
         plan,
@@ -209,6 +226,7 @@ def agent_submission(
         search_budget=description.search_budget.format(steps=steps),
         hardware=hardware,
         link=description.link,
+        settings=settings,
         say=say,
     )
 

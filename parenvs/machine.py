@@ -1,4 +1,4 @@
-"""Describes the host (processor, cores, versions) beside whatever was measured on it."""
+"""Describes the host (processor, cores, versions) and the code beside whatever was made by them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from pathlib import Path
 
 PACKAGES = ("numpy", "gymnasium", "torch", "stable-baselines3", "sb3-contrib")
 """Packages whose versions change the times; those of the extra ``agents`` may be missing."""
+NOT_RECORDED = "not recorded"
+"""The commit of what was made before commits were recorded."""
+_CODE = ("*.py", "*.npz", "setup.cfg", ":!tests")
+"""Files of a checkout that make results another, as git takes them."""
 _COUNT = """\
 import os, sys
 parent, core = map(int, sys.argv[1:])
@@ -110,6 +114,24 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return by_name
+
+
+@cache
+def commit() -> str:
+    """Commit of the code that runs here, with ``+changes`` where files of it were edited since.
+
+    Without a checkout and git it is the version of the package.
+    """
+    git = ["git", "-C", str(Path(__file__).parents[1])]
+    try:
+        found = subprocess.run(
+            [*git, "rev-parse", "HEAD:./setup.cfg", "HEAD"],  # one of its own, not around it
+            capture_output=True, text=True, check=True, timeout=20,
+        )  # fmt: skip
+        edited = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *_CODE], timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return f"parenvs {metadata.version('parenvs')}"
+    return found.stdout.split()[-1][:12] + "+changes" * bool(edited.returncode)
 
 
 def host() -> dict[str, object]:

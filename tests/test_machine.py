@@ -1,14 +1,17 @@
-"""Cores that are held or kept awake: who runs where, and that nobody is left over."""
+"""Cores that are held or kept awake, without anybody left over; the commit that runs."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from parenvs import machine
 from parenvs.machine import awake_cores, hold_cores
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="schedulers of Linux")
@@ -69,3 +72,36 @@ def test_hold_cores__a_share_for_each_where_there_are_enough(monkeypatch, rank, 
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, given: now.__setitem__(0, set(given)))
     hold_cores(rank, processes)
     assert now[0] == held
+
+
+def test_commit__is_that_of_the_checkout_with_its_edits_and_else_the_version(tmp_path):
+    """Another repository around an installed package is not taken for its own."""
+    root = tmp_path / "checkout"
+    (root / "parenvs").mkdir(parents=True)
+    shutil.copy(machine.__file__, root / "parenvs" / "machine.py")
+    (root / "setup.cfg").touch()
+
+    def git(*words, cwd=root):
+        mine = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        done = subprocess.run(["git", *mine, *words], cwd=cwd, capture_output=True, check=True)
+        return done.stdout.decode().strip()
+
+    def told():
+        call = "import runpy; print(runpy.run_path('parenvs/machine.py')['commit']())"
+        done = subprocess.run(
+            [sys.executable, "-c", call], cwd=root, capture_output=True, check=True
+        )
+        return done.stdout.decode().strip()
+
+    git("init", "-q", cwd=tmp_path)
+    (tmp_path / "other").touch()
+    git("add", "other", cwd=tmp_path)
+    git("commit", "-qm", "of others", cwd=tmp_path)
+    assert told() == f"parenvs {version('parenvs')}"
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    assert told() == git("rev-parse", "HEAD")[:12]
+    (root / "page.md").write_text("no code")
+    (root / "parenvs" / "machine.py").open("a").write("\n")
+    assert told() == git("rev-parse", "HEAD")[:12] + "+changes"

@@ -50,7 +50,7 @@ def test_workflows__commands_are_there():
             called.add(target)
         for script in re.findall(r"\S+\.py\b", step["run"]):
             assert (ROOT / script).is_file(), (name, script)
-    assert called >= {"lint", "lowest", "docs", "slow", "fuzz", "audit", "release", "sbom"}
+    assert called >= {"lint", "lowest", "docs", "slow", "renew", "fuzz", "audit", "release", "sbom"}
 
 
 def test_workflows__matrix_is_what_setup_cfg_allows():

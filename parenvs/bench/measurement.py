@@ -4,7 +4,8 @@ A measurement is a function of options. Without a key it returns its data, or yi
 or as pairs of a part and a row; they go to ``NAME.json``. With one it gives cases: what tells a row
 from others, and what measures the rest of it. Each row goes to ``NAME.jsonl`` as soon as it is
 there, and a case whose row is there is not measured again. ``NAME.md`` is made of what the files
-hold, so that it can be made anew without measuring.
+hold, so that it can be made anew without measuring. Rows, files and pages say of which commit of
+the code they are, and rows and files by which options; what is older says ``not recorded``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import partial
@@ -23,6 +25,7 @@ from parenvs.bench.page import Row
 from parenvs.bench.runs import KeyOf, Rows, run_all
 from parenvs.errors import ParenvsError
 from parenvs.files import locked, write_text
+from parenvs.machine import NOT_RECORDED, commit
 
 Case = tuple[Row, Callable[[], Row]]
 """What tells a row from others, and a function that measures the rest of it."""
@@ -30,6 +33,8 @@ Page = Sequence[str] | Mapping[str, Sequence[str]]
 """Sections of the page, or of several by the names of their files."""
 Say = Callable[[str], object]
 RENDER = "--render-only"
+HEAD = ("command", "machine", "made")
+"""Fields of ``NAME.json`` beside the data."""
 MEASUREMENTS: dict[str, Measurement] = {}
 """All measurements that were imported, by name."""
 
@@ -125,15 +130,17 @@ class Measurement:
                 done = sum(key in rows for key, _ in cases)
                 say(f"{len(cases)} runs, of which {done} are in {path}")
             if not render:
-                self._fill(rows, cases, again, jobs, say, engine, address)
+                made = {"commit": commit(), "settings": settings(options)}
+                self._fill(rows, cases, made, again, jobs, say, engine, address)
             result = [rows[key] for key, _ in cases if key in rows] if listed else list(rows)
         if not result:
             raise ParenvsError(f"{path}: no such run yet; leave out {RENDER}")
         return result
 
     def _fill(
-        self, rows: Rows, cases: Iterable[Case], again: bool, jobs: int, say: Say, *where: Any
-    ) -> None:
+        self, rows: Rows, cases: Iterable[Case], made: Row, again: bool, jobs: int, say: Say,
+        *where: Any,
+    ) -> None:  # fmt: skip
         """Measure the cases whose rows are not there."""
         missing: Iterable[Case] = (case for case in cases if again or case[0] not in rows)
         of = ""
@@ -142,7 +149,7 @@ class Measurement:
             of = f"/{len(missing)}"
         try:
             for number, row in enumerate(run_all(_measured, missing, jobs, *where), 1):
-                rows.add(plain({**row, "jobs": jobs}))
+                rows.add(plain({**row, "jobs": jobs, "made": made}))
                 say(f"{number}{of} {(self.line or self._line)(row)}")
         except KeyboardInterrupt:
             raise ParenvsError(f"interrupted; the same command continues {rows.path}") from None
@@ -173,7 +180,7 @@ class Measurement:
 
     def publish(
         self, data: Any, folder: Path, options: Mapping[str, Any], command: str,
-        machine: str | None = None,
+        machine: str | None = None, render: bool = False,
     ) -> str:  # fmt: skip
         """Write the pages, the pictures, and data without a key; returns the first page.
 
@@ -182,13 +189,17 @@ class Measurement:
             folder: where they go.
             options: of the measurement.
             command: what makes the pages.
-            machine: where it was measured (default: here).
+            machine: what the page says of the machine and the commit (default: this machine and
+                the commits of the data; if empty, those alone).
+            render: whether the data were read: the file that holds them stays.
         """
-        machine = pages.host() if machine is None else machine
+        if not machine:
+            here = pages.host() if machine is None else ""
+            machine = "; ".join(filter(None, (here, self.commits(data))))
         shown = self.shown(data, folder, options, command, machine)
         with locked(folder / f"{self.name}.md", beside=True, wait=60):  # they belong together
-            if self.key_of is None and not self.derived:
-                content = self.content(data, command, machine)
+            if self.key_of is None and not self.derived and not render:
+                content = self.content(data, command, machine, options)
                 write_text(
                     folder / f"{next(iter(shown))}.json", json.dumps(content, indent=1) + "\n"
                 )
@@ -201,11 +212,23 @@ class Measurement:
                 write(folder / f"{name}.png", partial(draw, data, **given))
         return next(iter(shown.values()))
 
+    def commits(self, data: Any) -> str:
+        """Of which commits data are that were just measured, and rows that were there before."""
+        if self.key_of is None:
+            return f"commit {commit()}"
+        found = Counter(row.get("made", {}).get("commit", NOT_RECORDED) for row in data)
+        if len(found) == 1:
+            return f"commit {next(iter(found))}"
+        return "commits " + ", ".join(f"{name} ({n:,} rows)" for name, n in found.items())
+
     @staticmethod
-    def content(data: Any, command: str, machine: str) -> dict[str, Any]:
+    def content(
+        data: Any, command: str, machine: str, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """What ``NAME.json`` holds."""
         parts = data if isinstance(data, dict) else {"data": data}
-        return {"command": command, "machine": machine, **parts}
+        made = {"commit": commit(), "settings": settings(options)}
+        return {"command": command, "machine": machine, "made": made, **parts}
 
     @staticmethod
     def _chosen(function: Any, options: Mapping[str, Any], **more: Any) -> dict[str, Any]:
@@ -233,6 +256,19 @@ def measurement(
         return MEASUREMENTS[name]
 
     return register
+
+
+def settings(options: Mapping[str, Any]) -> Row:
+    """Options that are numbers, texts or lists of them; of absolute paths the names alone."""
+    found = {}
+    for name, value in options.items():
+        parts = value if isinstance(value, (tuple, list)) else [value]
+        if all(part is None or isinstance(part, (bool, int, float, str, Path)) for part in parts):
+            words = [
+                (x.name if x.is_absolute() else str(x)) if isinstance(x, Path) else x for x in parts
+            ]
+            found[name] = words if isinstance(value, (tuple, list)) else words[0]
+    return found
 
 
 def plain(value: Any) -> Any:
@@ -278,5 +314,5 @@ def _read_json(path: Path) -> Any:
     if not path.exists():
         raise ParenvsError(f"{path}: no such run yet; leave out {RENDER}")
     content = json.loads(path.read_text(encoding="utf-8"))
-    data = {key: value for key, value in content.items() if key not in ("command", "machine")}
+    data = {key: value for key, value in content.items() if key not in HEAD}
     return data.get("data", data)

@@ -279,7 +279,8 @@ def hybrid(
         text = measured.shown(data, Path(), options, command, "")["hybrid"]
     else:
         text = measured.publish(data, folder, options, command, "")
-    say_text(json.dumps(measured.content(data, command, ""), indent=1) if as_json else text)
+    content = measured.content(data, command, measured.commits(data), options)
+    say_text(json.dumps(content, indent=1) if as_json else text)
     if folder is not None and not as_json:
         say(f"written to {folder}: hybrid.md, hybrid.json")
 

@@ -206,7 +206,7 @@ def table(
     check_range("--seed", seed, 0)
     if methods and folder == _SUBMISSIONS:
         folder = _SCRIPTS
-    entries, refused = _accepted(_of_folder(folder), folder, seed, unsafe)
+    entries, refused = accepted(_of_folder(folder), folder, seed, unsafe)
     known = with_drawn(tasks(), entries)
     if as_json:
         text = json.dumps(_standings(entries)) + "\n"
@@ -242,9 +242,9 @@ def site(
     from parenvs.leaderboard.tasks import tasks
 
     check_range("--seed", seed, 0)
-    entries, refused = _accepted(_of_folder(folder), folder, seed, unsafe)
+    entries, refused = accepted(_of_folder(folder), folder, seed, unsafe)
     if methods is not None:
-        more, words = _accepted(_of_folder(methods), methods, seed, unsafe)
+        more, words = accepted(_of_folder(methods), methods, seed, unsafe)
         entries, refused = [*entries, *more], "; ".join(filter(None, (refused, words)))
     files = write_site(path, with_drawn(tasks(), entries), entries)
     total = sum(len(text.encode()) for text in files.values())
@@ -259,7 +259,7 @@ def update(files: Files, unsafe: Unsafe = False) -> None:
     from parenvs.leaderboard.tasks import tasks, tasks_file
 
     with locked(tasks_file(), beside=True):  # what is read is what is replaced
-        entries, refused = _accepted(files, unsafe=unsafe)
+        entries, refused = accepted(files, unsafe=unsafe)
         better, known = improvements(entries), tasks()
         if better:
             known.improved(better).save()
@@ -323,7 +323,7 @@ def _checked(
     return entries, refused
 
 
-def _accepted(
+def accepted(
     files: list[Path], folder: Path | None = None, seed: int = 0, unsafe: bool = False
 ) -> tuple[list[CheckedEntry], str]:
     """Judge entries, and tell of each that is refused.

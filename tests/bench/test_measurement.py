@@ -10,6 +10,7 @@ from benchmarks.framework import apart, forked, parser, run
 from parenvs.bench.measurement import MEASUREMENTS, measurement
 from parenvs.bench.page import cell, columns, page, percent
 from parenvs.errors import ParenvsError
+from parenvs.machine import commit
 
 
 def square(number):
@@ -53,7 +54,8 @@ def test_run__rows_are_kept_and_only_what_is_missing_is_measured(measured, tmp_p
     log, said = [], []
     made = keyed(measured, log)
     rows = made.run(tmp_path, {"numbers": (1, 2)}, say=said.append)
-    assert rows == [{"number": n, "square": n**2, "jobs": 1} for n in (1, 2)]
+    of = {"commit": commit(), "settings": {"numbers": [1, 2]}}
+    assert rows == [{"number": n, "square": n**2, "jobs": 1, "made": of} for n in (1, 2)]
     assert said[0].startswith("2 runs, of which 0 are in") and said[1:] == ["1/2 1", "2/2 2"]
     assert len(made.run(tmp_path, {"numbers": (2, 3)}, say=said.append)) == 2  # those asked for
     assert log == [1, 2, 3]
@@ -193,3 +195,24 @@ def test_forked_and_apart():
     assert apart(square, 4) == {"square": 16}
     with pytest.raises(ParenvsError, match=r"square .*: the process failed"):
         apart(square, "x")
+
+
+def test_publish__says_which_commit_and_settings_figures_are_of(measured, tmp_path):
+    """Rows that were there before say so; a page that is made anew keeps what it said."""
+    made = keyed(measured, [])
+    old = {"number": 1, "square": 1, "jobs": 1}
+    (tmp_path / "squares.jsonl").write_text(json.dumps(old) + "\n")
+    rows = made.run(tmp_path, {"numbers": (1, 2, 3)}, say=len)
+    text = made.publish(rows, tmp_path, {}, "the command")
+    assert text.splitlines()[4].endswith(f"; commits not recorded (1 rows), {commit()} (2 rows)")
+    parts = measured(lambda: [{"number": 4, "square": 16}], name="parts")
+    data = parts.run(tmp_path, {}, say=len)
+    places = {"here": tmp_path / "x.csv", "names": ("a", "b"), "what": object()}
+    parts.publish(data, tmp_path, places, "the command")
+    content = json.loads((tmp_path / "parts.json").read_text())
+    of = {"commit": commit(), "settings": {"here": "x.csv", "names": ["a", "b"]}}
+    assert content["made"] == of and parts.run(tmp_path, {}, render=True) == data
+    before = (tmp_path / "parts.json").read_bytes()
+    parts.publish(data, tmp_path, {}, "the command", "a machine; commit 0", render=True)
+    assert (tmp_path / "parts.json").read_bytes() == before
+    assert (tmp_path / "parts.md").read_text().splitlines()[4] == "a machine; commit 0"

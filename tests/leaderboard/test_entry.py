@@ -94,6 +94,17 @@ def test_entry__sound(bases, path, problem):
     assert path.read_bytes() == first.read_bytes()
 
 
+def test_entry__of_before_says_that_its_commit_is_not_recorded(bases, path):
+    content = {k: x for k, x in bases[PIPELINE].items() if k not in ("commit", "settings")}
+    path.write_text(json.dumps(content))
+    entry = load_entry(path)
+    assert (entry.commit, entry.settings) == ("not recorded", {})
+    content |= {"commit": "83feaaebb8b3", "settings": {"agent": "random", "seed": 7, "deep": None}}
+    path.write_text(json.dumps(content))
+    entry = load_entry(path)
+    assert (entry.commit, entry.settings) == (content["commit"], content["settings"])
+
+
 # Values that no field of a kind may have.
 
 _NO_TEXT = [None, True, 3, 1.5, [], {}, [[]], "\x00", "\ud800", "\u202egnp.exe", " ", "a\nb"]
@@ -122,6 +133,8 @@ _WRONG = {
     "seeds": [None, True, 3, "x", {}, [None], [1.5], [True], [-1], ["0"], [10**19], [0] * 1001],
     "search_budget": [*_NO_TEXT, _LONG, ""],
     "hardware": [*_NO_TEXT, _LONG, ""],
+    "commit": [*_NO_TEXT, _LONG, ""],
+    "settings": [*_NO_OBJECT, {"a": [1]}, {"a": {}}, {"a": "\x00"}, {_LONG: 1}, {"a": _LONG}],
     "seconds": [*_NO_OBJECT, {"nowhere": 1.0}, {PIPELINE: -1}, {PARTITION: -1}, {_LONG: 1}],
     "plans": [*_NO_OBJECT, {}, {"t5-3b": {}}, {"../t5-3b": {}}, {_LONG: {}}, {"": {}}],
 }
@@ -228,8 +241,8 @@ def refuse_mutant(bases, path, base, what, in_plan, key, value):
     else:
         holder[key] = [holder[key]]
     reasons = refusal(path, content)
-    if what == "remove" and key in ("cut_after", "rules", "uneven"):
-        assert reasons == ()  # plan files may leave these out
+    if what == "remove" and key in ("cut_after", "rules", "uneven", "commit", "settings"):
+        assert reasons == ()  # files of before, and plans, may leave these out
         return
     assert reasons, (key, value)
     named = (key, f"{key}_") if what == "rename" else (key,)

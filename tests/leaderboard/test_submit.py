@@ -17,6 +17,7 @@ from parenvs.leaderboard.check import check
 from parenvs.leaderboard.entry import load_entry
 from parenvs.leaderboard.submit import agent_submission, submission, this_hardware
 from parenvs.leaderboard.tasks import tasks
+from parenvs.machine import commit
 
 ROOT = Path(__file__).parents[2]
 BOARD = ROOT / "leaderboard"
@@ -63,7 +64,8 @@ def test_submission__made_again_by_the_command(run, tmp_path, task, agent):
     for plan in anew.plans.values():
         plan.pop("reward", None)
     assert anew.plans == same
-    common = {"plans": {}, "seconds": {}, "hardware": ""}
+    assert (anew.commit, anew.settings) == (commit(), {"agent": agent})
+    common = {"plans": {}, "seconds": {}, "hardware": "", "commit": "", "settings": {}}
     assert replace(anew, **common) == replace(old, **common)
     assert anew.hardware == this_hardware()
 
