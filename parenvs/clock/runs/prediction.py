@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parenvs.clock.calibration import Calibration
+from parenvs.cluster import Cluster
+from parenvs.cluster.collectives import Links
 from parenvs.core.judge import judge
 from parenvs.core.plan import Plan
 from parenvs.core.registry import hook_of
@@ -60,10 +62,16 @@ class Traced:
         sent: bytes that stages send each other, both ways, over all processes: with masks,
             positions and labels, which a trace of the module passes from stage to stage; None of
             one stage.
+        traffic: of a step that was rehearsed with collectives that send nothing, as in
+            ``Prediction``: DTensor gathers and sums what the plan's placements leave to it; None if
+            it was not.
+        notes: why it was not, in sentences.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     sent: float | None = None
+    traffic: Mapping[str, float] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def on_machine(calibration: Calibration, plan: Any, kind: str, where: str) -> Any:
@@ -116,8 +124,8 @@ def of_plan(
         calibration: of this machine, or None.
         kind: of the devices that will run it.
         where: the calibration's file.
-        trace: asks the module that runs, where it says more than its graph, of stages and ZeRO;
-            a measured chain knows its own.
+        trace: asks the module that runs, where it says more than its graph, of stages, ZeRO and
+            tensor parallelism; a measured chain knows its own.
 
     Raises:
         ParenvsError: the plan cannot be run, or the calibration is of other devices.
@@ -126,19 +134,20 @@ def of_plan(
     run = plan if stages is None else stages.run
     target = graph if layout is None else layout.graph
     target = target if stages is None else stages.target
-    seconds = None
+    seconds, cluster = None, run.cluster
     if calibration is not None:
-        seconds = seconds_of(on_machine(calibration, run, kind, where), target)
+        timed = on_machine(calibration, run, kind, where)
+        seconds, cluster = seconds_of(timed, target), timed.cluster
     step: Step = hook_of(plan, "step")(run, target, ELEMENT)
     ranks = found.data * found.model
     traffic: dict[str, float] = defaultdict(float)
+    shared = found.pipe > 1 or found.zero or found.model > 1
+    told = trace(found) if trace and shared and not step.measured else Traced({})
     if layout is not None and stages is None:
         for axis in range(len(layout.axes)):
             for key, size in layout.rank_bytes(axis).items():
                 traffic[key] += size * ranks
     else:
-        asks = trace is not None and not step.measured and (found.pipe > 1 or found.zero)
-        told = trace(found) if asks and trace else Traced({})
         traffic["send"] += step.sent if told.sent is None else told.sent
         own = {x: shape for x, shape in told.shapes.items() if x not in found.placements}
         known = replace(found, shapes={**found.shapes, **own})
@@ -147,13 +156,24 @@ def of_plan(
         scale = found.batch / layout.graph.batch_size * found.model
         for key, size in layout.rank_bytes(len(layout.axes) - 1).items():
             traffic[key] += size * scale
+    notes = (*found.notes, *told.notes)
+    if told.traffic is not None:
+        more = {key: told.traffic.get(key, 0.0) - traffic[key] for key in {*told.traffic, *traffic}}
+        longer = _collective_seconds({key: x / ranks for key, x in more.items()}, cluster, found)
+        if any(more.values()):
+            notes += (
+                f"PyTorch's tensors exchange {sum(told.traffic.values()):,.0f} bytes a step where "
+                f"the plan counts {sum(traffic.values()):,.0f}: {longer:.3g} s more on {cluster}",
+            )
+        seconds = None if seconds is None else seconds + longer
+        traffic = dict(told.traffic)
     return found, Prediction(
         seconds,
         memory=tuple(held for held in step.memory for _ in range(ranks)),
         traffic={key: float(size) for key, size in sorted(traffic.items()) if size},
         adam=step.adam,
         updates=step.updates,
-        notes=found.notes,
+        notes=notes,
         measured=step.measured,
     )
 
@@ -167,6 +187,17 @@ def seconds_of(timed: Plan, target: Any) -> float | None:
     """
     seconds = float(judge(timed, target).step_seconds)
     return seconds if math.isfinite(seconds) else None
+
+
+def _collective_seconds(sizes: Mapping[str, float], cluster: Cluster, found: TorchPlan) -> float:
+    """Seconds of collectives among tp ranks, by kind and bytes of whole arrays on each rank."""
+    links = Links(cluster.devices_per_server, cluster.intra_bw, cluster.device_nic_bw)
+    each: dict[str, Callable[..., Any]] = {
+        "all-reduce": links.all_reduce, "all-to-all": links.all_to_all,
+    }  # fmt: skip
+    return float(
+        sum(each.get(key, links.all_gather)(size, found.model, 1) for key, size in sizes.items())
+    )
 
 
 def _add_gradients(

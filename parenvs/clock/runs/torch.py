@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from parenvs.clock.kernels import check_device, watch_of
 from parenvs.clock.layers import layer_modules
@@ -20,7 +21,7 @@ from parenvs.clock.processes import MEET_SECONDS, together
 from parenvs.clock.runs.comparison import States, moved_apart, nudged
 from parenvs.clock.runs.counting import Meter, nbytes
 from parenvs.clock.runs.prediction import Traced
-from parenvs.errors import ParenvsError, shown
+from parenvs.errors import ParenvsError, one_line, shown
 from parenvs.exports.cutting import cut
 from parenvs.exports.parallel import Parallel, by_position, check_names
 from parenvs.exports.torch import TorchPlan
@@ -32,6 +33,8 @@ RATE = 1e-3
 LIMIT_SECONDS = 3600.0
 """Seconds in which a collective has to end; if a process fails, nobody waits for that."""
 _SEED = 0
+_LONGEST = 200
+"""Characters of an error that a note shows."""
 _PRELOAD = ("parenvs.clock.runs.torch", "torch._dynamo")
 
 
@@ -256,11 +259,12 @@ def traced(source: str, arguments: str | None, plan: TorchPlan) -> Traced:
     Raises:
         ParenvsError: the module cannot be made, or cut.
     """
-    module, _, batch = made(source, arguments, plan.batch)
+    module, loss, batch = made(source, arguments, plan.batch)
     check_names(module, plan)
     shapes = {name: tuple(x.shape) for name, x in module.named_parameters()}
     if plan.pipe == 1:
-        return Traced(shapes)
+        rehearsed = plan.model > 1 and not dist.is_initialized()
+        return _rehearsed(module, loss, plan, batch, shapes) if rehearsed else Traced(shapes)
     rows = plan.batch // plan.micro_batches // plan.data
     micro = [
         x[:rows] if x.ndim and len(x) == plan.batch else x.expand(rows, *x.shape[1:])
@@ -269,6 +273,39 @@ def traced(source: str, arguments: str | None, plan: TorchPlan) -> Traced:
     stages = cut(copy.deepcopy(module), plan.cuts, micro)
     sent = sum(sum(both) for stage in stages[1:] for both in stage.given_bytes)
     return Traced(shapes, float(sent * plan.micro_batches * plan.data * plan.model))
+
+
+def _rehearsed(
+    module: nn.Module,
+    loss: Any,
+    plan: TorchPlan,
+    batch: tuple[torch.Tensor, ...],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Traced:
+    """Run the step of the first process in a group whose collectives send nothing.
+
+    What they give has the shapes that it would have, and other values.
+    """
+    ranks = plan.data * plan.model
+    plan = _with_inputs(plan, module, len(batch) - 1)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            parallel = Parallel(module, loss, plan, *batch[:-1])
+            parallel.step(*batch)  # the first one passes shapes
+            for parameter in parallel.parameters():
+                parameter.grad = None
+            with Meter() as meter:
+                parallel.step(*batch)
+    except ParenvsError:
+        raise
+    except Exception as error:  # of the module, on values that are not its own
+        words = "collectives are those of the plan alone, as a rehearsal failed"
+        return Traced(shapes, notes=(f"{words} ({one_line(error)[:_LONGEST]})",))
+    finally:
+        dist.destroy_process_group()
+    return Traced(shapes, traffic={k: float(x * ranks) for k, (_, x) in meter.traffic.items()})
 
 
 def check_chain(source: str, arguments: str | None, chain: Mapping[str, float], where: str) -> None:
