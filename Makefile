@@ -3,7 +3,8 @@
 # make test   those, and the ones marked thorough
 # All set up .venv first; PYTHON chooses the interpreter.
 # make slow   the second job: tests marked slow, which take seconds and have cheaper ones of a kind
-# make docs   the site, in build/docs: warnings are errors, links inside are checked, no network
+# make docs   the site, in build/docs: warnings are errors, links inside and the spelling of what
+#             is shown are checked, no network
 # make release  sdist and wheel in dist, checked, and installed with every Python that is there
 # make lowest the tests with the lowest versions that setup.cfg allows: all that need no JAX in
 #             .venv-lowest, on Python 3.10 where there is one, then those of JAX and PyTorch in
@@ -80,9 +81,11 @@ $(VENV)/.docs: $(STAMP)
 
 # The leaderboard's own site, with every plan drawn, is a part of it.
 docs: $(VENV)/.docs
+	$(BIN)/python docs/pictures.py figures
 	$(BIN)/python -m sphinx -b html -W --keep-going -q docs build/docs
 	$(BIN)/parenvs leaderboard site --out build/docs/leaderboard
 	$(BIN)/python docs/check_links.py build/docs
+	find build/docs -name '*.html' ! -name fuzz.html -exec $(BIN)/codespell {} +
 
 release: $(STAMP)
 	$(BIN)/python benchmarks/release.py

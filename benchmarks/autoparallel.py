@@ -139,6 +139,7 @@ SOLVERS: dict[str, Callable[[Sharding], tuple[list[int], float]]] = {
 
 
 @measurement(
+    title="AutoParallel's own problems",
     key=lambda row: (row["name"], row["solver"]),
     positional=("problems",),
     about={"problems": "folder of the files", "solvers": "which"},

@@ -51,7 +51,11 @@ def check(graph: Graph, rules: str) -> tuple[Counter[str], list[str]]:
     ), wrong
 
 
-@measurement(wrong=lambda data: data.get("wrong"), about={"cases": "random programs"})
+@measurement(
+    title="Dimension classes against exhaustive search",
+    wrong=lambda data: data.get("wrong"),
+    about={"cases": "random programs"},
+)
 def classes(cases: int = 1000) -> dict[str, Any]:
     begin = time.perf_counter()
     counts: dict[tuple[str, str], Counter[str]] = {}

@@ -50,6 +50,7 @@ def measured(client: str, env_id: str, python: str, steps: int) -> Row:
 
 
 @measurement(
+    title="Libraries of reinforcement learning on two environments",
     key="client env",
     among={"only": CLIENTS},
     about={"steps": "environment steps of a client", "venvs": "folder of environments"},

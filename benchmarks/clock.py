@@ -422,7 +422,12 @@ def section(name: str, part: Row) -> list[str]:
     return [words, *_plans_section(rows)]
 
 
-@measurement(key="part quick", among={"only": PARTS}, about={"quick": "tiny settings, to try it"})
+@measurement(
+    title="Predictions against this machine's clock",
+    key="part quick",
+    among={"only": PARTS},
+    about={"quick": "tiny settings, to try it"},
+)
 def clock(only: tuple[str, ...] = PARTS, quick: bool = False) -> list[Case]:
     return [({"part": name, "quick": quick}, partial(measured, name, quick)) for name in only]
 

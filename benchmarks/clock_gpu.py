@@ -94,6 +94,7 @@ def planned(model: str, micro_batch: int) -> tuple[HybridPlan, Graph, int]:
 
 
 @measurement(
+    title="Predictions against the clock of one GPU",
     key="part model micro_batch",
     about={"steps": "that are timed of each plan", "kind": "cpu, to try it without a GPU"},
 )

@@ -81,7 +81,7 @@ COLUMNS: list[Column] = [
 ]
 
 
-@measurement(among={"instances": INSTANCES})
+@measurement(title="Random episodes that end in a conflict", among={"instances": INSTANCES})
 def conflicts(
     instances: tuple[str, ...] = INSTANCES, episodes: int = 2000
 ) -> Iterator[tuple[str, Row]]:

@@ -47,7 +47,10 @@ def measure(pivots: int, stages: int, devices: int, limit: float) -> Row | None:
     return row
 
 
-@measurement(about={"limit": "seconds of each search that takes a limit"})
+@measurement(
+    title="Many stages on thousands of devices",
+    about={"limit": "seconds of each search that takes a limit"},
+)
 def corridors(
     pivots: tuple[int, ...] = PIVOTS,
     stages: tuple[int, ...] = STAGES,

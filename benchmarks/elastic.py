@@ -275,6 +275,7 @@ def _four(value: float) -> str:
 
 
 @measurement(
+    title="Plans on nodes that come and go",
     key="problem method seed",
     among={"only": PARTS},
 )

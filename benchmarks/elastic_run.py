@@ -83,6 +83,7 @@ def pace(row: Row) -> str:
 
 
 @measurement(
+    title="An hour of a trace on eight processes",
     key="policy",
     wrong=lambda rows: [
         row for row in rows if not row["samples_in_order"] or row["worst_difference"] > 1e-4

@@ -30,6 +30,7 @@ COLUMNS: list[Column] = [
 
 
 @measurement(
+    title="Proofs of pipelines, and what pruning costs",
     about={"many": "stages of the hard cases; 0: none", "limit": "seconds for each of those"},
     among={"instances": INSTANCES},
 )

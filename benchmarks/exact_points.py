@@ -60,6 +60,7 @@ REAL: list[Column] = [
 
 
 @measurement(
+    title="Proofs over 128 points",
     about={
         "count": "generated problems of a shape",
         "sets": "stored sets of problems",
@@ -67,7 +68,7 @@ REAL: list[Column] = [
         "clusters": "of the real chains",
         "stages": "of those",
         "limit": "seconds for each proof",
-    }
+    },
 )
 def exact_points(
     count: int = 1000,

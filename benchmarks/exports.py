@@ -267,6 +267,7 @@ def cells(name: str, kind: str, row: Row) -> list[str]:
 
 
 @measurement(
+    title="Plans predicted and compiled",
     key=lambda row: tuple(row.get(x) for x in ("run", "plan", "graph", "kind", "layers")),
     wrong=lambda rows: any(x.get("worst", 1.0) > TOLERANCE for x in rows if "run" in x),
     among={"graphs": names()},

@@ -61,6 +61,7 @@ PLANS = {
 
 
 @measurement(
+    title="Models of public code under exported plans",
     key="framework model plan",
     wrong=lambda rows: any(row.get("worst", 0.0) > TOLERANCE for row in rows),
     among={"only": MODELS},

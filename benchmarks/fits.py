@@ -76,7 +76,7 @@ def ratio(row: Row) -> float:
     return row["plans"]["ones"]["step_seconds"] / row["plans"]["optimum"]["step_seconds"]
 
 
-@measurement()
+@measurement(title="Partitions that fit in memory")
 def fits() -> Iterator[tuple[str, Row]]:
     for task in OLD:
         problems = tasks().task(task).problems.values()

@@ -55,7 +55,7 @@ def paper_models() -> dict[str, Any]:
     return {**shipped, "resnet-50": resnet50(), "decoder-only": decoder_only()}
 
 
-@measurement(about={"models": "only these (default: all)"})
+@measurement(title="FLOPs against XLA", about={"models": "only these (default: all)"})
 def flops(models: tuple[str, ...] = ()) -> dict[str, Any]:
     import jax
 

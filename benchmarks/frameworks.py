@@ -60,7 +60,7 @@ def best(shape: str, cluster: str, batch: int) -> Row:
             "rows": rows}  # fmt: skip
 
 
-@measurement(key="shape cluster batch")
+@measurement(title="Plans for frameworks", key="shape cluster batch")
 def frameworks() -> list[Case]:
     names = ("shape", "cluster", "batch")
     return [(dict(zip(names, case, strict=True)), partial(best, *case)) for case in CASES]

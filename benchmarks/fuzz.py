@@ -305,6 +305,7 @@ def is_bad(rows: list[Row]) -> bool:
 
 
 @measurement(
+    title="Mutated files for every reader",
     key="reader seed part",
     wrong=is_bad,
     positional=("reader",),

@@ -202,7 +202,7 @@ LIMITS = {
 }
 
 
-@measurement()
+@measurement(title="Galvatron's plans by its formulas and ours")
 def galvatron() -> Iterator[dict[str, Any]]:
     if not FOLDER.is_dir():
         raise ParenvsError(f"no folder {FOLDER}: nothing to compare")

@@ -186,6 +186,7 @@ def run(kind: str, job: tuple[int, ...]) -> Row:
 
 
 @measurement(
+    title="Servers of different speed: planners beside bounds",
     key=lambda row: (row["kind"], *row["job"]),
     about={
         "problems": "of each test set",

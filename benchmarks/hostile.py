@@ -389,7 +389,7 @@ _CONTAINER = (
 _UNSHARE = "unshare -Urmpfi --mount-proc"
 
 
-@measurement()
+@measurement(title="Hostile entries of the leaderboard")
 def hostile() -> list[list[list[str]]]:
     with ThreadPoolExecutor() as pool:
         jobs = (("", False), (_UNSHARE, False), (_UNSHARE, True))

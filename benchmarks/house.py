@@ -143,7 +143,7 @@ def _about(name: str) -> str:
 PATHS = {"environment": play, "plan": plan, "rank": rank}
 
 
-@measurement()
+@measurement(title="Size and shape of the code")
 def house() -> Iterator[tuple[str, Row]]:
     for row in rooms():
         yield "rooms", row

@@ -72,7 +72,11 @@ def tried(name: str, kind: str) -> Row:
     }  # fmt: skip
 
 
-@measurement(key="model kind", about={"models": "only these (default: all)"})
+@measurement(
+    title="Models of transformers, torchvision and timm",
+    key="model kind",
+    about={"models": "only these (default: all)"},
+)
 def hub_models(models: tuple[str, ...] = ()) -> list[Case]:
     return [
         ({"model": name, "kind": kind}, partial(tried, name, kind))

@@ -56,7 +56,7 @@ def recipe(problem: Hybrid, axes: dict[str, int]) -> dict[str, float]:
     return {"seconds": float(seconds["length"][0]), "gb": float(held["total"][0]) / 1e9}
 
 
-@measurement()
+@measurement(title="Hybrid plans of known models, and their regret")
 def hybrid_cases() -> Iterator[dict[str, Any]]:
     for (name, cluster, batch), recipes in CASES.items():
         problem: Hybrid = problem_from(name, cluster, task="hybrid", batch=batch)

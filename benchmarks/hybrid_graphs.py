@@ -149,7 +149,7 @@ def best_uniform(name: str, model: HybridModel, cluster: str) -> dict[str, Any]:
             "gigabytes": float(size["total"][best]) / 1e9}  # fmt: skip
 
 
-@measurement()
+@measurement(title="Graphs as hybrid models")
 def hybrid_graphs() -> Iterator[tuple[str, dict[str, Any]]]:
     for name in names():
         row, model = read(name)

@@ -46,7 +46,7 @@ def one(seed: int) -> Row:
     }
 
 
-@measurement()
+@measurement(title="Hybrid planners against all plans")
 def hybrid_labels(cases: int = 1000) -> Iterator[Row]:
     for seed in range(cases):
         yield one(seed)

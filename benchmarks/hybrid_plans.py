@@ -70,7 +70,7 @@ def row_of(kind: str, call: Any) -> dict[str, Any]:
     }
 
 
-@measurement(about={"limit": "seconds for free stages"})
+@measurement(title="Hybrid plans of graphs", about={"limit": "seconds for free stages"})
 def hybrid_plans(limit: float = 20.0) -> Iterator[dict[str, Any]]:
     for name in MODELS:
         for cluster in CLUSTERS:

@@ -23,7 +23,7 @@ from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.stack import STACKS
 
 
-@measurement()
+@measurement(title="Versions of the hybrid cost model")
 def hybrid_versions() -> Iterator[dict[str, Any]]:
     known = {**references(HYBRID_REFERENCES.file), **references(HETERO_REFERENCES.file)}
     for name, problems in problem_sets().items():

@@ -83,7 +83,7 @@ def scores(text: str) -> dict[str, dict[str, str]]:
     return found
 
 
-@measurement(derived=True)
+@measurement(title="What one would take instead", derived=True)
 def instead() -> list[list[str]]:
     found = scores((ROOT / "leaderboard" / "results.md").read_text(encoding="utf-8"))
     return [

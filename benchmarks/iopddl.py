@@ -46,6 +46,7 @@ def is_enough(row: Row, share: float) -> bool:
 
 
 @measurement(
+    title="The contest's problems",
     key=lambda row: (
         row["name"],
         row.get("threads", 1),

@@ -124,6 +124,7 @@ def key_of(row: Row) -> tuple[Any, ...]:
 
 
 @measurement(
+    title="IntraOpSharding-v1: dead ends and speed",
     key=key_of,
     among={"only": PARTS},
     about={"episodes": "to count dead ends in"},

@@ -139,7 +139,11 @@ def chain(nodes: int, most: int | None = None) -> Sharding:
     return limited(problem)
 
 
-@measurement(key="family size", about={"largest": "most nodes of a chain"})
+@measurement(
+    title="Sharding problems that grow",
+    key="family size",
+    about={"largest": "most nodes of a chain"},
+)
 def iopddl_growth(seconds: float = 60.0, largest: int = 10**6) -> list[Case]:
     cases: list[tuple[str, str, Callable[[], Sharding]]] = [
         ("exported", name, partial(exported, name)) for name in GRAPHS

@@ -45,6 +45,7 @@ def ran(name: str, count: int) -> Row:
 
 
 @measurement(
+    title="Writers killed at random times",
     key="killed name",
     about={"kills": "of each writer", "each": "of each command"},
     among={"kinds": KINDS, "commands": [*COMMANDS]},

@@ -218,6 +218,7 @@ def agrees(row: Row) -> bool:
 
 
 @measurement(
+    title="A state that moves between processes",
     key="width change",
     wrong=lambda rows: [row for row in rows if not agrees(row)],
     about={"widths": "of the model"},

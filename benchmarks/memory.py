@@ -51,7 +51,7 @@ def measure(name: str, model: Any) -> dict[str, Any]:
     }
 
 
-@measurement()
+@measurement(title="Memory against XLA's")
 def memory() -> dict[str, Any]:
     return {"models": [measure(name, make()) for name, make in models().items()]}
 

@@ -265,7 +265,7 @@ def pipeline_row(raws: list[dict[str, Any]]) -> list[object]:
     return row
 
 
-@measurement(among={"instances": names()})
+@measurement(title="Shipped models: sizes and exact plans", among={"instances": names()})
 def models(instances: tuple[str, ...] = names()) -> dict[str, Any]:
     data: dict[str, Any] = {"sizes": [], "partitions": [], "pipelines": []}
     for name in instances:

@@ -500,6 +500,7 @@ def chosen(modules: Sequence[str]) -> list[str]:
 
 
 @measurement(
+    title="Mistakes that the tests notice",
     key="module number digest",
     positional=("modules",),
     about={

@@ -106,6 +106,7 @@ METHODS = (
 
 
 @measurement(
+    title="Orders of micro-batches: planners and agents",
     key="problem method",
     among={"tiers": TIERS, "only": PARTS},
 )

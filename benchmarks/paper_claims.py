@@ -73,7 +73,7 @@ def said(p: BenchProblem) -> list[str] | None:
     return None
 
 
-@measurement(derived=True)
+@measurement(title="The paper's claims", derived=True)
 def paper_claims(folder: Path) -> Row:
     path = folder / "agents.jsonl"
     if not path.exists():

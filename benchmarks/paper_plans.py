@@ -149,7 +149,7 @@ def table_6(problem: Partitioning) -> Row:
     }  # fmt: skip
 
 
-@measurement()
+@measurement(title="The paper's plans")
 def paper_plans() -> dict[str, Any]:
     problems: dict[tuple[str, str], Partitioning] = {
         (name, rules): Partitioning.build(load(), choose_cluster(), rules)

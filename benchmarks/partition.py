@@ -115,7 +115,7 @@ def milliseconds(values: Sequence[float] | None) -> str:
     return "" if values is None else f"{1e3 * median(values):.1f}"
 
 
-@measurement()
+@measurement(title="Optima of operator partitioning")
 def partition(repeats: int = 5) -> Iterator[tuple[str, Row]]:
     for name, load in loaders().items():
         for rules in RULE_SETS:

@@ -89,7 +89,11 @@ def by_ppo(seed: int, steps: int, agents: Path, name: str) -> Row:
     return {"steps": steps, "seconds": seconds, **played(model, name, seed)}
 
 
-@measurement(key="method seed set", among={"only": ("rules", "ppo")})
+@measurement(
+    title="Graph families that an agent has not seen",
+    key="method seed set",
+    among={"only": ("rules", "ppo")},
+)
 def partition_families(
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4),
     steps: int = 20_000,

@@ -94,6 +94,7 @@ def bounded(planner: str, count: int) -> Row:
 
 
 @measurement(
+    title="Planners against brute force",
     key="against task planner",
     wrong=lambda rows: any(row["wrong"] for row in rows),
     about={"cases": "random problems of each search", "each": "random problems of each planner"},

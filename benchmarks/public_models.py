@@ -189,7 +189,7 @@ def remarks(raws: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-@measurement(about={"models": "only these (default: all)"})
+@measurement(title="Public models in JAX", about={"models": "only these (default: all)"})
 def public_models(models: tuple[str, ...] = ()) -> dict[str, Any]:
     import jax
 

@@ -71,7 +71,11 @@ def reading_seconds(name: str, repeats: int) -> tuple[list[float], float] | None
         return call_seconds(partial(from_hlo, path), repeats), lowering
 
 
-@measurement(about={"repeats": "runs of everything"}, among={"graph": INSTANCES})
+@measurement(
+    title="Seconds of imports and of reading",
+    about={"repeats": "runs of everything"},
+    among={"graph": INSTANCES},
+)
 def reading(repeats: int = 5, graph: str = "t5-11b") -> Row:
     progress("imports")
     timings: Row = {

@@ -126,11 +126,12 @@ def _import_seconds(python: Path) -> float:
 
 
 @measurement(
+    title="Wheels on every Python",
     about={
         "extras": "tried besides, where they fit",
         "only": "versions, such as 3.12",
         "built": "take what lies in dist",
-    }
+    },
 )
 def release(
     extras: tuple[str, ...] = (), only: tuple[str, ...] = (), built: bool = False

@@ -137,6 +137,7 @@ def read(path: Path) -> Any:
 
 
 @measurement(
+    title="A state that is resharded",
     key=lambda row: (row.get("old", "kills"), row.get("new")),
     wrong=lambda rows: [row for row in rows if "old" in row and not is_good(row)],
     among={"old": FOUR},

@@ -144,7 +144,7 @@ def quietly(measure: Callable[[], Row]) -> Row:
         return measure()
 
 
-@measurement(key="kind program")
+@measurement(title="Roles of inputs against those written by hand", key="kind program")
 def roles() -> Iterator[Case]:
     for kind, names, measure in (
         ("JAX", JAX, partial(of_jax, text=False)),

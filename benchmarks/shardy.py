@@ -190,7 +190,10 @@ def sweep_ops() -> dict[str, Any]:
     return {"rows": rows, "stricter": reasons, "odd": odd}
 
 
-@measurement(about={"full": "decisions on each full graph", "pairs": "random pairs in all"})
+@measurement(
+    title="Dimension classes against Shardy",
+    about={"full": "decisions on each full graph", "pairs": "random pairs in all"},
+)
 def shardy(full: int = 50, pairs: int = 300) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a loop's trip count and of unknown custom calls

@@ -83,7 +83,7 @@ KINDS: dict[str, tuple[str, Any]] = {
 }
 
 
-@measurement(about={"plans": "of each instance"})
+@measurement(title="Closed form against simulation", about={"plans": "of each instance"})
 def simulation(plans: int = 1000, seed: int = 0) -> Iterator[tuple[str, Row]]:
     for kind, (_, draw) in KINDS.items():
         for instance in INSTANCES:

@@ -1,9 +1,14 @@
-"""Opens the leaderboard's site in headless Chromium: sorting, filters, errors, accessibility.
+"""Opens a site in headless Chromium: errors, widths, accessibility; of the leaderboard more.
+
+Of the leaderboard's site it tries sorting, filters and what is there without a script, too. Of the
+site of the documentation it looks at every page at three widths and in the dark, and at whether its
+drawings follow the theme that a reader chooses.
 
 Needs Chromium, ``playwright`` and, for the accessibility check, ``axe-playwright-python``; says so
 and checks nothing where they are missing (status 0, or 1 with ``--required``).
 
-    python benchmarks/site_check.py SITE --shots FOLDER
+    python benchmarks/site_check.py build/docs --shots FOLDER
+    python benchmarks/site_check.py build/docs/leaderboard
 """
 
 from __future__ import annotations
@@ -24,6 +29,21 @@ VIEWS: dict[str, dict[str, Any]] = {
         "device_scale_factor": 2, "has_touch": True, "is_mobile": True,
     },
 }  # fmt: skip
+OTHER = ("leaderboard", "_static", "_modules")
+"""Folders of the documentation that hold another site, or no pages."""
+SHOWN = (
+    "index.html",
+    "start.html",
+    "concepts.html",
+    "environments.html",
+    "results.html",
+    "results/pipelines.html",
+    "generated/environments/HybridPlan-v1.html",
+    "generated/api.html",
+    "generated/tutorials/write_a_solver.html",
+    "generated/commands/parenvs.html",
+)
+"""Pages of the documentation that are looked at closely, and of which there are pictures."""
 SAMPLE = 8
 """One in this many entry pages takes part in the slow checks."""
 PLAIN = """() => [...document.querySelectorAll('main table, main svg[role=img], main details')]
@@ -61,16 +81,19 @@ def main() -> int:
         print("skipped: Chromium or the package playwright is not installed")
         return int(options.required)
     root = options.site.resolve()
-    pages = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.html"))
+    is_docs = (root / "searchindex.js").exists()
+    paths = [path.relative_to(root) for path in root.rglob("*.html")]
+    pages = sorted(x.as_posix() for x in paths if not is_docs or x.parts[0] not in OTHER)
     entries = [page for page in pages if page.startswith("entries/")]
     sample = [page for page in pages if page not in entries] + entries[::SAMPLE]
+    sample = [x for x in pages if x in SHOWN] if is_docs else sample
     check, axe = Check(), _axe()
     with sync_playwright() as play:
         chromium = play.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         for name, view in VIEWS.items():
             context = chromium.new_context(**view)
             page = _page(context, check)
-            for address in pages if name == "light" else sample:
+            for address in pages if is_docs or name == "light" else sample:
                 page.goto(f"{root.as_uri()}/{address}")
                 _fits(page, check, f"{name} {address}")
                 if axe and address in sample:
@@ -80,6 +103,9 @@ def main() -> int:
                     shot = f"{address.replace('/', '-').removesuffix('.html')}-{name}.png"
                     page.screenshot(path=options.shots / shot)
             context.close()
+        if is_docs:
+            _drawings(chromium, root, check)
+            return _told(len(pages), check, axe)
         context = chromium.new_context(**VIEWS["light"])
         page = _page(context, check)
         _sorting(page, root, check)
@@ -99,9 +125,28 @@ def main() -> int:
                 f"no script: {address} shows what needs one",
             )
         chromium.close()
+    return _told(len(pages), check, axe)
+
+
+def _told(count: int, check: Check, axe: str) -> int:
+    """Print how many checks there were; returns the status."""
     words = "axe: on" if axe else "axe: axe-playwright-python is not installed, left out"
-    print(f"{len(pages)} pages, {check.done} checks, {len(check.wrong)} wrong; {words}")
+    print(f"{count} pages, {check.done} checks, {len(check.wrong)} wrong; {words}")
     return int(bool(check.wrong))
+
+
+def _drawings(chromium: Any, root: Path, check: Check) -> None:
+    """A drawing has dark paper where the reader chose the dark theme on a light system."""
+    context = chromium.new_context(**VIEWS["light"])
+    page = _page(context, check)
+    page.goto(f"{root.as_uri()}/index.html")
+    drawing = page.locator("article img[src$='.svg']").first
+    light = drawing.screenshot()
+    page.evaluate("document.body.dataset.theme = 'dark'")
+    check.expect(drawing.screenshot() != light, "drawings do not follow the dark theme")
+    page.evaluate("document.body.dataset.theme = 'light'")
+    check.expect(drawing.screenshot() == light, "drawings do not follow the light theme")
+    context.close()
 
 
 def _axe() -> str:

@@ -44,7 +44,7 @@ def measure(graph: str, cluster: str, stages: int, limit: float) -> Row | None:
     return row | {name: {"exact": answer.cost} for name, answer in exact.items()}
 
 
-@measurement(about={"limit": "seconds of an exact search"})
+@measurement(title="Points on slow networks", about={"limit": "seconds of an exact search"})
 def slow_networks(graphs: tuple[str, ...] = GRAPHS, limit: float = 10.0) -> Iterator[Row]:
     for graph in graphs:
         for cluster in CLUSTERS:

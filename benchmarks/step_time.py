@@ -197,7 +197,7 @@ def plan_sections(instances: Sequence[str], cases: Sequence[dict[str, Any]]) -> 
     return sections
 
 
-@measurement(among={"instances": INSTANCES})
+@measurement(title="Step time of partitions", among={"instances": INSTANCES})
 def step_time(instances: tuple[str, ...] = INSTANCES) -> Iterator[tuple[str, Any]]:
     case("vgg-19", SERVER)  # pays for the first use of everything
     for instance in instances:

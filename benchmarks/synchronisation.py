@@ -112,7 +112,10 @@ def section(rows: Sequence[dict[str, Any]], repeats: int, when: str) -> list[str
     return [words, columns(rows, COLUMNS)]
 
 
-@measurement(about={"workers": "numbers of them", "quick": "the smallest model alone, to try it"})
+@measurement(
+    title="Ways to synchronise gradients",
+    about={"workers": "numbers of them", "quick": "the smallest model alone, to try it"},
+)
 def synchronisation(
     repeats: int = 20, workers: tuple[int, ...] = WORKERS, quick: bool = False
 ) -> dict[str, Any]:

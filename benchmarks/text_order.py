@@ -48,7 +48,7 @@ def compare(name: str, model: Any) -> list[str]:
     return [name, f"{count:,}", *cells]
 
 
-@measurement()
+@measurement(title="Order of a trace restored from HLO text")
 def text_order() -> Iterator[tuple[str, list[str]]]:
     for name, model in paper_models().items():
         yield "rows", compare(name, model)

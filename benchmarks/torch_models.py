@@ -430,7 +430,12 @@ PLAN: list[Column] = [
 ]
 
 
-@measurement(key="model", among={"only": MODELS}, about={"only": "models to measure"})
+@measurement(
+    title="Public models in PyTorch",
+    key="model",
+    among={"only": MODELS},
+    about={"only": "models to measure"},
+)
 def torch_models(only: tuple[str, ...] = tuple(MODELS)) -> Iterator[tuple[Row, Any]]:
     for name in only:
         yield {"model": name}, partial(apart, measured, name)

@@ -94,7 +94,7 @@ def row(problem: BenchProblem) -> list[str]:
     ]  # fmt: skip
 
 
-@measurement()
+@measurement(title="Optima that look worse at first")
 def traps() -> Iterator[list[str]]:
     for problem in solve_problems(["OperatorPartition-v0"], INSTANCES, [])[0]:
         yield row(problem)

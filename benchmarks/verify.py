@@ -32,7 +32,11 @@ KEPT = 0.8
 """Share of the classes that a random plan tries to partition."""
 
 
-@measurement(wrong=lambda data: data.get("odd"), about={"plans": "random plans of each kind"})
+@measurement(
+    title="Plans verified by Shardy",
+    wrong=lambda data: data.get("odd"),
+    about={"plans": "random plans of each kind"},
+)
 def verify_(plans: int = 20) -> Iterator[tuple[str, Row | str]]:
     for instance in INSTANCES:
         for rules in RULE_SETS:

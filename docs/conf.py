@@ -63,4 +63,4 @@ def setup(app: Any) -> None:
 def _links(app: Any, name: str, source: list[str]) -> None:
     source[0] = generate.linked(source[0], f"docs/{name}.md")
     if name == "index":
-        source[0] = generate.with_others(source[0])
+        source[0] = generate.front(source[0])

@@ -1,8 +1,9 @@
 """Writes the pages that the code itself describes into docs/generated, which git ignores.
 
-A page an environment, from its docstring and its registration; a page a tutorial, from its script;
-a page a group of commands, from Typer; the public names, for autodoc; the tables of
-``benchmarks/results`` that no page shows; and copies of the pages that lie outside of ``docs``.
+A page an environment, from its docstring, its registration and its measured agents; a page a
+tutorial, from its script and what that prints; a page a group of commands, from Typer; the public
+names, for autodoc; the tables of ``benchmarks/results`` that no page shows; and copies of the pages
+that lie outside of ``docs``.
 
     python docs/generate.py
 """
@@ -10,11 +11,15 @@ a page a group of commands, from Typer; the public names, for autodoc; the table
 from __future__ import annotations
 
 import ast
+import hashlib
 import inspect
+import json
 import os
 import re
+import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,13 +39,30 @@ OUTSIDE = {
     "docs": "docs/index.md",
 }
 """Files outside of ``docs`` -> the pages that show them."""
-GROUPS = {
-    "Plans": ("HybridPlan", "HybridStage", "PartitionPlan", "PipelinePlan"),
-    "Reports": ("Report", "PartitionReport", "HybridReport"),
-    "Problems": ("Pipeline", "Partitioning", "Hybrid"),
-    "Models and machines": ("Graph", "StageProfile", "TransformerShape", "Cluster", "Device"),
-}
-"""Classes of the page of public names; what stands in no group is listed below them."""
+TITLES = {"leaderboard/results.md": "Rankings", "leaderboard/README.md": "Leaderboard: the rules"}
+"""Titles of pages whose files have that of another page, too."""
+TOPICS = {
+    "Read a model": (
+        "from_jax", "from_torch", "from_hlo", "load_graph", "load_profile", "in_parts", "Graph",
+        "StageProfile", "TransformerShape",
+    ),
+    "Pose a problem": ("problem", "Pipeline", "Partitioning", "Hybrid", "Cluster", "Device"),
+    "Plan": ("solve", "PipelinePlan", "PartitionPlan", "HybridPlan", "HybridStage", "load_plan"),
+    "Judge": ("judge", "verify", "Report", "PartitionReport", "HybridReport", "show"),
+    "Evaluate agents": ("evaluate", "evaluate_set", "register_agent"),
+    "Errors": ("ParenvsError",),
+}  # fmt: skip
+"""Topic -> public names, in the order in which they are used."""
+MOST_VALUES = 16
+"""Values of an option that its row lists."""
+KINDS = {"int": "a whole number", "float": "a number", "path": "a path", "list": "texts"}
+"""Part of a type's name -> what an option of that type takes; others take a text."""
+CELL = re.compile(r"^# %% ", re.M)
+"""Where a part of a tutorial begins."""
+MARK = "\x1e"
+"""What stands between the outputs of two parts."""
+EXTRAS = ("jax", "torch", "sb3_contrib")
+"""Modules without which a tutorial is shown without what it prints."""
 
 
 def write_all() -> None:
@@ -59,7 +81,7 @@ def _pages() -> Iterator[tuple[Path, str]]:
     for name in environments():
         yield OUT / "environments" / f"{name}.md", environment_page(name)
     for path in sorted((DOCS / "tutorials").glob("*.py")):
-        yield OUT / "tutorials" / f"{path.stem}.md", tutorial_page(path)
+        yield OUT / "tutorials" / f"{path.stem}.md", tutorial_page(path, printed(path))
     for name, text in command_pages():
         yield OUT / "commands" / f"{name}.md", text
     yield OUT / "api.md", names_page()
@@ -70,7 +92,10 @@ def _pages() -> Iterator[tuple[Path, str]]:
             yield ROOT / page, linked((ROOT / source).read_text(encoding="utf-8"), page, source)
     for source, page in OUTSIDE.items():
         if page.startswith("docs/generated/"):
-            yield ROOT / page, linked((ROOT / source).read_text(encoding="utf-8"), page, source)
+            text = linked((ROOT / source).read_text(encoding="utf-8"), page, source)
+            if source in TITLES:
+                text = f"# {TITLES[source]}\n{text.partition(chr(10))[2]}"
+            yield ROOT / page, text
 
 
 # Environments
@@ -87,7 +112,7 @@ def environments() -> list[str]:
 
 
 def environment_page(name: str) -> str:
-    """The page of an environment: a picture, its registration, its docstring, its arguments."""
+    """The page of an environment: picture, registration, agents, docstring, arguments."""
     import gymnasium as gym
 
     env = gym.make(name).unwrapped
@@ -111,8 +136,30 @@ def environment_page(name: str) -> str:
     lines += ['action = env.action_space.sample(info["action_mask"])', "env.step(action)", "```"]
     lines += ["", "| | with the default arguments |", "|:--|:--|"]
     lines += [f"| {key} | {value} |" for key, value in facts.items()]
-    lines += ["", rest.strip(), "", "## Signature", "", "```python", _signature(type(env)), "```"]
+    lines += ["", *_agents(name), rest.strip(), ""]
+    lines += ["## Signature", "", "```python", _signature(type(env)), "```"]
     return "\n".join(lines) + "\n"
+
+
+def _agents(name: str) -> list[str]:
+    """What chance, rules, agents and planners reach in an environment, and learning curves."""
+    page = ROOT / "benchmarks" / "results" / "environments.md"
+    text = page.read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    mine = [row for row in rows if row[0] == f"`{name}`"]
+    lines: list[str] = []
+    for _, where, *cells in mine:
+        lines += ["## Agents", "", f"Mean share of the best known cost on {where}.", ""]
+        lines += ["| who plays | share |", "|:--|:--|"]
+        for who, cell in zip(rows[0][2:], cells, strict=True):
+            lines.append(f"| {who} | {cell.strip() or 'not measured'} |")
+        there = os.path.relpath(page, OUT / "environments")
+        where = f"docs/generated/environments/{name}.md"
+        lines += ["", linked(f"[How it was measured]({there}).", where), ""]
+    if any("searched" in row[1] for row in mine):
+        curves = os.path.relpath(page.with_name("curves.png"), OUT / "environments")
+        lines += [f"![Learning curves of every searched problem]({curves})", ""]
+    return lines
 
 
 def _code(value: Any) -> str:
@@ -144,26 +191,76 @@ def _signature(kind: type) -> str:
 # Tutorials
 
 
-def tutorial_page(path: Path) -> str:
-    """The page of a script whose cells begin with ``# %% Title`` and comments that are prose."""
+def tutorial_page(path: Path, said: Sequence[str] = ()) -> str:
+    """The page of a script whose cells begin with ``# %% Title`` and comments that are prose.
+
+    Args:
+        path: of the script.
+        said: what each of its parts prints, that before the first cell included; may be empty.
+    """
     text = path.read_text(encoding="utf-8")
-    heading, *cells = re.split(r"^# %% ", text, flags=re.M)
+    heading, *cells = CELL.split(text)
     words, code = ast.get_docstring(ast.parse(text)) or "", heading.split('"""', 2)[2]
     title, _, intro = words.partition("\n")
     name = path.relative_to(ROOT)
     lines = [f"# {title.rstrip('.')}", "", intro.strip(), "", f"The page is the script `{name}`:"]
-    lines += [f"`python {name}` runs it.", "", *_block(code)]
-    for cell in cells:
+    lines += [f"`python {name}` runs it.", "", *_block(code), *_printed(said[:1])]
+    for number, cell in enumerate(cells, 1):
         title, _, rest = cell.partition("\n")
         prose = re.match(r"(?:#.*\n?)*", rest)
-        said = prose[0] if prose else ""
-        lines += [f"## {title}", "", *(x.lstrip("# ") for x in said.splitlines()), ""]
-        lines += _block(rest[len(said) :])
+        told = prose[0] if prose else ""
+        lines += [f"## {title}", "", *(x.lstrip("# ") for x in told.splitlines()), ""]
+        lines += [*_block(rest[len(told) :]), *_printed(said[number : number + 1])]
     return "\n".join(lines) + "\n"
+
+
+def printed(path: Path) -> list[str]:
+    """What each part of a tutorial prints; it is run, unless nothing has changed since it was.
+
+    Returns:
+        a text for each part; none where the tutorial needs what is not installed.
+
+    Raises:
+        subprocess.CalledProcessError: the tutorial fails.
+    """
+    text = path.read_text(encoding="utf-8")
+    modules = [*(ROOT / "parenvs").rglob("*.py"), *(ROOT / "agents").rglob("*.py")]
+    sources = b"".join(module.read_bytes() for module in sorted(modules))
+    key = hashlib.sha256(text.encode() + sources).hexdigest()
+    kept = OUT / "tutorials" / f"{path.stem}.json"
+    if kept.exists():
+        content = json.loads(kept.read_text(encoding="utf-8"))
+        if content["key"] == key:
+            return content["said"]
+    # Processes that a tutorial starts import it again, and have nothing to mark.
+    mark = f'__name__ == "__main__" and print("\\x{ord(MARK):02x}", end="")\n# %% '
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / path.name
+        script.write_text(CELL.sub(lambda _: mark, text), encoding="utf-8")
+        before = os.environ.get("PYTHONPATH")
+        paths = os.pathsep.join(filter(None, [str(ROOT), before]))
+        ended = subprocess.run(
+            [sys.executable, "-u", script.name], cwd=folder, capture_output=True,
+            env={**os.environ, "PYTHONPATH": paths}, text=True, encoding="utf-8",
+        )  # fmt: skip
+    missing = re.search(r"^ModuleNotFoundError: No module named '(\w+)", ended.stderr, re.M)
+    if missing and missing[1] in EXTRAS:
+        return []
+    if ended.returncode:
+        raise subprocess.CalledProcessError(ended.returncode, ended.args, stderr=ended.stderr)
+    said = ended.stdout.split(MARK)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps({"key": key, "said": said}), encoding="utf-8")
+    return said
 
 
 def _block(code: str) -> list[str]:
     return ["```python", code.strip(), "```", ""] if code.strip() else []
+
+
+def _printed(said: Sequence[str]) -> list[str]:
+    words = "\n".join(said).strip()
+    return ["It prints:", "", "```text", words, "```", ""] if words else []
 
 
 # Commands
@@ -198,13 +295,32 @@ def _command(name: str, command: Any) -> list[str]:
     if command.epilog:
         lines += ["Example:", "", "```text", *_examples(command.epilog), "```", ""]
     if arguments or options:
-        lines += ["| argument, option | meaning | default |", "|:--|:--|:--|"]
-    for parameter in arguments:
-        lines.append(f"| `{_metavar(parameter)}` | {_cell(parameter.help)} | |")
-    for parameter in options:
+        lines += ["| argument, option | takes | meaning | default |", "|:--|:--|:--|:--|"]
+    for parameter in [*arguments, *options]:
         given = ", ".join(f"`{x}`" for x in [*parameter.opts, *parameter.secondary_opts])
-        lines.append(f"| {given} | {_cell(parameter.help)} | {_default(parameter)} |")
+        given = f"`{_metavar(parameter)}`" if parameter in arguments else given
+        cells = [given, _takes(parameter, command), _cell(parameter.help), _default(parameter)]
+        lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
+
+
+def _takes(parameter: Any, command: Any) -> str:
+    """The type of an option, or its values, where they are few."""
+    import typer
+
+    if getattr(parameter, "is_flag", False):
+        return "nothing"
+    if "|" in (parameter.metavar or ""):
+        return ", ".join(map(_code, parameter.metavar.split("|")))
+    found = parameter.shell_complete(typer.Context(command), "")
+    values = [item.value for item in found if item.type == "plain"]
+    if values and len(values) <= MOST_VALUES:
+        return ", ".join(map(_code, values))
+    # Some versions of typer keep annotations, others make the types of click of them.
+    kept = getattr(parameter, "type_descriptor", None)
+    of = getattr(kept.annotation, "__name__", "") if kept else parameter.type.name.split()[0]
+    kind = next((words for name, words in KINDS.items() if name in of.lower()), "a text")
+    return kind + (f"; TAB completes {len(values)} values" if values else "")
 
 
 def _metavar(parameter: Any) -> str:
@@ -338,19 +454,16 @@ def rows_page() -> str:
 
 
 def names_page() -> str:
-    """What ``import parenvs`` offers, for autodoc."""
+    """What ``import parenvs`` offers, by topic, for autodoc."""
     import parenvs
 
+    named = {name for names in TOPICS.values() for name in names}
+    assert named == set(parenvs.__all__), "each public name has one topic, in TOPICS"
     lines = ["# Public names", "", "All of this is in `parenvs` itself.", ""]
-    grouped = {name for names in GROUPS.values() for name in names}
-    rest = [name for name in parenvs.__all__ if name not in grouped]
-    functions = [name for name in rest if inspect.isfunction(getattr(parenvs, name))]
-    others = [name for name in rest if name not in functions]
-    for title, names in {"Functions": functions, **GROUPS, "Errors": others}.items():
-        lines += [f"## {title}", "", "```{eval-rst}"]
+    for topic, names in TOPICS.items():
+        lines += [f"## {topic}", "", "```{eval-rst}"]
         for name in names:
-            value = getattr(parenvs, name)
-            if inspect.isfunction(value):
+            if inspect.isfunction(getattr(parenvs, name)):
                 lines += [f".. autofunction:: parenvs.{name}", ""]
             else:
                 lines += [f".. autoclass:: parenvs.{name}", "   :members:", ""]
@@ -401,11 +514,25 @@ def linked(text: str, page: str, source: str | None = None) -> str:
     return re.sub(r"(!?)\[([^\]]*)\]\(([^)#\s]*)(#[^)\s]*)?\)", link, text)
 
 
-def with_others(text: str) -> str:
-    """The first page, ``OTHERS`` replaced by the pages that no table of contents names."""
+def front(text: str) -> str:
+    """The first page, its words in capitals replaced by what README, tables and contents say."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    parts = {
+        "HEAD": readme.partition("\n")[2].partition("\nThe suite began")[0],
+        "LEARN": "".join(re.search(r"^(Train an agent.*?^```\n)", readme, re.M | re.S)[1]),
+        "LEADERS": first_table("leaderboard/summary.md"),
+    }
+    for word, part in parts.items():
+        text = text.replace(f"\n{word}\n", f"\n{linked(part, 'docs/index.md', 'README.md')}\n")
     named = set(re.findall(r"^[\w/*.-]+$", text, flags=re.M))
     pages = sorted(path.stem for path in DOCS.glob("*.md") if path.stem != "index")
     return text.replace("OTHERS", "\n".join(page for page in pages if page not in named))
+
+
+def first_table(name: str) -> str:
+    """The first table of a file of Markdown."""
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if line.startswith("|"))
 
 
 if __name__ == "__main__":

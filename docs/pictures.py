@@ -1,15 +1,18 @@
-"""Draws the animations of the environments' pages: an episode each, a picture after every step.
+"""Draws the figures of the pages, and the animations of the environments: a picture a step.
 
-The episode is that of the rule of column 0 where actions are rows, and else the best of thirty with
-random legal actions, so that it shows a plan.
+A figure is what a command draws, and its page names the command. The episode of an animation is
+that of the rule of column 0 where actions are rows, and else the best of thirty with random legal
+actions, so that it shows a plan.
 
-    python docs/pictures.py                 # all environments
+    python docs/pictures.py                 # all
     python docs/pictures.py PipelineCut-v0  # some
+    python docs/pictures.py figures         # all figures, as make docs does
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,13 @@ import parenvs  # noqa: E402, F401 (registers the environments)
 
 EPISODES, MOST_FRAMES, WIDTH = 30, 16, 720
 MILLISECONDS, LAST_MILLISECONDS = 700, 3000
+FIGURES = {
+    "gantt": "plan t5-3b --cluster C",
+    "partition": "plan t5-base --task partition --devices 8 --rules automap --memory-limit device "
+    "--micro-batch 8 --micro-batches 8 --recompute full",
+    "elastic": "elastic compare p3 --policy look-ahead",
+}
+"""Figure -> the command that draws it with --plot."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "PipelineCut-v0": {"instance": "t5-3b", "cluster": "C"},
     "OperatorPartition-v0": {"instance": "t5-base", "reward": "step_time"},
@@ -87,12 +97,24 @@ def draw(name: str) -> Path:
     return out
 
 
+def figure(name: str) -> Path:
+    """Draw a figure, and return its file."""
+    path = DOCS / f"{name}.svg"
+    words = [sys.executable, "-m", "parenvs", *FIGURES[name].split(), "--plot", str(path)]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, cwd=DOCS.parent)
+    return path
+
+
 def main() -> None:
     """Draw what the command line names, or everything."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", nargs="*", help="ids of environments (default: all)")
-    for name in parser.parse_args().name or generate.environments():
-        path = draw(name)
+    names = "ids of environments, names of figures, or figures for all of these (default: all)"
+    parser.add_argument("name", nargs="*", help=names)
+    chosen = parser.parse_args().name or ["figures", *generate.environments()]
+    if "figures" in chosen:
+        chosen = [*FIGURES, *(name for name in chosen if name != "figures")]
+    for name in chosen:
+        path = figure(name) if name in FIGURES else draw(name)
         print(f"{path.relative_to(DOCS.parent)}: {path.stat().st_size / 1000:.0f} kB", flush=True)
 
 

@@ -164,6 +164,57 @@ def test_generate__constants_and_rows_are_all_described():
     assert "| `layers` |" in generate.rows_page()
 
 
+def test_generate__titles_are_distinct():
+    """In the sidebar no two pages look alike, and none has a bare file's name."""
+    texts = {page: page.read_text(encoding="utf-8") for page in pages() if DOCS in page.parents}
+    shown = {**generate.table_pages(), **generate.OUTSIDE}
+    generated = [source for source, page in shown.items() if page.startswith("docs/generated/")]
+    texts |= {ROOT / source: (ROOT / source).read_text(encoding="utf-8") for source in generated}
+    titles = {page: text.splitlines()[0].removeprefix("# ") for page, text in texts.items()}
+    titles |= {ROOT / source: title for source, title in generate.TITLES.items()}
+    for page, title in titles.items():
+        others = [name for name, other in titles.items() if other == title and name != page]
+        assert not others, (page, others)
+        assert title[0].isupper() or page.name == "index.md", page
+
+
+def test_generate__a_tutorial_shows_what_each_part_prints(tmp_path, monkeypatch):
+    script = tmp_path / "tried.py"
+    script.write_text('"""Try."""\nprint(1)\n# %% Two\n# Prose.\nprint(2)\n# %% Three\nx = 3\n')
+    monkeypatch.setattr(generate, "OUT", tmp_path)
+    said = generate.printed(script)
+    assert said == ["1\n", "2\n", ""]
+    monkeypatch.setattr(generate.subprocess, "run", None)  # what is unchanged is not run again
+    assert generate.printed(script) == said
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    page = generate.tutorial_page(script, said)
+    assert "print(2)\n```\n\nIt prints:\n\n```text\n2\n```" in page
+    assert page.count("It prints:") == 2
+
+
+def test_generate__options_have_types_and_choices():
+    page = dict(generate.command_pages())["parenvs"]
+    assert re.search(r"^\| `--task` \| `partition`, `pipeline`, .*\| Task", page, re.M)
+    assert re.search(r"^\| `--seed` \| a whole number \|", page, re.M)
+    assert re.search(r"^\| `--plot` \| a path \|", page, re.M)
+    assert re.search(r"^\| `--json` \| nothing \|", page, re.M)
+
+
+def test_generate__an_environment_has_the_row_of_its_agents():
+    lines = generate._agents("HybridPlan-v1")
+    table = (ROOT / "benchmarks" / "results" / "environments.md").read_text(encoding="utf-8")
+    (row,) = [line for line in table.splitlines() if line.startswith("| `HybridPlan-v1` |")]
+    shown = [line.split(" | ")[1].strip(" |") for line in lines if " | " in line][1:]
+    assert shown == [cell.strip() for cell in row.strip("| ").split(" | ")[2:]]
+
+
+def test_generate__the_first_page_is_the_readmes_head():
+    page = generate.front((DOCS / "index.md").read_text(encoding="utf-8"))
+    for words in ("How should a large network", "evaluate_set", "| pipeline-cut |", "gantt.svg"):
+        assert words in page, words
+    assert "\nHEAD\n" not in page and "\nLEADERS\n" not in page
+
+
 def test_generate__links():
     def at(text):
         return generate.linked(text, "docs/elastic.md")
@@ -178,7 +229,7 @@ def test_generate__links():
 
 
 def test_generate__every_page_is_in_the_contents():
-    text = generate.with_others((DOCS / "index.md").read_text(encoding="utf-8"))
+    text = generate.front((DOCS / "index.md").read_text(encoding="utf-8"))
     named = re.findall(r"^[\w/*.-]+$", text, re.M)
     for page in pages():
         if DOCS in page.parents and page.name != "index.md":

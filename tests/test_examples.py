@@ -22,9 +22,8 @@ def test_examples__report(capsys):
     text = smaller(
         "report.py",
         ("range(5)", "range(2)"),
-        ('{"draw": 2}', '{"draw": 2, "family": "cnn"}'),
         ("steps=100_000", 'steps=64, settings={"envs": 4}'),
-        ('"plan-test"', '"plan-validation", "cnn", first=9'),
+        ('"plan-s16-test"', '"plan-validation", "cnn", first=9'),
     )
     exec(compile(text, "report.py", "exec"), {})
     said = capsys.readouterr().out

@@ -20,8 +20,9 @@ def blocks(page, language):
 
 
 SHORT = {
-    "gamma=1.0).learn(20_000)": "gamma=1.0, n_steps=128).learn(128)",
-    "steps=20_000": "steps=2_000",
+    '-v1", steps=20_000': '-v1", env_kwargs={"tier": "p4-m8"}, steps=256',
+    '"order-validation"))': '"order-validation", first=1))',
+    'agent="ppo", steps=20_000': 'agent="ppo", steps=2_000',
     "model.learn(1024)": "model.learn(512)",
 }
 """What trains in an example, and how long it trains here."""
@@ -82,6 +83,19 @@ def test_readme__commands_run(page, tmp_path, monkeypatch, capsys):
             assert not main(monkeypatch, *words[1:]), (line, capsys.readouterr().err)
             ran += 1
     assert ran or page.name != "README.md"
+
+
+@pytest.mark.thorough
+def test_readme__head_is_what_its_command_prints(tmp_path, monkeypatch, capsys):
+    """What is left out stands as three dots."""
+    (block,) = blocks(ROOT / "README.md", "console")
+    command, *lines = block.splitlines()
+    monkeypatch.chdir(tmp_path)
+    assert not main(monkeypatch, *shlex.split(command)[2:])
+    said = capsys.readouterr().out.splitlines()
+    for line, printed in zip(lines, said, strict=False):
+        pattern = ".*".join(map(re.escape, line.split("...")))
+        assert re.fullmatch(pattern, printed), printed
 
 
 def test_readme__tables_are_those_of_the_benchmarks():

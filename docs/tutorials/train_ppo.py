@@ -6,6 +6,7 @@ is kept for choosing settings. It needs the extra `agents`.
 """
 
 import gymnasium as gym
+import numpy as np
 
 import parenvs
 from parenvs.agents.learning.config import TrainConfig
@@ -25,10 +26,11 @@ observation, info = env.reset(seed=0)
 print("problem:", info["instance"])
 over, steps = False, 0
 while not over:
-    action = observation["actions"][:, 0].argmax()
+    legal = np.flatnonzero(info["action_mask"])
+    action = legal[observation["actions"][legal, 0].argmax()]
     observation, _, over, _, info = env.step(action)
     steps += 1
-print(f"{steps} turns: {info['start']:.3f} s a step at first, {info['cost']:.3f} s at last")
+print(f"{steps} turns: {info['start']:.3f} s a step at first, {info['cost']:.3f} s in the end")
 
 # %% Train
 # `train` takes care of native batches, masks and the network, and says how far it is. The same from

@@ -27,7 +27,7 @@ def _line(record: Record) -> str:
     return f"{names}: {end}, {record['seconds']:.1f} s"
 
 
-@measurement(key=bench.key_of, title="Agents", line=_line)
+@measurement(key=bench.key_of, title="Agents on the problems of the paper", line=_line)
 def agents(runs: Sequence[bench.TrainingRun]) -> list[Case]:
     """Perform runs."""
     return [bench.case(run, bench.perform) for run in runs]

@@ -53,7 +53,8 @@ class Measurement:
         measure: takes options, and what it names of ``rows`` (those there are), ``folder``,
             ``again`` and ``say``.
         key_of: gives what tells a row from others; None if it has no cases.
-        title: heading of its pages (default: their names).
+        title: heading of its page; further pages add what their names have besides (default: the
+            name).
         about: option -> what it is.
         among: option -> its choices.
         positional: options that are given without their name.
@@ -174,9 +175,16 @@ class Measurement:
         found = self._page(data, **self._chosen(self._page, options, folder=folder))
         by_name = found if isinstance(found, Mapping) else {self.name: found}
         return {
-            name: pages.page(self.title or name, command, machine, sections)
+            name: pages.page(self._heading(name), command, machine, sections)
             for name, sections in by_name.items()
         }
+
+    def _heading(self, name: str) -> str:
+        """The heading of one of the pages."""
+        more = name.removeprefix(self.name).strip("_").replace("_", " ")
+        if self.title is None:
+            return name
+        return f"{self.title}: {more}" if more else self.title
 
     def publish(
         self, data: Any, folder: Path, options: Mapping[str, Any], command: str,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from parenvs.bench import speed_table
 from parenvs.bench.measurement import measurement
@@ -72,37 +71,6 @@ QUICK = Effort(
 """Takes a few seconds, which shows that everything runs but does not compare machines."""
 
 
-class Target(NamedTuple):
-    """A speed that is asked of an environment.
-
-    Attributes:
-        what: name of the environment.
-        envs: number of environments at once; 0 for a single one.
-        of: the figure: ``"steps_per_second"``, ``"over_single"`` or ``"over_cartpole"``.
-        asked: the least value that is asked of the figure.
-    """
-
-    what: str
-    envs: int
-    of: str
-    asked: float
-
-
-TARGETS = (
-    Target(CHAIN, 1024, "steps_per_second", 2e6),
-    Target(BASE, 1024, "steps_per_second", 5e6),
-    Target(CHAIN, 8, "over_single", 2.0),
-    Target(BASE, 8, "over_single", 2.0),
-    Target(CHAIN, 64, "over_cartpole", 1.0),
-    Target(CHAIN, 1024, "over_cartpole", 0.15),
-    Target(CHAIN, 0, "over_cartpole", 0.3),
-    Target(VGG, 0, "over_cartpole", 0.3),
-    Target(WIDE, 0, "over_cartpole", 0.3),
-    Target(f"{HYBRID}{AHEAD}", 64, "steps_per_second", 500.0),
-    *(Target(f"{each}{BARE}", 1024, "over_cartpole", 0.02) for each in ROWED),
-)
-
-
 def cases(folder: Path) -> dict[str, Case]:
     """The environments that are timed, by name, the yardstick first.
 
@@ -129,7 +97,7 @@ def cases(folder: Path) -> dict[str, Case]:
     }
 
 
-@measurement(title="Speed")
+@measurement(title="Speed of environments")
 def bench_speed(
     effort: Effort = FULL, say: Callable[[str], object] = lambda text: None
 ) -> dict[str, Any]:
@@ -140,9 +108,9 @@ def bench_speed(
         say: is called with a line on what is being measured.
 
     Returns:
-        JSON types: ``effort``, ``environments`` (see ``play.speeds``), ``targets``,
-        ``growth`` and ``memory`` (see ``scaling``), ``parts`` (see ``solvers``), ``training``, and
-        ``training_missing``: why there is no training, or None.
+        JSON types: ``effort``, ``environments`` (see ``play.speeds``), ``growth`` and ``memory``
+        (see ``scaling``), ``parts`` (see ``solvers``), ``training``, and ``training_missing``: why
+        there is no training, or None.
     """
     seconds, repeats = effort.seconds, effort.repeats
     with tempfile.TemporaryDirectory() as name:
@@ -171,24 +139,12 @@ def bench_speed(
     return {
         "effort": asdict(effort),
         "environments": rows,
-        "targets": reached(rows),
         "growth": growth,
         "memory": memory_rows,
         "parts": part_rows,
         "training": training,
         "training_missing": missing,
     }
-
-
-def reached(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The ``TARGETS`` of the environments in ``rows``, with the values and ratios they reach."""
-    result = []
-    for target in TARGETS:
-        for row in rows:
-            if (row["what"], row["envs"]) == target[:2]:
-                value = median(row[target.of])
-                result.append({**target._asdict(), "reached": value, "ratio": value / target.asked})
-    return result
 
 
 def _training(

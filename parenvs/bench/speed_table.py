@@ -8,12 +8,6 @@ from typing import Any
 
 from parenvs.bench.page import Column, Row, columns, percent
 
-NAMES = {
-    "steps_per_second": "steps/s",
-    "over_single": "steps/s over the single one's",
-    "over_cartpole": "steps/s over CartPole's",
-}
-
 
 def page(data: Mapping[str, Any]) -> dict[str, list[str]]:
     """The tables of ``bench_speed``, and one of steps per second alone.
@@ -33,12 +27,9 @@ def page(data: Mapping[str, Any]) -> dict[str, list[str]]:
         "view. `reset`: of all."
     )
     order = list(dict.fromkeys(row["what"] for row in rows))
-    targets = ["What is asked of them:", columns(data["targets"], TARGETS)]
-    targets = targets if data["targets"] else []
     sections = [
         preface,
         columns(sorted(rows, key=lambda row: order.index(row["what"])), ENVIRONMENTS),
-        *targets,
         "## Growth",
         "Steps a second against the number of environments are above.",
         f"Growth with the number of pivots, `PipelineCut-v0`, {_envs(data['growth']['pivots'])} "
@@ -69,7 +60,7 @@ def page(data: Mapping[str, Any]) -> dict[str, list[str]]:
         ]
     return {
         "bench_speed": sections,
-        "bench_speed_summary": [*_summary(rows, effort["repeats"]), *targets],
+        "bench_speed_summary": _summary(rows, effort["repeats"]),
     }
 
 
@@ -111,12 +102,6 @@ def _envs(rows: Sequence[Row]) -> str:
     return " or ".join(dict.fromkeys(f"{row['envs']:,}" for row in rows))
 
 
-def _asked(row: Row, key: str) -> str:
-    """A figure that is asked, or reached: whole if it is large."""
-    small = {"asked": ",g", "reached": ",.2f"}[key]
-    return format(row[key], small if row["asked"] < 1000 else ",.0f")
-
-
 ENVIRONMENTS: list[Column] = [
     ("environment", "{what}"),
     ("actions", "{actions}"),
@@ -128,14 +113,6 @@ ENVIRONMENTS: list[Column] = [
     ("observation, bytes an env", "{observation_bytes:,.0f}"),
     ("of copying", _copying),
     ("reset, µs", _middle("reset_seconds", ",.1f", 1e6)),
-]
-TARGETS: list[Column] = [
-    ("environment", "{what}"),
-    ("envs", lambda row: f"{row['envs']:,}" if row["envs"] else "single"),
-    ("of", lambda row: NAMES[row["of"]]),
-    ("asked, at least", lambda row: _asked(row, "asked")),
-    ("reached", lambda row: _asked(row, "reached")),
-    ("reached / asked", "{ratio:.2f}"),
 ]
 PIVOTS: list[Column] = [
     ("pivots", "{pivots:,}"),

@@ -1,11 +1,14 @@
 """The page of every picture: its measures in inches, its colours and its heading.
 
+Where a picture is an SVG file, it has the colours of a dark page, too, and follows the reader's.
+
 Matplotlib is imported when a picture is asked for, and pyplot never: figures are plain objects with
 an Agg canvas, so no display is needed and no global state is left changed.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +32,14 @@ STAGE_COLOURS = (
 )  # fmt: skip
 """Told apart with every common colour blindness; red is kept for what breaks a rule."""
 INK, QUIET, TRACK, LINK, RED = "#222222", "#6B6B6B", "#F2F2F2", "#8A8A8A", "#C1121F"
+ON_LIGHT = "#1B1B1B"
+"""Ink on cells that are light, on a dark page, too."""
+_DARK = {
+    "#FFFFFF": "#16181D", INK: "#E8E8E8", QUIET: "#ABABAB", TRACK: "#262A30", RED: "#FF6B6B",
+    "#DDDDDD": "#3E434A", "#ECECEC": "#33373D", "#CACACA": "#565B62", "#3C4652": "#B5C2D0",
+    "#F5F5F5": "#202329",
+}  # fmt: skip
+"""Colour of paper, ink and lines -> the one that it has on a dark page."""
 WIDTH, HEIGHT, DPI = 12.8, 8.0, 100
 """Inches and pixels an inch: 1280 x 800 pixels."""
 MARGIN = 0.3
@@ -94,9 +105,25 @@ def write(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> None:
     Raises:
         ParenvsError: another ending.
     """
-    suffix = ending(path)
+    suffix, drawn = ending(path), io.BytesIO()
     with style(), replacing(path) as stream:
-        draw().savefig(stream, format=suffix[1:], dpi=1.5 * DPI, metadata=_METADATA[suffix])
+        draw().savefig(drawn, format=suffix[1:], dpi=1.5 * DPI, metadata=_METADATA[suffix])
+        content = drawn.getvalue()
+        stream.write(with_dark(content.decode()).encode() if suffix == ".svg" else content)
+
+
+def with_dark(svg: str) -> str:
+    """Return an SVG picture with the colours of a dark page added, which readers' settings choose.
+
+    White letters stay white, as they stand on cells.
+    """
+    rules = [
+        f'{tag}[style*="{part}: {light.lower()}"]{{{part}:{dark}!important}}'
+        for light, dark in _DARK.items()
+        for part, tag in (("fill", "path" if light == "#FFFFFF" else ""), ("stroke", ""))
+    ]
+    sheet = f"@media (prefers-color-scheme: dark){{{''.join(rules)}}}"
+    return svg.replace("<defs>", f'<style type="text/css">{sheet}</style>\n <defs>', 1)
 
 
 def ending(path: str | os.PathLike[str]) -> str:
@@ -206,4 +233,4 @@ def mix(colour: str, other: str, share: float) -> str:
 def ink_on(colour: str) -> str:
     """Black or white, whichever reads better on ``colour``."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return INK if 0.3 * red + 0.59 * green + 0.11 * blue > 140 else "white"
+    return ON_LIGHT if 0.3 * red + 0.59 * green + 0.11 * blue > 140 else "white"

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from statistics import median
 
 import numpy as np
 import pytest
@@ -56,10 +55,6 @@ def check(data):
             assert row["over_cartpole"] == [1.0] * repeats
         if not envs:
             assert row["over_single"] == [1.0] * repeats
-    for target in data["targets"]:
-        assert target["ratio"] == target["reached"] / target["asked"] > 0
-        row = found[target["what"], target["envs"]]
-        assert target["reached"] == median(row[target["of"]])
     assert [row["pivots"] for row in data["growth"]["pivots"]] == list(effort["pivots"])
     assert [row["layers"] for row in data["growth"]["classes"]] == list(effort["layers"])
     for row in data["growth"]["pivots"] + data["growth"]["classes"]:
@@ -119,13 +114,6 @@ def test_bench_speed__refuses(run, arguments, words):
     assert words in err
 
 
-def test_bench_speed__targets_name_what_is_measured(tmp_path):
-    known = bench_speed.cases(tmp_path)
-    for target in bench_speed.TARGETS:
-        assert target.what in known
-        assert target.envs in (0, *bench_speed.FULL.sizes)
-
-
 @pytest.mark.slow
 def test_play__plays_are_legal(tmp_path):
     """Replayed actions mean what they meant when they were drawn: nobody ends by -1."""
@@ -156,7 +144,7 @@ def test_scaling__grows(tmp_path):
     assert [row["classes"] for row in rows] == [3, 6]
 
 
-# No regression: ratios in one process, a third of what is asked or was measured, and the best of
+# No regression: ratios in one process, a third of what was measured, and the best of
 # five rounds, so that a busy machine passes. Processor time; what others do counts through caches.
 LEAST = [
     (CHAIN, 0, "over_cartpole", 0.3 / 3),

@@ -1,5 +1,6 @@
 """The one door to texts and pictures."""
 
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ from cases import each
 import parenvs
 from parenvs import view as viewer
 from parenvs.errors import ParenvsError
+from parenvs.view import page
 from parenvs.view.words import clip_start, paint, plural, reason_lines, signed, size
 
 
@@ -61,3 +63,18 @@ def test_words():
     assert paint("x", 3, colour=False) == "x"
     assert paint("x", 3, colour=True) == paint("x", 11, colour=True) != paint("x", 4, colour=True)
     assert reason_lines(["a b", "c\x1b"], 6) == ["  ! a", "    b", "  ! c?"]
+
+
+@pytest.mark.thorough
+def test_save__an_svg_file_follows_a_dark_page(tmp_path):
+    """Paper and ink have other colours there; letters on light cells stay dark."""
+    path = tmp_path / "plan.svg"
+    viewer.save(path, parenvs.solve(toys.dense().pipeline, "even").report)
+    sheet = re.search(r"@media \(prefers-color-scheme: dark\)\{(.*)\}</style>", path.read_text())[1]
+    changed = re.findall(r'(\w*)\[style\*="(fill|stroke): (#\w+)"\]\{\2:(#\w+)!important\}', sheet)
+    fills = {light: dark for _, part, light, dark in changed if part == "fill"}
+    assert page.INK.lower() in fills and page.ON_LIGHT.lower() not in fills
+    assert all(dark.lower() != light for light, dark in fills.items())
+    papers = {tag for tag, part, light, _ in changed if (part, light) == ("fill", "#ffffff")}
+    assert papers == {"path"}
+    assert f"fill: {page.INK.lower()}" in path.read_text()

@@ -92,6 +92,11 @@ def _plans(axes: Axes, run: Run, edges: np.ndarray, inches: float) -> None:
             axes.text((left + right) / 2, 0.5, words, size=7, ha="center", va="center", color=ink)
     axes.set(ylim=(0, 1), yticks=[])
     axes.set_ylabel("plan", color=QUIET, size=8)
+    axes.annotate(
+        "a change of colour is a change of plan; tensor, pipeline and data parallel ranks where "
+        "there is room", (1, 1), (0, 4), xycoords="axes fraction", textcoords="offset points",
+        size=8, color=QUIET, ha="right", annotation_clip=False,
+    )  # fmt: skip
 
 
 def _samples(axes: Axes, run: Run, edges: np.ndarray) -> None:
@@ -110,7 +115,7 @@ def _samples(axes: Axes, run: Run, edges: np.ndarray) -> None:
 
 def _changes(axes: Axes, run: Run, edges: np.ndarray) -> None:
     """Draw the seconds of each change."""
-    kinds = ((False, "#4B4AA0", "a change of plan"), (True, RED, "after a stop: a node had left"))
+    kinds = ((False, "#3B75B5", "a change of plan"), (True, RED, "after a stop: a node had left"))
     for stopped, colour, words in kinds:
         which = np.flatnonzero((run.seconds > 0) & (run.stopped == stopped))
         if len(which):

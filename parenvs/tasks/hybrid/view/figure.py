@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _LEFT, _RIGHT = 1.1, 0.3  # inches beside the axes
 _UPPER = 2.35  # inches of the devices and of the memory
-_ALONE = 4.4  # the same where there is no schedule to draw
+_ALONE = 5.2  # the same where there is no schedule to draw
 _MOST_SERVERS = 64  # drawn one by one
 _PART_COLOURS = {
     "forward": "#9DBAD9", "backward": "#3B75B5", "recomputed": "#6F5AA8", "exchange": "#E3A02B",
@@ -76,7 +76,7 @@ def draw(report: HybridReport | Hybrid) -> Figure:
     has_schedule = len(report.stages) > 1
     height = _UPPER if has_schedule else _ALONE
     _draw_devices(page, top + 0.2, height, report)
-    _draw_memory(page, top + 0.2, height, report)
+    _draw_memory(page, top + 0.2, min(height, max(_UPPER, 0.4 * len(report.stages))), report)
     top += height + 0.85
     _draw_seconds(page, top, report)
     if has_schedule:
@@ -138,7 +138,7 @@ def _draw_devices(page: Page, top: float, height: float, report: HybridReport) -
     words = f"{plural(servers, 'server')} of {plural(inside, 'device')}: colour is the stage"
     words += ", a shade one replica" if any(stage.dp > 1 for stage in report.stages) else ""
     words += ", numbers replica·rank"
-    words += ", height the server's speed" if speeds else ""
+    words += ", height the speed" if speeds else ""
     if -(-report.devices_used // inside) > servers:
         words += f" (the first {servers} of {cluster.servers} servers)"
     elif speeds and servers < cluster.servers:
@@ -272,8 +272,9 @@ def _draw_seconds(page: Page, top: float, report: HybridReport) -> None:
             Patch(facecolor=_PART_COLOURS[name], label=f"{PARTS[name]} {x / total:.1%}")
             for name, x in parts.items()
         ],
-        loc="upper left", bbox_to_anchor=(-0.01, -0.02), ncols=8, frameon=False, fontsize=8.5,
-        labelcolor=QUIET, handlelength=1.1, handleheight=0.9, columnspacing=1.2,
+        loc="upper left", bbox_to_anchor=(-0.01, -0.02), ncols=len(parts), frameon=False,
+        fontsize=8.5, labelcolor=QUIET, handlelength=1.1, handleheight=0.9, columnspacing=0.9,
+        handletextpad=0.5,
     )  # fmt: skip
     _caption(axes, f"a step of {duration(report.length_seconds)}, by part")
 

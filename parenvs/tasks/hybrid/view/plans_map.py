@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ from parenvs.view.page import (
     blank_figure,
     stage_colour,
 )
-from parenvs.view.words import clip, duration, plural, size, time_unit
+from parenvs.view.words import duration, plural, size, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _LEFT, _RIGHT, _BOTTOM = 1.0, 0.4, 0.75  # inches beside the axes
 _NAMED = 6  # plans of the front that are named
+_LETTERS = 56  # of a line of such a name
 _ROOM = 0.62  # of the least seconds, where the picture begins
 _TALLEST = 12.0  # times the limit: what needs more is not drawn
 
@@ -85,13 +87,13 @@ def draw(space: UniformSpace, length: float | None = None, held: float | None = 
     axes.set_ylim(top=min(float(found["bytes"].max()) / 1e9 * 1.2, _TALLEST * limit))
     written = np.inf
     for k in fitting[np.unique(np.linspace(0, len(fitting) - 1, _NAMED).astype(int))]:
-        if found["bytes"][k] > 0.88 * written:
+        if found["bytes"][k] > 0.78 * written:
             continue  # its name would stand on the one before
         written = found["bytes"][k]
         place = (found["seconds"][k] / scale, found["bytes"][k] / 1e9)
         axes.annotate(
-            clip(space.describe(int(k)), 60), place, (-7, -9), textcoords="offset points",
-            size=8, color=INK, zorder=6, ha="right",
+            textwrap.fill(space.describe(int(k)), _LETTERS), place, (-7, -3), size=8, color=INK,
+            textcoords="offset points", zorder=6, ha="right", va="top",
         )  # fmt: skip
     axes.grid(visible=True, color="#ECECEC", linewidth=0.7)
     axes.set_axisbelow(True)

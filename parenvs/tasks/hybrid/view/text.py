@@ -180,7 +180,8 @@ def notes(report: HybridReport) -> list[str]:
 def recomputation(report: HybridReport) -> str:
     """The recomputed layers by kind: ``recomputed: 4 full, 16 selective, of 80 layers``."""
     counted = ", ".join(f"{count} {mode}" for mode, count in report.redone.items())
-    return f"recomputed: {counted or 'none'}, of {plural(len(report.model), 'layer')}"
+    counted = f"{counted}," if counted else "none"
+    return f"recomputed: {counted} of {plural(len(report.model), 'layer')}"
 
 
 def redone_layers(stage: HybridStageReport) -> str:

@@ -58,7 +58,7 @@ def draw(report: ShardingReport | Sharding) -> Figure:
     upper.yaxis.set_major_formatter(lambda x, _: size(x, tick=True))
     lower.set_xlabel("node", color=QUIET, size=9)
     lower.set_ylabel("cost, as the file counts it", color=QUIET, size=9)
-    lower.yaxis.set_major_formatter(lambda x, _: f"{x:,.4g}" if x < 1e4 else f"{x:.1e}")
+    lower.yaxis.set_major_formatter(lambda x, _: _counted(x))
     for axes in (upper, lower):
         axes.set_ylim(bottom=0)
         axes.margins(x=0)
@@ -67,6 +67,14 @@ def draw(report: ShardingReport | Sharding) -> Figure:
             labelcolor=QUIET, handlelength=1.2, handleheight=0.9, borderaxespad=0.0,
         )  # fmt: skip
     return page.figure
+
+
+def _counted(cost: float) -> str:
+    """A cost in few letters: ``7.5 M``."""
+    for scale, letter in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if cost >= scale:
+            return f"{cost / scale:,.4g}{letter}"
+    return f"{cost:,.4g}"
 
 
 def _costs(axes: Axes, problem: Sharding, chosen: np.ndarray) -> None:
