@@ -83,7 +83,7 @@ $(VENV)/.docs: $(STAMP)
 docs: $(VENV)/.docs
 	$(BIN)/python docs/pictures.py figures
 	$(BIN)/python -m sphinx -b html -W --keep-going -q docs build/docs
-	$(BIN)/parenvs leaderboard site --out build/docs/leaderboard
+	$(BIN)/parenvs leaderboard site --out build/docs/leaderboard --docs ../
 	$(BIN)/python docs/check_links.py build/docs
 	find build/docs -name '*.html' ! -name fuzz.html -exec $(BIN)/codespell {} +
 

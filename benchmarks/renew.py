@@ -91,7 +91,7 @@ def tables() -> Made:
 
     judged, _ = accepted(entry_files(ROOT / ENTRIES), unsafe=True)
     for name, make in (("results", page), ("summary", summary)):
-        yield f"leaderboard/{name}.md", make(tasks(), judged)
+        yield f"leaderboard/{name}.md", make(judged)
 
 
 PARTS: dict[str, Callable[[], Made]] = {

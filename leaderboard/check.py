@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from parenvs.core.leaderboard import Reference, kind_of, kinds, reference_of
@@ -127,7 +127,19 @@ def with_drawn(known: TaskList, entries: Iterable[CheckedEntry]) -> TaskList:
     """Return the list of tasks, and after them the drawn tasks that entries of methods are of."""
     drawn = {e.task.name: e.task for e in entries if e.entry.content == "script"}
     ordered = {name: drawn[name] for name in kinds(drawn=True) if name in drawn}
-    return TaskList(known.version, known.revision, {**known.tasks, **ordered})
+    return replace(known, tasks={**known.tasks, **ordered})
+
+
+def by_version(entries: Iterable[CheckedEntry]) -> list[tuple[TaskList, list[CheckedEntry]]]:
+    """Return today's list with its entries, then older lists with theirs, where there are some.
+
+    Problems and drawn courses are those of each version: scores of two lists are no ranking.
+    """
+    found: dict[int, list[CheckedEntry]] = {tasks().version: []}
+    for checked in entries:
+        found.setdefault(checked.entry.tasks, []).append(checked)
+    newest_first = sorted(found.items(), reverse=True)
+    return [(with_drawn(tasks(version), mine), mine) for version, mine in newest_first]
 
 
 def mean_score(verdicts: Iterable[Verdict], kind: str = "geometric") -> float:
@@ -138,7 +150,9 @@ def mean_score(verdicts: Iterable[Verdict], kind: str = "geometric") -> float:
     return math.exp(math.fsum(map(math.log, scores)) / len(scores))
 
 
-def check_file(path: str | os.PathLike[str], seed: int = 0, unsafe: bool = False) -> CheckedEntry:
+def check_file(
+    path: str | os.PathLike[str], seed: int | None = None, unsafe: bool = False
+) -> CheckedEntry:
     """Read an entry and judge what it holds; arguments as of ``check``.
 
     Raises:
@@ -147,26 +161,31 @@ def check_file(path: str | os.PathLike[str], seed: int = 0, unsafe: bool = False
     return check(load_entry(path), seed, unsafe)
 
 
-def check(entry: Entry, seed: int = 0, unsafe: bool = False) -> CheckedEntry:
+def check(entry: Entry, seed: int | None = None, unsafe: bool = False) -> CheckedEntry:
     """Judge the plans of an entry, play its policy, or run its method.
+
+    An entry is judged by the list of tasks that it was made for, and by the seed of that list.
 
     Where a problem's file is one that users add and is not here, the plan is not judged, and
     nothing else is lost. What strangers wrote runs in ``parenvs.leaderboard.sandbox``.
 
     Args:
         entry: the entry.
-        seed: of what the checker draws: courses for policies, problems for methods.
+        seed: of what the checker draws: courses for policies, problems for methods (default: that
+            of the entry's version of the list).
         unsafe: whether what strangers wrote runs where this system cannot isolate it, too.
 
     Raises:
         IsolationError: it cannot, and nothing was run.
     """
+    known = tasks(entry.tasks)
+    seed = known.seed if seed is None else seed
     if entry.content == "script":
         if not unsafe:
             require_isolation()
         drawn = drawn_task(entry.task, seed)
         return CheckedEntry(entry, drawn, method_verdicts(entry, drawn, unsafe=unsafe))
-    task = tasks().task(entry.task)
+    task = known.task(entry.task)
     if entry.content == "policy":
         return CheckedEntry(entry, task, policy_verdicts(entry, task, seed, unsafe=unsafe))
     verdicts = (
@@ -198,7 +217,9 @@ def improvements(entries: Sequence[CheckedEntry]) -> dict[str, dict[str, Referen
         Task -> problem -> the reference that the best of these plans makes.
     """
     references: dict[str, dict[str, Reference]] = {}
-    for checked in (x for x in entries if x.entry.content != "script"):  # none of the list
+    version = tasks().version
+    listed = (x for x in entries if x.entry.content != "script" and x.entry.tasks == version)
+    for checked in listed:
         for verdict in checked.verdicts:
             known = references.get(checked.task.name, {}).get(verdict.problem.name)
             if not verdict.improves or (known is not None and known.cost <= verdict.cost):

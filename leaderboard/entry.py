@@ -117,7 +117,7 @@ class Entry:
         Args:
             content: the object, which may be anything.
             where: name of the file, for error messages.
-            known: the list of tasks (default: ``tasks()``).
+            known: the list of tasks (default: that of the entry's version).
 
         Raises:
             EntryError: the object is no entry; the error has every reason.
@@ -125,7 +125,7 @@ class Entry:
         if not isinstance(content, dict):
             raise EntryError(where, ["expected one JSON object"])
         checks = _FieldChecks(content)
-        task = checks.head(tasks() if known is None else known)
+        task = checks.head(_list_of(content.get("tasks")) if known is None else known)
         fields = checks.fields()
         if isinstance(task, Task):
             checks.problems(task)
@@ -150,6 +150,11 @@ class Entry:
         text = json.dumps(content, indent=1).removesuffix("\n}")
         lines = ",\n".join(f"  {json.dumps(k)}: {json.dumps(part)}" for k, part in parts.items())
         write_text(path, f'{text},\n "{key}": {{\n{lines}\n }}\n}}\n')
+
+
+def _list_of(version: Any) -> TaskList:
+    """Return the list of tasks that an entry names, or today's if there is none of that version."""
+    return tasks(version if type(version) is int and version in tasks().seeds else None)
 
 
 def load_entry(path: str | os.PathLike[str]) -> Entry:

@@ -19,6 +19,7 @@ and orders are those of ``parenvs.datasets.references``, which commands of their
 from __future__ import annotations
 
 import argparse
+import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -30,7 +31,7 @@ from parenvs.agents.learning.distributed.tasks import ENGINES, LOCAL, RAY, on_ra
 from parenvs.core.leaderboard import SECONDS, Reference, TaskProblem, is_less, kind_of, kinds
 from parenvs.errors import NO_PLAN, ParenvsError
 from parenvs.files import locked, write_text
-from parenvs.leaderboard.tasks import Task, TaskList, read_tasks, tasks_file
+from parenvs.leaderboard.tasks import Task, TaskList, older_file, read_tasks, tasks_file
 from parenvs.markdown import table
 
 COMMAND = "python -m parenvs.leaderboard.references"
@@ -40,7 +41,7 @@ _REVISIONS = """# Revisions of the tasks
 model, or as better plans became known. Entries hold plans, judged anew by the costs of the day.
 """
 VERSION = 1
-"""Version of the list; entries for another version are refused."""
+"""Version of the list. When it grows, the old list stays beside it, for entries of then."""
 Item = tuple[TaskProblem, float]
 """A problem without reference, and the time limit of each search in seconds."""
 Found: TypeAlias = TaskProblem | str
@@ -253,15 +254,21 @@ def _known(path: Path) -> TaskList | None:
 def _renew(old: TaskList | None, options: argparse.Namespace) -> None:
     """Solve the problems again and write the list after every task, and what changed in it."""
     known = {} if old is None else old.tasks
-    revision = 0 if old is None or old.version != VERSION else old.revision
+    is_same = old is not None and old.version == VERSION
+    revision = old.revision if old is not None and is_same else 0
+    seeds = dict(old.seeds) if old is not None else {}
+    if not is_same:
+        if old is not None:
+            old.save(older_file(options.out, old.version))
+        seeds[VERSION] = secrets.randbelow(2**31)  # nobody knows what will be drawn before
     tasks = {name: known[name] for name in kinds() if name in known}
-    made = TaskList(VERSION, revision, tasks)
+    made = TaskList(VERSION, revision, tasks, seeds)
     for name in (name for name in kinds() if name in options.tasks):
         tasks[name] = make_task(name, None, old, options.seconds, options.changed, _spread(options))
         ordered = {key: tasks[key] for key in kinds() if key in tasks}
         is_new = old is not None and ordered.keys() != old.tasks.keys()
         grown = bool(old is not None and (is_new or changes(old, TaskList(0, 0, ordered))))
-        made = TaskList(VERSION, revision + grown, ordered)
+        made = TaskList(VERSION, revision + grown, ordered, seeds)
         made.save(options.out)
     changed = changes(old, made) if old is not None else []
     if changed:

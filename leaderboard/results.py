@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from parenvs.core.leaderboard import Reference, kind_of, kinds
-from parenvs.leaderboard.check import CheckedEntry, Standing, mean_score, ranking
+from parenvs.leaderboard.check import CheckedEntry, Standing, by_version, mean_score, ranking
 from parenvs.leaderboard.comparing import Marks, compare, simulated, turned
 from parenvs.leaderboard.tasks import Task, TaskList
 from parenvs.leaderboard.verdicts import PlanState, Verdict
@@ -18,7 +18,7 @@ SHORT_COMMAND = "parenvs leaderboard table --summary --out leaderboard/summary.m
 ADDED_COMMAND = "parenvs leaderboard table --added --out leaderboard/contest.md"
 """Command that writes ``contest.md``."""
 METHODS_COMMAND = "parenvs leaderboard table --methods --out leaderboard/methods.md"
-"""Command that writes ``methods.md``, with another seed than 0 followed by ``--seed``."""
+"""Command that writes ``methods.md``, with another seed than the list's followed by ``--seed``."""
 _LEFT = {
     "authors", "commit", "entries and scores, best first", "entry", "hardware", "learned", "marked",
     "problem", "proof", "search", "task", "trained on",
@@ -26,8 +26,13 @@ _LEFT = {
 """Titles of the columns that are flush left."""
 
 
-def page(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
-    """Return all rankings as one page of Markdown; it is the same with and without added files."""
+def page(entries: Sequence[CheckedEntry]) -> str:
+    """Return all rankings as one page of Markdown; it is the same with and without added files.
+
+    Tasks without an entry are named alone, so that one's own stand first. Entries for older lists
+    of tasks follow, ranked among themselves.
+    """
+    (known, todays), *older = by_version(entries)
     parts = [
         "# Leaderboard",
         f"`{COMMAND}`",
@@ -37,20 +42,35 @@ def page(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
         "score in brackets. Seconds are the entry's own, of all plans together, and do not rank. "
         "The rules are in [README.md](README.md).",
     ]
-    for task in known.tasks.values():
-        parts += [*_section(task, ranking(task, entries)), *_isolations(task, entries)]
+    parts += _sections(known, todays)
+    for old, mine in older:
+        words = f"# Entries of version {old.version}", "Judged by the list that they were made for."
+        parts += [*words, *_sections(old, mine)]
     return "\n\n".join(parts) + "\n"
 
 
-def methods_page(known: TaskList, entries: Sequence[CheckedEntry], seed: int) -> str:
+def _sections(known: TaskList, entries: Sequence[CheckedEntry]) -> list[str]:
+    """Return the sections of the tasks that have entries, and the names of the others."""
+    parts, without = [], []
+    for task in known.tasks.values():
+        standings = ranking(task, entries)
+        if standings:
+            parts += [*_section(task, standings), *_isolations(task, entries)]
+        else:
+            without.append(f"`{task.name}`")
+    return [*parts, f"No entry yet: {', '.join(without)}."] if without else parts
+
+
+def methods_page(entries: Sequence[CheckedEntry], seed: int | None = None) -> str:
     """Return the rankings of methods, on the problems that a seed of the checker draws.
 
     Args:
-        known: of ``with_drawn``.
         entries: judged entries, of methods and others.
-        seed: of the checker.
+        seed: of the checker (default: that of the list of tasks).
     """
-    command = METHODS_COMMAND if seed == 0 else f"{METHODS_COMMAND} --seed {seed}"
+    (known, entries), *_ = by_version(entries)
+    command = METHODS_COMMAND if seed is None else f"{METHODS_COMMAND} --seed {seed}"
+    seed = known.seed if seed is None else seed
     parts = [
         "# Methods on drawn problems",
         f"`{command}`",
@@ -121,11 +141,12 @@ def _table(rows: Sequence[Mapping[str, str]]) -> str:
     return table([*rows[0]], [[*row.values()] for row in rows], left=left)
 
 
-def summary(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
-    """Return the rankings as one table with a line for each task."""
+def summary(entries: Sequence[CheckedEntry]) -> str:
+    """Return the rankings as one table with a line for each task that has entries."""
     rows = []
-    for task in known.tasks.values():
-        scores = (f"{escaped(s.checked.entry.entry)} {s.score:.4f}" for s in ranking(task, entries))
+    (known, todays), *_ = by_version(entries)
+    for task in (x for x in known.tasks.values() if ranking(x, todays)):
+        scores = (f"{escaped(s.checked.entry.entry)} {s.score:.4f}" for s in ranking(task, todays))
         rows.append(
             {
                 "task": task.name,
@@ -136,7 +157,7 @@ def summary(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
     return "\n\n".join(["# Leaderboard", f"`{SHORT_COMMAND}`", _table(rows)]) + "\n"
 
 
-def added_page(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
+def added_page(entries: Sequence[CheckedEntry]) -> str:
     """Return the problems whose files users add, with every entry that has plans of them.
 
     They do not count in scores, as not everybody can judge them.
@@ -147,11 +168,12 @@ def added_page(known: TaskList, entries: Sequence[CheckedEntry]) -> str:
         "These problems do not count in scores. Judged where their files had been added "
         "(`parenvs iopddl add FILE.json.gz`). Seconds and hardware are the entry's own.",
     ]
+    (known, todays), *_ = by_version(entries)
     for task in known.tasks.values():
         if len(task.counted) == len(task.problems):
             continue
         parts.append(f"## {task.name}")
-        standings = ranking(task, entries)
+        standings = ranking(task, todays)
         figures = [figure for figure in kind_of(task.name).figures if figure.added]
         parts += [f"{figure.title}: {figure.words}." for figure in figures]
         rows = [row for x in standings if (row := _added_figures(x, [y.title for y in figures]))]

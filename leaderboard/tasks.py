@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -73,11 +73,19 @@ class TaskList:
         revision: grows when references become better or lose a proof, tasks are added, or the
             cost model changes.
         tasks: name -> task.
+        seeds: version -> the seed of what the checker draws for entries of that version; each is
+            drawn when its version is made.
     """
 
     version: int
     revision: int
     tasks: dict[str, Task]
+    seeds: Mapping[int, int] = field(default_factory=lambda: {1: 0})
+
+    @property
+    def seed(self) -> int:
+        """Seed of what the checker draws for entries of this version."""
+        return self.seeds[self.version]
 
     def task(self, name: str) -> Task:
         """Return the task called ``name``.
@@ -115,7 +123,7 @@ class TaskList:
                 for key, problem in old.problems.items()
             }
             improved_tasks[name] = replace(old, problems=problems)
-        return TaskList(self.version, self.revision + 1, improved_tasks)
+        return replace(self, revision=self.revision + 1, tasks=improved_tasks)
 
     def save(self, path: Path | None = None) -> None:
         """Write the list to ``path``, whole or not at all (default: the file of ``tasks``).
@@ -127,6 +135,7 @@ class TaskList:
             "schema": SCHEMA,
             "version": self.version,
             "revision": self.revision,
+            "seeds": {str(version): seed for version, seed in self.seeds.items()},
             "command": "python -m parenvs.leaderboard.references",
             "tasks": [task.to_json() for task in self.tasks.values()],
         }
@@ -140,18 +149,34 @@ def tasks_file() -> Path:
     return Path(__file__).parent / "tasks.json"
 
 
-def tasks() -> TaskList:
+def older_file(path: Path, version: int) -> Path:
+    """Return where a list of an older version lies, beside today's."""
+    return path.with_name(f"{path.stem}-{version}.json")
+
+
+def tasks(version: int | None = None) -> TaskList:
     """Return the list of tasks; it is cached, with the graphs it loaded, until the file changes.
 
     Tasks of other packages, which are not in the file, are solved when they are first asked for.
+
+    Args:
+        version: of an older list, on which entries of then are judged (default: today's).
+
+    Raises:
+        ParenvsError: there is no list of this version.
     """
     path = tasks_file()
     known = _tasks(path, path.stat().st_mtime_ns)
+    if version is not None and version != known.version:
+        if version not in known.seeds:
+            raise ParenvsError(f"no list of tasks of version {version}; known: {[*known.seeds]}")
+        path = older_file(path, version)
+        return replace(_tasks(path, path.stat().st_mtime_ns), seeds=known.seeds)
     others = {name: kind for name, kind in kinds().items() if name not in known.tasks}
     if not others:
         return known
     solved = {name: _solved(name, id(kind)) for name, kind in others.items()}
-    return TaskList(known.version, known.revision, {**known.tasks, **solved})
+    return replace(known, tasks={**known.tasks, **solved})
 
 
 @lru_cache(maxsize=16)
@@ -179,7 +204,7 @@ def split(name: str) -> dict[str, Any]:
     return dict(content["splits"][name])
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)
 def _tasks(path: Path, stamp: int) -> TaskList:
     """Read the list at ``path``, as it was at the time ``stamp``."""
     return read_tasks(path)
@@ -204,7 +229,8 @@ def read_tasks(path: Path) -> TaskList:
             f"known: {', '.join(known)}"
         )
     tasks_by_name = {task["name"]: _task(task) for task in content["tasks"]}
-    return TaskList(content["version"], content["revision"], tasks_by_name)
+    seeds = {int(version): seed for version, seed in content["seeds"].items()}
+    return TaskList(content["version"], content["revision"], tasks_by_name, seeds)
 
 
 def _task(content: dict[str, Any]) -> Task:

@@ -381,6 +381,7 @@ TASKS = {
         agents=AGENTS,
         planner=planner,
         figures=(OF_OPTIMAL,),
+        docs="elastic",
         policy=policy,
         policies=Policies(
             read_policy, with_arrays, chosen, trained, "parenvs.agents.elastic.play:play"

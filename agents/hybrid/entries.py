@@ -316,6 +316,7 @@ TASKS = {
         problems=partial(problems, "hybrid"),
         agents=_HYBRID_AGENTS,
         planner=partial(planner, "hybrid"),
+        docs="hybrid",
         figures=(CERTIFIED,),
     ),
     "hetero": TaskKind(
@@ -329,6 +330,7 @@ TASKS = {
         problems=partial(problems, "hetero"),
         agents=_HETERO_AGENTS,
         planner=partial(planner, "hetero"),
+        docs="hetero",
         figures=(CERTIFIED,),
     ),
     "hybrid-drawn": drawn_kind(

@@ -186,6 +186,7 @@ TASKS = {
         agents=_AGENTS,
         planner=planner,
         figures=(CERTIFIED,),
+        docs="packed-order",
     ),
     "order-drawn": drawn_kind(
         DrawnOrder,

@@ -334,6 +334,7 @@ TASKS = {
         problems=partial(problems, name),
         agents={agent: words for agent, words in AGENTS.items() if agent != _WITHOUT[name]},
         planner=planner,
+        docs="partition",
     )
     for name, (kind, reward, problem) in _KINDS.items()
 }

@@ -320,6 +320,7 @@ TASKS = {
             problems=partial(problems, name),
             agents=AGENTS,
             planner=planner,
+            docs="pipeline",
         )
         for name, title in _TITLES.items()
     },

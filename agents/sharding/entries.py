@@ -303,6 +303,7 @@ TASKS = {
         agents=_AGENTS,
         planner=planner,
         figures=(CERTIFIED, POINTS, MEAN),
+        docs="iopddl",
     ),
     "sharding-drawn": drawn_kind(
         DrawnSharding,

@@ -40,7 +40,13 @@ Folder = Annotated[
 ]
 _SUBMISSIONS, _SCRIPTS = Path("leaderboard/submissions"), Path("leaderboard/scripts")
 Drawing = Annotated[
-    int, typer.Option("--seed", help="Seed of the problems and courses that the checker draws.")
+    int | None,
+    typer.Option(
+        "--seed",
+        help="Seed of the problems and courses that the checker draws (default: that of the "
+        "version of the list that an entry is for).",
+        show_default=False,
+    ),
 ]
 
 Unsafe = Annotated[
@@ -142,7 +148,7 @@ def submit(
 
 def check(
     files: Files,
-    seed: Drawing = 0,
+    seed: Drawing = None,
     unsafe: Unsafe = False,
     as_json: Json = False,
 ) -> None:
@@ -151,7 +157,7 @@ def check(
     Networks, tables and methods run in a process of their own, isolated and with limits. What kept
     them is printed. Where this system cannot isolate them, they are not run.
     """
-    check_range("--seed", seed, 0)
+    check_range("--seed", seed or 0, 0)
     begin = time.perf_counter()
     entries, refused = _checked(files, seed=seed, unsafe=unsafe)
     if as_json:
@@ -194,26 +200,23 @@ def table(
     methods: Annotated[
         bool, typer.Option("--methods", help=f"Methods on drawn problems, of {_SCRIPTS}.")
     ] = False,
-    seed: Drawing = 0,
+    seed: Drawing = None,
     unsafe: Unsafe = False,
     as_json: Json = False,
 ) -> None:
     """Rank a folder's entries, all judged anew, as Markdown. Status 2 if one is refused."""
-    from parenvs.leaderboard.check import with_drawn
     from parenvs.leaderboard.results import added_page, methods_page, page, summary
-    from parenvs.leaderboard.tasks import tasks
 
-    check_range("--seed", seed, 0)
+    check_range("--seed", seed or 0, 0)
     if methods and folder == _SUBMISSIONS:
         folder = _SCRIPTS
     entries, refused = accepted(_of_folder(folder), folder, seed, unsafe)
-    known = with_drawn(tasks(), entries)
     if as_json:
         text = json.dumps(_standings(entries)) + "\n"
     elif methods:
-        text = methods_page(known, entries, seed)
+        text = methods_page(entries, seed)
     else:
-        text = (added_page if added else summary if short else page)(known, entries)
+        text = (added_page if added else summary if short else page)(entries)
     if path is None:
         sys.stdout.write(text)
     else:
@@ -233,20 +236,21 @@ def site(
         Path | None,
         typer.Option("--scripts", help="Folder of methods, to be shown with the entries."),
     ] = None,
-    seed: Drawing = 0,
+    docs: Annotated[
+        str, typer.Option(help="Address of the documentation, which pages then link to.")
+    ] = "",
+    seed: Drawing = None,
     unsafe: Unsafe = False,
 ) -> None:
     """Write the leaderboard as static pages, every plan drawn, all judged anew."""
-    from parenvs.leaderboard.check import with_drawn
     from parenvs.leaderboard.site import write_site
-    from parenvs.leaderboard.tasks import tasks
 
-    check_range("--seed", seed, 0)
+    check_range("--seed", seed or 0, 0)
     entries, refused = accepted(_of_folder(folder), folder, seed, unsafe)
     if methods is not None:
         more, words = accepted(_of_folder(methods), methods, seed, unsafe)
         entries, refused = [*entries, *more], "; ".join(filter(None, (refused, words)))
-    files = write_site(path, with_drawn(tasks(), entries), entries)
+    files = write_site(path, entries, docs)
     total = sum(len(text.encode()) for text in files.values())
     say(f"site written to {path}: {len(files)} files, {total / 1e6:.1f} MB; open index.html")
     _end(refused)
@@ -276,7 +280,10 @@ def update(files: Files, unsafe: Unsafe = False) -> None:
 
 
 def _checked(
-    files: Iterable[Path], folder: Path | None = None, seed: int = 0, unsafe: bool = False
+    files: Iterable[Path],
+    folder: Path | None = None,
+    seed: int | None = None,
+    unsafe: bool = False,
 ) -> tuple[list[CheckedEntry], dict[Path, tuple[str, ...]]]:
     """Judge entries: all that could be judged, and the reasons for refusing a file.
 
@@ -324,7 +331,10 @@ def _checked(
 
 
 def accepted(
-    files: list[Path], folder: Path | None = None, seed: int = 0, unsafe: bool = False
+    files: list[Path],
+    folder: Path | None = None,
+    seed: int | None = None,
+    unsafe: bool = False,
 ) -> tuple[list[CheckedEntry], str]:
     """Judge entries, and tell of each that is refused.
 
@@ -383,16 +393,18 @@ def _of_folder(folder: Path) -> list[Path]:
 
 
 def _standings(entries: list[CheckedEntry]) -> dict[str, Any]:
-    """All that a page shows: the list of tasks, and the standings of each."""
-    from parenvs.leaderboard.check import ranking, with_drawn
-    from parenvs.leaderboard.tasks import tasks
+    """All that a page shows: the list of tasks and the standings of each; older lists below it."""
+    from parenvs.leaderboard.check import by_version, ranking
 
-    known = with_drawn(tasks(), entries)
-    return {
-        "version": known.version,
-        "revision": known.revision,
-        "tasks": [
-            {**task.to_json(), "standings": [s.to_json() for s in ranking(task, entries)]}
-            for task in known.tasks.values()
-        ],
-    }
+    first, *older = [
+        {
+            "version": known.version,
+            "revision": known.revision,
+            "tasks": [
+                {**task.to_json(), "standings": [s.to_json() for s in ranking(task, mine)]}
+                for task in known.tasks.values()
+            ],
+        }
+        for known, mine in by_version(entries)
+    ]
+    return {**first, "older": older}

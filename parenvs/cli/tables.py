@@ -268,21 +268,22 @@ def bench_totals(rows: Sequence[Sequence[str]]) -> Table:
 
 def standings(entries: Sequence[CheckedEntry]) -> Table:
     """The entries of every task of the leaderboard, best first."""
-    from parenvs.leaderboard.check import ranking, with_drawn
+    from parenvs.leaderboard.check import by_version, ranking
     from parenvs.leaderboard.comparing import compare
-    from parenvs.leaderboard.tasks import tasks
 
     table = empty("", "task", "entry", "score", "at the reference", "marked", names=2)
     table.columns[-1].justify = "left"
-    for task in with_drawn(tasks(), entries).tasks.values():
-        ranked = ranking(task, list(entries))
+    rankings = (
+        ranking(task, mine) for known, mine in by_version(entries) for task in known.tasks.values()
+    )
+    for ranked in rankings:
         marks = compare(ranked)
         for standing in ranked:
             checked = standing.checked
             reached = f"{standing.reached} of {len(checked.verdicts)}"
             words = marks[checked.entry.entry].words
             marked = "; ".join(filter(None, (standing.mark, words)))
-            row = (task.name, checked.entry.entry, f"{standing.score:.4f}", reached, marked)
+            row = (checked.task.name, checked.entry.entry, f"{standing.score:.4f}", reached, marked)
             table.add_row(*row)
     return table
 

@@ -373,6 +373,7 @@ class TaskKind:
             are drawn for methods; None where they are in the list.
         count: number of problems that are drawn.
         policies: how its policies are read and played, where entries hold policies.
+        docs: name of the page of the documentation that is about it; empty if there is none.
     """
 
     title: str
@@ -391,6 +392,7 @@ class TaskKind:
     draw: Callable[[int, int], TaskProblem] | None = None
     count: int = 0
     policies: Policies | None = None
+    docs: str = ""
 
     def fields(self) -> dict[str, str]:
         """Return the fields that stand in ``tasks.json``."""
