@@ -151,7 +151,7 @@ def test_pages__show_methods_beside_each_other(here):
     assert [s.checked.entry.entry for s in ranking(known.task("order-drawn"), entries)] == [
         "mine", "bad"
     ]  # fmt: skip
-    page = methods_page(known, entries, 3)
+    page = methods_page(entries, 3)
     assert "--seed 3" in page and "| 1 | mine |" in page and "2 illegal" in page
     assert re.search(r"\* bad: .*ZeroDivisionError", page)
     files = site_files(known, entries)

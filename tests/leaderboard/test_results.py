@@ -17,13 +17,13 @@ BOARD = Path(__file__).parents[2] / "leaderboard"
 def test_results__are_the_generated_ones(board):
     """The sections of the tasks at hand, and both files where that is all of them."""
     entries, text = list(board.values()), (BOARD / "results.md").read_text(encoding="utf-8")
-    made, names = results.page(tasks(), entries), {checked.task.name for checked in entries}
+    made, names = results.page(entries), {checked.task.name for checked in entries}
     ours, theirs = ({part.split("\n")[0]: part for part in x.split("\n## ")} for x in (made, text))
     assert {name: ours[name] for name in names} == {name: theirs[name] for name in names}
     if names == {*tasks().tasks}:
         assert text == made
         summary = (BOARD / "summary.md").read_text(encoding="utf-8")
-        assert summary == results.summary(tasks(), entries)
+        assert summary == results.summary(entries)
 
 
 def test_results__problems_whose_files_users_add(board):
@@ -35,7 +35,7 @@ def test_results__problems_whose_files_users_add(board):
     for name, verdict in planned:
         assert f"| {name} | {verdict.problem.name} | " in text
     if not any(verdict.state == PlanState.UNJUDGED for _, verdict in planned):
-        assert text == results.added_page(tasks(), list(board.values()))
+        assert text == results.added_page(list(board.values()))
 
 
 def test_results__a_better_plan_scores_above_one(board):
@@ -50,11 +50,9 @@ def test_results__a_better_plan_scores_above_one(board):
     )
     better = replace(checked, verdicts=(replace(first, problem=problem), *checked.verdicts[1:]))
     assert better.score == pytest.approx(2 ** (1 / len(checked.verdicts)), rel=1e-6)
-    page = results.page(tasks(), [better])
+    page = results.page([better])
     assert f"| {better.score:.4f} |" in page and "| certified |" in page
-    (old,) = re.findall(
-        "## pipeline-cut\n.*?\n## ", results.page(tasks(), list(board.values())), re.S
-    )
+    (old,) = re.findall("## pipeline-cut\n.*?\n## ", results.page(list(board.values())), re.S)
     assert "certified" not in old
 
 
@@ -63,8 +61,8 @@ def test_results__hostile_words_break_no_table(board):
     hostile = "a|b `c` [d](https://e.f) @all #1 $x$ **g** <h>"
     sound = next(iter(board.values()))
     entry = replace(sound.entry, search_budget=hostile, authors=(hostile,), trained_on=(hostile,))
-    lines = results.page(tasks(), [replace(sound, entry=entry)]).splitlines()
-    plain = results.page(tasks(), [sound]).splitlines()
+    lines = results.page([replace(sound, entry=entry)]).splitlines()
+    plain = results.page([sound]).splitlines()
     assert len(lines) == len(plain)
     (row,) = (new for new, old in zip(lines, plain, strict=True) if new != old)
     cells = re.split(r"(?<!\\)\|", row)

@@ -16,7 +16,7 @@ from parenvs.leaderboard.entry import load_entry
 from parenvs.leaderboard.site import pages, site_files, write_site
 from parenvs.leaderboard.site.pages import GENERATOR, entry_page
 from parenvs.leaderboard.site.writer import ASSETS, write_folder
-from parenvs.leaderboard.tasks import TaskList, tasks
+from parenvs.leaderboard.tasks import tasks
 
 SUBMISSIONS = Path(__file__).parents[2] / "leaderboard" / "submissions"
 NAMES = (
@@ -43,7 +43,7 @@ def small_list():
         )
         for name, task in known.tasks.items()
     }
-    return TaskList(known.version, known.revision, few)
+    return replace(known, tasks=few)
 
 
 def small(entry, known):
@@ -105,6 +105,12 @@ def test_site__every_page_is_there_and_no_other(files, entries, known):
     expected = {"index.html", *(f"assets/{name}" for name in ASSETS)}
     expected |= {f"tasks/{name}.html" for name in known.tasks}
     expected |= {f"entries/{e.task.name}/{e.entry.entry}.html" for e in entries}
+    expected |= {
+        f"plans/{e.task.name}/{e.entry.entry}/{v.problem.name}.json"
+        for e in entries
+        for v in e.verdicts
+        if v.state == PlanState.LEGAL
+    }
     assert set(files) == expected
 
 
@@ -267,7 +273,7 @@ def test_site__a_name_that_leads_out_of_the_folder_is_refused(known, entries, tm
     for name in ("../../x", "/x", "", "<b>", "x y", "a/../../b", ".hidden", "n" * 300):
         checked = replace(entries[0], entry=replace(entries[0].entry, entry=name))
         with pytest.raises(ParenvsError, match="is no name for a page"):
-            write_site(tmp_path / "site", known, [checked])
+            write_site(tmp_path / "site", [checked])
     with pytest.raises(ParenvsError, match="two entries would be"):
         site_files(known, [entries[0], entries[0]])
     assert not list(tmp_path.iterdir())
@@ -308,7 +314,7 @@ def test_site__an_empty_leaderboard_has_a_site(known):
 @pytest.mark.slow
 def test_site__an_interruption_leaves_the_old_folder(known, entries, tmp_path, monkeypatch):
     folder = tmp_path / "site"
-    write_site(folder, known, entries[:1])
+    write_site(folder, entries[:1])
 
     def content():
         return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
@@ -326,7 +332,7 @@ def test_site__an_interruption_leaves_the_old_folder(known, entries, tmp_path, m
 
             patch.setattr(Path, "write_bytes", write)
             with pytest.raises(KeyboardInterrupt):
-                write_site(folder, known, entries)
+                write_site(folder, entries)
         assert content() == old and list(tmp_path.iterdir()) == [folder]
     for stop in (1, 2):  # before the old folder is moved away, and after
         left = [stop]
@@ -341,9 +347,9 @@ def test_site__an_interruption_leaves_the_old_folder(known, entries, tmp_path, m
             patch.setattr("parenvs.files._exchanged", lambda *_: False)
             patch.setattr(Path, "rename", rename)
             with pytest.raises(OSError, match="no room"):
-                write_site(folder, known, entries)
+                write_site(folder, entries)
         assert content() == old and list(tmp_path.iterdir()) == [folder]
-    write_site(folder, known, entries)
+    write_site(folder, entries)
     assert len(content()) > len(old) and list(tmp_path.iterdir()) == [folder]
 
 
