@@ -47,7 +47,6 @@ def test_compare__equal_within_the_model_s_error(checked):
     found = turned(standings)
     assert set(found) == {PROBLEM} and "pretrained-refined" in found[PROBLEM]
     assert "even" not in found[PROBLEM]
-    task = standings[0].checked.task
     text = page(list(checked.values()))
     assert "equal to exact-full within the model's error" in text and " ≈ |" in text
     assert "On 1 of 1 problems a plan with a greater L" in text
