@@ -6,23 +6,12 @@
 # make docs   the site, in build/docs: warnings are errors, links inside and the spelling of what
 #             is shown are checked, no network
 # make release  sdist and wheel in dist, checked, and installed with every Python that is there
-# make lowest the tests with the lowest versions that setup.cfg allows: all that need no JAX in
-#             .venv-lowest, on Python 3.10 where there is one, then those of JAX and PyTorch in
-#             .venv-lowest-jax, on the lowest Python that JAX runs on
+# Other Pythons and the lowest versions are noxfile.py's: nox -l
 # make fuzz   mutated files for every reader, for SECONDS, with SEED; make audit and make sbom tell
 #             of known vulnerabilities and list what is depended on
 # make renew-hybrid  sets, references and tasks of hybrid plans, after what they cost has changed; it
 #             goes on where it was stopped
 PYTHON ?= python3
-# The first that starts: a name may stand for a version that is not switched on.
-start = $(shell for p in $(1); do "$$p" -c "" 2>/dev/null && echo "$$p" && break; done)
-LOWEST_PYTHON ?= $(call start,python3.10 $(wildcard ~/.pyenv/versions/3.10.*/bin/python) \
-	python3.11 python3.12 $(PYTHON))
-LOWEST_JAX_PYTHON ?= $(call start,python3.11 $(wildcard ~/.pyenv/versions/3.11.*/bin/python) \
-	python3.12 $(PYTHON))
-LOWEST := .venv-lowest
-LOWEST_JAX := .venv-lowest-jax
-LOWEST_JAX_TESTS = $(shell grep -rliE 'jax|torch' tests --include='test_*.py')
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -34,18 +23,18 @@ unexport PYTHONDONTWRITEBYTECODE
 SECONDS ?= 600
 SEED ?= 0
 
-.PHONY: demo fast test slow docs release lowest lint check bench fuzz audit sbom clean \
+.PHONY: demo fast test slow docs release lint check bench fuzz audit sbom clean \
 	renew renew-hybrid
 
-$(STAMP): setup.cfg pyproject.toml constraints.txt
+$(STAMP): setup.cfg pyproject.toml constraints/tested.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[agents,jax,envs,ray,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints/tested.txt -e '.[agents,jax,envs,ray,dev]'
 	touch $@
 
 # The demo needs neither JAX nor the development tools.
 $(VENV)/.demo:
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[agents]'
+	$(BIN)/python -m pip install --quiet -c constraints/tested.txt -e '.[agents]'
 	touch $@
 
 demo: $(VENV)/.demo
@@ -76,7 +65,7 @@ renew-hybrid: $(STAMP)
 	$(BIN)/python -m parenvs.leaderboard.references --changed --tasks hybrid hetero
 
 $(VENV)/.docs: $(STAMP)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m pip install --quiet -c constraints/tested.txt -e '.[docs]'
 	touch $@
 
 # The leaderboard's own site, with every plan drawn, is a part of it.
@@ -90,25 +79,11 @@ docs: $(VENV)/.docs
 release: $(STAMP)
 	$(BIN)/python benchmarks/release.py
 
-$(LOWEST)/.installed: setup.cfg pyproject.toml constraints-lowest.txt
-	$(LOWEST_PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/python -m pip install --quiet -c constraints-lowest.txt -e '.[agents,envs,fast,dev]'
-	touch $@
-
-$(LOWEST_JAX)/.installed: setup.cfg pyproject.toml constraints-lowest-jax.txt
-	$(LOWEST_JAX_PYTHON) -m venv $(LOWEST_JAX)
-	$(LOWEST_JAX)/bin/python -m pip install --quiet -c constraints-lowest-jax.txt -e '.[agents,torch,envs,dev]'
-	touch $@
-
-lowest: $(LOWEST)/.installed $(LOWEST_JAX)/.installed
-	$(LOWEST)/bin/$(TESTS)
-	$(LOWEST_JAX)/bin/$(TESTS) $(LOWEST_JAX_TESTS)
-
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/codespell $$(git ls-files '*.py' '*.md' '*.cfg' '*.txt' Makefile CITATION.cff NOTICE)
+	$(BIN)/codespell $$(git ls-files '*.py' '*.md' '*.cfg' '*.toml' '*.txt' Makefile CITATION.cff NOTICE)
 
 check: lint test
 
@@ -124,11 +99,11 @@ audit: $(STAMP)
 # What a plain installation depends on, as a CycloneDX list.
 sbom:
 	$(PYTHON) -m venv build/sbom
-	build/sbom/bin/python -m pip install --quiet -c constraints.txt . cyclonedx-bom
+	build/sbom/bin/python -m pip install --quiet -c constraints/tested.txt . cyclonedx-bom
 	build/sbom/bin/cyclonedx-py environment build/sbom --output-reproducible -o build/sbom.json
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run_all.py
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(LOWEST_JAX) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) .nox build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -95,7 +95,7 @@ def tried(python: Path, wheel: Path, extras: list[str], folder: Path) -> dict[st
     own = folder / "bin" / "python"
     size = _size(folder)
     target = f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
-    limits = ["-c", str(ROOT / "constraints.txt")]
+    limits = ["-c", str(ROOT / "constraints" / "tested.txt")]
     run(own, "-m", "pip", "install", "--quiet", "--no-compile", *limits, target)
     run(own, "-I", ROOT / "benchmarks" / "smoke.py", "--extras", *extras, folder=folder)
     place = run(own, "-I", "-c", "import parenvs; print(parenvs.__path__[0])").strip()

@@ -104,12 +104,12 @@ def test_package__lowest_versions_are_the_lower_bounds():
     }
     assert all(line.count(">=") == 1 for lines in bounds.values() for line in lines)
     assert set(bounds.pop("ray")) == {*bounds["agents"], "ray>=2.60"}
-    del bounds["docs"]  # `make lowest` does not build the site
+    del bounds["docs"]  # no session of nox builds the site
     jax, torch = bounds.pop("jax"), bounds.pop("torch")
     assert set(jax) < set(torch)
     of_core = dict(line.split(">=") for lines in bounds.values() for line in lines)
-    assert pinned("constraints-lowest.txt") == of_core
-    with_jax = pinned("constraints-lowest-jax.txt")
+    assert pinned("constraints/lowest.txt") == of_core
+    with_jax = pinned("constraints/lowest-jax.txt")
     raised = {name: with_jax.pop(name) for name in ("numpy", "scipy")}
     assert with_jax == {
         name: version

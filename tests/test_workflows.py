@@ -50,7 +50,22 @@ def test_workflows__commands_are_there():
             called.add(target)
         for script in re.findall(r"\S+\.py\b", step["run"]):
             assert (ROOT / script).is_file(), (name, script)
-    assert called >= {"lint", "lowest", "docs", "slow", "renew", "fuzz", "audit", "release", "sbom"}
+    assert called >= {"lint", "docs", "slow", "renew", "fuzz", "audit", "release", "sbom"}
+
+
+def test_workflows__sessions_of_nox_are_there():
+    """Those that workflows run, each in versions that a file of constraints pins."""
+    text = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    defined = {name.replace("_", "-") for name in re.findall(r"^def (\w+)\(session", text, re.M)}
+    called = {
+        name for _, step in steps() for name in re.findall(r"nox -s ([\w -]+)", step.get("run", ""))
+    }
+    assert (
+        {name for words in called for name in words.split()} == {"lowest", "lowest-jax"} < defined
+    )
+    assert re.search(r"^PYTHONS = \((.*)\)", text, re.M)[1] == ", ".join(f'"{x}"' for x in TESTED)
+    for name in re.findall(r'tried\(session, "[\w,]+", "([\w-]+)"', text):
+        assert (ROOT / "constraints" / f"{name}.txt").is_file()
 
 
 def test_workflows__matrix_is_what_setup_cfg_allows():
@@ -65,7 +80,7 @@ def test_workflows__matrix_is_what_setup_cfg_allows():
 def test_workflows__linters_have_one_version():
     pinned = dict(
         line.split(";")[0].strip().split("==")
-        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        for line in (ROOT / "constraints/tested.txt").read_text().splitlines()
         if "==" in line
     )
     for repo in read(".pre-commit-config.yaml")["repos"]:

@@ -22,7 +22,7 @@ from parenvs.errors import ParenvsError
 from parenvs.exports.torch import torch_plan
 from parenvs.machine import cores, processor
 
-OLDER = "plans run on the PyTorch of constraints.txt"
+OLDER = "plans run on the tested PyTorch"
 WIDTH, SAMPLES, MICRO_BATCHES = 6, 2, 3
 MODEL = f"""
 import os

@@ -9,7 +9,7 @@ from parenvs import ParenvsError
 pytestmark = pytest.mark.thorough
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("torch", "2.13", reason="plans run on the PyTorch of constraints.txt")
+pytest.importorskip("torch", "2.13", reason="plans run on the tested PyTorch")
 nn = torch.nn
 
 

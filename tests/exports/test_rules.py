@@ -8,7 +8,7 @@ from commands import caller
 
 from parenvs.errors import ParenvsError
 
-torch = pytest.importorskip("torch", "2.13", reason="plans run on the PyTorch of constraints.txt")
+torch = pytest.importorskip("torch", "2.13", reason="plans run on the tested PyTorch")
 
 PARTS, WIDTH = 3, 4
 

@@ -382,6 +382,6 @@ def test_example__losses_are_those_of_one_device(example, processes, names):
     """Twenty steps; every process compares with one device, and an error ends all of them."""
     # The processes of 2.9 disagree on their messages, and DTensor of 2.10 joins no dimensions of
     # which one is sharded.
-    pytest.importorskip("torch", "2.13", reason="plans run on the PyTorch of constraints.txt")
+    pytest.importorskip("torch", "2.13", reason="plans run on the tested PyTorch")
     found = example.plans(processes)
     example.start(processes, {name: found[name] for name in names})

@@ -18,7 +18,11 @@ def test_results__are_the_generated_ones(board):
     """The sections of the tasks at hand, and both files where that is all of them."""
     entries, text = list(board.values()), (BOARD / "results.md").read_text(encoding="utf-8")
     made, names = results.page(entries), {checked.task.name for checked in entries}
-    ours, theirs = ({part.split("\n")[0]: part for part in x.split("\n## ")} for x in (made, text))
+    rankings, _, without = made.partition("\n\nNo entry yet: ")
+    assert all((f"`{name}`" in without) != (name in names) for name in tasks().tasks)
+    ours, theirs = (
+        {part.split("\n")[0]: part.strip() for part in x.split("\n## ")} for x in (rankings, text)
+    )
     assert {name: ours[name] for name in names} == {name: theirs[name] for name in names}
     if names == {*tasks().tasks}:
         assert text == made

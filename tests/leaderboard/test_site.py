@@ -60,6 +60,12 @@ def known():
     return small_list()
 
 
+@pytest.fixture
+def todays(known, monkeypatch):
+    """The small list is that of today."""
+    monkeypatch.setattr("parenvs.leaderboard.check.tasks", lambda version=None: known)
+
+
 @pytest.fixture(scope="module")
 def entries(known):
     return [small(load_entry(SUBMISSIONS / f"{name}.json"), known) for name in NAMES]
@@ -269,7 +275,7 @@ def test_site__hostile_words_are_words(known, entries):
     assert occurrences >= 6
 
 
-def test_site__a_name_that_leads_out_of_the_folder_is_refused(known, entries, tmp_path):
+def test_site__a_name_that_leads_out_of_the_folder_is_refused(known, todays, entries, tmp_path):
     for name in ("../../x", "/x", "", "<b>", "x y", "a/../../b", ".hidden", "n" * 300):
         checked = replace(entries[0], entry=replace(entries[0].entry, entry=name))
         with pytest.raises(ParenvsError, match="is no name for a page"):
@@ -312,7 +318,7 @@ def test_site__an_empty_leaderboard_has_a_site(known):
 
 
 @pytest.mark.slow
-def test_site__an_interruption_leaves_the_old_folder(known, entries, tmp_path, monkeypatch):
+def test_site__an_interruption_leaves_the_old_folder(todays, entries, tmp_path, monkeypatch):
     folder = tmp_path / "site"
     write_site(folder, entries[:1])
 
