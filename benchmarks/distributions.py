@@ -20,23 +20,25 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
+from contextlib import closing
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.framework import ROOT, Case, Row, columns, main, measurement, table
 from parenvs.errors import ParenvsError
 
+SINGLE, FUSED = "single", "fused"
 WORDS: dict[str, dict[str, Any]] = {
-    "single": {}, "actors": {"actors": 3}, "inference": {"actors": 3}, "learners": {"learners": 3},
+    SINGLE: {}, "actors": {"actors": 3}, "inference": {"actors": 3}, "learners": {"learners": 3},
     "environments": {"learners": 2}, "server": {"learners": 3}, "server, staleness 2": {},
-    "fused": {"learners": 2},
+    FUSED: {"learners": 2},
 }  # fmt: skip
 ORDER: tuple[str, dict[str, Any]] = ("MicroBatchOrder-v1", {"tier": "p4-m8"})
 ENVS: dict[str, tuple[str, dict[str, Any]]] = {
     "CartPole-v1": ("CartPole-v1", {}), "Acrobot-v1": ("Acrobot-v1", {}),
     "MicroBatchOrder-v1": ORDER, "HybridPlan-v1": ("HybridPlan-v1", {}),
-    "hybrid_v0": ("hybrid_v0", {}),
+    "hybrid_v0": ("hybrid_v0", {}), "PipelinePlan-v1": ("PipelinePlan-v1", {}),
 }  # fmt: skip
 BOTH = ("CartPole-v1", "MicroBatchOrder-v1")
 PAIRS: dict[str, tuple[str, ...]] = {
@@ -49,15 +51,26 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"turns_a_step": 32}, "mappo": {"turns_a_step": 48}, "group": {"copies": 2},
     "rainbow": {"first": 48, "minibatch": 32, "sync": 2},
 }  # fmt: skip
+WIRED = ("MicroBatchOrder-v1", "HybridPlan-v1", "PipelinePlan-v1", "hybrid_v0", "CartPole-v1")
+"""Environments whose bytes on the wire are counted."""
+ONLY = ("words", "kills", "wire")
+QUICK: dict[str, dict[str, Any]] = {
+    "ppo": {"passes": 1, "turns_a_step": 96}, "rainbow": {"minibatch": 96, "reuse": 1.0},
+}  # fmt: skip
+"""Settings of trainings that are disturbed, two steps of the optimiser an update."""
 ROLES = {
     "actors": ("actors", "actor"), "environments": ("inference", "actor"),
     "learners": ("learners", "learner"), "learners of a server": ("server", "learner"),
     "server": ("server", "server"), "driver": ("learners", "driver"),
 }  # fmt: skip
 """Who is killed -> distribution, and role."""
+LATEST = 0.3
+"""Seconds behind an update at which a process is killed at the latest."""
 
 
-def config_of(agent: str, env: str, word: str, updates: int = 2, **more: Any) -> Any:
+def config_of(
+    agent: str, env: str, word: str, updates: int = 2, settings: Any = None, **more: Any
+) -> Any:
     """A small configuration, of all words alike but for the word."""
     from parenvs.agents.learning.algorithms import names, register_agent
     from parenvs.agents.learning.config import TrainConfig
@@ -66,7 +79,7 @@ def config_of(agent: str, env: str, word: str, updates: int = 2, **more: Any) ->
         sys.path.append(str(ROOT / "examples"))
         register_agent(__import__("own_agent").Reinforce)
     env_id, env_kwargs = ENVS[env]
-    settings = {"envs": 12, "turns": 16, **SETTINGS.get(agent, {})}
+    settings = {"envs": 12, "turns": 16, **SETTINGS.get(agent, {}), **(settings or {})}
     more = {**WORDS[word], **({"staleness": 2} if "," in word else {}), **more}
     return TrainConfig(
         env_id=env_id, env_kwargs=env_kwargs, agent=agent, seed=1, settings=settings,
@@ -79,30 +92,63 @@ def weights(algorithm: Any) -> Any:
     """All weights of an agent."""
     import torch
 
-    return torch.cat([each.flatten() for each in algorithm.net.state_dict().values()])
+    return torch.cat([each.detach().flatten() for each in algorithm.net.state_dict().values()])
+
+
+def learnt(config: Any, engine: str | None = None) -> list[Any]:
+    """Train, and return the weights before the first update, behind it, and behind the last."""
+    from parenvs.agents.learning.play import one_thread
+    from parenvs.agents.learning.trainer import Training
+
+    with one_thread(), closing(Training(config, engine=engine)) as run:
+        found = [weights(run.agent).clone()]
+        while run.turns < config.steps:
+            run.update()
+            found.append(weights(run.agent).clone())
+    return [found[0], found[1], found[-1]]
+
+
+@cache
+def alone(agent: str, env: str, word: str) -> list[Any]:
+    """Return the same of one process."""
+    return learnt(config_of(agent, env, word, learners=int(word == FUSED)))
 
 
 def pair(agent: str, env: str, word: str, engine: str) -> Row:
     """Train by a word, and compare with ``single``, or say why not."""
-    from parenvs.agents.learning.distributed.team import Recipe
-    from parenvs.agents.learning.trainer import train
-
     begin = time.perf_counter()
     try:
-        config = config_of(agent, env, word)
-        trained = train(config, engine=engine)
-        found = weights(trained.algorithm)
-        is_fused = word == "fused"  # beside one process of its own kind
-        one = {"word": word, "learners": 1} if is_fused else {"word": "single"}
-        plain = config_of(agent, env, **one)
-        expected = weights(train(plain).algorithm)
-        recipe = Recipe(plain)
-        moved = float((found - weights(recipe.agent(recipe.look().lens))).abs().max())
+        found = learnt(config_of(agent, env, word), engine)
+        expected = alone(agent, env, FUSED if word == FUSED else SINGLE)
     except ParenvsError as error:
-        return {"difference": None, "moved": None, "seconds": 0.0, "reason": str(error)}
+        return {"one": None, "difference": None, "moved": None, "seconds": 0.0,
+                "reason": str(error)}  # fmt: skip
+    one, last = (float((found[i] - expected[i]).abs().max()) for i in (1, 2))
     return {
-        "difference": float((found - expected).abs().max()), "moved": moved, "reason": "",
-        "seconds": time.perf_counter() - begin,
+        "one": one, "difference": last, "moved": float((found[-1] - found[0]).abs().max()),
+        "reason": "", "seconds": time.perf_counter() - begin,
+    }  # fmt: skip
+
+
+def wired(env: str) -> Row:
+    """Bytes of a turn of an environment, as actors send it, and as arrays alone are pickled."""
+    import pickle
+
+    from parenvs.agents.learning.distributed.team import Learner, Recipe
+    from parenvs.agents.learning.distributed.wire import sent
+    from parenvs.agents.learning.play import Share
+
+    recipe = Recipe(config_of("ppo", env, SINGLE))
+    learner = Learner(recipe, Share(0, recipe.settings.envs, recipe.settings.envs))
+    with closing(learner):
+        learner.play.restart(0)
+        batch = learner.play.collect(learner.agent, recipe.settings.turns)
+    arrays = [value.numpy() for value in batch.seen]
+    turns = batch.actions.numel()
+    legal = float(batch.seen.mask.float().sum(dim=-1).mean())
+    return {
+        "sent": len(sent(batch)) / turns, "legal": legal, "actions": batch.seen.mask.shape[-1],
+        "pickled": len(pickle.dumps(arrays, pickle.HIGHEST_PROTOCOL)) / turns,
     }  # fmt: skip
 
 
@@ -120,11 +166,14 @@ def killed(agent: str, who: str, kills: int, updates: int) -> Row:
     """Kill processes of a role during one training; compare with the undisturbed one."""
     import torch
 
+    from parenvs.agents.learning.play import one_thread
     from parenvs.agents.learning.trainer import Training, load, train
 
     word, role = ROLES[who]
-    config = config_of(agent, "MicroBatchOrder-v1", word, updates)
+    config = disturbed_config(agent, word, updates)
+    begin = time.perf_counter()
     expected = weights(train(config, engine="local").algorithm)
+    undisturbed = time.perf_counter() - begin
     rng, done, lines = random.Random(0), 0, []  # type: ignore[var-annotated]
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -140,7 +189,7 @@ def killed(agent: str, who: str, kills: int, updates: int) -> Row:
                 if done == kills:
                     break
                 driver.stdout.readline()
-                time.sleep(rng.uniform(0.0, 1.0))
+                time.sleep(rng.uniform(0.0, LATEST))
                 driver.kill()
                 done += driver.wait() != 0
             if driver.wait():
@@ -148,15 +197,19 @@ def killed(agent: str, who: str, kills: int, updates: int) -> Row:
             found = weights(load(place))
         else:
             run = Training(config, None, lines.append, engine="local")
+            updated = told_of(run)
 
             def killer() -> None:
                 nonlocal done
-                while done < kills and not over.wait(rng.uniform(0.05, 1.5)):
+                while done < kills:
+                    updated.clear()
+                    while not updated.wait(0.01):
+                        if over.is_set():
+                            return
+                    if over.wait(rng.uniform(0.0, LATEST)):
+                        return
                     lost = len(lost_in(lines))
-                    try:
-                        os.kill(rng.choice(pids(run.team, role)), signal.SIGKILL)
-                    except (IndexError, ProcessLookupError):  # processes are just begun anew
-                        continue
+                    os.kill(rng.choice(pids(run.team, role)), signal.SIGKILL)
                     done += 1
                     while len(lost_in(lines)) == lost and not over.wait(0.01):
                         pass
@@ -165,14 +218,35 @@ def killed(agent: str, who: str, kills: int, updates: int) -> Row:
             thread = threading.Thread(target=killer)
             thread.start()
             try:
-                run.learn(False)
+                with one_thread():
+                    run.learn(False)
                 found = weights(run.agent)
             finally:
                 over.set()
                 thread.join()
                 run.close()
-    equal = torch.equal(found, expected)
-    return {"kills": done, "equal": equal, "seconds": time.perf_counter() - begin}
+    return {
+        "kills": done, "equal": torch.equal(found, expected), "undisturbed": undisturbed,
+        "seconds": time.perf_counter() - begin,
+    }  # fmt: skip
+
+
+def disturbed_config(agent: str, word: str, updates: int) -> Any:
+    """A configuration for kills: two processes of a role are enough, as one of them is killed."""
+    quick = QUICK.get(agent)
+    return config_of(agent, ORDER[0], word, updates, quick, actors=2, learners=2)
+
+
+def told_of(run: Any) -> threading.Event:
+    """Return what is set whenever a training has made an update."""
+    updated, update = threading.Event(), run.update
+
+    def told() -> None:
+        update()
+        updated.set()
+
+    run.update = told
+    return updated
 
 
 def lost_in(lines: list[str]) -> list[str]:
@@ -191,21 +265,20 @@ def driven(agent: str, updates: int, place: str) -> None:
         print("update", flush=True)
 
     Training.update = told  # type: ignore[method-assign]
-    word = ROLES["driver"][0]
-    train(config_of(agent, "MicroBatchOrder-v1", word, updates), place, True, engine="local")
+    train(disturbed_config(agent, ROLES["driver"][0], updates), place, True, engine="local")
 
 
 @measurement(
     key="what agent env word",
-    among={"only": ("words", "kills"), "agents": PAIRS, "engine": ("local", "ray")},
+    among={"only": ONLY, "agents": PAIRS, "engine": ("local", "ray")},
     about={"kills": "of each role", "updates": "of a training that is disturbed"},
     title="Algorithms and distributions",
 )
 def distributions(
     agents: tuple[str, ...] = tuple(PAIRS),
-    only: tuple[str, ...] = ("words", "kills"),
+    only: tuple[str, ...] = ONLY,
     kills: int = 10,
-    updates: int = 300,
+    updates: int = 40,
     engine: str = "local",
 ) -> Iterator[Case]:
     for agent in agents if "words" in only else ():
@@ -217,6 +290,8 @@ def distributions(
         for who in ROLES:
             key = {"what": "kills", "agent": agent, "env": ORDER[0], "word": who}
             yield key, partial(killed, agent, who, kills, updates)
+    for env in WIRED if "wire" in only else ():
+        yield {"what": "wire", "agent": "ppo", "env": env, "word": "actors"}, partial(wired, env)
 
 
 @distributions.page
@@ -231,20 +306,39 @@ def page(rows: list[Row]) -> list[str]:
     disturbed = [x for x in rows if x["what"] == "kills"]
     names: list[Any] = [("agent", "{agent}"), ("killed", "{word}"), ("kills", "{kills}")]
     sections = [
-        "Largest difference of a weight from `single`, behind two updates; `fused` plays versions "
+        "Largest difference of a weight from `single`, behind one update and behind two; `fused` "
+        "plays versions "
         "of environments on tensors: two processes of it beside one. A server with a staleness "
-        "learns otherwise: how far it has moved. Letters are reasons.",
+        "learns otherwise: how far it has moved. Letters are reasons. Learners add gradients in "
+        "another order, which shifts weights by some of the last bits. Of the many rows of "
+        "hybrid_v0 one then comes to lie on the other side of a rectifier's 0 in the second "
+        "update, its share of the gradient is there or not, and Adam, which divides by the "
+        "gradient's size, makes whole steps of the difference. No order of sums changes this.",
         table(["agent", "environment", *WORDS], lines),
         "\n".join(f"- {_letter(i)}: {reason}" for i, reason in enumerate(reasons)),
     ]
     if disturbed:
         sections += [
-            "SIGKILL at random times of one training, of one process of the role: weights are "
-            "those of the undisturbed training to the last bit, or not.",
+            "SIGKILL at random times of one training, of one process of the role, at most "
+            f"{LATEST:g} s behind an update: weights are those of the undisturbed training to the "
+            "last bit, or not. Seconds of wall time, on a machine that others used.",
             columns(
                 disturbed,
                 [*names, ("equal", lambda x: "yes" if x["equal"] else "**no**"),
-                 ("seconds", "{seconds:.0f}")],
+                 ("undisturbed, s", "{undisturbed:.0f}"), ("disturbed, s", "{seconds:.0f}")],
+            ),
+        ]  # fmt: skip
+    wire = [x for x in rows if x["what"] == "wire"]
+    if wire:
+        sections += [
+            "Bytes of a turn of an environment between actors and learner: what is observed and "
+            "what is done, legal rows alone and features in half precision, without loss; beside "
+            "the arrays that are observed, pickled as they are.",
+            columns(
+                wire,
+                [("environment", "{env}"), ("actions", "{actions}"),
+                 ("legal, in the mean", "{legal:.1f}"), ("sent", "{sent:,.0f}"),
+                 ("pickled", "{pickled:,.0f}")],
             ),
         ]  # fmt: skip
     return sections
@@ -257,7 +351,8 @@ def _cell(row: Row | None, reasons: list[str]) -> str:
         return _letter(reasons.index(row["reason"]))
     if "," in row["word"]:
         return f"moved {row['moved']:.1g}"
-    return f"{row['difference']:.0e}" if row["difference"] else "0"
+    given = (row.get(name) for name in ("one", "difference"))
+    return ", ".join(f"{each:.0e}" if each else "0" for each in given if each is not None)
 
 
 def _letter(index: int) -> str:

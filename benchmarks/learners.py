@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.framework import Case, Row, forked, main, measurement, percent, table
 from benchmarks.rules import places, solved
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
-from parenvs.core.rows import BARE
+from parenvs.core.rows import AHEAD, BARE
 from parenvs.core.sets import set_of
 from parenvs.core.source import Stream
 from parenvs.machine import cores, counted, processor
@@ -36,6 +36,8 @@ PATIENCE = 100.0
 """Processor seconds of a set's decode, above which no more copies are tried."""
 LEVELS = (0.9, 0.95, 0.98, 0.99, 0.999)
 """Shares of the best known cost of the performance profile."""
+NOISE = 1.1
+"""Processor seconds that differ by less than this factor count as equal."""
 TIMED = 3
 """Problems after which it is seen how long a set takes."""
 
@@ -77,25 +79,32 @@ def planned(
     }  # fmt: skip
 
 
-def decoded(
+def by_agent(
     env_id: str, agent: str, seed: int, name: str, family: str | None, steps: int,
     first: int | None, runs: Path,
 ) -> Row:  # fmt: skip
-    """Decode a set by an agent, with ever more copies."""
+    """Decode a set by an agent, which is trained if need be."""
+    policy, training = policy_of(env_id, agent, seed, steps, runs)
+    rows = BARE if agent.endswith(BARE) else AHEAD
+    return {**decoded(policy, env_id, name, family, first, rows), "training": training,
+            "steps": steps}  # fmt: skip
+
+
+def decoded(
+    policy: Any, env_id: str, name: str, family: str | None, first: int | None, rows: str = AHEAD
+) -> Row:
+    """Decode a set by a policy, with ever more copies."""
     from parenvs.agents.learning.decode import decode
 
-    policy, training = policy_of(env_id, agent, seed, steps, runs)
     game_class, played = places()[env_id][0], set_of(name)
     count = len(played.of(family)[:first])
-    arguments = played.env_kwargs(family)
-    if agent.endswith(BARE):
-        arguments["rows"] = BARE
-    row: Row = {"training": training, "steps": steps, "machine": machine(), "alone": {},
-                "with_rule": {}, "seconds": {}}  # fmt: skip
+    arguments = {**played.env_kwargs(family), "rows": rows}
+    row: Row = {"machine": machine(), "alone": {}, "with_rule": {}, "seconds": {}}
+    game_class(1, **arguments).source.draw(Stream())  # files are read before time is taken
     problems: list[Any] = []
     preparing = 0.0  # start plans are found once, and count for every number of copies
     for copies in DRAWS if game_class.foreseen else DRAWS[:1]:
-        has_rule = game_class.foreseen and not agent.endswith(BARE)
+        has_rule = game_class.foreseen and rows != BARE
         game = game_class(copies + has_rule, **arguments)
         stream = Stream()
         shares: dict[str, list[float]] = {"alone": [], "with_rule": []}
@@ -151,7 +160,7 @@ def learners(
             for agent in agents if seed == seeds[0] else (x for x in agents if x != UNTRAINED):
                 for name, family in own:
                     key = {"env": env_id, "method": agent, "seed": seed, "set": name}
-                    work = partial(decoded, env_id, agent, seed, name, family, steps, first, runs)
+                    work = partial(by_agent, env_id, agent, seed, name, family, steps, first, runs)
                     yield {**key, "family": family or ""}, partial(forked, work)
     for env_id, (_, own, planners) in chosen.items():
         for planner, options in planners.items() if "planners" in only else ():
@@ -159,6 +168,11 @@ def learners(
                 key = {"env": env_id, "method": planner, "seed": 0, "set": name}
                 work = partial(planned, name, family, planner, options, first)
                 yield {**key, "family": family or ""}, work
+
+
+HEAD = ("method", "training", "interquartile mean", "mean", "alone",
+        *(f">= {level:g}" for level in LEVELS), "s")  # fmt: skip
+"""Columns of ``Line.cells``."""
 
 
 class Line:
@@ -219,17 +233,23 @@ def lines_of(rows: list[Row], planners: Any) -> list[Line]:
     return found
 
 
-def verdict(lines: list[Line]) -> str:
+def verdict(lines: list[Line], foreseen: bool = True) -> str:
     """Whether learning beats all that does not learn and takes no longer, in a sentence.
 
     Compared is what one machine measured; nothing is said where it measured no planner.
+
+    Args:
+        lines: of a set.
+        foreseen: whether what happens is known beforehand; else the exact planner knows more than
+            others, and is not compared.
     """
     learnt = [line for line in lines if line.learns and not line.name.split(",")[0].endswith(BARE)]
-    words, is_known = [], False
+    wins, losses, is_known = [], [], False
     for line in sorted(learnt, key=lambda x: x.seconds):
         rivals = [x for x in lines if not x.learns and x.machine == line.machine]
-        rivals = [x for x in rivals if x.seconds <= line.seconds]
+        rivals = [x for x in rivals if x.seconds <= NOISE * line.seconds]
         rivals = [x for x in rivals if x.shares.shape[1] == line.shares.shape[1]]
+        rivals = [x for x in rivals if foreseen or not x.name.startswith("exact")]
         if all(x.name.startswith(UNTRAINED) for x in rivals):  # no planner was measured there
             continue
         is_known, best = True, max(rivals, key=lambda x: float(x.shares.mean()))
@@ -237,15 +257,21 @@ def verdict(lines: list[Line]) -> str:
         gain = line.shares.mean(axis=0) - best.shares.mean(axis=0)
         low, high = bootstrap_interval(np.mean, gain[None])
         if low > 0:
-            words.append(
-                f"{line.name} ({line.seconds:.2g} s) beats {best.name} ({best.seconds:.2g} s) by "
-                f"{gain.mean():.4f} ({low:.4f} to {high:.4f})"
-            )
+            wins.append(_compared(line, best, gain.mean(), low, high))
+        elif high < 0:
+            losses.append(_compared(best, line, -gain.mean(), -high, -low))
     if not is_known:
         return ""
-    if not words:
-        return "Learning beats no method that does not learn and takes no longer."
-    return f"In mean share, paired by problem: {'; '.join(words)}."
+    none = "Learning beats no method that does not learn and takes no longer"
+    words = f"In mean share, paired by problem: {'; '.join(wins)}" if wins else none
+    return words + (f". And {'; '.join(losses)}." if losses else ".")
+
+
+def _compared(better: Line, worse: Line, gain: float, low: float, high: float) -> str:
+    return (
+        f"{better.name} ({better.seconds:.2g} s) beats {worse.name} ({worse.seconds:.2g} s) by "
+        f"{gain:.4f} ({low:.4f} to {high:.4f})"
+    )
 
 
 @learners.page
@@ -265,8 +291,6 @@ def page(rows: list[Row]) -> list[str]:
         "the rate of PPO and group in MicroBatchOrder-v1 was lowered to 1e-4 after results of the "
         "default, 1e-3, on these sets, its value between 1e-4 and 3e-4 chosen on validation.",
     ]
-    head = ["method", "training", "interquartile mean", "mean", "alone",
-            *(f">= {level:g}" for level in LEVELS), "s"]  # fmt: skip
     missing = []
     for env_id, (game, own, planners) in places().items():
         mine = [row for row in rows if row["env"] == env_id]
@@ -290,8 +314,8 @@ def page(rows: list[Row]) -> list[str]:
             words = ", ".join(f"[{i}] {x}" for i, x in enumerate(places_, 1))
             sections += [
                 f"**{f'{name} {family or str()}'.strip()}**, {count} problems, on {words}. "
-                + verdict(lines),
-                table(head, [line.cells() for line in lines]),
+                + verdict(lines, game.foreseen),
+                table(HEAD, [line.cells() for line in lines]),
             ]  # fmt: skip
     if missing:
         sections.append(f"Not measured for this page: {', '.join(missing)}.")

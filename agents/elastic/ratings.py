@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from parenvs.agents.weights import check_named, read_weights, single
 from parenvs.arrays import Array, joined, namespace, positive
-from parenvs.errors import ParenvsError, one_line, shown
-from parenvs.graph.checks.npz import UNREADABLE, read_arrays
 from parenvs.tasks.elastic.library import MAX_SPARES
 from parenvs.tasks.elastic.trace import MAX_NODES
 
@@ -112,23 +111,6 @@ def loaded(path: Path) -> dict[str, np.ndarray]:
         ParenvsError: the file cannot be read; weights are missing, unknown, of another shape, or
             not finite.
     """
-    try:
-        weights = read_arrays(path)
-    except UNREADABLE as error:
-        raise ParenvsError(f"{path}: no file of weights ({one_line(error)})") from None
-    if sorted(weights) != sorted(SHAPES):
-        raise ParenvsError(
-            f"{path}: weights must be named {', '.join(SHAPES)}; not {shown([*weights])}"
-        )
-    result = {}
-    for name, shape in SHAPES.items():
-        array = np.asarray(weights[name])
-        with np.errstate(over="ignore"):
-            single = array.astype(np.float32) if array.dtype.kind == "f" else array
-        if array.shape != shape or array.dtype.kind != "f" or not np.isfinite(single).all():
-            raise ParenvsError(
-                f"{path}: {name!r} must be finite numbers of the shape {shape}, not "
-                f"{array.dtype} {array.shape}"
-            )
-        result[name] = single
-    return result
+    weights = read_weights(path)
+    check_named(weights, SHAPES, path)
+    return single(weights, SHAPES, path)

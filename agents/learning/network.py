@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.errors import ParenvsError, one_line, shown
+from parenvs.agents.weights import check_named, read_weights, single
+from parenvs.errors import ParenvsError
 from parenvs.files import replacing
-from parenvs.graph.checks.npz import UNREADABLE, read_arrays
 
 LAYERS = ("context", "action", "row.1", "pool.0", "head.0", "last")
 """Layers of a policy; ``action`` has no biases."""
@@ -43,31 +43,21 @@ class Network:
     """
 
     def __init__(self, weights: Mapping[str, Any], where: str = "weights") -> None:
-        if sorted(weights) != sorted(WEIGHTS):
-            raise ParenvsError(
-                f"{where}: weights must be named {', '.join(WEIGHTS)}; not {shown([*weights])}"
-            )
+        check_named(weights, WEIGHTS, where)
         arrays = {name: np.asarray(weights[name]) for name in WEIGHTS}
         width = arrays["context.bias"].size
         self.features, self.contexts = (arrays[f"{x}.weight"].shape[-1:] for x in LAYERS[1::-1])
-        shapes = {
+        layers = {
             "weight": (), "context": (width, *self.contexts), "action": (width, *self.features),
             "row.1": (width, width), "pool.0": (width, 2 * width + sum(self.contexts)),
             "head.0": (width, 2 * width), "last": (1, width),
         }  # fmt: skip
-        self.weights: dict[str, np.ndarray] = {}
-        for name, array in arrays.items():
+        shapes = {}
+        for name in WEIGHTS:
             layer, _, kind = name.rpartition(".")
-            shape = shapes[layer or name]
-            shape = shape[:1] if kind == "bias" else shape
-            with np.errstate(over="ignore"):
-                single = array.astype(np.float32) if array.dtype.kind == "f" else array
-            if array.shape != shape or array.dtype.kind != "f" or not np.isfinite(single).all():
-                raise ParenvsError(
-                    f"{where}: {name!r} must be finite numbers of the shape {shape}, not "
-                    f"{array.dtype} {array.shape}"
-                )
-            self.weights[name] = single
+            shape = layers[layer or name]
+            shapes[name] = shape[:1] if kind == "bias" else shape
+        self.weights = single(arrays, shapes, where)
 
     @classmethod
     def load(cls, path: Path) -> Network:
@@ -76,11 +66,7 @@ class Network:
         Raises:
             ParenvsError: the file cannot be read, or its weights are wrong.
         """
-        try:
-            weights = read_arrays(path)
-        except UNREADABLE as error:
-            raise ParenvsError(f"{path}: no file of weights ({one_line(error)})") from None
-        return cls(weights, str(path))
+        return cls(read_weights(path), str(path))
 
     def save(self, path: Path) -> None:
         """Write the weights into an ``.npz`` file."""
