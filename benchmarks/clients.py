@@ -24,8 +24,10 @@ from benchmarks.framework import Case, Column, Row, columns, main, measurement
 HERE = Path(__file__).parent / "clients"
 VENVS = Path("build/clients")
 CLIENTS = {
+    "parenvs": ("`parenvs train`", "PPO, native batch of 64"),
     "native": ("sb3-contrib on the native batch", "MaskablePPO, 64 environments"),
     "sb3": ("sb3-contrib", "MaskablePPO, 8 environments"),
+    "subproc": ("sb3-contrib, SubprocVecEnv", "MaskablePPO, 8 environments in 8 processes"),
     "cleanrl": ("CleanRL's style", "PPO, native batch of 64"),
     "tianshou": ("tianshou", "DQN with masks, 8 environments"),
     "torchrl": ("TorchRL", "PPO with ActionMask, one environment"),
@@ -81,11 +83,11 @@ COLUMNS: list[Column] = [
 @clients.page
 def page(rows: list[Row]) -> list[str]:
     sections = [
-        "Each client trains (Minari records) with its own defaults for networks, on problems drawn "
-        "anew (`draw=2`; hybrid problems from the bank). `glue`: lines that are there because "
-        "the environment is of this suite, in `benchmarks/clients/`. Steps a second of processor "
-        "time on one core, of a short training in which making environments, problems and networks "
-        "counts; they tell what a client costs, not how well it learns.",
+        "Each client trains (Minari records) with its own defaults for networks, on problems of "
+        "the bank. `glue`: lines that are there because the environment is of this suite, in "
+        "`benchmarks/clients/`. Steps a second of processor time, of all processes, learning "
+        "included, of a short training in which making environments, problems and networks counts; "
+        "they tell what a client costs, not how well it learns.",
         columns([row for row in rows if not row["error"]], COLUMNS, left=4),
     ]
     left_out = [f"* {CLIENTS[row['client']][0]} on {row['env']}: {row['error']}"

@@ -71,7 +71,7 @@ class Network:
     def save(self, path: Path) -> None:
         """Write the weights into an ``.npz`` file."""
         with replacing(path) as stream:
-            np.savez_compressed(stream, **self.weights)  # type: ignore[arg-type]
+            np.savez_compressed(stream, **self.weights)
 
     def rate(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the logits of actions, (n, A) float32; those of illegal ones are ``LOWEST``.

@@ -42,7 +42,7 @@ def training_rates(
                 config = TrainConfig(env_id=env_id, env_kwargs=kwargs, agent=agent, steps=10**9)
                 with contextlib.closing(Training(config)) as training:
                     runs = [_rate(training, steps) for _ in range(repeats + 1)][1:]
-                    count = training.play.count
+                    count = training.team.count
                 row = {"agent": agent, "id": env_id, "kwargs": kwargs, "envs": count}
                 rows.append({**row, "steps_per_second": runs})
     return rows
@@ -50,7 +50,7 @@ def training_rates(
 
 def _rate(training: Training, steps: int) -> float:
     """Steps per second of processor time, of at least so many steps in whole updates."""
-    begin, before = time.process_time(), training.play.turns
-    while training.play.turns < before + steps:
+    begin, before = time.process_time(), training.turns
+    while training.turns < before + steps:
         training.update()
-    return (training.play.turns - before) / (time.process_time() - begin)
+    return (training.turns - before) / (time.process_time() - begin)

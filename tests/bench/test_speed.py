@@ -100,6 +100,18 @@ def test_bench_speed__without_the_agents_extra(monkeypatch):
     assert "extra 'agents'" in missing
 
 
+@pytest.mark.thorough
+def test_training_rates__of_whole_updates(monkeypatch):
+    pytest.importorskip("torch")
+    from parenvs.bench import training
+
+    monkeypatch.setattr(training, "AGENTS", ("a2c",))
+    monkeypatch.setattr(training, "CASES", training.CASES[:1])
+    (row,) = training.training_rates(64, 2)
+    assert (row["agent"], row["id"], row["envs"]) == ("a2c", "PipelineCut-v0", 64)
+    assert len(row["steps_per_second"]) == 2 and min(row["steps_per_second"]) > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
