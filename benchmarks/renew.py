@@ -7,6 +7,7 @@
 * ``pages``: of ``benchmarks/results``, of the rows beside them.
 * ``copies``: README and pages of the documentation that show such tables.
 * ``entries``: of the leaderboard by our agents that neither learn nor look at a clock.
+* ``data``: Croissant metadata and datasheet of the data that ships.
 * ``tables``: rankings of the leaderboard, every entry judged anew.
 
 ``make renew`` and the nightly workflow run it: nobody may write in such files.
@@ -27,6 +28,7 @@ from benchmarks.readme import filled
 from benchmarks.readme import pages as shown
 from parenvs.agents.names import GENERAL, TRAINED
 from parenvs.core.plan import current
+from parenvs.datasets import croissant
 from parenvs.leaderboard.baselines import agents
 from parenvs.leaderboard.entry import Entry, holds, load_entry
 from parenvs.leaderboard.submit import agent_submission
@@ -94,10 +96,17 @@ def tables() -> Made:
         yield f"leaderboard/{name}.md", make(judged)
 
 
+def data() -> Made:
+    """Metadata and datasheet of the data."""
+    for path, text in croissant.made().items():
+        yield path.relative_to(ROOT).as_posix(), text
+
+
 PARTS: dict[str, Callable[[], Made]] = {
     "pages": results,
     "copies": copies,
     "entries": entries,
+    "data": data,
     "tables": tables,
 }
 """What is made again, in this order: a later part shows what an earlier one made."""
@@ -105,7 +114,7 @@ PARTS: dict[str, Callable[[], Made]] = {
 
 def figures(name: str, text: str) -> list[str]:
     """The lines of a file in which nothing may be another one."""
-    if name.endswith(".json"):
+    if name.startswith(ENTRIES):
         content = json.loads(text)
         key = holds(content["task"])
         parts = content.pop(key)

@@ -5,13 +5,15 @@ or as pairs of a part and a row; they go to ``NAME.json``. With one it gives cas
 from others, and what measures the rest of it. Each row goes to ``NAME.jsonl`` as soon as it is
 there, and a case whose row is there is not measured again. ``NAME.md`` is made of what the files
 hold, so that it can be made anew without measuring. Rows, files and pages say of which commit of
-the code they are, and rows and files by which options; what is older says ``not recorded``.
+the code they are, rows and files also by which options and what processor time they took; what is
+older says ``not recorded``.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +35,7 @@ Page = Sequence[str] | Mapping[str, Sequence[str]]
 """Sections of the page, or of several by the names of their files."""
 Say = Callable[[str], object]
 RENDER = "--render-only"
+_TOOK = "processor seconds of the case"
 HEAD = ("command", "machine", "made")
 """Fields of ``NAME.json`` beside the data."""
 MEASUREMENTS: dict[str, Measurement] = {}
@@ -74,6 +77,7 @@ class Measurement:
     wrong: Callable[[Any], object] | None = None
     derived: bool = False
     _page: Callable[..., Page] | None = None
+    _took: float | None = None
     _pictures: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
     def page(self, function: Callable[..., Page]) -> Callable[..., Page]:
@@ -120,7 +124,10 @@ class Measurement:
             if render and not self.derived:
                 return _read_json(folder / f"{self.name}.json")
             given = self._chosen(self.measure, options, folder=folder, say=say)
-            return plain(_collected(self.measure(**given), say))
+            begin = _spent()
+            data = plain(_collected(self.measure(**given), say))
+            self._took = _spent() - begin
+            return data
         path = folder / f"{self.name}.jsonl"
         with locked(path, beside=True):
             rows = Rows(path, self.key_of)
@@ -150,7 +157,8 @@ class Measurement:
             of = f"/{len(missing)}"
         try:
             for number, row in enumerate(run_all(_measured, missing, jobs, *where), 1):
-                rows.add(plain({**row, "jobs": jobs, "made": made}))
+                took = {"processor_seconds": row.pop(_TOOK)}
+                rows.add(plain({**row, "jobs": jobs, "made": {**made, **took}}))
                 say(f"{number}{of} {(self.line or self._line)(row)}")
         except KeyboardInterrupt:
             raise ParenvsError(f"interrupted; the same command continues {rows.path}") from None
@@ -229,13 +237,14 @@ class Measurement:
             return f"commit {next(iter(found))}"
         return "commits " + ", ".join(f"{name} ({n:,} rows)" for name, n in found.items())
 
-    @staticmethod
     def content(
-        data: Any, command: str, machine: str, options: Mapping[str, Any]
+        self, data: Any, command: str, machine: str, options: Mapping[str, Any]
     ) -> dict[str, Any]:
         """What ``NAME.json`` holds."""
         parts = data if isinstance(data, dict) else {"data": data}
-        made = {"commit": commit(), "settings": settings(options)}
+        made: Row = {"commit": commit(), "settings": settings(options)}
+        if self._took is not None:
+            made["processor_seconds"] = self._took
         return {"command": command, "machine": machine, "made": made, **parts}
 
     @staticmethod
@@ -300,7 +309,14 @@ def _key_of(key: str | KeyOf | None) -> KeyOf | None:
 def _measured(case: Case) -> Row:
     """The row of a case."""
     key, measure = case
-    return {**key, **measure()}
+    begin = _spent()
+    row = {**key, **measure()}
+    return {**row, _TOOK: _spent() - begin}
+
+
+def _spent() -> float:
+    """Seconds of processors that this process and its ended children took."""
+    return sum(os.times()[:4])
 
 
 def _collected(data: Any, say: Say) -> Any:

@@ -55,6 +55,7 @@ def test_run__rows_are_kept_and_only_what_is_missing_is_measured(measured, tmp_p
     made = keyed(measured, log)
     rows = made.run(tmp_path, {"numbers": (1, 2)}, say=said.append)
     of = {"commit": commit(), "settings": {"numbers": [1, 2]}}
+    assert all(row["made"].pop("processor_seconds") >= 0 for row in rows)
     assert rows == [{"number": n, "square": n**2, "jobs": 1, "made": of} for n in (1, 2)]
     assert said[0].startswith("2 runs, of which 0 are in") and said[1:] == ["1/2 1", "2/2 2"]
     assert len(made.run(tmp_path, {"numbers": (2, 3)}, say=said.append)) == 2  # those asked for
@@ -211,6 +212,7 @@ def test_publish__says_which_commit_and_settings_figures_are_of(measured, tmp_pa
     parts.publish(data, tmp_path, places, "the command")
     content = json.loads((tmp_path / "parts.json").read_text())
     of = {"commit": commit(), "settings": {"here": "x.csv", "names": ["a", "b"]}}
+    assert content["made"].pop("processor_seconds") >= 0
     assert content["made"] == of and parts.run(tmp_path, {}, render=True) == data
     before = (tmp_path / "parts.json").read_bytes()
     parts.publish(data, tmp_path, {}, "the command", "a machine; commit 0", render=True)
