@@ -306,7 +306,8 @@ def page(rows: list[Row]) -> list[str]:
     disturbed = [x for x in rows if x["what"] == "kills"]
     names: list[Any] = [("agent", "{agent}"), ("killed", "{word}"), ("kills", "{kills}")]
     sections = [
-        "Largest difference of a weight from `single`, behind one update and behind two; `fused` "
+        "Largest difference of a weight from `single`, behind one update and behind two, or, "
+        "where one number stands, behind two; `fused` "
         "plays versions "
         "of environments on tensors: two processes of it beside one. A server with a staleness "
         "learns otherwise: how far it has moved. Letters are reasons. Learners add gradients in "
