@@ -42,8 +42,8 @@ SMALLER = {
     "leaderboard": (),
     "own_jax_model": (("LAYERS, WIDTH = 12, 4096", "LAYERS, WIDTH = 2, 64"),),
     "own_torch_model": (("BATCH, STEPS = 2, 32, 8, 5", "BATCH, STEPS = 2, 8, 4, 2"),),
-    "train_ppo": (("STEPS = 20_000", "STEPS = 512"),),
-    "elastic_policy": (("STEPS = 50_000", "STEPS = 4096"),),
+    "train_ppo": (("STEPS = 6_000", "STEPS = 512"),),
+    "elastic_policy": (("STEPS = 12_000", "STEPS = 4096"),),
 }
 """Tutorial -> what is made smaller here."""
 SLOW = ("write_a_solver", "own_torch_model", "train_ppo", "elastic_policy")

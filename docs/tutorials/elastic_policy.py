@@ -14,7 +14,7 @@ from parenvs.tasks.elastic.load import load_elastic
 from parenvs.tasks.elastic.references import hindsight
 from parenvs.tasks.elastic.run import follow
 
-STEPS = 50_000
+STEPS = 12_000
 """Environment steps of the training; a run that is reported takes a million."""
 
 # %% The problem

@@ -13,7 +13,7 @@ from parenvs.agents.learning.config import TrainConfig
 from parenvs.agents.learning.player import Player
 from parenvs.agents.learning.trainer import progress, train
 
-STEPS = 20_000
+STEPS = 6_000
 """Environment steps; a run that is reported takes 100,000 or more."""
 
 # %% One episode by hand
@@ -34,7 +34,7 @@ print(f"{steps} turns: {info['start']:.3f} s a step at first, {info['cost']:.3f}
 
 # %% Train
 # `train` takes care of native batches, masks and the network, and says how far it is. The same from
-# the command line: `parenvs train pipeline --seed 0 --steps 20000 --out runs/ppo-0`.
+# the command line: `parenvs train pipeline --seed 0 --steps 100000 --out runs/ppo-0`.
 
 config = TrainConfig(
     env_id="PipelinePlan-v1", env_kwargs={"tier": "s8"}, agent="ppo", seed=0, steps=STEPS
