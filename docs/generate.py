@@ -339,11 +339,16 @@ def _examples(epilog: str) -> list[str]:
 
 
 def _text(words: str | None) -> str:
-    return inspect.cleandoc((words or "").replace("\b", "")).replace("*", "\\*")
+    return _flags(inspect.cleandoc((words or "").replace("\b", "")).replace("*", "\\*"))
 
 
 def _cell(words: str | None) -> str:
-    return " ".join((words or "").split()).replace("|", "\\|").replace("*", "\\*")
+    return _flags(" ".join((words or "").split()).replace("|", "\\|").replace("*", "\\*"))
+
+
+def _flags(words: str) -> str:
+    """Options as code, as two dashes would become one long dash in prose."""
+    return re.sub(r"(?<![\w`'-])--[a-z][\w-]*(?![\w`'])", r"`\g<0>`", words)
 
 
 # The cost model of hybrid plans

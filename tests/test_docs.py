@@ -198,6 +198,8 @@ def test_generate__options_have_types_and_choices():
     assert re.search(r"^\| `--seed` \| a whole number \|", page, re.M)
     assert re.search(r"^\| `--plot` \| a path \|", page, re.M)
     assert re.search(r"^\| `--json` \| nothing \|", page, re.M)
+    prose = [line for line in page.splitlines() if line and not line.startswith((" ", "parenvs "))]
+    assert [line for line in prose if re.search(r"(?<![`'\w-])--\w", line)] == []
 
 
 def test_generate__an_environment_has_the_row_of_its_agents():
