@@ -25,9 +25,9 @@ from parenvs.errors import ParenvsError
 from parenvs.interrupts import INTERRUPTED, WORDS, raise_on_interrupt
 from parenvs.view.commands import Command, Commands, Group
 from parenvs.view.terminal import (
-    printable_usage,
     say,
     say_progress,
+    usage_in_one_line,
     warnings_as_notes,
     writable_streams,
 )
@@ -119,7 +119,7 @@ class _Commands(Group):
 @contextmanager
 def _ending() -> Iterator[None]:
     """Choose the exit status after Ctrl-C, where versions of typer choose different ones."""
-    with printable_usage():
+    with usage_in_one_line():
         try:
             yield
         except KeyboardInterrupt:

@@ -134,8 +134,8 @@ def explain(
         model = Model.of(given, target, task if named else able[0], cluster)
         if model.task.name not in able:
             raise not_for_task(f"{target}: explain", model.task, "explain_problem")
-        words = model.task.hook("explain_problem")(model.problem(), variable)
-        say_json({"text": words.split("\n")}) if as_json else say_text(words)
+        words, content = model.task.hook("explain_problem")(model.problem(), variable)
+        say_json(content) if as_json else say_text(words)
         return
     reading = [flag.name for flag in flags_in(GraphOptions)]
     for name in (*(["cluster"] if cluster is not None else []), *given):
@@ -147,9 +147,9 @@ def explain(
     chosen = task_of(report)
     if "explain" not in chosen.hooks:
         raise not_for_task(f"{target}: explain", chosen, "explain")
-    words = chosen.hook("explain")(report, variable)
+    words, content = chosen.hook("explain")(report, variable)
     if as_json:
-        say_json({"report": report.with_price(), "text": words.split("\n")})
+        say_json({"report": report.with_price(), **content})
     else:
         say_text(words)
         say_price(report)

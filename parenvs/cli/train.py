@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -47,6 +48,10 @@ DRAWN_STEPS = 100_000
 """Default environment steps of a training on drawn problems."""
 
 
+_training = partial(typer.Option, rich_help_panel=MORE + "training")
+"""Makes an option of ``train`` that stands in the panel of training, which the short help lacks."""
+
+
 def add_training(app: typer.Typer) -> None:
     """Add the commands that train and evaluate agents."""
     app.command()(with_flags("options", "search")(train))
@@ -75,55 +80,44 @@ def train(
     seed: Seed = 0,
     envs: Annotated[
         int | None,
-        typer.Option(
+        _training(
             "--num-envs",
             help="Environments that are played at once (default: the agent's).",
-            rich_help_panel=MORE + "training",
         ),
     ] = None,
     device: Annotated[
         str,
-        typer.Option(
+        _training(
             help="Kind of device that the network is on: cpu, cuda, ...",
-            rich_help_panel=MORE + "training",
             autocompletion=values.devices,
         ),
     ] = "cpu",
     distribution: Annotated[
         str,
-        typer.Option(
+        _training(
             help="Who plays and who learns: single, actors, inference, learners, environments, "
             "server or fused.",
-            rich_help_panel=MORE + "training",
         ),
     ] = "single",
     actors: Annotated[
         int,
-        typer.Option(
-            help="Processes that hold environments, of each learner.",
-            rich_help_panel=MORE + "training",
-        ),
+        _training(help="Processes that hold environments, of each learner."),
     ] = 2,
     learners: Annotated[
         int,
-        typer.Option(
-            help="Learners, where there are several (default: 2, of fused one a GPU).",
-            rich_help_panel=MORE + "training",
-        ),
+        _training(help="Learners, where there are several (default: 2, of fused one a GPU)."),
     ] = 0,
     staleness: Annotated[
         int | None,
-        typer.Option(
-            help="By a server: learners do not wait, and none is more steps ahead than this.",
-            rich_help_panel=MORE + "training",
+        _training(
+            help="By a server: learners do not wait, and none is more steps ahead than this."
         ),
     ] = None,
     engine: Annotated[
         str | None,
-        typer.Option(
+        _training(
             metavar="|".join(ENGINES),
             help="Engine that starts the processes (default: ray where it is installed).",
-            rich_help_panel=MORE + "training",
             autocompletion=values.of(*ENGINES),
         ),
     ] = None,
@@ -142,10 +136,9 @@ def train(
     ] = False,
     until_optimal: Annotated[
         bool,
-        typer.Option(
+        _training(
             "--until-optimal",
             help="Stop once the proven optimum is reached.",
-            rich_help_panel=MORE + "training",
         ),
     ] = False,
     as_json: Json = False,

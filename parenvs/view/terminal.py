@@ -174,20 +174,43 @@ def say_progress(words: str) -> None:
     sys.stderr.flush()
 
 
+_KINDS = {"integer": "a whole number", "number": "a number", "float": "a number"}
+"""What click and typer call a kind of values -> what it is called here."""
+
+
 @contextmanager
-def printable_usage() -> Iterator[None]:
-    """Make the message of a usage error printable, as it repeats the user's argument.
+def usage_in_one_line() -> Iterator[None]:
+    """Refuse what a command line cannot mean as any bad input: in one printable line.
 
     The error's class is that of click, or of the copy of it that some versions of typer have.
+
+    Raises:
+        ParenvsError: there is a usage error.
     """
     try:
         yield
     except Exception as error:
-        message = getattr(error, "message", None)
-        if isinstance(message, str) and hasattr(error, "format_message"):
-            lines = message.split("\n")
-            error.message = "\n".join(map(printable, lines))  # type: ignore[attr-defined]
-        raise
+        context = getattr(error, "ctx", None)
+        is_help = type(error).__name__ == "NoArgsIsHelpError"
+        if is_help or not (hasattr(error, "format_message") and hasattr(error, "ctx")):
+            raise
+        words = _wrong_value(error) or " ".join(str(error.format_message()).split())
+        place = getattr(context, "command_path", "parenvs")
+        raise ParenvsError(f"{printable(words).rstrip('.')}; see {place} --help") from None
+
+
+def _wrong_value(error: Any) -> str:
+    """Say what an option of numbers must be; empty of other errors."""
+    option: Any = getattr(error, "param", None)
+    words = error.format_message()
+    kind = next((x for name, x in _KINDS.items() if f"valid {name}" in words), None)
+    if kind is None or option is None:
+        return ""
+    flag = max(option.opts, key=len)
+    typed = [word.partition("=") for word in sys.argv]
+    after = [typed[k + 1][0] for k, word in enumerate(typed[:-1]) if word[0] in option.opts]
+    given = [value for name, _, value in typed if name in option.opts and value] or after
+    return f"{flag} must be {kind}" + (f", not {given[-1]!r}" if given else "")
 
 
 _noted: dict[str, None] = {}

@@ -70,3 +70,37 @@ def test_plan__the_expert_says_what_stays_whole(run):
     assert "attention classes stay whole: dimension" in said
     (note,) = json.loads(good(run("plan", "t5-base", *options, "--json")))["notes"]
     assert note in said
+
+
+def test_explain__json_has_what_the_text_is_made_of(run, tmp_path):
+    """Of a hybrid plan the axes with their other values, of partitions variables and blockers."""
+    where = ("llama3-8b", "--cluster", "1x8:h100", "--batch", "64")
+    good(run("plan", *where, "--agent", "uniform", "--out", tmp_path / "h.json"))
+    content = json.loads(good(run("explain", tmp_path / "h.json", "--json")))
+    said = good(run("explain", tmp_path / "h.json"))
+    axes = {row["axis"]: row for row in content["axes"]}
+    assert content["report"]["legal"] and len(axes) > 3
+    for axis, row in axes.items():
+        assert f"({axis.replace('_', '-')}): " in said
+        assert all(x["value"] != row["value"] for x in row["others"])
+        for other in row["others"]:
+            assert (other["length"] is None) == (other["missing_bytes"] > 0)
+    content = json.loads(good(run("explain", "vgg-19", "--devices", "4", "--json")))
+    assert {row["role"] for row in content["variables"]} == {"variable", "batch input"}
+    said = good(run("explain", "vgg-19", "--devices", "4"))
+    for row in content["variables"]:
+        assert f"{row['name']}  {row['shape']}" in said
+    assert [row["what"] for row in content["blockers"]] and "blockers" not in json.loads(
+        good(run("explain", "vgg-19", "--variable", "fc1/*", "--json"))
+    )
+
+
+def test_explain__wrong_numbers_get_one_line_that_names_them(refused):
+    """As bad input does everywhere; the box of typer's own would not say what was given."""
+    where = ("plan", "llama3-8b", "--cluster", "1x8:h100")
+    for words in (("--batch", "abc"), ("--batch=abc",)):
+        told = "--batch must be a whole number, not 'abc'; see parenvs plan --help"
+        refused(*where, *words, words=told)
+    refused(*where, "--batch", "0", words="batch must be a whole number of samples from 1, not 0")
+    refused("bench", "speed", "--seconds", "x", words="--seconds must be a number, not 'x'")
+    refused("plan", words="Missing argument 'instance'; see parenvs plan --help")

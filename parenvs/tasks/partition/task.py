@@ -113,7 +113,7 @@ TASK = Task(
         "tables": "parenvs.tasks.partition.view.tables:of_instance",
         "compare": "parenvs.tasks.partition.view.tables:comparison",
         "explain": "parenvs.tasks.partition.view.explanation:of_plan",
-        "explain_problem": "parenvs.tasks.partition.view.explanation:problem_text",
+        "explain_problem": "parenvs.tasks.partition.view.explanation:of_problem",
         "layout": "parenvs.tasks.partition.export.layout:layout",
         "step": "parenvs.tasks.partition.export.layout:step",
         "strategy": "parenvs.tasks.partition.export.layout:strategy",

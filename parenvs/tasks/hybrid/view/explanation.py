@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid.view.text import MEMORY_PARTS, PARTS, WIDTH, title, verdict
@@ -22,22 +23,40 @@ _NAMES = {
 _MOST_PARTS = 2
 
 
-def of_plan(report: HybridReport, pattern: str | None = None) -> str:
+def of_plan(report: HybridReport, pattern: str | None = None) -> tuple[str, dict[str, Any]]:
     """Tell what other values on each axis of a plan would cost.
 
     Args:
         report: what the judge says of the plan.
         pattern: must be None: a hybrid plan decides nothing by variable.
 
+    Returns:
+        The text, and as JSON types for each axis the plan's own value (None where stages differ)
+        and the alternatives: fields of ``Alternative``, null for the seconds where none fits.
+
     Raises:
         ParenvsError: it is not.
     """
-    from parenvs.tasks.hybrid.space.explain import alternatives, space_of
+    from parenvs.tasks.hybrid.space.explain import alternatives, axes_of, space_of
 
     if pattern is not None:
         raise ParenvsError("--variable is an option for plans of partitions")
     found = alternatives(report, space_of(report)) if report.stages else []
-    return explanation_text(report, found)
+    own = axes_of(report.plan)
+    axes = [
+        {"axis": axis, "value": own[axis], "others": [_fields(x) for x in found if x.axis == axis]}
+        for axis in dict.fromkeys(alternative.axis for alternative in found)
+    ]
+    return explanation_text(report, found), {"axes": axes}
+
+
+def _fields(alternative: Alternative) -> dict[str, Any]:
+    """Return the fields of an alternative but its axis; what is infinite is null."""
+    fields = alternative._asdict()
+    del fields["axis"]
+    for key in ("length", "excess"):
+        fields[key] = fields[key] if math.isfinite(fields[key]) else None
+    return fields
 
 
 def explanation_text(report: HybridReport, found: Sequence[Alternative]) -> str:

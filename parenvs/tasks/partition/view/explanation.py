@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 
@@ -99,9 +100,26 @@ def explain(report: PartitionReport, pattern: str | None = None) -> list[Explana
     return _explained(_Reasons(report), pattern)
 
 
-def of_plan(report: PartitionReport, pattern: str | None = None) -> str:
-    """Tell in text why the dimensions of variables are partitioned or not; see ``explain``."""
-    return explanation_text(explain(report, pattern))
+def of_plan(report: PartitionReport, pattern: str | None = None) -> tuple[str, dict[str, Any]]:
+    """Tell why the dimensions of variables are partitioned or not; see ``explain``.
+
+    Returns:
+        The text, and as JSON types the fields of each ``Explanation``.
+    """
+    found = explain(report, pattern)
+    return explanation_text(found), {"variables": [asdict(one) for one in found]}
+
+
+def of_problem(problem: Partitioning, pattern: str | None = None) -> tuple[str, dict[str, Any]]:
+    """Tell what plans may do; see ``explain_problem``, and without a pattern ``blockers``.
+
+    Returns:
+        The text, and as JSON types the fields of each ``Explanation`` and ``Blocker``.
+    """
+    content = {"variables": [asdict(one) for one in explain_problem(problem, pattern)]}
+    if pattern is None:
+        content["blockers"] = [asdict(one) for one in blockers(problem)]
+    return problem_text(problem, pattern), content
 
 
 def explain_problem(problem: Partitioning, pattern: str | None = None) -> list[Explanation]:
