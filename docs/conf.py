@@ -50,8 +50,8 @@ html_css_files = ["site.css"]
 html_theme_options = {"sidebar_hide_name": False}
 html_copy_source = False
 html_show_sphinx = False
-pygments_style = "friendly"
-pygments_dark_style = "monokai"
+pygments_style = "a11y-high-contrast-light"  # of what the theme brings
+pygments_dark_style = "a11y-high-contrast-dark"
 
 
 def setup(app: Any) -> None:

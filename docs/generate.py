@@ -134,7 +134,7 @@ def environment_page(name: str) -> str:
     lines += ["```python", "import gymnasium as gym", "import parenvs", ""]
     lines += [f'env = gym.make("{name}")', "observation, info = env.reset(seed=0)"]
     lines += ['action = env.action_space.sample(info["action_mask"])', "env.step(action)", "```"]
-    lines += ["", "| | with the default arguments |", "|:--|:--|"]
+    lines += ["", "| property | with the default arguments |", "|:--|:--|"]
     lines += [f"| {key} | {value} |" for key, value in facts.items()]
     lines += ["", *_agents(name), rest.strip(), ""]
     lines += ["## Signature", "", "```python", _signature(type(env)), "```"]
