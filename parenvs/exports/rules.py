@@ -8,7 +8,9 @@ each rank do all of an operation that DTensors have no rule for.
 
 from __future__ import annotations
 
+import logging
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -24,6 +26,12 @@ from parenvs.errors import ParenvsError
 
 _PRODUCTS = {"linear": 1, "addmm": 2, "matmul": 1, "__matmul__": 1, "mm": 1}
 """Function that multiplies by a weight -> number of the weight among its arguments."""
+_NO_RULE = re.compile("strategy|Expected inputs of .* type")
+"""What DTensors say of an operation, or of one inside it, that they have no rule for; the latter is
+said of shapes that are found without values, of types that the operation itself takes."""
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(
+    lambda record: not (record.exc_info and _NO_RULE.search(str(record.exc_info[1])))
+)  # it is no news
 _SAME = {"contiguous", "to", "_to_copy", "type", "float", "bfloat16", "half", "clone"}
 """Functions of a product whose result has its parts."""
 
@@ -88,7 +96,7 @@ class Whole(TorchFunctionMode):
     """Runs functions that DTensors have no rule for on whole tensors, on every rank alike.
 
     Raises:
-        NotImplementedError: such a function changes a tensor of which each rank has a part.
+        RuntimeError: such a function changes a tensor of which each rank has a part.
     """
 
     def __torch_function__(
@@ -98,12 +106,12 @@ class Whole(TorchFunctionMode):
         kwargs = kwargs or {}
         try:
             return func(*args, **kwargs)
-        except NotImplementedError as error:
+        except RuntimeError as error:
             given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, DTensor)]
             changed = (
                 given and _changes(func) and not all(p.is_replicate() for p in given[0].placements)
             )
-            if not given or changed or "sharding strategy" not in str(error):
+            if not given or changed or not _NO_RULE.search(str(error)):
                 raise
         mesh = given[0].device_mesh
         same = [Replicate()] * mesh.ndim

@@ -28,6 +28,20 @@ class Latent(nn.Module):
         self.down = nn.Linear({WIDTH}, {RANK}, bias=False)
     def forward(self, x):
         return self.down(x).softmax(-1).square().sum()
+class Normed(Latent):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.RMSNorm({RANK})
+    def forward(self, x):
+        return self.norm(self.down(x)).square().sum()
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.experts = nn.Parameter(torch.randn(2, 16, 16))
+    def forward(self, x):
+        ends = torch.tensor([{SAMPLES} // 2, {SAMPLES}], dtype=torch.int32)
+        x = x.repeat(1, 3)[:, :16].contiguous()
+        return torch._grouped_mm(x, self.experts, offs=ends).square().sum()
 class Strict(Latent):
     def forward(self, x):
         if torch.distributed.is_initialized():
@@ -55,6 +69,22 @@ def test_traced__has_the_gathers_of_a_softmax_over_a_split_dimension(plan):
     twice = runs.traced("latent_net.py:Latent", "batch", replace(plan, micro_batches=2))
     assert twice.traffic == found.traffic  # half as many samples, twice
     assert found.notes == () and not dist.is_initialized()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "split", "size"),
+    [("Normed", {"down.weight": (None, 0)}, SAMPLES * RANK),
+     ("Experts", {"experts": (None, 2)}, 2 * 16 * 16)],
+)  # fmt: skip
+def test_traced__what_dtensor_has_no_rule_for_is_done_whole(plan, caplog, name, split, size):
+    """A norm over a split dimension, and products by expert, whose shapes ask for half precision.
+
+    What each reads is gathered, and nothing else: every rank does all of it.
+    """
+    found = runs.traced(f"latent_net.py:{name}", "batch", replace(plan, placements=split))
+    assert (found.traffic, found.notes) == ({"all-gather": 2.0 * size * 4}, ())
+    assert caplog.text == ""
 
 
 @pytest.mark.thorough
