@@ -97,7 +97,8 @@ def environments() -> list[list[str]]:
         means = {name: mean([r for r in mine if r["method"] == name], places) for name in methods}
         known = {name: value for name, value in means.items() if value is not None}
         planners = {k: v for k, v in known.items() if k.startswith("planner ")}
-        rules = {k: v for k, v in known.items() if k not in planners and k != "random"}
+        others = {name for name in known if name.startswith(("planner ", "PPO, seed "))}
+        rules = {k: v for k, v in known.items() if k not in {*others, "random"}}
         best, planner = max(rules, key=rules.__getitem__), max(planners, key=planners.__getitem__)
         by = [trained([r for r in agents if r["method"] == name], places) for name in AGENTS]
         sets = ", ".join(dict.fromkeys(name for name, _ in sorted(places)))

@@ -90,7 +90,8 @@ def solved(
             answer = None
         seconds += time.process_time() - begin
         known = played.reference(problem)
-        shares.append(0.0 if answer is None else played.answered(answer) / known.value)
+        worth = 0.0 if answer is None else max(played.answered(answer), 0.0)
+        shares.append(worth / known.value)
     return shares, seconds / len(shares)
 
 

@@ -16,8 +16,8 @@ ENVIRONMENTS: dict[str, list[dict[str, Any]]] = {
         {"instance": "bert-48", "reward": "step_time", "micro_batch": 8, "micro_batches": 2,
          "recompute": "full", "devices": 4},
     ],
-    "PartitionPlan-v0": [
-        {}, {"instance": "partition-test", "order": "sequential"}, {"family": "vgg"},
+    "PartitionPlan-v1": [
+        {}, {"instance": "partition-test", "order": "sequential"}, {"rows": "bare"},
         {"instance": "partition-validation/dit-000"},
     ],
     "PipelineCut-v0": [

@@ -25,7 +25,7 @@ HETERO = "hetero-references.json"
 ORDERS = "order-references.json"
 """References of the sets of orders of micro-batches."""
 PARTITIONS = "partition-references.json"
-"""References of the sets of partition problems."""
+"""References of the sets of partition problems; lengths and bounds are seconds."""
 INTRA_OP = "intra-op-references.json"
 """References of the sets and banks of ``IntraOpSharding-v1``; lengths and bounds are costs."""
 
@@ -74,7 +74,6 @@ def of_row(
     name: str,
     fingerprint: Callable[[Any], str],
     value: Callable[[Any, str], float],
-    of: str = "problem",
 ) -> Reference:
     """Return the reference of a problem by its row in a file of references.
 
@@ -83,7 +82,6 @@ def of_row(
         name: of the problem; without a row its reference is ``unit``.
         fingerprint: gives that which the row must have.
         value: gives the return of the plan of a row, from its ``"length"`` or its ``"bound"``.
-        of: what has the fingerprint, in words.
 
     Raises:
         ParenvsError: the row is damaged, or of another problem.
@@ -94,7 +92,7 @@ def of_row(
     path = data_folder() / file
     try:
         if row["fingerprint"] != fingerprint(row):
-            raise ParenvsError(f"{path}: {name}: of another {of}; make the file anew")
+            raise ParenvsError(f"{path}: {name}: of another problem; make the file anew")
         best, bound = value(row, "length"), value(row, "bound")
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise ParenvsError(f"{path}: {name}: {one_line(error)}; make the file anew") from None

@@ -40,7 +40,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "PipelineCut-v0": {"instance": "t5-3b", "cluster": "C"},
     "OperatorPartition-v0": {"instance": "t5-base", "reward": "step_time"},
     "DataParallel-v0": {"instance": "t5-base"},
-    "PartitionPlan-v0": {"instance": "partition-train/vgg-000"},
+    "PartitionPlan-v1": {"instance": "partition-train/vgg-000"},
     "HybridPlan-v1": {"instance": "hetero-8-test/generations-000"},
     "MicroBatchOrder-v1": {"instance": "order-test/p8-m16-000"},
 }

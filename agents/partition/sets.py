@@ -4,88 +4,92 @@
     python -m parenvs.agents.partition.sets partition-test    # of these
     python -m parenvs.agents.partition.sets --check           # solve again, change nothing
 
-A problem is a shipped training step of a family on a drawn cluster, with drawn micro-batches and
-recomputation, and the memory of a device as its limit. It is drawn until
+A problem is a shipped training step of a family on a drawn cluster, mostly of a slow network, with
+drawn micro-batches and recomputation, and a limit of memory: between the bytes of the leanest plan
+that is found and those of the shortest step without a limit. ``LIMITS`` problems of one draw follow
+one another. A draw is taken if
 
-* some plan fits, as the exact solver proves; of every other draw the replicated step does not;
-* the shortest step that fits saves a tenth of the replicated one's seconds or more;
-* the plan of the constant action 1 does not fit, or its return is 1 % or more below the optimum's.
+* at eight limits some plan fits, the shortest is proven in seconds, and an episode can make it by
+  choices that the mask leaves;
+* the larger bound loses ``LOSS`` or more of the seconds on most; of
+  every third draw that is not asked.
 
-No family is in two sets. Three are in none: ``gpt``, whose graph is too large, and ``dlrm`` and
-``mixtral``, of which few draws suit.
+No family is in two sets. ``gpt`` is in none, as its graph is too large, nor are ``whisper``, whose
+searches take minutes, ``lstm`` and ``dlrm``, of which few draws suit.
 """
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from parenvs.agents.partition.exact import exact_partition
-from parenvs.agents.partition.heuristics import partition_all
-from parenvs.cluster import Cluster
+from parenvs.agents.partition.lean import begun, shortest
+from parenvs.core.game import EVERY
+from parenvs.datasets.partition.bank import LIMITS, unlimited
 from parenvs.datasets.references import PARTITIONS, Row, read, write
 from parenvs.datasets.set_commands import command_line, read_options
-from parenvs.errors import NO_PLAN, ParenvsError, printable
-from parenvs.instances import load_graph
+from parenvs.errors import NO_PLAN, InfeasibleError, ParenvsError, printable
 from parenvs.shipped import manifest
+from parenvs.tasks.partition.choice import PartitionChoice
 from parenvs.tasks.partition.drawn.files import SetRow, save_set
-from parenvs.tasks.partition.drawn.outlook import Outlook
+from parenvs.tasks.partition.drawn.linear import Linear
 from parenvs.tasks.partition.plan import REMADE
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.sets import PARTITION_SETS, build, members, row_of
-from parenvs.tasks.partition.space import OPEN, PartitionSpace
-from parenvs.tasks.partition.step import Step
+from parenvs.tasks.partition.space import PARTITION
 
 MODULE = "parenvs.agents.partition.sets"
 SEED = 2007
 """Seed of the shipped sets."""
-FAMILIES: dict[str, tuple[str, ...]] = dict(
+FAMILIES: dict[str, dict[str, int]] = dict(
     zip(
         PARTITION_SETS,
         (
-            ("bert", "llama", "vit", "clip", "vgg", "resnet", "lstm"),
-            ("dit", "mixer", "convnext"),
-            ("t5", "whisper", "unet"),
+            dict.fromkeys(("vgg", "resnet", "vit", "mixtral", "llama", "clip", "bert"), 2),
+            dict.fromkeys(("convnext", "mixer", "dit"), 2),
+            dict.fromkeys(("t5", "unet"), 3),
         ),
         strict=True,
     )
 )
-"""Shipped set -> its families."""
-COUNT = 4
-"""Problems of each family."""
+"""Shipped set -> its families, and the draws of each."""
 MOST_INSTRUCTIONS = 50_000
 """Instructions of the largest graphs that are drawn, so that problems are read in seconds."""
 SCANNED = "-scanned"
 """End of the names of graphs with loops, of five classes or so; the same networks without loops
 have a hundred."""
 CLUSTERS = (
-    "1x4:v100", "1x8:v100", "2x8:v100", "1x4:a100", "1x8:a100", "2x8:a100", "4x8:a100",
-    "1x8:h100", "2x8:h100", "4x8:h100", "8x8:h100",
+    "4x4:v100,1Gbps", "8x4:v100,10Gbps", "16x1:v100,10Gbps", "2x8:a100,10Gbps", "8x1:a100,10Gbps",
+    "8x8:a100,25Gbps", "4x8:h100,25Gbps", "3x4:a100,100Gbps", "1x6:v100", "2x8:h100,100Gbps",
 )  # fmt: skip
 """Clusters that are drawn."""
 MOST_SAMPLES = 32
 """The largest micro-batch that is drawn, a power of two."""
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 """Numbers of micro-batches that are drawn."""
-VARIANTS = 8
-"""Clusters of as many devices, micro-batches and recomputations that are tried of a draw."""
-LEAST_RETURN, LEAST_LOSS = 0.1, 0.01
-"""Least return of an optimum, and least share of it that the constant action 1 loses."""
-TAKEN = 2
-"""Most problems that are taken of a draw."""
-DRAWS = 100
+SHARES = (0.02, 0.8)
+"""Range of limits, as a share of the way from the leanest plan's bytes to the shortest one's."""
+TRIED = 2 * LIMITS
+"""Limits that are drawn, of which the first ``LIMITS`` that suit are taken."""
+WAY = 0.03
+"""Least part of the shortest plan's bytes that lies between."""
+BOUND = list(PartitionChoice.columns).index("bound")
+"""Column of the larger bound."""
+LOSS = 0.05
+"""What the larger bound loses."""
+MOST = 0.7
+"""On how many of the problems of a draw."""
+PROVEN = 1e-9
+"""Share of the length that a bound of a proof may lie below by rounding."""
+DRAWS = 200
 """Draws of a family before it is given up."""
 
 
-def draw_rows(rng: np.random.Generator, family: str) -> list[SetRow]:
-    """Draw a graph of a family, its micro-batch and a number of devices, and variants of the rest.
-
-    They have the same dimension classes, and a plan may fit all, some or none of them.
-    """
+def draw_row(rng: np.random.Generator, family: str) -> SetRow:
+    """Draw a graph of a family, a cluster, micro-batches and recomputation, without a limit yet."""
     entries = manifest()["instances"]
     names = [
         name
@@ -96,74 +100,131 @@ def draw_rows(rng: np.random.Generator, family: str) -> list[SetRow]:
     ]
     name = names[int(rng.integers(len(names)))]
     max_power = int(np.log2(min(entries[name]["batch_size"], MOST_SAMPLES)))
-    samples = 2 ** int(rng.integers(1, max_power + 1))
-    devices = Cluster.parse(CLUSTERS[int(rng.integers(len(CLUSTERS)))]).devices
-    alike = [text for text in CLUSTERS if Cluster.parse(text).devices == devices]
-    every = [
-        SetRow(name, cluster, micro_batch=samples, micro_batches=count, recompute=remade)
-        for cluster, count, remade in itertools.product(alike, MICRO_BATCHES, REMADE)
-    ]
-    return [every[number] for number in rng.permutation(len(every))[:VARIANTS].tolist()]
+    return SetRow(
+        name,
+        CLUSTERS[int(rng.integers(len(CLUSTERS)))],
+        micro_batch=2 ** int(rng.integers(1, max_power + 1)),
+        micro_batches=MICRO_BATCHES[int(rng.integers(len(MICRO_BATCHES)))],
+        recompute=REMADE[int(rng.integers(len(REMADE)))],
+    )
 
 
-def variant(problem: Partitioning, row: SetRow) -> Partitioning:
-    """Return the problem of another variant of the same draw, whose classes are the same."""
-    cluster = Cluster.parse(row.cluster)
-    step = Step.of(
-        cluster, row.micro_batch, row.micro_batches, row.recompute, row.memory_limit
-    )  # fmt: skip
-    return replace(problem, cluster=cluster, step=step.on(problem.graph))
+def limited(problem: Partitioning, rng: np.random.Generator) -> list[Linear]:
+    """Draw limits of memory for a problem; none if memory decides nothing.
+
+    Returns:
+        The problem at each limit, with the plans that it begins with.
+    """
+    whole = Linear.of(unlimited(problem))
+    free, _ = shortest(whole, whole.gain)
+    whole = begun(whole)
+    if free is None:
+        return []
+    plans = free, whole.witnesses[0]
+    most, least = (whole.limit - float(whole.slack(plan).min()) for plan in plans)
+    if most - least < WAY * most:
+        return []
+    shares = rng.uniform(*SHARES, size=TRIED)
+    return [whole.at(float(round(least + (most - least) * share))) for share in shares]
 
 
-def reference_of(problem: Partitioning) -> Row:
+def at_limit(problem: Partitioning, limit: float) -> Partitioning:
+    """Return a problem with another limit of memory."""
+    return replace(problem, step=replace(problem.step, limit=limit))
+
+
+def solved(linear: Linear, problem: Partitioning) -> tuple[Row, np.ndarray]:
     """Solve a problem.
+
+    Args:
+        linear: the problem as it is played.
+        problem: the same, at any limit.
 
     Returns:
         Its fingerprint, seconds of the replicated step, of the shortest step that fits and a proven
-        bound of those, and the return of the constant action 1, -1 if that exceeds the limit.
+        bound of those; and the plan, (K,) bool.
 
     Raises:
         InfeasibleError: no plan fits.
+        AssertionError: the judge says otherwise of the plan.
     """
-    best, replicated = exact_partition(problem), problem.replicate_seconds
-    assert best.bound is not None
-    return {
+    plan, bound = shortest(linear, linear.gain)
+    if plan is None:
+        raise InfeasibleError(f"{linear.name}: no plan within the limit is found")
+    chosen = np.zeros(len(problem.classes), dtype=bool)
+    chosen[linear.classes[plan]] = True
+    judged = at_limit(problem, linear.limit)
+    if not judged.fits(chosen):
+        raise AssertionError(f"{linear.name}: the judge holds another plan for one that fits")
+    length, replicated = float(judged.step_seconds(chosen)), problem.replicate_seconds
+    least = min((1.0 - bound) * replicated, length)
+    row = {
         "fingerprint": problem.graph.fingerprint,
         "replicated": replicated,
-        "length": float(problem.step_seconds(best.report.chosen)),
-        "bound": (1.0 - best.bound) * replicated,
-        "proven": best.proven,
-        "ones": partition_all(PartitionSpace.of(problem)).value,
+        "length": length,
+        "bound": least,
+        "proven": length - least <= PROVEN * length,
     }
+    return row, plan
 
 
-def suits(problem: Partitioning, strict: bool = False) -> Row | None:
-    """Return the reference of a drawn problem if the sets take it, else None.
+def by_bound(linear: Linear) -> float:
+    """Return the seconds of the step that choices of the larger bound make."""
+    game = _game(linear)
+    while not game.over[0]:
+        seen = game.observation(EVERY)
+        scores = np.where(seen["action_mask"] > 0, seen["actions"][..., BOUND], -np.inf)
+        game.play(EVERY, scores.argmax(axis=1))
+    return float(game.cost[0])
+
+
+def makes(linear: Linear, chosen: np.ndarray) -> bool:
+    """Return whether an episode can make a plan, (K,) bool, by choices that the mask leaves."""
+    game = _game(linear)
+    while not game.over[0]:
+        choice = int(chosen[game.position[0]])
+        if not game.legal[0, choice]:
+            return False
+        game.play(EVERY, np.array([choice]))
+    return bool((game.boards.known[0, : len(chosen)] == PARTITION).tolist() == chosen.tolist())
+
+
+def _game(linear: Linear) -> PartitionChoice:
+    """Return a game of one episode on a problem."""
+    game = PartitionChoice(problem=linear)
+    game.preview()
+    return game
+
+
+def suiting(row: SetRow, rng: np.random.Generator, strict: bool) -> list[tuple[SetRow, Row]]:
+    """Return the problems of a draw with their references; none if it does not suit.
 
     Args:
-        problem: the problem.
-        strict: whether to refuse those whose replicated step fits.
+        row: the draw.
+        rng: draws the limits.
+        strict: whether the larger bound has to lose.
     """
-    free = float(problem.returns.value(exact_partition(problem, np.inf).report.chosen))
-    chosen = partition_all(PartitionSpace.of(problem)).report.chosen
-    ones = float(problem.returns.value(chosen))
-    if free < LEAST_RETURN or (ones >= (1.0 - LEAST_LOSS) * free and problem.fits(chosen)):
-        return None
-    splits = ~problem.classes.blocked
-    if strict and problem.fits(np.zeros_like(splits)):
-        return None
-    if problem.footprint.least(splits) > problem.memory_limit:
-        return None
-    outlook = Outlook.of(problem)
-    if not outlook.fits(outlook.look(np.full(len(outlook.gain), OPEN), 0).least).any():
-        return None  # the solver takes long to find that out
     try:
-        row = reference_of(problem)
-    except NO_PLAN:
-        return None
-    best = 1.0 - row["length"] / row["replicated"]
-    is_lost = row["ones"] < (1.0 - LEAST_LOSS) * best
-    return row if row["proven"] and best >= LEAST_RETURN and is_lost else None
+        problem = build(row, row.instance)
+        limits = limited(problem, rng)
+    except ParenvsError:  # a dimension is no multiple of the batch; a loop is not recomputed
+        return []
+    found: dict[float, tuple[SetRow, Row]] = {}
+    lost = 0
+    for each in limits:
+        try:
+            linear = begun(each)
+            reference, best = solved(linear, problem)
+        except NO_PLAN:
+            continue
+        if not (reference["proven"] and makes(linear, best)):
+            continue
+        lost += by_bound(linear) * (1.0 - LOSS) >= reference["length"]
+        found[linear.limit] = replace(row, memory_limit=linear.limit), reference
+        if len(found) == LIMITS:
+            is_hard = lost >= MOST * LIMITS or not strict
+            return [found[limit] for limit in sorted(found)] if is_hard else []
+    return []
 
 
 def make_set(name: str, seed: int = SEED) -> Iterator[tuple[str, SetRow, Row]]:
@@ -175,39 +236,19 @@ def make_set(name: str, seed: int = SEED) -> Iterator[tuple[str, SetRow, Row]]:
     Raises:
         ParenvsError: ``DRAWS`` draws of a family have too few problems that suit.
     """
-    families = [entry["family"] for entry in manifest()["instances"].values()]
-    for family in FAMILIES[name]:
-        rows: dict[SetRow, Row] = {}
+    every = [entry["family"] for entry in manifest()["instances"].values()]
+    for family, count in FAMILIES[name].items():
+        taken = 0
         for draw in range(DRAWS):
-            rng = np.random.default_rng([seed, families.index(family), draw])
-            of_draw = _suiting(draw_rows(rng, family), strict=draw % 2 == 0)
-            for row, reference in itertools.islice(of_draw, TAKEN):
-                if row not in rows and len(rows) < COUNT:
-                    yield f"{family}-{len(rows):03d}", row, reference
-                    rows[row] = reference
-            if len(rows) == COUNT:
+            rng = np.random.default_rng([seed, every.index(family), draw])
+            found = suiting(draw_row(rng, family), rng, strict=taken % 3 != 2)
+            for number, (row, reference) in enumerate(found):
+                yield f"{family}-{taken * LIMITS + number:03d}", row, reference
+            taken += bool(found)
+            if taken == count:
                 break
         else:
-            raise ParenvsError(f"{name}: {len(rows)} problems of {family} suit; draw other ones")
-
-
-def _suiting(rows: list[SetRow], strict: bool) -> Iterator[tuple[SetRow, Row]]:
-    """Yield the variants of a draw that suit, with their references."""
-    graph, clusters = load_graph(rows[0].instance), [Cluster.parse(row.cluster) for row in rows]
-    parameter_bytes = float(graph.tensor_bytes[graph.parameter_tensor].sum())
-    if all(parameter_bytes / cluster.devices > cluster.memory_limit for cluster in clusters):
-        return  # as quick to see as it is common
-    try:
-        problem = build(replace(rows[0], recompute=REMADE[0]), rows[0].instance)
-    except ParenvsError:  # a dimension is no multiple of the batch
-        return
-    for row in rows:
-        try:
-            reference = suits(variant(problem, row), strict)
-        except ParenvsError:  # a forward pass in a loop is not recomputed
-            continue
-        if reference is not None:
-            yield row, reference
+            raise ParenvsError(f"{name}: {taken} draws of {family} suit; draw other ones")
 
 
 def fault(row: Row | None, anew: Row) -> str:
@@ -227,7 +268,8 @@ def check(sets: Iterable[str], references: dict[str, Row]) -> int:
     faults = 0
     for set_name in sets:
         for name in members(set_name):
-            wrong = fault(references.get(name), reference_of(build(row_of(name), name)))
+            problem = build(row_of(name), name)
+            wrong = fault(references.get(name), solved(Linear.of(problem, name), problem)[0])
             faults += bool(wrong)
             if wrong:
                 print(f"{name}: {wrong}", flush=True)
@@ -254,11 +296,10 @@ def main(arguments: Iterable[str] | None = None) -> int:
             for member, row, reference in make_set(set_name, options.seed):
                 rows[member] = row
                 others[f"{set_name}/{member}"] = reference
-                best = 1.0 - reference["length"] / reference["replicated"]
                 words = f"{row.instance} on {row.cluster}, {row.micro_batches} x {row.micro_batch}"
                 print(
-                    f"{set_name}/{member}: {words}, recompute {row.recompute}: return {best:.4f}, "
-                    f"action 1 {reference['ones']:.4f}",
+                    f"{set_name}/{member}: {words}, recompute {row.recompute}: "
+                    f"{reference['length']:.6g} s",
                     flush=True,
                 )
             save_set(options.out / f"{set_name}.json", rows)

@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
-from parenvs.core.sets import Reference, SetKind
-from parenvs.datasets.references import PARTITIONS, of_row
+from weakref import WeakKeyDictionary
+
+from parenvs.core.answer import Answer
+from parenvs.core.plan import ILLEGAL
+from parenvs.core.sets import Reference, SetKind, share_kind
+from parenvs.datasets.references import PARTITIONS, costs_of
 from parenvs.shipped import manifest
-from parenvs.tasks.partition.sets import load, members, row_of
+from parenvs.tasks.partition import sets
+from parenvs.tasks.partition.problem import Partitioning
+
+_names: WeakKeyDictionary[Partitioning, str] = WeakKeyDictionary()
+"""Names of the problems that were loaded, whose plans carry the name of the graph."""
 
 
 def set_kind(name: str) -> SetKind:
     """Return what evaluations know of a set of partition problems; see ``SetKind``."""
-    return SetKind("PartitionPlan-v0", lambda name: list(members(name)), load, _reference)
-
-
-def _reference(name: str) -> Reference:
-    """Return the reference of a problem, whose graph need not be read for it."""
-    graphs = manifest()["instances"][row_of(name).instance]["graphs"]
-    return of_row(
-        PARTITIONS,
-        name,
-        lambda row: graphs["train"]["fingerprint"],
-        lambda row, field: 1.0 - float(row[field]) / float(row["replicated"]),
-        "graph",
+    kind = share_kind(
+        "PartitionPlan-v1", lambda name: list(sets.members(name)), load, costs, "family"
     )
+    return kind._replace(answered=_answered)
+
+
+def load(name: str) -> Partitioning:
+    """Return the problem of a name."""
+    problem = sets.load(name)
+    _names[problem] = name
+    return problem
+
+
+def costs(name: str) -> Reference | None:
+    """Return the least seconds known of a problem of a set, and their bound; None without them.
+
+    The graph need not be read for it.
+    """
+    graphs = manifest()["instances"][sets.row_of(name).instance]["graphs"]
+    return costs_of(PARTITIONS, name, graphs["train"]["fingerprint"])
+
+
+def _answered(answer: Answer) -> float:
+    """Return the least seconds known over those of an answer; -1 if its plan does not fit."""
+    if not answer.report.legal:
+        return float(ILLEGAL)
+    known = costs(_names[answer.problem])
+    assert known is not None
+    return known.value / answer.cost

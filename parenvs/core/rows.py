@@ -1,4 +1,4 @@
-"""``RowGame``: games whose turns are choices among rows, one row of features for each action."""
+"""Games whose turns are choices among rows, one row of features for each action."""
 
 from __future__ import annotations
 
@@ -21,14 +21,80 @@ RANGE = 100.0
 """Features are cut at plus and minus this; most lie in [-1, 1]."""
 
 
-class RowGame(Game):
-    """Plays episodes of which every action is described by a row of features.
+class Rowed(Game):
+    """Plays episodes of which every action can be described by a row of features.
 
     The observation has ``actions`` (A, F), ``context`` (C,) and ``action_mask`` (A,). Column 0 of
     ``actions`` is the score of a rule, large for good actions, so that its argmax plays the rule.
     Columns of ``ahead`` are judged: they say what the formulas make of each action. With
     ``rows="bare"`` they are left out. Rows of illegal actions are 0, and so is all that is observed
     of ended episodes but their mask.
+
+    Attributes:
+        columns: features of an action -> what each is, the rule's score first.
+        ahead: those that look ahead.
+        contexts: features of a turn -> what each is.
+        rule: the rule that column 0 scores, in a sentence.
+        looks: whether columns that look ahead are made.
+        shown: names of the columns that are made, (F).
+    """
+
+    columns: ClassVar[Mapping[str, str]]
+    ahead: ClassVar[frozenset[str]]
+    contexts: ClassVar[Mapping[str, str]]
+    rule: ClassVar[str]
+    looks = False
+    shown: tuple[str, ...] = ()
+
+    def show_rows(self, size: int, rows: str) -> None:
+        """Set up the spaces of A actions, of which rows are shown.
+
+        Args:
+            size: A.
+            rows: one of ``LOOKS``.
+
+        Raises:
+            ParenvsError: it is none of them.
+        """
+        if rows not in LOOKS:
+            raise ParenvsError(f"rows must be one of {', '.join(LOOKS)}, not {shown(rows)}")
+        self.looks = rows == AHEAD
+        self.shown = tuple(x for x in self.columns if self.looks or x not in self.ahead)
+        self.action_space = spaces.Discrete(size)
+        self.observation_space = spaces.Dict(
+            {
+                "actions": spaces.Box(-RANGE, RANGE, (size, len(self.shown)), np.float32),
+                "context": spaces.Box(-RANGE, RANGE, (len(self.contexts),), np.float32),
+                "action_mask": spaces.Box(0, 1, (size,), np.int8),
+            }
+        )
+
+    def as_rows(
+        self, rows: Mapping[str, np.ndarray], context: np.ndarray, legal: np.ndarray, over: Any
+    ) -> dict[str, np.ndarray]:
+        """Return what is observed of k episodes.
+
+        Args:
+            rows: column -> (k, A), or what can be spread to it, at least of ``shown``.
+            context: (k, C) float32, which is changed.
+            legal: (k, A) bool.
+            over: (k,) bool, which episodes have ended.
+        """
+        over = np.asarray(over)
+        actions = np.zeros((*legal.shape, len(self.shown)), dtype=np.float32)
+        for index, name in enumerate(self.shown):
+            actions[..., index] = rows[name]
+        actions[~legal | over[:, None]] = 0.0
+        context[over] = 0.0
+        return {
+            "actions": actions,
+            "context": context,
+            "action_mask": (legal | over[:, None]).astype(np.int8),
+        }
+
+
+class RowGame(Rowed):
+    """Plays episodes that are rewarded on one scale, and always observed as rows.
 
     Returns are on one scale in all such games: an episode is worth ``log(reference / cost)``, at
     least ``WORST``; the reference is the best cost known of the problem, or that of a start plan
@@ -44,13 +110,7 @@ class RowGame(Game):
         rows: one of ``LOOKS``.
 
     Attributes:
-        columns: features of an action -> what each is, the rule's score first.
-        ahead: those that look ahead.
-        contexts: features of a turn -> what each is.
-        rule: the rule that column 0 scores, in a sentence.
         foreseen: whether what will happen is known, so that of several plays the best can be taken.
-        looks: whether columns that look ahead are made.
-        shown: names of the columns that are made, (F).
         actions: (n, A, F) float32.
         context: (n, C) float32.
         mask: (n, A) bool.
@@ -58,21 +118,13 @@ class RowGame(Game):
         reference: (n,) float64, what it is measured against.
     """
 
-    columns: ClassVar[Mapping[str, str]]
-    ahead: ClassVar[frozenset[str]]
-    contexts: ClassVar[Mapping[str, str]]
-    rule: ClassVar[str]
     foreseen: ClassVar[bool] = True
     after_end: ClassVar[float] = 0.0
 
     def __init__(self, count: int, size: int, rows: str = AHEAD) -> None:
         super().__init__(count)
-        if rows not in LOOKS:
-            raise ParenvsError(f"rows must be one of {', '.join(LOOKS)}, not {shown(rows)}")
-        self.looks = rows == AHEAD
-        self.shown = tuple(x for x in self.columns if self.looks or x not in self.ahead)
-        width = len(self.shown)
-        self.actions = np.zeros((count, size, width), dtype=np.float32)
+        self.show_rows(size, rows)
+        self.actions = np.zeros((count, size, len(self.shown)), dtype=np.float32)
         self.context = np.zeros((count, len(self.contexts)), dtype=np.float32)
         self.mask = np.zeros((count, size), dtype=np.bool_)
         self.cost = np.full(count, np.nan)
@@ -80,14 +132,6 @@ class RowGame(Game):
         self._known = np.full((len(FIGURES), count), np.nan)
         self._worth = np.zeros(count)
         self._stale = np.ones(count, dtype=np.bool_)
-        self.action_space = spaces.Discrete(size)
-        self.observation_space = spaces.Dict(
-            {
-                "actions": spaces.Box(-RANGE, RANGE, (size, width), np.float32),
-                "context": spaces.Box(-RANGE, RANGE, (len(self.contexts),), np.float32),
-                "action_mask": spaces.Box(0, 1, (size,), np.int8),
-            }
-        )
 
     @abstractmethod
     def look(self, rows: np.ndarray, part: Rows) -> None:

@@ -251,19 +251,3 @@ def validation_of(env_id: str, env_kwargs: Mapping[str, Any]) -> Validation | No
 def family_named(problem: str) -> str:
     """Return the family in the name of a set's problem, ``SET/FAMILY-NUMBER``."""
     return problem.rpartition("/")[2].rpartition("-")[0]
-
-
-def known_reference(problem: str) -> Reference | None:
-    """Return the reference of a problem by its name; None if it is of no shipped set."""
-    set_name, slash, _ = problem.partition("/")
-    if not slash or set_name not in set_names():
-        return None
-    problem_set = set_of(set_name)
-    return problem_set.reference(problem) if problem in problem_set.problems else None
-
-
-@lru_cache(maxsize=4096)
-def proven_optimum(problem: str) -> float | None:
-    """Return the largest return on a problem of a shipped set, if it is proven."""
-    reference = known_reference(problem)
-    return reference.value if reference is not None and reference.kind == OPTIMUM else None

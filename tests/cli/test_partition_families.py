@@ -1,4 +1,4 @@
-"""The commands and the sets of ``PartitionPlan-v0``."""
+"""The commands and the sets of ``PartitionPlan-v1``."""
 
 import pytest
 from commands import caller
@@ -14,7 +14,7 @@ def test_list__names_sets_and_the_environment(run):
     _, out, _ = run("list")
     assert "sets: partition-train, partition-validation, partition-test\n" in out
     _, out, _ = run("list", "--task", "partition")
-    assert "PartitionPlan-v0" in out
+    assert "PartitionPlan-v1" in out
     assert "problems of the last set: partition-test/" in out
 
 

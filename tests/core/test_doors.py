@@ -13,7 +13,7 @@ pytestmark = pytest.mark.thorough
 
 EACH = {
     "pipeline": ("plan-test/cnn-003", "even"),
-    "partition": ("partition-test/t5-003", "greedy"),
+    "partition": ("partition-test/t5-006", "expert"),
     "hybrid": ("hybrid/7", "megatron"),
     "order": ("order-test/p4-m8-000", "pyramid"),
     "sharding": ("intra-op-test/mesh-000", "greedy"),
@@ -76,7 +76,7 @@ def test_doors__pictures(solved, tmp_path):
 def test_doors__a_plan_of_another_problem_is_illegal_not_an_error(solved):
     task, problem, answer = solved
     other = {
-        "pipeline": "plan-test/cnn-004", "partition": "partition-test/t5-000", "hybrid": "hybrid/8",
+        "pipeline": "plan-test/cnn-004", "partition": "partition-test/t5-016", "hybrid": "hybrid/8",
         "order": "order-test/p4-m8-001", "sharding": "intra-op-test/mesh-001",
         "elastic": "g4dn/gpt-1.5b",
     }[task]  # fmt: skip

@@ -365,7 +365,7 @@ NAMED = [
     ("pipeline", "PipelinePlan-v1", {"instance": "plan-outside"}),
     ("partition", "OperatorPartition-v0", VGG),
     ("partition", "DataParallel-v0", VGG),
-    ("partition", "PartitionPlan-v0", {"family": "vgg"}),
+    ("partition", "PartitionPlan-v1", {"family": "vgg"}),
     ("hybrid", "HybridPlan-v1", {}),
     ("hybrid", "HybridPlan-v1", {"fresh": True}),
     ("hybrid", "HybridPlan-v1", {"instance": "hetero-64"}),
@@ -386,7 +386,13 @@ NAMED = [
 ]
 
 
-@each("name", ["PipelinePlan", "MicroBatchOrder", "HybridPlan", "IntraOpSharding", "ElasticPlan"])
+FORMER = (
+    "PipelinePlan", "MicroBatchOrder", "HybridPlan", "IntraOpSharding", "ElasticPlan",
+    "PartitionPlan",
+)  # fmt: skip
+
+
+@each("name", FORMER)
 def test_conventions__former_versions_name_the_new_one(name):
     for make in (gym.make, partial(gym.make_vec, num_envs=2)):
         with pytest.raises(gym.error.DeprecatedEnv, match=f"use `{name}-v1` instead"):

@@ -28,6 +28,10 @@ SMALL = {
         {},
         {"instance": "intra-op/inside/mesh/3"},
     ),
+    "PartitionPlan-v1": (
+        {"instance": "partition-train", "family": "vgg"},
+        {"instance": "partition-train/vgg-003"},
+    ),
     "HybridPlan-v1": (
         {"instance": "hybrid-test", "family": "gpt"},
         {"instance": "hetero-8/3"},

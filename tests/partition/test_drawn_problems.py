@@ -6,24 +6,23 @@ from cases import each
 from parenvs import evaluate_set
 from parenvs.agents.partition import sets as partition_sets
 from parenvs.agents.partition.exact import exact_partition
-from parenvs.agents.partition.heuristics import partition_all
 from parenvs.core import sets
-from parenvs.core.plan import ILLEGAL
 from parenvs.datasets import references as reference_files
+from parenvs.datasets.partition.bank import LIMITS
+from parenvs.datasets.partition.sets import load
 from parenvs.datasets.references import PARTITIONS, references
 from parenvs.errors import ParenvsError
 from parenvs.shipped import manifest
 from parenvs.tasks.partition import sets as problems
+from parenvs.tasks.partition.drawn.linear import Linear
 from parenvs.tasks.partition.sets import PARTITION_SETS, partition_rows
-from parenvs.tasks.partition.space import PartitionSpace
 
-SMALL = ("partition-train/lstm-000", "partition-train/vgg-000", "partition-train/resnet-001")
+SMALL = ("partition-train/vgg-000", "partition-train/vgg-007", "partition-train/resnet-004")
 
 
 def test_sets__families_are_disjoint():
     found = {name: set(map(problems.family_of, problems.members(name))) for name in PARTITION_SETS}
-    assert [len(families) for families in found.values()] == [7, 3, 3]
-    assert len(set.union(*found.values())) == 13
+    assert sum(map(len, found.values())) == len(set.union(*found.values())) >= 12
     for name, families in found.items():
         assert families == set(partition_sets.FAMILIES[name])
         for member, row in partition_rows(name).items():
@@ -31,36 +30,36 @@ def test_sets__families_are_disjoint():
             assert problems.family_of(member) == family
 
 
-def test_sets__problems_differ_and_the_constant_action_loses():
+def test_sets__problems_differ_and_are_proven():
     every = [row for name in PARTITION_SETS for row in partition_rows(name).values()]
-    assert len(set(map(str, every))) == len(every) == 13 * partition_sets.COUNT
+    count = sum(sum(families.values()) for families in partition_sets.FAMILIES.values())
+    assert len(set(map(str, every))) == len(every) == count * LIMITS
     rows = references(PARTITIONS)
     assert set(rows) == {name for one in PARTITION_SETS for name in problems.members(one)}
     for name, row in rows.items():
-        reference = sets.known_reference(name)
+        reference = sets.set_of(name.partition("/")[0]).reference(name)
         assert (reference.kind, row["proven"]) == ("optimum", True)
-        assert 0.1 <= reference.value <= reference.bound < 1
-        assert row["ones"] < 0.99 * reference.value
-    assert sum(row["ones"] == ILLEGAL for row in rows.values()) >= 6
+        assert reference.value == 1.0 <= reference.bound <= 1.0 + 1e-9
+        assert row["bound"] <= row["length"]
 
 
 @each("name", SMALL)
 def test_sets__references_are_the_solvers(name):
-    problem = problems.load(name)
+    """Of both: the one of all moments, and the one of the graph."""
+    problem, row = load(name), references(PARTITIONS)[name]
     best = exact_partition(problem)
-    assert best.proven
-    assert best.value == pytest.approx(sets.proven_optimum(name), rel=1e-9)
-    assert problem.report(best.plan).legal
-    ones = partition_all(PartitionSpace.of(problem)).value
-    assert ones == pytest.approx(references(PARTITIONS)[name]["ones"], rel=1e-9)
+    assert best.proven and problem.report(best.plan).legal
+    assert best.cost == pytest.approx(row["length"], rel=1e-9)
+    again, _ = partition_sets.solved(Linear.of(problem, name), problem)
+    assert partition_sets.fault(row, again) == ""
 
 
 @pytest.mark.thorough
 def test_sets__are_what_the_command_makes(monkeypatch):
-    monkeypatch.setattr(partition_sets, "FAMILIES", {"partition-train": ("lstm",)})
+    monkeypatch.setattr(partition_sets, "FAMILIES", {"partition-train": {"vgg": 1}})
     shipped = partition_rows("partition-train")
     made = list(partition_sets.make_set("partition-train"))
-    assert [member for member, _, _ in made] == [x for x in shipped if x.startswith("lstm-")]
+    assert [member for member, _, _ in made] == [f"vgg-{number:03d}" for number in range(LIMITS)]
     for member, row, reference in made:
         assert shipped[member] == row
         stored = references(PARTITIONS)[f"partition-train/{member}"]
@@ -87,22 +86,14 @@ def test_sets__reference_of_another_graph(monkeypatch):
     rows = {SMALL[0]: {**references(PARTITIONS)[SMALL[0]], "fingerprint": "sha256:0"}}
     monkeypatch.setattr(reference_files, "references", lambda file: rows)
     found = sets.set_of("partition-train")
-    with pytest.raises(ParenvsError, match=r"partition-references\.json: .*: of another graph"):
+    with pytest.raises(ParenvsError, match=r"partition-references\.json: .*: of another problem"):
         found.reference(SMALL[0])
-    assert found.reference("partition-train/lstm-001").kind == "bound"
+    assert found.reference("partition-train/vgg-001").kind == "bound"
 
 
 def test_sets__are_evaluated():
-    played = evaluate_set("exact", "partition-train", "lstm")
+    played = evaluate_set("exact", "partition-train", "vgg", first=3)
     assert played.proven
     assert played.regrets.max() < 1e-9
-    ones = evaluate_set(lambda seen, mask: 1, "partition-train", "lstm")
-    assert ones.values[0].tolist() == pytest.approx(
-        [references(PARTITIONS)[name]["ones"] for name in ones.problems], rel=1e-9
-    )
-    assert ones.regrets.min() > 0.009
-    with pytest.raises(
-        ParenvsError,
-        match="no problem of family 'dlrn'",
-    ):
+    with pytest.raises(ParenvsError, match="no problem of family 'dlrn'"):
         evaluate_set("exact", "partition-validation", "dlrn")

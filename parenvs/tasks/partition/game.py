@@ -7,14 +7,16 @@ those of ``parenvs.tasks.partition.formulas``, tabulated by ``PartitionSpace``.
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
 
-from parenvs.core.game import Game, Rows
+from parenvs.core.game import Rows
 from parenvs.core.groups import Groups
 from parenvs.core.problem import problem as load_problem
+from parenvs.core.rows import Rowed
 from parenvs.core.source import Fixed, Source
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
@@ -33,7 +35,15 @@ SETTINGS = (
 """Arguments that are options of ``parenvs.problem``."""
 
 
-class PartitionGame(Game):
+SHARP = 10.0
+"""What column 0 gives for a class that is worth all."""
+CLASS = ("dimensions", "bytes", "seconds", "excluded_dimensions", "excluded_seconds")
+"""Columns that describe the class at stake, in the order of ``stake``."""
+WORTH = {"paper": "dimensions", "step_time": "seconds"}
+"""Reward -> the figure by which the rule chooses."""
+
+
+class PartitionGame(Rowed):
     """Asks one question of a ``PartitionSpace`` per step: about a dimension or a class.
 
     Args:
@@ -43,7 +53,27 @@ class PartitionGame(Game):
             forbids nothing.
         memory: whether infos at the end of an episode have ``excess_bytes``; with a limit of memory
             they always do.
+        rows: how actions are observed as rows, or None if they are not.
     """
+
+    rule = "to partition what is paid more than if replicated; what is paid most is asked first"
+    columns: ClassVar[Mapping[str, str]] = {
+        "rule": "of the choice that partitions, 10 times the class's share of the dimensions, or "
+        "of the seconds where these are paid",
+        "partition": "1 for the choice that partitions",
+        "dimensions": "the class's share of all dimensions, of the choice that partitions",
+        "bytes": "its share of the bytes of all parameters",
+        "seconds": "share of the replicated step's seconds that it saves",
+        "excluded_dimensions": "share of the dimensions that it excludes",
+        "excluded_seconds": "share of the seconds that those could save",
+    }
+    ahead = frozenset({"rule"})
+    contexts: ClassVar[Mapping[str, str]] = {
+        "asked": "share of the questions that were asked",
+        "partitioned": "share of the dimensions that are partitioned",
+        "undecided": "share of those that are undecided",
+        "devices": "log2 of the devices / 10",
+    }
 
     options = ("instance", "cluster", *SETTINGS, "problem")
     exact = "parenvs.agents.partition.exact:best_of_game"
@@ -55,6 +85,7 @@ class PartitionGame(Game):
         space: PartitionSpace,
         masked: bool,
         memory: bool,
+        rows: str | None,
     ) -> None:
         """Set up the spaces."""
         super().__init__(count)
@@ -69,6 +100,8 @@ class PartitionGame(Game):
                 "stake": spaces.Box(-1.0, 1.0, (STAKES,), np.float32),
             }
         )
+        if rows is not None:
+            self.show_rows(2, rows)
         self._check_memory()
 
     @property
@@ -107,6 +140,8 @@ class PartitionGame(Game):
 
     def observation(self, rows: Rows) -> dict[str, np.ndarray]:
         """See ``Game.observation``."""
+        if self.shown:
+            return self._rowed(rows)
         groups = self.groups.of(rows)
         seen = [
             (
@@ -123,6 +158,29 @@ class PartitionGame(Game):
             name: np.concatenate([parts[i] for parts in seen])[order]
             for i, name in enumerate(("decisions", "position", "stake"))
         }
+
+    def _rowed(self, rows: Rows) -> dict[str, np.ndarray]:
+        """Return what is observed as rows: nothing of the choice that replicates."""
+        indices = self._rows[rows]
+        columns = {name: np.zeros((len(indices), 2)) for name in self.columns}
+        context = np.zeros((len(indices), len(self.contexts)), dtype=np.float32)
+        for turns, group, positions in self.groups.of(indices):
+            space, decisions = turns.space, turns.decisions[group]
+            stake = space.stakes.take(turns.position[group], axis=0)
+            for name, values in zip(CLASS, stake.T, strict=True):
+                columns[name][positions, PARTITION] = values
+            columns["rule"][positions] = SHARP * columns[WORTH[space.reward]][positions]
+            context[positions] = np.stack(
+                [
+                    turns.position[group] / len(space.questions),
+                    (decisions == PARTITION).mean(axis=1),
+                    (decisions == OPEN).mean(axis=1),
+                    np.full(len(decisions), np.log2(space.problem.cluster.devices) / 10),
+                ],
+                axis=1,
+            )
+        columns["partition"][:, PARTITION] = 1.0
+        return self.as_rows(columns, context, self.legal[rows], self.over[rows])
 
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
         """See ``Game.outcome``: of complete plans."""
@@ -211,6 +269,14 @@ class OperatorPartition(PartitionGame):
       seconds that partitioning it saves, the share of the dimensions that it excludes, and the
       share of the seconds that those could save.
 
+    With ``rows`` a row for each choice instead, see ``parenvs.core.rows.Rowed``:
+
+    * ``actions``: (2, 7) float32: ``rule``, ``partition``, and in the row that partitions
+      ``dimensions``, ``bytes``, ``seconds``, ``excluded_dimensions``, ``excluded_seconds`` of the
+      class at stake; with ``rows="bare"`` without the first.
+    * ``context``: (4,) float32: ``asked``, ``partitioned``, ``undecided``, ``devices``.
+    * ``action_mask``: (2,) int8.
+
     The classes that can earn most are asked about first: those with most dimensions
     (``reward="paper"``), or those that save most seconds (``"step_time"``); ties by path.
 
@@ -252,11 +318,12 @@ class OperatorPartition(PartitionGame):
     * ``micro_batch``: samples of a micro-batch, 2 or more (None: the graph's batch);
       ``micro_batches``: how many a step has, whose gradients are added up.
     * ``recompute``: ``"none"``, or ``"full"``: activations are made again in the backward pass.
+    * ``rows``: None, or ``"ahead"`` or ``"bare"``, with which choices are observed as rows.
     * ``problem``: a ``parenvs.Partitioning`` of this scope, in place of all the above but
-      ``linkage``, ``masked`` and ``memory``.
+      ``linkage``, ``masked``, ``memory`` and ``rows``.
 
-    All but ``linkage``, ``masked`` and ``memory`` are also keys of ``reset(options=...)``, for one
-    episode, if the spaces stay the same.
+    All but ``linkage``, ``masked``, ``memory`` and ``rows`` are also keys of
+    ``reset(options=...)``, for one episode, if the spaces stay the same.
 
     ## Infos
     ``action_mask``; at a reset and at the end ``instance``; at the end of a complete plan
@@ -285,6 +352,7 @@ class OperatorPartition(PartitionGame):
         micro_batch: int | None = None,
         micro_batches: int = 1,
         recompute: str = REMADE[0],
+        rows: str | None = None,
         problem: Partitioning | None = None,
     ) -> None:
         """Load the instance and find its classes; see the class for the arguments."""
@@ -295,7 +363,7 @@ class OperatorPartition(PartitionGame):
             "problem": problem, "linkage": linkage, "masked": masked, "memory": memory,
         }  # fmt: skip
         space = PartitionSpace.of(_problem("variables", given), linkage)
-        super().__init__(count, space, masked, memory)
+        super().__init__(count, space, masked, memory, rows)
 
 
 class OperatorPartitionEnv(GameEnv, game=OperatorPartition):
@@ -323,7 +391,7 @@ class DataParallel(PartitionGame):
 
     ## Observation Space
     ``Dict``, as in ``OperatorPartition-v0``: ``decisions`` (V,) int8 over the dimensions of all
-    batch inputs, ``position`` and ``stake``.
+    batch inputs, ``position`` and ``stake``; with ``rows`` as there.
 
     ## Rewards
     * ``reward="paper"``: 0.4 for a dimension that is partitioned, 0.1 for one that is replicated.
@@ -342,9 +410,9 @@ class DataParallel(PartitionGame):
     * ``instance``, ``devices``, ``cluster``, ``rules``, ``uneven``, ``reward``, ``memory_limit``,
       ``micro_batch``, ``micro_batches``, ``recompute``: as in ``OperatorPartition-v0``.
     * ``masked``: whether the mask forbids conflicts; if False, it forbids nothing.
-    * ``memory``, options of ``reset``, and infos: as in ``OperatorPartition-v0``.
+    * ``memory``, ``rows``, options of ``reset``, and infos: as in ``OperatorPartition-v0``.
     * ``problem``: a ``parenvs.Partitioning`` of this scope, in place of all the above but
-      ``masked`` and ``memory``.
+      ``masked``, ``memory`` and ``rows``.
 
     ## Version History
     * v0: first version.
@@ -366,6 +434,7 @@ class DataParallel(PartitionGame):
         micro_batch: int | None = None,
         micro_batches: int = 1,
         recompute: str = REMADE[0],
+        rows: str | None = None,
         problem: Partitioning | None = None,
     ) -> None:
         """Load the instance and find its classes; see the class for the arguments."""
@@ -376,7 +445,7 @@ class DataParallel(PartitionGame):
             "problem": problem, "masked": masked, "memory": memory,
         }  # fmt: skip
         space = PartitionSpace.of(_problem("inputs", given), linkage=False)
-        super().__init__(count, space, masked, memory)
+        super().__init__(count, space, masked, memory, rows)
 
 
 class DataParallelEnv(GameEnv, game=DataParallel):

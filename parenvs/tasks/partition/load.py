@@ -83,14 +83,22 @@ def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]
     """
     task = TASKS["partition"]
     if instance is None:
-        return "PartitionPlan-v0", {}, ()
+        return "PartitionPlan-v1", {}, ()
     is_drawn = instance in task.sets or task.names(instance) or instance.endswith(".json")
-    return ("PartitionPlan-v0", {"instance": instance}, ()) if is_drawn else None
+    return ("PartitionPlan-v1", {"instance": instance}, ()) if is_drawn else None
 
 
 def validation(env_kwargs: Mapping[str, Any]) -> Validation:
     """Return the set on which agents are judged, whose families are not those of training."""
     return Validation("partition-validation")
+
+
+def rules() -> list[tuple[str, list[tuple[str, str | None]], dict[str, dict[str, Any]]]]:
+    """Return environments of rows, the sets that they are tested on, and planners beside them."""
+    sets: list[tuple[str, str | None]] = [
+        (name, None) for name in ("partition-validation", "partition-test")
+    ]
+    return [("PartitionPlan-v1", sets, {"greedy": {}, "exact": {"time_limit": 20.0}})]
 
 
 def for_step_time(

@@ -14,7 +14,7 @@ from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.task import TASK
 
 PARTITION_SETS = TASK.sets
-"""Shipped sets of problems of ``PartitionPlan-v0``; ``SET/FAMILY-NUMBER`` is one of a set."""
+"""Shipped sets of problems of ``PartitionPlan-v1``; ``SET/FAMILY-NUMBER`` is one of a set."""
 REWARD = "step_time"
 """What partition problems of sets pay."""
 
@@ -100,7 +100,7 @@ def build(row: SetRow, name: str) -> Partitioning:
 
 
 def partition_rows(name: str) -> dict[str, SetRow]:
-    """Read the problems of a shipped set of ``PartitionPlan-v0``, or of a ``.json`` file of a set.
+    """Read the problems of a shipped set of ``PartitionPlan-v1``, or of a ``.json`` file of a set.
 
     Raises:
         UnknownInstanceError: there is no such set or file.

@@ -99,7 +99,7 @@ TASK = Task(
     envs={
         "DataParallel-v0": "parenvs.tasks.partition.game:DataParallel",
         "OperatorPartition-v0": "parenvs.tasks.partition.game:OperatorPartition",
-        "PartitionPlan-v0": "parenvs.tasks.partition.drawn_game:PartitionPlan",
+        "PartitionPlan-v1": "parenvs.tasks.partition.choice:PartitionChoice",
     },
     text="parenvs.tasks.partition.view.text:text",
     answer="parenvs.tasks.partition.view.text:answer",
@@ -108,6 +108,8 @@ TASK = Task(
         "sets": "parenvs.datasets.partition.sets:set_kind",
         "train": "parenvs.tasks.partition.load:training",
         "validation": "parenvs.tasks.partition.load:validation",
+        "start": "parenvs.agents.partition.lean:begun",
+        "rules": "parenvs.tasks.partition.load:rules",
         "reading": "parenvs.tasks.partition.load:reading",
         "open": "parenvs.tasks.partition.load:for_step_time",
         "tables": "parenvs.tasks.partition.view.tables:of_instance",

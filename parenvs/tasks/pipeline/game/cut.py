@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
 
 from parenvs.cluster import SYNC_METHODS
-from parenvs.core.game import EVERY, Game, Rows, warn_infeasible
+from parenvs.core.game import EVERY, Rows, warn_infeasible
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.problem import problem as load_problem
+from parenvs.core.rows import Rowed
 from parenvs.core.source import Fixed, Source
 from parenvs.envs.env import GameEnv, whole_number
 from parenvs.envs.vector import GameVectorEnv
+from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.cuts import RADIUS, CutSpace
@@ -37,8 +39,11 @@ from parenvs.tasks.pipeline.plan import (
 from parenvs.tasks.pipeline.problem import Pipeline, Report
 from parenvs.tasks.pipeline.profile import StageProfile
 
+SHARP = 10.0
+"""What column 0 gives for a plan of a whole reward more than the best of the others."""
 
-class PipelineCut(Game):
+
+class PipelineCut(Rowed):
     """Cut a model into S pipeline stages so that a training step is as short as possible.
 
     ## Description
@@ -65,6 +70,13 @@ class PipelineCut(Game):
     * ``cuts``: (S-1,) float32 in [-1, 1], the chosen cuts divided by n, -1 if not yet chosen.
     * ``step``: Discrete(S), the number of cuts made.
 
+    With ``rows`` a row for each candidate instead, see ``parenvs.core.rows.Rowed``:
+
+    * ``actions``: (c, 8) float32: ``rule``, ``reward``, ``all_reduce``, ``transfer``, ``balance``,
+      ``pivot``, ``stage``, ``devices``; with ``rows="bare"`` the last three.
+    * ``context``: (4,) float32: ``made``, ``last``, ``left``, ``stages``.
+    * ``action_mask``: (c,) int8.
+
     ## Rewards
     0 for every cut but the last. The last pays 1/L, where L is the length in units of the
     bubble-free time (all devices compute all the time), so it lies in (0, 1]; or -1 if a stage
@@ -87,10 +99,12 @@ class PipelineCut(Game):
       ``parenvs.Pipeline``.
     * ``radius``: largest distance of a device cut from the centre solution.
     * ``candidates``: ``"minima"``, pivots at which fewest bytes cross, or ``"all"``.
-    * ``problem``: a ``parenvs.Pipeline``, in place of all the above but ``radius`` and
-      ``candidates``.
+    * ``rows``: None, or ``"ahead"`` or ``"bare"``, with which candidates are observed as rows.
+    * ``problem``: a ``parenvs.Pipeline``, in place of all the above but ``radius``, ``candidates``
+      and ``rows``.
 
-    Each is also a key of ``reset(options=...)``, for one episode, if the spaces stay the same.
+    Each but ``rows`` is also a key of ``reset(options=...)``, for one episode, if the spaces stay
+    the same.
 
     ## Infos
     ``action_mask``; at a reset and at the end ``instance``; at the end of a complete plan
@@ -113,6 +127,25 @@ class PipelineCut(Game):
         "problem",
     )
     exact = "parenvs.agents.pipeline.planners:best_of_game"
+    rule = "the cut after which the step is shortest if the rest of the chain is cut evenly"
+    columns: ClassVar[Mapping[str, str]] = {
+        "rule": "10 times the reward, less that of the best legal candidate",
+        "reward": "of the plan that goes on with stages of the same seconds each",
+        "all_reduce": "longest all-reduce if the rest is one stage, over the instance's maximum",
+        "transfer": "longest transfer then, over the instance's maximum",
+        "balance": "shortest compute time of a stage then, over the longest",
+        "pivot": "the pivot over n",
+        "stage": "seconds of the stage that ends there, over those of all that are left, evenly, "
+        "over 4",
+        "devices": "devices of that stage, as a share of all",
+    }
+    ahead = frozenset({"rule", "reward", "all_reduce", "transfer", "balance"})
+    contexts: ClassVar[Mapping[str, str]] = {
+        "made": "share of the cuts that are made",
+        "last": "pivot of the last cut over n, 0 before the first",
+        "left": "share of the seconds after it",
+        "stages": "log2 of the stages / 10",
+    }
 
     def __init__(
         self,
@@ -129,6 +162,7 @@ class PipelineCut(Game):
         tied: str = TIED[0],
         radius: int = RADIUS,
         candidates: str = "minima",
+        rows: str | None = None,
         problem: Pipeline | None = None,
     ) -> None:
         """Load the instance and find its candidates; see the class for the arguments."""
@@ -166,6 +200,8 @@ class PipelineCut(Game):
                 "step": spaces.Discrete(cuts + 1),
             }
         )
+        if rows is not None:
+            self.show_rows(candidate_count, rows)
         # Row k of chains is cut k of every episode, between the ends of the model.
         self.chains = np.full((cuts + 2, count), kernel.end)
         self.chains[0] = kernel.start
@@ -237,7 +273,48 @@ class PipelineCut(Game):
 
     def observation(self, rows: Rows) -> dict[str, np.ndarray]:
         """See ``Game.observation``."""
-        return {"features": self._features(rows), "cuts": self._cuts[rows], "step": self.made[rows]}
+        features = self._features(rows)
+        if self.shown:
+            return self.rowed(rows, features, self.legal[rows])
+        return {"features": features, "cuts": self._cuts[rows], "step": self.made[rows]}
+
+    def rowed(self, rows: Rows, features: np.ndarray, legal: np.ndarray) -> dict[str, np.ndarray]:
+        """Return what is observed of episodes as rows.
+
+        Args:
+            rows: the episodes.
+            features: (k, c, 3), as in the observation without rows.
+            legal: (k, c) bool.
+        """
+        rows = self._rows[rows]
+        pivot, stage, devices, reward = np.zeros((4, *legal.shape))
+        context = np.zeros((len(rows), len(self.contexts)), dtype=np.float32)
+        for kernel, step, index in self._groups(rows, ~self.over[rows]):
+            chains, stages = self.chains[:, rows[index]], kernel.cuts + 1
+            seconds = kernel.seconds_sum / kernel.seconds_sum[kernel.end]
+            done, before = seconds[chains[step]], kernel.device[chains[step]]
+            pivot[index] = kernel.shares
+            even = (1.0 - done) / (stages - step)
+            stage[index] = (seconds[: kernel.end] - done[:, None]) / (4.0 * even[:, None])
+            ahead = kernel.device[: kernel.end] - before[:, None]
+            devices[index] = ahead / kernel.device[kernel.end]
+            context[index, 0] = step / kernel.cuts
+            context[index, 1] = kernel.shares[chains[step]] if step else 0.0
+            context[index, 2], context[index, 3] = 1.0 - done, np.log2(stages) / 10
+            if self.looks:
+                episode, cut = legal[index].nonzero()
+                plans = chains[:, episode]
+                plans[step + 1] = cut
+                kernel.evenly(step, plans)
+                reward[index[episode], cut] = kernel.reward(*kernel.length_and_excess(plans))
+        best = np.where(legal, reward, -np.inf).max(axis=1, keepdims=True)
+        reduce, transfer, balance = features.transpose(2, 0, 1)
+        columns = {
+            "rule": SHARP * (reward - best), "reward": reward, "all_reduce": reduce,
+            "transfer": transfer, "balance": balance, "pivot": pivot, "stage": stage,
+            "devices": devices,
+        }  # fmt: skip
+        return self.as_rows(columns, context, legal, self.over[rows])
 
     def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
         """See ``Game.outcome``: ``length_seconds`` and ``excess_bytes`` of whole plans."""
@@ -266,6 +343,21 @@ class PipelineCut(Game):
     def view(self, row: int) -> Report | Pipeline:
         """See ``Game.view``."""
         return self.problem(row).so_far(self.plan(row))
+
+    def elsewhere(self, options: dict[str, Any]) -> Source:
+        """See ``Game.elsewhere``; rows would show another number of cuts alike.
+
+        Raises:
+            ParenvsError: the problem has another number of stages.
+        """
+        source = super().elsewhere(options)
+        mine, its = self.episode_steps + 1, source.only.cuts + 1
+        if mine != its:
+            raise ParenvsError(
+                f"options: {', '.join(options)} would change the stages from {mine} to {its}; make "
+                "another environment for it"
+            )
+        return source
 
     @property
     def episode_steps(self) -> int:
@@ -308,7 +400,7 @@ class PipelineCut(Game):
             length, excess_bytes = kernel.length_and_excess(self.chains[:, rows])
             self.figures[0, rows], self.figures[1, rows] = length, excess_bytes
             self.over[rows] = True
-            return np.where(excess_bytes <= 0, formulas.value(length, kernel.bubble_free), ILLEGAL)
+            return kernel.reward(length, excess_bytes)
         self._window[rows, 0] = np.maximum(kernel.follower.take(actions), kernel.low[step + 1])
         self._window[rows, 1] = kernel.high[step + 1]
         self._peaks[rows], self._paces[rows] = kernel.settle(
@@ -401,6 +493,11 @@ class PipelineCutEnv(GameEnv, game=PipelineCut):
             features = self._kernel.features_one(self._chain, self._begin, self._settled)
         else:
             features = np.zeros((self._actions, 3), dtype=np.float32)
+        if self.game.shown:
+            legal = np.zeros((1, self._actions), dtype=np.bool_)
+            legal[0, self._begin : self._end] = True
+            seen = self.game.rowed(EVERY, features[None], legal)
+            return {name: values[0] for name, values in seen.items()}
         step = self._kernel.counts[len(self._chain) - 1]
         return {"features": features, "cuts": self._cuts.copy(), "step": step}
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from parenvs.arrays import largest
 from parenvs.cluster import server_of
+from parenvs.core.plan import ILLEGAL
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.cuts import CutSpace
 
@@ -77,6 +78,7 @@ class CutKernel:
         overlaps: of each step, whether some cut before it makes part of its window illegal.
         inside: of each step, whether a transfer over the cut before it can stay in one server.
         shares: (c,) float32, pivots over n.
+        seconds_sum: (c+2,) float64, seconds of the model before each; all of them at ``end``.
         transfers: (2, c+2) float64, seconds of a transfer over each cut between servers, and inside
             one.
         slow: (c+2,) float32, the first of them scaled.
@@ -121,7 +123,7 @@ class CutKernel:
         first_server: np.ndarray = server_of(self.device, per_server)
         last_server: np.ndarray = server_of(last_device, per_server)
         self.edge = np.searchsorted(last_server, first_server, side="right")
-        self._seconds_sum = pipeline.seconds_sum[self.pivot]
+        self.seconds_sum = pipeline.seconds_sum[self.pivot]
         crossing = pipeline.cut_before[self.pivot]
         self.transfers = np.stack(
             [formulas.transfer_seconds(crossing, x) for x in (cluster.inter_bw, cluster.intra_bw)]
@@ -239,6 +241,10 @@ class CutKernel:
             before = last
         return prefix.core + prefix.tail, fullest - self._limit
 
+    def reward(self, length: np.ndarray, excess_bytes: np.ndarray) -> np.ndarray:
+        """Return what whole plans of some lengths and excess bytes, (m,) each, are paid."""
+        return np.where(excess_bytes <= 0, formulas.value(length, self.bubble_free), ILLEGAL)
+
     def least_excess(self) -> float:
         """``Pipeline.excess_bytes`` of the plan that needs least; minus infinity without tables."""
         if not self.tabulated:
@@ -320,6 +326,24 @@ class CutKernel:
             np.minimum(pace, paces[part, :, None], out=pace)
             ratio = np.divide(pace[:, 0], pace[:, 1])
             view[..., 2] = np.negative(ratio, out=ratio)
+
+    def evenly(self, step: int, chains: np.ndarray) -> None:
+        """Go on with stages of the same seconds each, as far as candidates are near and legal.
+
+        Args:
+            step: cuts made less one.
+            chains: (S+1, m), of which rows up to ``step + 1`` are given and the others are written.
+        """
+        before = self.seconds_sum[: self.end]
+        for k in range(step + 1, self.cuts):
+            last = chains[k]
+            done = self.seconds_sum[last]
+            ideal = done + (self.seconds_sum[self.end] - done) / (self.cuts + 1 - k)
+            cut = np.searchsorted(before, ideal).clip(1, self.end - 1)
+            cut -= ideal - before[cut - 1] < before[cut] - ideal
+            least = np.maximum(self.follower[last], self.low[k])
+            chains[k + 1] = cut.clip(least, self.high[k] - 1)
+        chains[self.cuts + 1] = self.end
 
     def length_and_excess(self, chains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """``Pipeline.length`` and ``Pipeline.excess_bytes``, (m,), of whole plans (S+1, m)."""
@@ -405,7 +429,7 @@ class CutKernel:
         """
         first = self.device[last]
         end = np.maximum(self.device[cut], first + 1)
-        work = self._seconds_sum[cut] - self._seconds_sum[last]
+        work = self.seconds_sum[cut] - self.seconds_sum[last]
         pivots = self.pivot[last], np.maximum(self.pivot[cut], self.pivot[last])
         reduce = self.space.pipeline.reduce_seconds(*pivots, first, end)
         return formulas.compute_seconds(work, end - first), self._scaled(reduce, 0)

@@ -1,0 +1,286 @@
+"""``PartitionPlan-v1``: which dimensions are split within a device's memory, class by class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from parenvs.core.game import Rows
+from parenvs.core.rows import AHEAD, RowGame
+from parenvs.core.source import ORDERS, Fixed, Source
+from parenvs.envs.env import GameEnv
+from parenvs.envs.vector import GameVectorEnv
+from parenvs.errors import InfeasibleError
+from parenvs.tasks.partition.drawn.board import Boards
+from parenvs.tasks.partition.drawn.linear import CLASS, STEP, Linear
+from parenvs.tasks.partition.drawn.sources import named, problem_of, source_of
+from parenvs.tasks.partition.plan import PartitionPlan as Plan
+from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.partition.space import OPEN, PARTITION
+
+SHARP = 10.0
+"""What column 0 gives for a class that is worth the whole replicated step."""
+NEXT = 4
+"""Classes after the one at stake that the context describes."""
+TOLD = ("seconds_log", "all_reduce", "memory")
+"""What it says of each."""
+BLOCK = 64
+"""Episodes that are looked at together, so that their moments stay in the cache."""
+
+
+class PartitionChoice(RowGame):
+    """Decide which dimensions are split, within a device's memory, on graphs of many families.
+
+    ## Description
+    The training step of a network (a Llama, a U-Net, an LSTM) runs on a cluster, in micro-batches,
+    with or without recomputation, and plans must keep to a limit of memory on each device.
+    Dimensions that instructions tie together form a class, which is partitioned over all N devices
+    or not at all (arXiv 2007.04069, sections 3.3 and 4.2; the rules are in
+    ``parenvs.graph.rules``). A class saves the work that is shared, and costs the all-reduces of
+    what is summed; on slow networks many cost more than they save, and are split to save memory
+    alone. Each turn decides a class, and with it all classes that it excludes. The classes that
+    save most seconds are asked about first; ties by path.
+
+    The rule weighs the seconds and the bytes that a class saves, at the price at which plans of
+    what is worth most begin to fit. The problem is an integer program of up to 200 classes; the
+    planner ``exact`` proves its optimum in seconds.
+
+    ## Action Space
+    ``Discrete(2)``: 0 replicates, 1 partitions the class at stake. A choice is legal if a plan
+    within memory is known that completes it: some plans that fit are part of the problem, and
+    follow what is decided. So an episode can always be completed, and every legal one fits.
+
+    ## Observation Space
+    ``Dict`` with a row for each action, see ``parenvs.core.rows.RowGame``.
+
+    * ``actions``: (2, 16) float32: ``rule``, ``bound``, ``room``, ``partition``, and of the class
+      at stake, in the row that partitions it, ``dimensions``, ``bytes``, ``seconds``,
+      ``seconds_log``, ``all_reduce``, ``memory``, ``share``, ``batch``, ``parameters``,
+      ``excluded_dimensions``, ``excluded_seconds``, ``excluded_memory``; with ``rows="bare"``
+      without the first three.
+    * ``context``: (22,) float32: ``decided``, ``earned``, ``left``, ``price``,
+      ``replicated_memory``, ``devices``, ``one_server``, ``micro_batches``, ``recompute``,
+      ``classes``, and of the open classes after the one at stake ``next_1_seconds_log``,
+      ``next_1_all_reduce``, ``next_1_memory``, ``next_2_seconds_log``, ``next_2_all_reduce``,
+      ``next_2_memory``, ``next_3_seconds_log``, ``next_3_all_reduce``, ``next_3_memory``,
+      ``next_4_seconds_log``, ``next_4_all_reduce``, ``next_4_memory``.
+    * ``action_mask``: (2,) int8.
+
+    ## Rewards
+    0 but for the last, which is log(reference / T): T is the length of the step, the reference the
+    best known, which is proven for problems of shipped sets, and that of the start plan otherwise.
+    An illegal action ends the episode and pays log 0.2.
+
+    ## Starting State
+    Dimensions that can never be partitioned are replicated, all others undecided; the problem is
+    one of the training set, or the one that arguments name.
+
+    ## Episode End
+    When everything is decided, or at an illegal action. No truncation. Episodes on problems of
+    shipped sets have up to 200 turns.
+
+    ## Info
+    ``action_mask``; at a reset and at the end ``instance``, the problem's name; at the end
+    ``cost``, the seconds of the step, and of the problem ``start`` (the leanest plan known),
+    ``best_known``, ``optimum`` in seconds and ``regret`` as far as they are known.
+
+    ## Arguments
+    * ``instance``: None plays ``"partition-train"``; that or another set
+      (``"partition-validation"``, ``"partition-test"``) plays its problems; the name of a problem
+      (``"partition-test/t5-003"``) or of one of a ``.json`` file of a set (``"mine.json/unet-0"``)
+      gives that one at every reset. ``reset(options={"instance": ...})`` sets the problem of one
+      episode.
+    * ``family``: of a set, its problems of this family only (``"t5"``); None: all.
+    * ``rows``: ``"ahead"`` or ``"bare"``.
+    * ``order``: ``"random"``, or ``"sequential"``, which plays a set in its order.
+    * ``problem``: a ``parenvs.Partitioning`` with ``reward="step_time"`` and a limit of memory, in
+      place of all the above.
+
+    Problems of shipped sets ship as arrays, and a reset is a look-up; others are read and searched
+    for plans that fit, which takes seconds.
+
+    ## Many at Once
+    ``gym.make_vec("PartitionPlan-v1", num_envs=64)``, see ``parenvs.envs.vector.GameVectorEnv``.
+
+    ## Version History
+    * v1: rows, masks that leave what can be completed, returns as logarithms, problems on which
+      the larger bound is not the better choice. v0 paid shares of the replicated step, and -1 for
+      plans that did not fit.
+    """
+
+    options = ("instance",)
+    render_fps = 4
+    rule = "to partition what is worth more than nothing at the price at which greedy plans fit"
+    columns: ClassVar[Mapping[str, str]] = {
+        "rule": "of the choice that partitions, 10 times what the class is worth at the price of "
+        "bytes, by size as in seconds_log",
+        "bound": "bound of the share of the replicated step's seconds that a plan can save then",
+        "room": "bytes that the leanest known completion leaves, over the limit",
+        "partition": "1 for the choice that partitions",
+        "dimensions": "share of all dimensions that are in the class",
+        "bytes": "share of the bytes of all parameters",
+        "seconds": "share of the replicated step's seconds that it saves",
+        "seconds_log": "the same by size: 1 is all, 0.5 a thousandth, 0 a millionth, with its sign",
+        "all_reduce": "seconds of its all-reduces over those of the replicated step",
+        "memory": "share that it alone saves of the replicated plan's peak",
+        "share": "largest share of a dimension that a device holds if it is partitioned",
+        "batch": "1 if it holds dimensions of batch inputs",
+        "parameters": "1 if it holds dimensions of variables",
+        "excluded_dimensions": "dimensions of the open classes that it excludes, as a share",
+        "excluded_seconds": "seconds that these save at most, as a share",
+        "excluded_memory": "share of the peak that these save, at most 1",
+    }
+    ahead = frozenset({"rule", "bound", "room"})
+    contexts: ClassVar[Mapping[str, str]] = {
+        "decided": "share of the classes that are decided",
+        "earned": "share of the replicated step's seconds that is saved so far",
+        "left": "bytes that the leanest known completion leaves, over the limit",
+        "price": "weight of bytes against seconds at which greedy plans begin to fit, in [0, 1]",
+        "replicated_memory": "log2 of the replicated plan's peak over the limit / 4",
+        "devices": "log2 of the devices / 10",
+        "one_server": "1 if they are one server",
+        "micro_batches": "log2 of the micro-batches / 10",
+        "recompute": "1 with recomputation",
+        "classes": "log2 of the classes / 10",
+        **{f"next_{i}_{name}": f"{name} of open class {i} after the one at stake"
+           for i in range(1, NEXT + 1) for name in TOLD},
+    }  # fmt: skip
+
+    def __init__(
+        self,
+        count: int = 1,
+        *,
+        instance: str | None = None,
+        family: str | None = None,
+        rows: str = AHEAD,
+        order: str = ORDERS[0],
+        problem: Partitioning | Linear | None = None,
+    ) -> None:
+        """Find the source of problems; see the class for the arguments."""
+        super().__init__(count, 2, rows)
+        self.source, largest = source_of(instance, family, order, problem)
+        self.boards = Boards(count, largest)
+        self.problems: list[Linear] = [None] * count  # type: ignore[list-item]
+        self.position = np.zeros(count, dtype=np.int64)
+        self.earned = np.zeros(count)
+
+    def put(self, rows: Rows, problem: Linear) -> None:
+        """See ``Game.put``."""
+        for row in self._rows[rows].tolist():
+            self.problems[row] = problem
+            self.boards.put(row, problem)
+        start = float(problem.seconds(problem.witnesses[0]))
+        optimum = problem.best if problem.optimal else np.nan
+        bound = optimum if problem.optimal else np.nan
+        self.know(rows, start, bound, problem.best, optimum)
+
+    def start(self, rows: Rows) -> None:
+        """See ``Game.start``: nothing is decided."""
+        self.fresh(rows)
+        self.boards.start(self._rows[rows])
+        self.position[rows], self.earned[rows], self.cost[rows] = 0, 0.0, np.nan
+
+    def look(self, rows: np.ndarray, part: Rows) -> None:
+        """See ``RowGame.look``."""
+        for begin in range(0, len(rows), BLOCK):
+            self._look(rows[begin : begin + BLOCK])
+
+    def _look(self, rows: np.ndarray) -> None:
+        boards, stake = self.boards, self.position[rows]
+        tables, slot = boards.tables, boards.slot[rows]
+        room = boards.rooms(rows, stake)
+        mask = room >= 0
+        is_open = boards.known[rows] == OPEN
+        actions = np.zeros((len(rows), 2, len(self.shown)), dtype=np.float32)
+        offset = len(self.ahead) if self.looks else 0
+        limit = boards.limit[rows]
+        if self.looks:
+            actions[:, PARTITION, 0] = SHARP * boards.rule[rows, stake]
+            bounds = boards.bounds(rows, stake, is_open)
+            actions[..., 1] = self.earned[rows][:, None] + bounds
+            actions[..., 2] = room / limit[:, None]
+        bare = actions[:, PARTITION, offset:]
+        bare[:, 0] = 1.0
+        bare[:, 1 : 1 + len(CLASS)] = tables.figures[slot, stake]
+        bare[:, 1 + len(CLASS) :] = boards.excluded(rows, stake, is_open)
+        actions[~mask] = 0.0
+        context = self.context[rows]
+        size = boards.size[rows]
+        context[:, 0] = 1.0 - is_open.sum(axis=1) / size
+        context[:, 1], context[:, 2] = self.earned[rows], room.max(axis=1) / limit
+        context[:, 3] = boards.price[rows]
+        context[:, 4 : 4 + len(STEP)] = boards.step[rows]
+        context[:, 4 + len(STEP) :] = boards.coming(rows, stake, is_open, NEXT, TOLD)
+        self.actions[rows], self.context[rows], self.mask[rows] = actions, context, mask
+
+    def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
+        """See ``RowGame.move``: replicate or partition the classes at stake."""
+        boards, stake = self.boards, self.position[rows]
+        for begin in range(0, len(rows), BLOCK):
+            some = slice(begin, begin + BLOCK)
+            boards.decide(rows[some], stake[some], actions[some] == PARTITION)
+        saved = boards.tables.gain[boards.slot[rows], stake]
+        self.earned[rows] += np.where(actions == PARTITION, saved, 0.0)
+        is_open = boards.known[rows] == OPEN
+        self.position[rows] = is_open.argmax(axis=1)
+        complete = rows[~is_open.any(axis=1)]
+        if complete.size:
+            self.over[complete] = True
+            self.position[complete] = boards.size[complete]
+            chosen = boards.known[complete] == PARTITION
+            gain = np.where(chosen, boards.tables.gain[boards.slot[complete]], 0.0).sum(axis=1)
+            self.cost[complete] = boards.replicated[complete] * (1.0 - gain)
+
+    def chosen(self, row: int) -> np.ndarray:
+        """Return the classes of the graph that are partitioned so far, (C,) bool."""
+        problem, linear = self.problem(row), self.problems[row]
+        chosen = np.zeros(len(problem.classes), dtype=bool)
+        known = self.boards.known[row, : len(linear.classes)]
+        chosen[linear.classes[known == PARTITION]] = True
+        return chosen
+
+    def plan(self, row: int) -> Plan:
+        """Return the plan built so far; undecided dimensions are replicated."""
+        return self.problem(row).plan(self.chosen(row))
+
+    def problem(self, row: int) -> Partitioning:
+        """See ``Game.problem``; the graph is read."""
+        return problem_of(self.problems[row])
+
+    def instance(self, row: int) -> str:
+        """Return the name of the problem; its plans carry the name of the graph."""
+        return self.problems[row].name
+
+    def undecided(self, row: int) -> set[str]:
+        """Return the paths of the entry parameters that have a dimension in an open class."""
+        problem, linear = self.problem(row), self.problems[row]
+        is_open = self.boards.known[row, : len(linear.classes)] == OPEN
+        dims = problem.classes.dimensions_of(np.array(list(problem.tensor.values())))
+        dims = dims[np.isin(problem.classes.label[dims], linear.classes[is_open])]
+        tensors = set((np.searchsorted(problem.graph.dim_offset, dims, side="right") - 1).tolist())
+        return {path for path, tensor in problem.tensor.items() if tensor in tensors}
+
+    @property
+    def episode_steps(self) -> int:
+        """See ``Game.episode_steps``: the number of classes."""
+        return self.boards.largest.classes
+
+    def elsewhere(self, options: dict[str, Any]) -> Source:
+        """See ``Game.elsewhere``."""
+        problem = named(options["instance"])
+        if not self.boards.has_room(problem):
+            raise InfeasibleError(
+                f"{problem.name}: {len(problem.gain)} classes and {len(problem.whole):,} moments; "
+                "this environment has fewer; make another one for it"
+            )
+        return Fixed(problem)
+
+
+class PartitionChoiceEnv(GameEnv, game=PartitionChoice):
+    """A single environment of ``PartitionChoice``."""
+
+
+class PartitionChoiceVectorEnv(GameVectorEnv, single=PartitionChoiceEnv):
+    """A native batch of ``PartitionChoice``."""

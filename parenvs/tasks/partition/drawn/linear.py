@@ -1,0 +1,342 @@
+"""A problem of partitioning as its environment plays it: linear in the classes that are split.
+
+A legal plan splits a tensor at most once, and an instruction too. So the seconds of its step and
+its bytes at each moment are linear in the classes: a plan saves what each of its classes saves.
+Of the tens of thousands of moments of a step a few hundred can be the fullest of some plan; a
+``Linear`` keeps these, and needs the graph no more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from parenvs.errors import InfeasibleError
+from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.partition.space import PartitionSpace
+from parenvs.tasks.partition.step import batch_classes
+
+CLASS = (
+    "dimensions", "bytes", "seconds", "seconds_log", "all_reduce", "memory", "share", "batch",
+    "parameters",
+)  # fmt: skip
+"""Names of the figures on a class that do not change in an episode."""
+EXCLUDED = ("dimensions", "seconds", "memory")
+"""Figures of which is told what the open classes have that a class excludes."""
+STEP = ("replicated_memory", "devices", "one_server", "micro_batches", "recompute", "classes")
+"""Names of the figures on a problem."""
+DECADES = 6
+"""Decades of a logarithmic figure, below which it is 0."""
+DOUBLINGS = 10
+"""Doublings of devices, micro-batches and classes at which their figures are 1."""
+PRICES = 1.0 / (1.0 + 4.0 ** -np.arange(-10, 21))
+"""Prices of bytes that are tried one after the other, up from a millionth."""
+HALVINGS = 12
+"""Of the interval between the first at which a plan fits and the one before."""
+FIRST_COLUMNS = 16
+"""Columns by which most moments are told apart at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """A problem with a limit of memory. K classes that can be split, M moments, G groups.
+
+    Attributes:
+        name: what infos call it.
+        classes: (K,) int64, the classes of the graph, in the order of the questions.
+        gain: (K,) share of the replicated step's seconds that each class saves.
+        replicated: seconds of the step that splits nothing.
+        rivals: per class, the classes that it excludes, ascending.
+        whole: (M,) bytes of the replicated plan at each moment.
+        saved: (K, M) bytes that each class saves there.
+        limit: bytes that a device may hold.
+        groups: per group, the classes that can split its instructions.
+        weights: (G,) share of the replicated step's seconds that its instructions take.
+        paid: (K,) share of an instruction's seconds that a class saves, less its all-reduces, which
+            are spread over the instructions that it splits; 0 where it saves nothing.
+        figures: (K, 9) float32, ``CLASS``.
+        step: (6,) float32, ``STEP``.
+        witnesses: (W, K) bool, plans that fit; the first is the start plan.
+        best: seconds of the best plan known, NaN if none is known.
+        optimal: whether it is proven to be the shortest.
+        cache: what is made of it once.
+    """
+
+    name: str
+    classes: np.ndarray
+    gain: np.ndarray
+    replicated: float
+    rivals: tuple[np.ndarray, ...]
+    whole: np.ndarray
+    saved: np.ndarray
+    limit: float
+    groups: tuple[np.ndarray, ...]
+    weights: np.ndarray
+    paid: np.ndarray
+    figures: np.ndarray
+    step: np.ndarray
+    witnesses: np.ndarray
+    best: float = math.nan
+    optimal: bool = False
+    cache: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Linear:
+        """Itself: nothing in it changes, and environments that are forked share it."""
+        return self
+
+    @property
+    def instance(self) -> str:
+        """Its name."""
+        return self.name
+
+    def seconds(self, chosen: np.ndarray) -> np.ndarray:
+        """(...) seconds of the steps that split ``chosen``, (..., K) bool."""
+        saved = np.where(chosen, self.gain, 0.0).sum(axis=-1)
+        return np.asarray(self.replicated * (1.0 - saved))
+
+    def slack(self, chosen: np.ndarray) -> np.ndarray:
+        """(..., M) bytes that plans leave at each moment, (..., K) bool; negative if too many."""
+        return np.asarray(self.limit - self.whole + chosen.astype(np.float64) @ self.saved)
+
+    def fits(self, chosen: np.ndarray) -> np.ndarray:
+        """(...) whether plans keep to the limit at all moments."""
+        return np.asarray(self.slack(chosen).min(axis=-1) >= 0)
+
+    def legal(self, chosen: np.ndarray) -> bool:
+        """Whether a plan, (K,) bool, splits no two classes that exclude each other."""
+        return not any(chosen[row].any() for row in np.array(self.rivals, object)[chosen].tolist())
+
+    @property
+    def priced(self) -> tuple[float, np.ndarray]:
+        """The price of bytes, and what each class is worth at it, (K,).
+
+        A class is worth the share of the replicated step's seconds that it saves, and the share of
+        the limit that it saves in the mean of the moments; the price in [0, 1] is the weight of the
+        second, and one less it that of the first. It is the least of some at which a plan fits that
+        splits the classes worth most, as far as they may be split together; 1 if none does.
+        """
+        if "priced" not in self.cache:
+            spared = self.saved.mean(axis=1) / self.limit
+
+            def worth(price: float) -> np.ndarray:
+                return (1.0 - price) * self.gain + price * spared
+
+            def fits(price: float) -> bool:
+                return bool(self.fits(self._greedy(worth(price))))
+
+            tried = [0.0, *PRICES.tolist(), 1.0]
+            index = next((i for i, price in enumerate(tried) if fits(price)), len(tried) - 1)
+            least, price = tried[max(index - 1, 0)], tried[index]
+            for _ in range(HALVINGS):
+                middle = (least + price) / 2
+                if fits(middle):
+                    price = middle
+                else:
+                    least = middle
+            self.cache["priced"] = price, worth(price)
+        price, values = self.cache["priced"]
+        return price, values
+
+    def _greedy(self, worth: np.ndarray) -> np.ndarray:
+        chosen, can = np.zeros((2, len(worth)), dtype=np.bool_)
+        can[:] = worth > 0
+        for index in np.argsort(-worth, kind="stable")[: can.sum()].tolist():
+            if can[index]:
+                chosen[index] = True
+                can[self.rivals[index]] = False
+        return chosen
+
+    @classmethod
+    def of(cls, problem: Partitioning, name: str = "") -> Linear:
+        """Look at a problem with a limit of memory; it has no witnesses yet.
+
+        Args:
+            problem: the problem.
+            name: what infos call it (default: the instance).
+
+        Raises:
+            InfeasibleError: no dimension can be partitioned, or no plan can fit.
+        """
+        space = PartitionSpace.of(problem, True)
+        classes, name = space.classes, name or problem.instance
+        least, limit = problem.footprint.least(~problem.classes.blocked), problem.memory_limit
+        if least > limit:
+            raise InfeasibleError(
+                f"no plan fits the memory: {name} on {problem.cluster}: the peak exceeds "
+                f"memory_limit by {least - limit:,.0f} bytes or more, whatever is partitioned"
+            )
+        seconds = problem.replicate_seconds or 1.0
+        saves, gain = problem.saved_seconds[classes], problem.gain_seconds[classes]
+        share = np.divide(gain, saves, out=np.zeros(len(classes)), where=saves > 0)
+        spared = 1.0 - problem.device_share[classes]
+        whole, held = _moments(problem, space)
+        groups, weights = _instructions(problem, space)
+        at = problem.footprint.memory(np.zeros(len(problem.classes), dtype=bool)).at
+        full = problem.footprint.saved_at(at)
+        return cls(
+            name=name,
+            classes=np.asarray(classes, dtype=np.int64),
+            gain=gain / seconds,
+            replicated=problem.replicate_seconds,
+            rivals=tuple(np.array(sorted(row), dtype=np.int64) for row in space.rivals),
+            whole=whole,
+            saved=held * spared[:, None],
+            limit=limit,
+            groups=groups,
+            weights=weights / seconds,
+            paid=spared * np.maximum(share, 0.0),
+            figures=_figures(problem, space, gain / seconds, full.saved[classes] / full.whole),
+            step=_step(problem, len(classes), float(whole.max())),
+            witnesses=np.zeros((0, len(classes)), dtype=bool),
+        )
+
+    def at(self, limit: float) -> Linear:
+        """Return the problem at another limit of memory, with the first of its witnesses."""
+        step = self.step.copy()
+        step[0] = _fullness(float(self.whole.max()), limit)
+        return replace(self, limit=limit, step=step, witnesses=self.witnesses[:1], cache={})
+
+    def begun(self, witnesses: np.ndarray) -> Linear:
+        """Return the problem with witnesses, (W, K) bool; each fits and is legal."""
+        return replace(self, witnesses=witnesses, cache={})
+
+
+def logarithmic(shares: np.ndarray) -> np.ndarray:
+    """Return shares as figures in [-1, 1] by size: 1 is all, 0.5 a thousandth, 0 a millionth."""
+    size = np.log10(np.maximum(np.abs(shares), 10.0**-DECADES)) / DECADES + 1.0
+    return np.asarray(np.copysign(np.minimum(size, 1.0), shares))
+
+
+def _fullness(held: float, limit: float) -> float:
+    """Return bytes over the limit as a figure in [-1, 1]: 0 is the limit, 1 is 16 times it."""
+    return float(np.clip(np.log2(held / limit) / 4, -1.0, 1.0))
+
+
+def _figures(
+    problem: Partitioning, space: PartitionSpace, gain: np.ndarray, memory: np.ndarray
+) -> np.ndarray:
+    """Return the figures on each class, (K, 9) float32."""
+    classes = space.classes
+    stakes = np.zeros((len(classes), 5), dtype=np.float32)
+    stakes[np.asarray(space.question_class)] = space.stakes[:-1]
+    seconds = problem.replicate_seconds or 1.0
+    columns = {
+        "dimensions": stakes[:, 0],
+        "bytes": stakes[:, 1],
+        "seconds": np.clip(gain, -1.0, 1.0),
+        "seconds_log": logarithmic(gain),
+        "all_reduce": np.minimum(problem.all_reduce_seconds[classes] / seconds, 1.0),
+        "memory": np.clip(memory, 0.0, 1.0),
+        "share": problem.device_share[classes],
+        "batch": batch_classes(problem.classes)[classes],
+        "parameters": problem.counts("variables")[classes] > 0,
+    }
+    return np.stack([columns[name] for name in CLASS], axis=1).astype(np.float32)
+
+
+def _step(problem: Partitioning, classes: int, replicated: float) -> np.ndarray:
+    """Return the figures on a problem, (6,) float32."""
+    cluster, step = problem.cluster, problem.step
+    figures = (
+        _fullness(replicated, problem.memory_limit),
+        np.log2(cluster.devices) / DOUBLINGS,
+        cluster.servers == 1,
+        np.log2(step.micro_batches) / DOUBLINGS,
+        step.recomputes,
+        np.log2(classes) / DOUBLINGS,
+    )
+    return np.clip(np.array(figures, dtype=np.float32), -1.0, 1.0)
+
+
+def _moments(problem: Partitioning, space: PartitionSpace) -> tuple[np.ndarray, np.ndarray]:
+    """Return the moments that can be the fullest of a plan.
+
+    Tensors whose dimensions are in the same classes form a group. A moment at which no group holds
+    more than at another one is not needed: whatever is split, the other one is as full.
+
+    Returns:
+        (M,) bytes of the replicated plan, and (K, M) bytes of the tensors that each class splits.
+    """
+    footprint, graph = problem.footprint, problem.graph
+    places = _places(problem, space)[problem.classes.label]
+    owner = np.repeat(np.arange(len(graph.element_type)), np.diff(graph.dim_offset))
+    counts = (places >= 0) & (graph.dims > 1)
+    group, members = _grouped(owner[counts], places[counts], len(graph.element_type))
+    tensor, first, last = footprint.stays
+    step = np.zeros((len(footprint.order) + 1, len(members)))
+    np.add.at(step, (first, group[tensor]), footprint.bytes[tensor])
+    np.subtract.at(step, (last + 1, group[tensor]), footprint.bytes[tensor])
+    ends = np.unique(np.minimum(last, len(step) - 2))  # moments after which something goes
+    held = np.rint(np.cumsum(step, axis=0)[ends] if len(ends) else step[:1])
+    held += np.bincount(
+        group[footprint.parameters], footprint.bytes[footprint.parameters], len(members)
+    )
+    kept = _maximal(held)
+    by_class = np.zeros((len(space.classes), len(kept)))
+    for index, row in enumerate(members):
+        by_class[list(row)] += kept[:, index]
+    return kept.sum(axis=1), by_class
+
+
+def _maximal(rows: np.ndarray) -> np.ndarray:
+    """Return the rows, (m, g), of which no other one is as large in every column."""
+    rows = np.unique(rows, axis=0)
+    rows = rows[np.argsort(-rows.sum(axis=1), kind="stable")]
+    order = np.argsort(-rows.std(axis=0), kind="stable")
+    rows, kept, count = rows[:, order], np.empty_like(rows), 0
+    some = slice(0, FIRST_COLUMNS)
+    for row in rows:
+        above = kept[:count]
+        close = np.flatnonzero((above[:, some] >= row[some]).all(axis=1))
+        if not (above[close] >= row).all(axis=1).any():
+            kept[count] = row
+            count += 1
+    result = np.empty_like(kept[:count])
+    result[:, order] = kept[:count]
+    return result
+
+
+def _instructions(
+    problem: Partitioning, space: PartitionSpace
+) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    """Return the groups of the instructions that take time, and their seconds."""
+    factors = problem.classes.factors
+    own = _places(problem, space)[problem.classes.factor_class]
+    counts = (own >= 0) & (problem.seconds[factors.instruction] > 0)
+    group, members = _grouped(factors.instruction[counts], own[counts], len(problem.graph.opcode))
+    seconds = np.bincount(group, problem.seconds, len(members))
+    return tuple(np.array(row, dtype=np.int64) for row in members[1:]), seconds[1:]
+
+
+def _places(problem: Partitioning, space: PartitionSpace) -> np.ndarray:
+    """Return the index in the space of each class of the graph, (C,), -1 if it is none."""
+    position = np.full(len(problem.classes), -1)
+    position[space.classes] = np.arange(len(space.classes))
+    return position
+
+
+def _grouped(
+    owner: np.ndarray, own: np.ndarray, count: int
+) -> tuple[np.ndarray, Sequence[tuple[int, ...]]]:
+    """Group things by the set of their classes.
+
+    Args:
+        owner: (p,) the thing of each pair of a thing and a class.
+        own: (p,) its class.
+        count: number of things.
+
+    Returns:
+        (count,) the group of each thing, and the classes of each group; group 0 has none.
+    """
+    pairs = np.unique(np.stack([owner, own], axis=1), axis=0)
+    things, first, sizes = np.unique(pairs[:, 0], return_index=True, return_counts=True)
+    groups: dict[tuple[int, ...], int] = {(): 0}
+    result = np.zeros(count, dtype=np.int64)
+    for thing, begin, size in zip(things.tolist(), first.tolist(), sizes.tolist(), strict=True):
+        members = tuple(pairs[begin : begin + size, 1].tolist())
+        result[thing] = groups.setdefault(members, len(groups))
+    return result, list(groups)

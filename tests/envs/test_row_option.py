@@ -1,0 +1,133 @@
+"""The paper's environments, observed as rows: as without, with a rule that is worth something."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from batches import assert_same, both, drawn, modes
+from cases import each
+from gymnasium.utils.env_checker import check_env
+
+from parenvs.core.registry import TASKS
+from parenvs.core.rows import Rowed, RowGame
+from parenvs.core.task import late
+from parenvs.errors import ParenvsError
+
+CASES = {
+    "PipelineCut-v0": ({"instance": "vgg-19", "cluster": "B", "stages": 4}, {"micro_batches": 4}),
+    "OperatorPartition-v0": (
+        {"instance": "vgg-19", "linkage": False, "masked": True},
+        {"instance": "t5-base"},
+    ),
+    "DataParallel-v0": ({"instance": "vgg-19", "reward": "step_time"}, {"devices": 4}),
+}
+"""Arguments of each, and options of a reset under them."""
+
+
+def classes(env_id):
+    place = next(task.envs[env_id] for task in TASKS.values() if env_id in task.envs)
+    return late(place), late(f"{place}Env"), late(f"{place}VectorEnv")
+
+
+ids = each("env_id", list(CASES))
+
+
+def test_rows__every_game_that_has_the_option_is_tried():
+    games = {x: late(place) for task in TASKS.values() for x, place in task.envs.items()}
+    optional = {
+        env_id for env_id, game in games.items()
+        if isinstance(game, type) and issubclass(game, Rowed) and not issubclass(game, RowGame)
+    }  # fmt: skip
+    assert optional == CASES.keys()
+
+
+@ids
+def test_rows__are_named_and_leave_rewards_as_they_are(env_id):
+    game, single, _ = classes(env_id)
+    arguments, rng = CASES[env_id][0], np.random.default_rng(0)
+    for name in (*game.columns, *game.contexts):
+        assert f"``{name}``" in classes("OperatorPartition-v0")[0].__doc__ + game.__doc__, name
+    plain = single(**arguments)
+    seen = {rows: single(rows=rows, **arguments) for rows in ("ahead", "bare")}
+    for env in seen.values():
+        check_env(env, skip_render_check=True)
+    kept = [name not in game.ahead for name in game.columns]
+    for _ in range(3):
+        _, info = plain.reset()
+        observed = {rows: env.reset()[0] for rows, env in seen.items()}
+        done = False
+        while not done:
+            mask = observed["ahead"]["action_mask"]
+            assert np.array_equal(mask, info["action_mask"])
+            assert not observed["ahead"]["actions"][mask == 0].any()
+            assert np.array_equal(
+                observed["ahead"]["actions"][:, kept], observed["bare"]["actions"]
+            )
+            action = int(rng.choice(np.flatnonzero(mask)))
+            _, reward, done, _, info = plain.step(action)
+            for rows, env in seen.items():
+                observed[rows], same, over, *_ = env.step(action)
+                assert (same, over) == (reward, done)
+        assert not observed["ahead"]["actions"].any() and observed["ahead"]["action_mask"].all()
+    with pytest.raises(ParenvsError, match="rows must be one of ahead, bare"):
+        single(rows="none", **arguments)
+
+
+@modes
+@ids
+def test_rows__a_batch_is_single_to_the_last_bit(env_id, mode):
+    arguments, options = CASES[env_id]
+    batched, single = both(classes(env_id)[2], {"rows": "ahead", **arguments}, 3, mode)
+    rng, over = np.random.default_rng(0), np.zeros(3, dtype=bool)
+    assert_same(batched.reset(seed=4), single.reset(seed=4))
+    for turn in range(30):
+        if over.any() and mode == "Disabled":
+            again = {"reset_mask": over.copy()}
+            assert_same(*(x.reset(options=dict(again)) for x in (batched, single)))
+        if turn == 17:
+            assert_same(*(x.reset(options=dict(options)) for x in (batched, single)))
+        actions = drawn(batched.action_masks(), rng, 0.05)
+        outcome = batched.step(actions)
+        assert_same(outcome, single.step(actions))
+        over = outcome[2]
+
+
+@each("env_id, arguments, least", [
+    ("PipelineCut-v0", {"instance": "t5-base"}, 0.99),
+    ("PipelineCut-v0", {"instance": "bert-48", "stages": 4}, 0.99),
+    ("OperatorPartition-v0", {}, 0.99),
+    ("OperatorPartition-v0", {"reward": "step_time"}, 0.99),
+    ("DataParallel-v0", {"reward": "step_time"}, 0.99),
+])  # fmt: skip
+def test_rows__the_rule_comes_near_the_optimum(env_id, arguments, least):
+    env = gym.make(env_id, rows="ahead", **arguments).unwrapped
+    best = late(env.game.exact)(env.game, 0)
+    (observation, _), done = env.reset(), False
+    while not done:
+        scores = np.where(observation["action_mask"], observation["actions"][:, 0], -np.inf)
+        observation, _, done, *_ = env.step(int(scores.argmax()))
+    report = env.problem.report(env.plan())
+    assert report.legal
+    assert best.cost >= least * report.cost
+
+
+def test_rows__of_a_cut_the_reward_is_that_of_going_on_evenly():
+    """With one cut left, the column is what each cut is paid."""
+    env = classes("PipelineCut-v0")[1](instance="vgg-19", cluster="A", rows="ahead")
+    game = classes("PipelineCut-v0")[0]
+    column = list(game.columns).index("reward")
+    observation, _ = env.reset()
+    for _ in range(env.episode_steps - 1):
+        observation, *_ = env.step(int(observation["action_mask"].argmax()))
+    for action in np.flatnonzero(observation["action_mask"]).tolist():
+        other, _ = env.reset()
+        for _ in range(env.episode_steps - 1):
+            other, *_ = env.step(int(other["action_mask"].argmax()))
+        _, reward, done, *_ = env.step(action)
+        assert done and reward == pytest.approx(float(observation["actions"][action, column]))
+
+
+def test_rows__options_keep_the_number_of_stages():
+    env = classes("PipelineCut-v0")[1](instance="vgg-19", stages=3, rows="ahead")
+    with pytest.raises(ParenvsError, match="would change"):
+        env.reset(options={"stages": 4})
+    assert env.reset(options={"micro_batches": 4})[1]["instance"] == "vgg-19"

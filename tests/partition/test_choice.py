@@ -1,0 +1,304 @@
+"""``PartitionPlan-v1``: as the judge has it, what may be chosen, batches, bad input."""
+
+import json
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from batches import assert_same, both, drawn, forks, modes
+from cases import each
+from gymnasium.utils.env_checker import check_env
+
+import parenvs
+from parenvs.agents.partition.lean import begun, shortest
+from parenvs.agents.partition.sets import BOUND
+from parenvs.core.rows import WORST
+from parenvs.datasets.partition.bank import LIMITS, _row, bank, played
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.tasks.partition.choice import PartitionChoiceEnv, PartitionChoiceVectorEnv
+from parenvs.tasks.partition.drawn.linear import logarithmic
+from parenvs.tasks.partition.drawn.sources import named, problem_of
+from parenvs.tasks.partition.sets import PARTITION_SETS, family_of, members
+
+SMALL = "partition-train/vgg-003"
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return named(SMALL)
+
+
+def random_plan(linear, rng, chance):
+    """A legal plan, whatever memory it needs."""
+    chosen = np.zeros(len(linear.gain), dtype=bool)
+    for k in rng.permutation(len(chosen)):
+        chosen[k] = rng.random() < chance and not chosen[linear.rivals[k]].any()
+    return chosen
+
+
+def episode(env, choose, **reset):
+    """Play an episode: its rewards, and the last info."""
+    observation, info = env.reset(**reset)
+    rewards, over = [], False
+    while not over:
+        observation, reward, over, cut, info = env.step(choose(observation))
+        assert not cut and env.observation_space.contains(observation)
+        rewards.append(reward)
+    return rewards, info
+
+
+def by_chance(rng):
+    return lambda seen: int(rng.choice(np.flatnonzero(seen["action_mask"])))
+
+
+def test_linear__is_what_the_judge_says(problem):
+    """Seconds and bytes of any legal plan."""
+    judge, rng = problem_of(problem), np.random.default_rng(0)
+    for number in range(40):
+        plan = random_plan(problem, rng, (0.2, 0.5, 0.9)[number % 3])
+        assert problem.legal(plan)
+        chosen = np.zeros(len(judge.classes), dtype=bool)
+        chosen[problem.classes[plan]] = True
+        assert judge.legal(chosen) and judge.fits(chosen) == bool(problem.fits(plan))
+        assert problem.seconds(plan) == pytest.approx(judge.step_seconds(chosen), rel=1e-12)
+        peak = problem.limit - problem.slack(plan).min()
+        assert peak == pytest.approx(judge.peak(chosen), abs=1.0)
+    both_rivals = np.zeros(len(problem.gain), dtype=bool)
+    index = next(k for k, row in enumerate(problem.rivals) if len(row))
+    both_rivals[[index, problem.rivals[index][0]]] = True
+    assert not problem.legal(both_rivals)
+
+
+def test_linear__ships_as_it_is_made():
+    """The arrays of the bank are those that the graph gives."""
+    number = [family_of(x) for x in members("partition-train")].index("vgg") // LIMITS
+    stored, made = bank("partition-train")[number], _row("partition-train", number)
+    assert stored.keys() == made.keys()
+    for name, values in made.items():
+        if name != "witnesses":  # several may be as good
+            np.testing.assert_array_equal(stored[name], values, err_msg=name)
+    for name in members("partition-train")[number * LIMITS : (number + 1) * LIMITS]:
+        linear = played(name)
+        assert linear.fits(linear.witnesses).all()
+        assert all(linear.legal(plan) for plan in linear.witnesses)
+
+
+def test_linear__a_lower_price_makes_plans_that_do_not_fit(problem):
+    """The price is the least: a thousandth less, and the classes worth most are too few."""
+
+    def fits(price):
+        worth = (1 - price) * problem.gain + price * problem.saved.mean(axis=1) / problem.limit
+        chosen = np.zeros(len(worth), dtype=bool)
+        for index in sorted(np.flatnonzero(worth > 0), key=lambda k: (-worth[k], k)):
+            chosen[index] = not chosen[problem.rivals[index]].any()
+        return bool(problem.fits(chosen))
+
+    price, worth = problem.priced
+    assert 0 < price < 1 and fits(price) and not fits(price * 0.999)
+    observation, _ = PartitionChoiceEnv(instance=SMALL).reset()
+    assert observation["context"][3] == np.float32(price)
+    assert observation["actions"][1, 0] == pytest.approx(10 * logarithmic(worth)[0], rel=1e-6)
+
+
+@pytest.mark.thorough
+@each("rows", ["ahead", "bare"])
+def test_env__gymnasium_accepts_it(rows):
+    env = gym.make("PartitionPlan-v1", family="vgg", rows=rows)
+    check_env(env.unwrapped, skip_render_check=True)
+    assert env.action_space.n == 2
+
+
+def test_env__episodes_are_what_the_judge_says(problem):
+    """By chance: each completes a plan that fits, and is paid by its seconds."""
+    env, rng = PartitionChoiceEnv(instance=SMALL), np.random.default_rng(1)
+    for _ in range(5):
+        rewards, info = episode(env, by_chance(rng))
+        report = env.problem.report(env.plan())
+        assert report.legal and info["instance"] == SMALL
+        assert info["cost"] == pytest.approx(report.step_seconds, rel=1e-12)
+        assert not any(rewards[:-1])
+        worth = max(np.log(info["optimum"] / info["cost"]), WORST)
+        assert rewards[-1] == pytest.approx(worth)
+        assert info["optimum"] == info["best_known"] == info["bound"] <= info["cost"]
+        assert info["start"] == pytest.approx(float(problem.seconds(problem.witnesses[0])))
+
+
+def test_env__the_optimum_can_be_made(problem):
+    """Its choices are legal, its bounds fall to what it is worth, and it is the reference."""
+    plan, _ = shortest(problem, problem.gain)
+    env = PartitionChoiceEnv(instance=SMALL)
+    observation, _ = env.reset()
+    bounds, over = [], False
+    while not over:
+        choice = int(plan[env.game.position[0]])
+        assert observation["action_mask"][choice]
+        rule, bound, room = observation["actions"][choice, :3]
+        bounds.append(bound)
+        assert (choice or rule == 0) and room >= 0
+        observation, reward, over, _, info = env.step(choice)
+    saved = 1 - info["cost"] / problem.replicated
+    assert min(bounds) >= saved - 1e-6 and np.all(np.diff(bounds) <= 1e-6)
+    assert info["cost"] == pytest.approx(info["optimum"], rel=1e-9)
+    assert reward == pytest.approx(0.0, abs=1e-9)
+
+
+def test_env__choices_are_legal_while_a_witness_fits(problem):
+    """The mask against completions that are made from the decisions alone."""
+    env, rng = PartitionChoiceEnv(instance=SMALL), np.random.default_rng(2)
+    observation, _ = env.reset()
+    plans = problem.witnesses.copy()
+    over, masked = False, 0
+    while not over:
+        at, fits = int(env.game.position[0]), []
+        for choice in (0, 1):
+            after = plans.copy()
+            after[:, at] = choice
+            if choice:
+                after[:, problem.rivals[at]] = False
+            fits.append(after)
+        legal = [bool(problem.fits(after).any()) for after in fits]
+        assert observation["action_mask"].tolist() == legal
+        masked += not all(legal)
+        choice = by_chance(rng)(observation)
+        plans = fits[choice]
+        observation, _, over, _, _ = env.step(choice)
+        assert (env.game.boards.plans[0, : len(plans), : plans.shape[1]] == plans).all()
+    assert masked
+
+
+def test_env__illegal_actions_end_the_episode():
+    env = PartitionChoiceEnv(instance=SMALL)
+    for action in (2, -1, 10**6):
+        env.reset()
+        _, reward, over, _, info = env.step(action)
+        assert (reward, over) == (pytest.approx(WORST), True)
+        assert info["regret"] == 1.0 and "cost" not in info
+
+
+@pytest.mark.thorough
+@modes
+@each("kwargs", [{}, {"rows": "bare"}, {"instance": "partition-validation", "family": "mixer"}])
+def test_vector__equals_single_ones(kwargs, mode):
+    batched, single = both(PartitionChoiceVectorEnv, kwargs, 3, mode)
+    rng, over = np.random.default_rng(0), np.zeros(3, dtype=bool)
+    assert_same(batched.reset(seed=4), single.reset(seed=4))
+    for _ in range(60):
+        if over.any() and mode == "Disabled":
+            options = {"reset_mask": over.copy()}
+            assert_same(*(env.reset(options=dict(options)) for env in (batched, single)))
+        actions = drawn(batched.action_masks(), rng, 0.02)
+        outcome = batched.step(actions)
+        assert_same(outcome, single.step(actions))
+        over = outcome[2]
+
+
+@forks
+def test_env__forks(fork):
+    env, rng = PartitionChoiceEnv(family="vgg"), np.random.default_rng(3)
+    observation, _ = env.reset(seed=3)
+    for _ in range(4):
+        observation = env.step(by_chance(rng)(observation))[0]
+    other = fork(env)
+    for _ in range(30):
+        action = by_chance(rng)(observation)
+        outcome = env.step(action)
+        assert_same(outcome, other.step(action))
+        observation = env.reset()[0] if outcome[2] else outcome[0]
+        if outcome[2]:
+            assert_same(observation, other.reset()[0])
+
+
+def test_env__sets_files_and_problems_of_ones_own(tmp_path):
+    names = members("partition-validation", "mixer")
+    kwargs = {"instance": "partition-validation", "family": "mixer", "order": "sequential"}
+    env = PartitionChoiceEnv(**kwargs)
+    assert [env.reset()[1]["instance"] for _ in range(len(names) + 1)] == [*names, names[0]]
+    own = problem_of(named(SMALL))
+    row = {"name": "mine-0", "instance": "vgg-19", "cluster": own.cluster.to_json(),
+           "memory_limit": own.memory_limit, **own.step.settings}  # fmt: skip
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"schema": 1, "problems": [row]}))
+    found = [PartitionChoiceEnv(instance=str(path)), PartitionChoiceEnv(problem=own),
+             PartitionChoiceEnv(instance=f"{path}/mine-0")]  # fmt: skip
+    shipped = PartitionChoiceEnv(instance=SMALL)
+    for each_ in found:
+        seen, again = each_.reset(seed=0)[0], shipped.reset()[0]
+        for key in ("actions", "context"):
+            assert seen[key] == pytest.approx(again[key], abs=1e-5), key
+        _, info = episode(each_, lambda seen: int(seen["action_mask"].argmax()))
+        assert info["cost"] > 0 and "optimum" not in info
+    assert shipped.reset(options={"instance": "partition-train/vgg-000"})[1]["instance"]
+    shipped.reset()
+    assert shipped.undecided() <= set(own.tensor) and len(shipped.undecided()) > 10
+
+
+def test_env__bad_input():
+    own = problem_of(named(SMALL))
+    least = own.footprint.least(~own.classes.blocked)
+    tight = replace(own, step=replace(own.step, limit=0.9 * least))
+    for kwargs, words in (
+        ({"family": "dlrn"}, "no problem of family 'dlrn'"),
+        ({"instance": "partition-trial"}, "unknown problem 'partition-trial'"),
+        ({"instance": SMALL, "family": "vgg"}, "is one problem, no set; leave family out"),
+        ({"instance": SMALL, "order": "sequential"}, "leave order out"),
+        ({"rows": "behind"}, "rows must be one of ahead, bare"),
+        ({"problem": replace(own, reward="paper")}, "plays the scope variables with the reward"),
+        ({"problem": replace(own, step=replace(own.step, limit=None))}, "has no limit"),
+        ({"problem": tight}, "no plan fits the memory"),
+    ):
+        with pytest.raises(ParenvsError, match=words):
+            PartitionChoiceEnv(**kwargs)
+    with pytest.raises(ParenvsError, match="must name one problem of partition-test"):
+        PartitionChoiceEnv(instance=SMALL).reset(options={"instance": "partition-test"})
+    with pytest.raises(ParenvsError, match="make another one for it"):
+        largest = max(members("partition-test"), key=lambda name: len(named(name).gain))
+        PartitionChoiceEnv(instance=SMALL).reset(options={"instance": largest})
+
+
+def test_lean__plans_fit_or_none_does(problem):
+    assert problem.fits(begun(problem.at(problem.limit)).witnesses).all()
+    low = float((problem.whole - problem.saved.sum(axis=0)).max())
+    with pytest.raises(InfeasibleError, match="the leanest plan found exceeds the limit by"):
+        begun(problem.at(0.5 * low))
+
+
+def test_sets__problems_of_many_families():
+    """Sizes, families, and that no graph of one set is in another."""
+    every = [name for one in PARTITION_SETS for name in members(one)]
+    graphs = {one: {str(bank(one)[i]["fingerprint"]) for i in range(len(bank(one)))}
+              for one in PARTITION_SETS}  # fmt: skip
+    families = {one: set(map(family_of, members(one))) for one in PARTITION_SETS}
+    assert len(every) >= 200 and len(set.union(*families.values())) >= 12
+    for found in (graphs, families):
+        assert sum(map(len, found.values())) == len(set.union(*found.values()))
+
+
+@pytest.mark.thorough
+def test_sets__the_larger_bound_loses_on_most():
+    """Of the test set; so does chance."""
+    lost = []
+    for family in ("t5", "unet"):
+        for index in range(2):
+            kwargs = {"instance": "partition-test", "family": family, "order": "sequential"}
+            game = PartitionChoiceVectorEnv(24, autoreset_mode="SameStep", **kwargs)
+            observation, _ = game.reset(seed=0)
+            rng, share, done = np.random.default_rng(0), np.zeros(24), np.zeros(24, dtype=bool)
+            while not done.all():
+                column = rng.random((24, 2)) if index else observation["actions"][..., BOUND]
+                scores = np.where(observation["action_mask"], column, -np.inf)
+                observation, _, over, _, infos = game.step(scores.argmax(axis=1))
+                for row in np.flatnonzero(over & ~done):
+                    last = infos["final_info"]
+                    share[row] = last["optimum"][row] / last["cost"][row]
+                done |= over
+            lost.append((share <= 0.95).mean())
+    assert min(lost) > 0.5
+
+
+def test_sets__a_plan_is_worth_the_optimums_seconds_over_its_own():
+    name = "partition-validation"
+    found = parenvs.evaluate_set("exact", name, "mixer", first=2)
+    assert found.values[0] == pytest.approx([1.0, 1.0], rel=1e-6) and found.proven
+    ones = parenvs.evaluate_set(lambda seen, mask: int(mask[1]), name, "mixer", first=2)
+    assert (ones.values < 1).all() and (ones.values > 0).all()
