@@ -50,7 +50,7 @@ from parenvs.errors import ParenvsError
 
 SECONDS, BYTES = 5.0, 2**30
 """Limits of one reading: seconds of the process, and memory beyond what it has before."""
-PATIENCE = 60.0
+PATIENCE = 600.0
 """Seconds of the clock after which a process counts as one that hangs, whatever it does."""
 OUTCOMES = ("accepted", "refused", "traceback", "hang", "memory", "wrong")
 BAD = OUTCOMES[2:]
@@ -120,6 +120,7 @@ class Tally:
 def form(text: str) -> str:
     """Return a refusal without the file, the names and the numbers in it."""
     text = re.sub(r"^\S*(mutated\.\w+(:\w+)?|/run(/\w+\.\w+)?): ", "", text)
+    text = re.sub(r"(?<!\S)/\S*/(?=\S)", "", text)  # the folder of a file
     text = re.sub(r"codec can't decode.*?(?=\)|$)", "codec can't decode", text)
     text = re.sub(r"^line \d+[^:]*: |^(field|array) '[^']*':? ", r"\1 ", text)
     text = re.sub(r"(dims is broken; build the file anew \(|instruction '[^']*': )", "", text)
