@@ -391,7 +391,8 @@ def fewest_bytes(had: np.ndarray, needed: np.ndarray, size: np.ndarray) -> np.nd
     """
     from scipy.optimize import linear_sum_assignment
 
-    resident = (had * size.astype(np.float32)) @ needed.T
+    # Whole bytes: hosts that are as good are so to the last bit, however atoms are cut.
+    resident = np.rint((had * size) @ needed.T)
     host, full = linear_sum_assignment(resident, maximize=True)
     return np.asarray(host[np.argsort(full)])
 
