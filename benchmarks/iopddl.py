@@ -168,8 +168,8 @@ def page(rows: list[Row]) -> list[str]:
         "and reduction included; other work shared the machine (load). With two threads the "
         "limit is by the clock. The contest's limits are for 8 cores. Rows of search 1 are of the "
         "search before strategies that no better plan can take left it, and before budgets of "
-        "steps; those of K, L, P and V of search 2 are first runs, whose limit also holds the "
-        "some seven seconds in which numba compiles, so that little is left of it. Points are "
+        "steps. Compiled loops were on the disk: numba's first compilation, some seven seconds, is "
+        "in no limit of search 2. Points are "
         f"the contest's: best team's cost / cost; of search {SEARCH} "
         f"{sum(map(points, now)):.4f} of {len(now)}.",
         columns(rows, COLUMNS),
