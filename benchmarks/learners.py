@@ -38,6 +38,8 @@ LEVELS = (0.9, 0.95, 0.98, 0.99, 0.999)
 """Shares of the best known cost of the performance profile."""
 NOISE = 1.1
 """Processor seconds that differ by less than this factor count as equal."""
+FEWEST = 10
+"""Problems of a set with fewer of which nothing is said of who is better."""
 TIMED = 3
 """Problems after which it is seen how long a set takes."""
 
@@ -243,6 +245,8 @@ def verdict(lines: list[Line], foreseen: bool = True) -> str:
         foreseen: whether what happens is known beforehand; else the exact planner knows more than
             others, and is not compared.
     """
+    if lines[0].shares.shape[1] < FEWEST:
+        return "Too few problems for a verdict."
     learnt = [line for line in lines if line.learns and not line.name.split(",")[0].endswith(BARE)]
     wins, losses, is_known = [], [], False
     for line in sorted(learnt, key=lambda x: x.seconds):

@@ -41,6 +41,7 @@ SCRIPTS = (
     "paper_claims",
     "exact_points",
     "inference",
+    "networks",
     "instead",
 )
 
