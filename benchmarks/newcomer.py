@@ -97,7 +97,7 @@ TASKS = (
         (PLAN_OWN, "parenvs export mine.json --to megatron"),
     ),
     Task(
-        "Why is this plan best?", "README.md", r"(?m)^ *(tp +.*\S)",
+        "Why is this plan best?", "README.md", r"(?m)^tensor parallel ranks.*\n *(\S.*?%)",
         (
             "parenvs plan llama3-70b --cluster 16x8:h100 --batch 1024 --out hybrid.json",
             "parenvs explain hybrid.json",
