@@ -7,13 +7,13 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from exhaustive import TooMany, disagreements, search
-from random_programs import Program
 
 from benchmarks.framework import main, measurement, progress, table
+from exhaustive import TooMany, disagreements, search
 from parenvs import Graph, from_jax
 from parenvs.tasks.partition.classes import dimension_classes
 from parenvs.tasks.partition.plan import RULE_SETS
+from random_programs import Program
 
 COLUMNS = ("cases", "instructions", "dimensions", "classes", "blocked", "conflicts", "assignments")
 COLUMNS += ("legal", "pairs compared", "too many", "disagreements")

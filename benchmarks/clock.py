@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jax_transformer import plans as jax_plans
 from scipy.stats import spearmanr
-from torch_transformer import batch, loss, make
 
 from benchmarks import clock_models
 from benchmarks.framework import (
@@ -34,6 +32,7 @@ from benchmarks.framework import (
 )
 from benchmarks.synchronisation import measured as synchronised
 from benchmarks.synchronisation import section as synchronisation_section
+from jax_transformer import plans as jax_plans
 from parenvs import Cluster, Graph, HybridPlan, HybridStage, Pipeline, StageProfile, from_torch
 from parenvs.cli.model import Model
 from parenvs.clock.calibration import SIZES, Calibration, calibrated
@@ -46,6 +45,7 @@ from parenvs.clock.xla.calibration import calibrated as calibrated_by_jax
 from parenvs.core.registry import TASKS
 from parenvs.exports.torch import torch_plan
 from parenvs.machine import counted
+from torch_transformer import batch, loss, make
 
 MODELS = ("conv", "transformer")
 PARTS = ("collectives", "cuts", "sleep", "runs", "synchronisation")

@@ -365,9 +365,8 @@ def _torch(name: str, plans: list[str]) -> list[Row]:
     """Train a model under plans on local processes."""
     import tempfile
 
-    import torch_transformer as example
-
     import parenvs
+    import torch_transformer as example
     from parenvs import Cluster, HybridPlan, HybridStage, from_torch
     from parenvs.agents.partition.exact import exact_partition
     from parenvs.errors import one_line

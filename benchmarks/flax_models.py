@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import optax
 import transformers as hf
 from flax.training import train_state
+
 from programs import BATCH, FROZEN, OPTIMISER, SCALAR, STATISTICS, VARIABLE, Program
 
 Batch = dict[str, Any]

@@ -49,7 +49,6 @@ def compare(name: str, model: Any, kind: str) -> Row:
 def paper_models() -> dict[str, Any]:
     """Those of the paper in full size, and one of each other architecture."""
     from jax_models import decoder_only, resnet50
-
     from parenvs.datasets.models import MODELS
 
     shipped = {name: MODELS[name] for name in INSTANCES}

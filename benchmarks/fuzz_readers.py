@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from drawn_intra_op import draw
 
 from benchmarks.framework import ROOT
 from benchmarks.fuzz_states import STATES, WrongAcceptanceError, apart, must
+from drawn_intra_op import draw
 from parenvs import (
     Graph,
     ParenvsError,

@@ -18,9 +18,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from killed_commands import prepare
 
 from benchmarks.framework import ROOT
+from killed_commands import prepare
 from parenvs.clock.calibration import Calibration
 from parenvs.cluster import COLLECTIVES, Cluster, Measurement
 from parenvs.datasets.banks import Bank

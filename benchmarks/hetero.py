@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from drawn_hybrids import best_of_orders, drawn_hetero
 
 from benchmarks.framework import Case, Row, main, measurement, percent, table
+from drawn_hybrids import best_of_orders, drawn_hetero
 from parenvs.agents.hybrid.servers import bottleneck
 from parenvs.agents.hybrid.servers.heuristics import random_orders, sorted_orders, swap_search
 from parenvs.agents.hybrid.servers.sandwich import lower_bound, rounded_down, sandwich

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
-from drawn_hybrids import best_of_free_stages, drawn_problem
 
 from benchmarks.framework import Row, main, measurement, percent, table
+from drawn_hybrids import best_of_free_stages, drawn_problem
 from parenvs.agents.hybrid import exact_hybrid
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid.space import Constraints

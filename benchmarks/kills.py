@@ -15,11 +15,10 @@ import tempfile
 import time
 from functools import partial
 
+from benchmarks.framework import ROOT, Case, Row, columns, main, measurement
 from killed_commands import COMMANDS
 from killed_commands import check as check_command
 from killed_writers import KINDS, check, repeat
-
-from benchmarks.framework import ROOT, Case, Row, columns, main, measurement
 
 
 def kill(kind: str, folder: str, seed: int) -> None:

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from resharding import example
 
 from benchmarks.framework import Case, Column, Row, Rows, columns, main, measurement, progress
 from parenvs import Cluster, HybridPlan, HybridStage, from_torch
@@ -42,6 +41,7 @@ from parenvs.tasks.elastic.movement import Degrees, Layout, atom_bytes, flows, s
 from parenvs.tasks.elastic.state import State
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.uniform import even_bounds
+from resharding import example
 
 PROCESSES, LAYERS, BATCH = 8, 8, 32
 WAYS = ("minimal", "tenplex", "central")

@@ -7,10 +7,10 @@ from collections import Counter
 from functools import partial
 
 import numpy as np
-from brute_force import all_plans, best_of, legal_plans, random_pipeline, random_space
-from every_plan import DRAWN, LIMITS, outcome, planners
 
 from benchmarks.framework import Case, Row, columns, main, measurement, progress, spent
+from brute_force import all_plans, best_of, legal_plans, random_pipeline, random_space
+from every_plan import DRAWN, LIMITS, outcome, planners
 from parenvs.agents.pipeline import bounds as prefixes
 from parenvs.agents.pipeline import exact
 from parenvs.agents.pipeline.exact import exact_candidates, exact_full

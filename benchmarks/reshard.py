@@ -23,9 +23,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from resharding import FOUR, STEPS, TWO, example, job, plan_of, train
-from resharding import alone as alone_losses
-
 from benchmarks.framework import (
     ROOT,
     Case,
@@ -40,6 +37,8 @@ from benchmarks.framework import (
 from parenvs.exports.checkpoint import reshard as resharding
 from parenvs.exports.checkpoint.folder import Checkpoint
 from parenvs.files import write_text
+from resharding import FOUR, STEPS, TWO, example, job, plan_of, train
+from resharding import alone as alone_losses
 
 TOLERANCE = 1e-4
 KILLS = 6

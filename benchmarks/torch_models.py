@@ -128,6 +128,7 @@ def own(name: str) -> Case:
 def own_unet() -> Case:
     """The tests' U-Net at the width and size of latent diffusion."""
     import torch
+
     from torch_modules import UNet
 
     image = torch.randn(16, 3, 64, 64)

@@ -1,5 +1,6 @@
 """Scripts of ``benchmarks`` with their smallest settings: they measure and show their rows."""
 
+import ast
 import re
 import shlex
 import subprocess
@@ -89,3 +90,21 @@ def test_commands__that_pages_name_are_understood():
 def test_run_all__names_measurements():
     with_one = [name for name in run_all.SCRIPTS if measurement_of(name)]
     assert len(with_one) > len(run_all.SCRIPTS) - 5  # some need packages that may not be there
+
+
+def test_scripts__find_helpers_by_the_package_above_them():
+    """A script's folder has no helpers; ``benchmarks``, imported first, says where they are."""
+    helpers = {path.stem for folder in ("tests/helpers", "examples") for path in
+               (ROOT / folder).glob("*.py")}  # fmt: skip
+    for path in sorted((ROOT / "benchmarks").glob("*.py")):
+        order = []
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Import):
+                order += [name.name.partition(".")[0] for name in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                order.append(node.module.partition(".")[0])
+        if "benchmarks" in order:  # else it is a module of scripts
+            first = min(
+                (order.index(name) for name in order if name in helpers), default=len(order)
+            )
+            assert order.index("benchmarks") < first, path.name
