@@ -66,12 +66,14 @@ def plan_of(graph: Any, degrees: Degrees) -> HybridPlan:
     )  # fmt: skip
 
 
-def priced(state: State, old: Degrees, new: Degrees) -> list[float]:
-    """Bytes that each process sends, by the formula's layers."""
+def priced(state: State, old: Degrees, new: Degrees, process: list[int]) -> list[float]:
+    """Bytes that each process sends, by the formula's layers; ``process`` is that of each rank."""
     grid = int(np.lcm(old.tensor, new.tensor))
     before, after = (Layout.of(state, x, grid, 1) for x in (old, new))
     size = atom_bytes(state, grid)
-    _, rows = flows(size, before.on(PROCESSES), after.held, exact=False)
+    on = np.zeros((PROCESSES, 1, len(size)), dtype=bool)
+    on[process] = before.on(PROCESSES)[: len(process)]
+    _, rows = flows(size, on, after.held, exact=False)
     return sent(size, rows, PROCESSES).sum(axis=1).tolist()
 
 
@@ -179,7 +181,7 @@ def moved(width: int) -> list[Row]:
         }  # fmt: skip
         given = [(rank, port, job) for rank in range(PROCESSES)]
         told = run_members(member, given, ("parenvs.exports.parallel", "torch._dynamo"))
-    rows = []
+    rows, process = [], list(range(SCHEDULE[0].ranks))
     for number, (old, new) in enumerate(pairwise(plans)):
         here = [own[number] for own in told]
         ranks = sorted((x for x in here if "rank" in x), key=itemgetter("rank"))
@@ -201,12 +203,13 @@ def moved(width: int) -> list[Row]:
                 "central": [here[0]["anew"], *(x["central_read"] for x in ranks)],
             },
             "priced": {
-                "minimal": priced(state, files[0].degrees, files[1].degrees),
+                "minimal": priced(state, files[0].degrees, files[1].degrees, process),
                 "tenplex": of_ranks(each, files[1]),
                 "central": [float(each.sum()), *of_ranks(each, files[1])],
             },
             "same": all(x["same"] for x in ranks),
         })  # fmt: skip
+        process = [here.index(x) for x in ranks]
     return rows
 
 
