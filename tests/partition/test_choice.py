@@ -98,7 +98,7 @@ def test_linear__a_lower_price_makes_plans_that_do_not_fit(problem):
     assert 0 < price < 1 and fits(price) and not fits(price * 0.999)
     observation, _ = PartitionChoiceEnv(instance=SMALL).reset()
     assert observation["context"][3] == np.float32(price)
-    assert observation["actions"][1, 0] == pytest.approx(10 * logarithmic(worth)[0], rel=1e-6)
+    assert observation["actions"][1, 0] == pytest.approx(2 * logarithmic(worth)[0], rel=1e-6)
 
 
 @pytest.mark.thorough

@@ -20,8 +20,8 @@ from parenvs.tasks.partition.plan import PartitionPlan as Plan
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.space import OPEN, PARTITION
 
-SHARP = 10.0
-"""What column 0 gives for a class that is worth the whole replicated step."""
+SHARP = 2.0
+"""What column 0 gives for a class that is worth the whole replicated step; a thousandth is half."""
 NEXT = 4
 """Classes after the one at stake that the context describes."""
 TOLD = ("seconds_log", "all_reduce", "memory")
@@ -114,7 +114,7 @@ class PartitionChoice(RowGame):
     render_fps = 4
     rule = "to partition what is worth more than nothing at the price at which greedy plans fit"
     columns: ClassVar[Mapping[str, str]] = {
-        "rule": "of the choice that partitions, 10 times what the class is worth at the price of "
+        "rule": "of the choice that partitions, twice what the class is worth at the price of "
         "bytes, by size as in seconds_log",
         "bound": "bound of the share of the replicated step's seconds that a plan can save then",
         "room": "bytes that the leanest known completion leaves, over the limit",
