@@ -26,8 +26,9 @@ PATIENCE = 20.0
 _MODEL = "examples/torch_transformer.py:make"
 _QUICK = ["bench", "agents", "--quick", "--steps", "64", "--seeds", "1", "--out", "bench"]
 _JOB = [
-    "elastic", "run", "nodes.csv", f"{ROOT / 'examples/elastic_transformer.py'}:build", "--steps",
-    "2", "--processes", "3", "--batch", "12", "--every", "2", "--step-seconds", "0.01",
+    "elastic", "run", "nodes.csv", f"{ROOT / 'examples/elastic_transformer.py'}:build",
+    "--interval-steps", "2", "--processes", "3", "--batch", "12", "--every", "2",
+    "--step-seconds", "0.01",
 ]  # fmt: skip
 _NODES = "seconds,event,node\n0,add,a\n60,add,b\n120,add,c\n180,remove,a\n240,remove,b\n"
 _CALIBRATE = ["calibrate", "--repeats", "1", "--largest", "0.01", "--processes", "1"]

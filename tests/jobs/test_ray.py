@@ -27,7 +27,7 @@ def test_run__on_nodes_of_ray(monkeypatch, capfd, tmp_path):
     (tmp_path / "nodes.csv").write_text(TRACE)
     run = caller(monkeypatch, capfd, tmp_path, "elastic", "run")
     status, out, err = run(
-        "nodes.csv", SOURCE, "--launcher", "ray", "--processes", "2", "--steps", "2",
+        "nodes.csv", SOURCE, "--launcher", "ray", "--processes", "2", "--interval-steps", "2",
         "--step-seconds", "0.01", "--every", "2", "--batch", "12", "--verify", "--json",
     )  # fmt: skip
     assert status == 0, err
