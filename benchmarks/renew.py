@@ -36,8 +36,10 @@ from parenvs.leaderboard.tasks import tasks
 
 Made = Iterator[tuple[str, str]]
 """Paths below the root of the checkout, and their texts made again."""
-EARLIER = ("mutants",)
+EARLIER = ("mutants", "same")
 """Pages about sources that have changed since."""
+OTHERS = ("transformers",)
+"""Packages that scripts need and the suite does not: their pages are left out where one lacks."""
 ENTRIES = "leaderboard/submissions"
 SECONDS = 60.0
 """Entries that took longer are not made again."""
@@ -48,11 +50,13 @@ OWN = ("seconds", "hardware", "commit", "settings")
 
 
 def results() -> Made:
-    """Pages of ``benchmarks/results``; those whose script needs more packages are left out."""
+    """Pages of ``benchmarks/results``."""
     for name in (name for name in pages() if name not in EARLIER):
         try:
             yield f"benchmarks/results/{name}.md", remade(name)
         except ModuleNotFoundError as error:
+            if error.name not in OTHERS:
+                raise
             progress(f"{name}.md: left out, {error}")
 
 
@@ -141,11 +145,11 @@ def told(made: Made, root: Path = ROOT, write: bool = False) -> Iterator[str]:
     Args:
         made: the files.
         root: of the checkout.
-        write: whether to put them in the place of the old ones; entries then say their commit.
+        write: whether to put what differs in the place of the old.
     """
     for name, text in made:
         words = differing(name, (root / name).read_text(encoding="utf-8"), text)
-        if write:
+        if write and words:
             (root / name).write_text(text, encoding="utf-8")
         if words:
             yield words

@@ -73,11 +73,11 @@ class _Shelf(Mapping[str, Any]):
 @cache
 def _built(info: Any, tasks: tuple[str, ...]) -> Any:
     """Build a command; ``tasks`` are those whose options it takes."""
-    if hasattr(info, "typer_instance"):
-        return typer.main.get_command(info.typer_instance)
-    alone = typer.Typer(add_completion=False)
-    alone.registered_commands.append(info)
-    command = typer.main.get_command(alone)
+    typed = getattr(info, "typer_instance", None)
+    if typed is None:
+        typed = typer.Typer(add_completion=False)
+        typed.registered_commands.append(info)
+    command = typer.main.get_command(typed)
     command.name = _name(info)
     return command
 

@@ -58,7 +58,7 @@ QUICK_STEPS = 1000
 def add_bench(app: typer.Typer) -> None:
     """Add the commands that measure."""
     bench = Commands(
-        help="Measure agents over the whole suite, its speed, and its costs against the world.",
+        help="Measure agents over the whole suite, its speed, and its costs beside published ones.",
     )
     bench.command()(agents)
     bench.command()(speed)

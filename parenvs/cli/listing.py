@@ -41,7 +41,7 @@ def add_listing(app: typer.Typer) -> None:
 
 
 def list_(task: TaskName = None, as_json: Json = False) -> None:
-    """List shipped instances and clusters; of every task sets, names, agents and environments.
+    """List shipped instances and clusters, and the sets, agents and environments of each task.
 
     With --task also what a problem of its sets is called.
     """

@@ -88,7 +88,7 @@ def diff(
     instance: OtherInstance = None,
     as_json: Json = False,
 ) -> None:
-    """Tell what two plans of one problem decide differently, and what that costs, part by part.
+    """Say what two plans of one problem decide differently, and what that costs, part by part.
 
     Differences are B less A. Illegal plans are compared, too.
     """
@@ -121,7 +121,7 @@ def explain(
     cluster: ClusterText = None,
     as_json: Json = False,
 ) -> None:
-    """Tell why a plan is as it is; of an instance, what plans may do.
+    """Explain why a plan is as it is, or what the plans of an instance may do.
 
     Of a plan, by its task: why each variable is partitioned or not, or what other values on each
     axis would cost. Of an instance: what is tied together, what blocks what, what excludes what.
@@ -226,7 +226,7 @@ def export(
         bool, typer.Option("--lossy", help="Also a plan that runs slower there than planned.")
     ] = False,
 ) -> None:
-    """Write a plan in the words of a framework that runs it.
+    """Write a plan in the format of a framework that runs it.
 
     A plan that takes over 1 % longer as the framework runs it is refused; parenvs plan --for
     FRAMEWORK plans what that runs as it is.
@@ -266,7 +266,7 @@ def reshard(
     instance: OtherInstance = None,
     as_json: Json = False,
 ) -> None:
-    """Write a PyTorch checkpoint anew for a plan with other degrees and another number of ranks.
+    """Rewrite a PyTorch checkpoint for a plan with other degrees and another number of ranks.
 
     Prints the bytes that each rank reads beside those predicted. A kill leaves the old checkpoint
     whole.

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from benchmarks import renew
 from benchmarks.framework import MADE, ROOT
 
@@ -46,6 +48,22 @@ def test_renew__tells_of_a_plan_changed_by_hand(tmp_path):
         (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
         told = list(renew.told([(name, text)], tmp_path))
         assert told == [] if same else told[0].startswith(f"{name}: {change}")
+
+
+def test_renew__leaves_out_no_script_that_fails(monkeypatch):
+    """A script whose own module is missing is an error; one for which others' are is left out."""
+    monkeypatch.setattr(renew, "pages", lambda: ("rules",))
+    for name, ends in (("transformers", False), ("same_cases", True)):
+
+        def remade(_, name=name):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+        monkeypatch.setattr(renew, "remade", remade)
+        if ends:
+            with pytest.raises(ModuleNotFoundError):
+                list(renew.results())
+        else:
+            assert list(renew.results()) == []
 
 
 def test_renew__leaves_out_what_learns_or_looks_at_a_clock():

@@ -43,7 +43,7 @@ def test_text__says_what_the_judge_says(problem):
     lines = shown.splitlines()
     assert max(map(len, lines)) <= text.WIDTH
     assert lines[0].startswith("small on 2x8 a100")
-    assert "4 stages x dp 2 x tp 2 x ZeRO 1 x chunks 2" in lines[0]
+    assert "4 stages x dp 2 x tp 2 x chunks 2, ZeRO 1" in lines[0]
     assert f"L {duration(report.length_seconds)}" in lines[1]
     assert f"MFU {report.mfu:.1%}" in lines[1]
     shares = [float(x) for x in re.findall(r"\((\d+\.\d)%\)", shown)]

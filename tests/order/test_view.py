@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from drawn_orders import drawn
@@ -19,6 +21,8 @@ def test_text__says_what_the_judge_says(problem):
     assert lines[3].split()[1][int(np.argmax(problem.work[[5, 3, 1, 0, 2, 4]]))] == "█"
     assert max(map(len, lines)) <= 110
     assert "no order yet" in text(problem)
+    at_bound = replace(report, length=report.bound_seconds * (1 - 1e-15))
+    assert "  0.00% over the machine bound" in text(at_bound) + str(at_bound)
 
 
 def test_text__of_what_is_no_order(problem):

@@ -173,6 +173,11 @@ class OrderReport(TimedReport):
         """The bound over the length, in (0, 1]; -1 if the plan is illegal."""
         return self.bound_seconds / self.length_seconds if self.legal else ILLEGAL
 
+    @property
+    def over_bound(self) -> float:
+        """Share by which the step is longer than the bound, rounding of floats aside."""
+        return round(self.length_seconds / self.bound_seconds - 1, 12) + 0.0
+
     @cached_property
     def timetable(self) -> tuple[np.ndarray, np.ndarray]:
         """Begin and end of the passes, (2, S, M) each, see ``formulas.timetable``.
@@ -199,7 +204,7 @@ class OrderReport(TimedReport):
         if self.length is None:
             return "\n".join([f"{head}, malformed plan", *(f"  {r}" for r in self.reasons)])
         lines = [
-            f"{head}, L {self.length:.6g} s a step, {self.length / self.bound_seconds - 1:.2%} "
+            f"{head}, L {self.length:.6g} s a step, {self.over_bound:.2%} "
             f"over the machine bound, value {self.value:.4f}" + ("" if self.legal else ", ILLEGAL"),
             *(f"  {reason}" for reason in self.reasons),
             f"  order: {' '.join(map(str, self.plan.order))}",

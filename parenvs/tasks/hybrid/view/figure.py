@@ -44,15 +44,18 @@ _UPPER = 2.35  # inches of the devices and of the memory
 _ALONE = 5.2  # the same where there is no schedule to draw
 _MOST_SERVERS = 64  # drawn one by one
 _PART_COLOURS = {
-    "forward": "#9DBAD9", "backward": "#3B75B5", "recomputed": "#6F5AA8", "exchange": "#E3A02B",
-    "sends": "#D3B77A", "gathers": "#A3A13A", "bubble": "#DDDDDD", "gradients": "#2A9D84",
-    "tied": "#5FB3DE", "optimizer": "#A0569F",
+    "forward": "#B3B3B3", "backward": "#6E6E6E", "recomputed": "#93A5B8", "exchange": "#C9607F",
+    "sends": "#E39AAE", "gathers": "#F2CBD4", "bubble": "#ECECEC", "gradients": "#B07D4F",
+    "tied": "#D9B48F", "optimizer": "#7A4B2E",
 }  # fmt: skip
 _MEMORY_COLOURS = {
-    "weights": "#5C6B7A", "gradients": _PART_COLOURS["gradients"],
-    "optimizer": _PART_COLOURS["optimizer"], "activations": "#C9795B", "working": "#BFB8AD",
+    "weights": "#3C4652", "gradients": _PART_COLOURS["gradients"],
+    "optimizer": _PART_COLOURS["optimizer"], "activations": "#E6B8A2", "working": "#BFB8AD",
 }  # fmt: skip
-"""What has a colour in seconds has the same in bytes, and no colour stands for two things."""
+"""What has a colour in seconds has the same in bytes; the colours of stages are left to stages.
+
+Work is grey, what its passes send is pink, what follows them is brown.
+"""
 
 
 def draw(report: HybridReport | Hybrid) -> Figure:
@@ -137,7 +140,9 @@ def _draw_devices(page: Page, top: float, height: float, report: HybridReport) -
         _server_names(axes, plan.servers, servers, rows, columns, inside, per_inch)
     words = f"{plural(servers, 'server')} of {plural(inside, 'device')}: colour is the stage"
     words += ", a shade one replica" if any(stage.dp > 1 for stage in report.stages) else ""
-    words += ", numbers replica·rank"
+    has_ranks = any(stage.tp * plan.context > 1 for stage in report.stages)
+    numbers = ["replica"] * any(stage.dp > 1 for stage in report.stages) + ["rank"] * has_ranks
+    words += f", numbers {'·'.join(numbers)}" if numbers else ""
     words += ", height the speed" if speeds else ""
     if -(-report.devices_used // inside) > servers:
         words += f" (the first {servers} of {cluster.servers} servers)"

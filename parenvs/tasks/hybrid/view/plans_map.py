@@ -92,7 +92,7 @@ def draw(space: UniformSpace, length: float | None = None, held: float | None = 
         written = found["bytes"][k]
         place = (found["seconds"][k] / scale, found["bytes"][k] / 1e9)
         axes.annotate(
-            textwrap.fill(space.describe(int(k)), _LETTERS), place, (-7, -3), size=8, color=INK,
+            _lines(space.describe(int(k))), place, (-7, -3), size=8, color=INK,
             textcoords="offset points", zorder=6, ha="right", va="top",
         )  # fmt: skip
     axes.grid(visible=True, color="#ECECEC", linewidth=0.7)
@@ -109,6 +109,12 @@ def draw(space: UniformSpace, length: float | None = None, held: float | None = 
     return page.figure
 
 
+def _lines(name: str) -> str:
+    """The name of a plan in lines that end behind commas."""
+    whole = name.replace(" ", "\N{NO-BREAK SPACE}").replace(",\N{NO-BREAK SPACE}", ", ")
+    return textwrap.fill(whole, _LETTERS)
+
+
 def _legend(
     axes: object, found: dict[str, np.ndarray], marks: dict[str, str], is_marked: bool
 ) -> None:
@@ -123,7 +129,7 @@ def _legend(
         for mode, mark in marks.items()
         if (found["recompute"] == mode).any()
     ]
-    handles.append(Line2D([], [], color=QUIET, linewidth=0.9, label="beaten by none"))
+    handles.append(Line2D([], [], color=QUIET, linewidth=0.9, label="Pareto front"))
     if is_marked:
         handles.append(
             Line2D(

@@ -90,7 +90,7 @@ def draw_schedule(page: Page, top: float, height: float, report: HybridReport) -
     axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 2.5, 5, 10]))
     axes.set_xlabel(f"time ({unit})", color=QUIET, size=9)
     _legend(axes, chunks, len(table.start) > WEIGHT)
-    words = f"core {duration(table.core)} simulated"
+    words = f"passes {duration(table.core)} simulated"
     words += "" if whole else f", of which the first {duration(span)} are drawn"
     axes.annotate(
         words, (1, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", size=9,

@@ -36,8 +36,6 @@ PARTS = {
     "optimizer": "optimiser",
 }
 """Part of a step's seconds -> its name."""
-NAMES = {"zero": "ZeRO"}
-"""Degree -> its name where that is another."""
 MEMORY_PARTS = {
     "weights": "weights",
     "gradients": "gradients",
@@ -79,16 +77,7 @@ def title(report: HybridReport | Hybrid) -> str:
     plan, stages = report.plan, report.stages
     parts = [printable(f"{report.model.name} on {report.cluster}")]
     if stages:
-        degrees = [plural(len(stages), "stage")]
-        for name in ("dp", "tp", "zero"):
-            found = {getattr(stage, name) for stage in stages}
-            value = found.pop() if len(found) == 1 else "mixed"
-            degrees += [f"{NAMES.get(name, name)} {value}"] if value or name != "zero" else []
-        told = ("cp", plan.context), ("ep", plan.expert), ("chunks", plan.chunks)
-        for name, value in (*told, ("shard", plan.shard)):
-            degrees += [f"{name} {value}"] if value > 1 else []
-        degrees += ["offload"] if plan.offload else []
-        parts.append(" x ".join(degrees))
+        parts.append(", ".join([*layout(report), *(["offload"] if plan.offload else [])]))
         batches = plural(report.micro_batches, "micro-batch", "es")
         parts.append(f"{batches} of {plan.micro_batch}")
     return SEPARATOR.join([*parts, f"{report.machine.stack.name} {report.machine.precision}"])
@@ -128,8 +117,8 @@ def answer(report: HybridReport) -> str:
     return SEPARATOR.join(parts)
 
 
-def degrees(report: HybridReport) -> str:
-    """Stages, degrees, ZeRO, what is recomputed, and the samples of a micro-batch."""
+def layout(report: HybridReport) -> list[str]:
+    """Stages and degrees as a product, and ZeRO where there is any."""
     plan, stages = report.plan, report.stages
     told = [plural(len(stages), "stage")]
     for name in ("dp", "tp"):
@@ -144,6 +133,12 @@ def degrees(report: HybridReport) -> str:
     told += [f"{name} {value}" for name, value in given if value > 1]
     levels = sorted({stage.zero for stage in stages})
     zero = [f"ZeRO {'/'.join(map(str, levels))}"] if any(levels) else []
+    return [" x ".join(told), *zero]
+
+
+def degrees(report: HybridReport) -> str:
+    """Stages, degrees, ZeRO, what is recomputed, and the samples of a micro-batch."""
+    plan = report.plan
     modes = [mode for each in plan.stages for mode in each.modes]
     kept = [
         f"{mode} recomputation"
@@ -151,7 +146,7 @@ def degrees(report: HybridReport) -> str:
         for mode in ("selective", "full")
         if mode in modes
     ]
-    return ", ".join([" x ".join(told), *zero, *kept, f"micro-batch {plan.micro_batch}"])
+    return ", ".join([*layout(report), *kept, f"micro-batch {plan.micro_batch}"])
 
 
 def notes(report: HybridReport) -> list[str]:
@@ -185,8 +180,9 @@ def recomputation(report: HybridReport) -> str:
 
 
 def redone_layers(stage: HybridStageReport) -> str:
-    """The recomputed layers of a stage by the first letter of their kind: ``4f 16s``."""
-    return " ".join(f"{count}{mode[0]}" for mode, count in stage.redone.items())
+    """The recomputed layers of a stage by kind: ``4 full 16 sel.``."""
+    short = {"selective": "sel."}
+    return " ".join(f"{count} {short.get(mode, mode)}" for mode, count in stage.redone.items())
 
 
 def device_range(stage: HybridStageReport) -> str:

@@ -33,11 +33,10 @@ def verdict(report: OrderReport) -> list[str]:
     """The parts of the verdict."""
     if report.length is None:
         return ["MALFORMED"]
-    over = report.length / report.bound_seconds - 1
     parts = [
         "legal" if report.legal else "ILLEGAL",
         f"step {duration(report.length)}",
-        f"{over:.2%} over the machine bound",
+        f"{report.over_bound:.2%} over the machine bound",
         f"value {report.value:.4f}",
     ]
     return parts
@@ -47,13 +46,12 @@ def answer(report: OrderReport) -> str:
     """The step, and how far it may be from the best, in one line."""
     if report.length is None:
         return "malformed"
-    over = report.length / report.bound_seconds - 1
     order = clip(" ".join(map(str, report.plan.order)), _MOST_LETTERS)
     return SEPARATOR.join(
         [
             f"{duration(report.length)} a step",
             f"order {order}",
-            f"{over:.2%} over the machine bound",
+            f"{report.over_bound:.2%} over the machine bound",
         ]
     )
 
