@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from parenvs.agents.learning.chance import Chance, Place
 from parenvs.agents.learning.net import SHARPNESS, RowsNet, log_policy
@@ -129,6 +129,7 @@ class Algorithm(ABC):
         central: names of numbers that are kept with the network and change by ``together``.
         local: names of other numbers that updates depend on.
         net: the network.
+        weights: its parameters.
         peers: who learns together.
         progress: share of the training that is done, from 0 to 1.
     """
@@ -150,7 +151,8 @@ class Algorithm(ABC):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.net = self.network().to(self.device)
-        self.optimiser = torch.optim.Adam(self.net.parameters(), lr=settings.rate, eps=1e-5)
+        self.weights = list(self.net.parameters())
+        self.optimiser = torch.optim.Adam(self.weights, lr=settings.rate, eps=1e-5, fused=True)
         self.random = torch.Generator().manual_seed(seed)
 
     def network(self) -> RowsNet:
@@ -204,8 +206,7 @@ class Algorithm(ABC):
         self.optimiser.zero_grad()
         losses.sum().backward()
         parts = [
-            torch.zeros_like(each) if each.grad is None else each.grad
-            for each in self.net.parameters()
+            torch.zeros_like(each) if each.grad is None else each.grad for each in self.weights
         ]
         count = losses.new_tensor([len(losses)])
         flat = torch.cat([*(part.flatten() for part in parts), count])
@@ -213,11 +214,12 @@ class Algorithm(ABC):
 
     def descend(self, flat: Tensor) -> None:
         """Take a step by gradients of a sum in one row, and, last, the turns that it is of."""
-        begin = 0
-        for each in self.net.parameters():
-            part = flat[begin : begin + each.numel()] / flat[-1]
-            each.grad, begin = part.view_as(each), begin + each.numel()
-        nn.utils.clip_grad_norm_(self.net.parameters(), self.settings.gradient)
+        gradient = flat[:-1] / flat[-1]
+        norm = torch.linalg.vector_norm(gradient)
+        gradient *= (self.settings.gradient / (norm + 1e-6)).clamp(max=1.0)
+        parts = gradient.split([each.numel() for each in self.weights])
+        for each, part in zip(self.weights, parts, strict=True):
+            each.grad = part.view_as(each)
         self.optimiser.step()
 
     def moments(self, values: Tensor) -> tuple[float, float, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -81,16 +83,83 @@ class RowsNet(nn.Module):
             return outputs, self.value(context)
         rows, mask = rows.flatten(0, -3), mask.flatten(0, -2)
         context = context.flatten(0, -2)
-        hidden = self.row(self.action(rows) + self.context(context)[:, None])
+        table = LegalRows(mask) if self._is_packed(mask) else AllRows(mask)
+        rows = table.of(rows)
+        hidden = self.row(self.action(rows) + table.spread(self.context(context)))
         if self.attention is not None:
             hidden = hidden + self.attention(hidden, hidden, hidden, ~mask, need_weights=False)[0]
-        legal = mask[..., None]
-        mean = torch.where(legal, hidden, 0.0).sum(dim=1) / legal.sum(dim=1).clamp(min=1)
-        top = torch.where(legal, hidden, -torch.inf).amax(dim=1).nan_to_num(neginf=0.0)
-        pooled = self.pool(torch.cat([mean, top, context], dim=1))
-        joined = torch.cat([hidden, pooled[:, None].expand(-1, rows.shape[1], -1)], dim=2)
-        outputs = self.last(self.head(joined)) + self.weight * rows[..., :1]
+        pooled = self.pool(torch.cat([*table.pooled(hidden), context], dim=1))
+        # The head's layer of (row, pool) is a sum of two, of which one is the turn's.
+        layer = cast(nn.Linear, self.head[0])
+        own, shared = layer.weight.split(hidden.shape[-1], dim=1)
+        turn = nn.functional.linear(pooled, shared, layer.bias)
+        rated = self.head[1](nn.functional.linear(hidden, own) + table.spread(turn))
+        outputs = table.all(self.last(rated) + self.weight * rows[..., :1])
         return outputs.unflatten(0, shape), self.value(pooled).unflatten(0, shape)
+
+    def _is_packed(self, mask: Tensor) -> bool:
+        """Whether legal rows alone are computed: on a CPU; others do not wait for their number."""
+        return self.attention is None and mask.device.type == "cpu" and mask.numel() > 0
+
+
+class AllRows:
+    """Rows as they are seen, (n, A, ...), illegal ones included.
+
+    Args:
+        mask: (n, A) bool, the legal rows.
+    """
+
+    def __init__(self, mask: Tensor) -> None:
+        self.legal = mask[..., None]
+
+    def of(self, rows: Tensor) -> Tensor:
+        """Return what is computed of rows, (n, A, F)."""
+        return rows
+
+    def spread(self, turns: Tensor) -> Tensor:
+        """Return what turns, (n, k), give each of their rows."""
+        return turns[:, None]
+
+    def pooled(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and maximum over the legal rows of turns, (n, k) each; 0 of none."""
+        mean = torch.where(self.legal, hidden, 0.0).sum(dim=1)
+        top = torch.where(self.legal, hidden, -torch.inf).amax(dim=1)
+        return mean / self.legal.sum(dim=1).clamp(min=1), top.nan_to_num(neginf=0.0)
+
+    def all(self, outputs: Tensor) -> Tensor:
+        """Return outputs of all rows, (n, A, k)."""
+        return outputs
+
+
+class LegalRows(AllRows):
+    """The legal rows of all turns one behind another, (r, ...): twice as fast where many are not.
+
+    Outputs of illegal rows are 0.
+    """
+
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__(mask)
+        self.mask, self.count = mask, mask.sum(dim=1)
+        self.owner = torch.repeat_interleave(self.count)
+
+    def of(self, rows: Tensor) -> Tensor:
+        """See ``AllRows.of``."""
+        return rows[self.mask]
+
+    def spread(self, turns: Tensor) -> Tensor:
+        """See ``AllRows.spread``."""
+        return turns.index_select(0, self.owner)
+
+    def pooled(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``AllRows.pooled``."""
+        total = hidden.new_zeros(len(self.count), hidden.shape[1]).index_add(0, self.owner, hidden)
+        top = torch.segment_reduce(hidden, "max", lengths=self.count)
+        return total / self.count.clamp(min=1)[:, None], top.nan_to_num(neginf=0.0)
+
+    def all(self, outputs: Tensor) -> Tensor:
+        """See ``AllRows.all``."""
+        room = outputs.new_zeros(*self.mask.shape, outputs.shape[1])
+        return room.masked_scatter(self.legal, outputs)
 
 
 def log_policy(net: RowsNet, seen: Seen) -> tuple[Tensor, Tensor]:

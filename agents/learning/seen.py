@@ -74,7 +74,7 @@ class Packed(NamedTuple):
         if features:
             legal = np.concatenate([self.scores, self.features.astype(np.float32)], axis=1)
             rows[mask] = torch.from_numpy(legal)
-        return Seen(rows, torch.from_numpy(self.context).float(), mask)
+        return Seen(rows, torch.from_numpy(self.context.astype(np.float32)), mask)
 
 
 def beside(parts: Sequence[Seen], dim: int = 0) -> Seen:

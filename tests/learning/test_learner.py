@@ -66,6 +66,27 @@ def moved(net):
     return net
 
 
+def test_net__of_legal_rows_alone_is_that_of_all_rows(monkeypatch):
+    """Outputs, values and gradients, of turns of which one has no legal row; and of no turn."""
+    batch = seen(6, 8)
+    mask = torch.from_numpy(np.random.default_rng(1).random((6, 8)) < 0.6)
+    mask[2] = False
+    batch = Seen(batch.rows * mask[..., None], batch.context, mask)
+    net = moved(RowsNet(LENS, outputs=3))
+
+    def found():
+        outputs, values = net(batch)
+        loss = (outputs.square() * mask[..., None]).sum() + values.square().sum()
+        return outputs[mask], values, *torch.autograd.grad(loss, list(net.parameters()))
+
+    packed, (outputs, values) = found(), net(batch.at(slice(0, 0)))
+    assert outputs.shape == (0, 8, 3) and values.shape == (0, 1)
+    assert not net(batch)[0][~mask].any()
+    monkeypatch.setattr(RowsNet, "_is_packed", lambda *_: False)
+    for one, other in zip(packed, found(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
 @each("attention", [False, True])
 def test_net__untrained_is_the_rule_and_illegal_actions_have_no_chance(attention):
     net = RowsNet(LENS, attention=attention)

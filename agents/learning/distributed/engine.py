@@ -6,7 +6,9 @@ import atexit
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -170,7 +172,8 @@ class OnRay(Engine):
         remote = self.ray.remote(_Held).options(
             num_cpus=1, num_gpus=self.gpus, placement_group=group
         )
-        made = [remote.remote(make, packed(own)) for own in zip(*given, strict=True)]
+        dumps = self.ray.cloudpickle.dumps
+        made = [remote.remote(sys.path, dumps((make, own))) for own in zip(*given, strict=True)]
         self.actors += made
         return self._ready(made, [each.call.remote("", ()) for each in made])
 
@@ -205,12 +208,19 @@ class OnRay(Engine):
 
 
 class _Held:
-    """An object in a process of its own."""
+    """An object in a process of its own.
 
-    def __init__(self, make: Callable[..., Any], given: Any) -> None:
+    Args:
+        path: where the process that asks finds modules; one's own agents may be there alone.
+        given: what makes the object, and its arguments, pickled.
+    """
+
+    def __init__(self, path: list[str], given: bytes) -> None:
+        sys.path += [each for each in path if each not in sys.path]
         import parenvs  # noqa: F401  # registers the environments
 
-        self.make: Any = lambda: make(*unpacked(given))
+        make, arguments = pickle.loads(given)  # by a process of this training
+        self.make: Any = lambda: make(*arguments)
         self.held: Any = None
 
     def call(self, name: str, arguments: Any) -> Any:
