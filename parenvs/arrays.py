@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+WIDE = 64
+"""Values side by side from which on NumPy adds rows faster than it accumulates columns."""
 Array = Any
 """A NumPy array or a torch tensor; some functions also take plain numbers, and say so."""
 
@@ -54,6 +56,17 @@ def running_max(values: Array) -> Array:
     if isinstance(values, np.ndarray):
         return np.maximum.accumulate(values, axis=-1)
     return values.cummax(dim=-1).values
+
+
+def running_sums(values: Array) -> Array:
+    """Return the sums along the first axis, each of the values up to its place, itself included."""
+    if not isinstance(values, np.ndarray) or values.size < WIDE * len(values):
+        return values.cumsum(axis=0)
+    sums = np.empty_like(values)
+    sums[:1] = values[:1]
+    for index in range(1, len(values)):
+        np.add(sums[index - 1], values[index], out=sums[index])
+    return sums
 
 
 def counting(values: Array, count: int) -> Array:

@@ -17,6 +17,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
+from scipy.optimize import linprog
 
 from parenvs.core.registry import TASKS
 from parenvs.core.sets import OPTIMUM
@@ -32,6 +33,8 @@ from parenvs.tasks.partition.task import TASK
 
 LIMITS = 8
 """Problems that share arrays."""
+SAMPLES = 512
+"""Plans that are drawn to see which moments are the fullest."""
 
 
 @lru_cache(maxsize=len(PARTITION_SETS))
@@ -104,6 +107,7 @@ def _shared(name: str, number: int) -> tuple[Linear, dict[str, Any]]:
         figures=row["figures"].reshape(count, len(CLASS)),
         step=row["step"],
         witnesses=np.zeros((0, count), dtype=bool),
+        fullest=row["fullest"].astype(np.int64),
     )
     return linear, row
 
@@ -147,6 +151,7 @@ def packed(
         "whole": first.whole.astype(np.int64),
         "held": held.astype(np.int64).ravel(),
         "spared": spared,
+        "fullest": fullest(first).astype(np.int16),
         "members": np.concatenate(first.groups).astype(np.int16),
         "sizes": np.array([len(row) for row in first.groups], dtype=np.int16),
         "weights": first.weights,
@@ -156,6 +161,62 @@ def packed(
         "limits": np.array([each.limit for each in found]),
         "witnesses": np.concatenate([each.ravel() for each in several]),
     }
+
+
+def fullest(problem: Linear) -> np.ndarray:
+    """Return the moments that can be the fullest of a legal plan, ascending, by linear programs.
+
+    A moment cannot be if the relaxed plan at which it exceeds some others most leaves it below one
+    of them. The duals of that program bound the excess whatever their precision, so a moment is
+    left out only if the bound, computed from them, is a byte or more below 0.
+    """
+    whole, saved = problem.whole, problem.saved
+    some = _legal_plans(problem)
+    found = np.unique((whole - some.astype(np.float64) @ saved).argmax(axis=1)).tolist()
+    # Of the classes of a clique, any two of which exclude each other, a plan splits one at most.
+    at_once = _cliques(problem.rivals, len(saved))
+    column, scale = np.zeros((len(at_once), 1)), whole.max()
+    objective = np.append(np.zeros(len(saved)), -1.0)
+    for moment in sorted(set(range(len(whole))) - set(found), key=lambda m: -whole[m]):
+        more = (saved[:, found] - saved[:, [moment]]).T  # bytes that the others save more
+        room = whole[moment] - whole[found]
+        solved = linprog(
+            objective,
+            A_ub=np.block([[at_once, column], [-more / scale, np.ones((len(found), 1))]]),
+            b_ub=np.append(np.ones(len(at_once)), room / scale),
+            bounds=[(0, 1)] * len(saved) + [(None, None)],
+        )
+        duals = np.maximum(-solved.ineqlin.marginals, 0.0)
+        share = duals[len(at_once) :] / duals[len(at_once) :].sum()
+        price = duals[: len(at_once)] * scale
+        left = np.maximum(share @ more - price @ at_once, 0.0).sum()
+        if not share @ room + price.sum() + left <= -1.0:
+            found.append(moment)
+    return np.sort(found)
+
+
+def _legal_plans(problem: Linear) -> np.ndarray:
+    """Draw legal plans, (``SAMPLES``, K) bool, that split few classes to all that they may."""
+    rng, plans = np.random.default_rng(0), np.zeros((SAMPLES, len(problem.gain)), dtype=bool)
+    chance = rng.random(SAMPLES)
+    for plan, likely in zip(plans, chance, strict=True):
+        for k in rng.permutation(len(plan)):
+            plan[k] = rng.random() < likely and not plan[problem.rivals[k]].any()
+    return plans
+
+
+def _cliques(rivals: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """Cover all pairs of classes that exclude each other by cliques, (cliques, K) of 0 and 1."""
+    of, cliques = [set(row.tolist()) for row in rivals], []
+    pairs = {(i, j) for i, row in enumerate(of) for j in row if i < j}
+    while pairs:
+        clique = list(min(pairs))
+        for k in sorted(of[clique[0]] & of[clique[1]]):
+            if of[k].issuperset(clique):
+                clique.append(k)
+        pairs -= {(i, j) for i in clique for j in clique}
+        cliques.append(np.isin(np.arange(count), clique))
+    return np.array(cliques, dtype=np.float64).reshape(-1, count)
 
 
 def unlimited(problem: Partitioning) -> Partitioning:

@@ -70,6 +70,16 @@ def test_linear__is_what_the_judge_says(problem):
     assert not problem.legal(both_rivals)
 
 
+@each("name", ["partition-train/vit-000", "partition-train/clip-000", "partition-test/unet-000"])
+def test_linear__the_fullest_moment_of_legal_plans_is_among_those_told(name):
+    linear, rng = named(name), np.random.default_rng(1)
+    assert len(linear.fullest) < len(linear.whole) / 5
+    plans = np.array([random_plan(linear, rng, rng.random()) for _ in range(200)])
+    slack = linear.slack(plans)
+    assert np.array_equal(slack.min(axis=1), slack[:, linear.fullest].min(axis=1))
+    assert len(set(slack.argmin(axis=1).tolist())) > 1
+
+
 def test_linear__ships_as_it_is_made():
     """The arrays of the bank are those that the graph gives."""
     number = [family_of(x) for x in members("partition-train")].index("vgg") // LIMITS

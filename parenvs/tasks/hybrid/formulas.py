@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.arrays import running_sums
 from parenvs.cluster import Cluster
 from parenvs.tasks.hybrid import schedules
 from parenvs.tasks.hybrid.layers import Layer, LayerSeconds, Split
@@ -82,13 +83,13 @@ def step(
     busy = forward + backward + again + exchange + sends
     gathers, gather_start = _gathers(model, machine, stages, busy)
     busy, chunk = busy + gathers, chunk + gathers * share_first
-    before = chunk.cumsum(axis=0) - chunk
+    before = running_sums(chunk) - chunk
     hiding = backward + again + of_stage.backward_exchange
     sums, exposed = reduction(held, machine, stages, hiding)
     if stages.pieces is None:
         core = core_of(*_resources(before + busy, busy, chunk, links, stages), stages.micro_batches)
-        ahead = hiding.cumsum(axis=0) - hiding
-        ahead[1:] += links.cumsum(axis=0) / 2  # gradients' way to the stages in front
+        ahead = running_sums(hiding) - hiding
+        ahead[1:] += running_sums(links) / 2  # gradients' way to the stages in front
         tail = tail_of(exposed, ahead)
     else:
         table = passes(model, cluster, machine, stages, held)
@@ -498,10 +499,10 @@ def _resources(
     if len(busy) == 1 or np.all(stages.blocking):
         return passed, busy
     of_chunk = links / stages.chunks
-    sent = of_chunk.cumsum(axis=0)
+    sent = running_sums(of_chunk)
     passed_stages = passed.copy()
     passed_stages[1:] += sent
-    passed_links = chunk.cumsum(axis=0)[:-1] + (sent - of_chunk) + links
+    passed_links = running_sums(chunk)[:-1] + (sent - of_chunk) + links
     return interleaved(passed_stages, passed_links), interleaved(busy, links)
 
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from parenvs.arrays import running_sums
 from parenvs.core.game import Rows
 from parenvs.core.rows import AHEAD, RowGame
 from parenvs.core.source import ORDERS, Fixed, Source
@@ -648,7 +649,7 @@ def uneven(busy: np.ndarray, count: np.ndarray) -> np.ndarray:
         busy: (S, N) seconds of each stage; 0 behind the last one.
         count: (N,) stages.
     """
-    total = busy.cumsum(axis=0)[-1]  # in the order of the stages, whatever zeros stand behind
+    total = running_sums(busy)[-1]  # in the order of the stages, whatever zeros stand behind
     result: np.ndarray = busy.max(axis=0) * count / total - 1.0
     return result
 

@@ -26,7 +26,7 @@ NEXT = 4
 """Classes after the one at stake that the context describes."""
 TOLD = ("seconds_log", "all_reduce", "memory")
 """What it says of each."""
-BLOCK = 64
+BLOCK = 256
 """Episodes that are looked at together, so that their moments stay in the cache."""
 
 
@@ -162,24 +162,20 @@ class PartitionChoice(RowGame):
         super().__init__(count, 2, rows)
         self.source, largest = source_of(instance, family, order, problem)
         self.boards = Boards(count, largest)
-        self.problems: list[Linear] = [None] * count  # type: ignore[list-item]
         self.position = np.zeros(count, dtype=np.int64)
         self.earned = np.zeros(count)
 
     def put(self, rows: Rows, problem: Linear) -> None:
         """See ``Game.put``."""
-        for row in self._rows[rows].tolist():
-            self.problems[row] = problem
-            self.boards.put(row, problem)
-        start = float(problem.seconds(problem.witnesses[0]))
+        self.boards.put(rows, problem)
+        start = self.boards.tables.start[self.boards.slot[rows]]
         optimum = problem.best if problem.optimal else np.nan
-        bound = optimum if problem.optimal else np.nan
-        self.know(rows, start, bound, problem.best, optimum)
+        self.know(rows, start, optimum, problem.best, optimum)
 
     def start(self, rows: Rows) -> None:
         """See ``Game.start``: nothing is decided."""
         self.fresh(rows)
-        self.boards.start(self._rows[rows])
+        self.boards.start(rows)
         self.position[rows], self.earned[rows], self.cost[rows] = 0, 0.0, np.nan
 
     def look(self, rows: np.ndarray, part: Rows) -> None:
@@ -195,9 +191,9 @@ class PartitionChoice(RowGame):
         is_open = boards.known[rows] == OPEN
         actions = np.zeros((len(rows), 2, len(self.shown)), dtype=np.float32)
         offset = len(self.ahead) if self.looks else 0
-        limit = boards.limit[rows]
+        limit = tables.limit[slot]
         if self.looks:
-            actions[:, PARTITION, 0] = SHARP * boards.rule[rows, stake]
+            actions[:, PARTITION, 0] = SHARP * tables.rule[slot, stake]
             bounds = boards.bounds(rows, stake, is_open)
             actions[..., 1] = self.earned[rows][:, None] + bounds
             actions[..., 2] = room / limit[:, None]
@@ -207,35 +203,35 @@ class PartitionChoice(RowGame):
         bare[:, 1 + len(CLASS) :] = boards.excluded(rows, stake, is_open)
         actions[~mask] = 0.0
         context = self.context[rows]
-        size = boards.size[rows]
+        size = tables.size[slot]
         context[:, 0] = 1.0 - is_open.sum(axis=1) / size
         context[:, 1], context[:, 2] = self.earned[rows], room.max(axis=1) / limit
-        context[:, 3] = boards.price[rows]
-        context[:, 4 : 4 + len(STEP)] = boards.step[rows]
+        context[:, 3] = tables.price[slot]
+        context[:, 4 : 4 + len(STEP)] = tables.step[slot]
         context[:, 4 + len(STEP) :] = boards.coming(rows, stake, is_open, NEXT, TOLD)
         self.actions[rows], self.context[rows], self.mask[rows] = actions, context, mask
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
         """See ``RowGame.move``: replicate or partition the classes at stake."""
         boards, stake = self.boards, self.position[rows]
-        for begin in range(0, len(rows), BLOCK):
-            some = slice(begin, begin + BLOCK)
-            boards.decide(rows[some], stake[some], actions[some] == PARTITION)
-        saved = boards.tables.gain[boards.slot[rows], stake]
+        tables = boards.tables
+        boards.decide(rows, stake, actions == PARTITION)
+        saved = tables.gain[boards.slot[rows], stake]
         self.earned[rows] += np.where(actions == PARTITION, saved, 0.0)
         is_open = boards.known[rows] == OPEN
         self.position[rows] = is_open.argmax(axis=1)
         complete = rows[~is_open.any(axis=1)]
         if complete.size:
             self.over[complete] = True
-            self.position[complete] = boards.size[complete]
+            slot = boards.slot[complete]
+            self.position[complete] = tables.size[slot]
             chosen = boards.known[complete] == PARTITION
-            gain = np.where(chosen, boards.tables.gain[boards.slot[complete]], 0.0).sum(axis=1)
-            self.cost[complete] = boards.replicated[complete] * (1.0 - gain)
+            gain = np.where(chosen, tables.gain[slot], 0.0).sum(axis=1)
+            self.cost[complete] = tables.replicated[slot] * (1.0 - gain)
 
     def chosen(self, row: int) -> np.ndarray:
         """Return the classes of the graph that are partitioned so far, (C,) bool."""
-        problem, linear = self.problem(row), self.problems[row]
+        problem, linear = self.problem(row), self.linear(row)
         chosen = np.zeros(len(problem.classes), dtype=bool)
         known = self.boards.known[row, : len(linear.classes)]
         chosen[linear.classes[known == PARTITION]] = True
@@ -245,17 +241,21 @@ class PartitionChoice(RowGame):
         """Return the plan built so far; undecided dimensions are replicated."""
         return self.problem(row).plan(self.chosen(row))
 
+    def linear(self, row: int) -> Linear:
+        """Return the problem of an episode as it is played."""
+        return self.boards.problems[self.boards.slot[row]]
+
     def problem(self, row: int) -> Partitioning:
         """See ``Game.problem``; the graph is read."""
-        return problem_of(self.problems[row])
+        return problem_of(self.linear(row))
 
     def instance(self, row: int) -> str:
         """Return the name of the problem; its plans carry the name of the graph."""
-        return self.problems[row].name
+        return self.linear(row).name
 
     def undecided(self, row: int) -> set[str]:
         """Return the paths of the entry parameters that have a dimension in an open class."""
-        problem, linear = self.problem(row), self.problems[row]
+        problem, linear = self.problem(row), self.linear(row)
         is_open = self.boards.known[row, : len(linear.classes)] == OPEN
         dims = problem.classes.dimensions_of(np.array(list(problem.tensor.values())))
         dims = dims[np.isin(problem.classes.label[dims], linear.classes[is_open])]

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.arrays import Array, at_least, empty, largest, namespace
+from parenvs.arrays import Array, at_least, empty, largest, namespace, running_sums
 from parenvs.cluster import sync_seconds
 
 
@@ -143,8 +143,8 @@ def core_and_tail(
         all_reduce: (S, ...) seconds of the stages' all-reduces.
         micro_batches: M, a number or (...).
     """
-    core = core_of(seconds.cumsum(axis=0), seconds, micro_batches)
-    return core, tail_of(all_reduce, (backward.cumsum(axis=0) - backward)[::2])
+    core = core_of(running_sums(seconds), seconds, micro_batches)
+    return core, tail_of(all_reduce, (running_sums(backward) - backward)[::2])
 
 
 def core_of(passed: Array, seconds: Array, micro_batches: Array) -> Array:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from parenvs.arrays import running_sums
 from parenvs.tasks.hybrid.moves.judged import Table
 from parenvs.tasks.hybrid.moves.legal import legal, settled
 from parenvs.tasks.hybrid.moves.plans import Plans
@@ -142,7 +143,7 @@ def _balance(work: _Work, which: np.ndarray, value: np.ndarray, towards: np.ndar
     plans = work.plans
     mine = plans.take(which)
     shares = _share_recomputed(plans, which)
-    weight = (mine.devices * work.table.slowest(mine)).cumsum(axis=0)
+    weight = running_sums(mine.devices * work.table.slowest(mine))
     n = work.table.layers[mine.rows]
     ends = np.rint(weight / np.maximum(weight[-1], 1) * (n + 2)).astype(np.int64) - 1
     last = mine.stage >= mine.count - 1

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parenvs.arrays import running_sums
 from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space.constraints import software_of
@@ -100,7 +101,7 @@ class Plans(NamedTuple):
     @property
     def first(self) -> np.ndarray:
         """(S, N) first device of each stage."""
-        return np.asarray(self.devices.cumsum(axis=0) - self.devices)
+        return np.asarray(running_sums(self.devices) - self.devices)
 
     def sizes(self) -> np.ndarray:
         """(G, N) layers of each piece."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from parenvs.core.game import Rows
 from parenvs.tasks.partition.drawn.linear import CLASS, EXCLUDED, STEP, Linear, logarithmic
 from parenvs.tasks.partition.space import OPEN, PARTITION, REPLICATE
 
@@ -22,7 +23,6 @@ class Sizes(NamedTuple):
     moments: int
     groups: int
     members: int
-    rivals: int
     witnesses: int
 
     @classmethod
@@ -30,10 +30,9 @@ class Sizes(NamedTuple):
         """The sizes of a problem."""
         return cls(
             len(problem.gain),
-            len(problem.whole),
+            len(problem.fullest),
             len(problem.groups),
             max(map(len, problem.groups), default=1),
-            max(map(len, problem.rivals), default=1),
             len(problem.witnesses),
         )
 
@@ -46,15 +45,24 @@ class Sizes(NamedTuple):
 class Tables:
     """Problems in slots, with zeros where one is smaller than the largest; S slots.
 
+    M is the number of moments that can be the fullest.
+
     Attributes:
         gain: (S, K) ``Linear.gain``.
         paid: (S, K+1), with a last class that pays nothing.
         saved: (S, K, M).
         figures: (S, K, 9) float32.
-        excluding: (S, K+1, 3) what a class has of ``EXCLUDED``, with a last one of nothing.
-        rivals: (S, K, R) the classes that each excludes, K where there are fewer.
+        excluding: (S, K, 3) float32, what a class has of ``EXCLUDED``.
+        rivals: (S, K, K) bool, whether the first class excludes the second.
         members: (S, G, P) the classes of each group, K where there are fewer.
         weights: (S, G).
+        size: (S,) classes; limit, replicated: (S,) bytes, and seconds.
+        start: (S,) seconds of the start plan; price: (S,) that of ``Linear.priced``.
+        step: (S, 6) float32, ``Linear.step``.
+        rule: (S, K) float32, what classes are worth at the price, by size.
+        known: (S, K) int8, decisions before the first turn.
+        plans: (S, W, K) bool, witnesses; where there are fewer, they are repeated.
+        slack: (S, W, M) bytes that each leaves at each moment.
     """
 
     gain: np.ndarray
@@ -65,36 +73,67 @@ class Tables:
     rivals: np.ndarray
     members: np.ndarray
     weights: np.ndarray
+    size: np.ndarray
+    limit: np.ndarray
+    replicated: np.ndarray
+    start: np.ndarray
+    price: np.ndarray
+    step: np.ndarray
+    rule: np.ndarray
+    known: np.ndarray
+    plans: np.ndarray
+    slack: np.ndarray
 
     @classmethod
     def empty(cls, slots: int, size: Sizes) -> Tables:
         """Room for so many problems."""
-        k = size.classes
+        k, m, w = size.classes, size.moments, size.witnesses
+        limit, replicated, start, price = np.zeros((4, slots))
         return cls(
             gain=np.zeros((slots, k)),
             paid=np.zeros((slots, k + 1)),
-            saved=np.zeros((slots, k, size.moments)),
+            saved=np.zeros((slots, k, m)),
             figures=np.zeros((slots, k, len(CLASS)), dtype=np.float32),
-            excluding=np.zeros((slots, k + 1, len(EXCLUDED)), dtype=np.float32),
-            rivals=np.full((slots, k, size.rivals), k),
+            excluding=np.zeros((slots, k, len(EXCLUDED)), dtype=np.float32),
+            rivals=np.zeros((slots, k, k), dtype=np.bool_),
             members=np.full((slots, size.groups, size.members), k),
             weights=np.zeros((slots, size.groups)),
+            size=np.zeros(slots, dtype=np.int64),
+            limit=limit,
+            replicated=replicated,
+            start=start,
+            price=price,
+            step=np.zeros((slots, len(STEP)), dtype=np.float32),
+            rule=np.zeros((slots, k), dtype=np.float32),
+            known=np.full((slots, k), REPLICATE, dtype=np.int8),
+            plans=np.zeros((slots, w, k), dtype=np.bool_),
+            slack=np.full((slots, w, m), np.inf),
         )
 
     def put(self, slot: int, problem: Linear) -> None:
         """Write a problem into a slot that is empty."""
-        k = len(problem.gain)
+        k, m, plans = len(problem.gain), len(problem.fullest), problem.witnesses
         self.gain[slot, :k], self.paid[slot, :k] = problem.gain, problem.paid
-        self.saved[slot, :k, : len(problem.whole)] = problem.saved
+        self.saved[slot, :k, :m] = problem.saved[:, problem.fullest]
         self.figures[slot, :k] = problem.figures
         self.excluding[slot, :k] = np.maximum(
             problem.figures[:, [CLASS.index(name) for name in EXCLUDED]], 0.0
         )
         for index, row in enumerate(problem.rivals):
-            self.rivals[slot, index, : len(row)] = row
+            self.rivals[slot, index, row] = True
         for index, row in enumerate(problem.groups):
             self.members[slot, index, : len(row)] = row
         self.weights[slot, : len(problem.weights)] = problem.weights
+        self.size[slot], self.limit[slot], self.replicated[slot] = (
+            k, problem.limit, problem.replicated,
+        )  # fmt: skip
+        self.start[slot], self.step[slot] = problem.seconds(plans[0]), problem.step
+        self.price[slot], worth = problem.priced
+        self.rule[slot, :k] = logarithmic(worth)
+        self.known[slot, :k] = OPEN
+        several = np.arange(self.plans.shape[1]) % len(plans)
+        self.plans[slot, :, :k] = plans[several]
+        self.slack[slot, :, :m] = problem.slack(plans)[several][:, problem.fullest]
 
 
 class Boards:
@@ -106,58 +145,49 @@ class Boards:
 
     Attributes:
         tables: the problems that are played.
-        slot: (n,) int64, the slot of each episode's problem; episodes of problems that differ in
-            their limit alone share one.
+        problems: those in the slots.
+        slot: (n,) int64, the slot of each episode's problem.
         known: (n, K) int8 decisions: 1 partitioned, 0 replicated, -1 open.
         plans: (n, W, K) bool, the witnesses, which follow the decisions.
-        slack: (n, W, M) bytes that each leaves at each moment.
-        size: (n,) classes of each problem; limit, replicated: (n,) bytes, and seconds.
-        step: (n, 6) float32, ``Linear.step``; price: (n,) that of ``Linear.priced``.
-        rule: (n, K) float32, what classes are worth at that price, by size.
+        slack: (n, W, M) bytes that each leaves at each moment; least: (n, W) of all moments.
+        other: (n, W, M), other_least: (n, W) the same if it made the other choice at stake.
     """
 
     def __init__(self, count: int, largest: Sizes) -> None:
         self.largest = largest
-        self._slots: dict[int, int] = {}  # of the arrays of a problem, which are kept
-        self._kept: list[np.ndarray] = []
+        self._slots: dict[Linear, int] = {}
+        self.problems: list[Linear] = []
         self.tables = Tables.empty(FIRST, largest)
         k, m, w = largest.classes, largest.moments, largest.witnesses
-        self.problems: list[Linear] = [None] * count  # type: ignore[list-item]
-        self.slot, self.size = np.zeros((2, count), dtype=np.int64)
-        self.limit, self.replicated, self.price = np.zeros((3, count))
-        self.rule = np.zeros((count, k), dtype=np.float32)
-        self.step = np.zeros((count, len(STEP)), dtype=np.float32)
+        self.slot = np.zeros(count, dtype=np.int64)
         self.known = np.full((count, k), OPEN, dtype=np.int8)
         self.plans = np.zeros((count, w, k), dtype=np.bool_)
-        self.slack = np.zeros((count, w, m))
+        self.slack, self.other = np.zeros((2, count, w, m))
+        self.least, self.other_least = np.zeros((2, count, w))
 
     def has_room(self, problem: Linear) -> bool:
         """Whether a problem is no larger than the largest."""
         return self.largest.with_(Sizes.of(problem)) == self.largest
 
-    def put(self, row: int, problem: Linear) -> None:
-        """Give an episode a problem."""
-        self.problems[row] = problem
-        self.slot[row], self.size[row] = self._slot(problem), len(problem.gain)
-        self.limit[row], self.replicated[row] = problem.limit, problem.replicated
-        self.step[row] = problem.step
-        self.price[row], worth = problem.priced
-        self.rule[row, : len(worth)] = logarithmic(worth)
+    def put(self, rows: Rows, problem: Linear) -> None:
+        """Give episodes a problem."""
+        slot = self._slots.get(problem)
+        if slot is None:
+            slot = self._slots[problem] = len(self.problems)
+            self.problems.append(problem)
+            if slot == len(self.tables.gain):
+                more = Tables.empty(slot, self.largest)
+                for name, mine in vars(self.tables).items():
+                    setattr(self.tables, name, np.concatenate([mine, getattr(more, name)]))
+            self.tables.put(slot, problem)
+        self.slot[rows] = slot
 
-    def start(self, rows: np.ndarray) -> None:
-        """Begin episodes, (k,), with nothing decided."""
-        for row in rows.tolist():
-            problem = self.problems[row]
-            if "slack" not in problem.cache:
-                problem.cache["slack"] = problem.slack(problem.witnesses)
-            plans, slack = problem.witnesses, problem.cache["slack"]
-            (w, k), m = plans.shape, slack.shape[1]
-            # Fewer witnesses are repeated; moments that there are not have all the room.
-            several = np.arange(self.plans.shape[1]) % w
-            self.plans[row], self.slack[row] = False, np.inf
-            self.plans[row, :, :k], self.slack[row, :, :m] = plans[several], slack[several]
-            self.known[row] = REPLICATE
-            self.known[row, :k] = OPEN
+    def start(self, rows: Rows) -> None:
+        """Begin episodes with nothing decided."""
+        tables, slot = self.tables, self.slot[rows]
+        self.known[rows], self.plans[rows] = tables.known[slot], tables.plans[slot]
+        self.slack[rows] = tables.slack[slot]
+        self.least[rows] = self.slack[rows].min(axis=-1)
 
     def rooms(self, rows: np.ndarray, stake: np.ndarray) -> np.ndarray:
         """Return the bytes that the leanest known completion of each choice leaves, (k, 2).
@@ -166,33 +196,39 @@ class Boards:
             rows: the episodes.
             stake: (k,) the class that each decides.
         """
-        chosen = self.plans[rows, :, stake]  # (k, W)
-        now = self.slack[rows].min(axis=-1)
-        saved = self.tables.saved[self.slot[rows], stake][:, None]
-        less = np.where(chosen, (self.slack[rows] - saved).min(axis=-1), now)
-        more = np.where(chosen, now, self._partitioned(rows, stake).min(axis=-1))
+        slot, saved, every = self.slot[rows], self.tables.saved, np.arange(len(rows))
+        plans, least = self.plans[rows], self.least[rows]
+        chosen = plans[every, :, stake]  # (k, W)
+        slack = saved[slot, stake][:, None] * np.where(chosen, -1.0, 1.0)[..., None]
+        slack += self.slack[rows]
+        # A witness that splits the class no longer splits those that it excludes, which are taken
+        # one after the other, so that the sums are the same whatever stands beside them.
+        plans &= self.tables.rivals[slot, stake][:, None]
+        group, rival = divmod(np.flatnonzero(plans), plans.shape[2])
+        episode, witness = divmod(group, plans.shape[1])
+        turn = np.arange(len(group)) - np.searchsorted(group, group)
+        for number in range(int(turn.max(initial=-1)) + 1):
+            e, w, r = (x[turn == number] for x in (episode, witness, rival))
+            slack[e, w] -= saved[slot[e], r]
+        other = slack.min(axis=-1)
+        self.other[rows], self.other_least[rows] = slack, other
+        less, more = np.where(chosen, (other, least), (least, other))
         return np.stack([less.max(axis=1), more.max(axis=1)], axis=1)
 
     def decide(self, rows: np.ndarray, stake: np.ndarray, split: np.ndarray) -> None:
-        """Decide classes: split those of ``split``, (k,) bool, and exclude their rivals."""
-        slot, every = self.slot[rows], np.arange(len(rows))
-        slack, plans = self.slack[rows], self.plans[rows]
-        chosen = plans[every, :, stake]
-        change = chosen != split[:, None]
-        saved = self.tables.saved[slot, stake][:, None]
-        less = np.where((change & ~split[:, None])[..., None], slack - saved, slack)
-        more = self._partitioned(rows, stake)
-        self.slack[rows] = np.where((change & split[:, None])[..., None], more, less)
+        """Decide the classes that ``rooms`` was asked about last: split those of ``split``."""
+        rivals = self.tables.rivals[self.slot[rows], stake]
+        rivals &= split[:, None]
+        plans, known = self.plans[rows], self.known[rows]
+        every = np.arange(len(rows))
+        index, witness = (plans[every, :, stake] != split[:, None]).nonzero()
+        changed = rows[index], witness
+        self.slack[changed], self.least[changed] = self.other[changed], self.other_least[changed]
         plans[every, :, stake] = split[:, None]
-        padded = np.zeros((len(rows), plans.shape[2] + 1), dtype=np.bool_)
-        padded[every[:, None], self.tables.rivals[slot, stake]] = split[:, None]
-        excluded = padded[:, :-1]
-        plans &= ~excluded[:, None]
-        self.plans[rows] = plans
-        known = self.known[rows]
+        plans &= ~rivals[:, None]
         known[every, stake] = np.where(split, PARTITION, REPLICATE)
-        known[excluded] = REPLICATE
-        self.known[rows] = known
+        known[rivals] = REPLICATE
+        self.plans[rows], self.known[rows] = plans, known
 
     def bounds(self, rows: np.ndarray, stake: np.ndarray, is_open: np.ndarray) -> np.ndarray:
         """Return what the classes then open, and that at stake, can save at most, (k, 2).
@@ -208,7 +244,7 @@ class Boards:
         can = np.zeros((2, len(rows), is_open.shape[1] + 1), dtype=np.bool_)
         can[:, :, :-1] = is_open
         can[:, every, stake] = False
-        can[1, every[:, None], tables.rivals[slot, stake]] = False
+        can[1, :, :-1] &= ~tables.rivals[slot, stake]
         paid = np.where(can, tables.paid[slot], 0.0)
         members, result = tables.members[slot], np.empty((len(rows), 2))
         for choice in (REPLICATE, PARTITION):
@@ -219,64 +255,25 @@ class Boards:
 
     def excluded(self, rows: np.ndarray, stake: np.ndarray, is_open: np.ndarray) -> np.ndarray:
         """Return what the open rivals of the classes at stake have of ``EXCLUDED``, (k, 3)."""
-        slot = self.slot[rows]
-        rivals = self.tables.rivals[slot, stake]
-        padded = np.zeros((len(rows), is_open.shape[1] + 1), dtype=np.bool_)
-        padded[:, :-1] = is_open
-        there = padded[np.arange(len(rows))[:, None], rivals][..., None]
-        found = np.where(there, self.tables.excluding[slot[:, None], rivals], 0.0)
-        return np.minimum(found.sum(axis=1), 1.0)
+        slot, found = self.slot[rows], np.zeros((len(rows), len(EXCLUDED)), dtype=np.float32)
+        there = self.tables.rivals[slot, stake] & is_open
+        row, rival = divmod(np.flatnonzero(there), there.shape[1])
+        np.add.at(found, row, self.tables.excluding[slot[row], rival])
+        return np.minimum(found, 1.0)
 
     def coming(
         self, rows: np.ndarray, stake: np.ndarray, is_open: np.ndarray, count: int,
         names: Sequence[str],
     ) -> np.ndarray:  # fmt: skip
         """Return figures of the next open classes after those at stake, (k, count * names)."""
-        every = np.arange(len(rows))
+        every, slot = np.arange(len(rows)), self.slot[rows]
         left = is_open.copy()
         left[every, stake] = False
         columns = [CLASS.index(name) for name in names]
-        result = np.zeros((len(rows), count, len(columns)), dtype=np.float32)
+        result = np.zeros((len(rows), count, len(CLASS)), dtype=np.float32)
         for index in range(count):
-            found, first = np.asarray(left.any(axis=1)), left.argmax(axis=1)
-            figures = self.tables.figures[self.slot[rows], first][:, columns]
-            result[:, index] = np.where(found[:, None], figures, 0.0)
+            first = left.argmax(axis=1)
+            found = left[every, first].nonzero()[0]
+            result[found, index] = self.tables.figures[slot[found], first[found]]
             left[every, first] = False
-        return result.reshape(len(rows), -1)
-
-    def _partitioned(self, rows: np.ndarray, stake: np.ndarray) -> np.ndarray:
-        """Return the slack, (k, W, M), of witnesses that split the class at stake, too.
-
-        Their classes that it excludes are no longer split then.
-        """
-        slot, saved = self.slot[rows], self.tables.saved
-        slack = self.slack[rows] + saved[slot, stake][:, None]
-        rivals = self.tables.rivals[slot, stake]
-        plans = np.zeros((*self.plans.shape[1:2], len(rows), self.plans.shape[2] + 1), np.bool_)
-        plans[..., :-1] = self.plans[rows].transpose(1, 0, 2)
-        split = np.take_along_axis(plans, rivals[None], axis=2).transpose(1, 0, 2)
-        # One after the other, so that the sums are the same whatever stands beside them.
-        episode, witness, which = split.nonzero()
-        turn = np.arange(len(episode)) - np.searchsorted(
-            episode * split.shape[1] + witness, episode * split.shape[1] + witness
-        )
-        for number in range(int(turn.max(initial=-1)) + 1):
-            now = turn == number
-            e, w, r = episode[now], witness[now], which[now]
-            slack[e, w] -= saved[slot[e], rivals[e, r]]
-        return slack
-
-    def _slot(self, problem: Linear) -> int:
-        """Return the slot of a problem, which is written if it is in none."""
-        slot = self._slots.get(id(problem.saved))
-        if slot is not None:
-            return slot
-        slot = len(self._kept)
-        if slot == len(self.tables.gain):
-            more = Tables.empty(slot, self.largest)
-            for name, mine in vars(self.tables).items():
-                setattr(self.tables, name, np.concatenate([mine, getattr(more, name)]))
-        self._slots[id(problem.saved)] = slot
-        self._kept.append(problem.saved)
-        self.tables.put(slot, problem)
-        return slot
+        return result[..., columns].reshape(len(rows), -1)

@@ -61,6 +61,7 @@ class Linear:
         figures: (K, 9) float32, ``CLASS``.
         step: (6,) float32, ``STEP``.
         witnesses: (W, K) bool, plans that fit; the first is the start plan.
+        fullest: (M',) int64, moments among which the fullest of every legal plan is.
         best: seconds of the best plan known, NaN if none is known.
         optimal: whether it is proven to be the shortest.
         cache: what is made of it once.
@@ -80,6 +81,7 @@ class Linear:
     figures: np.ndarray
     step: np.ndarray
     witnesses: np.ndarray
+    fullest: np.ndarray
     best: float = math.nan
     optimal: bool = False
     cache: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -192,6 +194,7 @@ class Linear:
             figures=_figures(problem, space, gain / seconds, full.saved[classes] / full.whole),
             step=_step(problem, len(classes), float(whole.max())),
             witnesses=np.zeros((0, len(classes)), dtype=bool),
+            fullest=np.arange(len(whole)),
         )
 
     def at(self, limit: float) -> Linear:

@@ -48,8 +48,8 @@ PLATEAU = 1e-3
 """What column 0 takes from every move, so that its rule stops where no move gains."""
 OVER = 1.0
 """What a plan that does not fit loses, in logarithms of seconds, besides its excess."""
-LOOKED = 65_536
-"""Rows that are written together."""
+LOOKED = 16_384
+"""Rows that are written together, so that they stay in the cache."""
 KEPT = 2048
 """Problems of sets and banks that are kept."""
 UNKNOWN = 10**12
@@ -257,19 +257,19 @@ class PipelineImprovement(RowGame):
         check_settings(self._settings, problem)
         self.source, most = source_of(tier, family, fresh, order, problem, self._settings)
         super().__init__(count, KINDS * (most - 1) + 1, rows)
-        self.boards = Boards(count, most, POINTS if self.draws else 0)
+        self.boards = Boards(count, most)
         self.starts: list[Start] = [None] * count  # type: ignore[list-item]
         self.turn = np.zeros(count, dtype=np.int64)
         self._now = moves.Judged(np.ones(count), np.ones(count), np.ones(count))
         self._best = np.zeros((2, most + 1, count), dtype=np.int64)
-        shape = (count, most - 1, KINDS)
-        taken, point, device = np.zeros((3, *shape), dtype=np.int64)
-        self._moves = moves.Moves(taken, point, device, np.zeros(shape, dtype=np.bool_))
+        self._moves: moves.Moves  # of the episodes that go on
+        self._place = np.zeros(count, dtype=np.int64)  # of each among them
         self._fixed = np.zeros((count, len(self.contexts)), dtype=np.float32)
-        kinds = np.zeros((KINDS, 8), dtype=np.float32)
-        kinds[:SWAP, 0], kinds[:SWAP, 1] = np.sign(np.abs((POINT_STEPS, DEVICE_STEPS)))[:, :SWAP]
-        for column, kind in enumerate((SWAP, MERGE, SPLIT), start=2):
-            kinds[kind, column] = 1.0
+        kinds = np.zeros((KINDS, len(self.shown)), dtype=np.float32)
+        for name, steps in (("cut", POINT_STEPS), ("device", DEVICE_STEPS)):
+            kinds[:SWAP, self.shown.index(name)] = np.sign(np.abs(steps))[:SWAP]
+        for name, kind in (("swap", SWAP), ("merge", MERGE), ("split", SPLIT)):
+            kinds[kind, self.shown.index(name)] = 1.0
         self._kinds = kinds
 
     def put(self, rows: Rows, problem: Start) -> None:
@@ -311,90 +311,91 @@ class PipelineImprovement(RowGame):
         self.context[rows] = self._fixed[rows]
 
     def look(self, rows: np.ndarray, part: Rows) -> None:
-        """See ``RowGame.look``: some episodes at a time, so that their rows stay in the cache."""
-        several = max(1, LOOKED // self.mask.shape[1])
-        for begin in range(0, len(rows), several):
-            block = rows[begin : begin + several]
-            self._look(block, part if len(block) == self.count else block)
-
-    def _look(self, rows: np.ndarray, part: Rows) -> None:
-        boards = self.boards
-        loads = boards.loads(part)
-        found = boards.moves(part, loads)
-        for mine, its in zip(self._moves, found, strict=True):
-            mine[part] = its
-        size = len(rows)
-        mask = self.mask[part]
-        mask[:, :-1], mask[:, -1] = found.legal.reshape(size, -1), True
-        links, slowest = boards.links(part), loads.max(axis=0)
-        actions = self.actions[part]  # a view of all, or new
-        actions[:, -1] = 0.0
-        moving = actions[:, :-1].reshape(size, *found.point.shape[1:], -1)
-        offset = len(self.ahead) if self.looks else 0
-        bare = moving[..., offset:]
-        bare[..., :8] = self._kinds
-        stages = boards.stages[part]
-        ends = boards.points[-1, part], boards.devices[-1, part]
-        simple = slice(0, SWAP + 1)
-        for column, place, target, end in zip(
-            (6, 7), (boards.points, boards.devices), (found.point, found.device), ends, strict=True
-        ):
-            step = target[..., simple] - place[1:-1, part].T[..., None]
-            bare[..., simple, column] = step * (stages / end)[:, None, None]
-        bare[..., 8] = (loads[:-1] / slowest).T[..., None]
-        bare[..., 9] = (loads[1:] / slowest).T[..., None]
-        bare[..., 10] = _bounded(links / slowest).T[..., None]
-        bare[..., 11] = (np.arange(1, len(loads)) / stages[:, None])[..., None]
-        context = self.context[part]
-        now = moves.Judged(*(x[part] for x in self._now))
-        context[:, 6] = 1.0 - self.turn[part] / turns_of(stages)
-        context[:, 7] = np.log(self._known[0, part] / self.cost[part])
-        context[:, 8] = np.log(now.seconds / self.cost[part])
+        """See ``RowGame.look``: all that go on are looked at, as their moves stand together."""
+        boards, rows = self.boards, (~self.over).nonzero()[0]
+        loads, links = boards.loads(rows), boards.links(rows)
+        self._moves, self._place[rows] = boards.moves(rows, loads), np.arange(len(rows))
+        stages, slowest = boards.stages[rows], loads.max(axis=0)
+        now = moves.Judged(*(x[rows] for x in self._now))
+        context = self.context[rows]
+        context[:, 6] = 1.0 - self.turn[rows] / turns_of(stages)
+        context[:, 7] = np.log(self._known[0, rows] / self.cost[rows])
+        context[:, 8] = np.log(now.seconds / self.cost[rows])
         context[:, 9] = np.minimum(now.excess, 1.0)
         context[:, 10] = now.tail / now.seconds
         context[:, 11] = loads.argmax(axis=0) / stages
         context[:, 12] = loads.sum(axis=0) / stages / slowest
         context[:, 13] = _bounded(links.max(axis=0) / slowest)
-        if self.looks:
-            self._look_ahead(rows, part, found, now, moving, context)
-        actions[~mask] = 0.0
-        actions[:, -1, offset + 5] = 1.0
-        self.actions[part], self.context[part], self.mask[part] = actions, context, mask
+        self.context[rows] = context
+        # Some episodes at a time, so that their rows stay in the cache.
+        several = max(1, LOOKED // self.mask.shape[1])
+        for begin in range(0, len(rows), several):
+            some = slice(begin, begin + several)
+            found = moves.Moves(*(x[..., some] for x in self._moves))
+            self._write(rows[some], found, *(x[:, some] / slowest[some] for x in (loads, links)))
 
-    def _look_ahead(
-        self,
-        rows: np.ndarray,
-        part: Rows,
-        found: moves.Moves,
-        now: moves.Judged,
-        moving: np.ndarray,
-        context: np.ndarray,
+    def _write(
+        self, rows: np.ndarray, found: moves.Moves, loads: np.ndarray, links: np.ndarray
     ) -> None:
+        """Write the rows of moves.
+
+        Args:
+            rows: k episodes.
+            found: their moves.
+            loads: (stages, k) seconds of the stages over those of the slowest.
+            links: (stages - 1, k) seconds of the transfers likewise.
+        """
+        boards, stages = self.boards, self.boards.stages[rows]
+        mask = np.ones((len(rows), self.mask.shape[1]), dtype=np.bool_)
+        mask[:, :-1] = found.legal.T.reshape(len(rows), -1)
+        actions = np.empty((*mask.shape, len(self.shown)), dtype=np.float32)
+        moving = actions[:, :-1].reshape(*found.legal.T.shape, -1)
+        moving[:] = self._kinds
+        column = self.shown.index
+        for name, place, target in (
+            ("points", boards.points, found.point), ("devices", boards.devices, found.device)
+        ):  # fmt: skip
+            step = target[: SWAP + 1] - place[1:-1, rows].astype(np.int16)
+            moving[..., : SWAP + 1, column(name)] = (step * (stages / place[-1, rows])).T
+        for name, values in (
+            ("front", loads[:-1]),
+            ("behind", loads[1:]),
+            ("link", _bounded(links)),
+            ("position", np.arange(1, len(loads))[:, None] / stages),
+        ):
+            moving[..., column(name)] = values.T[..., None]
+        if self.looks:
+            self._look_ahead(rows, found, moving)
+        # A row as one item: items are set several times as fast as rows of numbers.
+        item = np.dtype((np.void, actions.strides[1]))
+        actions[:, -1] = 0.0
+        actions.view(item)[..., 0][~mask] = np.zeros((), item)
+        actions[:, -1, column("stop")] = 1.0
+        self.actions[rows], self.mask[rows] = actions, mask
+
+    def _look_ahead(self, rows: np.ndarray, found: moves.Moves, moving: np.ndarray) -> None:
         """Judge the plans after all legal moves, and write what they cost into columns."""
-        size = len(rows)
-        plans = [x.reshape(size, -1) for x in found]
+        taken, point, device, legal = (x.T.reshape(len(rows), -1) for x in found)
         # Illegal moves are judged as the plan that there is.
-        first = np.where(plans[3], plans[0], 1)
-        place = [
-            np.where(plans[3], value, its[1, part][:, None])
-            for value, its in zip(
-                plans[1:3], (self.boards.points, self.boards.devices), strict=True
-            )
-        ]
-        judged = self.boards.after_moves(rows, first, *place)
-        gain = np.log(now.seconds[:, None] / judged.seconds)
-        worth = gain - _lost(judged.excess) + _lost(now.excess)[:, None]
-        shape = found.point.shape
+        judged = self.boards.after_moves(
+            rows,
+            np.where(legal, taken, 1),
+            np.where(legal, point, self.boards.points[1, rows][:, None]),
+            np.where(legal, device, self.boards.devices[1, rows][:, None]),
+        )
+        now = moves.Judged(*(x[rows, None] for x in self._now))
+        gain = np.log(now.seconds / judged.seconds)
+        worth = gain - _lost(judged.excess) + _lost(now.excess)
         for column, values in enumerate(
             (
                 SHARP * worth - PLATEAU,
                 gain,
-                gain - context[:, 8:9],
+                gain - self.context[rows, 8, None],
                 judged.tail / judged.seconds,
                 np.minimum(judged.excess, 1.0),
             )
         ):
-            moving[..., column] = np.clip(values, -RANGE, RANGE).reshape(shape)
+            moving[..., column] = np.clip(values, -RANGE, RANGE).reshape(moving.shape[:-1])
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
         """See ``RowGame.move``."""
@@ -404,7 +405,9 @@ class PipelineImprovement(RowGame):
         if not rows.size:
             return
         boundary, kind = actions // KINDS, actions % KINDS
-        taken, point, device = (x[rows, boundary, kind][:, None] for x in self._moves[:3])
+        taken, point, device = (
+            x[kind, boundary, self._place[rows], None].astype(np.int64) for x in self._moves[:3]
+        )
         points, devices = self.boards.successors(rows, taken, point, device)
         self.boards.points[:, rows], self.boards.devices[:, rows] = points[..., 0], devices[..., 0]
         self.turn[rows] += 1

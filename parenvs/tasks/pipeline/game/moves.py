@@ -28,6 +28,9 @@ DEVICE_STEPS = (0, 0, 0, 0, -2, -1, 1, 2, -2, 2, 0)
 """The same of its first device."""
 SWAP, MERGE, SPLIT, KINDS = 10, 11, 12, 13
 """Kinds of moves of a boundary."""
+FORWARD, BACKWARD, PARAMETERS, CROSSING, AFTER, BEFORE = range(6)
+COLUMNS = 6
+"""What is known of a point, see ``Board.chain``."""
 FEWEST = 3
 """Stages from which on there are merges and splits."""
 JUDGED = 60_000
@@ -45,8 +48,6 @@ class Board:
         pivots: (m + 1,) int64, boundaries of the points.
         figures: (7,): micro-batches, copies, bytes that a device may hold, bytes/s inside a server
             and between servers, devices a server, devices.
-        after: (m + 1,) int64, first point so that a variable lies between; m + 1 if there is none.
-        before: (m + 1,) int64, last point so that a variable lies between; -1 if there is none.
         plain: whether the arrays of a board have the costs.
     """
 
@@ -61,16 +62,22 @@ class Board:
                 *(cluster.intra_bw, cluster.inter_bw, cluster.devices_per_server, cluster.devices),
             ]
         )
-        variables = pipeline.variable_sum[self.pivots]
-        self.after = np.searchsorted(variables, variables, side="right")
-        self.before = np.searchsorted(variables, variables, side="left") - 1
 
     @cached_property
     def chain(self) -> np.ndarray:
-        """Forward and backward seconds and parameters up to each point, bytes that cross there."""
+        """Of each point, (m + 1, ``COLUMNS``).
+
+        Forward and backward seconds and parameters up to there, bytes that cross there, the first
+        point so that a variable lies between (m + 1 if there is none), and the last one (or -1).
+        """
         pipeline, pivots = self.pipeline, self.pivots
-        sums = (pipeline.forward_sum, pipeline.backward_sum, pipeline.parameter_sum)
-        return np.array([*(values[pivots] for values in sums), pipeline.cut_before[pivots]])
+        values = (
+            pipeline.forward_sum, pipeline.backward_sum, pipeline.parameter_sum, pipeline.cut_before
+        )  # fmt: skip
+        variables = pipeline.variable_sum[pivots]
+        after = np.searchsorted(variables, variables, side="right")
+        before = np.searchsorted(variables, variables, side="left") - 1
+        return np.stack([*(each[pivots] for each in values), after, before], axis=1)
 
     @cached_property
     def inside(self) -> np.ndarray:
@@ -99,7 +106,7 @@ class Judged(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """Moves from plans, (k, stages - 1, ``KINDS``) each.
+    """Moves from plans, (``KINDS``, stages - 1, k) each, int16 and bool.
 
     A move takes a boundary away and puts one in at a point and a device.
 
@@ -125,7 +132,6 @@ class Boards:
     Args:
         count: n.
         stages: the most stages.
-        size: the most points.
 
     Attributes:
         boards: the problems.
@@ -134,38 +140,34 @@ class Boards:
         devices: (stages + 1, n) int64, its first device.
     """
 
-    def __init__(self, count: int, stages: int, size: int) -> None:
+    def __init__(self, count: int, stages: int) -> None:
         self.boards: list[Board] = [None] * count  # type: ignore[list-item]
         self.stages = np.ones(count, dtype=np.int64)
         self.points, self.devices = np.zeros((2, stages + 1, count), dtype=np.int64)
         self.plain = np.ones(count, dtype=np.bool_)
         self.figures = np.ones((7, count))
-        self.chain = np.zeros((4, count, 0))
+        self.chain = np.zeros((count, 0, COLUMNS))
         self.inside = np.zeros((0, count, 0))
-        self.after, self.before = np.zeros((2, count, 0), dtype=np.int64)
-        self._grow(size)
 
     def _grow(self, size: int) -> None:
         """Make room for so many points; what there is stays."""
-        for name in ("chain", "inside", "after", "before"):
-            old = getattr(self, name)
-            shape = (*old.shape[:-1], size + 1)
-            if name == "inside":
-                shape = (size.bit_length() + 1, *shape[1:])
-            new = np.zeros(shape, dtype=old.dtype)
+        count, levels = len(self.boards), size.bit_length() + 1
+        for name, shape in (
+            ("chain", (count, size + 1, COLUMNS)), ("inside", (levels, count, size + 1)),
+        ):  # fmt: skip
+            old, new = getattr(self, name), np.zeros(shape)
             new[tuple(slice(length) for length in old.shape)] = old
             setattr(self, name, new)
 
     def put(self, row: int, board: Board) -> None:
         """Write a problem into a row."""
         end = len(board.pivots)
-        if end > self.after.shape[1]:
+        if end > self.chain.shape[1]:
             self._grow(end - 1)
         self.boards[row], self.plain[row] = board, board.plain
         self.stages[row], self.figures[:, row] = board.pipeline.stages, board.figures
-        self.chain[:, row, :end], self.chain[:, row, end:] = board.chain, board.chain[:, -1:]
+        self.chain[row, :end], self.chain[row, end:] = board.chain, board.chain[-1]
         self.inside[: len(board.inside), row, : end - 1] = board.inside
-        self.after[row, :end], self.before[row, :end] = board.after, board.before
 
     def judge(self, rows: np.ndarray, points: np.ndarray, devices: np.ndarray) -> Judged:
         """Return what plans cost, (k, a) each.
@@ -196,19 +198,17 @@ class Boards:
         """Judge plans of problems whose costs the arrays have."""
         figures = self.figures[:, rows, None]
         micro_batches, copies, limit, intra, inter, server, _ = figures
-        forward, backward, parameters, crossing = self.chain.reshape(4, -1)
-        width = self.chain.shape[2]
+        width = self.chain.shape[1]
         flat = points + (rows * width)[:, None]
         starts, ends = devices[:-1], devices[1:]
         group = np.maximum(ends - starts, 1.0)
         servers = server.astype(np.int64)
         first, last = server_of(starts, servers), server_of(ends - 1, servers)
         near, link = first == last, first[:-1] == last[1:]
-        weights = parameters.take(flat)
-        cuts = crossing.take(flat[:-1])
+        weights, cuts = self._of(flat, PARAMETERS), self._of(flat[:-1], CROSSING)
         seconds = formulas.stage_seconds(
-            forward.take(flat),
-            backward.take(flat),
+            self._of(flat, FORWARD),
+            self._of(flat, BACKWARD),
             weights,
             crossing=cuts[1:],
             group=group,
@@ -256,25 +256,30 @@ class Boards:
     def work(self, rows: Rows) -> np.ndarray:
         """Return forward plus backward seconds on one device up to each boundary."""
         flat = self._flat(rows)
-        return self.chain[0].take(flat) + self.chain[1].take(flat)
+        return self._of(flat, FORWARD) + self._of(flat, BACKWARD)
 
     def links(self, rows: Rows) -> np.ndarray:
         """Return the seconds of the transfers of a micro-batch, both directions, (stages-1, k)."""
         _, _, _, intra, inter, server, _ = self.figures[:, rows]
         devices = self.devices[:, rows]
-        near = same_server(devices[:-2], devices[2:], server)
-        crossing = self.chain[3].take(self._flat(rows)[1:-1])
+        near = same_server(devices[:-2], devices[2:], server.astype(np.int64))
+        crossing = self._of(self._flat(rows)[1:-1], CROSSING)
         return 2.0 * formulas.transfer_seconds(crossing, group_bandwidth(near, intra, inter))
 
     def moves(self, rows: Rows, loads: np.ndarray) -> Moves:
         """Return the moves from the plans of rows; ``loads`` are those of their stages."""
-        points, devices, stages = self.points[:, rows], self.devices[:, rows], self.stages[rows]
-        flat = self._flat(rows)
-        after, before = self.after.take(flat), self.before.take(flat)
+        flat, stages = self._flat(rows), self.stages[rows]
+        points, devices, after, before = (
+            values.astype(np.int16)
+            for values in (
+                self.points[:, rows], self.devices[:, rows],
+                self._of(flat, AFTER), self._of(flat, BEFORE),
+            )
+        )  # fmt: skip
         boundaries, count = len(points) - 2, points.shape[1]
         shape = (KINDS, boundaries, count)
-        point, device = np.empty((2, *shape), dtype=np.int64)
-        number = np.arange(1, boundaries + 1)[:, None]
+        point, device = np.empty((2, *shape), dtype=np.int16)
+        number = np.arange(1, boundaries + 1, dtype=np.int16)[:, None]
         taken = np.broadcast_to(number, shape).copy()
         for place, values, kinds in (
             (points, point, POINT_STEPS), (devices, device, DEVICE_STEPS),
@@ -312,7 +317,7 @@ class Boards:
         legal[MERGE] = parted[slow, column] & several & (slow != number) & (slow != number - 1)
         legal[SPLIT] = parted[1:] & several & (light != number) & (light != number + 1)
         legal &= real
-        return Moves(*(x.transpose(2, 1, 0) for x in (taken, point, device, legal)))
+        return Moves(taken, point, device, legal)
 
     def successors(
         self, rows: Rows, taken: np.ndarray, point: np.ndarray, device: np.ndarray
@@ -335,8 +340,11 @@ class Boards:
         return result[0], result[1]
 
     def _flat(self, rows: Rows) -> np.ndarray:
-        """Return the boundaries as indices of the flattened arrays over points, (stages+1, k)."""
-        width = self.chain.shape[2]
-        starts: Any = np.arange(len(self.boards))[rows] * width
+        """Return the boundaries as numbers of points of all problems, (stages + 1, k)."""
+        starts: Any = np.arange(len(self.boards))[rows] * self.chain.shape[1]
         flat: np.ndarray = self.points[:, rows] + starts
         return flat
+
+    def _of(self, flat: np.ndarray, column: int) -> np.ndarray:
+        """Return what is known of points, by their numbers among those of all problems."""
+        return self.chain.reshape(-1).take(flat * COLUMNS + column)
