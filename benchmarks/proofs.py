@@ -100,7 +100,9 @@ def bounded(planner: str, count: int) -> Row:
     about={"cases": "random problems of each search", "each": "random problems of each planner"},
     among={"tasks": DRAWN},
 )
-def proofs(cases: int = 500, each: int = 300, tasks: tuple[str, ...] = tuple(DRAWN)) -> list[Case]:
+def proofs(
+    cases: int = 1000, each: int = 1000, tasks: tuple[str, ...] = tuple(DRAWN)
+) -> list[Case]:
     return [
         *(
             ({"against": "excess", "task": "pipeline", "planner": name},
@@ -139,10 +141,11 @@ def page(rows: list[Row]) -> list[str]:
         "says, and of exact planners an illegal plan or a problem called infeasible that is not. "
         "All plans are those that a planner chooses among: of hybrid ones 1F1B plans of free "
         "stages (`exact-hybrid`), uniform ones (`uniform`), or both (`exact`), so that `proven "
-        "among some` is held against the best of these; `local-search` reaches plans that are too "
-        "many to be tried, and of `exact-points` and `exact-candidates`, which choose among "
-        "candidates, bounds and proofs are not held against all plans (but above, those of the "
-        "pruned one).",
+        "among some` is held against the best of these, and uniform ones that leave devices free "
+        "(`tensor`, `pipeline`); `local-search` and the network that starts one reach plans that "
+        "are too many to be tried, and of `exact-points` and `exact-candidates`, which choose "
+        "among candidates, bounds and proofs are not held against all plans (but above, those of "
+        "the pruned one).",
         columns(
             limits,
             [

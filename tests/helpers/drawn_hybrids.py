@@ -128,22 +128,26 @@ def best_of_orders(problem: Hybrid) -> float:
     return best
 
 
-def best_of_uniform(problem: Hybrid, uneven: bool) -> float:
+def best_of_uniform(problem: Hybrid, uneven: bool, idle: bool = False) -> float:
     """Seconds of the fastest uniform plan that fits, of a model without a shape; infinite if none.
 
     Args:
         problem: the problem.
         uneven: whether layers that do not divide by the pieces are dealt out, too.
+        idle: whether devices may be left free.
     """
     model, cluster = problem.model, problem.cluster
     inside, n = cluster.devices_per_server, len(model)
     ends = [model.embedding is not None, model.head is not None]
     rows = []
-    for tp, pp, chunks, samples in product(
-        range(1, inside + 1), range(1, cluster.devices + 1), range(1, n + 3), (1, 2, 4, 8, 16)
+    all_devices = range(1, cluster.devices + 1)
+    for tp, pp, dp, chunks, samples in product(
+        range(1, inside + 1), all_devices, all_devices, range(1, n + 3), (1, 2, 4, 8, 16)
     ):
-        dp, pieces = cluster.devices // (tp * pp), pp * chunks
-        if inside % tp or tp * pp * dp != cluster.devices or problem.batch % (dp * samples):
+        taken, pieces = tp * pp * dp, pp * chunks
+        if inside % tp or taken > cluster.devices or problem.batch % (dp * samples):
+            continue
+        if taken < cluster.devices and not idle:
             continue
         if chunks > 1 and (
             pp == 1 or problem.batch // (dp * samples) % pp

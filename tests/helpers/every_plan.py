@@ -79,6 +79,12 @@ def _uniform(number: int) -> tuple[Any, float]:
     return problem, best_of_uniform(problem, uneven=False)
 
 
+def _idle(number: int) -> tuple[Any, float]:
+    """Also among uniform plans that leave devices free."""
+    problem, best = _drawn(_hybrid, number)
+    return problem, min(best, best_of_uniform(problem, uneven=True, idle=True))
+
+
 def _no_best(number: int) -> tuple[Any, float]:
     """Of plans that are too many to be tried: whatever is found may be."""
     return _drawn(_free_stages, number)[0], -np.inf
@@ -121,13 +127,15 @@ DRAWN: dict[str, Callable[[int], tuple[Any, float]]] = {
 The figure is the cost, or where planners prove upper bounds, of partitions, the return.
 """
 OTHERS = {
-    **dict.fromkeys(("learned", "learned+search"), _plain_pipeline),
-    **dict.fromkeys(SERVER_PLANNERS, _servers),
-    "exact-hybrid": _free_stages,
-    "uniform": _uniform,
-    "local-search": _no_best,
+    ("pipeline", "learned"): _plain_pipeline,
+    ("pipeline", "learned+search"): _plain_pipeline,
+    **{("hybrid", name): _servers for name in SERVER_PLANNERS},
+    **{("hybrid", name): _idle for name in ("tensor", "pipeline")},
+    **{("hybrid", name): _no_best for name in ("local-search", "learned", "learned+search")},
+    ("hybrid", "exact-hybrid"): _free_stages,
+    ("hybrid", "uniform"): _uniform,
 }
-"""Planner -> what draws its problems, if not all of its task or not the best of all plans."""
+"""Task, planner -> what draws its problems, if not all of its task, or among other plans."""
 TRIED = ("exact", "exact-hybrid", "uniform", "sandwich", "subset-dp")
 """Planners whose proofs among some plans are compared: the best is that of these plans."""
 WHOLE = ("exact", "exact-full", "exact-points", "exact-hybrid", "uniform", "subset-dp")
@@ -153,7 +161,7 @@ def outcome(task: str, planner: str, number: int) -> str:
     better than it or costs what the judge does not say, and a problem is called infeasible only if
     it is. What is proven among some plans is compared with the best of these, or not at all.
     """
-    problem, best = _drawn(OTHERS.get(planner, DRAWN[task]), number)
+    problem, best = _drawn(OTHERS.get((task, planner), DRAWN[task]), number)
     known = {field.name for field in fields(request_class(task))}
     limits: dict[str, Any] = {"time_limit": LIMITS[number % len(LIMITS)]}
     if "rounds" in known and number % 8 > 4:  # what ends by no clock
