@@ -27,7 +27,7 @@ COLUMNS = ("chain", "network")
 
 def measure(graph: str, cluster: str, stages: int, limit: float) -> Row | None:
     """Plan over both choices of points, and over all pivots and devices; None if nothing fits."""
-    pipeline = problem_from(graph, cluster=cluster, stages=stages)
+    pipeline = problem_from(graph, cluster=cluster, stages=stages, fractions=True)
     try:
         spaces = {
             name: PointSpace.build(pipeline, by_network=name == "network") for name in COLUMNS
