@@ -99,7 +99,7 @@ def _step(name: str) -> Callable[[TrainState, Batch], tuple[TrainState, jax.Arra
         inputs = {key: value for key, value in batch.items() if key != "labels"}
 
         def loss(params: Any) -> jax.Array:
-            logits = model(name)(**inputs, params=params, train=False).logits
+            logits = model(name)(**inputs, params=params).logits
             labels = jax.nn.one_hot(batch["labels"], logits.shape[-1])
             return jnp.mean(optax.softmax_cross_entropy(logits, labels))
 

@@ -69,6 +69,7 @@ class Stages:
             model has none; "" if the plan does not say.
         tensor_overlap: whether the collectives of tp run beside products.
         target: what the judge judges it on; None for the plan's instance.
+        shared: trainable weights that layers of several stages read.
         notes: what was moved, in sentences.
     """
 
@@ -93,6 +94,7 @@ class Stages:
     attention: str = ""
     tensor_overlap: bool = False
     target: Any = None
+    shared: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -149,6 +149,11 @@ def export(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Ex
         raise InfeasibleError(
             f"schedule: {planned.schedule} is none of {', '.join(SCHEDULES)}, which run in PyTorch"
         )
+    if planned.shared:
+        raise InfeasibleError(
+            f"cuts: {planned.shared[0].replace('/', '.')} is one weight on several stages, whose "
+            "gradients PyTorch does not sum; untie it, or plan one stage"
+        )
     if planned.micro_batches < len(planned.stages):
         raise InfeasibleError(
             f"micro_batch: it makes {planned.micro_batches} of a step, and PyTorch's pipelines of "

@@ -374,6 +374,30 @@ def test_parallel__refuses_weights_of_several_stages(example):
         refuse_tied(model, stages)
 
 
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_plans__of_stages_share_no_weight(example, is_tied):
+    """What would be refused as it runs is refused as it is planned, and as it is exported."""
+    from parenvs import from_torch, problem, solve
+
+    model, loss = example.make()
+    if is_tied:
+        model.head.weight = model.embedding.weight
+    words, targets = example.batch()
+    graph = from_torch(model, words, loss=loss, targets=(targets,))
+    target = problem(graph, "1x2:v100", task="hybrid", batch=graph.batch_size, precision="fp32")
+    limits = {"pp": 2, "tp": 1, "micro_batch": 1, "recompute": ("none",), "chunks": 1}
+    plan = solve(target, "uniform", constraints=limits).plan
+    of_torch = {**limits, "framework": "torch"}
+    if not is_tied:
+        assert torch_plan(plan, graph).pipe == 2
+        assert len(solve(target, "uniform", constraints=of_torch).plan.stages) == 2
+        return
+    with pytest.raises(ParenvsError, match=r"cuts: \w+\.weight is one weight on several stages"):
+        torch_plan(plan, graph)
+    with pytest.raises(ParenvsError, match="torch runs none of"):
+        solve(target, "uniform", constraints=of_torch)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "names"), [(2, ("operator", "data", "pipeline")), (4, ("pipeline x tensor",))]

@@ -21,6 +21,7 @@ from parenvs.graph.graph import Graph, Role
 from parenvs.graph.layout import DATA, MODEL
 from parenvs.instances import load_graph
 from parenvs.tasks.hybrid.graph.splitting import Splitting
+from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import SENDS, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.schedules import TWO_WAYS
@@ -132,9 +133,23 @@ def stages(plan: HybridPlan, graph: Graph | None = None, measured: bool = False)
         attention=attention if model.attends else "none",
         tensor_overlap=stack.tensor_overlap > 0,
         target=None if graph is None else model,
+        shared=_shared(model, plan),
         notes=(order,) if plan.servers else (),
         **{name: getattr(plan, name) for name in alike},
     )
+
+
+def _shared(model: HybridModel, plan: HybridPlan) -> tuple[str, ...]:
+    """The trainable weights that layers of several stages read."""
+    if model.chain is None:
+        return ()
+    last = len(plan.stages) - 1
+    stage_of = {0: 0, len(model) + 1: last}
+    for index, stage in enumerate(plan.stages):
+        for begin, end in stage.layers:
+            stage_of.update(dict.fromkeys(range(begin + 1, end + 1), index))
+    shared = model.chain.shared.items()
+    return tuple(name for name, labels in shared if len({stage_of[x] for x in labels}) > 1)
 
 
 def read_back(problem: Hybrid, said: Stages) -> HybridPlan:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.graph.graph import Graph
+from parenvs.graph.graph import Graph, Role
 from parenvs.tasks.hybrid.graph.layer import GraphLayer
 from parenvs.tasks.hybrid.graph.program import BACKWARD, FORWARD, Program
 from parenvs.tasks.hybrid.graph.splitting import Splitting
@@ -56,6 +56,15 @@ class GraphChain:
     def notes(self) -> tuple[str, ...]:
         """What was guessed, in sentences."""
         return self.program.notes
+
+    @property
+    def shared(self) -> dict[str, list[int]]:
+        """Trainable weight -> layers, 1 to n, that read it, if several; 0 embeds, n + 1 ends."""
+        graph, labels = self.program.graph, self.program.weight_labels
+        return {
+            graph.paths[index]: places for index, places in labels.items()
+            if len(places) > 1 and graph.parameter_role[index] == Role.VARIABLE
+        }  # fmt: skip
 
     @property
     def tied_parameters(self) -> float:

@@ -94,13 +94,15 @@ def _deepspeed(plans: Uniform, model: HybridModel) -> Any:
 def _torch(plans: Uniform, model: HybridModel) -> Any:
     """Pipelines take as many micro-batches as stages at least, interleaved ones whole rounds.
 
-    DTensors split no convolutions.
+    They sum no gradients of a weight that several stages hold; DTensors split no convolutions.
     """
     count = plans.batch // (plans.micro_batch * plans.dp)
     rounds = np.maximum(count // plans.pp, 1)
     fits = (plans.pp == 1) | ((count >= plans.pp) & (count % rounds == 0))
-    convolves = model.chain is not None and model.chain.splitting.convolves
-    return fits & ((plans.tp == 1) | (not convolves))
+    if model.chain is None:
+        return fits
+    fits &= (plans.pp == 1) | (not model.chain.shared)
+    return fits & ((plans.tp == 1) | (not model.chain.splitting.convolves))
 
 
 def _jax(plans: Uniform, model: HybridModel) -> Any:
