@@ -385,7 +385,7 @@ def test_plans__of_stages_share_no_weight(example, is_tied):
     words, targets = example.batch()
     graph = from_torch(model, words, loss=loss, targets=(targets,))
     target = problem(graph, "1x2:v100", task="hybrid", batch=graph.batch_size, precision="fp32")
-    limits = {"pp": 2, "tp": 1, "micro_batch": 1, "recompute": ("none",), "chunks": 1}
+    limits = {"pp": 2, "tp": 1, "micro_batch": 1, "recompute": ("none",), "uneven": True}
     plan = solve(target, "uniform", constraints=limits).plan
     of_torch = {**limits, "framework": "torch"}
     if not is_tied:
