@@ -200,7 +200,8 @@ class Relaxation:
         cheapest = np.sqrt(work)
         longer = np.full((SLOTS + 1, len(prices), len(self._rest)), np.inf)
         for i, price in enumerate(prices):
-            group = np.clip(cheapest * np.sqrt(own[i] / price), fewest, most) if price else most
+            group = cheapest * np.sqrt(own[i] / price) if price else most
+            group = np.minimum(np.maximum(group, fewest), most)
             cost = own[i] * work / group + price * group + slow[i]
             longer[SLOTS, i, ends] = np.where(legal, cost, np.inf).min(axis=1)
         if server == 1 or cluster.intra_bw <= cluster.inter_bw:
@@ -216,8 +217,8 @@ class Relaxation:
         for filled in range(slots):
             low = max(-(-filled * server // slots), 1)
             high = min(-(-(filled + 1) * server // slots) - 1, server - 1)
-            chosen = np.flatnonzero((fewest <= high) & (near >= low)) if low <= high else []
-            if not len(chosen):
+            chosen = np.flatnonzero((fewest <= high) & (near >= low) & (low <= high))
+            if not chosen.size:
                 continue
             r, c, w = row[chosen], column[chosen], work[chosen]
             least, greatest = np.maximum(fewest[chosen], low), np.minimum(near[chosen], high)
