@@ -2,11 +2,13 @@
 
     python benchmarks/distributions.py
     python benchmarks/distributions.py --only kills --kills 10
+    python benchmarks/distributions.py --only parts
     python benchmarks/distributions.py --engine ray
 
 A pair is trained for two updates, beside ``single``. For kills, a process of a role is killed at
 random times of one training, which goes on from its last checkpoint; the driver is a command that
-is killed and resumed. The engine is local processes unless said otherwise.
+is killed and resumed. The engine is local processes unless said otherwise. Parts of a training
+alone are timed, and what they say of many workers is extrapolated.
 """
 
 from __future__ import annotations
@@ -53,7 +55,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 WIRED = ("MicroBatchOrder-v1", "HybridPlan-v1", "PipelinePlan-v1", "hybrid_v0", "CartPole-v1")
 """Environments whose bytes on the wire are counted."""
-ONLY = ("words", "kills", "wire")
+ONLY = ("words", "kills", "wire", "parts")
+APART = ("CartPole-v1", "PipelinePlan-v1", "HybridPlan-v1")
+"""Environments in which the parts of a training are timed."""
+BYTES_A_SECOND, MESSAGE = 1.25e9, 1e-4
+"""Of a network of 10 Gbit/s, and the seconds that a message takes there: assumed."""
 QUICK: dict[str, dict[str, Any]] = {
     "ppo": {"passes": 1, "turns_a_step": 96}, "rainbow": {"minibatch": 96, "reuse": 1.0},
 }  # fmt: skip
@@ -66,6 +72,10 @@ ROLES = {
 """Who is killed -> distribution, and role."""
 LATEST = 0.3
 """Seconds behind an update at which a process is killed at the latest."""
+
+
+TIMED = ("environment", "inference", "playing", "learning", "wire")
+"""Parts of a training: playing is the rest of it, wire what writing and reading batches takes."""
 
 
 def config_of(
@@ -130,16 +140,23 @@ def pair(agent: str, env: str, word: str, engine: str) -> Row:
     }  # fmt: skip
 
 
+def learner_of(recipe: Any) -> Any:
+    """One learner, who has all environments."""
+    from parenvs.agents.learning.distributed.team import Learner
+    from parenvs.agents.learning.play import Share
+
+    return Learner(recipe, Share(0, recipe.settings.envs, recipe.settings.envs))
+
+
 def wired(env: str) -> Row:
     """Bytes of a turn of an environment, as actors send it, and as arrays alone are pickled."""
     import pickle
 
-    from parenvs.agents.learning.distributed.team import Learner, Recipe
+    from parenvs.agents.learning.distributed.team import Recipe
     from parenvs.agents.learning.distributed.wire import sent
-    from parenvs.agents.learning.play import Share
 
     recipe = Recipe(config_of("ppo", env, SINGLE))
-    learner = Learner(recipe, Share(0, recipe.settings.envs, recipe.settings.envs))
+    learner = learner_of(recipe)
     with closing(learner):
         learner.play.restart(0)
         batch = learner.play.collect(learner.agent, recipe.settings.turns)
@@ -150,6 +167,84 @@ def wired(env: str) -> Row:
         "sent": len(sent(batch)) / turns, "legal": legal, "actions": batch.seen.mask.shape[-1],
         "pickled": len(pickle.dumps(arrays, pickle.HIGHEST_PROTOCOL)) / turns,
     }  # fmt: skip
+
+
+def parted(env: str, updates: int = 3) -> Row:
+    """Processor seconds of a turn, part by part, in a training alone, and bytes of turns and steps.
+
+    64 environments, 16 turns of each, 4 passes, 256 turns a step of the optimiser.
+    """
+    from parenvs.agents.learning.distributed.team import Recipe
+    from parenvs.agents.learning.distributed.wire import received, sent
+    from parenvs.agents.learning.play import one_thread
+
+    settings = {"envs": 64, "turns": 16, "passes": 4, "turns_a_step": 256}
+    recipe = Recipe(config_of("ppo", env, SINGLE, settings=settings))
+    learner = learner_of(recipe)
+    agent, play, spent = learner.agent, learner.play, dict.fromkeys(TIMED, 0.0)
+
+    def timed(part: str, work: Any, *given: Any) -> Any:
+        begin = time.process_time()
+        try:
+            return work(*given)
+        finally:
+            spent[part] += time.process_time() - begin
+
+    with closing(learner), one_thread():
+        play.restart(0)
+        agent.learn(play.collect(agent, 16), 0.0)  # memory is taken, kernels are loaded
+        step, act = play.envs.step, agent.act
+        play.envs.step = partial(timed, "environment", step)
+        agent.act = partial(timed, "inference", act)
+        for _ in range(updates):
+            batch = timed("playing", play.collect, agent, 16)
+            data = timed("wire", sent, batch)
+            timed("wire", received, data)
+            timed("learning", agent.learn, batch, 0.0)
+    turns = updates * batch.actions.numel()
+    row = {part: 1e6 * seconds / turns for part, seconds in spent.items()}
+    row["playing"] -= row["environment"] + row["inference"]
+    return {
+        **row, "bytes": len(data) / batch.actions.numel(),
+        "gradient": 4 * sum(each.numel() for each in agent.weights),
+    }  # fmt: skip
+
+
+def extrapolated(row: Row, workers: int) -> dict[str, float]:
+    """Turns a second of words with many workers, by the measured parts of one alone.
+
+    Each worker has the environments of one alone, and each learner's share of a step of the
+    optimiser is as large as the step alone. Playing and learning take turns. ``environments`` has
+    8 workers a learner. A ring's all-reduce sends each gradient twice, a server takes one of each
+    learner and sends the network back. A message is pickled at one end and read at the other.
+    """
+    env, infer, rest, learn, wire = (
+        1e-6 * row[x] for x in ("environment", "inference", "playing", "learning", "wire")
+    )
+    half, sent, gradient = (
+        wire / 2,
+        row["bytes"] / BYTES_A_SECOND,
+        row["gradient"] / BYTES_A_SECOND,
+    )
+    trips = 2 * MESSAGE / (64 * workers)  # of what all environments see, and of all actions
+    learners = max(workers // 8, 1)
+
+    def ring(count: int) -> float:
+        """Seconds that an all-reduce of learners takes, of a turn's share of a step."""
+        messages = 2 * MESSAGE * (count - 1).bit_length()
+        return 4 / (256 * count) * (messages + 2 * gradient * (count > 1))
+
+    play, central = env + infer + rest, half + sent + infer + rest + learn
+    seconds = {
+        SINGLE: play + learn,
+        "actors": (play + half) / workers + half + sent + learn,
+        "inference": (env + half) / workers + trips + central,
+        "learners": (play + learn) / workers + ring(workers),
+        "environments": (env + half) / workers + trips + central / learners + ring(learners),
+        "server": (play + learn) / workers
+        + 4 / (256 * workers) * (2 * MESSAGE + 2 * workers * gradient),
+    }
+    return {word: 1.0 / each for word, each in seconds.items()}
 
 
 def pids(team: Any, role: str) -> list[int]:
@@ -292,6 +387,8 @@ def distributions(
             yield key, partial(killed, agent, who, kills, updates)
     for env in WIRED if "wire" in only else ():
         yield {"what": "wire", "agent": "ppo", "env": env, "word": "actors"}, partial(wired, env)
+    for env in APART if "parts" in only else ():
+        yield {"what": "parts", "agent": "ppo", "env": env, "word": SINGLE}, partial(parted, env)
 
 
 @distributions.page
@@ -311,10 +408,8 @@ def page(rows: list[Row]) -> list[str]:
         "plays versions "
         "of environments on tensors: two processes of it beside one. A server with a staleness "
         "learns otherwise: how far it has moved. Letters are reasons. Learners add gradients in "
-        "another order, which shifts weights by some of the last bits. Of the many rows of "
-        "hybrid_v0 one then comes to lie on the other side of a rectifier's 0 in the second "
-        "update, its share of the gradient is there or not, and Adam, which divides by the "
-        "gradient's size, makes whole steps of the difference. No order of sums changes this.",
+        "another order, which shifts weights by some of the last bits; in long trainings that "
+        "grows, most of all where a row comes to lie on the other side of a rectifier's 0.",
         table(["agent", "environment", *WORDS], lines),
         "\n".join(f"- {_letter(i)}: {reason}" for i, reason in enumerate(reasons)),
     ]
@@ -342,7 +437,33 @@ def page(rows: list[Row]) -> list[str]:
                  ("pickled", "{pickled:,.0f}")],
             ),
         ]  # fmt: skip
-    return sections
+    parts = [row for row in rows if row["what"] == "parts"]
+    return sections + (_extrapolation(parts) if parts else [])
+
+
+def _extrapolation(parts: list[Row]) -> list[str]:
+    """Measured parts, and what they say of many workers."""
+    columns_of: list[Any] = [("environment", "{env}")]
+    columns_of += [(name, f"{{{name}:,.0f}}") for name in TIMED]
+    columns_of += [("bytes a turn", "{bytes:,.0f}"), ("bytes of a gradient", "{gradient:,}")]
+    words = list(extrapolated(parts[0], 1))
+    lines = [
+        [row["env"], str(workers), *(f"{extrapolated(row, workers)[word]:,.0f}" for word in words)]
+        for row in parts for workers in (1, 8, 64)
+    ]  # fmt: skip
+    return [
+        "Processor microseconds of a turn in a training alone, measured: 64 environments, 16 turns "
+        "of each, 4 passes, 256 turns a step of the optimiser. Playing is what collecting takes "
+        "beside environments and inference, wire what pickling a batch and reading it take.",
+        columns(parts, columns_of),
+        "**Extrapolated, not measured**: turns a second by these parts, where each worker has 64 "
+        "environments and a core of its own, playing and learning take turns, a step of the "
+        "optimiser goes over 256 turns of each learner, and the network has 10 Gbit/s and 0.1 ms "
+        "a message. `environments` has 8 workers a learner. Nobody waits for a slower one here, so "
+        "these are upper bounds: `actors` and `inference` end where one learner does, `server` "
+        "where gradients of all are read one after another.",
+        table(["environment", "workers", *words], lines),
+    ]
 
 
 def _cell(row: Row | None, reasons: list[str]) -> str:

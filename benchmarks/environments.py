@@ -9,6 +9,7 @@ measured there is left empty. README shows the table, and the page of every envi
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,6 +60,9 @@ def searched(found: Sequence[Row]) -> list[list[str]]:
     shown = []
     for env in dict.fromkeys(row["problem"].split()[0] for row in found):
         mine = [row for row in found if row["problem"].split()[0] == env]
+        count = len({row["problem"] for row in mine})
+        runs = Counter(row["seed"] for row in mine if row["agent"] == "ppo")
+        mine = [row for row in mine if runs[row["seed"]] == count]  # of seeds that are whole
 
         def share(name: str, chosen: Sequence[Row]) -> float:
             return float(np.mean([(row.get(name) or 0.0) / row["optimum"] for row in chosen]))
@@ -68,7 +72,6 @@ def searched(found: Sequence[Row]) -> list[list[str]]:
         best = max(sorted(rules), key=rules.__getitem__)
         seeds = sorted({row["seed"] for row in mine if row["agent"] == "ppo"})
         of_seeds = [[x for x in mine if x["agent"] == "ppo" and x["seed"] == k] for k in seeds]
-        count = len({row["problem"] for row in mine})
         shown.append(
             [
                 f"`{env}`",

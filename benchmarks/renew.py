@@ -23,10 +23,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.framework import MADE, ROOT, pages, progress, remade
+from benchmarks.framework import MADE, RESULTS, ROOT, pages, progress, remade
 from benchmarks.readme import filled
 from benchmarks.readme import pages as shown
 from parenvs.agents.names import GENERAL, TRAINED
+from parenvs.bench.hybrid.page import hybrid
 from parenvs.core.plan import current
 from parenvs.datasets import croissant
 from parenvs.leaderboard.baselines import agents
@@ -50,7 +51,7 @@ OWN = ("seconds", "hardware", "commit", "settings")
 
 
 def results() -> Made:
-    """Pages of ``benchmarks/results``."""
+    """Pages of ``benchmarks/results``: of its scripts, and of ``parenvs bench hybrid``."""
     for name in (name for name in pages() if name not in EARLIER):
         try:
             yield f"benchmarks/results/{name}.md", remade(name)
@@ -58,6 +59,10 @@ def results() -> Made:
             if error.name not in OTHERS:
                 raise
             progress(f"{name}.md: left out, {error}")
+    lines = (RESULTS / "hybrid.md").read_text(encoding="utf-8").splitlines()
+    data = hybrid.run(RESULTS, {}, render=True)
+    made = hybrid.shown(data, RESULTS, {}, lines[2].strip("`"), lines[MADE])
+    yield "benchmarks/results/hybrid.md", made["hybrid"]
 
 
 def copies() -> Made:

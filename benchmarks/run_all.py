@@ -17,6 +17,7 @@ SCRIPTS = (
     "known_cuts",
     "exact",
     "proofs",
+    "limits",
     "simulation",
     "flops",
     "hybrid_cases",

@@ -34,13 +34,18 @@ OUTSIDE = {
     "CONTRIBUTING.md": "docs/generated/contributing.md",
     "leaderboard/README.md": "docs/generated/leaderboard/rules.md",
     "leaderboard/results.md": "docs/generated/leaderboard/results.md",
+    "leaderboard/methods.md": "docs/generated/leaderboard/methods.md",
     "leaderboard/contest.md": "docs/generated/leaderboard/contest.md",
     "README.md": "docs/index.md",
     "docs": "docs/index.md",
 }
 """Files outside of ``docs`` -> the pages that show them."""
-TITLES = {"leaderboard/results.md": "Rankings", "leaderboard/README.md": "Leaderboard: the rules"}
-"""Titles of pages whose files have that of another page, too."""
+TITLES = {
+    "leaderboard/results.md": "Rankings",
+    "leaderboard/README.md": "Leaderboard: the rules",
+    "leaderboard/contest.md": "The contest's problems",
+}
+"""Titles of pages whose files have that of another page, or too long a one."""
 TOPICS = {
     "Read a model": (
         "from_jax", "from_torch", "from_hlo", "load_graph", "load_profile", "in_parts", "Graph",

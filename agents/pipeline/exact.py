@@ -14,10 +14,10 @@ from dataclasses import replace
 import numpy as np
 
 from parenvs.agents.pipeline import corridor
-from parenvs.agents.pipeline.bounds import SLACK, least_length
 from parenvs.agents.pipeline.label_search import LabelSearch, Targets
 from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned, plan_within
 from parenvs.agents.pipeline.local_search import usable
+from parenvs.agents.pipeline.relaxation import lower_bound
 from parenvs.core.answer import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.cuts import Cuts, CutSpace
@@ -30,6 +30,7 @@ FEW = 24
 BRIEF, BRIEF_SWEEPS, LONGER = corridor.Width(16, 3), 3, 12
 """The corridor of ``begun`` and its sweeps, and the sweeps where no graded plan fits."""
 _SHARE = 0.5  # of the time limit: when the corridor search ends
+_BOUND = 0.2  # of the time that is left to a search: what its bound may take at the end
 _MANY = 200  # fewest pivots for which the bounds of ``Prefixes`` repay their cost
 
 
@@ -92,11 +93,16 @@ def exact_full(
         best = near_best(pipeline, best, deadline=end)
     elif best is None:
         best = within_memory(pipeline)
+    begun_search = time.perf_counter()
+    if np.isfinite(deadline):  # of what is left, a part is the bound's
+        deadline -= _BOUND * max(deadline - begun_search, 0.0)
     search = search_pivots(pipeline, pivots, _length(pipeline, best), deadline)
     best = search.best if search.best is not None else best
     evaluations += search.evaluations
-    proven = search.bound >= search.upper
-    bound = None if proven else max(search.bound, least_length(pipeline) * (1 - SLACK))
+    proven, bound = search.bound >= search.upper, None
+    if not proven:
+        end = np.inf if time_limit is None else begin + time_limit
+        bound = max(search.bound, lower_bound(pipeline, _length(pipeline, best), end))
     return answer_of(pipeline, best, "exact-full", evaluations, begin, bound)
 
 
@@ -106,7 +112,7 @@ def is_large(pipeline: Pipeline, pivots: np.ndarray) -> bool:
 
 
 def by_corridor(pipeline: Pipeline, time_limit: float | None = None, seed: int = 0) -> Answer:
-    """The shortest plan that a corridor search finds; its bound is that of the work alone.
+    """The shortest plan that a corridor search finds, with the bound of ``relaxation``.
 
     Args:
         pipeline: the problem.
@@ -121,9 +127,9 @@ def by_corridor(pipeline: Pipeline, time_limit: float | None = None, seed: int =
     check_stages(pipeline, fewest=2)
     check_split(pipeline)
     patience = corridor.PATIENCE if time_limit is None else np.inf
-    end = np.inf if time_limit is None else begin + time_limit
-    best = near_best(pipeline, None, seed, end, patience)
-    bound = least_length(pipeline) * (1 - SLACK)
+    limit = np.inf if time_limit is None else time_limit
+    best = near_best(pipeline, None, seed, begin + (1 - _BOUND) * limit, patience)
+    bound = lower_bound(pipeline, _length(pipeline, best), begin + limit)
     return answer_of(pipeline, best, "corridor", 0, begin, bound)
 
 

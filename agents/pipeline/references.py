@@ -5,7 +5,7 @@
     python -m parenvs.agents.pipeline.references --check     # judge all, change nothing
 
 The plans are those of the planner ``corridor`` without a limit, so that every machine finds the
-same; the bounds are those of the work alone. It takes about ten seconds a problem where loops are
+same, and so are their bounds. It takes about ten seconds a problem where loops are
 compiled (extra ``fast``), a minute where they are not. Each row is written when it is known.
 """
 

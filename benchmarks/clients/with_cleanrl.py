@@ -5,25 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import torch
-from measure import main
+from measure import BATCH, ENVS, EPOCHS, MINIBATCH, TURNS, Tick, discount, main, masked
 from torch import nn
 from torch.distributions import Categorical
 
-ENVS, LENGTH, EPOCHS, PARTS, GAMMA, TRACE, CLIP = 64, 16, 4, 4, 1.0, 0.95, 0.2
+TRACE, CLIP = 0.95, 0.2
 
 
 # glue
-def vector(space: gym.spaces.Dict, seen: dict[str, np.ndarray]) -> torch.Tensor:
+def vector(space: gym.Space, seen: Any) -> torch.Tensor:
     """Return batched observations as vectors."""
+    if not isinstance(space, gym.spaces.Dict):
+        return torch.as_tensor(seen)
     keys = [key for key in space if key != "action_mask"]
     return torch.cat([torch.as_tensor(seen[k]).float().reshape(ENVS, -1) for k in keys], dim=1)
 
 
-def masked(logits: torch.Tensor, mask: torch.Tensor) -> Categorical:
+def legal_ones(logits: torch.Tensor, mask: torch.Tensor) -> Categorical:
     """Return the distribution over legal actions."""
     return Categorical(logits=logits.masked_fill(~mask, -1e8))
+
+
+def legal_of(infos: dict[str, Any], actions: int) -> torch.Tensor:
+    """Return the legal actions, which are all where there are no masks."""
+    mask = infos.get("action_mask")
+    return torch.ones(ENVS, actions).bool() if mask is None else torch.as_tensor(mask).bool()
 
 
 # end
@@ -36,51 +43,54 @@ def layers(inputs: int, outputs: int) -> nn.Sequential:
     )
 
 
-def train(env_id: str, kwargs: dict[str, Any], steps: int) -> int:
+def train(env_id: str, kwargs: dict[str, Any], tick: Tick) -> None:
     """Train."""
     torch.manual_seed(0)
-    envs = gym.make_vec(
-        env_id, num_envs=ENVS, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP, **kwargs
+    gamma, same = discount(env_id), {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}
+    envs = (
+        gym.make_vec(env_id, ENVS, **same, **kwargs)
+        if masked(env_id)
+        else gym.make_vec(env_id, ENVS, "sync", vector_kwargs=same)
     )
     observation, infos = envs.reset(seed=0)
     # glue
     space = envs.single_observation_space
-    seen, mask = vector(space, observation), torch.as_tensor(infos["action_mask"]).bool()
+    count = int(envs.single_action_space.n)
+    seen, mask = vector(space, observation), legal_of(infos, count)
     # end
     actor, critic = layers(seen.shape[1], mask.shape[1]), layers(seen.shape[1], 1)
     weights = [*actor.parameters(), *critic.parameters()]
-    optimiser, done_steps = torch.optim.Adam(weights, lr=2.5e-4, eps=1e-5), 0
-    while done_steps < steps:
+    optimiser, done = torch.optim.Adam(weights, lr=2.5e-4, eps=1e-5), 0
+    while True:
         kept: list[tuple[torch.Tensor, ...]] = []
-        for _ in range(LENGTH):
+        for _ in range(TURNS):
             with torch.no_grad():
-                chosen = masked(actor(seen), mask)
+                chosen = legal_ones(actor(seen), mask)
                 action, value = chosen.sample(), critic(seen)[:, 0]
             observation, reward, ended, _, infos = envs.step(action.numpy())
             rewards, over = torch.as_tensor(reward).float(), torch.as_tensor(ended).float()
             kept.append((seen, mask, action, chosen.log_prob(action), value, rewards, over))
             # glue
-            seen, mask = vector(space, observation), torch.as_tensor(infos["action_mask"]).bool()
+            seen, mask = vector(space, observation), legal_of(infos, count)
             # end
-        done_steps += ENVS * LENGTH
         seen_of, mask_of, actions, before, values, rewards, over = map(
             torch.stack, zip(*kept, strict=True)
         )
         advantage, trace = torch.zeros_like(rewards), torch.zeros(ENVS)
         with torch.no_grad():
             later = critic(seen)[:, 0]
-        for step in range(LENGTH - 1, -1, -1):
+        for step in range(TURNS - 1, -1, -1):
             alive = 1 - over[step]
-            trace = rewards[step] + GAMMA * later * alive - values[step] + (
-                GAMMA * TRACE * alive * trace
+            trace = rewards[step] + gamma * later * alive - values[step] + (
+                gamma * TRACE * alive * trace
             )  # fmt: skip
             advantage[step], later = trace, values[step]
         flat = [x.flatten(0, 1) for x in (seen_of, mask_of, actions, before, advantage)]
         target = (advantage + values).flatten()
         for _ in range(EPOCHS):
-            for part in torch.randperm(ENVS * LENGTH).chunk(PARTS):
+            for part in torch.randperm(BATCH).split(MINIBATCH):
                 one, legal, taken, old, gain = (x[part] for x in flat)
-                now = masked(actor(one), legal)
+                now = legal_ones(actor(one), legal)
                 ratio = (now.log_prob(taken) - old).exp()
                 gain = (gain - gain.mean()) / (gain.std() + 1e-8)
                 clipped = torch.max(-gain * ratio, -gain * ratio.clamp(1 - CLIP, 1 + CLIP)).mean()
@@ -90,8 +100,8 @@ def train(env_id: str, kwargs: dict[str, Any], steps: int) -> int:
                 loss.backward()
                 nn.utils.clip_grad_norm_(weights, 0.5)
                 optimiser.step()
-    envs.close()
-    return done_steps
+        done += BATCH
+        tick(done)
 
 
 if __name__ == "__main__":

@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import os
 import tempfile
+from itertools import count
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from measure import main
+from measure import BATCH, Tick, main
 
 os.environ["MINARI_DATASETS_PATH"] = tempfile.mkdtemp()
 import minari
 
 
-def train(env_id: str, kwargs: dict[str, Any], steps: int) -> int:
-    """Record episodes until there are enough steps."""
-    env = minari.DataCollector(gym.make(env_id, **kwargs))
+def train(env_id: str, kwargs: dict[str, Any], tick: Tick) -> None:
+    """Record data sets of some episodes, and read each again."""
     rng, done = np.random.default_rng(0), 0
-    while done < steps:
-        _, info = env.reset(seed=0 if done == 0 else None)
-        over = False
-        while not over:
-            # glue
-            action = int(rng.choice(np.flatnonzero(info["action_mask"])))
-            # end
-            _, _, over, _, info = env.step(action)
-            done += 1
-    env.create_dataset(dataset_id="parenvs/random-v0", algorithm_name="random legal")
-    found = minari.load_dataset("parenvs/random-v0")
-    assert found.total_steps == done
-    assert found.recover_environment().spec.id == env_id
-    return done
+    for number in count():
+        env = minari.DataCollector(gym.make(env_id, **kwargs))
+        recorded = 0
+        while recorded < BATCH:
+            _, info = env.reset(seed=0 if done == 0 else None)
+            over = False
+            while not over:
+                # glue
+                legal = info.get("action_mask", np.ones(env.action_space.n))
+                action = int(rng.choice(np.flatnonzero(legal)))
+                # end
+                _, _, terminated, truncated, info = env.step(action)
+                over = terminated or truncated
+                recorded += 1
+        name = f"parenvs/random-v{number}"
+        env.create_dataset(dataset_id=name, algorithm_name="random legal")
+        found = minari.load_dataset(name)
+        assert found.total_steps == recorded
+        assert found.recover_environment().spec.id == env_id
+        done += recorded
+        tick(done)
 
 
 if __name__ == "__main__":

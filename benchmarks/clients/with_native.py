@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from measure import main
-from sb3_contrib import MaskablePPO
+from measure import ENVS, Tick, main, masked
+from stable_baselines3.common.env_util import make_vec_env
+from with_sb3 import learn
 
 # glue
 from parenvs.agents.learning.vec_env import make_env
@@ -13,14 +14,15 @@ from parenvs.agents.learning.vec_env import make_env
 # end
 
 
-def train(env_id: str, kwargs: dict[str, Any], steps: int) -> int:
+def train(env_id: str, kwargs: dict[str, Any], tick: Tick) -> None:
     """Train."""
+    env: Any = None
     # glue
-    env = make_env(env_id, kwargs, seed=0, envs=64)
-    policy = "MultiInputPolicy"
+    if masked(env_id):
+        env = make_env(env_id, kwargs, seed=0, envs=ENVS)
     # end
-    agent = MaskablePPO(policy, env, n_steps=16, batch_size=256, gamma=1.0, seed=0, device="cpu")
-    return agent.learn(steps).num_timesteps
+    env = env or make_vec_env(env_id, n_envs=ENVS, seed=0, env_kwargs=kwargs)
+    learn(env_id, env, tick)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,33 @@
-"""PPO of ``parenvs train``, with its defaults, in one process."""
+"""PPO of ``parenvs train`` in one process."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import Any
 
-from measure import main
+from measure import ENVS, EPOCHS, MINIBATCH, TURNS, Tick, main, timed
 
 from parenvs.agents.learning.config import TrainConfig
 from parenvs.agents.learning.trainer import Training
 
+SETTINGS = {"envs": ENVS, "turns": TURNS, "passes": EPOCHS, "turns_a_step": MINIBATCH}
 
-def train(env_id: str, kwargs: dict[str, Any], steps: int) -> int:
+
+def train(env_id: str, kwargs: dict[str, Any], tick: Tick, **more: Any) -> None:
     """Train, without the judgement that follows."""
-    config = TrainConfig(env_id=env_id, env_kwargs=kwargs, agent="ppo", steps=steps)
+    config = TrainConfig(
+        env_id=env_id, env_kwargs=kwargs, agent="ppo", steps=10**9, settings=SETTINGS, **more
+    )
     with contextlib.closing(Training(config)) as training:
-        training.learn(False)
-        return training.turns
+        learner = training.team.learner
+        assert learner is not None
+        if not more:
+            timed("environment", learner.play.envs.env, "step")
+            timed("inference", learner.agent, "act")
+            timed("gradients", learner.agent, "improve")
+        while True:
+            training.update()
+            tick(training.turns)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,8 @@ def find_hybrid(name: str) -> Hybrid:
     problems = {problem.instance: problem for problem in problem_sets()[kind]}
     if name not in problems:
         raise UnknownInstanceError(
-            f"unknown problem {name!r}; {kind} holds {len(problems)}: {', '.join(problems)}"
+            f"unknown problem {name!r}{did_you_mean(name, problems)}; {kind} holds "
+            f"{len(problems)}, like {next(iter(problems))}"
         )
     return problems[name]
 

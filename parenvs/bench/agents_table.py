@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -66,7 +67,8 @@ def page(
     everything = table(TOTALS, totals(problems, records, agents), left=2)
     plainly = _plainly(problems, records, agents)
     sections += ["## In all", everything, "## Where nothing has to be learned", *plainly]
-    seeds = len({r["seed"] for r in records})
+    counts = Counter(problem for problem, _ in {(r["problem"], r["seed"]) for r in records})
+    seeds = " to ".join(str(n) for n in sorted({*counts.values()}) or [0])
     preface = (
         f"{len(problems)} problems, {seeds} seeds each, within a budget of environment steps "
         f"({_budgets(records)}). Reached: the cost of an episode is within 0.1 % of the proven "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
@@ -27,6 +28,8 @@ AHEAD, BARE = ", ahead", ", bare"
 """The name of a case of rows holds one of these: whether they look ahead."""
 EPISODES, STEPS = 8, 100
 """A pass of a batch plays ``EPISODES`` episodes, but at most ``STEPS`` steps."""
+LONGEST = 5.0
+"""Processor seconds after which no more steps are added to a pass."""
 SINGLE_STEPS = 1000
 """A pass of a single environment takes at least this many steps."""
 
@@ -42,15 +45,18 @@ def batch_play(envs: gym.vector.VectorEnv[Any, Any, Any], steps: int | None = No
 
     Args:
         envs: the batch.
-        steps: number of steps (default: by ``EPISODES`` and ``STEPS``).
+        steps: most steps (default: by ``EPISODES`` and ``STEPS``).
     """
     actions: list[np.ndarray] = []
     rng = np.random.default_rng(0)
     _, info = envs.reset(seed=0)
+    begin = time.process_time()
     length = int(getattr(envs.unwrapped, "episode_steps", STEPS)) + 1
     for _ in range(steps or min(EPISODES * length, STEPS)):
         actions.append(draw_actions(rng, info, envs.num_envs))
         info = envs.step(actions[-1])[-1]
+        if time.process_time() - begin > LONGEST:
+            break
 
     def play() -> None:
         envs.reset(seed=0)
@@ -134,7 +140,7 @@ def speeds(
     seconds: float,
     repeats: int,
     say: Callable[[str], object] = lambda text: None,
-    max_drawn: int | None = None,
+    limits: Mapping[str, int] = MappingProxyType({}),
 ) -> list[dict[str, Any]]:
     """Time environments, single and batched, all in turns.
 
@@ -145,8 +151,7 @@ def speeds(
         seconds: processor seconds of each run.
         repeats: number of runs of each environment.
         say: is called with a line on every round.
-        max_drawn: greatest count of a case with ``DRAWN`` or ``AHEAD`` in its name (default: no
-            limit).
+        limits: a word of names of cases -> their greatest count.
 
     Returns:
         for each case and count ``what`` (its name), ``id``, ``kwargs``, ``actions``, ``envs``,
@@ -159,7 +164,7 @@ def speeds(
         for count in counts
         for what, case in cases.items()
         if (count or not what.endswith(VIEWS))
-        and (max_drawn is None or count <= max_drawn or not (DRAWN in what or AHEAD in what))
+        and all(count <= most for word, most in limits.items() if word in what)
     ]
     for repeat in range(repeats):
         for env in timed:

@@ -18,9 +18,10 @@ from parenvs.errors import ParenvsError, need_extra
 CUT, PLAN = "PipelineCut-v0", "PipelinePlan-v1"
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
 HYBRID, ORDER, SHARDING = "HybridPlan-v1", "MicroBatchOrder-v1", "IntraOpSharding-v1"
+PARTITION, ELASTIC = "PartitionPlan-v1", "ElasticPlan-v1"
 CHAIN = f"{CUT}, chain of 192"
 """A chain that may be cut at every pivot, which makes 123 candidates."""
-ROWED = (PLAN, HYBRID, ORDER, SHARDING)
+ROWED = (PLAN, PARTITION, HYBRID, ORDER, SHARDING, ELASTIC)
 """Environments of rows that are timed, with and without looking ahead."""
 VGG, BASE, WIDE = f"{CUT}, vgg-19", f"{OPERATOR}, t5-base", f"{OPERATOR}, t5-11b"
 
@@ -31,7 +32,9 @@ class Effort:
 
     Attributes:
         sizes: numbers of environments of the batches.
-        drawn: greatest batch of environments that draw their problems; more take seconds to reset.
+        drawn: greatest batch of environments that draw their problems, or look ahead; more take
+            seconds.
+        bare: greatest batch of environments of rows that do not.
         seconds: processor seconds of a run.
         repeats: number of runs of everything; the tables show their medians.
         pivots: lengths of the chains of pivots.
@@ -45,6 +48,7 @@ class Effort:
 
     sizes: tuple[int, ...] = (1, 8, 64, 1024, 8192)
     drawn: int = 64
+    bare: int = 1024
     seconds: float = 0.5
     repeats: int = 5
     pivots: tuple[int, ...] = PIVOTS
@@ -59,6 +63,7 @@ FULL = Effort()
 QUICK = Effort(
     sizes=(1, 64),
     drawn=1,
+    bare=64,
     seconds=0.01,
     repeats=3,
     pivots=(32, 128),
@@ -116,7 +121,8 @@ def bench_speed(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         chosen = cases(folder)
-        rows = speeds(chosen, (0, *effort.sizes), seconds, repeats, say, effort.drawn)
+        limits = {DRAWN: effort.drawn, AHEAD: effort.drawn, BARE: effort.bare}
+        rows = speeds(chosen, (0, *effort.sizes), seconds, repeats, say, limits)
         say("growth")
         growing = (effort.growing, folder, seconds, repeats)
         growth = {

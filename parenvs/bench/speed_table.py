@@ -21,7 +21,8 @@ def page(data: Mapping[str, Any]) -> dict[str, list[str]]:
         f"a second of processor time, median of {effort['repeats']} runs of {effort['seconds']:g} "
         's, all environments in turns. `envs`: at once, by `gym.make_vec`; "single" by '
         "`gym.make`. `/ single`: over the single environment; `/ CartPole`: over gymnasium's "
-        "`CartPole-v1` with as many envs, median and worst, both of the same round. `of copying`: "
+        "`CartPole-v1` with as many envs, median and worst, both of the same round; `ahead`: rows "
+        "that look ahead, `bare`: rows that do not. `of copying`: "
         "the time that `np.copyto` takes for the bytes of the observation, over that of a step; "
         "more than 100 % where what all share is written from one row. With `copy=False` it is a "
         "view. `reset`: of all."

@@ -70,14 +70,14 @@ def submit(
     task: Annotated[
         list[str] | None,
         typer.Option(
-            help="Task: of the leaderboard or of its plans, again for each (default: all).",
+            help="Task: of the leaderboard or of its plans; may be repeated (default: all).",
             autocompletion=_names,
         ),
     ] = None,
     agent: Annotated[
         list[str] | None,
         typer.Option(
-            help="Agent, again for each (default: all that need no training first).",
+            help="Agent; may be repeated (default: all that need no training first).",
             autocompletion=values.agents,
         ),
     ] = None,
@@ -89,8 +89,10 @@ def submit(
     entry: Annotated[
         str | None, typer.Option(help="Its name (default: the agent's, or that of the folder).")
     ] = None,
-    author: Annotated[list[str] | None, typer.Option(help="Who made it, again for each.")] = None,
-    hardware: Annotated[str | None, typer.Option(help="Default: this processor.")] = None,
+    author: Annotated[list[str] | None, typer.Option(help="Who made it; may be repeated.")] = None,
+    hardware: Annotated[
+        str | None, typer.Option(help="Hardware that made the plans (default: this processor).")
+    ] = None,
     seed: Seed = 0,
     steps: Annotated[
         int, typer.Option(help="Environment steps a problem of agents that draw or learn.")

@@ -172,7 +172,7 @@ def compare(
     agent: Annotated[
         list[str] | None,
         typer.Option(
-            help="Agent to compare, again for each; --out and --plot take the first's.",
+            help="Agent to compare; may be repeated; --out and --plot take the first's.",
             autocompletion=values.agents,
         ),
     ] = None,

@@ -167,7 +167,7 @@ def verify(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check how a plan partitions against XLA's own partitioner (extra jax). Status 2 if not so.
+    """Check a plan's partitioning against XLA's partitioner (extra jax). Status 2 if they differ.
 
     With --compile, XLA compiles the step ahead of time, of plans of one stage: shardings kept,
     collectives and memory beside the judge's.
@@ -223,7 +223,8 @@ def export(
         Path | None, typer.Option("--out", help="Write to this file instead of standard output.")
     ] = None,
     lossy: Annotated[
-        bool, typer.Option("--lossy", help="Also a plan that runs slower there than planned.")
+        bool,
+        typer.Option("--lossy", help="Export a plan that runs slower there than planned, too."),
     ] = False,
 ) -> None:
     """Write a plan in the format of a framework that runs it.
@@ -255,9 +256,12 @@ def reshard(
     checkpoint: Annotated[
         Path, typer.Argument(metavar="CHECKPOINT", help="Folder with index.json and its parts.")
     ],
-    new: Annotated[Path, typer.Option("--new", help="The plan's file that it is read under.")],
+    new: Annotated[
+        Path, typer.Option("--new", help="Plan file that the checkpoint is written for.")
+    ],
     old: Annotated[
-        Path | None, typer.Option("--old", help="The plan that it has to be of (default: any).")
+        Path | None,
+        typer.Option("--old", help="Plan file that the checkpoint must be of (default: any)."),
     ] = None,
     path: Annotated[
         Path | None,

@@ -105,13 +105,11 @@ def train(
     ] = 2,
     learners: Annotated[
         int,
-        _training(help="Learners, where there are several (default: 2, of fused one a GPU)."),
+        _training(help="Learners, where there are several (default: 2; with fused one a GPU)."),
     ] = 0,
     staleness: Annotated[
         int | None,
-        _training(
-            help="By a server: learners do not wait, and none is more steps ahead than this."
-        ),
+        _training(help="With a server: learners do not wait; none is more steps ahead than this."),
     ] = None,
     engine: Annotated[
         str | None,
@@ -354,7 +352,9 @@ def evaluate(
     ] = None,
     against: Annotated[
         list[Path] | None,
-        typer.Option(help="With --set: folders of another agent's runs, to compare; again."),
+        typer.Option(
+            help="With --set: folder of another agent's run, to compare; may be repeated."
+        ),
     ] = None,
     scores: Annotated[
         Path | None, typer.Option("--out", help="Write the returns on a --set to this .json file.")

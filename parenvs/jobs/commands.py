@@ -49,7 +49,8 @@ def run(
         str,
         typer.Argument(
             metavar="FILE.py:NAME",
-            help="A function that returns a PyTorch module, its loss, a data set, an optimiser's.",
+            help="Function that returns a PyTorch module, its loss, a data set and, if wanted, a "
+            "function that makes the optimiser.",
         ),
     ],
     policy: Annotated[
@@ -114,7 +115,7 @@ def run(
     ] = 10,
     seed: Seed = 0,
     folder: Annotated[
-        Path, typer.Option("--out", help="Write the job to this folder; what stands there goes on.")
+        Path, typer.Option("--out", help="Write the job to this folder; one that is there goes on.")
     ] = Path("elastic-run"),
     launcher: Annotated[
         str,

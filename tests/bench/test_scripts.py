@@ -20,6 +20,7 @@ SMALL = {
     "exact_points": "--count 1 --sets --clusters A --stages 2 --limit 1",
     "corridors": "--pivots 100 --stages 8 --devices 64 --limit 0.1",
     "proofs": "--cases 3 --each 1",
+    "limits": "--limits 0.1 --kinds order",
     "simulation": "--plans 20",
     "classes": "--cases 2",
     "hybrid_labels": "--cases 3",

@@ -15,7 +15,9 @@ from parenvs.bench.speed import (
     BASELINE,
     BATCH,
     CHAIN,
+    ELASTIC,
     OPERATOR,
+    PARTITION,
     PLAN,
     QUICK,
     SHARDING,
@@ -166,7 +168,9 @@ LEAST = [
     (BASE, 8, "over_single", 1.0),
     (BASE, 1024, "over_cartpole", 0.1),
     (f"{BATCH}, t5-base", 8, "over_single", 1.0),
-    (f"{PLAN}{BARE}", 1024, "over_cartpole", 0.004 / 3),
+    (f"{PLAN}{BARE}", 1024, "over_cartpole", 0.0077 / 3),
+    (f"{PARTITION}{BARE}", 1024, "over_cartpole", 0.017 / 3),
+    (f"{ELASTIC}{BARE}", 1024, "over_cartpole", 0.09 / 3),
     (f"{SHARDING}{BARE}", 1024, "over_cartpole", 0.02 / 3),
 ]
 

@@ -76,7 +76,7 @@ def test_sets__other_settings_may_be_given():
 @each(
     ("name", "words"),
     [
-        ("hetero-8-test/nothing", "holds 16: hetero-8-test/spread-000"),
+        ("hetero-8-test/nothing", "holds 16, like hetero-8-test/spread-000"),
         ("hetero-8/x", "give a seed"),
         ("hetero-8", "give a seed"),
         ("hetero-9/1", "unknown instance"),

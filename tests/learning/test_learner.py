@@ -42,7 +42,7 @@ from parenvs.tasks.order.insertion import MicroBatchInsertion, named
 
 ENV = "MicroBatchOrder-v1"
 SMALL = {"tier": "p4-m8"}
-TAUGHT = ("MicroBatchOrder-v1",)
+TAUGHT = [env for task in TASKS.values() if "teach" in task.hooks for env in task.envs]
 FEW = {"envs": 8, "turns": 8, "turns_a_step": 32}
 GAME = MicroBatchInsertion(1, **SMALL)
 LENS = Lens(GAME.observation_space, GAME.action_space)

@@ -212,7 +212,8 @@ def sandwich(
         limits: the constraints.
         most_types: types of servers, at most.
         states: sets of servers by type, at most.
-        time_limit: seconds for each of both searches (default: ``SECONDS``).
+        time_limit: seconds of both searches, of which the first has half (default: ``SECONDS`` for
+            each); preparing them is not limited.
         orders: plans judged before.
 
     Raises:
@@ -222,10 +223,10 @@ def sandwich(
     state = orders or Orders(problem, limits)
     if orders is None:
         state.start([by_speed(problem), by_speed(problem, False)])
-    labels, limit = 0, SECONDS if time_limit is None else time_limit
+    labels, half = 0, SECONDS if time_limit is None else time_limit / 2
     if state.best is not None:
-        labels = rounded_down(state, most_types, states, time.perf_counter() + limit)
-    bound, more = lower_bound(state, most_types, states, time.perf_counter() + limit)
+        labels = rounded_down(state, most_types, states, begin + half)
+    bound, more = lower_bound(state, most_types, states, begin + 2 * half)
     return state.answer(
         "sandwich", begin, proven=bound >= state.length * (1 - 1e-9), bound=bound,
         evaluations=labels + more + state.judged,

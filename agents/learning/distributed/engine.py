@@ -143,14 +143,17 @@ class Local(Engine):
 class OnRay(Engine):
     """Actors of Ray, all on a placement group: none starts before there is room for all.
 
+    What they start has its room in the same group, as a group that an actor made would outlive it.
+
     Args:
         address: of a cluster; None: Ray is started on this machine, or used if it is there.
         device: a GPU is asked for each process unless it is ``cpu``.
-        processes: how many will be started, by this engine and in its processes.
+        inner: how many will be started in its processes.
+        processes: how many will be started in all.
     """
 
-    def __init__(self, address: str | None, device: str, processes: int) -> None:
-        self.gpus = int(not device.startswith("cpu"))
+    def __init__(self, address: str | None, device: str, inner: int, processes: int) -> None:
+        self.gpus, self.inner = int(not device.startswith("cpu")), inner
         self.opened = contextlib.ExitStack()
         self.ray = self.opened.enter_context(session(address, processes))
         self.actors: list[Any] = []
@@ -162,15 +165,22 @@ class OnRay(Engine):
         Raises:
             ParenvsError: the cluster has no room for all.
         """
-        from ray.util.placement_group import placement_group
+        from ray.util.placement_group import get_current_placement_group, placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         needs = {"CPU": 1, **({"GPU": self.gpus} if self.gpus else {})}
-        group = placement_group([needs] * count)
-        self.groups.append(group)
-        if not group.wait(CLUSTER_SECONDS):
-            raise ParenvsError(f"the cluster of Ray has no room for {count} processes of {needs}")
+        group = get_current_placement_group()
+        if group is None:
+            group = placement_group([needs] * count + [{"CPU": 1}] * self.inner)
+            self.groups.append(group)
+            self.inner = 0
+            if not group.wait(CLUSTER_SECONDS):
+                raise ParenvsError(
+                    f"the cluster of Ray has no room for {count} processes of {needs}"
+                )
+        where = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
         remote = self.ray.remote(_Held).options(
-            num_cpus=1, num_gpus=self.gpus, placement_group=group
+            num_cpus=1, num_gpus=self.gpus, scheduling_strategy=where
         )
         dumps = self.ray.cloudpickle.dumps
         made = [remote.remote(sys.path, dumps((make, own))) for own in zip(*given, strict=True)]
@@ -258,10 +268,15 @@ def _plain(error: Exception) -> Exception:
     return RuntimeError("".join(traceback.format_exception(error)))
 
 
-def engine_of(
-    name: str | None, address: str | None = None, device: str = "cpu", processes: int = 1
-) -> Engine:
-    """Return an engine by its name; None: Ray where it is installed, else local processes."""
+def engine_of(name: str | None, address: str | None, device: str, *counts: int) -> Engine:
+    """Return an engine by its name; None: Ray where it is installed, else local processes.
+
+    Args:
+        name: ``ray``, ``local`` or None.
+        address: see ``OnRay``.
+        device: see ``OnRay``.
+        *counts: see ``OnRay``.
+    """
     if (name or (RAY if find_spec("ray") else LOCAL)) == RAY:
-        return OnRay(address, device, processes)
+        return OnRay(address, device, *counts)
     return Local()

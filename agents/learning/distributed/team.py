@@ -56,12 +56,13 @@ class Recipe:
         if self.spec is not None:
             gym.registry.setdefault(self.config.env_id, self.spec)
 
-    def engine(self) -> Engine:
-        """Return a new engine."""
+    def engine(self, plays: bool = False) -> Engine:
+        """Return a new engine, of learners and a server, or of what plays for a learner."""
         config, word = self.config, self.word
-        players = config.actors if word.plays in (ACTORS, ENVS) else 0
-        count = self.learners * (1 + players) + (word.learns == SERVED)
-        return engine_of(self.engine_name, self.address, config.device, count)
+        players = self.learners * config.actors if word.plays in (ACTORS, ENVS) else 0
+        count = players + self.learners + (word.learns == SERVED)
+        device, inner = ("cpu", 0) if plays else (config.device, players)
+        return engine_of(self.engine_name, self.address, device, inner, count)
 
     def envs(self, share: Share) -> Envs:
         """Make environments."""
@@ -103,7 +104,7 @@ class Remote:
         one = recipe.look()
         self.share, self.lens, self.seats, self.draws = share, one.lens, one.seats, one.draws
         self.ends = np.cumsum([part.size * self.seats for part in parts]).tolist()
-        self.engine = recipe.engine()
+        self.engine = recipe.engine(plays=True)
         self.processes = self.engine.start(len(parts), _envs, [recipe] * len(parts), parts)
 
     def reset(self, seeds: list[int]) -> tuple[Seen, Tensor | None]:
@@ -178,7 +179,7 @@ class Actors:
         parts = share.dealt(recipe.config.actors, recipe.copies)
         one = recipe.look()
         self.lens, self.draws, self.count = one.lens, one.draws, share.size * one.seats
-        self.engine = recipe.engine()
+        self.engine = recipe.engine(plays=True)
         self.processes = self.engine.start(len(parts), _actor, [recipe] * len(parts), parts)
         self.turns, self.returns, self._told = 0, [], Told([], 0, 0, None, {})  # type: ignore[var-annotated]
 

@@ -105,10 +105,10 @@ def page(data: dict[str, Any]) -> list[str]:
     rows, sections = data["rows"], []
     if rows:
         sections += [
-            f"{len(rows)} figures of {len({row['row'] for row in rows})} published rows. An error "
-            "is the predicted figure over the published one, less 1: the mean of its absolute "
-            "values, and the worst. A table on which a constant was fitted names it; none was "
-            "fitted on a single row. Other tools' outputs are recorded, not run.",
+            f"{len(rows)} figures of {len({(row['source'], row['row']) for row in rows})} "
+            "published rows. An error is the predicted figure over the published one, less 1: the "
+            "mean of its absolute values, and the worst. A table on which a constant was fitted "
+            "names it; none was fitted on a single row. What other tools say is recorded, not run.",
             columns(data["tables"], ERRORS, left=4),
         ]
     sections += _honesty(data)

@@ -43,8 +43,10 @@ TURNS = 24
 """Turns of an episode, at most."""
 SHARP = 30.0
 """What column 0 gives for a neighbour that is faster by a share: 3 % are one unit."""
-BLOCK = 24
-"""Episodes whose neighbours are made and judged together."""
+BLOCK = 512
+"""Pieces of chains of the episodes whose neighbours are made and judged together."""
+LEAST = 4
+"""Pieces that an episode counts as, at least: a neighbour may have more of them."""
 FIXED = 10
 """Features of the context that are of the problem alone."""
 
@@ -345,9 +347,15 @@ class HybridImprovement(RowGame):
 
         Rows of like sizes follow one another, as arrays are as large as the largest plan needs.
         """
+        pieces = np.maximum(self.plans.count * self.plans.chunks, LEAST)
         for table, which in self._grouped(rows):
-            for begin in range(0, len(which), BLOCK):
-                yield table, rows[which[begin : begin + BLOCK]]
+            left = rows[which]
+            left = left[pieces[left].argsort(kind="stable")]
+            while left.size:
+                fits = np.arange(1, len(left) + 1) * pieces[left] <= BLOCK
+                several = max(np.count_nonzero(fits), 1)
+                yield table, left[:several]
+                left = left[several:]
 
     def _of(self, table: Table, rows: np.ndarray, plans: Plans) -> Plans:
         """Return plans of rows as a table takes them."""
@@ -369,8 +377,7 @@ class HybridImprovement(RowGame):
     def look(self, rows: np.ndarray, part: Rows) -> None:
         """See ``RowGame.look``: judge the neighbours."""
         self.actions[part], self.mask[part] = 0.0, False
-        pieces = self.plans.count[rows] * self.plans.chunks[rows]
-        for table, mine in self._blocks(rows[pieces.argsort(kind="stable")]):
+        for table, mine in self._blocks(rows):
             plans = self._of(table, mine, self.plans.take(mine))
             near = neighbours(table, plans, self.busy[: len(plans.devices), mine])
             judged = table.judge(near.plans, seconds=self.looks)

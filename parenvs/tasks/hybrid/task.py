@@ -23,12 +23,14 @@ class HybridOptions(GraphOptions):
     )
     stack: Any = option(
         None,
-        "Training software: nemo, torchtitan, megatron-2021, or an object (default: by device).",
+        "Training software, or an object of its constants (default: by device).",
         kind=str,
         values=("nemo", "torchtitan", "megatron-2021"),
     )
     precision: str | None = option(
-        None, "Of matrix products (default: the fastest of 16 bits, else of 32).", values=PRECISIONS
+        None,
+        "Precision of matrix products (default: the fastest of 16 bits, else of 32).",
+        values=PRECISIONS,
     )
 
 
@@ -129,7 +131,11 @@ class Limits:
     uneven: bool = False
     stage_devices: int | None = None
     pinned: tuple[tuple[int, int, int | None], ...] = option(
-        (), "FIRST-LAST[:DEVICES]: layers that are a stage; again.", "pin", kind=list, read=_pinned
+        (),
+        "FIRST-LAST[:DEVICES]: layers that are a stage; may be repeated.",
+        "pin",
+        kind=list,
+        read=_pinned,
     )
 
 
@@ -147,7 +153,7 @@ class HybridSearch:
         "What is minimised: seconds (default), tokens or money.",
         values=("seconds", "tokens", "money"),
     )
-    price: float = option(1.0, "Of a device-hour, for the objective money (default: 1).")
+    price: float = option(1.0, "Price of a device-hour, for the objective money (default: 1).")
     robust: bool = option(
         False, "Take the plan of least worst regret if constants move in their plausible ranges."
     )

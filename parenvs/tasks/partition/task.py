@@ -38,10 +38,12 @@ class PartitionOptions(GraphOptions):
         None, "What plans decide: variables (default) or inputs.", values=("variables", "inputs")
     )
     rules: str | None = option(
-        None, "Of propagation: shardy (default) or automap.", values=("shardy", "automap")
+        None, "Rules of propagation: shardy (default) or automap.", values=("shardy", "automap")
     )
     uneven: str | None = option(
-        None, "Dimensions that are no multiple: pad (default) or forbid.", values=("pad", "forbid")
+        None,
+        "Dimensions that devices do not divide: pad (default) or forbid.",
+        values=("pad", "forbid"),
     )
     reward: str | None = option(
         None,
@@ -60,7 +62,9 @@ class PartitionOptions(GraphOptions):
         read=bytes_of,
     )
     precision: str | None = option(
-        None, "Of matrix products (default: the elements'; fp32 as TF32).", values=PRECISIONS
+        None,
+        "Precision of matrix products (default: the elements'; fp32 as TF32).",
+        values=PRECISIONS,
     )
 
 

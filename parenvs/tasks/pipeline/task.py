@@ -25,7 +25,7 @@ class PipelineOptions(GraphOptions):
     )
     sync: str | None = option(
         None,
-        "How gradients meet: allreduce (default), parameter-server or sharded-parameter-server.",
+        "How gradients are summed (default: allreduce).",
         values=("allreduce", "parameter-server", "sharded-parameter-server"),
     )
     fractions: bool | None = option(
@@ -35,7 +35,9 @@ class PipelineOptions(GraphOptions):
         None, "Tied weights: held by all that read them, or once (shipped models of the paper)."
     )
     precision: str | None = option(
-        None, "Of matrix products (default: the elements'; fp32 as TF32).", values=PRECISIONS
+        None,
+        "Precision of matrix products (default: the elements'; fp32 as TF32).",
+        values=PRECISIONS,
     )
 
 

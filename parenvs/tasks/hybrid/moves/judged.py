@@ -377,69 +377,57 @@ class Table:
         return result
 
     def _layout(self, plans: Plans) -> dict[str, Any]:
-        """What depends on the layers: figures of ``Stages`` by name."""
-        stages, count = plans.devices.shape
-        kinds = self.kinds_before.shape[2]
-        several = plans.chunks > 1
-        if not several.any():
-            return self._dealt(plans, 1)
-        fields: dict[str, Any] = {
-            name: np.zeros((kinds, stages, count))
-            for name in ("layers", "first_chunk", "full", "selective")
-        }
-        fields |= {name: np.zeros((stages, count)) for name in ("on", "back", "first")}
-        fields["links"] = np.zeros((stages - 1, count))
-        for chunks in np.unique(plans.chunks).tolist():
-            which = np.flatnonzero(plans.chunks == chunks)
-            for name, values in self._dealt(plans.take(which), chunks).items():
-                fields[name][..., which] = values
-        return fields
+        """What depends on the layers: figures of ``Stages`` by name.
 
-    def _dealt(self, plans: Plans, chunks: int) -> dict[str, Any]:
-        """The same of plans of one number of chunks."""
-        rows, count = plans.rows, plans.count
-        stages, used = plans.devices.shape[0], plans.used
-        number = np.arange(chunks)[:, None, None] * count + plans.stage  # (v, S, N)
-        last = len(plans.ends) - 1
-        which = np.arange(len(count))
-        end = plans.ends[np.minimum(number, last), which]
-        begin = np.where(number > 0, plans.ends[np.clip(number - 1, 0, last), which], 0)
-        begin = np.where(used, begin, end)
-        before = self.kinds_before
+        Plans have different numbers of pieces, so all pieces stand one after the other, by plan,
+        stage and chunk, and are added up by stage.
+        """
+        rows, used, count = plans.rows, plans.used, plans.count
+        pieces = count * plans.chunks
+        behind_all = pieces.cumsum()
+        plan = np.repeat(np.arange(len(count)), pieces)
+        number = np.arange(len(plan)) - (behind_all - pieces)[plan]
+        stage, chunk = np.divmod(number, plans.chunks[plan])
+        piece, row, place = chunk * count[plan] + stage, rows[plan], stage * len(count) + plan
+        end = plans.ends[piece, plan]
+        begin = np.where(piece > 0, plans.ends[piece - 1, plan], 0)
+        size, is_first = end - begin, chunk == 0
+        before = size.cumsum() - size
+        passed = before - before[np.arange(len(plan)) - chunk]  # by the chunks in front
+        ahead, behind = self.crossing[row, end], self.crossing[row, begin]
 
-        def of(first: np.ndarray, behind: np.ndarray) -> np.ndarray:
-            found = before[rows, behind] - before[rows, first]  # (..., S, N, K)
-            return np.moveaxis(found, -1, 0)
+        def by_stage(values: np.ndarray, which: Any = slice(None)) -> np.ndarray:
+            return np.bincount(place[which], values, used.size).reshape(used.shape)
 
-        pieces = of(begin, end)  # (K, v, S, N)
-        size = end - begin
-        passed = size.cumsum(axis=0) - size
+        def kinds(until: np.ndarray, which: Any = slice(None)) -> np.ndarray:
+            """(K, S, N) layers of each kind from where pieces begin on."""
+            found = self.kinds_before[row[which], until]
+            found -= self.kinds_before[row[which], begin[which]]
+            return np.array([by_stage(values, which) for values in found.T])
 
         def again(until: np.ndarray) -> np.ndarray:
-            return of(begin, begin + np.clip(until - passed, 0, size)).sum(axis=1)
+            until = until[stage, plan]
+            some = until.nonzero()[0]
+            layers = np.clip(until[some] - passed[some], 0, size[some])
+            return kinds(begin[some] + layers, some)
 
-        zeros = np.zeros_like(pieces[:, 0])
-        full = again(plans.full) if plans.full.any() else zeros
-        selective = zeros
+        layers, full = kinds(end), again(plans.full)
+        selective = np.zeros_like(full)
         if plans.selective.any():
             selective = again(plans.full + plans.selective) - full
-        layers = pieces[:, 0] if chunks == 1 else pieces.sum(axis=1)
-        ahead, behind = self.crossing[rows, end], self.crossing[rows, begin]
-        ahead, behind = (np.where(used, x, 0.0) for x in (ahead, behind))
-        on, back = ahead.sum(axis=0), behind.sum(axis=0)
-        on[0] += ahead[0, 0]
-        at_end = count - 1, which
-        back[at_end] += behind[-1][at_end]
-        total = size.sum(axis=0)
+        on, back, total = by_stage(ahead), by_stage(behind), by_stage(size)
+        links = np.where(used[1:], on[:-1], 0.0)
+        on[0] += ahead[behind_all - pieces]
+        back[count - 1, np.arange(len(count))] += behind[behind_all - 1]
         return {
             "layers": layers,
-            "first_chunk": pieces[:, 0] if chunks > 1 else layers,
+            "first_chunk": kinds(end[is_first], is_first),
             "full": full,
             "selective": selective,
             "on": on,
             "back": back,
-            "first": size[0] / np.maximum(total, 1),
-            "links": np.where(used[1:], ahead.sum(axis=0)[:-1], 0.0) if stages > 1 else on[:0],
+            "first": by_stage(size[is_first], is_first) / np.maximum(total, 1),
+            "links": links,
         }
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from parenvs.arrays import running_sums
 from parenvs.tasks.hybrid.moves.judged import Table
 from parenvs.tasks.hybrid.moves.legal import legal, settled
-from parenvs.tasks.hybrid.moves.plans import Plans
+from parenvs.tasks.hybrid.moves.plans import Plans, joined
 from parenvs.tasks.hybrid.space.constraints import Constraints
 
 SLOTS = {"data": 32, "pipeline": 48, "operator": 16}
@@ -475,8 +475,9 @@ def moved(table: Table, plans: Plans, order: np.ndarray, moves: np.ndarray) -> P
         order: (S, N) their stages, the busiest first.
         moves: (N,) numbers in ``CATALOGUE``.
     """
-    stages, pieces = room_of(len(plans.devices)), room_of(len(plans.ends))
-    wide = plans.padded(int(pieces), int(stages)).copy()
+    stages, pieces = len(plans.devices), len(plans.ends)
+    grow = _GROWS[moves].any()
+    wide = plans.padded(*(int(room_of(x)) if grow else x + 1 for x in (pieces, stages)))
     work = _Work(table, wide, order)
     for kind in np.unique(_KIND_OF[moves]).tolist():
         name = KINDS[kind]
@@ -490,10 +491,12 @@ def moved(table: Table, plans: Plans, order: np.ndarray, moves: np.ndarray) -> P
         which, stage, value, towards = (x[there] for x in (which, stage, value, towards))
         SINGLE[name](work, which, stage, value, towards)
         wide.count[absent] = 0
-    return settled(table, wide)
+    return settled(table, wide.trimmed())
 
 
 _KIND_OF = np.array([KINDS.index(move.kind) for move in CATALOGUE])
+_GROWS = np.array([move.kind in ("stages", "chunks", "split") for move in CATALOGUE])
+"""Whether a move may make more stages, or pieces of the chain."""
 
 
 class Neighbours(NamedTuple):
@@ -525,12 +528,15 @@ def neighbours(
     """
     count, size = len(plans.count), len(CATALOGUE)
     order = busiest_first(plans, busy)
-    tried = _possible(table, plans)
-    plan, move = np.nonzero(tried)
-    other = moved(table, plans.take(plan), order[:, plan], move)
-    good = legal(table, other, limits) & _differ(plans, plan, other)
+    tried, parts = _possible(table, plans), []
+    for some in (tried & ~_GROWS, tried & _GROWS):  # the arrays of the first are narrow
+        plan, move = np.nonzero(some)
+        other = moved(table, plans.take(plan), order[:, plan], move)
+        good = np.flatnonzero(legal(table, other, limits) & _differ(plans, plan, other))
+        parts.append((plan[good], move[good], other.take(good)))
+    plan, move = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     chosen = np.zeros((count, size), dtype=bool)
-    chosen[plan[good], move[good]] = True
+    chosen[plan, move] = True
     moves, begin = np.full((count, KEPT), -1), 0
     at = np.full((count, size), -1)
     for axis, slots in SLOTS.items():
@@ -542,8 +548,10 @@ def neighbours(
         at[row, mine[column]] = begin + number[row, column]
         begin += slots
     slot = at[plan, move]
-    kept = np.flatnonzero(slot >= 0)
-    return Neighbours(moves, plan[kept], slot[kept], other.take(kept).trimmed())
+    kept = np.lexsort((move, plan))
+    kept = kept[slot[kept] >= 0]
+    others = joined([part[2] for part in parts]).take(kept).trimmed()
+    return Neighbours(moves, plan[kept], slot[kept], others)
 
 
 def _possible(table: Table, plans: Plans) -> np.ndarray:

@@ -56,7 +56,8 @@ class Plans(NamedTuple):
 
     def take(self, which: np.ndarray) -> Plans:
         """Return some of the plans, by index or mask."""
-        return Plans(*(values[..., which] for values in self))
+        which = which.nonzero()[0] if which.dtype == np.bool_ else which
+        return Plans(*(values.take(which, axis=-1) for values in self))
 
     def copy(self) -> Plans:
         """Return plans that can be changed."""
@@ -65,14 +66,17 @@ class Plans(NamedTuple):
     def padded(self, pieces: int, stages: int) -> Plans:
         """Return the same plans with room for more pieces and stages, new arrays."""
         fields = self._asdict()
-        ends = fields["ends"]
-        more = np.repeat(ends[-1:], max(pieces - len(ends), 0), axis=0)
-        fields["ends"] = np.concatenate([ends, more])
-        for name, empty in STAGES.items():
-            values = fields[name]
-            room = np.full((max(stages - len(values), 0), values.shape[1]), empty)
-            fields[name] = np.concatenate([values, room])
-        return Plans(**{name: fields[name] for name in self._fields})
+        for name, values in fields.items():
+            size = len(values)
+            if name == "ends":
+                size = max(size, pieces)
+            elif name in STAGES:
+                size = max(size, stages)
+            fields[name] = wide = np.empty((size, *values.shape[1:]), dtype=values.dtype)
+            wide[: len(values)] = values
+            if size > len(values):
+                wide[len(values) :] = values[-1] if name == "ends" else STAGES[name]
+        return Plans(**fields)
 
     def trimmed(self) -> Plans:
         """Return the same plans without the room that none of them needs."""
@@ -105,21 +109,23 @@ class Plans(NamedTuple):
 
     def sizes(self) -> np.ndarray:
         """(G, N) layers of each piece."""
-        return np.diff(self.ends, axis=0, prepend=0)
+        sizes = self.ends.copy()
+        sizes[1:] -= self.ends[:-1]
+        return sizes
 
     def layers(self) -> np.ndarray:
         """(S, N) layers of each stage."""
-        if (self.chunks == 1).all():
-            sizes = self.sizes()[: len(self.devices)]
-            room = len(self.devices) - len(sizes)
-            whole: np.ndarray = np.pad(sizes, ((0, room), (0, 0))) if room else sizes
-            return np.where(self.used, whole, 0)
-        number = np.arange(len(self.ends))[:, None]
-        stage = number % np.maximum(self.count, 1)
+        sizes, stages = self.sizes(), len(self.devices)
         total = np.zeros(self.devices.shape, dtype=np.int64)
-        which = np.broadcast_to(np.arange(len(self.count)), stage.shape)
-        np.add.at(total, (stage, which), self.sizes())
-        return total
+        total[: len(sizes)] = sizes[:stages]
+        several = np.flatnonzero(self.chunks > 1)
+        if several.size:
+            own = sizes[:, several]
+            stage = np.arange(len(own))[:, None] % np.maximum(self.count[several], 1)
+            at = stage * several.size + np.arange(several.size)
+            dealt = np.bincount(at.ravel(), own.ravel(), stages * several.size)
+            total[:, several] = dealt.reshape(stages, -1)
+        return np.where(self.used, total, 0)
 
 
 STAGES = {"devices": 0, "tp": 1, "zero": 0, "full": 0, "selective": 0}

@@ -1,0 +1,166 @@
+"""Every planner of every task that takes a time limit, on a large problem: do limits hold?
+
+Limits count processor seconds, as other work on the machine would take its share of wall seconds;
+only HiGHS, where it is asked, ends by the wall's. Each planner first plans a small problem, so that
+loading what it needs does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.framework import (
+    Case,
+    Row,
+    columns,
+    forked,
+    main,
+    measurement,
+    processor_clock,
+    progress,
+    spent,
+)
+from every_plan import DRAWN
+from parenvs.agents.compiled import COMPILED
+from parenvs.agents.planners import solve
+from parenvs.core.problem import problem
+from parenvs.datasets.pipeline.generators import INSIDE, draw
+from parenvs.errors import InfeasibleError, TimeLimitError
+from parenvs.tasks.pipeline.problem import Pipeline
+
+SHARE, MORE = 0.1, 0.2
+"""A limit holds that is exceeded by no more than this share and these seconds."""
+PLANNERS = {
+    "pipeline": ("exact", "exact-full", "exact-points", "corridor", "learned+search"),
+    "partition": ("exact",),
+    "hybrid": ("exact", "exact-hybrid", "local-search", "learned+search"),
+    "hetero": ("sandwich", "subset-dp"),
+    "order": ("exact",),
+    "sharding": ("exact",),
+}
+"""Task, or kind of its problems that has planners of its own -> those that take a limit."""
+
+
+def _pipeline() -> Pipeline:
+    sizes = {"pivots": (2_000,) * 2, "devices": (1_024,) * 2, "stages": (16,) * 2}
+    rng = np.random.default_rng(0)
+    return draw(rng, ranges=replace(INSIDE, devices_per_server=(8,), **sizes)).pipeline
+
+
+LARGE: dict[str, tuple[str, Callable[[], Any]]] = {
+    "pipeline": ("2,000 pivots, 16 stages, 1,024 devices", _pipeline),
+    "partition": (
+        "gpt3-175b on 2x8:a100",
+        lambda: problem("gpt3-175b", "2x8:a100", task="partition"),
+    ),
+    "hybrid": (
+        "llama3-70b on 16x8:h100, 1,024 samples",
+        lambda: problem("llama3-70b", "16x8:h100", task="hybrid", batch=1024),
+    ),
+    "hetero": (
+        "hetero-64-test/spread-001",
+        lambda: problem("hetero-64-test/spread-001", task="hybrid"),
+    ),
+    "order": ("order-large/p32-m128-000", lambda: problem("order-large/p32-m128-000")),
+    "sharding": ("intra-op/outside/mesh/1", lambda: problem("intra-op/outside/mesh/1")),
+}
+"""The same -> a large problem, in words and made."""
+
+
+def _small(kind: str) -> Any:
+    is_hetero = kind == "hetero"
+    return problem("hetero-8-test/spread-001", task="hybrid") if is_hetero else DRAWN[kind](0)[0]
+
+
+@cache
+def _large(kind: str) -> Any:
+    return LARGE[kind][1]()
+
+
+def asked(kind: str, planner: str, limits: tuple[float, ...]) -> Row:
+    """Ask a planner for a plan within each limit."""
+    progress(f"{kind} {planner}")
+    _large(kind)  # made once, for all copies of this process
+    row: Row = {"compiled": COMPILED, "asked": []}
+    for limit in limits:
+        row["asked"].append(forked(partial(_within, kind, planner, limit)))
+    return row
+
+
+def _within(kind: str, planner: str, limit: float) -> Row:
+    row: Row = {"limit": limit}
+    with processor_clock():
+        with suppress(InfeasibleError, TimeLimitError):
+            solve(_small(kind), agent=planner, time_limit=0.1)
+        large = _large(kind)
+        with spent(row):
+            try:
+                answer = solve(large, agent=planner, time_limit=limit)
+                row["plan"] = answer.status if answer.report.legal else "illegal plan"
+            except TimeLimitError:
+                row["plan"] = "no plan in time"
+            except InfeasibleError:
+                row["plan"] = "no plan"
+    return row
+
+
+def over(case: Row) -> float:
+    """Seconds by which a limit is exceeded, beyond what is granted; negative where it holds."""
+    return float(case["seconds"] - case["limit"] * (1 + SHARE) - MORE)
+
+
+@measurement(
+    title="Time limits on large problems",
+    key="kind planner",
+    about={"limits": "processor seconds"},
+    among={"kinds": LARGE},
+)
+def limits(
+    limits: tuple[float, ...] = (0.1, 1.0, 5.0), kinds: tuple[str, ...] = tuple(LARGE)
+) -> list[Case]:
+    return [
+        ({"kind": kind, "planner": name}, partial(asked, kind, name, limits))
+        for kind in kinds
+        for name in PLANNERS[kind]
+    ]
+
+
+@limits.page
+def page(rows: list[Row]) -> list[str]:
+    cases = [(row, case) for row in rows for case in row["asked"]]
+    row, worst = max(cases, key=lambda pair: over(pair[1]))
+    late = sum(over(case) > 0 for _, case in cases)
+    large = "; ".join(f"{kind}: {LARGE[kind][0]}" for kind in dict.fromkeys(
+        row["kind"] for row in rows))  # fmt: skip
+    loops = "compiled (extra `fast`)" if rows[0]["compiled"] else "not compiled"
+    return [
+        f"Processor seconds, and what came, of a large problem of each task ({large}). {late} of "
+        f"{len(cases)} limits are exceeded by more than {SHARE:.0%} and {MORE:g} s; most by "
+        f"`{row['planner']}` ({row['kind']}), which took {worst['seconds']:.2f} s of "
+        f"{worst['limit']:g} s. Loops are {loops}.",
+        columns(
+            rows,
+            [
+                ("problem", "{kind}"),
+                ("planner", "{planner}"),
+                *(
+                    (f"{case['limit']:g} s", lambda row, i=i: _cell(row["asked"][i]))
+                    for i, case in enumerate(rows[0]["asked"])
+                ),
+            ],
+        ),
+    ]
+
+
+def _cell(case: Row) -> str:
+    return f"{case['seconds']:.2f}, {case['plan']}{', late' if over(case) > 0 else ''}"
+
+
+if __name__ == "__main__":
+    main(limits)
