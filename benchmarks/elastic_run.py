@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -48,8 +49,10 @@ def hour() -> str:
     return "\n".join(["seconds,event,node", *first, *lines, "3599,add,end"]) + "\n"
 
 
-def driven(policy: str, build: Path) -> Row:
-    """Run the hour, and compare with one process that nothing disturbs."""
+def driven(policy: str, build: Path, again: bool) -> Row:
+    """Run the hour, or go on with it, and compare with one process that nothing disturbs."""
+    if again:
+        shutil.rmtree(build / policy, ignore_errors=True)
     build.mkdir(parents=True, exist_ok=True)
     trace, cluster = build / "p3-hour.csv", build / "cluster.json"
     write_text(trace, hour())
@@ -90,8 +93,8 @@ def pace(row: Row) -> str:
     ],
     about={"policy": "who chooses", "build": "folder of the run"},
 )
-def elastic_run(policy: str = "fastest", build: Path = BUILD) -> Iterator[Case]:
-    yield {"policy": policy}, partial(driven, policy, build.absolute())
+def elastic_run(again: bool, policy: str = "fastest", build: Path = BUILD) -> Iterator[Case]:
+    yield {"policy": policy}, partial(driven, policy, build.absolute(), again)
 
 
 @elastic_run.page
