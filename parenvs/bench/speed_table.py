@@ -95,7 +95,7 @@ def _short(row: Row) -> str:
     """Steps per second, and in brackets their ratio to CartPole's."""
     speed, ratio = median(row["steps_per_second"]), median(row["over_cartpole"])
     words = f"{speed / 1e6:.2f} M" if speed >= 1e6 else f"{speed / 1e3:,.1f} k"
-    return f"{words} ({ratio:.2f})"
+    return f"{words} ({ratio:.2g})"
 
 
 def _envs(rows: Sequence[Row]) -> str:
@@ -109,8 +109,8 @@ ENVIRONMENTS: list[Column] = [
     ("envs", lambda row: row["envs"] or "single"),
     ("steps/s", _middle("steps_per_second", ",.0f")),
     ("/ single", _middle("over_single", ".1f")),
-    ("/ CartPole", _middle("over_cartpole", ".2f")),
-    ("worst", lambda row: f"{min(row['over_cartpole']):.2f}"),
+    ("/ CartPole", _middle("over_cartpole", ".2g")),
+    ("worst", lambda row: f"{min(row['over_cartpole']):.2g}"),
     ("observation, bytes an env", "{observation_bytes:,.0f}"),
     ("of copying", _copying),
     ("reset, µs", _middle("reset_seconds", ",.1f", 1e6)),
