@@ -213,7 +213,7 @@ def sandwich(
         most_types: types of servers, at most.
         states: sets of servers by type, at most.
         time_limit: seconds of both searches, of which the first has half (default: ``SECONDS`` for
-            each); preparing them is not limited.
+            each); the first plan that fits takes as long as it does.
         orders: plans judged before.
 
     Raises:
@@ -221,10 +221,11 @@ def sandwich(
     """
     begin = time.perf_counter()
     state = orders or Orders(problem, limits)
-    if orders is None:
-        state.start([by_speed(problem), by_speed(problem, False)])
     labels, half = 0, SECONDS if time_limit is None else time_limit / 2
-    if state.best is not None:
+    if orders is None:
+        late = np.inf if time_limit is None else begin + half
+        state.start([by_speed(problem), by_speed(problem, False)], late)
+    if state.best is not None and time.perf_counter() < begin + 2 * half:
         labels = rounded_down(state, most_types, states, begin + half)
     bound, more = lower_bound(state, most_types, states, begin + 2 * half)
     return state.answer(

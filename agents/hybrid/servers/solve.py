@@ -141,15 +141,21 @@ class Orders:
             )
         return self._tables[setting]
 
-    def start(self, orders: Iterable[list[int]]) -> None:
+    def start(self, orders: Iterable[list[int]], deadline: float = np.inf) -> None:
         """Judge some orders in every setting that may hold the best plan.
 
         Settings with a bound that is no better than the best plan are passed over. Plans more than
         ``_FAR`` times as long as the bound are looked at only if there are no others.
+
+        Args:
+            orders: servers, the first stage's first.
+            deadline: ``time.perf_counter()`` behind which the first plan that fits will do.
         """
         tried = np.array(list(orders))
         for factor in (_FAR, np.inf):
             for bounded in self.settings:
+                if self.best is not None and time.perf_counter() > deadline:
+                    return
                 if bounded.bound < self.length:
                     self.tables(bounded.setting, factor * bounded.bound)
                     self.judge(tried, bounded.setting)
@@ -266,10 +272,11 @@ def subset_search(
     deadline = np.inf if time_limit is None else begin + time_limit
     state = orders or Orders(problem, limits)
     if orders is None:
-        state.start([by_speed(problem), by_speed(problem, False)])
+        state.start([by_speed(problem), by_speed(problem, False)], deadline)
     bound, labels = np.inf, 0
     for bounded in state.settings:
-        if bounded.bound >= min(bound, state.length):
+        late = time.perf_counter() > deadline
+        if late or bounded.bound >= min(bound, state.length):
             bound = min(bound, bounded.bound)
             break
         setting = bounded.setting
