@@ -26,7 +26,7 @@ VENVS = Path("build/clients")
 CLIENTS = {
     "parenvs": ("`parenvs train`", "PPO, 64 environments"),
     "fused": ("`parenvs train --distribution fused`", "PPO, 64 environments on tensors"),
-    "rllib": ("RLlib", "PPO, new stack, native batch of 64, the network of `parenvs train`"),
+    "rllib": ("RLlib", "PPO, new stack, 64 environments; on rows the network of `parenvs train`"),
     "cleanrl": ("CleanRL's style", "PPO, 64 environments"),
     "native": ("sb3-contrib on the native batch", "MaskablePPO, 64 environments"),
     "sb3": ("Stable-Baselines3", "PPO or MaskablePPO, 8 environments"),
