@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 try:
-    import numba
+    from numba import njit  # a folder of that name beside a script has none
 except ImportError:  # the loops run as Python, a hundred times slower
-    numba = None
+    njit = None
 
-COMPILED = numba is not None
+COMPILED = njit is not None
 """Whether loops are compiled."""
 
 F = TypeVar("F", bound=Callable)
@@ -26,6 +26,6 @@ def compiled(function: F, inner: bool = False) -> F:
         function: the function.
         inner: whether only compiled functions call it: it is kept as a part of them.
     """
-    if numba is None:
+    if njit is None:
         return function
-    return numba.njit(cache=not inner, nogil=True)(function)
+    return njit(cache=not inner, nogil=True)(function)

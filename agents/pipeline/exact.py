@@ -93,9 +93,8 @@ def exact_full(
         best = near_best(pipeline, best, deadline=end)
     elif best is None:
         best = within_memory(pipeline)
-    begun_search = time.perf_counter()
     if np.isfinite(deadline):  # of what is left, a part is the bound's
-        deadline -= _BOUND * max(deadline - begun_search, 0.0)
+        deadline -= _BOUND * max(deadline - time.perf_counter(), 0.0)
     search = search_pivots(pipeline, pivots, _length(pipeline, best), deadline)
     best = search.best if search.best is not None else best
     evaluations += search.evaluations
