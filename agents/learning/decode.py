@@ -46,6 +46,7 @@ def decode(
     samples: int = 1,
     rule: bool = True,
     seed: int = 0,
+    deadline: float = np.inf,
 ) -> Decoded:
     """Play a problem by several copies, and return the best plan.
 
@@ -58,6 +59,7 @@ def decode(
         samples: copies that the policy plays, the first by its best actions.
         rule: whether a copy plays the rule.
         seed: of what is drawn.
+        deadline: ``time.perf_counter()`` at which all copies end with the best plan so far.
     """
     begin = time.process_time()
     samples = samples if policy is not None else 0
@@ -65,7 +67,7 @@ def decode(
     rng = np.random.default_rng(seed)
     game.put(EVERY, problem)
     game.start(EVERY)
-    while not game.over.all():
+    while not game.over.all() and time.perf_counter() < deadline:
         part = np.flatnonzero(~game.over)
         rows = EVERY if part.size == count else part
         seen = game.observation(rows)

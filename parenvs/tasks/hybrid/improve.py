@@ -267,7 +267,7 @@ class HybridImprovement(RowGame):
         form: str = FORMS[0],
         rows: str = AHEAD,
         order: str = ORDERS[0],
-        problem: Hybrid | None = None,
+        problem: Hybrid | Start | None = None,
     ) -> None:
         """Find the source of problems; see the class for the arguments."""
         if form not in FORMS or (self.agents and form != FORMS[0]):

@@ -154,20 +154,26 @@ def space_of(problem: Hybrid) -> tuple[UniformSpace, np.ndarray]:
     return space, good
 
 
-def best_choices(problem: Hybrid) -> np.ndarray:
+def best_choices(
+    problem: Hybrid, judged: tuple[UniformSpace, np.ndarray] | None = None
+) -> np.ndarray:
     """Return the fastest uniform plan that fits, a whole number for each of ``AXES``.
+
+    Args:
+        problem: the problem.
+        judged: what ``space_of`` returns, if it was asked before.
 
     Raises:
         InfeasibleError: there is none.
     """
-    space, good = space_of(problem)
+    space, good = judged or space_of(problem)
     return choices_of(space.plans, int(np.where(good, space.length, np.inf).argmin()))
 
 
 def choices_of(plans: Uniform, which: Any = slice(None)) -> np.ndarray:
     """Return uniform plans as whole numbers, (..., 11) by ``AXES``."""
     columns = [
-        np.array([RECOMPUTE_MODES.index(x) for x in plans.recompute])
+        sum(k * (plans.recompute == mode) for k, mode in enumerate(RECOMPUTE_MODES))
         if name == "recompute"
         else np.asarray(getattr(plans, name), dtype=np.int64)
         for name in AXES
