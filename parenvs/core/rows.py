@@ -169,6 +169,15 @@ class RowGame(Rowed):
             self._known[row, rows] = value
         self.reference[rows] = np.where(np.isnan(best), start, best)
 
+    def restarts(self, problem: Any, count: int) -> list[Any]:
+        """Return what ``put`` takes for the same problem begun elsewhere, ``problem`` first.
+
+        Args:
+            problem: as ``put`` takes it.
+            count: most of them; a game with one start returns ``problem`` alone.
+        """
+        return [problem]
+
     def fresh(self, rows: Rows) -> None:
         """Begin the episodes of rows: nothing is paid, nothing is over, every row is new."""
         self._worth[rows] = 0.0

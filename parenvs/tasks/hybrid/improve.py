@@ -89,7 +89,7 @@ class Shelf:
     def row_of(self, start: Start) -> int:
         """Return the row of a problem, which is written into one that nobody plays if it is new."""
         for row, held in enumerate(self.starts):
-            if held is start:
+            if held is not None and held.prepared is start.prepared:
                 return row
         row = int(self.users.argmin())
         self.starts[row] = start
@@ -327,6 +327,10 @@ class HybridImprovement(RowGame):
         costs = problem.bound, problem.best, problem.optimum
         self._costs[:, rows] = np.array(costs)[:, None]
 
+    def restarts(self, problem: Start, count: int) -> list[Start]:
+        """See ``RowGame.restarts``: the fastest uniform plans that are not much alike."""
+        return problem.restarts(count)
+
     def start(self, rows: Rows) -> None:
         """See ``Game.start``: the plan is the start plan."""
         self.fresh(rows)
@@ -563,6 +567,10 @@ class HybridConstruction(HybridImprovement):
         self._fixed[:, rows] = fixed_contexts(problem.problem)[:, None]
         length = problem.uniform.length
         self.know(rows, length.min(), problem.bound, problem.best, problem.optimum)
+
+    def restarts(self, problem: Start, count: int) -> list[Start]:
+        """See ``RowGame.restarts``: all begin with nothing chosen."""
+        return [problem]
 
     def start(self, rows: Rows) -> None:
         """See ``Game.start``: nothing is chosen."""
