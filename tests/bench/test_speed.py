@@ -44,7 +44,7 @@ def check(data):
     ids = {row["id"] for row in data["environments"]}
     assert ids == {
         BASELINE, bench_speed.CUT, PLAN, OPERATOR, BATCH, bench_speed.HYBRID, bench_speed.ORDER,
-        bench_speed.SHARDING,
+        bench_speed.SHARDING, PARTITION, ELASTIC,
     }  # fmt: skip
     for (what, envs), row in found.items():
         assert envs in (0, *effort["sizes"])
@@ -57,6 +57,10 @@ def check(data):
             assert row["over_cartpole"] == [1.0] * repeats
         if not envs:
             assert row["over_single"] == [1.0] * repeats
+    assert [row["what"] for row in data["ahead"]] == list(bench_speed.ROWED)
+    for row in data["ahead"]:
+        assert positive(row["rows"], repeats) and positive(row["formulas"], repeats)
+        assert row["plans"] >= 2
     assert [row["pivots"] for row in data["growth"]["pivots"]] == list(effort["pivots"])
     assert [row["layers"] for row in data["growth"]["classes"]] == list(effort["layers"])
     for row in data["growth"]["pivots"] + data["growth"]["classes"]:
@@ -149,6 +153,23 @@ def test_play__plays_are_legal(tmp_path):
             one_pass()
             assert len(rewards) == steps, what
             assert min(rewards) > -1 or what == BASELINE, what
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", bench_speed.ROWED)
+def test_judging__leaves_episodes_as_they_are(env_id):
+    env, rng = play.make((env_id, {}), 4), np.random.default_rng(0)
+    _, info = env.reset(seed=0)
+    for _ in range(3):
+        info = env.step(play.draw_actions(rng, info, 4))[-1]
+    game = env.unwrapped.game
+    before = {key: value.copy() for key, value in game.observation(slice(None)).items()}
+    for timed in game.judging(np.flatnonzero(~game.over)):
+        assert timed.plans >= 2
+        timed.call()
+        after = game.observation(slice(None))
+        assert all(np.array_equal(before[key], after[key]) for key in before)
+    assert play.rate(*game.judging(np.flatnonzero(~game.over))[1], 0.001) > 0
 
 
 def test_scaling__grows(tmp_path):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from parenvs.core.game import EVERY, Rows
-from parenvs.core.rows import AHEAD, RowGame
+from parenvs.core.rows import AHEAD, RowGame, Timed
 from parenvs.core.sets import family_named
 from parenvs.core.source import ORDERS, Drawn, Fixed, Members, Source, Stream, is_sequential
 from parenvs.datasets.elastic.drawing import FAMILIES, known_family
@@ -372,6 +372,17 @@ class ElasticChoice(RowGame):
         if out is None:
             self.actions[part] = actions
         self._write(part, kit, own, believed)
+
+    def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
+        """See ``RowGame.judging``: rows are looked up in tables of all changes, judged once."""
+        libraries = [each.library for each in self.outlooks]
+        count = sum(each.tables[0].size for each in libraries)
+
+        def formulas() -> None:
+            for library in libraries:
+                library.judged()
+
+        return Timed(partial(self.look, rows, rows), len(rows) * ACTIONS), Timed(formulas, count)
 
     def _scores(
         self, actions: np.ndarray, part: Rows, kit: np.ndarray, whole: np.ndarray

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from parenvs.arrays import running_sums
 from parenvs.core.game import Rows
-from parenvs.core.rows import AHEAD, RowGame
+from parenvs.core.rows import AHEAD, RowGame, Timed
 from parenvs.core.source import ORDERS, Fixed, Source
 from parenvs.datasets.hybrid.drawing import STATE_BYTES
 from parenvs.envs.env import GameEnv
@@ -430,6 +431,19 @@ class HybridImprovement(RowGame):
         self.actions[rows[plan], action], self.mask[rows[plan], action] = found, True
         action = self._first[self.on[rows]]
         self.actions[rows, action], self.mask[rows, action] = stop, True
+
+    def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
+        """See ``RowGame.judging``; only ``form="improve"`` tells."""
+        if isinstance(self, HybridConstruction):
+            return super().judging(rows)
+        found = []
+        for table, mine in self._blocks(rows):
+            plans = self._of(table, mine, self.plans.take(mine))
+            near = neighbours(table, plans, self.busy[: len(plans.devices), mine])
+            found.append((table, near.plans))
+        count = sum(len(plans.count) for _, plans in found)
+        looked = Timed(partial(self.look, rows, rows), count)
+        return looked, Timed(lambda: [table.judge(plans) for table, plans in found], count)
 
     def _contexts(self, rows: np.ndarray) -> np.ndarray:
         """Return the contexts of episodes, (C, k)."""

@@ -15,7 +15,7 @@ from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.starts import Start
 from parenvs.tasks.hybrid.task import TASK
 
-KEPT_STARTS = 512
+KEPT_STARTS = 2048
 """Problems that are kept with what is looked up of them."""
 MOST_SEED = 2**31
 """Seeds of fresh draws are below it."""
