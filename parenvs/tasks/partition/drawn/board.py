@@ -210,11 +210,15 @@ class Boards:
         group, rival = divmod(np.flatnonzero(plans), plans.shape[2])
         if len(group):
             first = np.flatnonzero(np.diff(group, prepend=-1))
+            most = np.diff(first, append=len(group))
+            order = np.argsort(-most, kind="stable")
+            first, most = first[order], most[order]
             changed = divmod(group[first], plans.shape[1])
-            taken = saved[slot[group // plans.shape[1]], rival]
-            taken = np.insert(taken, first, slack[changed], axis=0)
-            first += np.arange(len(first))
-            slack[changed] = np.subtract.reduceat(taken, first, axis=0)
+            left, problem = slack[changed], slot[changed[0]]
+            several = np.searchsorted(-most, -np.arange(most[0]))  # that give up more than these
+            for turn, some in enumerate(map(slice, several.tolist())):
+                left[some] -= saved[problem[some], rival[first[some] + turn]]
+            slack[changed] = left
         other = slack.min(axis=-1)
         self.other[rows, :, :moments], self.other_least[rows] = slack, other
         less, more = np.where(chosen, (other, least), (least, other))
