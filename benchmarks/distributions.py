@@ -3,12 +3,14 @@
     python benchmarks/distributions.py
     python benchmarks/distributions.py --only kills --kills 10
     python benchmarks/distributions.py --only parts
+    python benchmarks/distributions.py --only returns
     python benchmarks/distributions.py --engine ray
 
 A pair is trained for two updates, beside ``single``. For kills, a process of a role is killed at
 random times of one training, which goes on from its last checkpoint; the driver is a command that
 is killed and resumed. The engine is local processes unless said otherwise. Parts of a training
-alone are timed, and what they say of many workers is extrapolated.
+alone are timed, and what they say of many workers is extrapolated. For returns, a pair is trained
+until its last episodes return what is stated.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from statistics import mean, median
 from typing import Any
 
-from benchmarks.framework import ROOT, Case, Row, columns, main, measurement, table
+from benchmarks.framework import ROOT, Case, Row, apart, columns, main, measurement, table
 from parenvs.errors import ParenvsError
 
 SINGLE, FUSED = "single", "fused"
@@ -55,7 +59,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 WIRED = ("MicroBatchOrder-v1", "HybridPlan-v1", "PipelinePlan-v1", "hybrid_v0", "CartPole-v1")
 """Environments whose bytes on the wire are counted."""
-ONLY = ("words", "kills", "wire", "parts")
+ONLY = ("words", "kills", "wire", "parts", "returns")
 APART = ("CartPole-v1", "PipelinePlan-v1", "HybridPlan-v1")
 """Environments in which the parts of a training are timed."""
 BYTES_A_SECOND, MESSAGE = 1.25e9, 1e-4
@@ -72,8 +76,19 @@ ROLES = {
 """Who is killed -> distribution, and role."""
 LATEST = 0.3
 """Seconds behind an update at which a process is killed at the latest."""
+GOALS: dict[str, tuple[float, int, dict[str, Any], dict[str, Any]]] = {
+    "CartPole-v1": (475.0, 150_000, {}, {"envs": 16, "turns": 16, "turns_a_step": 64}),
+    "HybridPlan-v1": (
+        -0.1, 10_000, {"form": "construct"},
+        {"envs": 16, "turns": 20, "turns_a_step": 64, "sharpness": 0.0},
+    ),
+}  # fmt: skip
+"""Environment -> return that is stated, turns until which it is to be reached, arguments, settings.
 
-
+All were chosen by ``single`` on a seed that is not shown, 100.
+"""
+LAST = 100
+"""Episodes whose mean is to reach the stated return."""
 TIMED = ("environment", "inference", "playing", "learning", "wire")
 """Parts of a training: playing is the rest of it, wire what writing and reading batches takes."""
 
@@ -208,6 +223,62 @@ def parted(env: str, updates: int = 3) -> Row:
         **row, "bytes": len(data) / batch.actions.numel(),
         "gradient": 4 * sum(each.numel() for each in agent.weights),
     }  # fmt: skip
+
+
+@cache
+def measure() -> Any:
+    """What clients share."""
+    sys.path.append(str(ROOT / "benchmarks" / "clients"))
+    return __import__("measure")
+
+
+def clocks() -> list[float]:
+    """Seconds of the clock, of processors here and below, and of processors of all processes."""
+    fields = Path("/proc/stat").read_text(encoding="utf-8").split(maxsplit=4)
+    busy = sum(map(int, fields[1:4])) / measure().TICKS
+    return [time.perf_counter(), measure().seconds(), busy]
+
+
+def reached(env: str, word: str, seed: int) -> Row:
+    """Train until the stated return, by two processes of each role; seconds from their start.
+
+    Between two words of processes that tell several updates at once, seconds are interpolated.
+    """
+    from parenvs.agents.learning.play import one_thread
+    from parenvs.agents.learning.trainer import Training
+
+    goal, steps, arguments, settings = GOALS[env]
+    config = config_of("ppo", env, word, settings=settings, actors=2, learners=2)
+    config = replace(config, steps=steps, seed=seed, env_kwargs=arguments)
+    returns: list[float] = []
+    begin = before = clocks()
+    with one_thread(), closing(Training(config, engine="local")) as run:
+        start = time.perf_counter() - begin[0]
+        updates = run.team.updates
+        told: list[Any] = []
+
+        def listened(*given: Any) -> list[Any]:
+            told[:] = updates(*given)
+            return told
+
+        run.team.updates = listened
+        while True:
+            run.update()
+            after = clocks()
+            for share, each in enumerate(told, 1):
+                returns += each.returns
+                value = mean(returns[-LAST:]) if len(returns) >= LAST else -float("inf")
+                if value >= goal or each.turns >= steps:
+                    spans = zip(begin, before, after, strict=True)
+                    wall, processor, all_busy = (
+                        y + (z - y) * share / len(told) - x for x, y, z in spans
+                    )
+                    return {
+                        "reached": value >= goal, "return": value, "steps": each.turns,
+                        "seconds": wall, "processor": processor, "start": start,
+                        "others": (all_busy - processor) / wall,
+                    }  # fmt: skip
+            before = after
 
 
 def extrapolated(row: Row, workers: int) -> dict[str, float]:
@@ -364,7 +435,7 @@ def driven(agent: str, updates: int, place: str) -> None:
 
 
 @measurement(
-    key="what agent env word",
+    key=lambda row: (*(row[x] for x in ("what", "agent", "env", "word")), row.get("seed")),
     among={"only": ONLY, "agents": PAIRS, "engine": ("local", "ray")},
     about={"kills": "of each role", "updates": "of a training that is disturbed"},
     title="Algorithms and distributions",
@@ -389,6 +460,11 @@ def distributions(
         yield {"what": "wire", "agent": "ppo", "env": env, "word": "actors"}, partial(wired, env)
     for env in APART if "parts" in only else ():
         yield {"what": "parts", "agent": "ppo", "env": env, "word": SINGLE}, partial(parted, env)
+    for seed in range(3) if "returns" in only else ():
+        for env in GOALS:
+            for word in (x for x in WORDS if x != FUSED or env == "CartPole-v1"):
+                key = {"what": "returns", "agent": "ppo", "env": env, "word": word, "seed": seed}
+                yield key, partial(apart, reached, env, word, seed)
 
 
 @distributions.page
@@ -438,7 +514,51 @@ def page(rows: list[Row]) -> list[str]:
             ),
         ]  # fmt: skip
     parts = [row for row in rows if row["what"] == "parts"]
-    return sections + (_extrapolation(parts) if parts else [])
+    until = [row for row in rows if row["what"] == "returns"]
+    return sections + (_extrapolation(parts) if parts else []) + (_until(until) if until else [])
+
+
+def _until(rows: list[Row]) -> list[str]:
+    """How long trainings took to the stated returns."""
+
+    def spread(mine: list[Row], name: str) -> str:
+        told = sorted(row[name] if row["reached"] else float("inf") for row in mine)
+        middle, *ends = (
+            "not reached" if x == float("inf") else f"{x:,.0f}"
+            for x in (median(told), told[0], told[-1])
+        )
+        return f"{middle} ({' to '.join(ends)})" if middle != ends[0] else middle
+
+    lines = []
+    for env in GOALS:
+        for word in WORDS:
+            mine = [row for row in rows if (row["env"], row["word"]) == (env, word)]
+            if mine:
+                lines.append(
+                    [env, word, f"{sum(row['reached'] for row in mine)} of {len(mine)}",
+                     *(spread(mine, name) for name in ("steps", "seconds", "processor")),
+                     *(f"{median(row[x] for row in mine):.1f}" for x in ("start", "others"))]
+                )  # fmt: skip
+    stated = "; ".join(
+        f"{env} {goal:g} within {steps:,} turns" for env, (goal, steps, *_) in GOALS.items()
+    )
+    return [
+        f"Time to a stated return: until the last {LAST} episodes of a training had that mean, or "
+        f"not. {stated}. HybridPlan-v1 constructs plans of its bank, from a policy that does not "
+        "know the rule; its environment takes most of the time. Returns, batches and settings were "
+        "chosen by `single` on a seed that is not shown: 16 environments, 16 or 20 turns of each, "
+        "64 turns a step of the optimiser, alike for all words. Two actors (of each learner) and "
+        "two learners, local processes on the machine's cores, a thread each. Median of seeds, and "
+        "the least and the largest; what was not reached counts as longest. Seconds are from the "
+        "start of all processes, which is what start says; processor seconds are of all of them. "
+        "**The machine was shared**: others are the cores that other processes took meanwhile, so "
+        "seconds say less than processor seconds, which shared caches lengthen, too.",
+        table(
+            ["environment", "word", "reached", "turns", "seconds", "processor seconds",
+             "start, s", "others, cores"],
+            lines,
+        ),
+    ]  # fmt: skip
 
 
 def _extrapolation(parts: list[Row]) -> list[str]:

@@ -4,10 +4,11 @@
     python benchmarks/learners.py --envs MicroBatchOrder-v1 --agents group --seeds 0 --first 20
 
 An agent is trained by ``parenvs train`` with its defaults, kept in ``--runs``, and not trained
-again. It decodes every problem of a set, by its best actions and by more copies that are drawn,
-all at once; one copy more follows the rule alone. Untrained it is that rule. Beside it stand the
-task's planners, those that take a limit at several of them. Agents on bare rows, without the
-columns that look ahead, have the name of the agent and ``bare``.
+again. It decodes every problem of a set by its best actions, and by more copies all at once, which
+begin elsewhere where the environment has other starts, or are drawn; one copy more follows the rule
+alone. Untrained it is that rule. Beside it stand the task's planners, those that take a limit at
+several of them. Agents on bare rows, without the columns that look ahead, have the name of the
+agent and ``bare``.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from parenvs.core.source import Stream
 from parenvs.machine import cores, counted, processor
 
 UNTRAINED = "rule"
-DRAWS = (1, 16, 64)
-"""Copies of a decode, the first by the best actions."""
+DRAWS = (1, 8, 16, 64)
+"""Copies of a decode; the first of each start plays the best actions."""
 PATIENCE = 100.0
 """Processor seconds of a set's decode, above which no more copies are tried."""
 LEVELS = (0.9, 0.95, 0.98, 0.99, 0.999)

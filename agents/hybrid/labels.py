@@ -36,8 +36,9 @@ from parenvs.tasks.pipeline.formulas import prepend_core, prepend_tail
 
 SLACK = 1e-12
 """Share by which a plan must be shorter than the incumbent to replace it."""
+PACE = 4e-6
+"""Seconds that a label takes until fronts are kept, on a slow core."""
 _NEVER = 1e200  # seconds of a stage that does not fit
-_PACE = 4e-6  # seconds that a label takes until fronts are kept, on a slow core
 
 
 class OutOfTimeError(Exception):
@@ -97,19 +98,23 @@ class HybridLabels:
         self.problem, self.setting, self.limits = problem, setting, limits
         self.upper, self.deadline, self.evaluations = np.inf, np.inf, 0
         self.stages: tuple[HybridStage, ...] | None = None
-        self.tables = StageTables(problem, setting, limits)
         self.bound = np.inf
         self._layers: list[SuffixLabels] = []
         self._first_tp: int | None = None
-        if len(self.tables.configs.tp):
-            self.fronts = Fronts.of(problem, self.tables)
-            self.bound = self._simple_bound()
+        kinds = StageTables(problem, setting, limits, longest=0.0)
+        if len(kinds.configs.tp):  # all work, evenly dealt out, and the optimiser
+            work = setting.micro_batches * kinds.device_seconds[-1]
+            self.bound = float((work + kinds.device_update[-1]) / setting.devices)
 
-    def _simple_bound(self) -> float:
-        """Seconds of all work, evenly dealt out, and of the optimiser."""
-        devices, m = self.setting.devices, self.setting.micro_batches
-        work = m * self.tables.device_seconds[-1]
-        return float((work + self.tables.device_update[-1]) / devices)
+    @cached_property
+    def tables(self) -> StageTables:
+        """What stages cost."""
+        return StageTables(self.problem, self.setting, self.limits)
+
+    @cached_property
+    def fronts(self) -> Fronts:
+        """The sends between stages."""
+        return Fronts.of(self.problem, self.tables)
 
     def run(self, upper: float, deadline: float = np.inf) -> bool:
         """Search; True if the search space was exhausted, False if time ran out.
@@ -121,6 +126,8 @@ class HybridLabels:
         self.upper, self.deadline, self.stages = upper, deadline, None
         if self.bound >= upper:
             return True
+        if time.perf_counter() > deadline:
+            return False
         try:
             for first_tp in self._first_tps():
                 self._first_tp = first_tp
@@ -208,7 +215,7 @@ class HybridLabels:
         parts: list[SuffixLabels] = []
         for config, front in enumerate(self.fronts.number.tolist()):
             count = sum(len(part.layer) for part in parts)
-            if time.perf_counter() + count * _PACE > self.deadline:
+            if time.perf_counter() + count * PACE > self.deadline:
                 raise OutOfTimeError
             group = self.tables.configs.group[config]
             rows = np.flatnonzero((labels.front == front) & (labels.device > group))

@@ -23,6 +23,7 @@ from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 from parenvs.tasks.hybrid.space.objectives import Objective
+from parenvs.tasks.hybrid.starts import distinct
 
 EVALUATIONS = 20_000
 """Plans that are judged by default."""
@@ -110,18 +111,9 @@ def starts_of(space: UniformSpace, values: np.ndarray, count: int = STARTS) -> P
         values: (N,) what is minimised.
         count: number of plans.
     """
-    plans = space.plans
-    order = np.argsort(np.where(space.fits & (plans.schedule == ""), values, np.inf), kind="stable")
-    seen: set[tuple[int, ...]] = set()
-    chosen: list[HybridPlan] = []
-    for k in order.tolist():
-        if not space.fits[k] or plans.schedule[k] != "" or len(chosen) == count:
-            break
-        kind = int(plans.tp[k]), int(plans.pp[k]), int(plans.micro_batch[k])
-        if kind not in seen:
-            seen.add(kind)
-            chosen.append(space.plan(k))
-    return plans_of(space.problem, chosen) if chosen else None
+    good = space.fits & (space.plans.schedule == "")
+    best = distinct(space.plans, np.where(good, values, np.inf), count)
+    return plans_of(space.problem, [space.plan(int(k)) for k in best]) if best.size else None
 
 
 class Climber:

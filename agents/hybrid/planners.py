@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
@@ -20,6 +21,7 @@ from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 from parenvs.tasks.hybrid.space.objectives import Objective
+from parenvs.tasks.hybrid.starts import Start, best_choices, space_of
 from parenvs.tasks.hybrid.task import HybridSearch
 
 
@@ -82,8 +84,15 @@ class HybridRequest(HybridSearch, Request):
         return f"{cluster.name or f'{cluster.devices}-devices'}-batch-{self.problem.batch}"
 
 
-def _learned(request: HybridRequest) -> Answer:
+def _learned(
+    request: HybridRequest, start: Start | None = None, deadline: float = np.inf
+) -> Answer:
     """Return the best plan of the network that ships.
+
+    Args:
+        request: the request.
+        start: its problem as the network's game plays it (default: it is prepared).
+        deadline: ``time.perf_counter()`` at which episodes end.
 
     Raises:
         ParenvsError: something else than the seconds of a step is asked for, or constraints are.
@@ -94,15 +103,21 @@ def _learned(request: HybridRequest) -> Answer:
             "local-search for constraints and other objectives"
         )
     problem = request.problem
-    found = learned("HybridPlan-v1", problem, seed=request.seed)
+    found = learned("HybridPlan-v1", start or problem, seed=request.seed, deadline=deadline)
     return Answer(problem=problem, plan=found.plan, cost=found.cost, evaluations=SAMPLES + 1)
 
 
 def _searched(request: HybridRequest) -> Answer:
     """Return the best plan of a local search from the network's."""
-    starts = (_learned(request).plan,)
-    limit = request.time_limit
-    return local_search(request.problem, seed=request.seed, time_limit=limit, starts=starts)
+    limit = np.inf if request.time_limit is None else request.time_limit
+    problem, deadline = request.problem, time.perf_counter() + limit
+    judged = space_of(problem)
+    start = Start(problem, best_choices(problem, judged))
+    plan = _learned(request, start, deadline).plan
+    left = deadline - time.perf_counter()
+    return local_search(
+        problem, seed=request.seed, time_limit=left, space=judged[0], starts=(plan,)
+    )
 
 
 def _servers(name: str, request: HybridRequest) -> Answer:

@@ -28,6 +28,8 @@ UNIFORM = "uniform plans"
 """Words for the plans of ``exact_uniform``."""
 FREE = "1F1B plans of free stages"
 """Words for the plans of ``exact_hybrid``: cuts, devices, tp, ZeRO and recomputed layers differ."""
+FREE_SHARE = 1 / 4
+"""Share of a time limit that the search over free stages has at least."""
 FIRST_PHASE = 2 / 3
 """Share of the time in which plans are searched by the closed form, if others are simulated."""
 
@@ -112,8 +114,11 @@ def exact_hybrid(
     begin = time.perf_counter()
     deadline = np.inf if time_limit is None else begin + time_limit
     limits, goal = constraints or Constraints(), objective or Objective()
-    best, searches = incumbent, []
+    best, searches, others = incumbent, [], np.inf
     for setting in _settings(problem, limits):
+        if best is not None and time.perf_counter() > deadline:
+            others = min(others, problem.kernel_bound_seconds * goal.weight(setting.devices))
+            continue
         if limits.pp in (None, 1):
             stage = one_stage(problem, setting, limits, _upper(goal, best, setting))
             if stage is not None:
@@ -123,7 +128,8 @@ def exact_hybrid(
             if search.bound < np.inf:
                 searches.append(search)
     share = 1.0 if ranking is None else FIRST_PHASE
-    best, bound = _deepened(problem, goal, best, searches, begin + share * (deadline - begin))
+    end = begin + share * (deadline - begin)
+    best, bound = _deepened(problem, goal, best, searches, end, others)
     if ranking is not None and best is not None:
         ranking.offer(best)
         _offer(problem, searches, ranking, deadline)
@@ -153,11 +159,13 @@ def _deepened(
     best: Answer | None,
     searches: list[HybridLabels],
     deadline: float,
+    others: float,
 ) -> tuple[Answer | None, float]:
     """Search all settings for plans within ever more of their lower bound.
 
     A search for plans that are little longer than its bound is quick, and the last one, which finds
-    the best plan, takes about as long as its proof.
+    the best plan, takes about as long as its proof. ``others`` is what plans of no search weigh at
+    least.
 
     Returns:
         The best plan, and a proven bound of its seconds; without a plan, of what is minimised.
@@ -165,9 +173,9 @@ def _deepened(
     weight = {id(search): goal.weight(search.setting.devices) for search in searches}
 
     def bounds() -> list[float]:
-        return [search.bound * weight[id(search)] for search in searches]
+        return [others, *(search.bound * weight[id(search)] for search in searches)]
 
-    least = min(bounds(), default=np.inf)
+    least = min(bounds())
     for share in _SHARES:
         finished = True
         own = np.inf if best is None else best.cost * _weight(goal, best)
@@ -181,7 +189,7 @@ def _deepened(
         if not finished or own <= target or time.perf_counter() > deadline:
             break
     if best is None:
-        return None, min(bounds(), default=np.inf)
+        return None, min(bounds())
     return best, min([own, *bounds()]) / _weight(goal, best)
 
 
@@ -269,26 +277,28 @@ def ranked(
         problem: the problem.
         constraints: that the plan must keep to.
         objective: what is minimised (default: seconds of a step).
-        time_limit: seconds for both, of which the search over free stages has a quarter at least.
+        time_limit: seconds for both, of which the search over free stages has ``FREE_SHARE``.
 
     Raises:
         InfeasibleError: no plan fits; says how many bytes the best uniform one lacks.
         TimeLimitError: no uniform plan fits, and none of free stages was found in time.
     """
     begin = time.perf_counter()
+    end = np.inf if time_limit is None else begin + (1 - FREE_SHARE) * time_limit
     limits, ranking = constraints or Constraints(), Ranking(objective or Objective())
     uniform, count = None, 0
     try:
         space = UniformSpace.build(problem, replace(limits, uneven=True))
         count = len(space)
         uniform = exact_uniform(problem, limits, objective, space)
-        simulate_uniform(space, ranking, time.process_time() + SIMULATING)
+        left = max(min(SIMULATING, end - time.perf_counter()), 0.0)
+        simulate_uniform(space, ranking, time.process_time() + left)
     except InfeasibleError:
         if limits.framework is not None:
             raise
         # else stages that differ may still fit
     if time_limit is not None:  # what uniform plans took counts
-        time_limit = max(time_limit - (time.perf_counter() - begin), time_limit / 4)
+        time_limit = max(time_limit - (time.perf_counter() - begin), time_limit * FREE_SHARE)
     free = uniform
     if limits.framework is None:
         free = exact_hybrid(problem, limits, objective, uniform, time_limit, ranking)

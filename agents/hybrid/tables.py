@@ -13,7 +13,7 @@ the counts that fit the memory.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from parenvs.tasks.hybrid.stages import Stages
 
 FIRST, INNER, LAST = 0, 1, 2
 """Places of a stage in a pipeline; the only stage of a plan has place FIRST of other tables."""
+_ROUNDING = 1e-9  # share by which sums of seconds may differ
 _EXACT = 1.0 - 1e-13  # of bytes: sums of the same terms in another order fit, too
 
 
@@ -139,14 +140,19 @@ class StageTables:
 
     Attributes:
         configs: (C,) the configurations.
-        classes: (n+1, n+1) int64, class of the layers [i, j).
+        classes: (n+1, n+1) int64, class of the layers [i, j); Q of those that are left out.
         size: (Q,) layers of each class.
         runs: (Q, 2) the first run of each class, half-open.
         tied: (C,) seconds in which first and last stage sum the gradients of shared weights.
     """
 
     def __init__(
-        self, problem: Hybrid, setting: Setting, limits: Constraints, single: bool = False
+        self,
+        problem: Hybrid,
+        setting: Setting,
+        limits: Constraints,
+        single: bool = False,
+        longest: float = np.inf,
     ) -> None:
         """Ask the formulas for every configuration and class.
 
@@ -155,6 +161,7 @@ class StageTables:
             setting: what all stages share.
             limits: the constraints.
             single: whether the stage is the only one of its plan, and has all devices.
+            longest: seconds; classes of runs that take longer anyway are left out.
         """
         self.problem, self.setting, self.single = problem, setting, single
         self.modes = limits.recompute
@@ -162,32 +169,30 @@ class StageTables:
         model = problem.model
         self._chain = np.array(model.kind_of, dtype=np.int64)
         self.classes, self.runs = _classes(model.kind_of)
-        runs = np.diff(model.kinds_before[self.runs], axis=1)[:, 0].T  # (K, Q)
-        self.size = runs.sum(axis=0).astype(np.int64)
         self._memo: dict[tuple[int, int, float], StageCosts] = {}
         if len(self.configs.tp):
-            self._ask(runs)
+            self._ask_kinds()
+            runs = np.diff(model.kinds_before[self.runs], axis=1)[:, 0]  # (Q, K)
+            which = runs @ self.kind_seconds.min(axis=0) <= longest * (1 + _ROUNDING)
+            if single:
+                which = np.arange(len(runs)) == self.classes[0, -1]
+            kept = np.flatnonzero(which)
+            numbers = np.full(len(runs), len(kept))
+            numbers[kept] = np.arange(len(kept))
+            self.classes, self.runs = numbers[self.classes], self.runs[kept]
+            self.size = runs[kept].sum(axis=1).astype(np.int64)
+            self._ask(runs[kept].T)
             self._drop(self._beaten())
 
-    def _ask(self, runs: np.ndarray) -> None:
-        """Judge the (K, Q) layers of all classes, and single layers of every kind by mode."""
-        kinds, number = runs.shape
+    def _ask_kinds(self) -> None:
+        """Judge single layers of every kind by mode."""
+        kinds = len(self.problem.model.kinds)
         one, zero = np.eye(kinds), np.zeros((kinds, kinds))
-        layers = np.concatenate([runs, one, one, one], axis=1)
-        in_full = np.concatenate([0 * runs, zero, one, zero], axis=1)
-        in_part = np.concatenate([0 * runs, zero, zero, one], axis=1)
-        step, held = self._judged(layers, in_full, in_part)
-        none, full, selective = (
-            slice(number + i * kinds, number + (i + 1) * kinds) for i in range(3)
+        step, held = self._judged(
+            *(np.concatenate(x, axis=1) for x in ([one] * 3, [zero, one, zero], [zero, zero, one]))
         )
+        none, full, selective = (slice(i * kinds, (i + 1) * kinds) for i in range(3))
         busy = step.busy - step.gathers
-        self.tied = step.tied[:, 0]
-        self._busy, self._hiding = busy[:, :, :number], step.hiding[:, :, :number]
-        self._update, self._reduction = step.update[:, :, :number], step.reduction[:, :, :number]
-        states = held.total - held.activations - held.working
-        self._states = states[:, :, :number]
-        self._plain = held.activations[:, :, :number]  # of one micro-batch, nothing recomputed
-        self._working = held.working[:, :, 0]
         row = min(INNER, len(busy) - 1)
         self.kind_seconds, self.kind_hiding = busy[row, :, none], step.hiding[row, :, none]
         self.kind_update = step.update[row, :, none]
@@ -197,6 +202,16 @@ class StageTables:
         self._saved_full = (kept[:, none] - kept[:, full])[:, self._chain]
         self._saved_selective = (kept[:, none] - kept[:, selective])[:, self._chain]
         self._working_full = held.working[:, :, full][:, :, self._chain]
+
+    def _ask(self, runs: np.ndarray) -> None:
+        """Judge the (K, Q) layers of classes."""
+        step, held = self._judged(runs, 0 * runs, 0 * runs)
+        self.tied = step.tied[:, 0]
+        self._busy, self._hiding = step.busy - step.gathers, step.hiding
+        self._update, self._reduction = step.update, step.reduction
+        self._states = held.total - held.activations - held.working
+        self._plain = held.activations  # of one micro-batch, nothing recomputed
+        self._working = held.working[:, :, 0]
 
     def _beaten(self) -> np.ndarray:
         """(C,) bool, the configurations without ZeRO that are no better than with ZeRO 1."""
@@ -393,10 +408,9 @@ class StageTables:
         whole = np.arange(count.sum()) - starts[row]
         c, q, layers = config[row], number[row], size[row]
         first = self.runs[q, 0]
-        saved = _before(self._saved_full), _before(self._saved_selective)
-        seconds = _before(self._again_full), _before(self._again_selective)
+        saved, seconds = self._sums
         working = np.where(
-            whole > 0, self._most_working(place)[c, first, first + whole], self._working[place][c]
+            whole > 0, self._most_working(place)[c, first, whole], self._working[place][c]
         )
         still = need[c, q] + working
         still = still - flight * (saved[0][c, first + whole] - saved[0][c, first])
@@ -423,16 +437,23 @@ class StageTables:
         lacking = np.minimum.reduceat(least, starts)
         missing[config, number] = np.minimum(missing[config, number], lacking)
 
+    @cached_property
+    def _sums(self) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        """(C, n+1) bytes saved and seconds taken before each boundary, in full and selectively."""
+        saved = _before(self._saved_full), _before(self._saved_selective)
+        return saved, (_before(self._again_full), _before(self._again_selective))
+
     def _most_working(self, place: int) -> np.ndarray:
-        """(C, n+1, n+1) bytes at work where the layers [i, j) are recomputed in full."""
+        """(C, n+1, w+1) bytes at work where j layers from i on are recomputed in full."""
         if not hasattr(self, "_most"):
             self._most: dict[int, np.ndarray] = {}
         if place not in self._most:
             by_layer = self._working_full[place]
-            n = by_layer.shape[1]
-            most = np.zeros((len(by_layer), n + 1, n + 1))
-            for first in range(n):
-                most[:, first, first + 1 :] = np.maximum.accumulate(by_layer[:, first:], axis=1)
+            count, n = by_layer.shape
+            most = np.zeros((count, n + 1, int(self.size.max()) + 1))
+            for j in range(1, most.shape[2]):
+                end = n + 1 - j
+                most[:, :end, j] = np.maximum(most[:, :end, j - 1], by_layer[:, j - 1 :])
             self._most[place] = most
         return self._most[place]
 
@@ -467,18 +488,18 @@ def _fewest(
     return low
 
 
+@lru_cache(maxsize=8)
 def _classes(kind_of: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """(n+1, n+1) class of the layers [i, j), and (Q, 2) the first run of each class."""
     n = len(kind_of)
-    chain = np.array(kind_of, dtype=np.int32)
     classes = np.zeros((n + 1, n + 1), dtype=np.int64)
-    numbers: dict[bytes, int] = {b"": 0}
+    numbers: dict[tuple[int, int], int] = {}  # class of a run, kind behind it -> class of both
     firsts = [(0, 0)]
     for i in range(n):
-        for j in range(i + 1, n + 1):
-            key = chain[i:j].tobytes()
-            if key not in numbers:
-                numbers[key] = len(firsts)
-                firsts.append((i, j))
-            classes[i, j] = numbers[key]
+        number = 0
+        for j in range(i, n):
+            number = numbers.setdefault((number, kind_of[j]), len(firsts))
+            if number == len(firsts):
+                firsts.append((i, j + 1))
+            classes[i, j + 1] = number
     return classes, np.array(firsts)

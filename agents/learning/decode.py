@@ -23,8 +23,8 @@ class Decoded(NamedTuple):
     """What copies of an episode ended with.
 
     Attributes:
-        costs: (k,) of each copy's plan, NaN without one: the best actions, then what was drawn,
-            then the rule's.
+        costs: (k,) of each copy's plan, NaN without one: the best actions from each start, then
+            what was drawn, then the rule's.
         plan: the plan of the least cost; None without one.
         seconds: processor seconds.
     """
@@ -46,26 +46,33 @@ def decode(
     samples: int = 1,
     rule: bool = True,
     seed: int = 0,
+    deadline: float = np.inf,
 ) -> Decoded:
     """Play a problem by several copies, and return the best plan.
 
-    With the copy that follows the rule, the plan is never worse than the rule's.
+    The copies begin where the game may start otherwise, as far as it has such starts: the first
+    from each plays by its best actions, others are drawn. With the copy that follows the rule from
+    the problem's own start, the plan is never worse than the rule's.
 
     Args:
         policy: the policy; None plays the rule alone.
         game: of ``samples`` episodes, and one more with the rule; of one without a policy.
         problem: as the game's ``put`` takes it.
-        samples: copies that the policy plays, the first by its best actions.
+        samples: copies that the policy plays.
         rule: whether a copy plays the rule.
         seed: of what is drawn.
+        deadline: ``time.perf_counter()`` at which all copies end with the best plan so far.
     """
     begin = time.process_time()
     samples = samples if policy is not None else 0
     count = samples + (rule or policy is None)
     rng = np.random.default_rng(seed)
     game.put(EVERY, problem)
+    starts = game.restarts(problem, samples)
+    for copy, start in enumerate(starts[1:], 1):
+        game.put(np.array([copy]), start)
     game.start(EVERY)
-    while not game.over.all():
+    while not game.over.all() and time.perf_counter() < deadline:
         part = np.flatnonzero(~game.over)
         rows = EVERY if part.size == count else part
         seen = game.observation(rows)
@@ -75,7 +82,7 @@ def decode(
         if own:
             assert policy is not None
             logits = policy.rate({name: values[:own] for name, values in seen.items()})
-            is_best = (part[:own] == 0)[:, None]
+            is_best = (part[:own] < len(starts))[:, None]
             drawn = np.where(is_best, 0.0, rng.gumbel(size=logits.shape))
             rated = np.nan_to_num(logits + drawn)  # weights that are far too large rate nothing
             actions[:own] = np.where(legal[:own], rated, -np.inf).argmax(axis=1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from parenvs.agents.learning.decode import Decoded, decode
 from parenvs.agents.learning.network import shipped
 from parenvs.core.registry import environments
@@ -15,7 +17,9 @@ SAMPLES = 16
 """Plans of a problem by the network, the first by its best actions; one more is its rule's."""
 
 
-def learned(env_id: str, problem: Any, samples: int = SAMPLES, seed: int = 0) -> Decoded:
+def learned(
+    env_id: str, problem: Any, samples: int = SAMPLES, seed: int = 0, deadline: float = np.inf
+) -> Decoded:
     """Return the best plan that the network of an environment finds in it.
 
     Args:
@@ -23,12 +27,14 @@ def learned(env_id: str, problem: Any, samples: int = SAMPLES, seed: int = 0) ->
         problem: the problem, as the environment's argument ``problem`` takes it.
         samples: plans by the network.
         seed: of those that are drawn.
+        deadline: ``time.perf_counter()`` at which their episodes end.
 
     Raises:
         InfeasibleError: it is too large for the environment, or has no plan.
     """
     game = late(environments()[env_id])(samples + 1, problem=problem)
-    found = decode(shipped(env_id), game, game.source.draw(Stream()), samples, seed=seed)
+    start = game.source.draw(Stream())
+    found = decode(shipped(env_id), game, start, samples, seed=seed, deadline=deadline)
     if found.plan is None:
         raise InfeasibleError(f"{problem.instance}: no episode of {env_id} ended with a plan")
     return found

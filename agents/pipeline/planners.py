@@ -187,11 +187,12 @@ def _trained_pipeline(agent: str, request: PipelineRequest) -> Answer:
 
 def _learned(request: PipelineRequest, sweeps: int | None) -> Answer:
     """Return the best plan of the network that ships, or of a corridor search from it."""
-    problem = request.problem
-    plan = cuts_of(learned("PipelinePlan-v1", problem, seed=request.seed).plan)
+    problem, deadline = request.problem, np.inf
+    if sweeps is not None and request.time_limit is not None:
+        deadline = time.perf_counter() + request.time_limit
+    found = learned("PipelinePlan-v1", problem, seed=request.seed, deadline=deadline)
+    plan = cuts_of(found.plan)
     if sweeps is not None:
-        limit = np.inf if request.time_limit is None else request.time_limit
-        deadline = time.perf_counter() + limit
         near = corridor.search(problem, plan, sweeps, request.seed, deadline)
         assert near is not None  # the plan that it starts from fits, too
         plan = near

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.bench import speed_table
+from parenvs.bench.ahead import ahead
 from parenvs.bench.measurement import measurement
 from parenvs.bench.play import AHEAD, BARE, BASELINE, DRAWN, Case, speeds
 from parenvs.bench.scaling import LAYERS, PIVOTS, chain, classes, memory, pivots
@@ -113,9 +114,9 @@ def bench_speed(
         say: is called with a line on what is being measured.
 
     Returns:
-        JSON types: ``effort``, ``environments`` (see ``play.speeds``), ``growth`` and ``memory``
-        (see ``scaling``), ``parts`` (see ``solvers``), ``training``, and ``training_missing``: why
-        there is no training, or None.
+        JSON types: ``effort``, ``environments`` (see ``play.speeds``), ``ahead`` (of environments
+        of rows, see ``ahead.ahead``), ``growth`` and ``memory`` (see ``scaling``), ``parts`` (see
+        ``solvers``), ``training``, and ``training_missing``: why there is no training, or None.
     """
     seconds, repeats = effort.seconds, effort.repeats
     with tempfile.TemporaryDirectory() as name:
@@ -123,6 +124,10 @@ def bench_speed(
         chosen = cases(folder)
         limits = {DRAWN: effort.drawn, AHEAD: effort.drawn, BARE: effort.bare}
         rows = speeds(chosen, (0, *effort.sizes), seconds, repeats, say, limits)
+        looking = []
+        for each in ROWED:
+            say(f"{each}, rows beside formulas")
+            looking.append(ahead(each, (each, {}), effort.drawn, seconds, repeats))
         say("growth")
         growing = (effort.growing, folder, seconds, repeats)
         growth = {
@@ -145,6 +150,7 @@ def bench_speed(
     return {
         "effort": asdict(effort),
         "environments": rows,
+        "ahead": looking,
         "growth": growth,
         "memory": memory_rows,
         "parts": part_rows,

@@ -31,6 +31,13 @@ def page(data: Mapping[str, Any]) -> dict[str, list[str]]:
     sections = [
         preface,
         columns(sorted(rows, key=lambda row: order.index(row["what"])), ENVIRONMENTS),
+        "## Rows that look ahead",
+        f"Plans judged a second of processor time, {_envs(data['ahead'])} envs after some random "
+        "turns. `rows`: all that an environment makes of a turn, features and masks included; "
+        "`formulas`: the same plans as arrays, judged by what rows ask, and nothing else; `rows "
+        "cost`: as many times the processor time, median and worst. `ElasticPlan-v1` looks up what "
+        "was judged once, and is beside the formulas of all changes between plans.",
+        columns(data["ahead"], LOOKING),
         "## Growth",
         "Steps a second against the number of environments are above.",
         f"Growth with the number of pivots, `PipelineCut-v0`, {_envs(data['growth']['pivots'])} "
@@ -91,6 +98,11 @@ def _copying(row: Row) -> str:
     return percent(median(row["of_copying"]), 0)
 
 
+def _cost(row: Row) -> list[float]:
+    """Processor time of rows over that of formulas, of each run."""
+    return [b / a for a, b in zip(row["rows"], row["formulas"], strict=True)]
+
+
 def _short(row: Row) -> str:
     """Steps per second, and in brackets their ratio to CartPole's."""
     speed, ratio = median(row["steps_per_second"]), median(row["over_cartpole"])
@@ -114,6 +126,14 @@ ENVIRONMENTS: list[Column] = [
     ("observation, bytes an env", "{observation_bytes:,.0f}"),
     ("of copying", _copying),
     ("reset, µs", _middle("reset_seconds", ",.1f", 1e6)),
+]
+LOOKING: list[Column] = [
+    ("environment", "{what}"),
+    ("plans", "{plans:,}"),
+    ("rows, plans/s", _middle("rows", ",.0f")),
+    ("formulas, plans/s", _middle("formulas", ",.0f")),
+    ("rows cost", lambda row: f"{median(_cost(row)):.2f}"),
+    ("worst", lambda row: f"{max(_cost(row)):.2f}"),
 ]
 PIVOTS: list[Column] = [
     ("pivots", "{pivots:,}"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -19,6 +19,18 @@ WORST = math.log(0.2)
 """Least return: of an illegal action, and of what takes five times the reference or longer."""
 RANGE = 100.0
 """Features are cut at plus and minus this; most lie in [-1, 1]."""
+
+
+class Timed(NamedTuple):
+    """A call to be timed.
+
+    Attributes:
+        call: makes it.
+        plans: number of plans that it judges.
+    """
+
+    call: Callable[[], object]
+    plans: int
 
 
 class Rowed(Game):
@@ -148,6 +160,20 @@ class RowGame(Rowed):
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
         """Take legal actions, (k,) int64; write ``cost`` and ``over``. Rows as in ``look``."""
 
+    def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
+        """Return what makes the rows of episodes that are not over, and the formulas alone.
+
+        Both can be called again and again, and judge the plans after the actions: the second as
+        arrays that lie there, without features or masks.
+
+        Args:
+            rows: (k,) int64, episodes that were looked at.
+
+        Raises:
+            NotImplementedError: the game does not tell.
+        """
+        raise NotImplementedError
+
     def know(
         self,
         rows: Rows,
@@ -168,6 +194,15 @@ class RowGame(Rowed):
         for row, value in enumerate((start, bound, best, optimum)):
             self._known[row, rows] = value
         self.reference[rows] = np.where(np.isnan(best), start, best)
+
+    def restarts(self, problem: Any, count: int) -> list[Any]:
+        """Return what ``put`` takes for the same problem begun elsewhere, ``problem`` first.
+
+        Args:
+            problem: as ``put`` takes it.
+            count: most of them; a game with one start returns ``problem`` alone.
+        """
+        return [problem]
 
     def fresh(self, rows: Rows) -> None:
         """Begin the episodes of rows: nothing is paid, nothing is over, every row is new."""

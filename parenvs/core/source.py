@@ -32,10 +32,14 @@ class Stream:
         self.row, self.count, self.number = row, count, row
         self._seed: int | None = None
         self._rng: np.random.Generator | None = None
+        self._first: Any = None  # state of the generator when it was made
 
     def reseed(self, seed: int) -> None:
         """Begin anew with a seed."""
-        self._seed, self._rng = seed, None
+        if self._rng is not None and seed == self._seed:  # faster than making one
+            self._rng.bit_generator.state = self._first
+        else:
+            self._seed, self._rng = seed, None
         self.number = self.row
 
     @property
@@ -46,6 +50,7 @@ class Stream:
         """
         if self._rng is None:
             self._rng, self._seed = np_random(self._seed)
+            self._first = self._rng.bit_generator.state
         return self._rng
 
     @property

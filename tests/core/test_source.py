@@ -5,7 +5,7 @@ import pytest
 from cases import each
 
 import parenvs
-from parenvs.core.source import generator_of, word_of
+from parenvs.core.source import Stream, generator_of, word_of
 from parenvs.errors import UnknownInstanceError
 
 WORD = word_of(np.random.default_rng(7))
@@ -20,6 +20,16 @@ def test_word_of__gives_the_same_draws_again(seed):
         assert again.bit_generator.state == rng.bit_generator.state
         assert again.integers(9, size=5).tolist() == rng.integers(9, size=5).tolist()
         assert again.random() == rng.random()
+
+
+def test_stream__begins_anew_with_a_seed():
+    stream, drawn = Stream(), []
+    for seed in (3, 3, 4, 3):
+        stream.reseed(seed)
+        drawn.append(stream.rng.integers(9, size=5).tolist())
+        assert stream.seed == seed
+    assert drawn[0] == drawn[1] == drawn[3] == np.random.default_rng(3).integers(9, size=5).tolist()
+    assert drawn[2] != drawn[0]
 
 
 @each("word", ["", "17", "?" * 43, WORD[1:], f"{WORD}AA", "\u00e9" * 43, WORD + "="])

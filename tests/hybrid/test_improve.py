@@ -9,6 +9,8 @@ from batches import assert_same, both, drawn
 from cases import each
 
 import parenvs
+from parenvs.agents.learning.decode import decode
+from parenvs.core.source import Stream
 from parenvs.datasets.hybrid import named
 from parenvs.datasets.hybrid.named import BANKS, bank, drawn_by, start_of
 from parenvs.datasets.references import HYBRID, references
@@ -117,6 +119,28 @@ def test_improve__starts_from_no_more_stages_than_neighbours_have(monkeypatch):
     monkeypatch.setattr(starts, "MAX_STAGES", 0)
     with pytest.raises(InfeasibleError, match="hybrid/3: no uniform plan within memory has"):
         starts.best_choices(problem)
+
+
+def test_improve__decodes_from_several_uniform_plans():
+    game = HybridImprovement(4, instance="hybrid-test/llama-001")
+    problem = game.source.draw(Stream())
+    others = game.restarts(problem, 3)
+    assert others[0] is problem and len({tuple(x.choices[[0, 1, 3]]) for x in others}) == 3
+    lengths = [x.problem.length(plan_of(x.problem, x.plans, 0)) for x in others]
+    assert lengths == sorted(lengths)
+    rule = Rule()
+    found = decode(rule, game, problem, 3)
+    alone = [decode(rule, HybridImprovement(1, problem=problem.problem), x, 1, rule=False).cost
+             for x in others]  # fmt: skip
+    assert found.costs.tolist() == [*alone, alone[0]] and len(set(alone)) == 3
+    assert problem.problem.length(found.plan) == pytest.approx(min(alone), rel=1e-12)
+
+
+class Rule:
+    """Rates actions by column 0."""
+
+    def rate(self, observation):
+        return np.where(observation["action_mask"], observation["actions"][..., 0], -np.inf)
 
 
 def test_improve__an_episode_has_24_turns():

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.agents.hybrid.front import pareto3
-from parenvs.agents.hybrid.labels import SLACK, OutOfTimeError
+from parenvs.agents.hybrid.labels import PACE, SLACK, OutOfTimeError
 from parenvs.agents.hybrid.servers.tables import NEVER, ServerTables
 from parenvs.agents.hybrid.tables import FIRST, INNER, LAST
 from parenvs.tasks.pipeline.formulas import prepend_core, prepend_tail
@@ -166,7 +166,8 @@ class ServerLabels:
             used = labels.code // self.strides[kind] % self.radix[kind]
             rows = np.flatnonzero(used < self.counts[kind])
             for begin in range(0, len(rows), _BLOCK):
-                if time.perf_counter() > self.deadline:
+                count = sum(len(part.core) for part in parts)
+                if time.perf_counter() + count * PACE > self.deadline:
                     raise OutOfTimeError
                 parts += self._stage(k, kind, rows[begin : begin + _BLOCK], labels)
             if kept_before + sum(len(part.core) for part in parts) > MAX_LABELS:

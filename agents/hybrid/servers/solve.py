@@ -57,7 +57,7 @@ def bounded_settings(problem: Hybrid, limits: Constraints = ONE_SERVER) -> list[
     slowest = np.array([min(speeds_of(problem))])
     found = []
     for setting in settings(problem, limits):
-        tables = ServerTables(problem, setting, slowest, limits=limits)
+        tables = ServerTables(problem, setting, slowest, 0.0, limits)  # no runs
         if tables.is_possible:
             found.append(Bounded(setting, tables.root_bound(), tables.root_bound(1)))
     if not found:
@@ -159,7 +159,8 @@ class Orders:
                 if bounded.bound < self.length:
                     self.tables(bounded.setting, factor * bounded.bound)
                     self.judge(tried, bounded.setting)
-            self.alone()
+            if self.best is None or time.perf_counter() < deadline:
+                self.alone()
             if self.best is not None:
                 break
             self._tables.clear()

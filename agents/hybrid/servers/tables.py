@@ -91,7 +91,8 @@ class ServerTables:
                 problem.cluster, servers=len(self.speeds), speeds=tuple(self.speeds.tolist())
             ),
         )
-        self.stages = StageTables(stand_in, setting, replace(limits, stage_devices=inside))
+        inner = replace(limits, stage_devices=inside)
+        self.stages = StageTables(stand_in, setting, inner, longest=longest)
         configs, count = self.stages.configs, len(self.speeds)
         self.is_possible = len(configs.tp) > 0
         if not self.is_possible:
@@ -105,7 +106,7 @@ class ServerTables:
         self.work = np.append(0.0, least.cumsum())
         short = self.stages.shortest <= longest
         self._short = np.flatnonzero(short)
-        numbers = np.full(len(short), len(self._short))
+        numbers = np.full(len(short) + 1, len(self._short))
         numbers[self._short] = np.arange(len(self._short))
         self.number = numbers[self.stages.classes]
         size = self.stages.size[self._short]
@@ -158,8 +159,11 @@ class ServerTables:
 
     def _arranged(self, by_config: np.ndarray, beyond: float) -> np.ndarray:
         """(U, C, Q + 1) of (C x U, all classes) figures."""
-        short = by_config[:, self._short].reshape(len(self.tp), len(self.speeds), -1)
-        return np.pad(short.transpose(1, 0, 2), ((0, 0), (0, 0), (0, 1)), constant_values=beyond)
+        splits, speeds, count = len(self.tp), len(self.speeds), len(self._short)
+        arranged = np.full((speeds, splits, count + 1), beyond)
+        short = by_config[:, self._short].reshape(splits, speeds, count)
+        arranged[..., :-1] = short.transpose(1, 0, 2)
+        return arranged
 
     @cached_property
     def link(self) -> np.ndarray:

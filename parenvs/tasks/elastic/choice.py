@@ -13,8 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from parenvs.core.game import Rows
-from parenvs.core.rows import AHEAD, RowGame
+from parenvs.core.game import EVERY, Rows
+from parenvs.core.rows import AHEAD, RowGame, Timed
 from parenvs.core.sets import family_named
 from parenvs.core.source import ORDERS, Drawn, Fixed, Members, Source, Stream, is_sequential
 from parenvs.datasets.elastic.drawing import FAMILIES, known_family
@@ -52,6 +52,8 @@ ACTIONS = MAX_PLANS + 1
 """Plans, and ``CHECKPOINT``."""
 MEMORIES = (10, 60, 240)
 """Intervals that the means of departures and joins reach back."""
+FORGETTING = 1.0 - 1.0 / np.array(MEMORIES)[:, None, None]
+"""What an interval leaves of them."""
 BELIEVED = 2
 """Number of the memory whose departures the rule of column 0 believes."""
 CAUTION = 0.3
@@ -350,7 +352,8 @@ class ElasticChoice(RowGame):
         whole = (event == 0) & (plan > 0) & (held <= nodes)
         saving = whole & (since + 1 < self._every[kit])
         self.mask[part, :MAX_PLANS], self.mask[part, CHECKPOINT] = fits, saving
-        actions = self._base[at]
+        out = self.actions if part is EVERY else None
+        actions = self._base.take(at, axis=0, out=out, mode="clip")  # which writes into it at once
         actions[k, plan, -2] = fits[k, plan]
         believed = departures(self._seen[BELIEVED, 0, part], self._seen[BELIEVED, 2, part])
         if self.looks:
@@ -366,8 +369,20 @@ class ElasticChoice(RowGame):
         actions[kept, CHECKPOINT] = row
         if self.looks:
             actions[..., 0] = self._scores(actions, part, kit, whole)
-        self.actions[part] = actions
+        if out is None:
+            self.actions[part] = actions
         self._write(part, kit, own, believed)
+
+    def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
+        """See ``RowGame.judging``: rows are looked up in tables of all changes, judged once."""
+        libraries = [each.library for each in self.outlooks]
+        count = sum(each.tables[0].size for each in libraries)
+
+        def formulas() -> None:
+            for library in libraries:
+                library.judged()
+
+        return Timed(partial(self.look, rows, rows), len(rows) * ACTIONS), Timed(formulas, count)
 
     def _scores(
         self, actions: np.ndarray, part: Rows, kit: np.ndarray, whole: np.ndarray
@@ -420,7 +435,8 @@ class ElasticChoice(RowGame):
             np.minimum(SCALE * believed, 1.0),
             10.0 / length,
         )
-        self.context[part] = np.stack(columns, axis=1)
+        for index, column in enumerate(columns):
+            self.context[part, index] = column
 
     def _now(self, part: Rows) -> np.ndarray:
         """Return nodes, joins and departures of the interval that episodes are in, (k, 3)."""
@@ -469,19 +485,19 @@ class ElasticChoice(RowGame):
         self._count(part, nodes, joined, left)
         losing = left.nonzero()[0]
         if losing.size:
-            hit = rows[losing]
+            hit, at = rows[losing], at[losing]
             own = self.kit[hit] * MAX_PLANS + self.plans[hit]
-            lost = self._lost[hit, at[losing]]
+            count = self._lost[hit, at, self._plan_columns["used"][own]]
+            self.hits[hit] = np.minimum(count, LOST)
+            in_use = count.nonzero()[0]
+            hit, at, own = hit[in_use], at[in_use], own[in_use]
             used, held = (self._plan_columns[name][own] for name in ("used", "held"))
-            self.event[hit] = happened(lost, used, held, self._borders[own])
-            self.hits[hit] = np.minimum(lost[np.arange(len(hit)), used], LOST)
+            self.event[hit] = happened(self._lost[hit, at], used, held, self._borders[own])
 
     def _count(self, part: Rows, nodes: Any, joined: Any, left: Any) -> None:
         """Note the nodes of a new interval, and those that came and left before it."""
-        before = self.nodes[part]
-        for memory, seen in zip(MEMORIES, self._seen, strict=True):
-            seen[:, part] *= 1.0 - 1.0 / memory
-            seen[:, part] += left, joined, before
+        self._seen[..., part] *= FORGETTING
+        self._seen[..., part] += np.stack([left, joined, self.nodes[part]])
         self.nodes[part] = nodes
         self.quiet[part] = np.where((joined > 0) | (left > 0), 0, self.quiet[part] + 1)
         self.hits[part] = 0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from parenvs.arrays import running_sums
 from parenvs.core.game import Rows
-from parenvs.core.rows import AHEAD, RowGame
+from parenvs.core.rows import AHEAD, RowGame, Timed
 from parenvs.core.source import ORDERS, Fixed, Source
 from parenvs.datasets.hybrid.drawing import STATE_BYTES
 from parenvs.envs.env import GameEnv
@@ -89,7 +90,7 @@ class Shelf:
     def row_of(self, start: Start) -> int:
         """Return the row of a problem, which is written into one that nobody plays if it is new."""
         for row, held in enumerate(self.starts):
-            if held is start:
+            if held is not None and held.prepared is start.prepared:
                 return row
         row = int(self.users.argmin())
         self.starts[row] = start
@@ -267,7 +268,7 @@ class HybridImprovement(RowGame):
         form: str = FORMS[0],
         rows: str = AHEAD,
         order: str = ORDERS[0],
-        problem: Hybrid | None = None,
+        problem: Hybrid | Start | None = None,
     ) -> None:
         """Find the source of problems; see the class for the arguments."""
         if form not in FORMS or (self.agents and form != FORMS[0]):
@@ -326,6 +327,10 @@ class HybridImprovement(RowGame):
         self._fixed[:, rows] = fixed_contexts(hybrid)[:, None]
         costs = problem.bound, problem.best, problem.optimum
         self._costs[:, rows] = np.array(costs)[:, None]
+
+    def restarts(self, problem: Start, count: int) -> list[Start]:
+        """See ``RowGame.restarts``: the fastest uniform plans that are not much alike."""
+        return problem.restarts(count)
 
     def start(self, rows: Rows) -> None:
         """See ``Game.start``: the plan is the start plan."""
@@ -426,6 +431,19 @@ class HybridImprovement(RowGame):
         self.actions[rows[plan], action], self.mask[rows[plan], action] = found, True
         action = self._first[self.on[rows]]
         self.actions[rows, action], self.mask[rows, action] = stop, True
+
+    def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
+        """See ``RowGame.judging``; only ``form="improve"`` tells."""
+        if isinstance(self, HybridConstruction):
+            return super().judging(rows)
+        found = []
+        for table, mine in self._blocks(rows):
+            plans = self._of(table, mine, self.plans.take(mine))
+            near = neighbours(table, plans, self.busy[: len(plans.devices), mine])
+            found.append((table, near.plans))
+        count = sum(len(plans.count) for _, plans in found)
+        looked = Timed(partial(self.look, rows, rows), count)
+        return looked, Timed(lambda: [table.judge(plans) for table, plans in found], count)
 
     def _contexts(self, rows: np.ndarray) -> np.ndarray:
         """Return the contexts of episodes, (C, k)."""
@@ -563,6 +581,10 @@ class HybridConstruction(HybridImprovement):
         self._fixed[:, rows] = fixed_contexts(problem.problem)[:, None]
         length = problem.uniform.length
         self.know(rows, length.min(), problem.bound, problem.best, problem.optimum)
+
+    def restarts(self, problem: Start, count: int) -> list[Start]:
+        """See ``RowGame.restarts``: all begin with nothing chosen."""
+        return [problem]
 
     def start(self, rows: Rows) -> None:
         """See ``Game.start``: nothing is chosen."""

@@ -15,14 +15,14 @@ from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.starts import Start
 from parenvs.tasks.hybrid.task import TASK
 
-KEPT_STARTS = 512
+KEPT_STARTS = 2048
 """Problems that are kept with what is looked up of them."""
 MOST_SEED = 2**31
 """Seeds of fresh draws are below it."""
 
 
 def source_of(
-    instance: Any, family: str | None, fresh: bool, order: str, problem: Hybrid | None,
+    instance: Any, family: str | None, fresh: bool, order: str, problem: Hybrid | Start | None,
     **settings: Any,
 ) -> Source:  # fmt: skip
     """Return the source of problems that the arguments of ``HybridImprovement`` name.
@@ -40,6 +40,8 @@ def source_of(
     ):
         if is_given:
             raise ParenvsError(f"{name}: it is {words}; leave it out")
+    if isinstance(problem, Start):
+        return Fixed(problem)
     if problem is not None:
         if not isinstance(problem, Hybrid):
             raise ParenvsError(f"problem must be a parenvs.Hybrid, not {shown(problem)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -113,6 +114,24 @@ class Start:
         """What is looked up of the problem."""
         return prepared(self.problem)
 
+    def restarts(self, count: int) -> list[Start]:
+        """Return this start, then the next fastest uniform plans that are not much alike.
+
+        Args:
+            count: most starts in all.
+        """
+        found = [self]
+        if count > 1:
+            space, good = space_of(self.problem)
+            others = distinct(space.plans, np.where(good, space.length, np.inf), count)[1:]
+            _ = self.prepared  # looked up once for all
+            for choices in choices_of(space.plans, others):
+                other = copy(self)
+                other.__dict__.pop("plans", None)
+                other.choices = choices
+                found.append(other)
+        return found
+
     @cached_property
     def uniform(self) -> Uniforms:
         """The uniform plans among which the start plan is the fastest."""
@@ -154,20 +173,40 @@ def space_of(problem: Hybrid) -> tuple[UniformSpace, np.ndarray]:
     return space, good
 
 
-def best_choices(problem: Hybrid) -> np.ndarray:
+def best_choices(
+    problem: Hybrid, judged: tuple[UniformSpace, np.ndarray] | None = None
+) -> np.ndarray:
     """Return the fastest uniform plan that fits, a whole number for each of ``AXES``.
+
+    Args:
+        problem: the problem.
+        judged: what ``space_of`` returns, if it was asked before.
 
     Raises:
         InfeasibleError: there is none.
     """
-    space, good = space_of(problem)
+    space, good = judged or space_of(problem)
     return choices_of(space.plans, int(np.where(good, space.length, np.inf).argmin()))
+
+
+def distinct(plans: Uniform, values: np.ndarray, count: int) -> np.ndarray:
+    """Return the plans of the least values, no two alike in tp, stages and micro-batch.
+
+    Args:
+        plans: the plans.
+        values: (N,); those of infinite ones are left out.
+        count: most plans.
+    """
+    order = np.argsort(values, kind="stable")[: np.isfinite(values).sum()]
+    alike = np.stack((plans.tp, plans.pp, plans.micro_batch))[:, order]
+    _, first = np.unique(alike, axis=1, return_index=True)
+    return np.asarray(order[np.sort(first)[:count]])
 
 
 def choices_of(plans: Uniform, which: Any = slice(None)) -> np.ndarray:
     """Return uniform plans as whole numbers, (..., 11) by ``AXES``."""
     columns = [
-        np.array([RECOMPUTE_MODES.index(x) for x in plans.recompute])
+        sum(k * (plans.recompute == mode) for k, mode in enumerate(RECOMPUTE_MODES))
         if name == "recompute"
         else np.asarray(getattr(plans, name), dtype=np.int64)
         for name in AXES

@@ -93,12 +93,10 @@ class Uniform:
         seconds = {name: np.empty(self.size) for name in ("core", "tail", "tied", "optimizer")}
         seconds["length"] = np.empty(self.size)
         size = {name: np.empty(self.size) for name in Memory._fields}
-        kinds, of = np.unique(
-            [f"{count} {name}" for count, name in zip(self.pp, self.schedule, strict=True)],
-            return_inverse=True,
-        )
-        for number in range(len(kinds)):
-            which = np.flatnonzero(of == number)
+        _, order = np.unique(self.schedule, return_inverse=True)
+        kinds = order * (self.pp.max(initial=0) + 1) + self.pp
+        for kind in np.unique(kinds):
+            which = np.flatnonzero(kinds == kind)
             count = self.pp[which[0]]
             stages = uniform_stages(model, self.take(which), int(count))
             if cluster.speeds:
@@ -132,28 +130,26 @@ def uniform_stages(
         dealt: another rule from numbers of layers and pieces to bounds (default: ``even_bounds``).
     """
     every, before = model.kinds_before, model.crossing_after
-    layers = np.empty((len(model.kinds), count, plans.size))
-    first = np.empty_like(layers)
-    on, back = np.zeros((count, plans.size)), np.zeros((count, plans.size))
-    links = np.zeros((count - 1, plans.size))
     schedule = str(plans.schedule[0]) if plans.size else ""
     split = None
-    for chunks in np.unique(plans.chunks):
-        which = plans.chunks == chunks
+    every_chunks, which = np.unique(plans.chunks, return_inverse=True)
+    by_chunks = []
+    for chunks in every_chunks:
         numbers = piece_of(schedule, count, int(chunks)).T
         bounds = (dealt or even_bounds)(len(model), int(numbers.max()) + 1)
         pieces = np.diff(every[bounds], axis=0)[numbers]
-        layers[:, :, which] = pieces.sum(axis=0).T[:, :, None]
-        first[:, :, which] = pieces[0].T[:, :, None]
         after, ahead = before[bounds[1:]][numbers], before[bounds[:-1]][numbers]
         if schedule:
             wide = np.ones(plans.size)
             split = pieces.transpose(2, 1, 0)[..., None] * wide, after.T[..., None] * wide
-        ends = after.sum(axis=0), ahead.sum(axis=0)
-        on[:, which], back[:, which] = ends[0][:, None], ends[1][:, None]
-        on[0, which] += after[0, 0]
-        back[-1, which] += ahead[-1, -1]
-        links[:, which] = ends[0][:-1, None]
+        on, back = after.sum(axis=0), ahead.sum(axis=0)
+        links = on[:-1].copy()
+        on[0] += after[0, 0]
+        back[-1] += ahead[-1, -1]
+        by_chunks.append((pieces.sum(axis=0).T, pieces[0].T, on, back, links))
+    layers, first, on, back, links = (
+        np.stack(x, axis=-1)[..., which] for x in zip(*by_chunks, strict=True)
+    )
     total = layers.sum(axis=0)
     by_mode = [np.where(plans.recompute == mode, 1, 0) for mode in ("full", "selective")]
     of_chunks = None

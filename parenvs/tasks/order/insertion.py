@@ -10,7 +10,7 @@ import numpy as np
 
 from parenvs.core.game import Rows
 from parenvs.core.problem import problem as problem_of
-from parenvs.core.rows import AHEAD, RowGame
+from parenvs.core.rows import AHEAD, RowGame, Timed
 from parenvs.core.sets import OPTIMUM, family_named
 from parenvs.core.source import ORDERS, Drawn, Fixed, Members, Source, Stream, is_sequential
 from parenvs.datasets.order.drawing import ALL_TIERS, tier_of
@@ -259,6 +259,14 @@ class MicroBatchInsertion(RowGame):
         actions[..., offset + 4] = self._columns[:end] == turn
         if actions.base is None:
             self.actions[part, :end] = actions
+
+    def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
+        """See ``RowGame.judging``."""
+        turns = self.placed[rows]
+        groups = [(rows[turns == turn], turn) for turn in np.unique(turns).tolist()]
+        count = int((turns + 1).sum())
+        looked = Timed(partial(self.look, rows, rows), count)
+        return looked, Timed(lambda: [self._insertions(*group) for group in groups], count)
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
         """See ``RowGame.move``: put the next micro-batch at a position."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from parenvs.core.game import Rows
-from parenvs.core.rows import AHEAD, RowGame
+from parenvs.core.rows import AHEAD, RowGame, Timed
 from parenvs.core.source import ORDERS, Fixed, Source
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
@@ -180,6 +181,8 @@ class PartitionChoice(RowGame):
 
     def look(self, rows: np.ndarray, part: Rows) -> None:
         """See ``RowGame.look``."""
+        moments = self.boards.tables.moments[self.boards.slot[rows]]
+        rows = rows[np.argsort(moments, kind="stable")]  # the fewer have the fewer to look at
         for begin in range(0, len(rows), BLOCK):
             self._look(rows[begin : begin + BLOCK])
 
@@ -210,6 +213,19 @@ class PartitionChoice(RowGame):
         context[:, 4 : 4 + len(STEP)] = tables.step[slot]
         context[:, 4 + len(STEP) :] = boards.coming(rows, stake, is_open, NEXT, TOLD)
         self.actions[rows], self.context[rows], self.mask[rows] = actions, context, mask
+
+    def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
+        """See ``RowGame.judging``: bytes and bounds of both choices."""
+        boards, stake, is_open = self.boards, self.position[rows], self.boards.known[rows] == OPEN
+
+        def formulas() -> None:
+            for begin in range(0, len(rows), BLOCK):
+                some = slice(begin, begin + BLOCK)
+                boards.rooms(rows[some], stake[some])
+                boards.bounds(rows[some], stake[some], is_open[some])
+
+        looked = Timed(partial(self.look, rows, rows), 2 * len(rows))
+        return looked, Timed(formulas, 2 * len(rows))
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
         """See ``RowGame.move``: replicate or partition the classes at stake."""

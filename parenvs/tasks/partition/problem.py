@@ -201,7 +201,7 @@ class Partitioning:
         """(I,) bool, what the backward pass runs once more; 0 if that is nothing."""
         return self.footprint.again if self.step.recomputes else 0
 
-    @property
+    @cached_property
     def replicate_seconds(self) -> float:
         """Seconds of a step in which every device does everything."""
         return float(self.seconds.sum())

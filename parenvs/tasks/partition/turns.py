@@ -6,7 +6,7 @@ import numpy as np
 
 from parenvs.core.game import EVERY, Rows
 from parenvs.core.plan import ILLEGAL
-from parenvs.tasks.partition.space import OPEN, PartitionSpace
+from parenvs.tasks.partition.space import OPEN, PARTITION, PartitionSpace
 from parenvs.tasks.partition.transitions import transitions_of
 
 MASKS = np.array([[1, 0], [0, 1], [1, 1]], dtype=np.bool_)
@@ -122,12 +122,15 @@ class Turns:
 
     def figures(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Return what infos say of complete plans, (k,) float64 each."""
-        problem, chosen = self.space.problem, self.chosen(rows)
-        # A product of matrices could round differently for other k.
-        saved = np.where(chosen, problem.gain_seconds, 0.0).sum(axis=-1)
-        figures = {"length_seconds": problem.replicate_seconds - saved}
+        problem, classes = self.space.problem, self.space.classes
+        split = np.ascontiguousarray(self.known[rows, : len(classes)].T) == PARTITION
+        saved = np.where(split, problem.gain_seconds[classes, None], 0.0)
+        to = 0
+        for to, part in self.transitions.additions:
+            saved[to] += saved[part]
+        figures = {"length_seconds": problem.replicate_seconds - saved[to]}
         if self.memory or self.limited:
-            peaks = np.array([problem.peak(one) for one in chosen])
+            peaks = np.array([problem.peak(one) for one in self.chosen(rows)])
             figures["excess_bytes"] = peaks - problem.memory_limit
         return figures
 

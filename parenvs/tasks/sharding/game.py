@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from parenvs.core.game import Rows
-from parenvs.core.rows import AHEAD, RowGame
+from parenvs.core.rows import AHEAD, RowGame, Timed
 from parenvs.core.source import ORDERS, Fixed, Source
 from parenvs.datasets.sharding.drawing import FAMILIES, NODES, STRATEGIES
 from parenvs.envs.env import GameEnv
@@ -187,6 +187,12 @@ class IntraOpSharding(RowGame):
 
     def look(self, rows: np.ndarray, part: Rows) -> None:
         """See ``RowGame.look``: the turns look at what they play."""
+
+    def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
+        """See ``RowGame.judging``; only ``form="construct"`` tells."""
+        if isinstance(self.turns, Improve):
+            return super().judging(rows)
+        return self.turns.judging(rows)
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
         """See ``RowGame.move``: take a strategy, or solve a block."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
         InfeasibleError: there is none.
     """
     limits = constraints or Constraints()
-    rows = list(_rows(problem, limits))
+    rows = [(head, others) for head, others in _rows(problem, limits) if others]
     if not rows:
         asked = [
             f"{item.name} {getattr(limits, item.name)}"
@@ -43,10 +44,13 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
             + (reason or "the batch must divide by dp x micro_batch, devices by tp x pp, and "
                "layers by the stages")
         )  # fmt: skip
-    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    heads, tails = zip(*rows, strict=True)
+    counts = [len(others) for others in tails]
+    columns = [np.repeat(np.array(column), counts) for column in zip(*heads, strict=True)]
+    columns += [np.array(column) for column in zip(*chain.from_iterable(tails), strict=True)]
     names = (
-        "tp", "pp", "dp", "micro_batch", "chunks", "context", "expert", "sequence_parallel", "zero",
-        "recompute", "shard", "schedule",
+        "tp", "pp", "dp", "context", "micro_batch", "chunks", "schedule", "expert",
+        "sequence_parallel", "zero", "recompute", "shard",
     )  # fmt: skip
     software = software_of(problem)
     plans = Uniform(
@@ -68,8 +72,11 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
     return own
 
 
-def _rows(problem: Hybrid, limits: Constraints) -> Iterator[tuple[Any, ...]]:
-    """Every choice of the axes, a column each."""
+_Rows = Iterator[tuple[tuple[Any, ...], list[tuple[Any, ...]]]]
+
+
+def _rows(problem: Hybrid, limits: Constraints) -> _Rows:
+    """Every choice of the axes that shape the pipeline, and those of the others with it."""
     layers = len(problem.model)
     ends = sum(end is not None for end in (problem.model.embedding, problem.model.head))
     for devices in limits.device_counts(problem):
@@ -82,35 +89,34 @@ def _rows(problem: Hybrid, limits: Constraints) -> Iterator[tuple[Any, ...]]:
                         continue
                     if whole is not None and devices != pp * whole:
                         continue
-                    for tail in _of_mesh(problem, limits, tp, pp, groups // pp, context):
-                        yield (tp, pp, groups // pp, *tail)
+                    yield from _of_mesh(problem, limits, tp, pp, groups // pp, context)
 
 
 def _of_mesh(
     problem: Hybrid, limits: Constraints, tp: int, pp: int, dp: int, context: int
-) -> Iterator[tuple[Any, ...]]:
-    """What can be chosen once tp, pp, dp and context are: the columns behind them."""
+) -> _Rows:
+    """What can be chosen once tp, pp, dp and context are."""
     if limits.dp not in (None, dp) or problem.batch % dp:
         return
     sequences = limits.sequences(problem, tp, context)
     levels = limits.levels(pp, dp * context)
     shards = {zero: limits.shards(problem, tp, dp * context, zero) for zero in levels}
-    experts = [count for count in limits.experts(problem) if dp % count == 0]
+    modes = [mode for mode in RECOMPUTE_MODES if mode in limits.recompute]
+    others = [
+        (expert, sequence, zero, mode, shard)
+        for expert in limits.experts(problem)
+        if dp % expert == 0
+        for sequence in sequences
+        for zero in levels
+        for mode in modes
+        for shard in shards[zero]
+    ]
     for micro_batch in limits.micro_batches(problem.batch // dp):
         count = problem.batch // (dp * micro_batch)
         orders = [(chunks, "") for chunks in _chunk_counts(problem, limits, pp, count)]
         orders += [(CHUNKS[name], name) for name in _split(problem, limits, pp, count)]
-        for chunks, schedule in orders:
-            for expert in experts:
-                for sequence in sequences:
-                    for zero in levels:
-                        for mode in RECOMPUTE_MODES:
-                            if mode in limits.recompute:
-                                for shard in shards[zero]:
-                                    yield (
-                                        micro_batch, chunks, context, expert, sequence, zero, mode,
-                                        shard, schedule,
-                                    )  # fmt: skip
+        for order in orders:
+            yield (tp, pp, dp, context, micro_batch, *order), others
 
 
 def _chunk_counts(problem: Hybrid, limits: Constraints, pp: int, micro_batches: int) -> list[int]:
@@ -148,18 +154,18 @@ def _split(problem: Hybrid, limits: Constraints, pp: int, micro_batches: int) ->
 def _divides(problem: Hybrid, limits: Constraints, pp: int, pieces: int) -> bool:
     """Whether layers are dealt out to pieces, with embedding and head as a layer each or not."""
     layers = len(problem.model)
-    both_ends = None not in (problem.model.embedding, problem.model.head)
+    ends = tuple(end is not None for end in (problem.model.embedding, problem.model.head))
     return bool(
         layers % pieces == 0
-        or (limits.uneven and pieces <= layers and _all_have_layers(problem, pieces))
-        or (both_ends and layers % pp and (layers + 2) % pieces == 0)
+        or (limits.uneven and pieces <= layers and _all_have_layers(layers, ends, pieces))
+        or (all(ends) and layers % pp and (layers + 2) % pieces == 0)
     )
 
 
-def _all_have_layers(problem: Hybrid, pieces: int) -> bool:
+@lru_cache
+def _all_have_layers(layers: int, ends: tuple[bool, ...], pieces: int) -> bool:
     """Whether layers that do not divide leave no piece empty that must have one."""
-    sizes = np.diff(even_bounds(len(problem.model), pieces))
-    ends = problem.model.embedding is not None, problem.model.head is not None
+    sizes = np.diff(even_bounds(layers, pieces))
     first, last = int(ends[0]), len(sizes) - int(ends[1])
     return bool((sizes[first:last] > 0).all())
 

@@ -56,7 +56,7 @@ class Tables:
         rivals: (S, K, K) bool, whether the first class excludes the second.
         members: (S, G, P) the classes of each group, K where there are fewer.
         weights: (S, G).
-        size: (S,) classes; limit, replicated: (S,) bytes, and seconds.
+        size, moments: (S,) classes and moments; limit, replicated: (S,) bytes, and seconds.
         start: (S,) seconds of the start plan; price: (S,) that of ``Linear.priced``.
         step: (S, 6) float32, ``Linear.step``.
         rule: (S, K) float32, what classes are worth at the price, by size.
@@ -74,6 +74,7 @@ class Tables:
     members: np.ndarray
     weights: np.ndarray
     size: np.ndarray
+    moments: np.ndarray
     limit: np.ndarray
     replicated: np.ndarray
     start: np.ndarray
@@ -99,6 +100,7 @@ class Tables:
             members=np.full((slots, size.groups, size.members), k),
             weights=np.zeros((slots, size.groups)),
             size=np.zeros(slots, dtype=np.int64),
+            moments=np.zeros(slots, dtype=np.int64),
             limit=limit,
             replicated=replicated,
             start=start,
@@ -124,9 +126,8 @@ class Tables:
         for index, row in enumerate(problem.groups):
             self.members[slot, index, : len(row)] = row
         self.weights[slot, : len(problem.weights)] = problem.weights
-        self.size[slot], self.limit[slot], self.replicated[slot] = (
-            k, problem.limit, problem.replicated,
-        )  # fmt: skip
+        self.size[slot], self.moments[slot] = k, m
+        self.limit[slot], self.replicated[slot] = problem.limit, problem.replicated
         self.start[slot], self.step[slot] = problem.seconds(plans[0]), problem.step
         self.price[slot], worth = problem.priced
         self.rule[slot, :k] = logarithmic(worth)
@@ -186,7 +187,7 @@ class Boards:
         """Begin episodes with nothing decided."""
         tables, slot = self.tables, self.slot[rows]
         self.known[rows], self.plans[rows] = tables.known[slot], tables.plans[slot]
-        self.slack[rows] = tables.slack[slot]
+        self.slack[rows], self.other[rows] = tables.slack[slot], np.inf
         self.least[rows] = self.slack[rows].min(axis=-1)
 
     def rooms(self, rows: np.ndarray, stake: np.ndarray) -> np.ndarray:
@@ -196,39 +197,44 @@ class Boards:
             rows: the episodes.
             stake: (k,) the class that each decides.
         """
-        slot, saved, every = self.slot[rows], self.tables.saved, np.arange(len(rows))
+        slot, every = self.slot[rows], np.arange(len(rows))
+        moments = int(self.tables.moments[slot].max())
+        saved = self.tables.saved[:, :, :moments]
         plans, least = self.plans[rows], self.least[rows]
         chosen = plans[every, :, stake]  # (k, W)
         slack = saved[slot, stake][:, None] * np.where(chosen, -1.0, 1.0)[..., None]
-        slack += self.slack[rows]
+        slack += self.slack[rows, :, :moments]
         # A witness that splits the class no longer splits those that it excludes, which are taken
         # one after the other, so that the sums are the same whatever stands beside them.
         plans &= self.tables.rivals[slot, stake][:, None]
         group, rival = divmod(np.flatnonzero(plans), plans.shape[2])
-        episode, witness = divmod(group, plans.shape[1])
-        turn = np.arange(len(group)) - np.searchsorted(group, group)
-        for number in range(int(turn.max(initial=-1)) + 1):
-            e, w, r = (x[turn == number] for x in (episode, witness, rival))
-            slack[e, w] -= saved[slot[e], r]
+        if len(group):
+            first = np.flatnonzero(np.diff(group, prepend=-1))
+            most = np.diff(first, append=len(group))
+            order = np.argsort(-most, kind="stable")
+            first, most = first[order], most[order]
+            changed = divmod(group[first], plans.shape[1])
+            left, problem = slack[changed], slot[changed[0]]
+            several = np.searchsorted(-most, -np.arange(most[0]))  # that give up more than these
+            for turn, some in enumerate(map(slice, several.tolist())):
+                left[some] -= saved[problem[some], rival[first[some] + turn]]
+            slack[changed] = left
         other = slack.min(axis=-1)
-        self.other[rows], self.other_least[rows] = slack, other
+        self.other[rows, :, :moments], self.other_least[rows] = slack, other
         less, more = np.where(chosen, (other, least), (least, other))
         return np.stack([less.max(axis=1), more.max(axis=1)], axis=1)
 
     def decide(self, rows: np.ndarray, stake: np.ndarray, split: np.ndarray) -> None:
         """Decide the classes that ``rooms`` was asked about last: split those of ``split``."""
-        rivals = self.tables.rivals[self.slot[rows], stake]
-        rivals &= split[:, None]
-        plans, known = self.plans[rows], self.known[rows]
-        every = np.arange(len(rows))
-        index, witness = (plans[every, :, stake] != split[:, None]).nonzero()
+        index, witness = (self.plans[rows, :, stake] != split[:, None]).nonzero()
         changed = rows[index], witness
         self.slack[changed], self.least[changed] = self.other[changed], self.other_least[changed]
-        plans[every, :, stake] = split[:, None]
-        plans &= ~rivals[:, None]
-        known[every, stake] = np.where(split, PARTITION, REPLICATE)
-        known[rivals] = REPLICATE
-        self.plans[rows], self.known[rows] = plans, known
+        self.plans[rows, :, stake] = split[:, None]
+        self.known[rows, stake] = np.where(split, PARTITION, REPLICATE)
+        index, rival = self.tables.rivals[self.slot[rows], stake].nonzero()
+        index, rival = (x[split[index]] for x in (index, rival))
+        self.plans[rows[index], :, rival] = False
+        self.known[rows[index], rival] = REPLICATE
 
     def bounds(self, rows: np.ndarray, stake: np.ndarray, is_open: np.ndarray) -> np.ndarray:
         """Return what the classes then open, and that at stake, can save at most, (k, 2).

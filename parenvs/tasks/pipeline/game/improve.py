@@ -11,7 +11,7 @@ import numpy as np
 from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.core.game import Rows
 from parenvs.core.problem import problem as load_problem
-from parenvs.core.rows import AHEAD, RANGE, RowGame
+from parenvs.core.rows import AHEAD, RANGE, RowGame, Timed
 from parenvs.core.source import ORDERS, Drawn, Fixed, Members, Source, Stream, is_sequential
 from parenvs.datasets.pipeline import large
 from parenvs.datasets.pipeline import sets as instance_sets
@@ -375,14 +375,7 @@ class PipelineImprovement(RowGame):
 
     def _look_ahead(self, rows: np.ndarray, found: moves.Moves, moving: np.ndarray) -> None:
         """Judge the plans after all legal moves, and write what they cost into columns."""
-        taken, point, device, legal = (x.T.reshape(len(rows), -1) for x in found)
-        # Illegal moves are judged as the plan that there is.
-        judged = self.boards.after_moves(
-            rows,
-            np.where(legal, taken, 1),
-            np.where(legal, point, self.boards.points[1, rows][:, None]),
-            np.where(legal, device, self.boards.devices[1, rows][:, None]),
-        )
+        judged = self.boards.after_moves(rows, *self._taken(rows, found))
         now = moves.Judged(*(x[rows, None] for x in self._now))
         gain = np.log(now.seconds / judged.seconds)
         worth = gain - _lost(judged.excess) + _lost(now.excess)
@@ -396,6 +389,22 @@ class PipelineImprovement(RowGame):
             )
         ):
             moving[..., column] = np.clip(values, -RANGE, RANGE).reshape(moving.shape[:-1])
+
+    def _taken(self, rows: np.ndarray, found: moves.Moves) -> tuple[np.ndarray, ...]:
+        """Return moves as ``Boards.successors`` takes them; illegal ones change nothing."""
+        taken, point, device, legal = (x.T.reshape(len(rows), -1) for x in found)
+        return (
+            np.where(legal, taken, 1),
+            np.where(legal, point, self.boards.points[1, rows][:, None]),
+            np.where(legal, device, self.boards.devices[1, rows][:, None]),
+        )
+
+    def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
+        """See ``RowGame.judging``."""
+        found = moves.Moves(*(x[..., self._place[rows]] for x in self._moves))
+        taken = self._taken(rows, found)
+        formulas = partial(self.boards.after_moves, rows, *taken)
+        return Timed(partial(self.look, rows, rows), taken[0].size), Timed(formulas, taken[0].size)
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
         """See ``RowGame.move``."""

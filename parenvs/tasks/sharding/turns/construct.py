@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from parenvs.core.rows import RANGE
+from parenvs.core.rows import RANGE, Timed
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.sharding.plan import ShardingPlan
 from parenvs.tasks.sharding.problem import Sharding
@@ -230,6 +231,12 @@ class Construct:
         for number in range(int(count.max(initial=0))):
             (at,) = (count > number).nonzero()
             yield at, first[at] + number
+
+    def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
+        """See ``RowGame.judging``: costs beside neighbours; memory, if all get their wish, too."""
+        count = len(_Hand(self, rows).own)
+        formulas = Timed(lambda: _Hand(self, rows)._pressures(), count)
+        return Timed(partial(self._look, rows), count), formulas
 
     def _look(self, rows: np.ndarray) -> None:
         """Tell what is legal at the node in hand of each episode, and describe it."""
