@@ -21,7 +21,7 @@ from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 from parenvs.tasks.hybrid.space.objectives import Objective
-from parenvs.tasks.hybrid.starts import Start, best_choices, space_of
+from parenvs.tasks.hybrid.starts import Start, space_of
 from parenvs.tasks.hybrid.task import HybridSearch
 
 
@@ -85,13 +85,15 @@ class HybridRequest(HybridSearch, Request):
 
 
 def _learned(
-    request: HybridRequest, start: Start | None = None, deadline: float = np.inf
+    request: HybridRequest,
+    judged: tuple[UniformSpace, np.ndarray] | None = None,
+    deadline: float = np.inf,
 ) -> Answer:
     """Return the best plan of the network that ships.
 
     Args:
         request: the request.
-        start: its problem as the network's game plays it (default: it is prepared).
+        judged: what ``space_of`` returns, if it was asked before.
         deadline: ``time.perf_counter()`` at which episodes end.
 
     Raises:
@@ -103,7 +105,8 @@ def _learned(
             "local-search for constraints and other objectives"
         )
     problem = request.problem
-    found = learned("HybridPlan-v1", start or problem, seed=request.seed, deadline=deadline)
+    start = Start(problem, judged=judged or space_of(problem))
+    found = learned("HybridPlan-v1", start, seed=request.seed, deadline=deadline)
     return Answer(problem=problem, plan=found.plan, cost=found.cost, evaluations=SAMPLES + 1)
 
 
@@ -112,8 +115,7 @@ def _searched(request: HybridRequest) -> Answer:
     limit = np.inf if request.time_limit is None else request.time_limit
     problem, deadline = request.problem, time.perf_counter() + limit
     judged = space_of(problem)
-    start = Start(problem, best_choices(problem, judged))
-    plan = _learned(request, start, deadline).plan
+    plan = _learned(request, judged, deadline).plan
     left = deadline - time.perf_counter()
     return local_search(
         problem, seed=request.seed, time_limit=left, space=judged[0], starts=(plan,)

@@ -83,6 +83,7 @@ class Start:
         choices: the plan, a whole number for each of ``AXES``; recomputation by its place among
             ``RECOMPUTE_MODES`` (default: it is searched).
         known: of a problem of a set, what is known of costs.
+        judged: what ``space_of`` returns, if it was asked before; it is kept.
 
     Raises:
         InfeasibleError: no uniform plan fits the memory.
@@ -93,9 +94,10 @@ class Start:
         problem: Hybrid,
         choices: np.ndarray | None = None,
         known: Reference | None = None,
+        judged: tuple[UniformSpace, np.ndarray] | None = None,
     ) -> None:
-        self.problem = problem
-        self.choices = best_choices(problem) if choices is None else choices
+        self.problem, self._judged = problem, judged
+        self.choices = best_choices(problem, judged) if choices is None else choices
         self.best = np.nan if known is None or known.kind == BOUND else known.value
         self.optimum = self.best if known is not None and known.kind == OPTIMUM else np.nan
 
@@ -122,7 +124,7 @@ class Start:
         """
         found = [self]
         if count > 1:
-            space, good = space_of(self.problem)
+            space, good = self._judged or space_of(self.problem)
             others = distinct(space.plans, np.where(good, space.length, np.inf), count)[1:]
             _ = self.prepared  # looked up once for all
             for choices in choices_of(space.plans, others):
@@ -198,8 +200,9 @@ def distinct(plans: Uniform, values: np.ndarray, count: int) -> np.ndarray:
         count: most plans.
     """
     order = np.argsort(values, kind="stable")[: np.isfinite(values).sum()]
-    alike = np.stack((plans.tp, plans.pp, plans.micro_batch))[:, order]
-    _, first = np.unique(alike, axis=1, return_index=True)
+    axes = plans.tp[order], plans.pp[order], plans.micro_batch[order]
+    alike = np.ravel_multi_index(axes, [1 + int(x.max(initial=0)) for x in axes])
+    _, first = np.unique(alike, return_index=True)
     return np.asarray(order[np.sort(first)[:count]])
 
 
