@@ -101,7 +101,7 @@ class HybridLabels:
         self.bound = np.inf
         self._layers: list[SuffixLabels] = []
         self._first_tp: int | None = None
-        kinds = StageTables(problem, setting, limits, longest=0.0)
+        kinds = StageTables(problem, setting, limits, kinds=True)
         if len(kinds.configs.tp):  # all work, evenly dealt out, and the optimiser
             work = setting.micro_batches * kinds.device_seconds[-1]
             self.bound = float((work + kinds.device_update[-1]) / setting.devices)

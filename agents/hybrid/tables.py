@@ -12,6 +12,7 @@ the counts that fit the memory.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -25,7 +26,6 @@ from parenvs.tasks.hybrid.stages import Stages
 
 FIRST, INNER, LAST = 0, 1, 2
 """Places of a stage in a pipeline; the only stage of a plan has place FIRST of other tables."""
-_ROUNDING = 1e-9  # share by which sums of seconds may differ
 _EXACT = 1.0 - 1e-13  # of bytes: sums of the same terms in another order fit, too
 
 
@@ -140,7 +140,7 @@ class StageTables:
 
     Attributes:
         configs: (C,) the configurations.
-        classes: (n+1, n+1) int64, class of the layers [i, j); Q of those that are left out.
+        classes: (n+1, n+1) int64, class of the layers [i, j).
         size: (Q,) layers of each class.
         runs: (Q, 2) the first run of each class, half-open.
         tied: (C,) seconds in which first and last stage sum the gradients of shared weights.
@@ -152,7 +152,7 @@ class StageTables:
         setting: Setting,
         limits: Constraints,
         single: bool = False,
-        longest: float = np.inf,
+        kinds: bool = False,
     ) -> None:
         """Ask the formulas for every configuration and class.
 
@@ -161,7 +161,7 @@ class StageTables:
             setting: what all stages share.
             limits: the constraints.
             single: whether the stage is the only one of its plan, and has all devices.
-            longest: seconds; classes of runs that take longer anyway are left out.
+            kinds: whether only kinds of layers are asked for, and of runs the empty one.
         """
         self.problem, self.setting, self.single = problem, setting, single
         self.modes = limits.recompute
@@ -173,16 +173,22 @@ class StageTables:
         if len(self.configs.tp):
             self._ask_kinds()
             runs = np.diff(model.kinds_before[self.runs], axis=1)[:, 0]  # (Q, K)
-            which = runs @ self.kind_seconds.min(axis=0) <= longest * (1 + _ROUNDING)
-            if single:
-                which = np.arange(len(runs)) == self.classes[0, -1]
-            kept = np.flatnonzero(which)
-            numbers = np.full(len(runs), len(kept))
-            numbers[kept] = np.arange(len(kept))
-            self.classes, self.runs = numbers[self.classes], self.runs[kept]
-            self.size = runs[kept].sum(axis=1).astype(np.int64)
-            self._ask(runs[kept].T)
+            if single or kinds:  # one run, of class 0
+                number = int(self.classes[0, -1]) if single else 0
+                self.classes, runs = np.where(self.classes == number, 0, 1), runs[[number]]
+                self.runs = self.runs[[number]]
+            self.size = runs.sum(axis=1).astype(np.int64)
+            self._ask(runs.T)
             self._drop(self._beaten())
+
+    def of(self, classes: np.ndarray) -> StageTables:
+        """Return the costs of some classes, (Q',), which are numbered anew; configurations stay."""
+        part = copy(self)
+        part._memo = {}
+        part.size, part.runs = self.size[classes], self.runs[classes]
+        for name in ("_busy", "_hiding", "_update", "_reduction", "_states", "_plain"):
+            setattr(part, name, getattr(self, name)[..., classes])
+        return part
 
     def _ask_kinds(self) -> None:
         """Judge single layers of every kind by mode."""

@@ -14,6 +14,8 @@ from parenvs.agents.hybrid.servers import bottleneck
 from parenvs.agents.hybrid.servers.labels import ServerLabels
 from parenvs.agents.hybrid.servers.sandwich import lower_bound, sandwich, types
 from parenvs.agents.hybrid.servers.solve import Orders, by_speed, speeds_of, subset_search
+from parenvs.agents.hybrid.servers.tables import ServerTables, settings
+from parenvs.agents.hybrid.tables import INNER
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.hybrid.space import Constraints
 
@@ -119,6 +121,19 @@ def test_types__few_states_and_whole_servers():
     assert np.prod([len(group) + 1 for group in groups]) <= 5_000
     tops = [speeds[group].max() for group in groups]
     assert tops == sorted(tops) and len(groups) > 1
+
+
+def test_server_tables__stages_of_runs_that_are_too_long(problem):
+    """A plan for slower servers may have them; splits have the numbers that they have there."""
+    setting, speeds = next(settings(problem)), np.unique(speeds_of(problem))
+    every = ServerTables(problem, setting, speeds)
+    few = ServerTables(problem, setting, speeds, 2.5 * every.stages.kind_seconds.min())
+    layers = 2, len(problem.model) // 2
+    assert few.number[layers] == len(few.class_work) < len(every.class_work)
+    assert few.stage(INNER, 2, 1, 0, layers) == every.stage(INNER, 2, 1, 0, layers)
+    short = few.number[2, 3], every.number[2, 3]
+    seconds = few.costs(INNER, 2).seconds, every.costs(INNER, 2).seconds
+    assert (seconds[0][..., short[0]] == seconds[1][..., short[1]]).all()
 
 
 def test_server_labels__count_their_states():

@@ -92,7 +92,7 @@ class ServerTables:
             ),
         )
         inner = replace(limits, stage_devices=inside)
-        self.stages = StageTables(stand_in, setting, inner, longest=longest)
+        self.stages = StageTables(stand_in, setting, inner, kinds=longest <= 0)
         configs, count = self.stages.configs, len(self.speeds)
         self.is_possible = len(configs.tp) > 0
         if not self.is_possible:
@@ -104,15 +104,14 @@ class ServerTables:
         weighted = self.stages.kind_seconds * configs.speed[:, None]
         least = weighted.min(axis=0)[list(problem.model.kind_of)]
         self.work = np.append(0.0, least.cumsum())
-        short = self.stages.shortest <= longest
-        self._short = np.flatnonzero(short)
-        numbers = np.full(len(short) + 1, len(self._short))
-        numbers[self._short] = np.arange(len(self._short))
+        short = np.flatnonzero(self.stages.shortest <= longest)
+        numbers = np.full(len(self.stages.size) + 1, len(short))
+        numbers[short] = np.arange(len(short))
         self.number = numbers[self.stages.classes]
-        size = self.stages.size[self._short]
-        self.sizes = np.arange(0, int(size.max(initial=0)) + 1)
+        self._short = self.stages.of(short)
+        self.sizes = np.arange(0, int(self._short.size.max(initial=0)) + 1)
         # Work of each class: that of its first run.
-        first, end = self.stages.runs[self._short].T
+        first, end = self._short.runs.T
         self.class_work = self.work[end] - self.work[first]
         self._memo: dict[tuple[int, int], Costs] = {}
         self._made: dict[tuple[int, int, int, int, tuple[int, int]], HybridStage] = {}
@@ -145,9 +144,9 @@ class ServerTables:
         """
         key = place, min(left, self.setting.micro_batches)
         if key not in self._memo:
-            asked = self.stages.costs(place, key[1], self.longest)
-            reduction = self.stages.reduction(place)
-            size = np.maximum(self.stages.size, 1)
+            asked = self._short.costs(place, key[1], self.longest)
+            reduction = self._short.reduction(place)
+            size = np.maximum(self._short.size, 1)
             overlap = self.setting.software.gradient_overlap
             least = reduction / size if overlap else reduction
             seconds = np.minimum(asked.seconds, NEVER)  # no 0 x infinity with one micro-batch
@@ -158,11 +157,10 @@ class ServerTables:
         return self._memo[key]
 
     def _arranged(self, by_config: np.ndarray, beyond: float) -> np.ndarray:
-        """(U, C, Q + 1) of (C x U, all classes) figures."""
-        splits, speeds, count = len(self.tp), len(self.speeds), len(self._short)
+        """(U, C, Q + 1) of (C x U, Q) figures."""
+        splits, speeds, count = len(self.tp), len(self.speeds), by_config.shape[1]
         arranged = np.full((speeds, splits, count + 1), beyond)
-        short = by_config[:, self._short].reshape(splits, speeds, count)
-        arranged[..., :-1] = short.transpose(1, 0, 2)
+        arranged[..., :-1] = by_config.reshape(splits, speeds, count).transpose(1, 0, 2)
         return arranged
 
     @cached_property
