@@ -527,7 +527,7 @@ def _until(rows: list[Row]) -> list[str]:
             "not reached" if x == float("inf") else f"{x:,.0f}"
             for x in (median(told), told[0], told[-1])
         )
-        return f"{middle} ({' to '.join(ends)})" if middle != ends[0] else middle
+        return f"{middle} ({' to '.join(ends)})" if ends[0] != ends[1] else middle
 
     lines = []
     for env in GOALS:
@@ -548,9 +548,11 @@ def _until(rows: list[Row]) -> list[str]:
         "know the rule; its environment takes most of the time. Returns, batches and settings were "
         "chosen by `single` on a seed that is not shown: 16 environments, 16 or 20 turns of each, "
         "64 turns a step of the optimiser, alike for all words. Two actors (of each learner) and "
-        "two learners, local processes on the machine's cores, a thread each. Median of seeds, and "
-        "the least and the largest; what was not reached counts as longest. Seconds are from the "
-        "start of all processes, which is what start says; processor seconds are of all of them. "
+        "two learners, local processes on the machine's cores, a thread each. Median of the seeds "
+        "that were run, the number behind reached, and the least and the largest; what was not "
+        "reached counts as longest. Episodes of one update are counted actor by actor, which may "
+        "shift the end of equal trainings. Seconds are from the start of all processes, which is "
+        "what start says; processor seconds are of all of them. "
         "**The machine was shared**: others are the cores that other processes took meanwhile, so "
         "seconds say less than processor seconds, which shared caches lengthen, too.",
         table(
