@@ -282,8 +282,9 @@ def _compared(better: Line, worse: Line, gain: float, low: float, high: float) -
 WHY = {
     "PipelinePlan-v1": "A turn moves a cut or two. A corridor search moves all of them at once, "
     "and is far ahead once it has a third of a second.",
-    "HybridPlan-v1": "Judging the neighbours takes most of the time, so one walk that is led well "
-    "beats a search of as long. A search of a second walks from many starts, and is ahead.",
+    "PartitionPlan-v1": "The exact search proves the optimum sooner than any network decides.",
+    "HybridPlan-v1": "Judging the neighbours takes most of the time, so a walk that is led well "
+    "beats a search of as long, and walks from several starts beat a search of a second.",
     "MicroBatchOrder-v1": "An insertion is never taken back, by rule or network. A search by swaps "
     "takes any of them back.",
     "ElasticPlan-v1": "The rule has the same rows and takes what they promise. What is lost to "
