@@ -7,8 +7,9 @@ An agent is trained by ``parenvs train`` with its defaults, kept in ``--runs``, 
 again. It decodes every problem of a set by its best actions, and by more copies all at once, which
 begin elsewhere where the environment has other starts, or are drawn; one copy more follows the rule
 alone. Untrained it is that rule. Beside it stand the task's planners, those that take a limit at
-several of them. Agents on bare rows, without the columns that look ahead, have the name of the
-agent and ``bare``.
+several of them. ``learned`` is the network that ships, and ``learned+search`` a search from its
+plan. Agents on bare rows, without the columns that look ahead, have the name of the agent and
+``bare``.
 """
 
 from __future__ import annotations
@@ -25,12 +26,26 @@ import numpy as np
 from benchmarks.framework import RESULTS, Case, Row, forked, main, measurement, percent, table
 from benchmarks.rules import places, solved
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
+from parenvs.agents.learning.network import file_of, shipped
+from parenvs.agents.names import LEARNED, LEARNED_SEARCH
 from parenvs.core.rows import AHEAD, BARE
 from parenvs.core.sets import set_of
 from parenvs.core.source import Stream
 from parenvs.machine import cores, counted, processor
 
 UNTRAINED = "rule"
+SEARCHES: dict[str, dict[str, dict[str, Any]]] = {
+    "PipelinePlan-v1": {LEARNED_SEARCH: {}},
+    "HybridPlan-v1": {
+        "exact/0.3 s": {"time_limit": 0.3},
+        **{f"{LEARNED_SEARCH}/{limit} s": {"time_limit": limit} for limit in (0.3, 1.0)},
+    },
+    "MicroBatchOrder-v1": {
+        f"{LEARNED_SEARCH}/{steps} turns": {"steps": steps} for steps in (600, 6_000)
+    },
+    "ElasticPlan-v1": {"fastest": {}},
+}
+"""Environment with a network that ships -> planners beside those of its task's ``rules``."""
 DRAWS = (1, 8, 16, 64)
 """Copies of a decode; the first of each start plays the best actions."""
 PATIENCE = 100.0
@@ -45,8 +60,19 @@ TIMED = 3
 """Problems after which it is seen how long a set takes."""
 
 
+def places_of() -> dict[str, Any]:
+    """Return ``places`` with the planners of ``SEARCHES``."""
+    return {
+        env_id: (game, sets, {**planners, **SEARCHES.get(env_id, {})})
+        for env_id, (game, sets, planners) in places().items()
+    }
+
+
 def policy_of(env_id: str, agent: str, seed: int, steps: int, runs: Path) -> tuple[Any, float]:
     """Return an agent as a policy, and the processor seconds of its training."""
+    if agent == LEARNED:
+        told = json.loads(file_of(env_id).with_suffix(".json").read_text(encoding="utf-8"))
+        return shipped(env_id), told["chosen"]["seconds"]
     import torch
 
     from parenvs.agents.learning import trainer
@@ -144,7 +170,7 @@ def decoded(
 )  # fmt: skip
 def learners(
     envs: tuple[str, ...] = (),
-    agents: tuple[str, ...] = (UNTRAINED, "group", "ppo", "rainbow", "imitate"),
+    agents: tuple[str, ...] = (UNTRAINED, LEARNED, "group", "ppo", "rainbow", "imitate"),
     seeds: tuple[int, ...] = (0, 1, 2),
     steps: int = 65_536,
     sets: tuple[str, ...] = (),
@@ -154,13 +180,17 @@ def learners(
 ) -> Iterator[Case]:
     chosen = {
         name: (game, [x for x in own if not sets or x[0] in sets or x[1] in sets], planners)
-        for name, (game, own, planners) in places().items()
+        for name, (game, own, planners) in places_of().items()
         if not envs or name in envs
     }
     # All agents have their first seeds before any has its second one.
     for seed in seeds if "agents" in only else ():
         for env_id, (_, own, _) in chosen.items():
-            for agent in agents if seed == seeds[0] else (x for x in agents if x != UNTRAINED):
+            for agent in agents:
+                if agent in (UNTRAINED, LEARNED) and seed != seeds[0]:
+                    continue
+                if agent == LEARNED and not file_of(env_id).exists():
+                    continue
                 for name, family in own:
                     key = {"env": env_id, "method": agent, "seed": seed, "set": name}
                     work = partial(by_agent, env_id, agent, seed, name, family, steps, first, runs)
@@ -200,12 +230,13 @@ class Line:
     @property
     def learns(self) -> bool:
         """Whether it was trained."""
-        return "training" in self.rows[0] and not self.name.startswith(UNTRAINED)
+        own = "training" in self.rows[0] or self.name.startswith(LEARNED)
+        return own and not self.name.startswith(UNTRAINED)
 
     def cells(self) -> list[str]:
         """Its row of the table."""
         low, high = bootstrap_interval(interquartile_mean, self.shares)
-        training = [row["training"] for row in self.rows] if self.learns else []
+        training = [x["training"] for x in self.rows if "training" in x] if self.learns else []
         return [
             self.name, f"{len(training)} x {np.mean(training):.0f} s" if training else "",
             f"{interquartile_mean(self.shares):.4f} ({low:.4f} to {high:.4f})",
@@ -342,7 +373,7 @@ def page(rows: list[Row]) -> list[str]:
     ]
     ruled = [json.loads(x) for x in (RESULTS / "rules.jsonl").read_text("utf-8").splitlines()]
     missing, answers = [], []
-    for env_id, (game, own, planners) in places().items():
+    for env_id, (game, own, planners) in places_of().items():
         mine = [row for row in rows if row["env"] == env_id]
         if not mine:
             missing.append(env_id)

@@ -42,7 +42,7 @@ SCRIPTS = (
     "paper_claims",
     "exact_points",
     "inference",
-    "networks",
+    "learners",
     "instead",
 )
 

@@ -33,7 +33,6 @@ SMALL = {
     "step_time": "--instances vgg-19",
     "models": "--instances vgg-19",
     "inference": "--most 1 --sets plan-test",
-    "networks": "--envs ElasticPlan-v1 --first 1",
     "reading": "--repeats 1 --graph vgg-19",
     "kills": "--kills 1 --each 1 --kinds plan --commands export",
     "distributions": "--agents a2c --only words",
