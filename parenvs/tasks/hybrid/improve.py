@@ -112,11 +112,10 @@ class HybridImprovement(RowGame):
     all stages double, tp, replicas, chunks, ZeRO or recomputation change, servers swap. What counts
     is the fastest plan passed, so that a plan may get worse on the way to a better one.
 
-    To stop at once has 0.961 of the speed of the best plans known of ``hybrid-test``, the rule of
-    column 0 0.982, and local search by the same neighbours 0.989 in 0.1 s and 1.000 in a second. On
-    most problems the start plan is within 2 % of the best known, so the mean checks a learner's
-    *sanity*; what tells learners apart are the 53 of 120 problems on which the start plan is more
-    than 0.5 % off: the rule has 0.947 of them (``benchmarks/results/rules.md``).
+    To stop at once has 0.951 of the speed of the best plans known of ``hybrid-test``, the rule of
+    column 0 0.972, and local search by the same neighbours 0.972 in 0.1 s and 0.989 in a second. On
+    58 % of the problems the start plan is within 2 % of the best known, so the mean checks a
+    learner's *sanity*; what tells learners apart are the others (``benchmarks/results/rules.md``).
 
     ``parenvs.envs.hybrid_v0`` is the same for three agents that take turns over the moves of an
     axis each (``parenvs.tasks.hybrid.three_agents``).
