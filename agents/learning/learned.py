@@ -14,7 +14,7 @@ from parenvs.core.task import late
 from parenvs.errors import InfeasibleError
 
 SAMPLES = 16
-"""Plans of a problem by the network, the first by its best actions; one more is its rule's."""
+"""Plans of a problem by the network; one more is its rule's."""
 
 
 def learned(

@@ -432,9 +432,7 @@ class HybridImprovement(RowGame):
         self.actions[rows, action], self.mask[rows, action] = stop, True
 
     def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
-        """See ``RowGame.judging``; only ``form="improve"`` tells."""
-        if isinstance(self, HybridConstruction):
-            return super().judging(rows)
+        """See ``RowGame.judging``."""
         found = []
         for table, mine in self._blocks(rows):
             plans = self._of(table, mine, self.plans.take(mine))
@@ -568,6 +566,8 @@ class HybridConstruction(HybridImprovement):
         **{f"chosen {axis}": "log2(1 + x) / 8, 0 before its turn" for axis in CHOSEN},
     }
 
+    restarts, judging = RowGame.restarts, RowGame.judging  # it begins with nothing chosen
+
     def __init__(self, count: int = 1, **arguments: Any) -> None:
         """Find the source of problems; see ``HybridImprovement`` for the arguments."""
         super().__init__(count, **arguments)
@@ -580,10 +580,6 @@ class HybridConstruction(HybridImprovement):
         self._fixed[:, rows] = fixed_contexts(problem.problem)[:, None]
         length = problem.uniform.length
         self.know(rows, length.min(), problem.bound, problem.best, problem.optimum)
-
-    def restarts(self, problem: Start, count: int) -> list[Start]:
-        """See ``RowGame.restarts``: all begin with nothing chosen."""
-        return [problem]
 
     def start(self, rows: Rows) -> None:
         """See ``Game.start``: nothing is chosen."""

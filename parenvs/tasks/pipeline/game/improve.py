@@ -391,7 +391,7 @@ class PipelineImprovement(RowGame):
             moving[..., column] = np.clip(values, -RANGE, RANGE).reshape(moving.shape[:-1])
 
     def _taken(self, rows: np.ndarray, found: moves.Moves) -> tuple[np.ndarray, ...]:
-        """Return moves as ``Boards.successors`` takes them; illegal ones change nothing."""
+        """Return moves as ``Boards.after_moves`` takes them; illegal ones change nothing."""
         taken, point, device, legal = (x.T.reshape(len(rows), -1) for x in found)
         return (
             np.where(legal, taken, 1),
