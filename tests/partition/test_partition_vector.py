@@ -15,7 +15,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition import transitions
 from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
-from parenvs.tasks.partition.transitions import Changes, additions, transitions_of
+from parenvs.tasks.partition.transitions import Changes, transitions_of
 
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
 CLASSES = {OPERATOR: OperatorPartitionVectorEnv, BATCH: DataParallelVectorEnv}
@@ -119,20 +119,6 @@ def test_vector__equals_single_environments_on_random_programs(tmp_path, seed):
                 envs.game.groups.home.transitions = transitions_of.__wrapped__(envs.game.space)
                 compare(envs, singles, 20, seed)
     assert varied or seed  # rewards that depend on what is open do occur
-
-
-@each("count", [1, 7, 9, 128, 129, 300, 3600])
-def test_additions__sum_as_numpy_does(count):
-    """Of a row of which most numbers are 0, without those: the same to the last bit."""
-    rng = np.random.default_rng(0)
-    for size in {1, count // 7 + 1, count}:
-        places = rng.permutation(count)[:size]
-        rows = np.zeros((20, count))
-        rows[:, places] = rng.normal(size=(20, size))
-        values, to = rows[:, places].T.copy(), 0
-        for to, part in additions(places, count):
-            values[to] += values[part]
-        assert np.array_equal(values[to], rows.sum(axis=1))
 
 
 @settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import add, or_
@@ -101,7 +101,6 @@ class Transitions:
         paid: (2n+1,) float64, reward of a code.
         varies: (2n+1,) bool, codes whose reward depends on which rivals are still open, or None.
         shares: per entry of ``known``, what it adds to such a reward if its class is open.
-        additions: of K numbers, which is added to which; the last addition makes their sum.
     """
 
     space: PartitionSpace
@@ -114,7 +113,6 @@ class Transitions:
     paid: np.ndarray
     varies: np.ndarray | None
     shares: np.ndarray
-    additions: Sequence[tuple[int, int]]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Transitions:
         """Itself: nothing in it changes."""
@@ -178,39 +176,4 @@ def transitions_of(space: PartitionSpace) -> Transitions:
         paid=paid,
         varies=varies if varies.any() else None,
         shares=np.array(shares),
-        additions=additions(space.classes, len(space.problem.classes)),
     )
-
-
-def additions(places: np.ndarray, count: int) -> list[tuple[int, int]]:
-    """Return how NumPy sums ``count`` numbers of which only those at K ``places`` are not 0.
-
-    Number j is added to number i, for each pair (i, j) in turn; the last one makes the sum, the
-    same to the last bit whatever else is summed. NumPy halves rows at multiples of 8, down to 128
-    numbers, of which it adds every eighth, and then the eight sums in pairs.
-
-    Args:
-        places: (K,) int64, K > 0.
-        count: C.
-    """
-    found: list[tuple[int, int]] = []
-    place = {int(value): index for index, value in enumerate(places)}
-
-    def add(parts: Iterable[int | None]) -> int | None:
-        given = [part for part in parts if part is not None]
-        found.extend((given[0], part) for part in given[1:])
-        return given[0] if given else None
-
-    def total(first: int, size: int) -> int | None:
-        if size > 128:
-            half = size // 16 * 8
-            return add((total(first, half), total(first + half, size - half)))
-        own = [place.get(index) for index in range(first, first + size)]
-        eights = size // 8 * 8
-        sums = [add(own[lane:eights:8]) for lane in range(8)]
-        while len(sums) > 1:
-            sums = [add(sums[index : index + 2]) for index in range(0, len(sums), 2)]
-        return add((*sums, *own[eights:]))
-
-    total(0, count)
-    return found

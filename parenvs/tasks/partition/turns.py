@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from parenvs.arrays import running_sums
 from parenvs.core.game import EVERY, Rows
 from parenvs.core.plan import ILLEGAL
 from parenvs.tasks.partition.space import OPEN, PARTITION, PartitionSpace
@@ -125,10 +126,7 @@ class Turns:
         problem, classes = self.space.problem, self.space.classes
         split = np.ascontiguousarray(self.known[rows, : len(classes)].T) == PARTITION
         saved = np.where(split, problem.gain_seconds[classes, None], 0.0)
-        to = 0
-        for to, part in self.transitions.additions:
-            saved[to] += saved[part]
-        figures = {"length_seconds": problem.replicate_seconds - saved[to]}
+        figures = {"length_seconds": problem.replicate_seconds - running_sums(saved)[-1]}
         if self.memory or self.limited:
             peaks = np.array([problem.peak(one) for one in self.chosen(rows)])
             figures["excess_bytes"] = peaks - problem.memory_limit
