@@ -105,7 +105,7 @@ def _learned(
             "local-search for constraints and other objectives"
         )
     problem = request.problem
-    start = Start(problem, judged=judged or space_of(problem))
+    start = Start(problem, judged=judged)
     found = learned("HybridPlan-v1", start, seed=request.seed, deadline=deadline)
     return Answer(problem=problem, plan=found.plan, cost=found.cost, evaluations=SAMPLES + 1)
 

@@ -11,6 +11,9 @@ import numpy as np
 from parenvs.core.game import EVERY
 from parenvs.core.rows import RowGame
 
+PATIENCE = 4
+"""Turns that an episode which has a plan goes on without a better one; networks seldom stop."""
+
 
 class Rater(Protocol):
     """A policy over rows."""
@@ -52,7 +55,8 @@ def decode(
 
     The copies begin where the game may start otherwise, as far as it has such starts: the first
     from each plays by its best actions, others are drawn. With the copy that follows the rule from
-    the problem's own start, the plan is never worse than the rule's.
+    the problem's own start, the plan is never worse than the rule's. A copy that improves a plan
+    ends when its own has not become better for ``PATIENCE`` turns.
 
     Args:
         policy: the policy; None plays the rule alone.
@@ -72,8 +76,11 @@ def decode(
     for copy, start in enumerate(starts[1:], 1):
         game.put(np.array([copy]), start)
     game.start(EVERY)
-    while not game.over.all() and time.perf_counter() < deadline:
-        part = np.flatnonzero(~game.over)
+    waited = np.zeros(count, dtype=np.int64)
+    while time.perf_counter() < deadline:
+        part = np.flatnonzero(~game.over & (waited < PATIENCE))
+        if not part.size:
+            break
         rows = EVERY if part.size == count else part
         seen = game.observation(rows)
         legal = seen["action_mask"] != 0
@@ -86,7 +93,10 @@ def decode(
             drawn = np.where(is_best, 0.0, rng.gumbel(size=logits.shape))
             rated = np.nan_to_num(logits + drawn)  # weights that are far too large rate nothing
             actions[:own] = np.where(legal[:own], rated, -np.inf).argmax(axis=1)
+        before = game.cost[part]
         game.play(rows, actions)
+        same = game.foreseen & (game.cost[part] >= before)
+        waited[part] = np.where(same, waited[part] + 1, 0)
     costs = game.cost.copy()
     best = None if np.isnan(costs).all() else game.plan(int(np.nanargmin(costs)))
     return Decoded(costs, best, time.process_time() - begin)

@@ -123,7 +123,8 @@ def halved(rows: np.ndarray) -> np.ndarray:
 
 def _product(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return ``rows @ weights`` in blocks for which BLAS takes one thread: more are slower."""
-    padded = np.pad(rows, ((0, -len(rows) % BLOCK), (0, 0)))
+    padded = np.zeros((len(rows) + -len(rows) % BLOCK, rows.shape[1]), dtype=rows.dtype)
+    padded[: len(rows)] = rows
     product = padded.reshape(-1, BLOCK, rows.shape[1]) @ weights
     return product.reshape(-1, weights.shape[1])[: len(rows)]
 

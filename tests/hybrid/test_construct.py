@@ -18,7 +18,7 @@ from parenvs.tasks.hybrid.improve import (
     HybridImprovementEnv,
     HybridImprovementVectorEnv,
 )
-from parenvs.tasks.hybrid.starts import best_choices
+from parenvs.tasks.hybrid.starts import fastest
 from parenvs.tasks.hybrid.three_agents import HybridTeam
 
 COLUMNS = list(HybridConstruction.columns)
@@ -87,7 +87,7 @@ def test_construct__the_fastest_choices_make_the_start_plan():
         best = left[uniform.length[left].argmin()]
         _, reward, over, _, info = env.step(int(uniform.codes[best, turn]))
     assert over and reward == 0.0 and info["cost"] == info["start"]
-    chosen = best_choices(env.problem)
+    chosen = fastest(env.problem)[0]
     assert env.plan().stages[0].tp == chosen[0] == start.tp[0, 0]
     assert len(env.plan().stages) == chosen[1]
 

@@ -112,13 +112,13 @@ def test_improve__starts_from_the_best_uniform_plan():
 
 def test_improve__starts_from_no_more_stages_than_neighbours_have(monkeypatch):
     problem = parenvs.problem("hybrid/3")
-    most = int(starts.best_choices(problem)[1]) - 1
+    most = int(starts.fastest(problem)[0, 1]) - 1
     monkeypatch.setattr(starts, "MAX_STAGES", most)
-    assert 1 <= starts.best_choices(problem)[1] <= most
+    assert 1 <= starts.fastest(problem)[0, 1] <= most
     assert starts.Uniforms(problem).shown[1].max() <= np.log2(1 + most) / 8
     monkeypatch.setattr(starts, "MAX_STAGES", 0)
     with pytest.raises(InfeasibleError, match="hybrid/3: no uniform plan within memory has"):
-        starts.best_choices(problem)
+        starts.fastest(problem)
 
 
 def test_improve__decodes_from_several_uniform_plans():

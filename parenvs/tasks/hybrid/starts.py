@@ -24,6 +24,8 @@ AXES = (
 """What decides a uniform plan of 1F1B or interleaved schedule; fields of ``Uniform``."""
 
 
+STARTS = 64
+"""Most plans of a problem that improving may begin with."""
 VALUES = 97
 """Most values of an axis."""
 
@@ -83,7 +85,7 @@ class Start:
         choices: the plan, a whole number for each of ``AXES``; recomputation by its place among
             ``RECOMPUTE_MODES`` (default: it is searched).
         known: of a problem of a set, what is known of costs.
-        judged: what ``space_of`` returns, if it was asked before; it is kept.
+        judged: what ``space_of`` returns, if it was asked before.
 
     Raises:
         InfeasibleError: no uniform plan fits the memory.
@@ -96,8 +98,12 @@ class Start:
         known: Reference | None = None,
         judged: tuple[UniformSpace, np.ndarray] | None = None,
     ) -> None:
-        self.problem, self._judged = problem, judged
-        self.choices = best_choices(problem, judged) if choices is None else choices
+        self.problem = problem
+        self._fastest: np.ndarray | None = None
+        if choices is None:
+            self._fastest = fastest(problem, judged)
+            choices = self._fastest[0]
+        self.choices = choices
         self.best = np.nan if known is None or known.kind == BOUND else known.value
         self.optimum = self.best if known is not None and known.kind == OPTIMUM else np.nan
 
@@ -120,14 +126,14 @@ class Start:
         """Return this start, then the next fastest uniform plans that are not much alike.
 
         Args:
-            count: most starts in all.
+            count: most starts in all; there are at most ``STARTS``.
         """
         found = [self]
         if count > 1:
-            space, good = self._judged or space_of(self.problem)
-            others = distinct(space.plans, np.where(good, space.length, np.inf), count)[1:]
+            if self._fastest is None:
+                self._fastest = fastest(self.problem)
             _ = self.prepared  # looked up once for all
-            for choices in choices_of(space.plans, others):
+            for choices in self._fastest[1:count]:
                 other = copy(self)
                 other.__dict__.pop("plans", None)
                 other.choices = choices
@@ -175,10 +181,10 @@ def space_of(problem: Hybrid) -> tuple[UniformSpace, np.ndarray]:
     return space, good
 
 
-def best_choices(
+def fastest(
     problem: Hybrid, judged: tuple[UniformSpace, np.ndarray] | None = None
 ) -> np.ndarray:
-    """Return the fastest uniform plan that fits, a whole number for each of ``AXES``.
+    """Return the fastest uniform plans that are not much alike, (k, 11) by ``AXES``.
 
     Args:
         problem: the problem.
@@ -188,7 +194,8 @@ def best_choices(
         InfeasibleError: there is none.
     """
     space, good = judged or space_of(problem)
-    return choices_of(space.plans, int(np.where(good, space.length, np.inf).argmin()))
+    chosen = distinct(space.plans, np.where(good, space.length, np.inf), STARTS)
+    return choices_of(space.plans, chosen)
 
 
 def distinct(plans: Uniform, values: np.ndarray, count: int) -> np.ndarray:

@@ -22,6 +22,8 @@ SLOTS = {"data": 32, "pipeline": 48, "operator": 16}
 """Axis -> neighbours that are kept of it; 96 in all."""
 AXES = tuple(SLOTS)
 KEPT = sum(SLOTS.values())
+APART = 16
+"""Plans from which on moves that need more room are made apart; for fewer, calls cost more."""
 FEW = 12
 """Stages, or pieces of the chain, that any plan can get by a move; others can double theirs."""
 
@@ -529,7 +531,8 @@ def neighbours(
     count, size = len(plans.count), len(CATALOGUE)
     order = busiest_first(plans, busy)
     tried, parts = _possible(table, plans), []
-    for some in (tried & ~_GROWS, tried & _GROWS):  # the arrays of the first are narrow
+    apart = (tried & ~_GROWS, tried & _GROWS)  # the arrays of the first are narrow
+    for some in apart if count >= APART else (tried,):
         plan, move = np.nonzero(some)
         other = moved(table, plans.take(plan), order[:, plan], move)
         good = np.flatnonzero(legal(table, other, limits) & _differ(plans, plan, other))
@@ -550,7 +553,8 @@ def neighbours(
     slot = at[plan, move]
     kept = np.lexsort((move, plan))
     kept = kept[slot[kept] >= 0]
-    others = joined([part[2] for part in parts]).take(kept).trimmed()
+    others = joined([part[2] for part in parts]) if len(parts) > 1 else parts[0][2]
+    others = others.take(kept).trimmed()
     return Neighbours(moves, plan[kept], slot[kept], others)
 
 
