@@ -1,6 +1,7 @@
 """``HybridPlan-v1``: rows as the judge has them, problems by name, banks."""
 
 import math
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -9,7 +10,7 @@ from batches import assert_same, both, drawn
 from cases import each
 
 import parenvs
-from parenvs.agents.learning.decode import decode
+from parenvs.agents.learning.decode import PATIENCE, decode
 from parenvs.core.source import Stream
 from parenvs.datasets.hybrid import named
 from parenvs.datasets.hybrid.named import BANKS, bank, drawn_by, start_of
@@ -119,6 +120,13 @@ def test_improve__starts_from_no_more_stages_than_neighbours_have(monkeypatch):
     monkeypatch.setattr(starts, "MAX_STAGES", 0)
     with pytest.raises(InfeasibleError, match="hybrid/3: no uniform plan within memory has"):
         starts.fastest(problem)
+
+
+def test_improve__decodes_end_where_nothing_becomes_better():
+    game = HybridImprovement(2, instance="hybrid-test/llama-009")
+    slowest = SimpleNamespace(rate=lambda seen: -seen["actions"][..., 0])
+    found = decode(slowest, game, game.source.draw(Stream()), 1)
+    assert game.turn[0] == PATIENCE and found.costs[0] > found.costs[1]
 
 
 def test_improve__decodes_from_several_uniform_plans():
