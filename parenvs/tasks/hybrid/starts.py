@@ -181,9 +181,7 @@ def space_of(problem: Hybrid) -> tuple[UniformSpace, np.ndarray]:
     return space, good
 
 
-def fastest(
-    problem: Hybrid, judged: tuple[UniformSpace, np.ndarray] | None = None
-) -> np.ndarray:
+def fastest(problem: Hybrid, judged: tuple[UniformSpace, np.ndarray] | None = None) -> np.ndarray:
     """Return the fastest uniform plans that are not much alike, (k, 11) by ``AXES``.
 
     Args:
