@@ -173,7 +173,7 @@ def test_env__choices_are_legal_while_a_witness_fits(problem):
         choice = by_chance(rng)(observation)
         plans = fits[choice]
         observation, _, over, _, _ = env.step(choice)
-        assert (env.game.boards.plans[0, : len(plans), : plans.shape[1]] == plans).all()
+        assert (env.game.boards.plans[0, : plans.shape[1], : len(plans)] == plans.T).all()
     assert masked
 
 

@@ -181,23 +181,16 @@ class PartitionChoice(RowGame):
 
     def look(self, rows: np.ndarray, part: Rows) -> None:
         """See ``RowGame.look``."""
-        moments = self.boards.tables.moments[self.boards.slot[rows]]
-        rows = rows[np.argsort(moments, kind="stable")]  # the fewer have the fewer to look at
-        for begin in range(0, len(rows), BLOCK):
-            self._look(rows[begin : begin + BLOCK])
-
-    def _look(self, rows: np.ndarray) -> None:
         boards, stake = self.boards, self.position[rows]
         tables, slot = boards.tables, boards.slot[rows]
-        room = boards.rooms(rows, stake)
-        mask = room >= 0
         is_open = boards.known[rows] == OPEN
+        room, bounds = self._judged(rows, stake, is_open)
+        mask = room >= 0
         actions = np.zeros((len(rows), 2, len(self.shown)), dtype=np.float32)
         offset = len(self.ahead) if self.looks else 0
         limit = tables.limit[slot]
         if self.looks:
             actions[:, PARTITION, 0] = SHARP * tables.rule[slot, stake]
-            bounds = boards.bounds(rows, stake, is_open)
             actions[..., 1] = self.earned[rows][:, None] + bounds
             actions[..., 2] = room / limit[:, None]
         bare = actions[:, PARTITION, offset:]
@@ -205,27 +198,34 @@ class PartitionChoice(RowGame):
         bare[:, 1 : 1 + len(CLASS)] = tables.figures[slot, stake]
         bare[:, 1 + len(CLASS) :] = boards.excluded(rows, stake, is_open)
         actions[~mask] = 0.0
-        context = self.context[rows]
+        context = np.empty((len(rows), len(self.contexts)), dtype=np.float32)
         size = tables.size[slot]
         context[:, 0] = 1.0 - is_open.sum(axis=1) / size
         context[:, 1], context[:, 2] = self.earned[rows], room.max(axis=1) / limit
         context[:, 3] = tables.price[slot]
         context[:, 4 : 4 + len(STEP)] = tables.step[slot]
         context[:, 4 + len(STEP) :] = boards.coming(rows, stake, is_open, NEXT, TOLD)
-        self.actions[rows], self.context[rows], self.mask[rows] = actions, context, mask
+        self.actions[part], self.context[part], self.mask[part] = actions, context, mask
+
+    def _judged(
+        self, rows: np.ndarray, stake: np.ndarray, is_open: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return rooms, and bounds if they are shown, of both choices, (k, 2) each."""
+        room, bounds = np.zeros((2, len(rows), 2))
+        order = np.argsort(self.boards.tables.moments[self.boards.slot[rows]], kind="stable")
+        for begin in range(0, len(rows), BLOCK):  # the fewer have the fewer to look at
+            some = order[begin : begin + BLOCK]
+            room[some] = self.boards.rooms(rows[some], stake[some])
+            if self.looks:
+                bounds[some] = self.boards.bounds(rows[some], stake[some], is_open[some])
+        return room, bounds
 
     def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
         """See ``RowGame.judging``: bytes and bounds of both choices."""
-        boards, stake, is_open = self.boards, self.position[rows], self.boards.known[rows] == OPEN
-
-        def formulas() -> None:
-            for begin in range(0, len(rows), BLOCK):
-                some = slice(begin, begin + BLOCK)
-                boards.rooms(rows[some], stake[some])
-                boards.bounds(rows[some], stake[some], is_open[some])
-
-        looked = Timed(partial(self.look, rows, rows), 2 * len(rows))
-        return looked, Timed(formulas, 2 * len(rows))
+        is_open = self.boards.known[rows] == OPEN
+        formulas = partial(self._judged, rows, self.position[rows], is_open)
+        looked = partial(self.look, rows, rows)
+        return Timed(looked, 2 * len(rows)), Timed(formulas, 2 * len(rows))
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
         """See ``RowGame.move``: replicate or partition the classes at stake."""
@@ -235,8 +235,8 @@ class PartitionChoice(RowGame):
         saved = tables.gain[boards.slot[rows], stake]
         self.earned[rows] += np.where(actions == PARTITION, saved, 0.0)
         is_open = boards.known[rows] == OPEN
-        self.position[rows] = is_open.argmax(axis=1)
-        complete = rows[~is_open.any(axis=1)]
+        self.position[rows] = first = is_open.argmax(axis=1)
+        complete = rows[~is_open[np.arange(len(rows)), first]]
         if complete.size:
             self.over[complete] = True
             slot = boards.slot[complete]

@@ -53,15 +53,15 @@ class Tables:
         saved: (S, K, M).
         figures: (S, K, 9) float32.
         excluding: (S, K, 3) float32, what a class has of ``EXCLUDED``.
-        rivals: (S, K, K) bool, whether the first class excludes the second.
-        members: (S, G, P) the classes of each group, K where there are fewer.
+        rivals: (S, K, K) int16, the classes that each excludes; many: (S, K) how many there are.
+        members: (S, P, G) the classes of each group, K where there are fewer.
         weights: (S, G).
         size, moments: (S,) classes and moments; limit, replicated: (S,) bytes, and seconds.
         start: (S,) seconds of the start plan; price: (S,) that of ``Linear.priced``.
         step: (S, 6) float32, ``Linear.step``.
         rule: (S, K) float32, what classes are worth at the price, by size.
         known: (S, K) int8, decisions before the first turn.
-        plans: (S, W, K) bool, witnesses; where there are fewer, they are repeated.
+        plans: (S, K, W) bool, witnesses; where there are fewer, they are repeated.
         slack: (S, W, M) bytes that each leaves at each moment.
     """
 
@@ -71,6 +71,7 @@ class Tables:
     figures: np.ndarray
     excluding: np.ndarray
     rivals: np.ndarray
+    many: np.ndarray
     members: np.ndarray
     weights: np.ndarray
     size: np.ndarray
@@ -96,8 +97,9 @@ class Tables:
             saved=np.zeros((slots, k, m)),
             figures=np.zeros((slots, k, len(CLASS)), dtype=np.float32),
             excluding=np.zeros((slots, k, len(EXCLUDED)), dtype=np.float32),
-            rivals=np.zeros((slots, k, k), dtype=np.bool_),
-            members=np.full((slots, size.groups, size.members), k),
+            rivals=np.zeros((slots, k, k), dtype=np.int16),
+            many=np.zeros((slots, k), dtype=np.int64),
+            members=np.full((slots, size.members, size.groups), k),
             weights=np.zeros((slots, size.groups)),
             size=np.zeros(slots, dtype=np.int64),
             moments=np.zeros(slots, dtype=np.int64),
@@ -108,7 +110,7 @@ class Tables:
             step=np.zeros((slots, len(STEP)), dtype=np.float32),
             rule=np.zeros((slots, k), dtype=np.float32),
             known=np.full((slots, k), REPLICATE, dtype=np.int8),
-            plans=np.zeros((slots, w, k), dtype=np.bool_),
+            plans=np.zeros((slots, k, w), dtype=np.bool_),
             slack=np.full((slots, w, m), np.inf),
         )
 
@@ -122,9 +124,9 @@ class Tables:
             problem.figures[:, [CLASS.index(name) for name in EXCLUDED]], 0.0
         )
         for index, row in enumerate(problem.rivals):
-            self.rivals[slot, index, row] = True
+            self.rivals[slot, index, : len(row)], self.many[slot, index] = row, len(row)
         for index, row in enumerate(problem.groups):
-            self.members[slot, index, : len(row)] = row
+            self.members[slot, : len(row), index] = row
         self.weights[slot, : len(problem.weights)] = problem.weights
         self.size[slot], self.moments[slot] = k, m
         self.limit[slot], self.replicated[slot] = problem.limit, problem.replicated
@@ -132,8 +134,8 @@ class Tables:
         self.price[slot], worth = problem.priced
         self.rule[slot, :k] = logarithmic(worth)
         self.known[slot, :k] = OPEN
-        several = np.arange(self.plans.shape[1]) % len(plans)
-        self.plans[slot, :, :k] = plans[several]
+        several = np.arange(self.plans.shape[2]) % len(plans)
+        self.plans[slot, :k] = plans[several].T
         self.slack[slot, :, :m] = problem.slack(plans)[several][:, problem.fullest]
 
 
@@ -149,9 +151,10 @@ class Boards:
         problems: those in the slots.
         slot: (n,) int64, the slot of each episode's problem.
         known: (n, K) int8 decisions: 1 partitioned, 0 replicated, -1 open.
-        plans: (n, W, K) bool, the witnesses, which follow the decisions.
-        slack: (n, W, M) bytes that each leaves at each moment; least: (n, W) of all moments.
-        other: (n, W, M), other_least: (n, W) the same if it made the other choice at stake.
+        plans: (n, K, W) bool, the witnesses, which follow the decisions.
+        slack: (n, W, 2, M) bytes that each leaves at each moment, as it is and if it made the other
+            choice at stake; least: (n, W, 2) of all moments.
+        now: (n, W) int8, in which of the two each is as it is.
     """
 
     def __init__(self, count: int, largest: Sizes) -> None:
@@ -162,9 +165,9 @@ class Boards:
         k, m, w = largest.classes, largest.moments, largest.witnesses
         self.slot = np.zeros(count, dtype=np.int64)
         self.known = np.full((count, k), OPEN, dtype=np.int8)
-        self.plans = np.zeros((count, w, k), dtype=np.bool_)
-        self.slack, self.other = np.zeros((2, count, w, m))
-        self.least, self.other_least = np.zeros((2, count, w))
+        self.plans = np.zeros((count, k, w), dtype=np.bool_)
+        self.slack, self.least = np.zeros((count, w, 2, m)), np.zeros((count, w, 2))
+        self.now, self._witness = np.zeros((count, w), dtype=np.int8), np.arange(w)
 
     def has_room(self, problem: Linear) -> bool:
         """Whether a problem is no larger than the largest."""
@@ -187,8 +190,16 @@ class Boards:
         """Begin episodes with nothing decided."""
         tables, slot = self.tables, self.slot[rows]
         self.known[rows], self.plans[rows] = tables.known[slot], tables.plans[slot]
-        self.slack[rows], self.other[rows] = tables.slack[slot], np.inf
-        self.least[rows] = self.slack[rows].min(axis=-1)
+        self.slack[rows, :, 0], self.slack[rows, :, 1] = tables.slack[slot], np.inf
+        self.least[rows, :, 0], self.now[rows] = tables.slack[slot].min(axis=-1), 0
+
+    def rivals(self, rows: np.ndarray, stake: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return pairs of a place in ``rows`` and a class that the one at stake there excludes."""
+        slot = self.slot[rows]
+        many = self.tables.many[slot, stake]
+        place = np.repeat(np.arange(len(rows)), many)
+        number = np.arange(len(place)) - np.repeat(many.cumsum() - many, many)
+        return place, self.tables.rivals[slot[place], stake[place], number]
 
     def rooms(self, rows: np.ndarray, stake: np.ndarray) -> np.ndarray:
         """Return the bytes that the leanest known completion of each choice leaves, (k, 2).
@@ -197,44 +208,38 @@ class Boards:
             rows: the episodes.
             stake: (k,) the class that each decides.
         """
-        slot, every = self.slot[rows], np.arange(len(rows))
+        slot = self.slot[rows]
         moments = int(self.tables.moments[slot].max())
         saved = self.tables.saved[:, :, :moments]
-        plans, least = self.plans[rows], self.least[rows]
-        chosen = plans[every, :, stake]  # (k, W)
+        chosen = self.plans[rows, stake]  # (k, W)
+        now = rows[:, None], self._witness, self.now[rows]
         slack = saved[slot, stake][:, None] * np.where(chosen, -1.0, 1.0)[..., None]
-        slack += self.slack[rows, :, :moments]
+        slack += self.slack[..., :moments][now]
         # A witness that splits the class no longer splits those that it excludes, which are taken
         # one after the other, so that the sums are the same whatever stands beside them.
-        plans &= self.tables.rivals[slot, stake][:, None]
-        group, rival = divmod(np.flatnonzero(plans), plans.shape[2])
-        if len(group):
-            first = np.flatnonzero(np.diff(group, prepend=-1))
-            most = np.diff(first, append=len(group))
-            order = np.argsort(-most, kind="stable")
-            first, most = first[order], most[order]
-            changed = divmod(group[first], plans.shape[1])
-            left, problem = slack[changed], slot[changed[0]]
-            several = np.searchsorted(-most, -np.arange(most[0]))  # that give up more than these
-            for turn, some in enumerate(map(slice, several.tolist())):
-                left[some] -= saved[problem[some], rival[first[some] + turn]]
-            slack[changed] = left
-        other = slack.min(axis=-1)
-        self.other[rows, :, :moments], self.other_least[rows] = slack, other
+        place, rival = self.rivals(rows, stake)
+        witness, pair = self.plans[rows[place], rival].T.nonzero()
+        if len(pair):
+            place, rival = place[pair], rival[pair]
+            first = np.flatnonzero(np.diff(witness * len(rows) + place, prepend=-1))
+            changed = place[first], witness[first]
+            given = np.insert(saved[slot[place], rival], first, slack[changed], axis=0)
+            slack[changed] = np.subtract.reduceat(given, first + np.arange(len(first)))
+        least, other = self.least[now], slack.min(axis=-1)
+        flipped = *now[:2], now[2] ^ 1
+        self.slack[..., :moments][flipped], self.least[flipped] = slack, other
         less, more = np.where(chosen, (other, least), (least, other))
         return np.stack([less.max(axis=1), more.max(axis=1)], axis=1)
 
     def decide(self, rows: np.ndarray, stake: np.ndarray, split: np.ndarray) -> None:
         """Decide the classes that ``rooms`` was asked about last: split those of ``split``."""
-        index, witness = (self.plans[rows, :, stake] != split[:, None]).nonzero()
-        changed = rows[index], witness
-        self.slack[changed], self.least[changed] = self.other[changed], self.other_least[changed]
-        self.plans[rows, :, stake] = split[:, None]
+        self.now[rows] ^= self.plans[rows, stake] != split[:, None]
+        self.plans[rows, stake] = split[:, None]
         self.known[rows, stake] = np.where(split, PARTITION, REPLICATE)
-        index, rival = self.tables.rivals[self.slot[rows], stake].nonzero()
-        index, rival = (x[split[index]] for x in (index, rival))
-        self.plans[rows[index], :, rival] = False
-        self.known[rows[index], rival] = REPLICATE
+        rows = rows[split]
+        place, rival = self.rivals(rows, stake[split])
+        self.plans[rows[place], rival] = False
+        self.known[rows[place], rival] = REPLICATE
 
     def bounds(self, rows: np.ndarray, stake: np.ndarray, is_open: np.ndarray) -> np.ndarray:
         """Return what the classes then open, and that at stake, can save at most, (k, 2).
@@ -250,21 +255,23 @@ class Boards:
         can = np.zeros((2, len(rows), is_open.shape[1] + 1), dtype=np.bool_)
         can[:, :, :-1] = is_open
         can[:, every, stake] = False
-        can[1, :, :-1] &= ~tables.rivals[slot, stake]
+        can[1][self.rivals(rows, stake)] = False
         paid = np.where(can, tables.paid[slot], 0.0)
-        members, result = tables.members[slot], np.empty((len(rows), 2))
+        members = tables.members[slot] + every[:, None, None] * paid.shape[2]
+        result = np.empty((len(rows), 2))
         for choice in (REPLICATE, PARTITION):
-            best = paid[choice][every[:, None, None], members].max(axis=-1)
+            best = paid[choice].take(members).max(axis=1)
             result[:, choice] = (best * tables.weights[slot]).sum(axis=-1)
         result[:, PARTITION] += tables.gain[slot, stake]
         return result
 
     def excluded(self, rows: np.ndarray, stake: np.ndarray, is_open: np.ndarray) -> np.ndarray:
         """Return what the open rivals of the classes at stake have of ``EXCLUDED``, (k, 3)."""
-        slot, found = self.slot[rows], np.zeros((len(rows), len(EXCLUDED)), dtype=np.float32)
-        there = self.tables.rivals[slot, stake] & is_open
-        row, rival = divmod(np.flatnonzero(there), there.shape[1])
-        np.add.at(found, row, self.tables.excluding[slot[row], rival])
+        found = np.zeros((len(rows), len(EXCLUDED)), dtype=np.float32)
+        place, rival = self.rivals(rows, stake)
+        there = is_open[place, rival]
+        place, rival = place[there], rival[there]
+        np.add.at(found, place, self.tables.excluding[self.slot[rows[place]], rival])
         return np.minimum(found, 1.0)
 
     def coming(
@@ -275,11 +282,11 @@ class Boards:
         every, slot = np.arange(len(rows)), self.slot[rows]
         left = is_open.copy()
         left[every, stake] = False
-        columns = [CLASS.index(name) for name in names]
-        result = np.zeros((len(rows), count, len(CLASS)), dtype=np.float32)
+        coming = np.empty((len(rows), count), dtype=np.int64)
+        there = np.empty((len(rows), count), dtype=np.bool_)
         for index in range(count):
-            first = left.argmax(axis=1)
-            found = left[every, first].nonzero()[0]
-            result[found, index] = self.tables.figures[slot[found], first[found]]
-            left[every, first] = False
-        return result[..., columns].reshape(len(rows), -1)
+            coming[:, index] = first = left.argmax(axis=1)
+            there[:, index], left[every, first] = left[every, first], False
+        columns = [CLASS.index(name) for name in names]
+        found = self.tables.figures[:, :, columns][slot[:, None], coming]
+        return np.where(there[..., None], found, np.float32(0)).reshape(len(rows), -1)

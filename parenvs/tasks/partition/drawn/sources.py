@@ -40,7 +40,7 @@ def source_of(
     if problem is None and sets.is_set(name):
         members = sets.members(name, family)
         if name in PARTITION_SETS:
-            return Members(members, named, order), sizes_of(name)
+            return Members(members, played, order), sizes_of(name)
         problems = [named(member) for member in members]
         largest = Sizes.of(problems[0])
         for each in problems[1:]:
