@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,15 @@ SEARCHES: dict[str, dict[str, dict[str, Any]]] = {
     "ElasticPlan-v1": {"fastest": {}},
 }
 """Environment with a network that ships -> planners beside those of its task's ``rules``."""
+_SERVERS = {
+    f"{planner}/{limit} s": {"time_limit": float(limit)}
+    for planner in ("swap-search", "local-search", LEARNED_SEARCH)
+    for limit in (1, 5)
+}
+FAMILIES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
+    "HybridPlan-v1": {f"hetero-{servers}": _SERVERS for servers in (32, 64)},
+}
+"""Environment -> families whose agents are apart -> planners on the family's test set."""
 DRAWS = (1, 8, 16, 64)
 """Copies of a decode; the first of each start plays the best actions."""
 PATIENCE = 100.0
@@ -60,15 +69,42 @@ TIMED = 3
 """Problems after which it is seen how long a set takes."""
 
 
-def places_of() -> dict[str, Any]:
-    """Return ``places`` with the planners of ``SEARCHES``."""
-    return {
-        env_id: (game, sets, {**planners, **SEARCHES.get(env_id, {})})
-        for env_id, (game, sets, planners) in places().items()
-    }
+def places_of() -> dict[str, tuple[Any, list[Place]]]:
+    """Return the games of environments, and where they are played."""
+    result = {}
+    for env_id, (game, sets, planners) in places().items():
+        planners = {**planners, **SEARCHES.get(env_id, {})}
+        found = [Place(name, family, planners) for name, family in sets]
+        for trained_on, own in FAMILIES.get(env_id, {}).items():
+            found.append(Place(f"{trained_on}-test", None, own, trained_on))
+        result[env_id] = game, found
+    return result
 
 
-def policy_of(env_id: str, agent: str, seed: int, steps: int, runs: Path) -> tuple[Any, float]:
+class Place(NamedTuple):
+    """A held-out set, or a family of one.
+
+    Attributes:
+        name: of the set.
+        family: of its problems; None for all.
+        planners: planners and their options.
+        trained_on: family of the training's problems; None for the environment's default.
+    """
+
+    name: str
+    family: str | None
+    planners: dict[str, dict[str, Any]]
+    trained_on: str | None = None
+
+    @property
+    def title(self) -> str:
+        """The set and the family in words."""
+        return f"{self.name} {self.family or ''}".strip()
+
+
+def policy_of(
+    env_id: str, agent: str, seed: int, steps: int, runs: Path, trained_on: str | None = None
+) -> tuple[Any, float]:
     """Return an agent as a policy, and the processor seconds of its training."""
     if agent == LEARNED:
         told = json.loads(file_of(env_id).with_suffix(".json").read_text(encoding="utf-8"))
@@ -82,13 +118,16 @@ def policy_of(env_id: str, agent: str, seed: int, steps: int, runs: Path) -> tup
 
     torch.set_num_threads(1)  # so small products are slower on more
     name, _, bare = agent.partition(" ")
-    more: dict[str, Any] = {"env_kwargs": {"rows": BARE}, "settings": {"sharpness": 0.0}}
+    env_kwargs = {} if trained_on is None else {"family": trained_on}
+    settings = {}
+    if bare:
+        env_kwargs, settings = {**env_kwargs, "rows": BARE}, {"sharpness": 0.0}
     if agent == UNTRAINED:
         return trainer.untrained(TrainConfig(env_id=env_id, agent="group", steps=1)), 0.0
     config = TrainConfig(
-        env_id=env_id, agent=name, steps=steps, seed=seed, **(more if bare else {})
+        env_id=env_id, env_kwargs=env_kwargs, agent=name, steps=steps, seed=seed, settings=settings
     )
-    folder = run_of(config, runs / bare)
+    folder = run_of(config, runs / (trained_on or "") / bare)
     seconds = json.loads((folder / RESULT).read_text(encoding="utf-8"))["seconds"]
     return trainer.player(folder), seconds
 
@@ -109,14 +148,13 @@ def planned(
 
 
 def by_agent(
-    env_id: str, agent: str, seed: int, name: str, family: str | None, steps: int,
-    first: int | None, runs: Path,
-) -> Row:  # fmt: skip
+    env_id: str, agent: str, seed: int, place: Place, steps: int, first: int | None, runs: Path
+) -> Row:
     """Decode a set by an agent, which is trained if need be."""
-    policy, training = policy_of(env_id, agent, seed, steps, runs)
+    policy, training = policy_of(env_id, agent, seed, steps, runs, place.trained_on)
     rows = BARE if agent.endswith(BARE) else AHEAD
-    return {**decoded(policy, env_id, name, family, first, rows), "training": training,
-            "steps": steps}  # fmt: skip
+    found = decoded(policy, env_id, place.name, place.family, first, rows)
+    return {**found, "training": training, "steps": steps}
 
 
 def decoded(
@@ -156,7 +194,7 @@ def decoded(
         for key, values in shares.items():
             row[key][str(copies)] = values
         row["seconds"][str(copies)] = preparing + spent / count
-    return row
+    return {**row, "preparing": preparing}
 
 
 @measurement(
@@ -179,28 +217,28 @@ def learners(
     only: tuple[str, ...] = ("planners", "agents"),
 ) -> Iterator[Case]:
     chosen = {
-        name: (game, [x for x in own if not sets or x[0] in sets or x[1] in sets], planners)
-        for name, (game, own, planners) in places_of().items()
-        if not envs or name in envs
+        env_id: [x for x in own if not sets or x.name in sets or x.family in sets]
+        for env_id, (_, own) in places_of().items()
+        if not envs or env_id in envs
     }
     # All agents have their first seeds before any has its second one.
     for seed in seeds if "agents" in only else ():
-        for env_id, (_, own, _) in chosen.items():
+        for env_id, own in chosen.items():
             for agent in agents:
                 if agent in (UNTRAINED, LEARNED) and seed != seeds[0]:
                     continue
                 if agent == LEARNED and not file_of(env_id).exists():
                     continue
-                for name, family in own:
-                    key = {"env": env_id, "method": agent, "seed": seed, "set": name}
-                    work = partial(by_agent, env_id, agent, seed, name, family, steps, first, runs)
-                    yield {**key, "family": family or ""}, partial(forked, work)
-    for env_id, (_, own, planners) in chosen.items():
-        for planner, options in planners.items() if "planners" in only else ():
-            for name, family in own:
-                key = {"env": env_id, "method": planner, "seed": 0, "set": name}
-                work = partial(planned, name, family, planner, options, first)
-                yield {**key, "family": family or ""}, work
+                for place in own:
+                    key = {"env": env_id, "method": agent, "seed": seed, "set": place.name}
+                    work = partial(by_agent, env_id, agent, seed, place, steps, first, runs)
+                    yield {**key, "family": place.family or ""}, partial(forked, work)
+    for env_id, own in chosen.items():
+        for place in own if "planners" in only else ():
+            for planner, options in place.planners.items():
+                key = {"env": env_id, "method": planner, "seed": 0, "set": place.name}
+                work = partial(planned, place.name, place.family, planner, options, first)
+                yield {**key, "family": place.family or ""}, work
 
 
 HEAD = ("method", "training", "interquartile mean", "mean", "alone",
@@ -265,6 +303,24 @@ def lines_of(rows: list[Row], planners: Any) -> list[Line]:
             seconds = float(np.mean([row["seconds"][copies] for row in some]))
             found.append(Line(name, some, both, seconds, None if both == alone else alone))
     return found
+
+
+def outdone(lines: list[Line]) -> str:
+    """Make shares those of the best cost that any line has, and say where it is a new one."""
+    count = max(line.shares.shape[1] for line in lines)
+    whole = [line for line in lines if line.shares.shape[1] == count]
+    best = np.max([line.shares.max(axis=0) for line in whole], axis=0)
+    better = best > 1 + 1e-4
+    if not better.any():
+        return ""
+    for line in whole:
+        line.shares /= np.maximum(best, 1.0)
+        if line.alone is not None:
+            line.alone /= np.maximum(best, 1.0)
+    return (
+        f"On {better.sum()} problems a plan of this page takes less than the best one that the set "
+        f"knows, up to {best.max() - 1:.1%} less, and shares are of that plan. "
+    )
 
 
 def verdict(lines: list[Line], foreseen: bool = True) -> str:
@@ -373,7 +429,7 @@ def page(rows: list[Row]) -> list[str]:
     ]
     ruled = [json.loads(x) for x in (RESULTS / "rules.jsonl").read_text("utf-8").splitlines()]
     missing, answers = [], []
-    for env_id, (game, own, planners) in places_of().items():
+    for env_id, (game, own) in places_of().items():
         mine = [row for row in rows if row["env"] == env_id]
         if not mine:
             missing.append(env_id)
@@ -381,30 +437,34 @@ def page(rows: list[Row]) -> list[str]:
         sections += [
             f"## {env_id}", f"The rule, which an untrained agent plays: {game.rule}.",
         ]  # fmt: skip
-        for name, family in own:
-            some = [x for x in mine if (x["set"], x["family"]) == (name, family or "")]
-            lines = lines_of(some, planners)
+        for place in own:
+            some = [x for x in mine if (x["set"], x["family"]) == (place.name, place.family or "")]
             if not any("training" in row for row in some):
-                missing.append(f"{name} {family or ''}".strip())
+                missing.append(place.title)
                 continue
+            lines = lines_of(some, place.planners)
+            words = outdone(lines)
             count = max(line.shares.shape[1] for line in lines)
             others = [
                 (x["method"].removeprefix("planner "), x["share"], x["seconds"])
                 for x in ruled
-                if (x["set"], x["family"], x["problems"]) == (name, family or "", count)
+                if (x["set"], x["family"], x["problems"]) == (place.name, place.family or "", count)
                 and x["method"].startswith("planner ")
                 and (game.foreseen or not x["method"].endswith(" exact"))
             ]
             answer = answered(lines, others)
             if answer is not None:
-                answers.append([env_id, f"{name} {family or ''}".strip(), *answer])
-            places_ = dict.fromkeys(line.machine for line in lines)
-            if len(places_) > 1:
+                answers.append([env_id, place.title, *answer])
+            machines = dict.fromkeys(line.machine for line in lines)
+            if len(machines) > 1:
                 for line in lines:
-                    line.name += f" [{list(places_).index(line.machine) + 1}]"
-            words = ", ".join(f"[{i}] {x}" for i, x in enumerate(places_, 1))
+                    line.name += f" [{list(machines).index(line.machine) + 1}]"
+            where = ", ".join(f"[{i}] {x}" for i, x in enumerate(machines, 1))
+            preparing = [row["preparing"] for row in some if row.get("preparing", 0) > 0.001]
+            if preparing:
+                words = f"Start plans are {np.mean(preparing):.2g} s of an agent's time. {words}"
             sections += [
-                f"**{f'{name} {family or str()}'.strip()}**, {count} problems, on {words}. "
+                f"**{place.title}**, {count} problems, on {where}. {words}"
                 + verdict(lines, game.foreseen),
                 table(HEAD, [line.cells() for line in lines]),
             ]  # fmt: skip
