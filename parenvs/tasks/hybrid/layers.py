@@ -8,6 +8,7 @@ fused or not by the stack.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -99,6 +100,22 @@ class Layer(ABC):
     def working_bytes(self, machine: Machine, split: Split) -> Figure:
         """Return the bytes that exist only while the layer itself runs."""
         return 0.0
+
+
+class Chain(NamedTuple):
+    """What formulas ask of a chain, of one model or of several plans' models.
+
+    Attributes:
+        kinds: its kinds of layers.
+        embedding: what stands in front, None if nothing does.
+        head: what stands behind.
+        tied_parameters: those that embedding and head share.
+    """
+
+    kinds: Sequence[Layer]
+    embedding: Layer | None
+    head: Layer | None
+    tied_parameters: Figure
 
 
 def matmul_seconds(machine: Machine, m: Figure, n: Figure, k: Figure, batch: Figure = 1) -> Figure:

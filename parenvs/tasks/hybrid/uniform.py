@@ -10,10 +10,45 @@ import numpy as np
 
 from parenvs.cluster import Cluster
 from parenvs.tasks.hybrid import formulas
+from parenvs.tasks.hybrid.layers import Chain, Figure, Layer, LayerSeconds, Split
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.schedules import piece_of
 from parenvs.tasks.hybrid.stack import Machine
 from parenvs.tasks.hybrid.stages import Chunks, Memory, Stages
+
+
+@dataclass(frozen=True, eq=False)
+class _AskedOnce(Layer):
+    """A layer of many plans on whose stages it is split alike, asked once for each split.
+
+    Attributes:
+        layer: the layer.
+        split: the splits that differ, (k,) a field.
+        which: (N,) the split of each plan.
+    """
+
+    layer: Layer
+    split: Split
+    which: np.ndarray
+
+    def _of_all(self, figure: Figure) -> Figure:
+        return figure if np.ndim(figure) == 0 else np.asarray(figure)[self.which]
+
+    def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
+        return LayerSeconds(*map(self._of_all, self.layer.seconds(machine, self.split)))
+
+    def weight_seconds(self, machine: Machine, split: Split) -> Figure:
+        return self._of_all(self.layer.weight_seconds(machine, self.split))
+
+    def parameters(self, split: Split) -> tuple[Figure, Figure]:
+        held, own = self.layer.parameters(self.split)
+        return self._of_all(held), self._of_all(own)
+
+    def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
+        return self._of_all(self.layer.saved_bytes(machine, self.split, mode))
+
+    def working_bytes(self, machine: Machine, split: Split) -> Figure:
+        return self._of_all(self.layer.working_bytes(machine, self.split))
 
 
 @dataclass(frozen=True)
@@ -95,6 +130,15 @@ class Uniform:
         size = {name: np.empty(self.size) for name in Memory._fields}
         _, order = np.unique(self.schedule, return_inverse=True)
         kinds = order * (self.pp.max(initial=0) + 1) + self.pp
+        split, alike = self._splits()
+
+        def chain(which: np.ndarray) -> Chain:
+            every = [_AskedOnce(kind, split, which) for kind in model.kinds]
+            front, back = (
+                x and _AskedOnce(x, split, which) for x in (model.embedding, model.head)
+            )
+            return Chain(every, front, back, model.tied_parameters)
+
         for kind in np.unique(kinds):
             which = np.flatnonzero(kinds == kind)
             count = self.pp[which[0]]
@@ -102,14 +146,28 @@ class Uniform:
             if cluster.speeds:
                 group = self.devices[which] // count
                 stages = stages._replace(speed=_slowest(cluster, stages.device, group))
-            step = formulas.step(model, cluster, machine, stages)
-            held = formulas.memory(model, machine, stages)
+            asked = chain(alike[which])
+            parameters = formulas.parameters(asked, stages)
+            step = formulas.step(asked, cluster, machine, stages, parameters)
+            held = formulas.memory(asked, machine, stages, held=parameters)
             fullest = held.total.argmax(axis=0)
             for name in seconds:
                 seconds[name][which] = getattr(step, name)
             for name in size:
                 size[name][which] = np.take_along_axis(getattr(held, name), fullest[None], 0)[0]
         return seconds, size
+
+    def _splits(self) -> tuple[Split, np.ndarray]:
+        """Return how plans split layers, those that differ, (k,) a field; and (N,) that of each."""
+        names = ("tp", "micro_batch", "context", "sequence_parallel", "expert", "expert_tp")
+        code = np.zeros(self.size, dtype=np.int64)
+        for name in names:
+            _, place = np.unique(getattr(self, name), return_inverse=True)
+            code = code * (place.max(initial=0) + 1) + place
+        _, first, alike = np.unique(code, return_index=True, return_inverse=True)
+        tp, samples, context, shared, expert, expert_tp = (getattr(self, x)[first] for x in names)
+        expert_tp = expert_tp if expert_tp.any() else 0
+        return Split(tp, samples * 1.0, context, shared, expert, expert_tp=expert_tp), alike
 
 
 def uniform_stages(

@@ -14,7 +14,7 @@ import numpy as np
 
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid import formulas
-from parenvs.tasks.hybrid.layers import Figure, Layer, LayerSeconds, Split
+from parenvs.tasks.hybrid.layers import Chain, Figure, Layer, LayerSeconds, Split
 from parenvs.tasks.hybrid.moves.plans import ORDERS, Plans
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -125,15 +125,6 @@ class _LookedUp(Layer):
 
     def working_bytes(self, machine: Machine, split: Split) -> Figure:
         return self.figures[_KEPT]
-
-
-class _Chains(NamedTuple):
-    """The chains of several plans' problems, for ``formulas``."""
-
-    kinds: list[Layer]
-    embedding: Layer
-    head: Layer
-    tied_parameters: np.ndarray
 
 
 class Judged(NamedTuple):
@@ -308,7 +299,7 @@ class Table:
             stages = self.stages(part)
             figures = self._look_up(part, stages)
             machine = self.machine(part.rows)
-            model: Any = _Chains(
+            model = Chain(
                 [_LookedUp(figure) for figure in figures[:-2]],
                 _LookedUp(figures[-2]),
                 _LookedUp(figures[-1]),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,10 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
     heads, tails = zip(*rows, strict=True)
     counts = [len(others) for others in tails]
     columns = [np.repeat(np.array(column), counts) for column in zip(*heads, strict=True)]
-    columns += [np.array(column) for column in zip(*chain.from_iterable(tails), strict=True)]
+    apart = {id(others): others for others in tails}  # of a mesh the same list
+    made = {key: [np.array(x) for x in zip(*own, strict=True)] for key, own in apart.items()}
+    parts = zip(*(made[id(others)] for others in tails), strict=True)
+    columns += [np.concatenate(part) for part in parts]
     names = (
         "tp", "pp", "dp", "context", "micro_batch", "chunks", "schedule", "expert",
         "sequence_parallel", "zero", "recompute", "shard",
