@@ -134,9 +134,7 @@ class Uniform:
 
         def chain(which: np.ndarray) -> Chain:
             every = [_AskedOnce(kind, split, which) for kind in model.kinds]
-            front, back = (
-                x and _AskedOnce(x, split, which) for x in (model.embedding, model.head)
-            )
+            front, back = (x and _AskedOnce(x, split, which) for x in (model.embedding, model.head))
             return Chain(every, front, back, model.tied_parameters)
 
         for kind in np.unique(kinds):
