@@ -11,7 +11,7 @@ from typing import Any
 
 from parenvs.bench import speed_table
 from parenvs.bench.ahead import ahead
-from parenvs.bench.measurement import HEAD, measurement, plain
+from parenvs.bench.measurement import measurement, plain
 from parenvs.bench.page import host
 from parenvs.bench.play import AHEAD, BARE, BASELINE, DRAWN, Case, speeds
 from parenvs.bench.scaling import LAYERS, PIVOTS, chain, classes, memory, pivots
@@ -188,8 +188,11 @@ def former(folder: Path, effort: Effort) -> dict[str, Any]:
 
 
 def renewed(content: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``former`` results with what ``bench_speed`` returned of some environments."""
-    result = {key: value for key, value in content.items() if key not in HEAD}
+    """Return ``former`` results with what ``bench_speed`` returned of some environments.
+
+    All else is still made as it was.
+    """
+    result = {key: value for key, value in content.items() if key not in ("command", "machine")}
     for part in ("environments", "ahead", "memory"):
         new = {(x["what"], x["envs"]): x for x in data[part] if x["what"] != BASELINE}
         old = [{"made": {"commit": content["made"]["commit"]}, **row} for row in content[part]]
