@@ -64,10 +64,13 @@ def bank(family: str) -> Bank:
 def _course(family: str, number: int) -> Course:
     if number >= COUNT:
         return _drawn(family, number)
-    row = bank(family)[number]
-    return Course.of_bits(
-        int(row["joined"][0]), row["joined"], row["gone"].astype(np.uint64), NODES
-    )
+    return _courses(family).of(number)
+
+
+@lru_cache(maxsize=len(FAMILIES))
+def _courses(family: str) -> Course:
+    joined, gone = (bank(family).arrays[name] for name in ("joined", "gone"))
+    return Course.of_bits(joined[:, 0], joined, gone.astype(np.uint64), NODES)
 
 
 def _drawn(family: str, number: int) -> Course:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -114,7 +114,8 @@ class RowGame(Rowed):
     before a first whole plan pay 0.
 
     A subclass writes features into ``actions`` and ``context`` and the legal actions into ``mask``
-    in ``look``, and costs into ``cost`` in ``move``; ``put`` gives ``know`` what is known.
+    in ``look``, and costs into ``cost`` in ``move``; ``put`` gives ``know`` what is known. Where
+    ``keeps`` is false it makes ``actions`` in ``rows_of``, which saves the observation a copy.
 
     Args:
         count: n.
@@ -123,6 +124,7 @@ class RowGame(Rowed):
 
     Attributes:
         foreseen: whether what will happen is known, so that of several plays the best can be taken.
+        keeps: whether ``actions`` are kept between turns.
         actions: (n, A, F) float32.
         context: (n, C) float32.
         mask: (n, A) bool.
@@ -131,12 +133,14 @@ class RowGame(Rowed):
     """
 
     foreseen: ClassVar[bool] = True
+    keeps: ClassVar[bool] = True
     after_end: ClassVar[float] = 0.0
 
     def __init__(self, count: int, size: int, rows: str = AHEAD) -> None:
         super().__init__(count)
         self.show_rows(size, rows)
-        self.actions = np.zeros((count, size, len(self.shown)), dtype=np.float32)
+        kept = count if self.keeps else 0
+        self.actions = np.zeros((kept, size, len(self.shown)), dtype=np.float32)
         self.context = np.zeros((count, len(self.contexts)), dtype=np.float32)
         self.mask = np.zeros((count, size), dtype=np.bool_)
         self.cost = np.full(count, np.nan)
@@ -155,6 +159,10 @@ class RowGame(Rowed):
             rows: their numbers, (k,) int64.
             part: the same as an index of arrays: ``EVERY`` if they are all.
         """
+
+    def rows_of(self, rows: Rows) -> np.ndarray:
+        """Return ``actions`` of episodes, (k, A, F), as they were when they were looked at."""
+        return self.actions[rows]
 
     @abstractmethod
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
@@ -220,32 +228,32 @@ class RowGame(Rowed):
         """See ``Game.play``."""
         self._refresh()
         rows, chosen = self._rows[rows], np.asarray(actions, dtype=np.int64)
-        rewards, size = np.zeros(len(rows)), self.mask.shape[1]
-        legal = (chosen >= 0) & (chosen < size)
+        rewards = np.zeros(len(rows))
+        legal = chosen.view(np.uint64) < self.mask.shape[1]  # where negative numbers are large
         legal &= self.mask[rows, np.where(legal, chosen, 0)]
-        moving = rows
+        moving, legally = rows, cast(Rows, EVERY)
         if not legal.all():
-            moving, chosen = rows[legal], chosen[legal]
+            moving, chosen, legally = rows[legal], chosen[legal], legal
             illegal = rows[~legal]
             rewards[~legal] = WORST - self._worth[illegal]
             self.over[illegal], self.cost[illegal] = True, np.nan
             self._worth[illegal] = WORST
         if moving.size:
-            self.move(moving, chosen, EVERY if moving.size == self.count else moving)
-            cost, before = self.cost[moving], self._worth[moving]
+            part = EVERY if moving.size == self.count else moving
+            self.move(moving, chosen, part)
+            cost, before = self.cost[part], self._worth[part]
             with np.errstate(divide="ignore"):
-                worth = np.maximum(np.log(self.reference[moving] / cost), WORST)
+                worth = np.maximum(np.log(self.reference[part] / cost), WORST)
             worth = np.where(np.isnan(cost), before, worth)
-            rewards[legal] = worth - before
-            self._worth[moving] = worth
-            self._stale[moving] = True
+            rewards[legally] = worth - before
+            self._worth[part], self._stale[part] = worth, True
         return rewards
 
     def observation(self, rows: Rows) -> dict[str, np.ndarray]:
         """See ``Game.observation``."""
         self._refresh()
         return {
-            "actions": self.actions[rows],
+            "actions": self.rows_of(rows),
             "context": self.context[rows],
             "action_mask": self.mask[rows].view(np.int8),
         }
@@ -276,7 +284,9 @@ class RowGame(Rowed):
             self.look(rows, EVERY if rows.size == self.count else rows)
         ended = (stale & self.over).nonzero()[0]
         if ended.size:
-            self.actions[ended], self.context[ended], self.mask[ended] = 0.0, 0.0, True
+            self.context[ended], self.mask[ended] = 0.0, True
+            if self.keeps:
+                self.actions[ended] = 0.0
         stale[:] = False
 
 

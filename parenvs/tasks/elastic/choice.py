@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from parenvs.core.game import EVERY, Rows
+from parenvs.core.game import Rows
 from parenvs.core.rows import AHEAD, RowGame, Timed
 from parenvs.core.sets import family_named
 from parenvs.core.source import ORDERS, Drawn, Fixed, Members, Source, Stream, is_sequential
@@ -67,8 +67,8 @@ QUIET = 60
 """Intervals since the last event beyond which they are not told apart."""
 SCALE = 20.0
 """Factor of departures in the context: one node of 20 in an interval is 1."""
-KEPT = 2048
-"""Jobs of the bank that are kept."""
+KEPT = 16_384
+"""Jobs that are kept, more than the bank has."""
 
 
 class Job(NamedTuple):
@@ -176,7 +176,7 @@ class ElasticChoice(RowGame):
     """
 
     options = ("instance",)
-    foreseen = False
+    foreseen, keeps = False, False
     rule = (
         "the plan that trains most in ten intervals with its change, less three tenths of what "
         "departures are expected to cost it"
@@ -253,9 +253,10 @@ class ElasticChoice(RowGame):
         self.source = source_of(instance, family, model, fresh, order, problem, self._settings)
         self.jobs: list[Job] = [None] * count  # type: ignore[list-item]
         self.outlooks: list[Outlook] = []
-        whole = np.zeros((9, count), dtype=np.int64)
+        whole = np.zeros((11, count), dtype=np.int64)
         self.kit, self.length, self.interval, self.plans, self.event, self.since = whole[:6]
-        self.nodes, self.quiet, self.hits = whole[6:]
+        self.quiet, self.hits = whole[6:8]
+        self.left, self.joined, self.nodes = self._now = whole[8:]
         self.total = np.zeros(count)
         self._seen = np.zeros((len(MEMORIES), 3, count))  # departures, joins, nodes by intervals
         self._size(INTERVALS, 1)
@@ -269,7 +270,7 @@ class ElasticChoice(RowGame):
         former = {name: getattr(self, name, None) for name in ("_lost", "_counts", "_rest")}
         former["chosen"] = getattr(self, "chosen", None)
         self._lost = np.zeros((self.count, intervals, nodes + 1), dtype=np.int8)
-        self._counts = np.zeros((self.count, intervals, 3), dtype=np.int16)  # there, joined, left
+        self._counts = np.zeros((3, self.count, intervals), dtype=np.int16)  # left, joined, there
         self._rest = np.zeros((self.count, intervals + 1))
         self.chosen = np.zeros((self.count, intervals), dtype=np.int8)
         for name, array in former.items():
@@ -287,7 +288,7 @@ class ElasticChoice(RowGame):
         rest *= known.best / rest[0]
         for row in self._rows[rows].tolist():
             self.jobs[row] = problem
-            self._counts[row, :length] = np.stack(course[:3], axis=1)
+            self._counts[:, row, :length] = course.left, course.joined, course.nodes
             self._lost[row, :length, : nodes + 1] = course.lost
             self._lost[row, :length, nodes + 1 :] = course.lost[:, -1:]
             self._rest[row, : length + 1] = rest
@@ -311,8 +312,10 @@ class ElasticChoice(RowGame):
             name: stacked(each, name).ravel()
             for name in ("lost_samples", "saved", "used", "held", "anew")
         }
-        self._borders = stacked(each, "borders").reshape(-1, MAX_NODES + 1)
-        self._fits = stacked(each, "fits").reshape(-1, MAX_PLANS)
+        width = max(x.library.borders.shape[1] for x in each)
+        self._borders = stacked(each, "borders")[..., :width].reshape(-1, width)
+        fits = stacked(each, "fits").reshape(-1, MAX_PLANS)
+        self._fits = np.pad(fits, ((0, 0), (0, 1)))  # nothing is said of checkpoints
         self._every = np.array([x.every for x in each])
         self._save = np.array([x.save for x in each])
         self._speed = stacked(each, "plain")[:, :, 5].ravel()
@@ -339,39 +342,50 @@ class ElasticChoice(RowGame):
         for array in (self.interval, self.plans, self.event, self.since, self.quiet, self.hits):
             array[rows] = 0
         self.total[rows], self.chosen[rows], self._seen[:, :, rows] = 0.0, 0, 0.0
-        self.nodes[rows] = self._counts[rows, 0, 0]
+        self._now[:, rows] = 0  # those at the beginning did not come
+        self.nodes[rows] = self._counts[2, rows, 0]
         self.cost[rows] = self.reference[rows]
 
     def look(self, rows: np.ndarray, part: Rows) -> None:
         """See ``RowGame.look``."""
         kit, nodes, plan = self.kit[part], self.nodes[part], self.plans[part]
-        event, since = self.event[part], self.since[part]
-        at, k = kit * (MAX_NODES + 1) + nodes, np.arange(len(rows))
         own = kit * MAX_PLANS + plan
-        fits, held = self._fits[at], self._plan_columns["held"][own]
-        whole = (event == 0) & (plan > 0) & (held <= nodes)
-        saving = whole & (since + 1 < self._every[kit])
-        self.mask[part, :MAX_PLANS], self.mask[part, CHECKPOINT] = fits, saving
-        out = self.actions if part is EVERY else None
-        actions = self._base.take(at, axis=0, out=out, mode="clip")  # which writes into it at once
-        actions[k, plan, -2] = fits[k, plan]
-        believed = departures(self._seen[BELIEVED, 0, part], self._seen[BELIEVED, 2, part])
+        self.mask[part] = self._fits.take(kit * (MAX_NODES + 1) + nodes, axis=0)
+        early = self.since[part] + 1 < self._every[kit]
+        self.mask[part, CHECKPOINT] = self._whole(part, own) & early
+        self._write(part, kit, own)
+
+    def rows_of(self, rows: Rows) -> np.ndarray:
+        """See ``RowGame.rows_of``."""
+        kit, nodes, plan = self.kit[rows], self.nodes[rows], self.plans[rows]
+        own, k = kit * MAX_PLANS + plan, np.arange(len(kit))
+        actions = self._base.take(kit * (MAX_NODES + 1) + nodes, axis=0, mode="clip")
+        actions[k, plan, -2] = self._plan_columns["held"][own] <= nodes
         if self.looks:
-            state = (kit * EVENTS + event) * MAX_PLANS + plan
-            likely = self._chances[kit * len(RATES) + level(believed)]
-            actions[:, :MAX_PLANS, 1:3] = self._change[state] * fits[..., None]
-            actions[:, :MAX_PLANS, 3:6] = likely * fits[..., None]
-        kept = saving.nonzero()[0]
+            fits = self.mask[rows, :MAX_PLANS, None]
+            state = (kit * EVENTS + self.event[rows]) * MAX_PLANS + plan
+            likely = self._chances[kit * len(RATES) + level(self._believed(rows))]
+            actions[:, :MAX_PLANS, 1:3] = self._change[state] * fits
+            actions[:, :MAX_PLANS, 3:6] = likely * fits
+        kept = self.mask[rows, CHECKPOINT].nonzero()[0]
         row = actions[kept, plan[kept]]
         row[:, -1] = 1.0
         if self.looks:
             row[:, 1] = self._save[kit[kept]]
         actions[kept, CHECKPOINT] = row
         if self.looks:
-            actions[..., 0] = self._scores(actions, part, kit, whole)
-        if out is None:
-            self.actions[part] = actions
-        self._write(part, kit, own, believed)
+            actions[..., 0] = self._scores(actions, rows, kit, self._whole(rows, own))
+        actions[self.interval[rows] == self.length[rows]] = 0.0
+        return actions
+
+    def _whole(self, part: Rows, own: np.ndarray) -> np.ndarray:
+        """Return whether plans ``own`` are in force, and nothing happened to them."""
+        whole: np.ndarray = self._plan_columns["held"][own] <= self.nodes[part]
+        return whole & (self.event[part] == 0) & (self.plans[part] > 0)
+
+    def _believed(self, part: Rows) -> Any:
+        """Return the rates of departures that are believed."""
+        return departures(self._seen[BELIEVED, 0, part], self._seen[BELIEVED, 2, part])
 
     def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
         """See ``RowGame.judging``: rows are looked up in tables of all changes, judged once."""
@@ -382,7 +396,11 @@ class ElasticChoice(RowGame):
             for library in libraries:
                 library.judged()
 
-        return Timed(partial(self.look, rows, rows), len(rows) * ACTIONS), Timed(formulas, count)
+        def looked() -> None:
+            self.look(rows, rows)
+            self.rows_of(rows)
+
+        return Timed(looked, len(rows) * ACTIONS), Timed(formulas, count)
 
     def _scores(
         self, actions: np.ndarray, part: Rows, kit: np.ndarray, whole: np.ndarray
@@ -403,26 +421,24 @@ class ElasticChoice(RowGame):
         spent = actions[..., 1].astype(np.float64)
         at_stake = 0.5 * lost[k, plan] * (self.since[part] + 1.0) ** 2
         spent[k, plan] += np.where(whole, at_stake, 0.0)
-        ahead = np.minimum(self.length[part] - self.interval[part], HORIZON)[:, None]
+        left = np.maximum(self.length[part] - self.interval[part], 1)  # 0 of ended episodes
+        ahead = np.minimum(left, HORIZON)[:, None]
         value = actions[..., -3] * (1.0 - CAUTION * risk - spent / ahead)
         value = np.where(self.mask[part], value, -np.inf)
         short = SHARP * (value - value.max(axis=1, keepdims=True))
         return np.maximum(np.where(self.mask[part], short, 0.0), -100.0)
 
-    def _write(self, part: Rows, kit: np.ndarray, own: np.ndarray, believed: np.ndarray) -> None:
+    def _write(self, part: Rows, kit: np.ndarray, own: np.ndarray) -> None:
         """Write the context."""
-        event, nodes, interval = self.event[part], self.nodes[part], self.interval[part]
+        event, interval, length = self.event[part], self.interval[part], self.length[part]
         used, held = (self._plan_columns[name][own] for name in ("used", "held"))
-        seen, length = self._seen[:, :, part], self.length[part]
+        seen = self._seen[:, :, part]
         leaving = seen[:, 0] / np.maximum(seen[:, 2], 1.0)
-        counts = self._now(part)
         columns = (
-            nodes / MAX_NODES,
-            counts[:, 1] / MAX_NODES,
-            counts[:, 2] / MAX_NODES,
+            *(self._now[::-1, part] / MAX_NODES),
             used / MAX_NODES,
             (held - used) / MAX_NODES,
-            np.maximum(nodes - held, 0) / MAX_NODES,
+            np.maximum(self.nodes[part] - held, 0) / MAX_NODES,
             self._speed[own],
             self.hits[part] / LOST,
             (event > READY) & (event < GONE),
@@ -432,18 +448,10 @@ class ElasticChoice(RowGame):
             1.0 - interval / length,
             *np.minimum(SCALE * leaving, 1.0),
             np.minimum(SCALE * seen[1, 1] / MEMORIES[1] / MAX_NODES, 1.0),
-            np.minimum(SCALE * believed, 1.0),
+            np.minimum(SCALE * self._believed(part), 1.0),
             10.0 / length,
         )
-        for index, column in enumerate(columns):
-            self.context[part, index] = column
-
-    def _now(self, part: Rows) -> np.ndarray:
-        """Return nodes, joins and departures of the interval that episodes are in, (k, 3)."""
-        rows = self._rows[part]
-        now = self._counts[rows, self.interval[part]]
-        now[self.interval[part] == 0, 1:] = 0  # those at the beginning did not come
-        return now
+        self.context[part] = np.array(columns, dtype=np.float32).T
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
         """See ``RowGame.move``: play an interval, and let nodes leave and come."""
@@ -480,10 +488,9 @@ class ElasticChoice(RowGame):
 
     def _next(self, rows: np.ndarray, at: np.ndarray, part: Rows) -> None:
         """Let nodes leave and come before interval ``at``, (k,)."""
-        now = self._counts[rows, at]
-        nodes, joined, left = now.T.astype(np.int64)
-        self._count(part, nodes, joined, left)
-        losing = left.nonzero()[0]
+        place = rows * self._counts.shape[2] + at
+        self._count(part, self._counts.reshape(3, -1).take(place, axis=1))
+        losing = self.left[part].nonzero()[0]
         if losing.size:
             hit, at = rows[losing], at[losing]
             own = self.kit[hit] * MAX_PLANS + self.plans[hit]
@@ -494,12 +501,14 @@ class ElasticChoice(RowGame):
             used, held = (self._plan_columns[name][own] for name in ("used", "held"))
             self.event[hit] = happened(self._lost[hit, at], used, held, self._borders[own])
 
-    def _count(self, part: Rows, nodes: Any, joined: Any, left: Any) -> None:
-        """Note the nodes of a new interval, and those that came and left before it."""
-        self._seen[..., part] *= FORGETTING
-        self._seen[..., part] += np.stack([left, joined, self.nodes[part]])
-        self.nodes[part] = nodes
-        self.quiet[part] = np.where((joined > 0) | (left > 0), 0, self.quiet[part] + 1)
+    def _count(self, part: Rows, counts: np.ndarray) -> None:
+        """Note nodes that left and came before a new interval, and those that are there, (3, k)."""
+        now, seen = self._now, self._seen
+        now[:2, part] = counts[:2]
+        seen[..., part] *= FORGETTING
+        seen[..., part] += now[:, part]
+        self.nodes[part] = counts[2]
+        self.quiet[part] = np.where(counts[:2].any(axis=0), 0, self.quiet[part] + 1)
         self.hits[part] = 0
 
     def meet(self, row: int, moment: Moment, joined: int, left: int) -> None:
@@ -514,9 +523,9 @@ class ElasticChoice(RowGame):
             left: nodes that left before it.
         """
         at, event = moment.interval, moment.event
-        self._counts[row, at] = moment.nodes, joined, left
+        self._counts[:, row, at] = left, joined, moment.nodes
         if at:
-            self._count(slice(row, row + 1), moment.nodes, np.array([joined]), np.array([left]))
+            self._count(slice(row, row + 1), self._counts[:, row : row + 1, at])
         else:
             self.start(slice(row, row + 1))
         self.interval[row], self.plans[row] = at, moment.plan

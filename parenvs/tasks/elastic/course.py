@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,21 +47,22 @@ class Course(NamedTuple):
         return Course(nodes, joined, left, lost)
 
     @classmethod
-    def of_bits(cls, start: int, joined: np.ndarray, gone: np.ndarray, nodes: int) -> Course:
-        """Return the course of what ``bits`` says.
+    def of_bits(cls, start: Any, joined: np.ndarray, gone: np.ndarray, nodes: int) -> Course:
+        """Return the course of what ``bits`` says, or several, whose arrays have axes in front.
 
         Args:
-            start: nodes in the first interval.
-            joined: (S,) nodes that come before each interval; of the first it means nothing.
-            gone: (S,) of ``bits``.
+            start: (...) nodes in the first interval.
+            joined: (..., S) nodes that come before each interval; of the first it means nothing.
+            gone: (..., S) of ``bits``.
             nodes: N.
         """
-        which = (gone[:, None] >> np.arange(nodes, dtype=np.uint64)) & np.uint64(1)
-        lost = np.zeros((len(gone), nodes + 1), dtype=np.int8)
-        which.cumsum(axis=1, dtype=np.int8, out=lost[:, 1:])
-        left, come = lost[:, -1].astype(np.int16), joined.astype(np.int16)
-        come[0] = start
-        return cls((come - left).cumsum(dtype=np.int16), come, left, lost)
+        lost = np.zeros((*gone.shape, nodes + 1), dtype=np.int8)
+        for node in range(nodes):
+            left = (gone >> np.uint64(node)) & np.uint64(1)
+            np.add(lost[..., node], left.astype(np.int8), out=lost[..., node + 1])
+        left, come = lost[..., -1].astype(np.int16), joined.astype(np.int16)
+        come[..., 0] = start
+        return cls((come - left).cumsum(axis=-1, dtype=np.int16), come, left, lost)
 
     def bits(self) -> np.ndarray:
         """Return which nodes of the interval before left, (S,) uint64, bit i for the i-th oldest.

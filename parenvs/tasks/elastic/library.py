@@ -327,9 +327,8 @@ def happened(
     count = lost[row, used].astype(np.int64)
     ready = lost[row, np.minimum(needed, lost.shape[1] - 1)] <= needed - used
     event = np.where(ready, READY + count, np.minimum(count, LOST))
-    groups = np.diff(np.take_along_axis(lost, borders, axis=1), axis=1)
-    sizes = np.diff(borders, axis=1)
-    event[((groups == sizes) & (sizes > 0)).any(axis=1)] = GONE
+    before, sizes = lost[row[:, None], borders], borders[:, 1:] - borders[:, :-1]
+    event[((before[:, 1:] - before[:, :-1] == sizes) & (sizes > 0)).any(axis=1)] = GONE
     event[count == 0] = 0
     return event
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from parenvs.cluster import SYNC_METHODS, Cluster
-from parenvs.core.game import Rows
+from parenvs.core.game import EVERY, Rows
 from parenvs.core.problem import problem as load_problem
 from parenvs.core.rows import AHEAD, RANGE, RowGame, Timed
 from parenvs.core.source import ORDERS, Drawn, Fixed, Members, Source, Stream, is_sequential
@@ -66,17 +66,17 @@ class Start(NamedTuple):
 
     Attributes:
         board: the problem over points.
-        cuts: (S - 1,) int64, points of the start plan.
-        devices: (S - 1,) int64, its first devices.
+        plan: (2, S + 1) int64, points of the start plan and its first devices, both ends included.
         seconds: of its step.
+        fixed: (6,) what contexts say of the problem.
         known: best seconds known, proven optimum; NaN where there is none.
         bound: seconds that no plan takes less than.
     """
 
     board: Board
-    cuts: np.ndarray
-    devices: np.ndarray
+    plan: np.ndarray
     seconds: float
+    fixed: np.ndarray
     known: tuple[float, float]
     bound: float
 
@@ -110,8 +110,19 @@ class Start(NamedTuple):
             reference = large.costs(pipeline)
             if reference is not None:
                 known, bound = (reference.value, np.nan), max(bound, reference.bound)
-        at = np.searchsorted(board.pivots, cuts)
-        return cls(board, at, devices, seconds, known, bound)
+        cluster = pipeline.cluster
+        fixed = (
+            pipeline.stages / STAGES,
+            (len(board.pivots) - 1) / POINTS,
+            np.log2(cluster.devices) / np.log2(DEVICES),
+            np.log2(cluster.devices_per_server) / 3,
+            np.log2(pipeline.micro_batches) / 6,
+            np.log2(cluster.intra_bw / cluster.inter_bw) / 16,
+        )
+        inner = np.stack([np.searchsorted(board.pivots, cuts), devices])
+        last = [[len(board.pivots) - 1], [cluster.devices]]
+        plan = np.concatenate([np.zeros_like(last), inner, last], axis=1)
+        return cls(board, plan, seconds, np.array(fixed), known, bound)
 
 
 class PipelineImprovement(RowGame):
@@ -189,6 +200,7 @@ class PipelineImprovement(RowGame):
     """
 
     options = ("instance", "cluster", *PIPELINE_OPTIONS)
+    keeps = False
     rule = "the move after which the step is shortest, of those that fit, or to stop"
     columns: ClassVar[Mapping[str, str]] = {
         "rule": "30 times the logarithm by which the step gets shorter; a plan that does not fit "
@@ -262,32 +274,23 @@ class PipelineImprovement(RowGame):
         self.turn = np.zeros(count, dtype=np.int64)
         self._now = moves.Judged(np.ones(count), np.ones(count), np.ones(count))
         self._best = np.zeros((2, most + 1, count), dtype=np.int64)
-        self._moves: moves.Moves  # of the episodes that go on
-        self._place = np.zeros(count, dtype=np.int64)  # of each among them
+        self._moves: moves.Moves
+        self._loads = self._links = np.zeros((0, count))  # over those of the slowest stage
         self._fixed = np.zeros((count, len(self.contexts)), dtype=np.float32)
         kinds = np.zeros((KINDS, len(self.shown)), dtype=np.float32)
         for name, steps in (("cut", POINT_STEPS), ("device", DEVICE_STEPS)):
             kinds[:SWAP, self.shown.index(name)] = np.sign(np.abs(steps))[:SWAP]
         for name, kind in (("swap", SWAP), ("merge", MERGE), ("split", SPLIT)):
             kinds[kind, self.shown.index(name)] = 1.0
-        self._kinds = kinds
+        self._plain = np.concatenate([np.tile(kinds, (most - 1, 1)), np.zeros_like(kinds[:1])])
+        self._plain[-1, self.shown.index("stop")] = 1.0
 
     def put(self, rows: Rows, problem: Start) -> None:
         """See ``Game.put``."""
-        pipeline = problem.board.pipeline
-        stages, cluster = pipeline.stages, pipeline.cluster
-        fixed = [
-            stages / STAGES,
-            (len(problem.board.pivots) - 1) / POINTS,
-            np.log2(cluster.devices) / np.log2(DEVICES),
-            np.log2(cluster.devices_per_server) / 3,
-            np.log2(pipeline.micro_batches) / 6,
-            np.log2(cluster.intra_bw / cluster.inter_bw) / 16,
-        ]
         for row in self._rows[rows].tolist():
             self.starts[row] = problem
             self.boards.put(row, problem.board)
-            self._fixed[row, : len(fixed)] = fixed
+        self._fixed[rows, : len(problem.fixed)] = problem.fixed
         self.know(rows, problem.seconds, problem.bound, *problem.known)
 
     def start(self, rows: Rows) -> None:
@@ -296,82 +299,68 @@ class PipelineImprovement(RowGame):
         boards, rows = self.boards, self._rows[rows]
         self.turn[rows] = 0
         for row in rows.tolist():
-            start = self.starts[row]
-            for place, inner, end in (
-                (boards.points, start.cuts, len(start.board.pivots) - 1),
-                (boards.devices, start.devices, start.board.pipeline.cluster.devices),
-            ):
-                place[0, row], place[1 : len(inner) + 1, row] = 0, inner
-                place[len(inner) + 1 :, row] = end
+            plan = self.starts[row].plan
+            boards.plans[:, : plan.shape[1], row] = plan
+            boards.plans[:, plan.shape[1] :, row] = plan[:, -1:]
         self._judge(rows)
         self.cost[rows] = self._now.seconds[rows]
-        self._best[0][:, rows], self._best[1][:, rows] = (
-            boards.points[:, rows], boards.devices[:, rows],
-        )  # fmt: skip
+        self._best[:, :, rows] = boards.plans[:, :, rows]
         self.context[rows] = self._fixed[rows]
 
     def look(self, rows: np.ndarray, part: Rows) -> None:
-        """See ``RowGame.look``: all that go on are looked at, as their moves stand together."""
-        boards, rows = self.boards, (~self.over).nonzero()[0]
-        loads, links = boards.loads(rows), boards.links(rows)
-        self._moves, self._place[rows] = boards.moves(rows, loads), np.arange(len(rows))
-        stages, slowest = boards.stages[rows], loads.max(axis=0)
-        now = moves.Judged(*(x[rows] for x in self._now))
-        context = self.context[rows]
-        context[:, 6] = 1.0 - self.turn[rows] / turns_of(stages)
-        context[:, 7] = np.log(self._known[0, rows] / self.cost[rows])
-        context[:, 8] = np.log(now.seconds / self.cost[rows])
-        context[:, 9] = np.minimum(now.excess, 1.0)
-        context[:, 10] = now.tail / now.seconds
+        """See ``RowGame.look``: all are looked at, as their moves stand together."""
+        boards = self.boards
+        loads, links, stages = boards.loads(EVERY), boards.links(EVERY), boards.stages
+        self._moves, slowest = boards.moves(EVERY, loads), loads.max(axis=0)
+        self._loads, self._links = loads / slowest, links / slowest
+        self.mask[rows, :-1] = self._moves.legal.T.reshape(self.count, -1)[rows]
+        self.mask[rows, -1] = True
+        context = self.context.copy()
+        context[:, 6] = 1.0 - self.turn / turns_of(stages)
+        context[:, 7] = np.log(self._known[0] / self.cost)
+        context[:, 8] = np.log(self._now.seconds / self.cost)
+        context[:, 9] = np.minimum(self._now.excess, 1.0)
+        context[:, 10] = self._now.tail / self._now.seconds
         context[:, 11] = loads.argmax(axis=0) / stages
         context[:, 12] = loads.sum(axis=0) / stages / slowest
         context[:, 13] = _bounded(links.max(axis=0) / slowest)
-        self.context[rows] = context
+        self.context[rows] = context[rows]
+
+    def rows_of(self, rows: Rows) -> np.ndarray:
+        """See ``RowGame.rows_of``."""
+        numbers = self._rows[rows]
+        actions = np.empty((len(numbers), *self._plain.shape), dtype=np.float32)
         # Some episodes at a time, so that their rows stay in the cache.
-        several = max(1, LOOKED // self.mask.shape[1])
-        for begin in range(0, len(rows), several):
+        several = max(1, LOOKED // len(self._plain))
+        for begin in range(0, len(numbers), several):
             some = slice(begin, begin + several)
-            found = moves.Moves(*(x[..., some] for x in self._moves))
-            self._write(rows[some], found, *(x[:, some] / slowest[some] for x in (loads, links)))
+            self._write(numbers[some], some if rows is EVERY else numbers[some], actions[some])
+        actions[self.over[rows] & ~np.isnan(self.cost[rows])] = 0.0
+        return actions
 
-    def _write(
-        self, rows: np.ndarray, found: moves.Moves, loads: np.ndarray, links: np.ndarray
-    ) -> None:
-        """Write the rows of moves.
-
-        Args:
-            rows: k episodes.
-            found: their moves.
-            loads: (stages, k) seconds of the stages over those of the slowest.
-            links: (stages - 1, k) seconds of the transfers likewise.
-        """
-        boards, stages = self.boards, self.boards.stages[rows]
-        mask = np.ones((len(rows), self.mask.shape[1]), dtype=np.bool_)
-        mask[:, :-1] = found.legal.T.reshape(len(rows), -1)
-        actions = np.empty((*mask.shape, len(self.shown)), dtype=np.float32)
+    def _write(self, rows: np.ndarray, part: Rows, actions: np.ndarray) -> None:
+        """Write the rows of moves of some episodes; ``part`` are these as an index."""
+        boards, stages = self.boards, self.boards.stages[part]
+        found = moves.Moves(*(x[..., part] for x in self._moves))
+        loads, links = self._loads[:, part], self._links[:, part]
+        actions[:] = self._plain
         moving = actions[:, :-1].reshape(*found.legal.T.shape, -1)
-        moving[:] = self._kinds
-        column = self.shown.index
         for name, place, target in (
             ("points", boards.points, found.point), ("devices", boards.devices, found.device)
         ):  # fmt: skip
-            step = target[: SWAP + 1] - place[1:-1, rows].astype(np.int16)
-            moving[..., : SWAP + 1, column(name)] = (step * (stages / place[-1, rows])).T
-        for name, values in (
-            ("front", loads[:-1]),
-            ("behind", loads[1:]),
-            ("link", _bounded(links)),
-            ("position", np.arange(1, len(loads))[:, None] / stages),
-        ):
-            moving[..., column(name)] = values.T[..., None]
+            step = target[: SWAP + 1] - place[1:-1, part].astype(np.int16)
+            scaled = step * (stages / place[-1, part])
+            moving[..., : SWAP + 1, self.shown.index(name)] = scaled.T
+        position = np.arange(1, len(loads))[:, None] / stages
+        columns = [x.T for x in (loads[:-1], loads[1:], _bounded(links), position)]
+        last = np.stack(columns, axis=-1).astype(np.float32, order="C")
+        # Several numbers as one item: items are set several times as fast as rows of numbers.
+        item = np.dtype((np.void, last.strides[1]))
+        moving[..., -len(columns) :].view(item)[..., 0] = last.view(item)
         if self.looks:
             self._look_ahead(rows, found, moving)
-        # A row as one item: items are set several times as fast as rows of numbers.
         item = np.dtype((np.void, actions.strides[1]))
-        actions[:, -1] = 0.0
-        actions.view(item)[..., 0][~mask] = np.zeros((), item)
-        actions[:, -1, column("stop")] = 1.0
-        self.actions[rows], self.mask[rows] = actions, mask
+        actions.view(item).reshape(-1)[np.flatnonzero(~self.mask[part])] = np.zeros((), item)
 
     def _look_ahead(self, rows: np.ndarray, found: moves.Moves, moving: np.ndarray) -> None:
         """Judge the plans after all legal moves, and write what they cost into columns."""
@@ -401,10 +390,15 @@ class PipelineImprovement(RowGame):
 
     def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
         """See ``RowGame.judging``."""
-        found = moves.Moves(*(x[..., self._place[rows]] for x in self._moves))
+        found = moves.Moves(*(x[..., rows] for x in self._moves))
         taken = self._taken(rows, found)
         formulas = partial(self.boards.after_moves, rows, *taken)
-        return Timed(partial(self.look, rows, rows), taken[0].size), Timed(formulas, taken[0].size)
+
+        def looked() -> None:
+            self.look(rows, rows)
+            self.rows_of(rows)
+
+        return Timed(looked, taken[0].size), Timed(formulas, taken[0].size)
 
     def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
         """See ``RowGame.move``."""
@@ -415,7 +409,7 @@ class PipelineImprovement(RowGame):
             return
         boundary, kind = actions // KINDS, actions % KINDS
         taken, point, device = (
-            x[kind, boundary, self._place[rows], None].astype(np.int64) for x in self._moves[:3]
+            x[kind, boundary, rows, None].astype(np.int64) for x in self._moves[:3]
         )
         points, devices = self.boards.successors(rows, taken, point, device)
         self.boards.points[:, rows], self.boards.devices[:, rows] = points[..., 0], devices[..., 0]
@@ -424,15 +418,12 @@ class PipelineImprovement(RowGame):
         now = moves.Judged(*(x[rows] for x in self._now))
         better = rows[(now.excess <= 0) & (now.seconds < self.cost[rows])]
         self.cost[better] = self._now.seconds[better]
-        self._best[0][:, better] = self.boards.points[:, better]
-        self._best[1][:, better] = self.boards.devices[:, better]
+        self._best[:, :, better] = self.boards.plans[:, :, better]
         self.over[rows[self.turn[rows] >= turns_of(self.boards.stages[rows])]] = True
 
     def _judge(self, rows: np.ndarray) -> None:
         """Judge the plans of rows."""
-        boards = self.boards
-        judged = boards.judge(rows, boards.points[:, rows, None], boards.devices[:, rows, None])
-        for mine, its in zip(self._now, judged, strict=True):
+        for mine, its in zip(self._now, self.boards.settle(rows), strict=True):
             mine[rows] = its[:, 0]
 
     def plan(self, row: int) -> Plan:

@@ -136,14 +136,18 @@ class Boards:
     Attributes:
         boards: the problems.
         stages: (n,) int64.
+        plans: (2, stages + 1, n) int64, ``points`` and ``devices``.
         points: (stages + 1, n) int64, the point of each boundary.
         devices: (stages + 1, n) int64, its first device.
+        known: (stages + 1, n, ``COLUMNS``) what is known of that point, see ``settle``.
     """
 
     def __init__(self, count: int, stages: int) -> None:
         self.boards: list[Board] = [None] * count  # type: ignore[list-item]
         self.stages = np.ones(count, dtype=np.int64)
-        self.points, self.devices = np.zeros((2, stages + 1, count), dtype=np.int64)
+        self.plans = np.zeros((2, stages + 1, count), dtype=np.int64)
+        self.points, self.devices = self.plans
+        self.known = np.zeros((stages + 1, count, COLUMNS))
         self.plain = np.ones(count, dtype=np.bool_)
         self.figures = np.ones((7, count))
         self.chain = np.zeros((count, 0, COLUMNS))
@@ -166,18 +170,28 @@ class Boards:
             self._grow(end - 1)
         self.boards[row], self.plain[row] = board, board.plain
         self.stages[row], self.figures[:, row] = board.pipeline.stages, board.figures
-        self.chain[row, :end], self.chain[row, end:] = board.chain, board.chain[-1]
+        self.chain[row, :end] = board.chain
         self.inside[: len(board.inside), row, : end - 1] = board.inside
 
-    def judge(self, rows: np.ndarray, points: np.ndarray, devices: np.ndarray) -> Judged:
+    def settle(self, rows: np.ndarray) -> Judged:
+        """Note what is known of points of plans that changed; return what these cost, (k, 1)."""
+        points, devices = self.points[:, rows, None], self.devices[:, rows, None]
+        self.known[:, rows] = known = self.chain.reshape(-1, COLUMNS).take(self._flat(rows), axis=0)
+        return self.judge(rows, points, devices, known[:, :, None])
+
+    def judge(
+        self, rows: np.ndarray, points: np.ndarray, devices: np.ndarray, known: Any = None
+    ) -> Judged:
         """Return what plans cost, (k, a) each.
 
         Args:
             rows: (k,) int64, the problem of each group of plans.
             points: (stages + 1, k, a) int64.
             devices: (stages + 1, k, a) int64.
+            known: (stages + 1, k, a, ``COLUMNS``) what is known of the points (default: it is
+                looked up).
         """
-        result = self._judge(rows, points, devices)
+        result = self._judge(rows, points, devices, known)
         for index in np.flatnonzero(~self.plain[rows]).tolist():
             self._judge_one(index, int(rows[index]), points, devices, result)
         return result
@@ -194,7 +208,9 @@ class Boards:
             parts.append(self.judge(rows[part], *self.successors(*some)))
         return Judged(*map(np.concatenate, zip(*parts, strict=True)))
 
-    def _judge(self, rows: np.ndarray, points: np.ndarray, devices: np.ndarray) -> Judged:
+    def _judge(
+        self, rows: np.ndarray, points: np.ndarray, devices: np.ndarray, known: Any
+    ) -> Judged:
         """Judge plans of problems whose costs the arrays have."""
         figures = self.figures[:, rows, None]
         micro_batches, copies, limit, intra, inter, server, _ = figures
@@ -205,12 +221,14 @@ class Boards:
         servers = server.astype(np.int64)
         first, last = server_of(starts, servers), server_of(ends - 1, servers)
         near, link = first == last, first[:-1] == last[1:]
-        weights, cuts = self._of(flat, PARAMETERS), self._of(flat[:-1], CROSSING)
+        forward, backward, weights, cuts = (
+            self._of(flat, x) if known is None else known[..., x] for x in range(AFTER)
+        )
         seconds = formulas.stage_seconds(
-            self._of(flat, FORWARD),
-            self._of(flat, BACKWARD),
+            forward,
+            backward,
             weights,
-            crossing=cuts[1:],
+            crossing=cuts[1:-1],
             group=group,
             group_bandwidth=group_bandwidth(near, intra, inter),
             link_bandwidth=group_bandwidth(link, intra, inter),
@@ -227,7 +245,7 @@ class Boards:
         largest = np.maximum(tables.take(first), tables.take(first + span - (1 << level)))
         left = self.stages[rows][:, None] - np.arange(len(span))[:, None, None]
         flight = formulas.in_flight(np.maximum(left, 1), micro_batches)
-        held = formulas.recomputed_bytes(largest, cuts, flight)
+        held = formulas.recomputed_bytes(largest, cuts[:-1], flight)
         own = formulas.weight_bytes(weights[1:] - weights[:-1], copies)
         needed = np.where(filled, formulas.stage_bytes(own, held, group), 0.0).max(axis=0)
         return Judged(core + tail, tail, needed / limit - 1.0)
@@ -255,27 +273,25 @@ class Boards:
 
     def work(self, rows: Rows) -> np.ndarray:
         """Return forward plus backward seconds on one device up to each boundary."""
-        flat = self._flat(rows)
-        return self._of(flat, FORWARD) + self._of(flat, BACKWARD)
+        known = self.known[:, rows]
+        work: np.ndarray = known[..., FORWARD] + known[..., BACKWARD]
+        return work
 
     def links(self, rows: Rows) -> np.ndarray:
         """Return the seconds of the transfers of a micro-batch, both directions, (stages-1, k)."""
         _, _, _, intra, inter, server, _ = self.figures[:, rows]
         devices = self.devices[:, rows]
         near = same_server(devices[:-2], devices[2:], server.astype(np.int64))
-        crossing = self._of(self._flat(rows)[1:-1], CROSSING)
+        crossing = self.known[1:-1, rows, CROSSING]
         return 2.0 * formulas.transfer_seconds(crossing, group_bandwidth(near, intra, inter))
 
     def moves(self, rows: Rows, loads: np.ndarray) -> Moves:
         """Return the moves from the plans of rows; ``loads`` are those of their stages."""
-        flat, stages = self._flat(rows), self.stages[rows]
+        stages = self.stages[rows]
         points, devices, after, before = (
-            values.astype(np.int16)
-            for values in (
-                self.points[:, rows], self.devices[:, rows],
-                self._of(flat, AFTER), self._of(flat, BEFORE),
-            )
-        )  # fmt: skip
+            values[:, rows].astype(np.int16)
+            for values in (*self.plans, self.known[..., AFTER], self.known[..., BEFORE])
+        )
         boundaries, count = len(points) - 2, points.shape[1]
         shape = (KINDS, boundaries, count)
         point, device = np.empty((2, *shape), dtype=np.int16)
