@@ -46,10 +46,13 @@ SEARCHES: dict[str, dict[str, dict[str, Any]]] = {
     "ElasticPlan-v1": {"fastest": {}},
 }
 """Environment with a network that ships -> planners beside those of its task's ``rules``."""
-_SERVERS = {
-    f"{planner}/{limit} s": {"time_limit": float(limit)}
-    for planner in ("swap-search", "local-search", LEARNED_SEARCH)
-    for limit in (1, 5)
+_SERVERS: dict[str, dict[str, Any]] = {
+    "swap-search": {},
+    **{
+        f"{planner}/{limit} s": {"time_limit": float(limit)}
+        for planner in ("local-search", LEARNED_SEARCH)
+        for limit in (1, 5)
+    },
 }
 FAMILIES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "HybridPlan-v1": {f"hetero-{servers}": _SERVERS for servers in (32, 64)},

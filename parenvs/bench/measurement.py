@@ -231,7 +231,11 @@ class Measurement:
     def commits(self, data: Any) -> str:
         """Of which commits data are that were just measured, and rows that were there before."""
         if self.key_of is None:
-            return f"commit {commit()}"
+            parts = data.values() if isinstance(data, dict) else [data]
+            lists = [part for part in parts if isinstance(part, list)]
+            data = [row for part in lists for row in part if "made" in row]
+            if not data:
+                return f"commit {commit()}"
         found = Counter(row.get("made", {}).get("commit", NOT_RECORDED) for row in data)
         if len(found) == 1:
             return f"commit {next(iter(found))}"

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from parenvs.bench import speed_table
 from parenvs.bench.ahead import ahead
-from parenvs.bench.measurement import measurement
+from parenvs.bench.measurement import measurement, plain
+from parenvs.bench.page import host
 from parenvs.bench.play import AHEAD, BARE, BASELINE, DRAWN, Case, speeds
 from parenvs.bench.scaling import LAYERS, PIVOTS, chain, classes, memory, pivots
 from parenvs.bench.solvers import parts, time_part
 from parenvs.errors import ParenvsError, need_extra
+from parenvs.machine import commit
 
 CUT, PLAN = "PipelineCut-v0", "PipelinePlan-v1"
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
@@ -24,6 +27,8 @@ CHAIN = f"{CUT}, chain of 192"
 """A chain that may be cut at every pivot, which makes 123 candidates."""
 ROWED = (PLAN, PARTITION, HYBRID, ORDER, SHARDING, ELASTIC)
 """Environments of rows that are timed, with and without looking ahead."""
+TIMED = (CUT, OPERATOR, BATCH, *ROWED)
+"""All environments that are timed."""
 VGG, BASE, WIDE = f"{CUT}, vgg-19", f"{OPERATOR}, t5-base", f"{OPERATOR}, t5-11b"
 
 
@@ -105,58 +110,94 @@ def cases(folder: Path) -> dict[str, Case]:
 
 @measurement(title="Speed of environments")
 def bench_speed(
-    effort: Effort = FULL, say: Callable[[str], object] = lambda text: None
+    effort: Effort = FULL,
+    say: Callable[[str], object] = lambda text: None,
+    only: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Measure everything on one thread, in processor time.
 
     Args:
         effort: how much is measured.
         say: is called with a line on what is being measured.
+        only: ids of environments; if they are given, nothing but their rows is measured.
 
     Returns:
         JSON types: ``effort``, ``environments`` (see ``play.speeds``), ``ahead`` (of environments
         of rows, see ``ahead.ahead``), ``growth`` and ``memory`` (see ``scaling``), ``parts`` (see
         ``solvers``), ``training``, and ``training_missing``: why there is no training, or None.
+        Rows of environments say of which commit they are.
     """
     seconds, repeats = effort.seconds, effort.repeats
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         chosen = cases(folder)
+        if only:
+            chosen = {what: x for what, x in chosen.items() if x[0] in (BASELINE, *only)}
         limits = {DRAWN: effort.drawn, AHEAD: effort.drawn, BARE: effort.bare}
         rows = speeds(chosen, (0, *effort.sizes), seconds, repeats, say, limits)
         looking = []
-        for each in ROWED:
+        for each in [x for x in ROWED if not only or x in only]:
             say(f"{each}, rows beside formulas")
             looking.append(ahead(each, (each, {}), effort.drawn, seconds, repeats))
+        say("memory")
+        memory_rows = []
+        for what, case in list(chosen.items())[1:]:
+            count = min(effort.held, max(effort.drawn, 2)) if DRAWN in what else effort.held
+            memory_rows.append(memory(what, case, count))
+        for row in rows:  # the folder is gone, and its name differs from run to run
+            if row["what"] == CHAIN:
+                row["kwargs"] = {**row["kwargs"], "instance": Path(row["kwargs"]["instance"]).name}
+        found = {"environments": rows, "ahead": looking, "memory": memory_rows}
+        made = {"commit": commit()}
+        for row in (row for part in found.values() for row in part):
+            row["made"] = made
+        if only:
+            return {"effort": asdict(effort), **found}
         say("growth")
         growing = (effort.growing, folder, seconds, repeats)
         growth = {
             "pivots": [pivots(number, *growing) for number in effort.pivots],
             "classes": [classes(number, *growing) for number in effort.layers],
         }
-        say("memory")
-        memory_rows = []
-        for what, case in list(chosen.items())[1:]:
-            count = min(effort.held, max(effort.drawn, 2)) if DRAWN in what else effort.held
-            memory_rows.append(memory(what, case, count))
     part_rows = []
     for part in parts(*effort.instances):
         say(f"{part.what}, {part.instance}")
         part_rows.append(time_part(part, seconds / 10, repeats))
-    for row in rows:  # the folder is gone, and its name differs from run to run
-        if row["what"] == CHAIN:
-            row["kwargs"] = {**row["kwargs"], "instance": Path(row["kwargs"]["instance"]).name}
     training, missing = _training(effort, say)
     return {
         "effort": asdict(effort),
-        "environments": rows,
-        "ahead": looking,
+        **found,
         "growth": growth,
-        "memory": memory_rows,
         "parts": part_rows,
         "training": training,
         "training_missing": missing,
     }
+
+
+def former(folder: Path, effort: Effort) -> dict[str, Any]:
+    """Return the results in a folder, for ``renewed``.
+
+    Raises:
+        ParenvsError: there are none, or they are of another effort or machine.
+    """
+    bench_speed.run(folder, {}, render=True)  # raises the error that there are none
+    content: dict[str, Any] = json.loads((folder / f"{bench_speed.name}.json").read_text("utf-8"))
+    if content["effort"] != plain(effort) or not content["machine"].startswith(host()):
+        raise ParenvsError(f"--only: the results in {folder} are of other options or machines")
+    return content
+
+
+def renewed(content: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``former`` results with what ``bench_speed`` returned of some environments.
+
+    All else is still made as it was.
+    """
+    result = {key: value for key, value in content.items() if key not in ("command", "machine")}
+    for part in ("environments", "ahead", "memory"):
+        new = {(x["what"], x["envs"]): x for x in data[part] if x["what"] != BASELINE}
+        old = [{"made": {"commit": content["made"]["commit"]}, **row} for row in content[part]]
+        result[part] = [new.get((row["what"], row["envs"]), row) for row in old]
+    return result
 
 
 def _training(

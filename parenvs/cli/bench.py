@@ -189,12 +189,20 @@ def speed(
             help="Seconds of processor of a run (default: 0.5, quick 0.01).", show_default=False
         ),
     ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            help="Leave out environments but these ids, with commas; their results stay.",
+            show_default=False,
+            autocompletion=values.envs,
+        ),
+    ] = None,
 ) -> None:
     """Time every environment beside CartPole, single and batched, solvers, readers and the judge.
 
     Writes all runs, their medians as tables, and a short table. Nothing else should run meanwhile.
     """
-    from parenvs.bench.speed import FULL, QUICK, bench_speed
+    from parenvs.bench.speed import FULL, QUICK, TIMED, bench_speed, former, renewed
 
     effort = QUICK if quick else FULL
     if repeats is not None:
@@ -206,8 +214,12 @@ def speed(
         effort = replace(effort, seconds=seconds)
     words = {"--quick": quick, f"--repeats {repeats}": repeats, f"--seconds {seconds}": seconds}
     command = " ".join(["parenvs bench speed", *(word for word, given in words.items() if given)])
-    options = {"effort": effort}
-    data = bench_speed.run(folder, options, say=say_progress)
+    options: dict[str, Any] = {"effort": effort}
+    if only is None:
+        data = bench_speed.run(folder, options, say=say_progress)
+    else:
+        options["only"], content = _several("--only", only, TIMED), former(folder, effort)
+        data = renewed(content, bench_speed.run(folder, options, say=say_progress))
     bench_speed.publish(data, folder, options, command)
     say_text((folder / "bench_speed_summary.md").read_text(encoding="utf-8"))
     files = "bench_speed.json, bench_speed.md, bench_speed_summary.md"
