@@ -11,7 +11,7 @@ import numpy as np
 from parenvs.core.game import EVERY
 from parenvs.core.rows import RowGame
 
-PATIENCE = 4
+PATIENCE = 8
 """Turns that an episode which has a plan goes on without a better one; networks seldom stop."""
 
 

@@ -181,9 +181,11 @@ def test_play__plays_are_legal(tmp_path):
 
             def spy(action, step=step, rewards=rewards, what=what):
                 result = step(action)
-                # Only plans over the memory may pay -1, and only where masks leave them.
+                # Plans over the memory may pay as little, where masks leave them, and plans that
+                # cost many times as much as the best: they have a cost.
                 over = np.atleast_1d(result[4].get("excess_bytes", 0.0)) > 0
                 over &= what.startswith(bench_speed.HYBRID)
+                over = over | (np.nan_to_num(np.atleast_1d(result[4].get("cost", 0.0))) > 0)
                 rewards.extend(np.where(over, 0.0, result[1]))
                 return result
 
