@@ -37,10 +37,12 @@ from parenvs.tasks.pipeline.formulas import core_of, interleaved, tail_of
 
 Figure = Any
 """A number or an array of numbers, one for each plan."""
+Model = HybridModel | Chain
+"""Whatever chain formulas are asked about."""
 
 
 def step(
-    model: HybridModel | Chain,
+    model: Model,
     cluster: Cluster,
     machine: Machine,
     stages: Stages,
@@ -108,7 +110,7 @@ def step(
 
 
 def passes(
-    model: HybridModel | Chain,
+    model: Model,
     cluster: Cluster,
     machine: Machine,
     stages: Stages,
@@ -169,7 +171,7 @@ def passes(
 
 
 def memory(
-    model: HybridModel | Chain,
+    model: Model,
     machine: Machine,
     stages: Stages,
     early: bool = False,
@@ -221,7 +223,7 @@ def memory(
     return Memory(*parts, total=sum(parts[1:], parts[0]))
 
 
-def _saved(model: HybridModel | Chain, machine: Machine, stages: Stages) -> tuple[Figure, Figure]:
+def _saved(model: Model, machine: Machine, stages: Stages) -> tuple[Figure, Figure]:
     """Bytes that the layers of a stage keep of a micro-batch, and the most that one of them does.
 
     Each is (S, ...), or a number for all.
@@ -243,7 +245,7 @@ def _saved(model: HybridModel | Chain, machine: Machine, stages: Stages) -> tupl
 
 
 def _moved(
-    model: HybridModel | Chain,
+    model: Model,
     machine: Machine,
     stages: Stages,
     passes: tuple[LayerSeconds, LayerSeconds],
@@ -271,7 +273,7 @@ def _moved(
     return found[0], found[1]
 
 
-def _held(model: HybridModel | Chain, machine: Machine, stages: Stages) -> np.ndarray:
+def _held(model: Model, machine: Machine, stages: Stages) -> np.ndarray:
     """(S, ...) bytes of activations where backward passes are split, at the peak of each stage."""
     pieces, split, shape = stages.pieces, stages.split, np.shape(stages.replicas)
     assert pieces is not None
@@ -296,10 +298,7 @@ def _held(model: HybridModel | Chain, machine: Machine, stages: Stages) -> np.nd
 
 
 def _states(
-    model: HybridModel | Chain,
-    machine: Machine,
-    stages: Stages,
-    held: tuple[np.ndarray, np.ndarray],
+    model: Model, machine: Machine, stages: Stages, held: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(S, ...) bytes of weights, of gradients, and of the optimiser.
 
@@ -404,11 +403,7 @@ def _again(
 
 
 def _ends(
-    model: HybridModel | Chain,
-    machine: Machine,
-    stages: Stages,
-    split: Split,
-    speed: np.ndarray | None,
+    model: Model, machine: Machine, stages: Stages, split: Split, speed: np.ndarray | None
 ) -> LayerSeconds:
     """Return the seconds of embedding and head, collectives too, on the first and last stage."""
     shape = np.shape(stages.replicas)
@@ -513,7 +508,7 @@ def _resources(
     return interleaved(passed_stages, passed_links), interleaved(busy, links)
 
 
-def parameters(model: HybridModel | Chain, stages: Stages) -> tuple[np.ndarray, np.ndarray]:
+def parameters(model: Model, stages: Stages) -> tuple[np.ndarray, np.ndarray]:
     """Return the parameters on a device, (S, ...): those all replicas hold, and experts'."""
     split = stages.split
     shape = np.shape(stages.replicas)
@@ -542,7 +537,7 @@ def parameters(model: HybridModel | Chain, stages: Stages) -> tuple[np.ndarray, 
     return dense, experts
 
 
-def _largest_layer(model: HybridModel | Chain, stages: Stages) -> np.ndarray:
+def _largest_layer(model: Model, stages: Stages) -> np.ndarray:
     """(S, ...) parameters on a device of the stage's largest layer."""
     largest = np.zeros_like(stages.replicas, dtype=float)
     for kind, count in zip(model.kinds, stages.layers, strict=True):
@@ -552,7 +547,7 @@ def _largest_layer(model: HybridModel | Chain, stages: Stages) -> np.ndarray:
 
 
 def _gathers(
-    model: HybridModel | Chain, machine: Machine, stages: Stages, busy: np.ndarray
+    model: Model, machine: Machine, stages: Stages, busy: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(S, ...) seconds of ZeRO 3's collectives of a micro-batch, and those nothing can hide.
 
@@ -624,7 +619,7 @@ def exposed_seconds(total: Figure, layers: Figure, backward: Figure, overlap: Fi
     return np.where(overlap, hidden, total)
 
 
-def _tied(model: HybridModel | Chain, machine: Machine, stages: Stages) -> np.ndarray:
+def _tied(model: Model, machine: Machine, stages: Stages) -> np.ndarray:
     """(...) seconds in which first and last stage sum the gradients of weights they share."""
     alone = stages.pieces is not None and set(stages.fronts) & set(stages.backs)
     if alone or not np.any(model.tied_parameters) or not np.any(stages.several):
