@@ -256,7 +256,7 @@ class ElasticChoice(RowGame):
         whole = np.zeros((11, count), dtype=np.int64)
         self.kit, self.length, self.interval, self.plans, self.event, self.since = whole[:6]
         self.quiet, self.hits = whole[6:8]
-        self.left, self.joined, self.nodes = self._now = whole[8:]
+        self._now = whole[8:]  # nodes that left, that joined, that are there
         self.total = np.zeros(count)
         self._seen = np.zeros((len(MEMORIES), 3, count))  # departures, joins, nodes by intervals
         self._size(INTERVALS, 1)
@@ -378,6 +378,11 @@ class ElasticChoice(RowGame):
         actions[self.interval[rows] == self.length[rows]] = 0.0
         return actions
 
+    @property
+    def nodes(self) -> np.ndarray:
+        """(n,) nodes that are there."""
+        return self._now[2]
+
     def _whole(self, part: Rows, own: np.ndarray) -> np.ndarray:
         """Return whether plans ``own`` are in force, and nothing happened to them."""
         whole: np.ndarray = self._plan_columns["held"][own] <= self.nodes[part]
@@ -490,7 +495,7 @@ class ElasticChoice(RowGame):
         """Let nodes leave and come before interval ``at``, (k,)."""
         place = rows * self._counts.shape[2] + at
         self._count(part, self._counts.reshape(3, -1).take(place, axis=1))
-        losing = self.left[part].nonzero()[0]
+        losing = self._now[0, part].nonzero()[0]
         if losing.size:
             hit, at = rows[losing], at[losing]
             own = self.kit[hit] * MAX_PLANS + self.plans[hit]

@@ -137,8 +137,6 @@ class Boards:
         boards: the problems.
         stages: (n,) int64.
         plans: (2, stages + 1, n) int64, ``points`` and ``devices``.
-        points: (stages + 1, n) int64, the point of each boundary.
-        devices: (stages + 1, n) int64, its first device.
         known: (stages + 1, n, ``COLUMNS``) what is known of that point, see ``settle``.
     """
 
@@ -146,12 +144,21 @@ class Boards:
         self.boards: list[Board] = [None] * count  # type: ignore[list-item]
         self.stages = np.ones(count, dtype=np.int64)
         self.plans = np.zeros((2, stages + 1, count), dtype=np.int64)
-        self.points, self.devices = self.plans
         self.known = np.zeros((stages + 1, count, COLUMNS))
         self.plain = np.ones(count, dtype=np.bool_)
         self.figures = np.ones((7, count))
         self.chain = np.zeros((count, 0, COLUMNS))
         self.inside = np.zeros((0, count, 0))
+
+    @property
+    def points(self) -> np.ndarray:
+        """(stages + 1, n) int64, the point of each boundary."""
+        return self.plans[0]
+
+    @property
+    def devices(self) -> np.ndarray:
+        """(stages + 1, n) int64, its first device."""
+        return self.plans[1]
 
     def _grow(self, size: int) -> None:
         """Make room for so many points; what there is stays."""
