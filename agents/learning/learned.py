@@ -6,15 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.learning.decode import Decoded, decode
+from parenvs.agents.learning.decode import Decoded, Rater, decode
 from parenvs.agents.learning.network import shipped
 from parenvs.core.registry import environments
+from parenvs.core.sets import set_of
 from parenvs.core.source import Stream
 from parenvs.core.task import late
 from parenvs.errors import InfeasibleError
 
 SAMPLES = 16
 """Plans of a problem by the network; one more is its rule's."""
+COURSES = 32
+"""Courses of a problem that is not foreseen, on which policies are compared."""
 
 
 def learned(
@@ -38,3 +41,28 @@ def learned(
     if found.plan is None:
         raise InfeasibleError(f"{problem.instance}: no episode of {env_id} ended with a plan")
     return found
+
+
+def served(policy: Rater, env_id: str, name: str, family: str | None = None) -> np.ndarray:
+    """Return shares of the best known costs of a set, of plans that are made as ``learned`` does.
+
+    Where what happens is not foreseen, there is one play of each of ``COURSES`` courses, without
+    its rule's beside it.
+
+    Args:
+        policy: the policy.
+        env_id: id of the environment.
+        name: of the set.
+        family: of its problems; None for all.
+    """
+    game_class, played, stream = late(environments()[env_id]), set_of(name), Stream()
+    samples, courses = (SAMPLES, 1) if game_class.foreseen else (1, COURSES)
+    game = game_class(samples + game_class.foreseen, **played.env_kwargs(family))
+    shares = np.zeros((len(played.of(family)), courses))
+    for number, course in np.ndindex(shares.shape):
+        stream.reseed(course)
+        stream.number = number
+        problem = game.source.draw(stream)
+        found = decode(policy, game, problem, samples, game.foreseen, seed=number)
+        shares[number, course] = game.reference[0] / found.cost
+    return shares.mean(axis=1)

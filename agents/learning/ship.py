@@ -1,5 +1,7 @@
 """Trains the networks that ship, and keeps for each environment the one best on validation.
 
+What counts is the plan that is served: the best of several plays, and of the rule's.
+
     python -m parenvs.agents.learning.ship                       # of all four, five seeds each
     python -m parenvs.agents.learning.ship HybridPlan-v1 --agents ppo --seeds 0 1 2
 
@@ -16,11 +18,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.learning import trainer
 from parenvs.agents.learning.config import TrainConfig
+from parenvs.agents.learning.learned import served
 from parenvs.agents.learning.network import WEIGHTS, Network, file_of
 from parenvs.agents.learning.result import RESULT
 from parenvs.core.registry import TASKS
@@ -71,21 +71,17 @@ def ship(
             config = TrainConfig(env_id=env_id, agent=agent, steps=steps, seed=seed)
             folder = run_of(config, runs)
             result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-            value = result["value"]
-            if result["judged_on"] != name:
-                value = np.mean(evaluate_set(trainer.player(folder), name, family).values[0])
+            value = served(network_of(folder), env_id, name, family).mean()
             row: dict[str, Any] = {"agent": agent, "seed": seed, "steps": steps}
             row["seconds"] = round(result["seconds"], 1)
             tried.append({**row, "validation": round(float(value), 6)})
-    rule = evaluate_set(
-        trainer.untrained(TrainConfig(env_id=env_id, steps=1)), name, family
-    ).values[0]
+    rule = served(trainer.untrained(TrainConfig(env_id=env_id, steps=1)), env_id, name, family)
     best = max(tried, key=lambda row: row["validation"])
     config = TrainConfig(env_id=env_id, agent=best["agent"], steps=steps, seed=best["seed"])
     network_of(run_of(config, runs)).save(file_of(env_id))
     told = {
         "environment": env_id, "chosen": best, "chosen_on": " ".join(filter(None, (name, family))),
-        "rule": round(float(np.mean(rule)), 6), "tried": tried,
+        "rule": round(float(rule.mean()), 6), "tried": tried,
     }  # fmt: skip
     write_text(file_of(env_id).with_suffix(".json"), json.dumps(told, indent=1) + "\n")
     return told
