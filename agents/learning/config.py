@@ -40,8 +40,8 @@ OVERRIDES: dict[tuple[str, str], dict[str, Any]] = {
     # a unit is 3 % of the step in HybridPlan-v1, of the fastest plan's rate in ElasticPlan-v1, 5 %
     # in MicroBatchOrder-v1, and the first 2.5 % in IntraOpSharding-v1, where more counts ever less.
     # Rainbow, whose numbers are returns, has a tenth. Where that did not do it stands below.
-    # Where actions have no rows, more and smaller steps find the optimum, and quantiles of thousands
-    # of actions cost more than they find. The last step alone pays a pipeline: explore for longer.
+    # Where actions have no rows, more and smaller steps find the optimum, and quantiles of so many
+    # actions cost more than they find. A pipeline's last step alone pays: Rainbow explores longer.
     ("PipelineCut-v0", "ppo"): {"turns_a_step": 128, "entropy": 0.02},
     ("OperatorPartition-v0", "ppo"): {"envs": 8, "turns": 64, "turns_a_step": 128},
     ("PipelineCut-v0", "rainbow"): {**_PLAIN, "rate": 1e-3, "wander": 0.8},
