@@ -3,8 +3,7 @@
     python benchmarks/inference.py
     python benchmarks/inference.py --most 10 --out /tmp/try     # a quick try
 
-Rows of the network of before, which rated points and units of ``PipelinePlan-v0`` and imitated
-proven optima, are kept; its code is in the older version that the page names.
+They were trained on problems of 16 stages.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 
@@ -28,15 +26,11 @@ from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.problem import Pipeline
 
 SETS = {
-    "plan-test": "two to six stages, as the network of before was trained on",
-    "plan-outside": "outside of that: up to eight stages and 256 devices",
+    "plan-test": "two to six stages",
+    "plan-outside": "up to eight stages and 256 devices",
     "paper": "the paper's models on its clusters, one stage a server or four",
 }
-PLANNERS: dict[str, dict[str, Any]] = {
-    "even": {}, **{name: {} for name in GENERAL}, "exact-points": {"time_limit": 20.0},
-}  # fmt: skip
-FORMER = "fd09cae9"
-"""Commit of the network of before."""
+PLANNERS = ("even", *GENERAL)
 
 
 @cache
@@ -71,7 +65,7 @@ def measure(planner: str, name: str, most: int) -> Row:
     ratios, seconds = [], []
     for each, best in zip(problems(name, most), optima(name, most), strict=True):
         begin = time.process_time()
-        answer = solve(each, planner, **PLANNERS[planner])
+        answer = solve(each, planner)
         seconds.append(time.process_time() - begin)
         ratios.append(answer.cost / best if answer.report.legal else float("nan"))
     return {"ratios": [round(x, 5) for x in ratios], "seconds": float(np.median(seconds))}
@@ -97,9 +91,7 @@ def page(rows: list[Row]) -> list[str]:
     sections = [
         "Length over the proven optimum (of 128 points and 64 units in the sets, of all pivots and "
         "devices on the paper's models, so that plans of sets may lie below 1); median processor "
-        f"seconds of a problem. The *network of before* (commit {FORMER}) imitated proven optima "
-        "of 76,800 such problems, stage by stage; its rows are of another machine. The network "
-        "that ships now was trained on problems of 16 stages, to improve a plan.",
+        "seconds of a problem. The network was trained on problems of 16 stages.",
     ]
     for name, words in SETS.items():
         mine = [row for row in rows if row["set"] == name]
