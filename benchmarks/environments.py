@@ -59,9 +59,9 @@ def searched(found: Sequence[Row]) -> list[list[str]]:
     """A row for each environment in which agents search on one problem, beside its optimum."""
     shown = []
     for env in dict.fromkeys(row["problem"].split()[0] for row in found):
-        mine = [row for row in found if row["problem"].split()[0] == env]
+        mine = [x for x in found if x["agent"] == "ppo" and x["problem"].split()[0] == env]
         count = len({row["problem"] for row in mine})
-        runs = Counter(row["seed"] for row in mine if row["agent"] == "ppo")
+        runs = Counter(row["seed"] for row in mine)
         mine = [row for row in mine if runs[row["seed"]] == count]  # of seeds that are whole
 
         def share(name: str, chosen: Sequence[Row]) -> float:
@@ -70,8 +70,10 @@ def searched(found: Sequence[Row]) -> list[list[str]]:
         known = set.intersection(*(set(row["references"]) for row in mine))
         rules = {name: share(name, [{**x, **x["references"]} for x in mine]) for name in known}
         best = max(sorted(rules), key=rules.__getitem__)
-        seeds = sorted({row["seed"] for row in mine if row["agent"] == "ppo"})
-        of_seeds = [[x for x in mine if x["agent"] == "ppo" and x["seed"] == k] for k in seeds]
+        of_seeds = [
+            [row for row in mine if row["seed"] == seed]
+            for seed in sorted({row["seed"] for row in mine})
+        ]
         shown.append(
             [
                 f"`{env}`",
@@ -92,7 +94,7 @@ def environments() -> list[list[str]]:
     shown = []
     for env in dict.fromkeys(row["env"] for row in ruled):
         mine = [row for row in ruled if row["env"] == env]
-        agents = [row for row in learned if row["env"] == env]
+        agents = [row for row in learned if row["env"] == env and row["method"] in AGENTS]
         of_agents = {(row["set"], row["family"]) for row in agents}
         places = {(row["set"], row["family"]) for row in mine if row["method"] == "random"}
         places = places & of_agents or places

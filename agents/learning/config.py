@@ -35,23 +35,24 @@ from parenvs.graph import python_source
 
 CONFIG = "config.json"
 _PLAIN = {"envs": 8, "minibatch": 64, "quantiles": 1, "sync": 500}
+"""Rainbow's settings where actions have no rows."""
 OVERRIDES: dict[tuple[str, str], dict[str, Any]] = {
     # Sharpness is 3 logits for one unit of column 0, which environments scale so that it suits:
     # a unit is 3 % of the step in HybridPlan-v1, of the fastest plan's rate in ElasticPlan-v1, 5 %
     # in MicroBatchOrder-v1, and the first 2.5 % in IntraOpSharding-v1, where more counts ever less.
     # Rainbow, whose numbers are returns, has a tenth. Where that did not do it stands below.
-    # Where actions have no rows, more and smaller steps find the optimum, and quantiles of so many
-    # actions cost more than they find. A pipeline's last step alone pays: Rainbow explores longer.
-    ("PipelineCut-v0", "ppo"): {"turns_a_step": 128, "entropy": 0.02},
-    ("OperatorPartition-v0", "ppo"): {"envs": 8, "turns": 64, "turns_a_step": 128},
-    ("PipelineCut-v0", "rainbow"): {**_PLAIN, "rate": 1e-3, "wander": 0.8},
-    ("OperatorPartition-v0", "rainbow"): _PLAIN,
     # The rule is within 1 % of the best known, and larger steps lose it before anything is gained.
     ("MicroBatchOrder-v1", "ppo"): {"rate": 1e-4},
     ("MicroBatchOrder-v1", "group"): {"rate": 1e-4},
     # Most moves change nothing, and drown the few that do: a gain of 0.1 % has to be one logit.
     ("PipelinePlan-v1", "ppo"): {"sharpness": 30.0},
     ("PipelinePlan-v1", "group"): {"sharpness": 30.0, "envs": 64, "turns": 32},
+    # Where actions have no rows, more and smaller steps find the optimum, and quantiles of so many
+    # actions cost more than they find. A pipeline's last step alone pays: Rainbow explores longer.
+    ("PipelineCut-v0", "ppo"): {"turns_a_step": 128, "entropy": 0.02},
+    ("OperatorPartition-v0", "ppo"): {"envs": 8, "turns": 64, "turns_a_step": 128},
+    ("PipelineCut-v0", "rainbow"): {**_PLAIN, "rate": 1e-3, "wander": 0.8},
+    ("OperatorPartition-v0", "rainbow"): _PLAIN,
 }
 """Environment and algorithm -> settings in place of the algorithm's defaults."""
 

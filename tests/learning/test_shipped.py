@@ -5,9 +5,13 @@ import pytest
 from cases import each
 
 import parenvs
+from parenvs.agents.learning import learned
+from parenvs.agents.learning.decode import decode
 from parenvs.agents.learning.network import LOWEST, WEIGHTS, Network, file_of, shipped
 from parenvs.agents.names import LEARNED, LEARNED_SEARCH
 from parenvs.core.registry import environments
+from parenvs.core.sets import set_of
+from parenvs.core.source import Stream
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError
 
@@ -108,3 +112,30 @@ def test_learned__is_for_the_shortest_step_alone():
     problem = parenvs.problem("hybrid-test/llama-000")
     with pytest.raises(ParenvsError, match="trained for the shortest step of any plan"):
         parenvs.solve(problem, LEARNED, objective="tokens")
+
+
+def test_served__is_never_below_the_rule_where_plans_can_be_compared():
+    class Worst:
+        """Rates actions against the rule."""
+
+        def rate(self, seen):
+            return np.where(seen["action_mask"] > 0, -1e3 * seen["actions"][..., 0], LOWEST)
+
+    env_id, name, family = "MicroBatchOrder-v1", "order-validation", "p8-m16"
+    shares = learned.served(Worst(), env_id, name, family)
+    game = late(environments()[env_id])(1, **set_of(name).env_kwargs(family))
+    stream, rule = Stream(), []
+    for stream.number in range(len(shares)):
+        found = decode(None, game, game.source.draw(stream))
+        rule.append(game.reference[0] / found.cost)
+    assert len(shares) == len(set_of(name).of(family))
+    assert (shares >= np.array(rule) - 1e-12).all() and np.isclose(shares, rule).any()
+
+
+def test_served__has_the_same_courses_again(monkeypatch):
+    monkeypatch.setattr(learned, "COURSES", 2)
+    place = ("ElasticPlan-v1", "elastic-validation", "bulk-gpt-1.5b")
+    once, again = (learned.served(shipped(place[0]), *place) for _ in range(2))
+    assert (once == again).all() and once.min() > 0.5
+    monkeypatch.setattr(learned, "COURSES", 1)
+    assert (learned.served(shipped(place[0]), *place) != once).any()
