@@ -57,7 +57,7 @@ _SERVERS: dict[str, dict[str, Any]] = {
 FAMILIES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "HybridPlan-v1": {f"hetero-{servers}": _SERVERS for servers in (32, 64)},
 }
-"""Environment -> families whose agents are apart -> planners on the family's test set."""
+"""Environment -> instances whose agents are apart -> planners on the instance's test set."""
 DRAWS = (1, 8, 16, 64)
 """Copies of a decode; the first of each start plays the best actions."""
 PATIENCE = 100.0
@@ -91,7 +91,7 @@ class Place(NamedTuple):
         name: of the set.
         family: of its problems; None for all.
         planners: planners and their options.
-        trained_on: family of the training's problems; None for the environment's default.
+        trained_on: instance from which training draws; None for the environment's default.
     """
 
     name: str
@@ -121,7 +121,7 @@ def policy_of(
 
     torch.set_num_threads(1)  # so small products are slower on more
     name, _, bare = agent.partition(" ")
-    env_kwargs = {} if trained_on is None else {"family": trained_on}
+    env_kwargs = {} if trained_on is None else {"instance": trained_on}
     settings = {}
     if bare:
         env_kwargs, settings = {**env_kwargs, "rows": BARE}, {"sharpness": 0.0}
