@@ -94,9 +94,10 @@ def ship(
     rule = validation(trainer.untrained(TrainConfig(env_id=env_id, steps=1)))
     best = max(tried, key=lambda row: row["validation"])
     network_of(run_of(config_of(best["agent"], best["seed"]), runs)).save(file_of(env_id))
+    chosen_on = ", ".join(" ".join(filter(None, place)) for place in sets)
     told = {
-        "environment": env_id, "chosen": best, "chosen_on": ", ".join(" ".join(filter(None, place)) for place in sets),
-        "rule": rule, "tried": tried,
+        "environment": env_id, **env_kwargs, "chosen": best, "chosen_on": chosen_on, "rule": rule,
+        "tried": tried,
     }  # fmt: skip
     write_text(file_of(env_id).with_suffix(".json"), json.dumps(told, indent=1) + "\n")
     return told
