@@ -20,8 +20,8 @@ def blocks(page, language):
 
 
 SHORT = {
-    '-v1", steps=20_000': '-v1", env_kwargs={"tier": "p4-m8"}, steps=256',
-    '"order-validation"))': '"order-validation", first=1))',
+    '-v1", steps=20_000': '-v1", steps=256',
+    '"hybrid-validation"))': '"hybrid-validation", first=1))',
     'agent="ppo", steps=20_000': 'agent="ppo", steps=2_000',
     "model.learn(1024)": "model.learn(512)",
 }
