@@ -54,10 +54,10 @@ _SERVERS: dict[str, dict[str, Any]] = {
         for limit in (1, 5)
     },
 }
-FAMILIES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
-    "HybridPlan-v1": {f"hetero-{servers}": _SERVERS for servers in (32, 64)},
+WIDER: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
+    "HybridPlan-v1": {f"hetero-{servers}-test": _SERVERS for servers in (32, 64)},
 }
-"""Environment -> families whose agents are apart -> planners on the family's test set."""
+"""Environment -> sets whose agents are trained as the network that ships -> planners on them."""
 DRAWS = (1, 8, 16, 64)
 """Copies of a decode; the first of each start plays the best actions."""
 PATIENCE = 100.0
@@ -78,8 +78,7 @@ def places_of() -> dict[str, tuple[Any, list[Place]]]:
     for env_id, (game, sets, planners) in places().items():
         planners = {**planners, **SEARCHES.get(env_id, {})}
         found = [Place(name, family, planners) for name, family in sets]
-        for trained_on, own in FAMILIES.get(env_id, {}).items():
-            found.append(Place(f"{trained_on}-test", None, own, trained_on))
+        found += [Place(x, None, own, True) for x, own in WIDER.get(env_id, {}).items()]
         result[env_id] = game, found
     return result
 
@@ -91,13 +90,13 @@ class Place(NamedTuple):
         name: of the set.
         family: of its problems; None for all.
         planners: planners and their options.
-        trained_on: family of the training's problems; None for the environment's default.
+        is_wider: whether its agents are trained as the network that ships.
     """
 
     name: str
     family: str | None
     planners: dict[str, dict[str, Any]]
-    trained_on: str | None = None
+    is_wider: bool = False
 
     @property
     def title(self) -> str:
@@ -106,7 +105,7 @@ class Place(NamedTuple):
 
 
 def policy_of(
-    env_id: str, agent: str, seed: int, steps: int, runs: Path, trained_on: str | None = None
+    env_id: str, agent: str, seed: int, steps: int, runs: Path, is_wider: bool = False
 ) -> tuple[Any, float]:
     """Return an agent as a policy, and the processor seconds of its training."""
     if agent == LEARNED:
@@ -117,11 +116,11 @@ def policy_of(
     from parenvs.agents.learning import trainer
     from parenvs.agents.learning.config import TrainConfig
     from parenvs.agents.learning.result import RESULT
-    from parenvs.agents.learning.ship import run_of
+    from parenvs.agents.learning.ship import TRAINED_ON, run_of
 
     torch.set_num_threads(1)  # so small products are slower on more
     name, _, bare = agent.partition(" ")
-    env_kwargs = {} if trained_on is None else {"family": trained_on}
+    env_kwargs: dict[str, Any] = dict(TRAINED_ON.get(env_id, {})) if is_wider else {}
     settings = {}
     if bare:
         env_kwargs, settings = {**env_kwargs, "rows": BARE}, {"sharpness": 0.0}
@@ -130,7 +129,7 @@ def policy_of(
     config = TrainConfig(
         env_id=env_id, env_kwargs=env_kwargs, agent=name, steps=steps, seed=seed, settings=settings
     )
-    folder = run_of(config, runs / (trained_on or "") / bare)
+    folder = run_of(config, runs / bare)
     seconds = json.loads((folder / RESULT).read_text(encoding="utf-8"))["seconds"]
     return trainer.player(folder), seconds
 
@@ -154,7 +153,7 @@ def by_agent(
     env_id: str, agent: str, seed: int, place: Place, steps: int, first: int | None, runs: Path
 ) -> Row:
     """Decode a set by an agent, which is trained if need be."""
-    policy, training = policy_of(env_id, agent, seed, steps, runs, place.trained_on)
+    policy, training = policy_of(env_id, agent, seed, steps, runs, place.is_wider)
     rows = BARE if agent.endswith(BARE) else AHEAD
     found = decoded(policy, env_id, place.name, place.family, first, rows)
     return {**found, "training": training, "steps": steps}
@@ -186,7 +185,7 @@ def decoded(
                 problems.append(game.source.draw(stream))
                 preparing += (time.process_time() - begin) / count
             found = decode(policy, game, problems[number], copies, has_rule, seed=number)
-            known = np.nan_to_num(game.reference[0] / found.costs)
+            known = np.nan_to_num(game.known[0] / found.costs)
             shares["alone"].append(round(float(known[:copies].max()), 5))
             shares["with_rule"].append(round(float(known.max()), 5))
             spent += found.seconds

@@ -24,7 +24,7 @@ class Played(NamedTuple):
 
     Attributes:
         costs: (k,) of the plans, NaN where an episode ended without one.
-        best: (k,) the best costs known; the start plans' where none is known.
+        best: (k,) the best costs known; the bounds where none is known.
         start: (k,) costs of the start plans.
         turns: (k,) of the episodes.
         seconds: processor seconds of all.
@@ -86,22 +86,22 @@ def play_rule(
     observation, _ = env.reset(seed=0)
     number = np.arange(env.num_envs)
     turns, steps = np.zeros(count, dtype=np.int64), np.zeros(env.num_envs, dtype=np.int64)
-    figures = np.full((3, count), np.nan)  # cost, best known, start
+    figures = np.full((4, count), np.nan)
     while (number < count).any():
         observation, _, ended, _, infos = env.step(choose(observation, rng))
         steps += 1
         for row in np.flatnonzero(ended & (number < count)).tolist():
             last = infos["final_info"]
-            for index, key in enumerate(("cost", "best_known", "start")):
+            for index, key in enumerate(("cost", "best_known", "bound", "start")):
                 if key in last and last[f"_{key}"][row]:
                     figures[index, number[row]] = last[key][row]
             turns[number[row]] = steps[row]
         number[ended] += env.num_envs
         steps[ended] = 0
-    costs, best, start = figures
+    costs, best, bound, start = figures
     seconds = time.process_time() - begin
     env.close()
-    return Played(costs, np.where(np.isnan(best), start, best), start, turns, seconds)
+    return Played(costs, np.where(np.isnan(best), bound, best), start, turns, seconds)
 
 
 def _random(observation: dict[str, np.ndarray], rng: np.random.Generator) -> np.ndarray:

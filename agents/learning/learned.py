@@ -64,5 +64,5 @@ def served(policy: Rater, env_id: str, name: str, family: str | None = None) -> 
         stream.number = number
         problem = game.source.draw(stream)
         found = decode(policy, game, problem, samples, game.foreseen, seed=number)
-        shares[number, course] = game.reference[0] / found.cost
+        shares[number, course] = game.known[0] / found.cost
     return shares.mean(axis=1)

@@ -18,27 +18,35 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from parenvs.agents.learning import trainer
 from parenvs.agents.learning.config import TrainConfig
+from parenvs.agents.learning.decode import Rater
 from parenvs.agents.learning.learned import served
 from parenvs.agents.learning.network import WEIGHTS, Network, file_of
 from parenvs.agents.learning.result import RESULT
 from parenvs.core.registry import TASKS
 from parenvs.files import write_text
 
-CHOSEN_ON = {
-    "PipelinePlan-v1": ("plan-s16-validation", None),
-    "HybridPlan-v1": ("hybrid-validation", None),
-    "MicroBatchOrder-v1": ("order-validation", "p16-m64"),
-    "ElasticPlan-v1": ("elastic-validation", None),
+CHOSEN_ON: dict[str, tuple[tuple[str, str | None], ...]] = {
+    "PipelinePlan-v1": (("plan-s16-validation", None),),
+    "HybridPlan-v1": (("hybrid-validation", None), ("hetero-32-validation", None)),
+    "MicroBatchOrder-v1": (("order-validation", "p8-m32"), ("order-validation", "p16-m64")),
+    "ElasticPlan-v1": (("elastic-validation", None),),
 }
-"""Environment -> the set, and its family, on which a network is chosen."""
+"""Environment -> the sets, and their families, on the mean of which a network is chosen."""
+TRAINED_ON: dict[str, dict[str, Any]] = {
+    "HybridPlan-v1": {"instance": ["hybrid", "hetero-32"]},
+}
+"""Environment -> arguments of its trainings, where they are not its defaults."""
 AGENTS, SEEDS, STEPS = ("group", "ppo"), range(5), 65_536
 """What is tried; who is taught, too, where a task teaches."""
 
 
 def run_of(config: TrainConfig, runs: Path) -> Path:
     """Return the folder of a run, which is trained unless it is there."""
+    runs = runs / "+".join(config.env_kwargs.get("instance", ()))  # of the banks, if there are any
     name = f"{config.env_id}-{config.agent}-{config.steps}-{config.seed}"
     if not (runs / name / RESULT).exists():
         trainer.train(config, runs / name, resume=True, say=trainer.progress)
@@ -63,25 +71,33 @@ def ship(
         steps: turns of each.
         runs: folder of the runs.
     """
-    name, family = CHOSEN_ON[env_id]
+    env_kwargs, sets = TRAINED_ON.get(env_id, {}), CHOSEN_ON[env_id]
     task = next(task for task in TASKS.values() if env_id in task.envs)
+
+    def validation(policy: Rater) -> float:
+        shares = [served(policy, env_id, *place).mean() for place in sets]
+        return round(float(np.mean(shares)), 6)
+
+    def config_of(agent: str, seed: int) -> TrainConfig:
+        return TrainConfig(
+            env_id=env_id, env_kwargs=env_kwargs, agent=agent, steps=steps, seed=seed
+        )
+
     tried = []
     for agent in agents or (*AGENTS, *(("imitate",) if "teach" in task.hooks else ())):
         for seed in seeds:
-            config = TrainConfig(env_id=env_id, agent=agent, steps=steps, seed=seed)
-            folder = run_of(config, runs)
+            folder = run_of(config_of(agent, seed), runs)
             result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-            value = served(network_of(folder), env_id, name, family).mean()
             row: dict[str, Any] = {"agent": agent, "seed": seed, "steps": steps}
             row["seconds"] = round(result["seconds"], 1)
-            tried.append({**row, "validation": round(float(value), 6)})
-    rule = served(trainer.untrained(TrainConfig(env_id=env_id, steps=1)), env_id, name, family)
+            tried.append({**row, "validation": validation(network_of(folder))})
+    rule = validation(trainer.untrained(TrainConfig(env_id=env_id, steps=1)))
     best = max(tried, key=lambda row: row["validation"])
-    config = TrainConfig(env_id=env_id, agent=best["agent"], steps=steps, seed=best["seed"])
-    network_of(run_of(config, runs)).save(file_of(env_id))
+    network_of(run_of(config_of(best["agent"], best["seed"]), runs)).save(file_of(env_id))
+    chosen_on = ", ".join(" ".join(filter(None, place)) for place in sets)
     told = {
-        "environment": env_id, "chosen": best, "chosen_on": " ".join(filter(None, (name, family))),
-        "rule": round(float(rule.mean()), 6), "tried": tried,
+        "environment": env_id, **env_kwargs, "chosen": best, "chosen_on": chosen_on, "rule": rule,
+        "tried": tried,
     }  # fmt: skip
     write_text(file_of(env_id).with_suffix(".json"), json.dumps(told, indent=1) + "\n")
     return told

@@ -203,6 +203,12 @@ class RowGame(Rowed):
             self._known[row, rows] = value
         self.reference[rows] = np.where(np.isnan(best), start, best)
 
+    @property
+    def known(self) -> np.ndarray:
+        """The best cost known of each problem, (n,); its bound where no plan is known."""
+        _, bound, best, _ = self._known
+        return np.where(np.isnan(best), bound, best)
+
     def restarts(self, problem: Any, count: int) -> list[Any]:
         """Return what ``put`` takes for the same problem begun elsewhere, ``problem`` first.
 

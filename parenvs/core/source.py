@@ -177,6 +177,21 @@ class Drawn(Source):
         return self.function(stream)
 
 
+class Mixed(Source):
+    """The source of problems of several sources, each drawn from as often as any other.
+
+    Args:
+        sources: the sources.
+    """
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = list(sources)
+
+    def draw(self, stream: Stream) -> Any:
+        """Return a problem of one of the sources."""
+        return self.sources[int(stream.rng.integers(len(self.sources)))].draw(stream)
+
+
 def is_sequential(order: str) -> bool:
     """Return whether the problems of a set are played one after the other.
 

@@ -11,6 +11,8 @@ from cases import each
 
 import parenvs
 from parenvs.agents.learning.decode import PATIENCE, decode
+from parenvs.core.game import EVERY
+from parenvs.core.sets import BEST_KNOWN, BOUND
 from parenvs.core.source import Stream
 from parenvs.datasets.hybrid import named
 from parenvs.datasets.hybrid.named import BANKS, bank, drawn_by, start_of
@@ -23,6 +25,7 @@ from parenvs.tasks.hybrid.improve import (
     HybridImprovementEnv,
     HybridImprovementVectorEnv,
 )
+from parenvs.tasks.hybrid.load import validation
 from parenvs.tasks.hybrid.moves.neighbours import CATALOGUE, SLOTS
 from parenvs.tasks.hybrid.moves.plans import plan_of
 from parenvs.tasks.hybrid.shipped import problem_sets
@@ -203,6 +206,26 @@ def test_improve__plays_what_arguments_name():
     assert env.problem.batch == 32 and info["instance"] == "llama3-8b"
 
 
+@each("name, kind", [("hybrid-test/gpt-000", BEST_KNOWN), ("hetero-8-outside/spread-000", BOUND)])
+def test_improve__shares_are_of_what_planners_are_measured_against(name, kind):
+    game = HybridImprovement(1, instance=name)
+    game.put(EVERY, game.source.draw(Stream()))
+    game.start(EVERY)
+    known = named.costs(name)
+    assert known.kind == kind and game.known[0] == known.value
+    assert (game.reference[0] > known.value) == (kind == BOUND)  # returns begin at a plan
+
+
+def test_improve__banks_are_drawn_from_equally_often():
+    banks = ["hybrid", "hetero-8"]
+    source, stream = HybridImprovement(1, instance=banks).source, Stream()
+    stream.reseed(0)
+    names = [source.next(stream).instance.split("/")[0] for _ in range(40)]
+    assert all(names.count(bank) > 10 for bank in banks)
+    assert validation({"instance": banks}).name == "hybrid-validation"
+    assert validation({"instance": banks[::-1]}).name == "hetero-8-validation"
+
+
 @each(
     "arguments, words",
     [
@@ -214,6 +237,12 @@ def test_improve__plays_what_arguments_name():
         ({"problem": "hybrid/3"}, "problem must be a parenvs.Hybrid"),
         ({"instance": "llama3-8b"}, "needs batch"),
         ({"order": "last"}, "order must be one of random, sequential"),
+        (
+            {"instance": ["hybrid", "hetero-3"]},
+            "of several banks there is no 'hetero-3'; known: hy",
+        ),
+        ({"instance": ["hybrid-test"]}, "of several banks there is no 'hybrid-test'"),
+        ({"instance": []}, "of several banks there is no None"),
     ],
 )
 def test_improve__bad_arguments(arguments, words):

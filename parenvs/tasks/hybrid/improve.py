@@ -169,6 +169,7 @@ class HybridImprovement(RowGame):
       (``"hybrid-test"``, ``"hetero-32-validation"``) its problems; one problem of either
       (``"hybrid/7"``, ``"hybrid-test/llama-003"``), a shape's or a graph's name or path gives that
       one at every reset. ``reset(options={"instance": ...})`` sets the problem of one episode.
+      Several banks, ``["hybrid", "hetero-32"]``, are drawn from equally often.
     * ``cluster``, ``batch``, ``stack``, ``precision``: of named shapes and graphs, see
       ``parenvs.problem``; the others have their own.
     * ``family``: problems of a set or a bank of this family only.

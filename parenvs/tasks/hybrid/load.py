@@ -100,7 +100,8 @@ def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]
 
 def validation(env_kwargs: Mapping[str, Any]) -> Validation:
     """Return the set on which agents are judged."""
-    kind = str(env_kwargs.get("instance") or TASK.drawn[0])
+    instance = env_kwargs.get("instance") or TASK.drawn[0]
+    kind = str(instance[0] if isinstance(instance, (list, tuple)) else instance)
     drawn = [tier for tier in TASK.drawn if kind.startswith(tier)]
     return Validation(f"{(drawn or TASK.drawn)[0]}-validation", env_kwargs.get("family"))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from parenvs.core.problem import problem as problem_of
 from parenvs.core.sets import family_named
-from parenvs.core.source import Drawn, Fixed, Members, Source, Stream, is_sequential
+from parenvs.core.source import Drawn, Fixed, Members, Mixed, Source, Stream, is_sequential
 from parenvs.datasets.hybrid.named import BANKS, family_of, start_of
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -30,6 +30,14 @@ def source_of(
     Raises:
         ParenvsError: an argument is wrong, or goes with no other.
     """
+    if isinstance(instance, (list, tuple)) and problem is None:
+        unknown = [place for place in instance if place not in TASK.drawn]
+        if unknown or not instance:
+            raise ParenvsError(
+                f"instance: of several banks there is no {shown(unknown[0] if unknown else None)}; "
+                f"known: {', '.join(TASK.drawn)}"
+            )
+        return Mixed([source_of(x, family, fresh, order, None, **settings) for x in instance])
     instance = TASK.drawn[0] if instance is None else instance
     is_set = problem is None and isinstance(instance, str) and instance in TASK.sets
     is_bank = problem is None and isinstance(instance, str) and instance in TASK.drawn
