@@ -373,7 +373,7 @@ WHY = {
     "and is far ahead once it has a third of a second.",
     "PartitionPlan-v1": "The exact search proves the optimum sooner than any network decides.",
     "HybridPlan-v1": "Judging the neighbours takes most of the time, so a walk that is led well "
-    "beats a search of as long, and walks from several starts beat a search of a second.",
+    "beats a search of as long. Of unequal servers a longer search is better.",
     "MicroBatchOrder-v1": "An insertion is never taken back, by rule or network. A search by swaps "
     "takes any of them back.",
     "ElasticPlan-v1": "The rule has the same rows and takes what they promise. What is lost to "
