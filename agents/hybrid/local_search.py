@@ -15,6 +15,7 @@ import numpy as np
 
 from parenvs.agents.hybrid import infeasible
 from parenvs.core.answer import Answer
+from parenvs.core.request import Budget
 from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid.moves.judged import Table, prepared, table_of
 from parenvs.tasks.hybrid.moves.neighbours import neighbours
@@ -26,7 +27,7 @@ from parenvs.tasks.hybrid.space.objectives import Objective
 from parenvs.tasks.hybrid.starts import distinct
 
 EVALUATIONS = 20_000
-"""Plans that are judged by default."""
+"""Plans that are judged where no time limit is given."""
 STARTS = 4
 """Uniform plans from which the search starts, no two alike in tp, stages and micro-batch."""
 KICKS = 3
@@ -42,7 +43,7 @@ def local_search(
     constraints: Constraints | None = None,
     objective: Objective | None = None,
     seed: int = 0,
-    evaluations: int = EVALUATIONS,
+    evaluations: int | None = None,
     time_limit: float | None = None,
     space: UniformSpace | None = None,
     starts: Sequence[HybridPlan] = (),
@@ -56,7 +57,8 @@ def local_search(
         constraints: that the plan must keep to.
         objective: what is minimised (default: seconds of a step).
         seed: of what is taken by chance.
-        evaluations: number of plans that are judged beside the uniform ones.
+        evaluations: number of plans that are judged beside the uniform ones (default:
+            ``EVALUATIONS``; with a time limit, as many as it allows).
         time_limit: seconds, those of the uniform plans counted.
         space: the uniform plans, if they were judged before.
         starts: legal plans to start from, too; those that do not go into arrays are left out.
@@ -66,8 +68,7 @@ def local_search(
             smallest one lacks.
         ParenvsError: the constraints pin layers.
     """
-    begin = time.perf_counter()
-    deadline = np.inf if time_limit is None else begin + time_limit
+    budget = Budget(EVALUATIONS, evaluations, time_limit)
     limits, goal = constraints or Constraints(), objective or Objective()
     if limits.pinned:
         raise ParenvsError("--pin: local-search moves all layers; take the planner exact-hybrid")
@@ -86,7 +87,7 @@ def local_search(
         table = table_of([prepared(problem, limits)])
         plans = joined([*given, *([] if uniform is None else [uniform])])
         climber = Climber(table, plans, goal, limits, np.random.default_rng(seed))
-        while climber.judged < evaluations and time.perf_counter() < deadline:
+        while budget.left(climber.judged):
             if not climber.turn():
                 break
         judged, own = climber.judged, int(climber.best_value.argmin())
@@ -99,7 +100,7 @@ def local_search(
         cost=problem.length(plan),
         method="local-search",
         evaluations=len(space) + judged,
-        seconds=time.perf_counter() - begin,
+        seconds=time.perf_counter() - budget.begin,
     )
 
 

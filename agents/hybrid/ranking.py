@@ -64,7 +64,7 @@ def simulate_uniform(space: UniformSpace, ranking: Ranking, deadline: float) -> 
     problem = space.problem
     devices, of = np.unique(space.plans.devices, return_inverse=True)
     weight = np.array([ranking.goal.weight(count) for count in devices.tolist()])[of]
-    values = np.where(space.fits, space.length * weight, np.inf)
+    values = space.length * weight
     for k in np.argsort(values, kind="stable")[:CANDIDATES].tolist():
         if values[k] >= ranking.value or time.process_time() > deadline:
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +18,32 @@ SECONDS = 20.0
 STEPS = 60_000
 """Default environment steps of planners that learn or draw."""
 _TRAINING = "parenvs.agents.learning.trainer:on_problem"
+
+
+class Budget:
+    """What a search may spend: a number of plans that it judges, or seconds, or both.
+
+    Attributes:
+        begin: ``time.perf_counter()`` when it was made.
+
+    Args:
+        default: plans where neither is given.
+        plans: None: as many as the seconds allow.
+        seconds: from now on; None: no limit.
+    """
+
+    def __init__(
+        self, default: int, plans: int | None = None, seconds: float | None = None
+    ) -> None:
+        self.begin = time.perf_counter()
+        self._deadline = math.inf if seconds is None else self.begin + seconds
+        self._plans = default if plans is None and seconds is None else plans
+
+    def left(self, judged: int) -> int:
+        """Return how many plans may be judged after ``judged`` ones."""
+        if time.perf_counter() >= self._deadline:
+            return 0
+        return sys.maxsize if self._plans is None else max(self._plans - judged, 0)
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,16 @@ def test_plans__of_other_schedules_do_not_go_into_arrays():
         assert plans_of(problem, [type(plan).from_json(other, "plan")]) is None
 
 
+def test_local_search__a_time_limit_is_used_up(monkeypatch):
+    monkeypatch.setattr("parenvs.agents.hybrid.local_search.EVALUATIONS", 1)
+    problem = problem_of("hybrid-test/llama-001")
+    space = UniformSpace.build(problem, Constraints(uneven=True))
+    without = local_search(problem, space=space)
+    within = local_search(problem, space=space, time_limit=0.3)
+    assert within.seconds >= 0.3
+    assert within.evaluations - len(space) > 2 * (without.evaluations - len(space))
+
+
 @pytest.mark.thorough
 def test_local_search__is_better_than_its_starts_and_repeats_itself():
     problem = problem_of("hybrid-test/llama-001")

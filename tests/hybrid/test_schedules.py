@@ -186,7 +186,7 @@ def test_uniform__plans_cost_what_their_rows_cost(space, name):
         plan = space.plan(k)
         report = space.problem.report(plan)
         assert report.legal
-        assert report.length_seconds == pytest.approx(space.length[k], rel=1e-12)
+        assert report.length_seconds == pytest.approx(space.seconds["length"][k], rel=1e-12)
         fullest = max(stage.memory["total"] for stage in report.stages)
         assert fullest == pytest.approx(space.memory["total"][k], rel=1e-12)
         assert report.length_seconds * (1 - 1e-12) <= report.simulated_seconds

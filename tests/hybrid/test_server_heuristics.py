@@ -35,6 +35,17 @@ def test_searches__count_judged_plans_and_are_seeded(problem, search):
     assert again.plan == few.plan and more.cost <= few.cost
 
 
+@pytest.mark.parametrize("search", [random_orders, swap_search])
+def test_searches__a_time_limit_is_used_up(problem, search, monkeypatch):
+    monkeypatch.setattr("parenvs.agents.hybrid.servers.heuristics.EVALUATIONS", 1)
+    without = search(problem, np.random.default_rng(0))
+    within = search(problem, np.random.default_rng(0), time_limit=without.seconds + 0.3)
+    assert within.seconds >= without.seconds + 0.3
+    assert within.evaluations >= without.evaluations + 16
+    short = search(problem, np.random.default_rng(0), evaluations=60, time_limit=1e-9)
+    assert short.evaluations < 60 and short.report.legal
+
+
 def test_swap_search__begins_with_the_sorted_orders(problem):
     begun = swap_search(problem, np.random.default_rng(0), evaluations=1)
     assert begun.cost == sorted_orders(problem).cost and begun.evaluations > 1

@@ -15,11 +15,12 @@ import numpy as np
 from parenvs.agents.hybrid.servers.solve import Orders, by_speed
 from parenvs.agents.hybrid.servers.tables import one_server
 from parenvs.core.answer import Answer
+from parenvs.core.request import Budget
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints
 
 EVALUATIONS = 800
-"""Plans that a search judges by default."""
+"""Plans that a search judges where no time limit is given."""
 _AT_ONCE = 16  # random orders that are completed together
 
 
@@ -43,7 +44,8 @@ def random_orders(
     problem: Hybrid,
     rng: np.random.Generator,
     constraints: Constraints | None = None,
-    evaluations: int = EVALUATIONS,
+    evaluations: int | None = None,
+    time_limit: float | None = None,
 ) -> Answer:
     """Return the best of random orders.
 
@@ -51,26 +53,29 @@ def random_orders(
         problem: the problem.
         rng: source of the orders.
         constraints: that the plan must keep to.
-        evaluations: plans that are judged.
+        evaluations: plans that are judged (default: ``EVALUATIONS``; with a time limit, as many as
+            it allows).
+        time_limit: seconds.
 
     Raises:
         InfeasibleError: no plan of them fits.
     """
-    begin = time.perf_counter()
+    budget = Budget(EVALUATIONS, evaluations, time_limit)
     orders, servers = Orders(problem, one_server(constraints)), problem.cluster.servers
     orders.start([rng.permutation(servers).tolist()])
-    while orders.judged < evaluations and orders.setting is not None:
-        count = min(_AT_ONCE, evaluations - orders.judged)
+    while orders.setting is not None and (left := budget.left(orders.judged)):
+        count = min(_AT_ONCE, left)
         drawn = np.array([rng.permutation(servers) for _ in range(count)])
         orders.judge(drawn, orders.setting)
-    return orders.answer("random-servers", begin)
+    return orders.answer("random-servers", budget.begin)
 
 
 def swap_search(
     problem: Hybrid,
     rng: np.random.Generator,
     constraints: Constraints | None = None,
-    evaluations: int = EVALUATIONS,
+    evaluations: int | None = None,
+    time_limit: float | None = None,
 ) -> Answer:
     """Return what swaps of two servers make of the better order by speed.
 
@@ -80,23 +85,25 @@ def swap_search(
         problem: the problem.
         rng: source of the pairs.
         constraints: that the plan must keep to.
-        evaluations: plans that are judged.
+        evaluations: plans that are judged (default: ``EVALUATIONS``; with a time limit, as many as
+            it allows).
+        time_limit: seconds.
 
     Raises:
         InfeasibleError: no plan of the orders by speed fits.
     """
-    begin = time.perf_counter()
+    budget = Budget(EVALUATIONS, evaluations, time_limit)
     orders, servers = Orders(problem, one_server(constraints)), problem.cluster.servers
     orders.start([by_speed(problem), by_speed(problem, False)])
     setting, best = orders.setting, orders.best
     if setting is not None and best is not None and servers > 1:
         used = len(best.stages)
         current, length = np.array([*best.servers[used:], *best.servers[:used]]), orders.length
-        while orders.judged < evaluations:
+        while budget.left(orders.judged):
             pair = rng.choice(servers, 2, replace=False)
             other = current.copy()
             other[pair] = other[pair[::-1]]
             found = float(orders.judge(other[None], setting)[0])
             if found <= length:
                 current, length = other, found
-    return orders.answer("swap-search", begin)
+    return orders.answer("swap-search", budget.begin)

@@ -19,10 +19,10 @@ SERVER_PLANNERS: dict[
 ] = {
     "sorted-servers": lambda problem, limits, seed, seconds: sorted_orders(problem, limits),
     "random-servers": lambda problem, limits, seed, seconds: random_orders(
-        problem, np.random.default_rng(seed), limits
+        problem, np.random.default_rng(seed), limits, time_limit=seconds
     ),
     "swap-search": lambda problem, limits, seed, seconds: swap_search(
-        problem, np.random.default_rng(seed), limits
+        problem, np.random.default_rng(seed), limits, time_limit=seconds
     ),
     "sandwich": lambda problem, limits, seed, seconds: sandwich(
         problem, one_server(limits), time_limit=seconds

@@ -159,7 +159,7 @@ class HybridSearch:
     )
     time_limit: float | None = option(
         None,
-        "Seconds of the search over free stages (exact: 20, exact-hybrid: no limit).",
+        "Seconds of the search (default: 20 of exact; others end by themselves).",
         "seconds",
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.schedules import piece_of
 from parenvs.tasks.hybrid.stack import Machine
 from parenvs.tasks.hybrid.stages import Chunks, Memory, Stages
+
+SECONDS = ("core", "tail", "tied", "optimizer", "length")
+"""Parts of a step of uniform plans, and their sum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,43 +121,56 @@ class Uniform:
     def judged(
         self, model: HybridModel, cluster: Cluster, machine: Machine
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Return the seconds and bytes of all plans, whether they fit the cluster or not.
+        """Return ``seconds`` and ``memory``."""
+        return self.seconds(model, cluster, machine), self.memory(model, machine)
+
+    def seconds(
+        self, model: HybridModel, cluster: Cluster, machine: Machine
+    ) -> dict[str, np.ndarray]:
+        """Return the seconds of all plans, whether they fit the cluster or not.
 
         A stage is as fast as its slowest server; servers stand in the order of the cluster.
 
         Returns:
-            Of ``Step`` the figures without a stage axis, and of ``Memory`` those of the fullest
-            stage, by name; (N,) each.
+            The figures of ``Step`` without a stage axis, by name; (N,) each.
         """
-        seconds = {name: np.empty(self.size) for name in ("core", "tail", "tied", "optimizer")}
-        seconds["length"] = np.empty(self.size)
-        size = {name: np.empty(self.size) for name in Memory._fields}
+        found = {name: np.empty(self.size) for name in SECONDS}
+        for which, asked, stages in self._by_stages(model):
+            if cluster.speeds:
+                group = self.devices[which] // len(stages.device)
+                stages = stages._replace(speed=_slowest(cluster, stages.device, group))
+            step = formulas.step(asked, cluster, machine, stages)
+            for name, values in found.items():
+                values[which] = getattr(step, name)
+        return found
+
+    def memory(self, model: HybridModel, machine: Machine) -> dict[str, np.ndarray]:
+        """Return the bytes on a device of the fullest stage of all plans.
+
+        Returns:
+            The figures of ``Memory``, by name; (N,) each.
+        """
+        found = {name: np.empty(self.size) for name in Memory._fields}
+        for which, asked, stages in self._by_stages(model):
+            held = formulas.memory(asked, machine, stages)
+            fullest = held.total.argmax(axis=0)
+            for name, values in found.items():
+                values[which] = np.take_along_axis(getattr(held, name), fullest[None], 0)[0]
+        return found
+
+    def _by_stages(self, model: HybridModel) -> Iterator[tuple[np.ndarray, Chain, Stages]]:
+        """Yield the plans of as many stages and one schedule: which, their chain, their stages."""
         _, order = np.unique(self.schedule, return_inverse=True)
         kinds = order * (self.pp.max(initial=0) + 1) + self.pp
         split, alike = self._splits()
 
-        def chain(which: np.ndarray) -> Chain:
-            every = [_AskedOnce(kind, split, which) for kind in model.kinds]
-            front, back = (x and _AskedOnce(x, split, which) for x in (model.embedding, model.head))
-            return Chain(every, front, back, model.tied_parameters)
-
         for kind in np.unique(kinds):
             which = np.flatnonzero(kinds == kind)
-            count = self.pp[which[0]]
-            stages = uniform_stages(model, self.take(which), int(count))
-            if cluster.speeds:
-                group = self.devices[which] // count
-                stages = stages._replace(speed=_slowest(cluster, stages.device, group))
-            asked = chain(alike[which])
-            parameters = formulas.parameters(asked, stages)
-            step = formulas.step(asked, cluster, machine, stages, parameters)
-            held = formulas.memory(asked, machine, stages, held=parameters)
-            fullest = held.total.argmax(axis=0)
-            for name in seconds:
-                seconds[name][which] = getattr(step, name)
-            for name in size:
-                size[name][which] = np.take_along_axis(getattr(held, name), fullest[None], 0)[0]
-        return seconds, size
+            asked = partial(_AskedOnce, split=split, which=alike[which])
+            front, back = (x and asked(x) for x in (model.embedding, model.head))
+            chain = Chain([asked(x) for x in model.kinds], front, back, model.tied_parameters)
+            count = int(self.pp[which[0]])
+            yield which, chain, uniform_stages(model, self.take(which), count)
 
     def _splits(self) -> tuple[Split, np.ndarray]:
         """Return how plans split layers, those that differ, (k,) a field; and (N,) that of each."""

@@ -179,34 +179,39 @@ class UniformSpace:
     Attributes:
         problem: the problem.
         plans: (N,) the plans.
-        seconds: parts of a step and its ``length``, (N,) each, by name.
         memory: bytes on a device of the fullest stage by part, and ``total``, (N,) each.
     """
 
     problem: Hybrid
     plans: Uniform
-    seconds: dict[str, np.ndarray]
     memory: dict[str, np.ndarray]
 
     @classmethod
     def build(cls, problem: Hybrid, constraints: Constraints | None = None) -> UniformSpace:
-        """List and judge the plans.
+        """List the plans, and judge what they hold.
 
         Raises:
             InfeasibleError: no plan keeps to the constraints.
         """
         plans = uniform_plans(problem, constraints)
-        seconds, memory = plans.judged(problem.model, problem.cluster, problem.machine)
-        return cls(problem, plans, seconds, memory)
+        return cls(problem, plans, plans.memory(problem.model, problem.machine))
 
     def __len__(self) -> int:
         """Return the number of plans."""
         return int(self.plans.size)
 
-    @property
+    @cached_property
+    def seconds(self) -> dict[str, np.ndarray]:
+        """Parts of a step and its ``length``, (N,) each, by name, of those that do not fit, too."""
+        return self.plans.seconds(self.problem.model, self.problem.cluster, self.problem.machine)
+
+    @cached_property
     def length(self) -> np.ndarray:
-        """(N,) seconds of a step."""
-        return self.seconds["length"]
+        """(N,) seconds of a step, infinite of plans that do not fit, which may be nearly all."""
+        found, fitting = np.full(len(self), np.inf), self.plans.take(self.fits)
+        seconds = fitting.seconds(self.problem.model, self.problem.cluster, self.problem.machine)
+        found[self.fits] = seconds["length"]
+        return found
 
     @cached_property
     def fits(self) -> np.ndarray:
@@ -226,7 +231,7 @@ class UniformSpace:
     def smallest(self) -> int:
         """Return the plan that needs the fewest bytes, the fastest of several."""
         total = self.memory["total"]
-        return int(np.lexsort((self.length, total))[0])
+        return int(np.lexsort((self.seconds["length"], total))[0])
 
     def plan(self, k: int) -> HybridPlan:
         """Return one of the plans, which can be saved."""
@@ -251,7 +256,7 @@ class UniformSpace:
 
     def pareto(self) -> np.ndarray:
         """Return the plans that no other beats in both seconds and bytes, the fastest first."""
-        order = np.lexsort((self.memory["total"], self.length))
+        order = np.lexsort((self.memory["total"], self.seconds["length"]))
         total = self.memory["total"][order]
         before = np.minimum.accumulate(np.append(np.inf, total[:-1]))
         return order[total < before]
@@ -265,7 +270,7 @@ class UniformSpace:
         front = np.zeros(len(self), dtype=bool)
         front[self.pareto()] = True
         return {
-            "seconds": self.length,
+            "seconds": self.seconds["length"],
             "bytes": self.memory["total"],
             "fits": self.fits,
             "pareto": front,

@@ -159,7 +159,7 @@ class Judged:
     @cached_property
     def numbers(self) -> np.ndarray:
         """(n,) numbers of the plans in the space, the best by the stack first."""
-        lengths = np.where(self.space.fits, self.space.length, np.inf)
+        lengths = self.space.length
         order = np.argsort(lengths, kind="stable")[:FEW]
         return np.asarray(order[np.isfinite(lengths[order])])
 
