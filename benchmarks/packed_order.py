@@ -21,6 +21,7 @@ from benchmarks.framework import Case, Row, main, measurement, percent, table
 from parenvs.agents.order import exact_order
 from parenvs.agents.order.heuristics import RULES, by_rule, neh, random_order, swap
 from parenvs.agents.order.references import order_references
+from parenvs.core.request import Budget
 from parenvs.datasets.order.drawing import TIERS
 from parenvs.tasks.order.load import load_ordering, ordering_steps
 from parenvs.tasks.order.problem import Order
@@ -70,7 +71,7 @@ def heuristics(tier: str) -> Iterator[Case]:
             methods[f"random-{budget}"] = partial(random_order, problem, budget, rng)
         for budget in BUDGETS:
             rng = np.random.default_rng([2, budget])
-            methods[f"swap-{budget}"] = partial(swap, problem, budget, rng)
+            methods[f"swap-{budget}"] = partial(swap, problem, Budget(budget), rng)
         for method, plan in methods.items():
             yield _key(tier, name, method), partial(timed, plan)
 
@@ -143,8 +144,8 @@ def page(rows: list[Row]) -> list[str]:
         sections.append(f"Mean gap to {words}, over the 20 problems of each tier of `{SET}`:")
         sections.append(table(["method", *tiers], lines))
     sections.append(
-        "`NAME-n` judges n orders; `swap` searches by swaps and insertions from the order of NEH, "
-        "which judges its own."
+        "`NAME-n` judges n orders; `swap` searches by swaps and insertions from the better of the "
+        "pyramid and the order of NEH, which judges its own."
     )
     lines = []
     for tier in tiers:

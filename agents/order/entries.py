@@ -28,6 +28,7 @@ from parenvs.core.leaderboard import (
     reference_of,
     reference_of_row,
 )
+from parenvs.core.request import Budget
 from parenvs.datasets.order.drawing import TIERS, draw_ordering
 from parenvs.datasets.references import ORDERS, references
 from parenvs.tasks.order.load import load_ordering
@@ -112,7 +113,8 @@ _AGENTS = {
         "The best of random orders.", "", f"{EVALUATIONS} judged orders a problem", True
     ),
     "swap": Description(
-        "Swaps and insertions from the order of NEH, kept if the step gets no longer.",
+        "Swaps and insertions from the better of NEH's order and the pyramid, kept if the step "
+        "gets no longer.",
         "",
         f"{EVALUATIONS} judged orders a problem beside those of NEH",
         True,
@@ -132,7 +134,7 @@ _MAKERS: dict[str, Callable[[Order, int], Answer]] = {
         problem, EVALUATIONS, np.random.default_rng(seed)
     ),
     "swap": lambda problem, seed: heuristics.swap(
-        problem, EVALUATIONS, np.random.default_rng(seed)
+        problem, Budget(EVALUATIONS), np.random.default_rng(seed)
     ),
     "exact": lambda problem, seed: exact_order(problem, EXACT_SECONDS, seed),
     **{

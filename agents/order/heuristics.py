@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from parenvs.core.answer import Answer
+from parenvs.core.request import Budget
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.order.problem import Order, pyramid
 
@@ -79,7 +80,7 @@ def random_order(problem: Order, judged: int, rng: np.random.Generator) -> Answe
 
 def local_search(
     problem: Order,
-    judged: int,
+    budget: Budget,
     rng: np.random.Generator,
     start: np.ndarray | None = None,
     width: int = 1,
@@ -91,17 +92,17 @@ def local_search(
 
     Args:
         problem: the problem.
-        judged: orders that it judges, the first included.
+        budget: orders that it judges, the first included, and seconds.
         rng: draws the moves.
         start: (M,) the first order (default: the pyramid).
         width: moves that are judged together, of which the best may be kept.
     """
     begin = time.perf_counter()
     order = np.array(by_rule(problem, "pyramid").plan.order if start is None else start)
-    length, left = float(problem.length(order)), judged - 1
-    while left > 0 and problem.micro_batches > 1:
+    length, judged = float(problem.length(order)), 1
+    while problem.micro_batches > 1 and (left := budget.left(judged)):
         tried = np.array([_moved(order, rng) for _ in range(min(width, left))])
-        left -= len(tried)
+        judged += len(tried)
         lengths = problem.length(tried)
         best = int(np.argmin(lengths))
         if lengths[best] <= length:
@@ -109,19 +110,19 @@ def local_search(
     return _answer(problem, order, "swap", judged, begin)
 
 
-def swap(problem: Order, judged: int, rng: np.random.Generator) -> Answer:
-    """Return the order of a search from that of NEH, ``TOGETHER`` moves at a time.
+def swap(problem: Order, budget: Budget, rng: np.random.Generator) -> Answer:
+    """Return the order of a search, ``TOGETHER`` moves at a time, from NEH's or the pyramid.
 
     Args:
         problem: the problem.
-        judged: orders that it judges beside those of NEH.
+        budget: orders that it judges beside those of NEH, and seconds, of which NEH may take half.
         rng: draws the moves.
     """
-    begin = time.perf_counter()
-    start = neh(problem)
-    found = local_search(problem, judged, rng, np.array(start.plan.order), TOGETHER)
-    evaluations = start.evaluations + found.evaluations
-    return replace(found, evaluations=evaluations, seconds=time.perf_counter() - begin)
+    first = neh(problem, lambda: time.perf_counter() >= budget.end(0.5))
+    start = min(first, by_rule(problem, "pyramid"), key=lambda answer: answer.cost)
+    found = local_search(problem, budget, rng, np.array(start.plan.order), TOGETHER)
+    evaluations = first.evaluations + found.evaluations
+    return replace(found, evaluations=evaluations, seconds=time.perf_counter() - budget.begin)
 
 
 def _moved(order: np.ndarray, rng: np.random.Generator) -> np.ndarray:

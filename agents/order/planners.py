@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +13,8 @@ from parenvs.agents.learning.learned import SAMPLES, learned
 from parenvs.agents.names import LEARNED, LEARNED_SEARCH
 from parenvs.agents.order import exact_order, heuristics
 from parenvs.core.answer import Answer
-from parenvs.core.request import SECONDS, Request
+from parenvs.core.request import SECONDS, Budget, Request
+from parenvs.errors import InfeasibleError
 from parenvs.tasks.order.problem import Order
 from parenvs.tasks.order.task import OrderSearch
 
@@ -29,8 +31,13 @@ class OrderRequest(OrderSearch, Request):
 
     @property
     def judged(self) -> int:
-        """Orders that planners judge that draw or search."""
+        """Orders that planners judge that draw or search, without a time limit."""
         return max(self.steps // self.problem.micro_batches, 1)
+
+    @property
+    def budget(self) -> Budget:
+        """What a search may spend that begins now."""
+        return Budget(self.judged, seconds=self.time_limit)
 
     @property
     def label(self) -> str:
@@ -38,10 +45,14 @@ class OrderRequest(OrderSearch, Request):
         return f"p{self.problem.stages}-m{self.problem.micro_batches}"
 
 
-def _learned(request: OrderRequest) -> Answer:
-    """Return the best order of the network that ships."""
+def _learned(request: OrderRequest, deadline: float = np.inf) -> Answer:
+    """Return the best order of the network that ships.
+
+    Raises:
+        InfeasibleError: not all micro-batches were inserted at the deadline.
+    """
     problem = request.problem
-    found = learned("MicroBatchOrder-v1", problem, seed=request.seed)
+    found = learned("MicroBatchOrder-v1", problem, seed=request.seed, deadline=deadline)
     return Answer(
         problem=problem, plan=found.plan, cost=found.cost, bound=problem.bound_seconds,
         evaluations=SAMPLES + 1,
@@ -49,10 +60,13 @@ def _learned(request: OrderRequest) -> Answer:
 
 
 def _searched(request: OrderRequest) -> Answer:
-    """Return the order of a search by swaps and insertions from the network's."""
-    rng, start = np.random.default_rng(request.seed), np.array(_learned(request).plan.order)
-    width = heuristics.TOGETHER
-    return heuristics.local_search(request.problem, request.judged, rng, start, width)
+    """Return the order of a search by swaps and insertions from the network's or the pyramid."""
+    problem, budget, rng = request.problem, request.budget, np.random.default_rng(request.seed)
+    known = [heuristics.by_rule(problem, "pyramid")]
+    with suppress(InfeasibleError):
+        known.append(_learned(request, budget.end(0.5)))
+    start = np.array(min(known, key=lambda answer: answer.cost).plan.order)
+    return heuristics.local_search(problem, budget, rng, start, heuristics.TOGETHER)
 
 
 ORDER_PLANNERS: dict[str, Callable[[OrderRequest], Answer]] = {
@@ -63,7 +77,7 @@ ORDER_PLANNERS: dict[str, Callable[[OrderRequest], Answer]] = {
         r.rounds,
     ),
     "neh": lambda r: heuristics.neh(r.problem),
-    "swap": lambda r: heuristics.swap(r.problem, r.judged, np.random.default_rng(r.seed)),
+    "swap": lambda r: heuristics.swap(r.problem, r.budget, np.random.default_rng(r.seed)),
     LEARNED: _learned,
     LEARNED_SEARCH: _searched,
     "random": lambda r: heuristics.random_order(r.problem, r.judged, np.random.default_rng(r.seed)),
@@ -74,7 +88,7 @@ ORDER_PLANNERS: dict[str, Callable[[OrderRequest], Answer]] = {
 }
 """Planners of the order of micro-batches by name.
 
-``swap`` searches from the order of NEH by swaps and insertions, ``learned+search`` from that of the
-network of ``MicroBatchOrder-v1``, ``learned``.
+``swap`` searches by swaps and insertions from the better order of NEH's and the pyramid,
+``learned+search`` of the pyramid and that of the network of ``MicroBatchOrder-v1``, ``learned``.
 """
 OrderRequest.planners, OrderRequest.usual = ORDER_PLANNERS, heuristics.RULES[0]

@@ -20,6 +20,7 @@ import numpy as np
 from parenvs.agents.order.heuristics import TOGETHER, local_search, neh
 from parenvs.agents.order.search import exact_order
 from parenvs.agents.references import SAME, ReferenceFile, run
+from parenvs.core.request import Budget
 from parenvs.datasets.references import ORDERS, references
 from parenvs.tasks.order.load import ORDER_SETS, load_ordering, ordering_steps
 from parenvs.tasks.order.problem import Order
@@ -47,7 +48,7 @@ def reference_of(problem: Order) -> dict[str, Any]:
         if known is not None and not fault_of(problem, known) and known["length"] < cost:
             order = known["order"]
         rng = np.random.default_rng(0)
-        better = local_search(problem, JUDGED, rng, np.array(order), TOGETHER)
+        better = local_search(problem, Budget(JUDGED), rng, np.array(order), TOGETHER)
         cost, order = better.cost, better.plan.order
     return {
         "fingerprint": problem.fingerprint,

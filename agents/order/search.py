@@ -22,6 +22,7 @@ import numpy as np
 from parenvs.agents.order.bounds import Program, Relaxation, path_bound
 from parenvs.agents.order.heuristics import local_search, neh
 from parenvs.core.answer import Answer
+from parenvs.core.request import Budget
 from parenvs.tasks.order.problem import NANO, Order
 
 START = 32
@@ -142,7 +143,9 @@ class _Search:
         """Judge orders near the best one, about as long as a program takes."""
         width = 2 * self.problem.micro_batches
         while judged > 0 and not self._is_late():
-            near = local_search(self.problem, min(judged, PART), self.rng, self.order, width)
+            near = local_search(
+                self.problem, Budget(min(judged, PART)), self.rng, self.order, width
+            )
             self.judged += near.evaluations
             judged -= PART
             if near.cost <= self.length:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.agents.order.heuristics import local_search, neh
+from parenvs.core.request import Budget
 from parenvs.tasks.order.insertion import Insertion, MicroBatchInsertion
 
 JUDGED, WIDTH = 1024, 16
@@ -45,5 +46,5 @@ def _ranks(problem: Insertion) -> np.ndarray:
     """Return the position of each micro-batch in the teacher's order, (M,)."""
     first = np.array(neh(problem.problem).plan.order)
     rng = np.random.default_rng(0)
-    found = local_search(problem.problem, JUDGED, rng, first, WIDTH)
+    found = local_search(problem.problem, Budget(JUDGED), rng, first, WIDTH)
     return np.argsort(np.array(found.plan.order))

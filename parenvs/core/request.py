@@ -36,12 +36,16 @@ class Budget:
         self, default: int, plans: int | None = None, seconds: float | None = None
     ) -> None:
         self.begin = time.perf_counter()
-        self._deadline = math.inf if seconds is None else self.begin + seconds
+        self._seconds = math.inf if seconds is None else seconds
         self._plans = default if plans is None and seconds is None else plans
+
+    def end(self, share: float = 1.0) -> float:
+        """Return the ``time.perf_counter()`` at which a share of the seconds is over."""
+        return self.begin + share * self._seconds
 
     def left(self, judged: int) -> int:
         """Return how many plans may be judged after ``judged`` ones."""
-        if time.perf_counter() >= self._deadline:
+        if time.perf_counter() >= self.end():
             return 0
         return sys.maxsize if self._plans is None else max(self._plans - judged, 0)
 

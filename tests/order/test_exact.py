@@ -8,6 +8,7 @@ from parenvs.agents.order.bounds import Program
 from parenvs.agents.order.heuristics import RULES, by_rule, local_search, neh, random_order
 from parenvs.agents.order.planners import ORDER_PLANNERS
 from parenvs.agents.order.references import fault_of, order_references
+from parenvs.core.request import Budget
 from parenvs.datasets.order.drawing import Tier, draw_ordering
 from parenvs.errors import ParenvsError
 from parenvs.tasks.order.load import ORDER_SETS, load_ordering, ordering_steps
@@ -119,7 +120,7 @@ def test_heuristics__judge_as_many_orders_as_they_say(monkeypatch):
     monkeypatch.setattr(Order, "length", counting)
     answers = {
         "neh": lambda: neh(problem),
-        "swap": lambda: local_search(problem, 20, np.random.default_rng(0), width=8),
+        "swap": lambda: local_search(problem, Budget(20), np.random.default_rng(0), width=8),
         "random": lambda: random_order(problem, 33, np.random.default_rng(0)),
     }
     for method, plan in answers.items():
@@ -160,10 +161,23 @@ def test_heuristics__rules():
 def test_heuristics__more_judged_orders_are_no_worse():
     problem = load_ordering("order-test/p8-m32-002")
     lengths = [
-        local_search(problem, count, np.random.default_rng(1)).cost for count in (1, 60, 300)
+        local_search(problem, Budget(count), np.random.default_rng(1)).cost
+        for count in (1, 60, 300)
     ]
     assert lengths[0] >= lengths[1] >= lengths[2]
     assert lengths[0] == by_rule(problem, "pyramid").cost
+
+
+@pytest.mark.parametrize("search", ["swap", "learned+search"])
+def test_solve__searches_begin_at_the_pyramid_where_it_is_better(search):
+    problem = load_ordering("order-test/p16-m32-001")
+    pyramid = by_rule(problem, "pyramid").cost
+    assert pyramid < neh(problem).cost
+    brief = parenvs.solve(problem, search, steps=1)
+    assert brief.cost <= pyramid
+    longer = parenvs.solve(problem, search, steps=1, time_limit=2 * brief.seconds + 0.3)
+    assert longer.evaluations >= brief.evaluations + 32 and longer.cost < brief.cost
+    assert parenvs.solve(problem, search, time_limit=0.01).cost <= pyramid
 
 
 def test_solve__every_planner():

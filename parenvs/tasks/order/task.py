@@ -17,7 +17,9 @@ class OrderSearch:
     """Options of planners; the help of each field says what it is."""
 
     time_limit: float | None = option(
-        None, "Seconds of the exact search (default: 20; with --rounds: no limit).", "seconds"
+        None,
+        "Seconds of the search (default: 20 of exact, without --rounds; others end by themselves).",
+        "seconds",
     )
     rounds: int | None = option(
         None, "Rounds of the exact search; without seconds the same order every time."
