@@ -382,12 +382,15 @@ WHY = {
 """Environment -> why learning is ahead, or is not."""
 
 
-def answered(lines: list[Line], others: list[tuple[str, float, float]]) -> list[str] | None:
+def answered(
+    lines: list[Line], others: list[tuple[str, float, float]], foreseen: bool = True
+) -> list[str] | None:
     """Return where learning is furthest ahead of all that does not learn and takes no longer.
 
     Args:
         lines: of a set.
         others: name, mean share and seconds of planners on the same problems, of another machine.
+        foreseen: see ``verdict``.
 
     Returns:
         cells of a row; None if nothing has learnt.
@@ -395,6 +398,7 @@ def answered(lines: list[Line], others: list[tuple[str, float, float]]) -> list[
     learnt = [x for x in lines if x.learns and not x.name.split(",")[0].endswith(BARE)]
     plain = [(x.name, float(x.shares.mean()), x.seconds) for x in lines if not x.learns]
     plain += [other for other in others if other[0] not in {name for name, _, _ in plain}]
+    plain = [x for x in plain if foreseen or not x[0].startswith("exact")]
     found = []
     for line in learnt:
         # The rule judges the same rows, so that it takes no longer, whatever the clock says.
@@ -452,9 +456,8 @@ def page(rows: list[Row]) -> list[str]:
                 for x in ruled
                 if (x["set"], x["family"], x["problems"]) == (place.name, place.family or "", count)
                 and x["method"].startswith("planner ")
-                and (game.foreseen or not x["method"].endswith(" exact"))
             ]
-            answer = answered(lines, others)
+            answer = answered(lines, others, game.foreseen)
             if answer is not None:
                 answers.append([env_id, place.title, *answer])
             machines = dict.fromkeys(line.machine for line in lines)
