@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import run_all
 from benchmarks.framework import parser
+from benchmarks.learners import Line, answered
 from parenvs.bench.measurement import MEASUREMENTS
 
 ROOT = Path(__file__).parents[2]
@@ -108,3 +109,12 @@ def test_scripts__find_helpers_by_the_package_above_them():
                 (order.index(name) for name in order if name in helpers), default=len(order)
             )
             assert order.index("benchmarks") < first, path.name
+
+
+def test_learners__hindsight_is_no_rival_where_nothing_is_foreseen():
+    on = {"machine": "one"}
+    learnt = Line("ppo", [{**on, "training": 1.0}], [[0.9, 0.8]], 0.1)
+    lines = [learnt, Line("rule", [on], [[0.8, 0.8]], 0.1), Line("exact", [on], [[1.0, 1.0]], 0.01)]
+    others = [("exact later", 1.0, 0.01)]
+    assert answered(lines, others)[1].startswith("exact 1.0000")
+    assert answered(lines, others, foreseen=False)[1:] == [*["rule 0.8000 in 0.1 s"] * 2, "+0.0500"]
