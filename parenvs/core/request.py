@@ -29,7 +29,7 @@ class Budget:
     Args:
         default: plans where neither is given.
         plans: None: as many as the seconds allow.
-        seconds: from now on; None: no limit.
+        seconds: from now on; None and infinitely many: no limit.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Budget:
     ) -> None:
         self.begin = time.perf_counter()
         self._seconds = math.inf if seconds is None else seconds
-        self._plans = default if plans is None and seconds is None else plans
+        self._plans = default if plans is None and math.isinf(self._seconds) else plans
 
     def end(self, share: float = 1.0) -> float:
         """Return the ``time.perf_counter()`` at which a share of the seconds is over."""

@@ -9,6 +9,7 @@ from cases import each
 import parenvs
 from parenvs.agents.planners import request_class
 from parenvs.core.registry import TASKS
+from parenvs.core.request import Budget
 from parenvs.errors import InfeasibleError, TimeLimitError
 
 MARGIN = 3.0
@@ -64,3 +65,13 @@ def test_time_limits__are_kept(task, agent):
         if answer is not None:
             assert answer.status == ("optimal" if proven else "feasible")
             assert not proven or answer.gap == pytest.approx(0.0, abs=1e-6)
+
+
+def test_budget__what_a_search_may_spend():
+    for seconds in (None, float("inf")):
+        assert Budget(5, seconds=seconds).left(2) == 3
+        assert Budget(5, 9, seconds).left(2) == 7 and Budget(5, 9, seconds).left(12) == 0
+    assert Budget(5, seconds=60).left(10**9) > 10**9 and Budget(5, 9, 60).left(2) == 7
+    assert Budget(5, seconds=-1).left(0) == Budget(5, 9, 0).left(0) == 0
+    halved = Budget(5, seconds=60)
+    assert halved.end(0.5) == halved.begin + 30 and Budget(5).end(0.5) == float("inf")
