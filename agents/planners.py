@@ -8,7 +8,6 @@ from typing import Any
 from parenvs.core.answer import Answer
 from parenvs.core.registry import TASKS, task_of
 from parenvs.core.request import Request
-from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, shown
 
 
@@ -41,16 +40,13 @@ def request_of(problem: Any, **options: Any) -> Request:
     return kind(problem, **options)
 
 
-def request_class(task: str) -> Any:
+def request_class(task: str) -> type[Request]:
     """Return the class of a task's requests; its attribute ``planners`` has the planners.
 
     Raises:
-        ParenvsError: there is no such task, or it has no planners.
+        ParenvsError: there is no such task.
     """
-    chosen = TASKS.named(task)
-    if not chosen.request:
-        raise ParenvsError(f"task {task} has no planners")
-    return late(chosen.request)
+    return TASKS.named(task).request_class()
 
 
 def solve(problem: Any, agent: str = "exact", **options: Any) -> Answer:

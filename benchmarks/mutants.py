@@ -83,7 +83,7 @@ SPINE = {
     "parenvs/tasks/partition/load.py": "tests/partition/test_report.py",
     "parenvs/tasks/hybrid/load.py": "tests/hybrid/test_problem.py",
     "parenvs/tasks/order/load.py": "tests/order/test_problem.py",
-    "parenvs/tasks/sharding/load.py": "tests/sharding/test_problem.py",
+    "parenvs/tasks/sharding/task.py": "tests/sharding/test_problem.py",
 }
 """What all tasks share, and what makes and judges the problems of each; as ``FORMULAS``."""
 GROUPS = {"the formulas and rules": FORMULAS, "what tasks share and load": SPINE}

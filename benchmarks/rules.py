@@ -29,11 +29,16 @@ from benchmarks.framework import Case, Row, main, measurement, percent, table
 from benchmarks.trained import kept
 from parenvs.agents.evaluation.rules import Choose, Played, play_rule, rules
 from parenvs.agents.planners import solve
-from parenvs.core.registry import TASKS
+from parenvs.core.registry import environments
 from parenvs.core.rows import RowGame
 from parenvs.core.sets import set_of
 from parenvs.core.task import late
 from parenvs.errors import NO_PLAN
+from parenvs.tasks.elastic.load import MEASURED, TRACES, WINDOWS
+from parenvs.tasks.hybrid.load import rules as hybrid
+from parenvs.tasks.order.load import rules as order
+from parenvs.tasks.partition.load import rules as partition
+from parenvs.tasks.pipeline.load import rules as pipeline
 
 NEAR, MOST = 0.02, 0.5
 """Within this of the best known on more than this share of problems, a rule makes *sanity*."""
@@ -43,13 +48,28 @@ ENVS, TURNS = 16, 2048
 """Environments of PPO side by side, and turns of an update in all, sb3-contrib's default."""
 
 
+Places = list[tuple[str, list[tuple[str, str | None]], dict[str, dict[str, Any]]]]
+"""Environments of rows, the sets that they are tested on, and planners beside them."""
+
+
+def _elastic() -> Places:
+    sets: Any = [(WINDOWS, f"{trace}-{model}") for trace in TRACES for model in MEASURED]
+    return [("ElasticPlan-v1", sets, {"hysteresis": {}, "look-ahead": {}, "exact": {}})]
+
+
+def _sharding() -> Places:
+    names, families = ("intra-op-test", "intra-op-outside"), ("mesh", "classes")
+    sets: Any = [(name, family) for name in names for family in families]
+    planners = {"greedy": {}, "messages": {}, "leanest": {}, "exact": {"time_limit": 5.0}}
+    return [("IntraOpSharding-v1", sets, planners)]
+
+
 def places() -> dict[str, tuple[Any, list[tuple[str, str | None]], dict[str, dict[str, Any]]]]:
     """Environment of rows -> its game; sets and families; planners and their options."""
     result = {}
-    for task in TASKS.values():
-        if "rules" in task.hooks:
-            for env_id, sets, planners in task.hook("rules")():
-                result[env_id] = late(task.envs[env_id]), sets, planners
+    for rules_of in (partition, pipeline, hybrid, order, _sharding, _elastic):
+        for env_id, sets, planners in rules_of():
+            result[env_id] = late(environments()[env_id]), sets, planners
     return result
 
 

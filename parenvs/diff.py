@@ -15,6 +15,7 @@ from typing import Any
 
 from parenvs.core.plan import Plan
 from parenvs.core.registry import task_of
+from parenvs.core.task import Task
 from parenvs.errors import ParenvsError
 
 
@@ -106,8 +107,8 @@ def difference(a: Any, b: Any) -> Any:
     """
     require_same_problem(a.plan, b.plan)
     task = task_of(a)
-    if "diff" in task.hooks:
-        return task.hook("diff")(a, b)
+    if task.supports(Task.diff):
+        return task.diff(a, b)
     first, second = (dict(_values(_decisions(report.plan))) for report in (a, b))
     changes = (
         Change(field, first.get(field), second.get(field))

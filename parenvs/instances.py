@@ -215,6 +215,6 @@ def use_of(text: str) -> str:
                 f"{text!r} is a problem of task {task.name}, without a graph: "
                 f"parenvs.problem({text!r}) makes it"
             )
-        if "names" in task.hooks and text in task.hook("names")():
+        if text in task.own_names():
             return f"instance {text!r} has no graph: task {task.name} alone plans it"
     return ""

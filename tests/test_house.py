@@ -78,9 +78,14 @@ def tree(name):
 
 
 def imports(name):
-    """Modules of the package that a module imports, wherever the import stands."""
+    """Modules of the package that a module imports, wherever the import stands.
+
+    Of a task's ``task.py``, and of the ``Task`` that it derives from, imports at the top count:
+    they join the rooms of a task, and import in methods what the rest of the house asks for.
+    """
+    joins = name == "core.task" or re.fullmatch(r"tasks\.\w+\.task", name)
     package = name.split(".") if FILES[name].name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(tree(name)):
+    for node in tree(name).body if joins else ast.walk(tree(name)):
         if isinstance(node, ast.Import):
             targets = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parenvs.agents.names import POLICIES
-from parenvs.core.task import LateModule
 from parenvs.errors import ParenvsError
 from parenvs.view.commands import of
 from parenvs.view.terminal import (
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
 
     from parenvs.tasks.elastic.problem import Elastic
     from parenvs.tasks.elastic.run import Policy, Run
-    from parenvs.view import tables
-else:
-    tables = LateModule("parenvs.view.tables")
 
 
 def elastic(
@@ -125,6 +121,8 @@ def _hindsight(problem: Elastic, seed: int) -> Run:
 
 def _table(runs: list[Run]) -> Table:
     """Return what policies earned, the hindsight optimum last."""
+    from parenvs.view import tables
+
     table = tables.empty(runs[0].problem.name, "policy", "samples", "of the ideal", "of hindsight",
                   "changes", "stops", "state lost", "change time")  # fmt: skip
     best = runs[-1].total

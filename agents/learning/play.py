@@ -18,6 +18,7 @@ from parenvs.agents.learning.algorithm import Algorithm, Batch
 from parenvs.agents.learning.chance import Chance, Place
 from parenvs.agents.learning.seen import Lens, Seen
 from parenvs.core.registry import TASKS
+from parenvs.core.task import Task
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError, one_line
 
@@ -61,9 +62,9 @@ def vector_env(env_id: str, env_kwargs: dict[str, Any], count: int) -> Any:
 def _teacher(env_id: str, env: Any) -> Callable[[], np.ndarray] | None:
     """Return who teaches in the games of an environment: the hook ``teach`` of their task."""
     name = env_id.removeprefix("parenvs/")
-    task = next((x for x in TASKS.values() if name in x.envs and "teach" in x.hooks), None)
+    task = next((x for x in TASKS.values() if name in x.envs and x.supports(Task.teacher)), None)
     game = getattr(env.unwrapped, "game", None)
-    return None if task is None or game is None else task.hook("teach")(game)
+    return None if task is None or game is None else task.teacher(game)
 
 
 class Episode(NamedTuple):

@@ -27,6 +27,7 @@ from parenvs.agents.learning.learned import served
 from parenvs.agents.learning.network import WEIGHTS, Network, file_of
 from parenvs.agents.learning.result import RESULT
 from parenvs.core.registry import TASKS
+from parenvs.core.task import Task
 from parenvs.files import write_text
 
 CHOSEN_ON: dict[str, tuple[tuple[str, str | None], ...]] = {
@@ -84,7 +85,7 @@ def ship(
         )
 
     tried = []
-    for agent in agents or (*AGENTS, *(("imitate",) if "teach" in task.hooks else ())):
+    for agent in agents or (*AGENTS, *(("imitate",) if task.supports(Task.teacher) else ())):
         for seed in seeds:
             folder = run_of(config_of(agent, seed), runs)
             result = json.loads((folder / RESULT).read_text(encoding="utf-8"))

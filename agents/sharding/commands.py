@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parenvs.core.task import LateModule
 from parenvs.core.words import PRESETS
 from parenvs.errors import ParenvsError
 from parenvs.view.commands import Commands, of
@@ -26,9 +25,6 @@ from parenvs.view.terminal import (
 
 if TYPE_CHECKING:
     from parenvs.agents.sharding.search import Status
-    from parenvs.view import tables
-else:
-    tables = LateModule("parenvs.view.tables")
 
 Problem = Annotated[
     str, typer.Argument(metavar="FILE", help="A problem's .json or .json.gz, or an added name.")
@@ -65,6 +61,7 @@ def add_files(files: Annotated[list[Path], typer.Argument(metavar="FILE...")]) -
 def list_(as_json: Json = False) -> None:
     """List the added problems, with what is known of the contest's."""
     from parenvs.tasks.sharding import known, store
+    from parenvs.view import tables
 
     columns = ("name", "model", "limit (s)", "best of the contest", "best known", "bound known")
     table = tables.empty("added IOPDDL problems", *columns)

@@ -23,7 +23,7 @@ from parenvs.tasks.elastic.course import Course, Recorded
 from parenvs.tasks.elastic.load import MEASURED, load_elastic, load_library
 from parenvs.tasks.elastic.problem import Elastic
 from parenvs.tasks.elastic.references import Known, known_of
-from parenvs.tasks.elastic.task import TASK
+from parenvs.tasks.elastic.task import ElasticTask
 
 POOL_SEED = 2026
 """Seed of the numbered courses; the sets have another."""
@@ -101,7 +101,7 @@ def find_elastic(name: str) -> Elastic:
         UnknownInstanceError: there is none of this name.
     """
     first, *words = name.split("/")
-    if first not in TASK.drawn or name.endswith(".csv"):
+    if first not in ElasticTask.drawn or name.endswith(".csv"):
         return load_elastic(name)
     if len(words) == 3 and words[0] in FAMILIES and words[1] in MEASURED:
         family, model, which = words
@@ -118,7 +118,7 @@ def find_elastic(name: str) -> Elastic:
 
 
 def _name(family: str, model: str, which: str) -> str:
-    return f"{TASK.drawn[0]}/{family}/{model}/{which}"
+    return f"{ElasticTask.drawn[0]}/{family}/{model}/{which}"
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

@@ -29,7 +29,7 @@ from parenvs.errors import UnknownInstanceError, shown
 from parenvs.tasks.order.load import load_ordering
 from parenvs.tasks.order.packing import PackedStep
 from parenvs.tasks.order.problem import Order
-from parenvs.tasks.order.task import TASK
+from parenvs.tasks.order.task import OrderTask
 
 SPEED_STEPS = 1000
 """Speeds of servers are multiples of one over this."""
@@ -99,7 +99,7 @@ def find_order(name: str) -> Order:
         UnknownInstanceError: there is none of this name.
     """
     first, *words = name.split("/")
-    if first not in TASK.drawn or name.endswith(".json") or ".json/" in name:
+    if first not in OrderTask.drawn or name.endswith(".json") or ".json/" in name:
         return load_ordering(name)
     if len(words) == 3 and words[0] in RANGES and words[1] in ALL_TIERS:
         ranges, tier, which = words
@@ -116,7 +116,7 @@ def find_order(name: str) -> Order:
 
 
 def _name(tier: str, ranges: str, which: str) -> str:
-    return f"{TASK.drawn[0]}/{ranges}/{tier}/{which}"
+    return f"{OrderTask.drawn[0]}/{ranges}/{tier}/{which}"
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

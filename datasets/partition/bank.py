@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linprog
 
-from parenvs.core.registry import TASKS
 from parenvs.core.sets import OPTIMUM
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.partition.sets import costs
@@ -29,7 +28,7 @@ from parenvs.tasks.partition.drawn.board import Sizes
 from parenvs.tasks.partition.drawn.linear import CLASS, Linear
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.sets import PARTITION_SETS, load, members, partition_rows
-from parenvs.tasks.partition.task import TASK
+from parenvs.tasks.partition.task import PartitionTask
 
 LIMITS = 8
 """Problems that share arrays."""
@@ -115,7 +114,7 @@ def _shared(name: str, number: int) -> tuple[Linear, dict[str, Any]]:
 def _row(name: str, number: int) -> Mapping[str, np.ndarray]:
     """Return what a bank keeps of ``LIMITS`` problems."""
     some = members(name)[number * LIMITS : (number + 1) * LIMITS]
-    begin = TASKS[TASK.name].hook("start")
+    begin = PartitionTask().start
     problem = load(some[0])
     # The leanest plan is that of a limit which all keep to, as where sets are drawn.
     whole = begin(Linear.of(unlimited(problem), some[0]))

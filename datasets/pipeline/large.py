@@ -14,7 +14,6 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from parenvs.core.registry import TASKS
 from parenvs.core.sets import Reference
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.pipeline.families import FAMILIES
@@ -23,6 +22,7 @@ from parenvs.datasets.references import costs_of
 from parenvs.errors import UnknownInstanceError, shown
 from parenvs.tasks.pipeline.cuts import Cuts
 from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.task import PipelineTask
 
 VERSION = 3
 """Version of the draw."""
@@ -94,8 +94,7 @@ def _row(tier: str, number: int) -> Mapping[str, np.ndarray]:
 
 
 def _searched(pipeline: Pipeline) -> Cuts:
-    plan: Cuts = TASKS[Pipeline.task].hook("start")(pipeline)
-    return plan
+    return PipelineTask().start(pipeline)
 
 
 def costs(pipeline: Pipeline) -> Reference | None:

@@ -10,19 +10,19 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from parenvs.agents.partition import suite as partition
+from parenvs.agents.pipeline import suite as pipeline
 from parenvs.agents.reference import optimum, target
-from parenvs.core.registry import DEFAULT, TASKS
 from parenvs.errors import InfeasibleError
 
 
 def suites() -> dict[str, Any]:
     """Return the id of each environment that is measured -> what its task says of it.
 
-    Those of the default task come first. What a task says is its hook ``bench``.
+    Those of the default task come first.
     """
-    first = [TASKS[DEFAULT], *(task for task in TASKS.values() if task.name != DEFAULT)]
-    hooks: list[Any] = [task.hook("bench") for task in first if "bench" in task.hooks]
-    return {env_id: suite for suite in hooks for env_id in suite.settings}
+    both: list[Any] = [pipeline.Suite, partition.Suite]
+    return {env_id: suite for suite in both for env_id in suite.settings}
 
 
 def clusters_of(known: Mapping[str, Any]) -> list[str]:

@@ -159,8 +159,7 @@ add_training(shelf)
 add_bench(shelf)
 add_leaderboard(shelf)
 for _task in TASKS.values():
-    if "commands" in _task.hooks:
-        _task.hook("commands")(shelf)
+    _task.add_commands(shelf)
 add_doctor(shelf)
 add_examples(shelf)
 

@@ -6,14 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from parenvs.agents.names import TRAINED
 from parenvs.cli import values
 from parenvs.cli.options import FunctionArguments
-from parenvs.core.task import LateModule
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, need_extra, shown
 from parenvs.view.commands import Commands, of
 from parenvs.view.terminal import (
@@ -31,11 +30,6 @@ from parenvs.view.terminal import (
     say_text,
     written,
 )
-
-if TYPE_CHECKING:
-    from parenvs.cli import tables
-else:
-    tables = LateModule("parenvs.cli.tables")
 
 _Kind = Annotated[
     str,
@@ -124,6 +118,8 @@ def agents(
 
     A second call runs only what is missing.
     """
+    from parenvs.cli import tables
+
     for option, value in (("--seeds", seeds), ("--steps", steps), ("--jobs", jobs)):
         if value is not None:
             check_range(option, value, 1)
@@ -343,6 +339,7 @@ def calibrate(
 
     Every command takes the file as --cluster.
     """
+    from parenvs.cli import tables
     from parenvs.clock.calibration import SIZES, calibrated
 
     _check_framework(framework)
@@ -390,6 +387,7 @@ def profile(
 
     Layers are a PyTorch module's submodules, or the named scopes of a JAX function.
     """
+    from parenvs.cli import tables
     from parenvs.graph.python_source import is_function, is_torch
 
     for option, value, minimum in (("--repeats", repeats, 1), ("--warm-up", warm_up, 0),

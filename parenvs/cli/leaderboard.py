@@ -14,16 +14,12 @@ import typer
 
 from parenvs.cli import values
 from parenvs.core.registry import TASKS
-from parenvs.core.task import LateModule
 from parenvs.errors import ParenvsError
 from parenvs.view.commands import Commands, completed
 from parenvs.view.terminal import Json, Seed, check_range, out, say, say_json, say_progress
 
 if TYPE_CHECKING:
-    from parenvs.cli import tables
     from parenvs.leaderboard.check import CheckedEntry
-else:
-    tables = LateModule("parenvs.cli.tables")
 
 
 def _tasks(_: Any) -> list[str]:
@@ -159,6 +155,8 @@ def check(
     Networks, tables and methods run in a process of their own, isolated and with limits. What kept
     them is printed. Where this system cannot isolate them, they are not run.
     """
+    from parenvs.cli import tables
+
     check_range("--seed", seed or 0, 0)
     begin = time.perf_counter()
     entries, refused = _checked(files, seed=seed, unsafe=unsafe)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -20,15 +19,10 @@ from parenvs.cli.options import (
     with_flags,
 )
 from parenvs.core.registry import TASKS, task_of_name
-from parenvs.core.task import LateModule, Task
+from parenvs.core.task import Task
 from parenvs.errors import ParenvsError
 from parenvs.graph.options import GraphOptions
 from parenvs.view.terminal import Json, out, say, say_tables, say_text
-
-if TYPE_CHECKING:
-    from parenvs.cli import tables
-else:
-    tables = LateModule("parenvs.cli.tables")
 
 _CLUSTER = "C"
 """Preset on which an instance is shown to several tasks, unless another is given."""
@@ -45,8 +39,10 @@ def list_(task: TaskName = None, as_json: Json = False) -> None:
 
     With --task also what a problem of its sets is called.
     """
+    from parenvs.cli import tables
+
     chosen = list(TASKS.values()) if task is None else [TASKS.named(task)]
-    has_graphs = any("reading" in each.hooks for each in chosen)
+    has_graphs = any(each.supports(Task.reading) for each in chosen)
     shown = [tables.instances(), tables.clusters()] if has_graphs else []
     facts = {each.name: dict(_facts(each, example=task is not None)) for each in chosen}
     if as_json:
@@ -68,8 +64,7 @@ def _facts(task: Task, example: bool) -> Iterator[tuple[str, list[str]]]:
     if example and task.sets:
         yield "problems of the last set", [*set_of(task.sets[-1]).problems[:2], "..."]
     yield "drawn problems", [f"{name}/NUMBER" for name in task.drawn]
-    known = task.hook("names")() if "names" in task.hooks else ()
-    yield "names", [*task.instances, *known]
+    yield "names", [*task.instances, *task.own_names()]
     yield "agents", list(task.planners)
     yield "environments", list(task.envs)
 
@@ -85,14 +80,16 @@ def show(
 
     Without --task a graph or profile is shown as every task sees it that has a table of it.
     """
+    from parenvs.cli import tables
+
     model = Model.of(given, instance, task, cluster)
     shown = []
     if model.how is not None:
         graph = model.read()
         shown += [tables.graph(graph), tables.parameters(graph)]
     if task is not None or task_of_name(instance) is not None:
-        if "tables" in model.task.hooks:
-            shown += model.task.hook("tables")(instance, cluster, model.options)
+        if model.task.supports(Task.tables):
+            shown += model.task.tables(instance, cluster, model.options)
             say_tables(*shown, as_json=as_json)
         elif as_json:
             say_tables(*shown, as_json=True, text=view.text(model.problem()).split("\n"))
@@ -102,11 +99,11 @@ def show(
             say_text(words, painted=out.coloured)
         return
     where = _CLUSTER if cluster is None else cluster
-    shown += model.task.hook("tables")(instance, where, model.options)
+    shown += model.task.tables(instance, where, model.options)
     reading = {flag.place[0] for flag in flags_in(GraphOptions)}
     shared = {name: value for name, value in model.options.items() if name in reading}
-    for other in tasks_with("tables"):
+    for other in tasks_with(Task.tables):
         if other is not model.task:
             with contextlib.suppress(ParenvsError):  # it is no problem of that task
-                shown += list(other.hook("tables")(instance, where, shared))
+                shown += list(other.tables(instance, where, shared))
     say_tables(*shown, as_json=as_json)

@@ -11,20 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from parenvs.cli.options import Given, flags_of, values_for
 from parenvs.core.registry import DEFAULT, TASKS, task_of_name
-from parenvs.core.task import LateModule, Task
+from parenvs.core.task import Task
 from parenvs.core.words import PRESETS
 from parenvs.errors import ParenvsError
 from parenvs.shipped import names
 from parenvs.view.terminal import Step, note
 
 if TYPE_CHECKING:
-    from parenvs import instances
     from parenvs.core.request import Request
-    from parenvs.graph import python_source
     from parenvs.graph.graph import Graph
-else:
-    instances = LateModule("parenvs.instances")
-    python_source = LateModule("parenvs.graph.python_source")
 
 _SLOW = 2.0  # seconds from which reading a file is told
 
@@ -64,7 +59,7 @@ def task_to_plan(word: str | None, instance: str, given: Given) -> Task:
     """
     if word is None and task_of_name(instance) is None:
         for task in TASKS.values():
-            if "names" in task.hooks and instance in task.hook("names")():
+            if instance in task.own_names():
                 return task
     return task_named(word, instance, given)
 
@@ -122,20 +117,21 @@ class Model:
     @property
     def is_placed_here(self) -> bool:
         """Whether what it runs on is not said, by a cluster, an option or the problem itself."""
-        has_own = "reading" not in self.task.hooks or self.task.names(self.instance)
+        has_own = not self.task.supports(Task.reading) or self.task.names(self.instance)
         return self.cluster is None and not has_own and "devices" not in self.options
 
     @cached_property
     def how(self) -> dict[str, Any] | None:
         """Arguments of ``load_graph`` for the graph; None if the problem is made of none."""
-        if "reading" not in self.task.hooks or self.task.names(self.instance):
+        if not self.task.supports(Task.reading) or self.task.names(self.instance):
             return None
-        how: dict[str, Any] | None = self.task.hook("reading")(self.instance, self.options)
-        return how
+        return self.task.reading(self.instance, self.options)
 
     @property
     def kept(self) -> bool:
         """Whether its graph is written beside a plan, as its name alone would not give it."""
+        from parenvs import instances
+
         if self.how is None:
             return False
         return instances.reads_anew(
@@ -144,6 +140,8 @@ class Model:
 
     def graph(self) -> Graph:
         """Load the graph."""
+        from parenvs import instances
+
         assert self.how is not None
         return instances.load_graph(self.instance, **self.how)
 
@@ -154,6 +152,8 @@ class Model:
 
     def read(self) -> Graph:
         """Load the graph; tell what takes long, and what the reader assumed."""
+        from parenvs.graph import python_source
+
         if python_source.is_function(self.instance):
             with Step(f"lowering {self.instance}") as step:
                 if python_source.lower(self.instance, self.options.get("arguments")).kept:
@@ -170,9 +170,8 @@ class Model:
         if self.how is None:
             return
         graph = self.read()
-        if "assumed" in self.task.hooks:
-            for words in self.task.hook("assumed")(graph, self.options):
-                note(words)
+        for words in self.task.assumptions(graph, self.options):
+            note(words)
 
     def problem(self) -> Any:
         """Make the problem."""
@@ -200,8 +199,12 @@ class Model:
 
         self.tell()
         placed = replace(self, cluster=found_cluster(self)) if here else self
-        if choosing and "open" in self.task.hooks and not self.task.names(self.instance):
-            problem, search = self.task.hook("open")(
+        if (
+            choosing
+            and self.task.supports(Task.open_problem)
+            and not self.task.names(self.instance)
+        ):
+            problem, search = self.task.open_problem(
                 self.instance, placed.cluster, self.options, self.search
             )
         else:
@@ -234,6 +237,9 @@ class Model:
 
         Nothing is written if the instance alone gives the graph.
         """
+        from parenvs import instances
+        from parenvs.graph import python_source
+
         if path is None or not self.kept:
             return
         from parenvs.files import replacing

@@ -7,21 +7,16 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from parenvs.cli import values
 from parenvs.core.registry import DEFAULT, TASKS
-from parenvs.core.task import LateModule, Task, late
+from parenvs.core.task import Task
 from parenvs.errors import ParenvsError
 from parenvs.view.commands import MORE, HelpAll
 from parenvs.view.commands import of as words_of
-
-if TYPE_CHECKING:
-    from parenvs.graph import kept
-else:
-    kept = LateModule("parenvs.graph.kept")
 
 Instance = Annotated[
     str,
@@ -125,7 +120,7 @@ def flags_in(kind: type, owner: tuple[str, ...] = ()) -> tuple[Flag, ...]:
     for each in fields(kind):
         about, inner = each.metadata, (*owner, each.name)
         if about.get("parts"):
-            flags += flags_in(late(about["parts"]), inner)
+            flags += flags_in(about["parts"], inner)
         elif about:
             taken = (*get_args(hints[each.name]), hints[each.name])
             known = next((x for x in taken if x in (int, float, str, bool)), str)
@@ -173,14 +168,14 @@ def not_an_option(name: str, task: Task, owners: Iterable[Task]) -> ParenvsError
     return ParenvsError(f"--{name} is not an option of --task {task.name}, but of {others}")
 
 
-def tasks_with(room: str) -> list[Task]:
-    """Return the tasks that have a hook."""
-    return [task for task in TASKS.values() if room in task.hooks]
+def tasks_with(method: Callable[..., Any]) -> list[Task]:
+    """Return the tasks that implement an optional method, such as ``Task.tables``."""
+    return [task for task in TASKS.values() if task.supports(method)]
 
 
-def not_for_task(command: str, task: Task, room: str) -> ParenvsError:
-    """Return the error for a command that a task has no hook for."""
-    others = ", ".join(other.name for other in tasks_with(room))
+def not_for_task(command: str, task: Task, method: Callable[..., Any]) -> ParenvsError:
+    """Return the error for a command that needs a method which a task does not implement."""
+    others = ", ".join(other.name for other in tasks_with(method))
     return ParenvsError(f"{command} is not for task {task.name}, but for {others}")
 
 
@@ -216,6 +211,8 @@ class TaskCommand:
 
     def __call__(self, **values: Any) -> None:
         """Run the command."""
+        from parenvs.graph import kept
+
         values.pop(_HELP_ALL.name, None)
         keeps = self._reads and not values.pop(_NO_CACHE)
         taken = {name: values.pop(_identifier(name)) for name in self._merged()}

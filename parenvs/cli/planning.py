@@ -24,7 +24,7 @@ from parenvs.cli.options import (
     with_flags,
 )
 from parenvs.core.request import STEPS
-from parenvs.core.task import LateModule, Task, late
+from parenvs.core.task import Task
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.view.commands import MORE
 from parenvs.view.terminal import (
@@ -62,12 +62,7 @@ PlannerSeed = Annotated[
 ]
 
 if TYPE_CHECKING:
-    from parenvs.cli import tables
     from parenvs.core.request import Request
-    from parenvs.exports import formats
-else:
-    tables = LateModule("parenvs.cli.tables")
-    formats = LateModule("parenvs.exports.formats")
 
 _SLOW = 2.0  # seconds from which a search is told
 
@@ -115,10 +110,11 @@ def plan(
     What is not given is chosen where the task can choose it.
     """
     from parenvs.core.now import now_of
+    from parenvs.exports import formats
 
     model = _model(given, instance, task, cluster, seed, steps)
-    if map_ is not None and "map" not in model.task.hooks:
-        raise not_an_option("map", model.task, tasks_with("map"))
+    if map_ is not None and not model.task.supports(Task.plan_map):
+        raise not_an_option("map", model.task, tasks_with(Task.plan_map))
     request = model.request(seed, steps, here=True)
     model.check_out(out_)
     request, choice = _settled(model, request, [agent])
@@ -127,8 +123,8 @@ def plan(
     today = now_of(request, answer, _today(now)) if report.legal else None
     runs = formats.runs_in(answer.report.plan, model.graph_read) if report.legal else {}
     remarks = None
-    if "remarks" in model.task.hooks:
-        remarks = model.task.hook("remarks")(request, answer, choice)
+    if model.task.supports(Task.remarks):
+        remarks = model.task.remarks(request, answer, choice)
     work, lines = _files(model, report, out_, plot)
     if map_ is not None and report.legal:
         plain, lines = work, (*lines, f"map written to {map_}")
@@ -137,7 +133,7 @@ def plan(
             from parenvs.view import page
 
             plain()
-            page.write(map_, lambda: model.task.hook("map")(request, report))
+            page.write(map_, lambda: model.task.plan_map(request, report))
 
     with written(work, *lines, quiet=as_json):
         if as_json:
@@ -148,7 +144,7 @@ def plan(
             say_json(content if remarks is None else {**content, **remarks.to_json()})
         else:
             if report.legal and not verbose:
-                say_line(f"{late(model.task.answer)(report)}{SEPARATOR}{_proven(answer)}")
+                say_line(f"{model.task.answer(report)}{SEPARATOR}{_proven(answer)}")
             else:
                 print_report(report)
                 say_line(proof(answer))
@@ -187,6 +183,8 @@ def compare(
 
     What is not given is chosen once for all.
     """
+    from parenvs.cli import tables
+
     model = _model(given, instance, task, cluster, seed, steps)
     request = model.request(seed, steps, here=True, progress=True)
     model.check_out(out_)
@@ -204,8 +202,8 @@ def compare(
         answers.append(answer)
     if not answers:
         raise InfeasibleError("no agent found a plan")
-    hooks = model.task.hooks
-    side_by_side = model.task.hook("compare") if "compare" in hooks else tables.comparison
+    has_own = model.task.supports(Task.comparison)
+    side_by_side = model.task.comparison if has_own else tables.comparison
     first = model.named(answers[0].report, out_)
     work, lines = _files(model, first, out_, plot)
     with written(work, *lines, quiet=as_json):
@@ -217,14 +215,16 @@ def compare(
                 say_line(f"{name}: {words}")
             for line in first.price.legend if first.price else ():
                 say_line(line)
-            if verbose and choice is not None and "remarks" in hooks:
-                for line in model.task.hook("remarks")(request, choice.answer, choice).lines():
+            if verbose and choice is not None and model.task.supports(Task.remarks):
+                for line in model.task.remarks(request, choice.answer, choice).lines():
                     say_line(line) if isinstance(line, str) else out.print(line)
         refuse_illegal(first, f"the plan of {answers[0].method!r} is illegal")
 
 
 def _today(now: str | None) -> str | Callable[[int], Any] | None:
     """Return what is run today: words, what reads a file of settings, or None."""
+    from parenvs.exports import formats
+
     if now is None or not Path(now).is_file():
         return now
     return partial(formats.read_back, Path(now).read_text(encoding="utf-8"))
@@ -304,11 +304,11 @@ def _next(task: Task, report: Any, path: Path | None, plot: Path | None) -> str:
     if path is None:
         return f"parenvs {shlex.join([*sys.argv[1:], '--out', 'plan.json'])}"
     name = shlex.quote(str(path))
-    if "explain" not in task.hooks:
+    if not task.supports(Task.explain):
         picture = "" if plot else f" --plot {shlex.quote(str(path.with_suffix('.png')))}"
         return f"parenvs judge {name}{picture}"
     commands = [f"parenvs explain {name}"]
-    if "verify" in task.hooks and importlib.util.find_spec("jax"):
+    if task.supports(Task.decisions) and importlib.util.find_spec("jax"):
         from parenvs.shardy.module import has_module
 
         if has_module(report.plan.instance):

@@ -22,7 +22,7 @@ from parenvs.cli.options import (
     with_flags,
 )
 from parenvs.core.registry import task_of, task_of_name
-from parenvs.core.task import LateModule
+from parenvs.core.task import Task
 from parenvs.core.words import FRAMEWORKS
 from parenvs.errors import InfeasibleError, ParenvsError, PlanError, UnknownInstanceError
 from parenvs.graph.options import GraphOptions
@@ -45,9 +45,6 @@ from parenvs.view.terminal import (
 
 if TYPE_CHECKING:
     from parenvs.core.plan import Plan
-    from parenvs.exports import formats
-else:
-    formats = LateModule("parenvs.exports.formats")
 
 
 def add_plans(app: typer.Typer) -> None:
@@ -67,6 +64,8 @@ def judge(
     as_json: Json = False,
 ) -> None:
     """Judge a plan file: legality, cost, memory. Exit status 2 if it is illegal."""
+    from parenvs.exports import formats
+
     report = _judged(file, instance, values_in(GraphOptions, given))
     work, lines = files_of(report, plot=plot)
     runs = formats.runs_in(report.plan) if report.legal else {}
@@ -129,12 +128,12 @@ def explain(
     if not target.endswith(".json"):
         if instance is not None:
             raise ParenvsError("--instance is an option for plan files; give the instance alone")
-        able = [each.name for each in tasks_with("explain_problem")]
+        able = [each.name for each in tasks_with(Task.explain_problem)]
         named = task is not None or task_of_name(target) is not None
         model = Model.of(given, target, task if named else able[0], cluster)
         if model.task.name not in able:
-            raise not_for_task(f"{target}: explain", model.task, "explain_problem")
-        words, content = model.task.hook("explain_problem")(model.problem(), variable)
+            raise not_for_task(f"{target}: explain", model.task, Task.explain_problem)
+        words, content = model.task.explain_problem(model.problem(), variable)
         say_json(content) if as_json else say_text(words)
         return
     reading = [flag.name for flag in flags_in(GraphOptions)]
@@ -145,9 +144,9 @@ def explain(
             )
     report = _judged(Path(target), instance, values_in(GraphOptions, given))
     chosen = task_of(report)
-    if "explain" not in chosen.hooks:
-        raise not_for_task(f"{target}: explain", chosen, "explain")
-    words, content = chosen.hook("explain")(report, variable)
+    if not chosen.supports(Task.explain):
+        raise not_for_task(f"{target}: explain", chosen, Task.explain)
+    words, content = chosen.explain(report, variable)
     if as_json:
         say_json({"report": report.with_price(), **content})
     else:
@@ -178,10 +177,12 @@ def verify(
     if compiled:
         _verify_compiled(plan, file, module, as_json)
         return
+    from parenvs.shardy.verify import verify_plan
+
     task = task_of(plan)
-    if "verify" not in task.hooks:
-        raise not_for_task(f"{file}: verify", task, "verify")
-    verification = task.hook("verify")(plan, module)
+    if not task.supports(Task.decisions):
+        raise not_for_task(f"{file}: verify", task, Task.decisions)
+    verification = verify_plan(plan, module)
     if as_json:
         say_json(verification.to_json())
     else:

@@ -23,7 +23,6 @@ from parenvs.cli.options import (
 )
 from parenvs.core.registry import TASKS, environments
 from parenvs.core.request import STEPS
-from parenvs.core.task import LateModule
 from parenvs.errors import ParenvsError, need_extra
 from parenvs.view.commands import MORE
 from parenvs.view.terminal import (
@@ -39,10 +38,7 @@ from parenvs.view.terminal import (
 )
 
 if TYPE_CHECKING:
-    from parenvs.cli import tables
     from parenvs.core.request import Request
-else:
-    tables = LateModule("parenvs.cli.tables")
 
 DRAWN_STEPS = 100_000
 """Default environment steps of a training on drawn problems."""
@@ -247,6 +243,8 @@ class _Run:
         Raises:
             ParenvsError: it was interrupted, or refused.
         """
+        from parenvs.cli import tables
+
         if self.until_optimal and best is None:
             raise ParenvsError(
                 f"--until-optimal is for one model, not for drawn problems: {env_id}"
@@ -290,17 +288,10 @@ def _drawn(model: Model, instance: str | None) -> tuple[str, dict[str, Any]] | N
         ParenvsError: the task has no environment, or an option is not one of the environment.
     """
     task = model.task
-    if "train" in task.hooks:
-        drawn = task.hook("train")(instance)
-        if drawn is None:
-            return None
-        env_id, arguments, taken = drawn
-    else:
-        env_id = next(iter(task.envs), "")
-        if not env_id:
-            raise ParenvsError(f"task {task.name} has no environment to train in")
-        arguments = {} if instance is None else {"instance": instance}
-        taken = () if instance is None else ("cluster", *task.option_names)
+    drawn = task.training(instance)
+    if drawn is None:
+        return None
+    env_id, arguments, taken = drawn
     given = {**({} if model.cluster is None else {"cluster": model.cluster}), **model.options}
     for name in (*given, *model.search):
         if name not in taken:
@@ -366,6 +357,8 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Evaluate a trained agent with masks, against the exact optimum, or on a set of problems."""
+    from parenvs.cli import tables
+
     if episodes is not None:
         check_range("--episodes", episodes, 1)
     check_range("--seed", seed, 0)
@@ -442,6 +435,7 @@ def _evaluate_set(
     """Print how the agents of runs, all seeds of one, do on a set; see ``evaluate``."""
     from parenvs.agents.evaluation.evaluate_set import evaluate_set
     from parenvs.agents.learning.play import one_thread
+    from parenvs.cli import tables
 
     results = []
     for runs in filter(None, (folders, against)):

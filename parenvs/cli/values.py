@@ -41,7 +41,7 @@ def _instances(ctx: Any) -> Iterable[str]:
 
     found = dict.fromkeys(names())
     for task in _asked(ctx):
-        found |= dict.fromkeys(task.hook("names")() if "names" in task.hooks else ())
+        found |= dict.fromkeys(task.own_names())
         found |= dict.fromkeys((*task.instances, *(f"{kind}/" for kind in task.drawn)))
         found |= dict.fromkeys(f"{name}/" for name in task.sets)
     return found

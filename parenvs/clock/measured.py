@@ -53,7 +53,7 @@ class Layers:
             **columns: bytes by layer: ``cut_bytes``, ``parameter_bytes`` and ``resident_bytes``.
         """
         forward, backward = zip(*timings, strict=True)
-        profile = TASKS[DEFAULT].hook("chain")(
+        profile = TASKS[DEFAULT].profile(
             name=name,
             names=np.array(names, dtype=object),
             forward=np.array([x.seconds for x in forward]),

@@ -6,9 +6,7 @@ import os
 from typing import Any
 
 from parenvs.core.plan import Plan, load_plan
-from parenvs.core.problem import problem as problem_of
 from parenvs.core.registry import task_of
-from parenvs.core.task import late
 from parenvs.errors import ParenvsError, shown
 
 OPTIMAL = 1e-3
@@ -39,15 +37,4 @@ def judge(plan: Any, problem: Any = None, cluster: Any = None) -> Any:
         plan = load_plan(plan)
     if not isinstance(plan, Plan):
         raise ParenvsError(f"judge takes a plan, not {shown(plan)}; read one with load_plan(path)")
-    return late(task_of(plan).judge)(plan, problem, cluster)
-
-
-def judge_found(plan: Plan, target: Any = None, cluster: Any = None) -> Any:
-    """Judge a plan on a problem, by default that of its name; see ``Task.judge``.
-
-    Raises:
-        ParenvsError: a cluster is given.
-    """
-    if cluster is not None:
-        raise ParenvsError(f"a plan of task {plan.task} has the cluster of its problem")
-    return (problem_of(plan.instance, task=plan.task) if target is None else target).report(plan)
+    return task_of(plan).judge(plan, problem, cluster)

@@ -17,7 +17,6 @@ from parenvs.core.judge import judge
 from parenvs.core.plan import Plan
 from parenvs.core.problem import problem
 from parenvs.core.registry import TASKS
-from parenvs.core.task import late
 from parenvs.errors import ParenvsError
 
 TOLERANCE = 1e-6
@@ -151,7 +150,7 @@ class TaskProblem:
         Raises:
             InfeasibleError: no plan fits the memory.
         """
-        answer = late(TASKS[self.kind].request)(self.target).run("exact")
+        answer = TASKS[self.kind].request_class()(self.target).run("exact")
         cost = self.cost(answer.report)
         bound = cost if answer.proven else answer.bound or 0.0
         return reference_of(cost, bound, answer.method, answer.among)
@@ -508,7 +507,7 @@ def named_kind(
                 yield problem_class(name, task, "", name, fingerprint, {}, UNKNOWN, 0.0)
 
     def planner(agent: str, seed: int, steps: int) -> Planner:
-        request = late(TASKS[task].request)
+        request = TASKS[task].request_class()
         return lambda one: request(one.target, seed=seed, steps=steps).run(agent).plan
 
     return TaskKind(
@@ -540,8 +539,7 @@ def kinds(drawn: bool = False) -> dict[str, TaskKind]:
     return {
         name: kind
         for task in TASKS.values()
-        if "leaderboard" in task.hooks
-        for name, kind in late(task.hooks["leaderboard"]).items()
+        for name, kind in task.leaderboard().items()
         if (kind.draw is not None) == drawn
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from parenvs.core.price import Price
 from parenvs.core.registry import TASKS, task_of
+from parenvs.core.task import Task
 from parenvs.errors import InfeasibleError, ParenvsError
 
 
@@ -72,18 +73,18 @@ def now_of(request: Any, answer: Any, said: str | Callable[[int], Any] | None) -
     task, price = task_of(report), report.price
     subject = None
     if price is not None and price.seconds is not None:
-        subject = report if "price" in task.hooks else task.hook("strategy")(report)
+        subject = report if task.supports(Task.price) else task.strategy(report)
     if subject is None or isinstance(subject, Price):
         if said is not None:
             raise ParenvsError(
                 f"--now is for plans with seconds of a step; task {task.name} has none of this one"
             )
         return None
-    hook = next(each for each in TASKS.values() if "now" in each.hooks).hook("now")
+    pricing = next(each for each in TASKS.values() if each.supports(Task.baseline))
     framework = getattr(getattr(request, "constraints", None), "framework", None)
     own, unit = float(price.seconds), " s a step"
     try:
-        words, seconds = hook(subject, said, framework)
+        words, seconds = pricing.baseline(subject, said, framework)
     except InfeasibleError as error:
         words = said if isinstance(said, str) else "what is usual"
         return Now(words=words, own=own, unit=unit, note=str(error))

@@ -12,7 +12,6 @@ from msgspec import to_builtins
 
 from parenvs.cluster import Cluster
 from parenvs.core.registry import OLD_NAMES, TASKS
-from parenvs.core.task import late
 from parenvs.errors import PlanError, did_you_mean, shown
 from parenvs.fields import read
 from parenvs.files import check_schema, read_json, write_text
@@ -105,9 +104,8 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         raise PlanError(f"{where}: expected one JSON object")
     check_schema(content, SCHEMA, where, PlanError)
     content = current(content)
-    task, known = content.get("task"), [name for name in TASKS if TASKS[name].plan]
+    task, known = content.get("task"), list(TASKS)
     if task not in known:
         near = did_you_mean(task, known) if isinstance(task, str) else ""
         raise PlanError(f"{where}: field 'task' is {shown(task)}{near}; known: {', '.join(known)}")
-    plan_class: type[Plan] = late(TASKS[task].plan)
-    return plan_class.from_json(content, where)
+    return TASKS[task].plan_class().from_json(content, where)

@@ -14,6 +14,7 @@ from typing import Any
 
 from parenvs.cluster import Cluster
 from parenvs.core.registry import TASKS, task_of
+from parenvs.core.task import Task
 
 MODEL = "the hybrid model"
 """What the cost model is called; what it is told of a machine stands in brackets behind it."""
@@ -114,11 +115,10 @@ class Price:
 def price_of(report: Any) -> Price | None:
     """Return the price of a judged plan; None if its task says nothing of what its plans do."""
     task = task_of(report)
-    if "strategy" not in task.hooks:
+    if not task.supports(Task.strategy):
         return None
-    strategy = task.hook("strategy")(report)
+    strategy = task.strategy(report)
     if isinstance(strategy, Price):
         return strategy
-    pricing = next(each for each in TASKS.values() if "price" in each.hooks)
-    price: Price = pricing.hook("price")(strategy)
-    return replace(price, own=report.cost_words)
+    pricing = next(each for each in TASKS.values() if each.supports(Task.price))
+    return replace(pricing.price(strategy), own=report.cost_words)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from parenvs.core.registry import DEFAULT, TASKS, task_of_name
-from parenvs.core.task import late, refuse_settings
-from parenvs.errors import UnknownInstanceError, shown
 
 
 def problem(source: Any, cluster: Any = None, task: str | None = None, **options: Any) -> Any:
@@ -38,18 +35,4 @@ def problem(source: Any, cluster: Any = None, task: str | None = None, **options
     8
     """
     chosen = (task_of_name(source) or TASKS[DEFAULT]) if task is None else TASKS.named(task)
-    settings = chosen.settings(options)
-    known = chosen.found(source)
-    return late(chosen.load)(source if known is None else known, cluster, settings)
-
-
-def load_found(source: Any, cluster: Any, options: Any) -> Any:
-    """Return a problem that was found by its name; see ``Task.load``.
-
-    Raises:
-        UnknownInstanceError: there is no problem of the name.
-        ParenvsError: a cluster or options are given.
-    """
-    if isinstance(source, (str, os.PathLike)):
-        raise UnknownInstanceError(f"unknown problem {shown(source)}")
-    return refuse_settings(source, cluster, options)
+    return chosen.problem(source, cluster, **options)

@@ -3,7 +3,7 @@
 A task of another package comes by the entry-point group ``parenvs.tasks``::
 
     [project.entry-points."parenvs.tasks"]
-    knapsack = "my_package.knapsack.task:TASK"
+    knapsack = "my_package.knapsack.task:KnapsackTask"
 
 >>> from parenvs.core.registry import TASKS
 >>> sorted(TASKS)[:3]
@@ -34,7 +34,14 @@ OLD_NAMES: dict[str, dict[str, str]] = {
     "iopddl": {"task": "sharding"},
 }
 """Names that only files have, written before a task had one name -> the fields that say it now."""
-_OWN = ("partition", "pipeline", "hybrid", "order", "sharding", "elastic")
+_OWN = {
+    "partition": "parenvs.tasks.partition.task:PartitionTask",
+    "pipeline": "parenvs.tasks.pipeline.task:PipelineTask",
+    "hybrid": "parenvs.tasks.hybrid.task:HybridTask",
+    "order": "parenvs.tasks.order.task:OrderTask",
+    "sharding": "parenvs.tasks.sharding.task:ShardingTask",
+    "elastic": "parenvs.tasks.elastic.task:ElasticTask",
+}
 
 
 class Tasks(Mapping[str, Task]):
@@ -55,8 +62,10 @@ class Tasks(Mapping[str, Task]):
             KeyError: there is none of this name.
         """
         if name not in self._loaded:
-            own = f"parenvs.tasks.{name}.task:TASK"
-            self._loaded[name] = late(own if name in _OWN else self._others[name])
+            task: Any = late(_OWN.get(name) or self._others[name])
+            if not (isinstance(task, type) and issubclass(task, Task)):
+                raise ParenvsError(f"task {shown(name)}: its entry point is no subclass of Task")
+            self._loaded[name] = task()
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -126,24 +135,24 @@ def task_of(thing: Any, expected: str = "expected a problem, a plan or a report"
     raise ParenvsError(f"{expected}, not {shown(thing)}")
 
 
-def hook_of(thing: Any, *rooms: str, where: object = "") -> Callable[..., Any]:
-    """Return what a room needs of a task, for a problem, a plan or a report of it.
+def task_with(thing: Any, *methods: Callable[..., Any], where: object = "") -> Task:
+    """Return the task of a problem, plan or report if it implements an optional method.
 
     Args:
-        thing: the problem, the plan or the report.
-        *rooms: names of hooks, of which the first that the task has is returned.
-        where: file of a plan, for the line of the error.
+        thing: the problem, plan or report.
+        *methods: optional methods, such as ``Task.layout``; the task must implement one of them.
+        where: the plan's file, for the error message.
 
     Raises:
-        ParenvsError: the task has none; the line names the tasks that have one.
+        ParenvsError: the task implements none of them; the message names the tasks that do.
     """
     task = task_of(thing)
-    for room in rooms:
-        if room in task.hooks:
-            return task.hook(room)
-    able = [other.name for other in TASKS.values() if not other.hooks.keys().isdisjoint(rooms)]
+    if any(task.supports(method) for method in methods):
+        return task
+    able = [x.name for x in TASKS.values() if any(x.supports(method) for method in methods)]
     remedy = f"; plan with --task {' or '.join(able)}" if able else ""
-    words = f"task: {task.name} has no {' and no '.join(rooms)}{remedy}"
+    nouns = " and no ".join(method.__name__ for method in methods)
+    words = f"task: {task.name} has no {nouns}{remedy}"
     raise ParenvsError(f"{where}: {words}" if where else words)
 
 

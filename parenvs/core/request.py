@@ -124,7 +124,7 @@ class Request:
 
     def optimum(self) -> float:
         """Return the return of the best episode of the environment, proven."""
-        return float(task_of(self.problem).hook("reference")(self.space).value)
+        return float(task_of(self.problem).reference(self.space).value)
 
     def target(self, best: float) -> float:
         """Return the least return of episodes that count as optimal; the optimum is ``best``."""

@@ -221,7 +221,7 @@ def set_of(name: str, env_id: str | None = None) -> ProblemSet:
             f"unknown set {shown(name)}{did_you_mean(str(name), set_names())}; known: "
             f"{', '.join(set_names())}"
         )
-    kind: SetKind = task.hook("sets")(name)
+    kind = task.set_kind(name)
     if env_id not in (None, kind.env_id):
         raise ParenvsError(f"{name} is a set of {kind.env_id}, not of {shown(env_id)}")
     return ProblemSet(name, tuple(kind.names(name)), kind)
@@ -238,8 +238,10 @@ def validation_of(env_id: str, env_kwargs: Mapping[str, Any]) -> Validation | No
         None if no task has a set for agents that were trained in the environment.
     """
     for task in TASKS.values():
-        if "validation" in task.hooks and env_id in task.envs:
-            validation: Validation = task.hook("validation")(env_kwargs)
+        if env_id in task.envs:
+            validation = task.validation(env_kwargs)
+            if validation is None:
+                return None
             try:
                 set_of(validation.name, env_id)
             except ParenvsError:  # of another environment of the task

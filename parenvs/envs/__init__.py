@@ -11,13 +11,13 @@ from typing import Any
 from gymnasium.envs.registration import register as register_env
 
 from parenvs.core.registry import TASKS
-from parenvs.core.task import Task
+from parenvs.core.task import Task, late
 
 
 def __getattr__(name: str) -> Any:
     for task in TASKS.values():
-        if task.hooks.get("pettingzoo", "").endswith(f":{name}"):
-            return task.hook("pettingzoo")
+        if task.parallel_env.endswith(f":{name}"):
+            return late(task.parallel_env)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -34,9 +34,8 @@ def register(task: Task) -> None:
                 entry_point=f"{entry_point}Env",
                 vector_entry_point=f"{entry_point}VectorEnv",
             )
-    hook = task.hooks.get("pettingzoo", "")
-    if hook:
-        name = hook.rpartition(":")[2]
+    if task.parallel_env:
+        name = task.parallel_env.rpartition(":")[2]
         register_env(id=name, vector_entry_point=partial(_by_agents, name))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from parenvs.core.plan import Plan
-from parenvs.core.registry import hook_of
+from parenvs.core.registry import task_with
+from parenvs.core.task import Task
 from parenvs.graph.graph import Graph
 from parenvs.graph.layout import Layout
 
@@ -22,5 +23,5 @@ def layout_of(plan: Plan, graph: Graph | None = None, eager: bool = False) -> La
         ParenvsError: a plan of a task without layouts, for another graph, or one that a compiler
             of whole steps cannot be told.
     """
-    layout: Layout = hook_of(plan, "layout")(plan, graph, eager)
+    layout: Layout = task_with(plan, Task.layout).layout(plan, graph, eager)
     return layout

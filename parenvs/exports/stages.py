@@ -9,8 +9,9 @@ from typing import Any
 
 from parenvs.core.judge import judge
 from parenvs.core.plan import Plan
-from parenvs.core.registry import hook_of
+from parenvs.core.registry import task_with
 from parenvs.core.stages import Stages
+from parenvs.core.task import Task
 from parenvs.graph.graph import Graph
 from parenvs.view.words import duration
 
@@ -27,7 +28,7 @@ def stages_of(plan: Plan, graph: Graph | None = None, measured: bool = False) ->
         InfeasibleError: the judge finds the plan illegal, or there are fewer layers than stages.
         ParenvsError: a plan of a task without stages, or of a chain that was not asked for.
     """
-    stages: Stages = hook_of(plan, "stages")(plan, graph, measured)
+    stages: Stages = task_with(plan, Task.stages).stages(plan, graph, measured)
     if not stages.notes or stages.run is plan:
         return stages
     return replace(

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.core.plan import Plan
-from parenvs.core.registry import hook_of, task_of
+from parenvs.core.registry import task_with
 from parenvs.core.stages import Stages
+from parenvs.core.task import Task
 from parenvs.errors import InfeasibleError
 from parenvs.exports.layout import layout_of
 from parenvs.exports.stages import stages_of
@@ -127,13 +128,12 @@ def export(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Ex
         graph: the graph that it was made for (default: the plan's instance).
         measured: whether the layers of a measured chain will do, which modules have by name.
     """
-    hooks = task_of(plan).hooks
-    hook_of(plan, "layout", "stages")
+    task = task_with(plan, Task.layout, Task.stages)
     layout: Layout | None = None
-    if "layout" in hooks:
+    if task.supports(Task.layout):
         layout = layout_of(plan, graph, eager=True)
         graph = layout.graph
-    if "stages" not in hooks and layout is not None:
+    if not task.supports(Task.stages) and layout is not None:
         layout.check_even("PyTorch")
         sizes = {axis.name: axis.size for axis in layout.axes}
         data, model = sizes.get(DATA, 1), sizes.get(MODEL, 1)

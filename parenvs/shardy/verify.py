@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from parenvs.core.plan import Plan
-from parenvs.core.registry import hook_of
+from parenvs.core.registry import task_with
+from parenvs.core.task import Task
 from parenvs.errors import ParenvsError, UnknownInstanceError
 from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph
@@ -171,9 +172,9 @@ def verify(graph: Graph, plan: Plan, source: Any = None) -> Verification:
             module.
     """
     need_jax()
-    decide = hook_of(plan, "decisions")
+    task = task_with(plan, Task.decisions)
     proto = module_for(graph, plan, source).proto
-    return _compare(plan, decide(plan, graph), proto)
+    return _compare(plan, task.decisions(plan, graph), proto)
 
 
 def module_for(graph: Graph, plan: Plan, source: Any = None) -> Module:

@@ -13,15 +13,12 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from parenvs.core.registry import task_of
-from parenvs.core.task import LateModule, Task, late
+from parenvs.core.task import Task
 
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
 
-    from parenvs.view import page
-else:
-    page = LateModule("parenvs.view.page")
 
 __all__ = ["figure", "rgb_array", "save", "show", "text"]
 
@@ -38,18 +35,21 @@ def text(viewable: Any, colour: bool = False, undecided: Collection[str] | None 
         ParenvsError: ``viewable`` is something else.
         TypeError: ``undecided`` is given with another task than one that decides variables.
     """
-    shown: str = late(_task(viewable).text)(viewable, colour, **_marks(undecided))
-    return shown
+    return _task(viewable).text(viewable, colour, **_marks(undecided))
 
 
 def figure(viewable: Any, undecided: Collection[str] | None = None) -> Figure:
     """A plan or problem as a matplotlib figure of 1280 x 800 pixels; arguments as of ``text``."""
+    from parenvs.view import page
+
     with page.style():
         return _draw(viewable, undecided)
 
 
 def rgb_array(viewable: Any, undecided: Collection[str] | None = None) -> np.ndarray:
     """The figure as a new array of shape (800, 1280, 3), uint8; arguments as of ``text``."""
+    from parenvs.view import page
+
     return page.pixels(lambda: _draw(viewable, undecided))
 
 
@@ -66,6 +66,8 @@ def save(
     Raises:
         ParenvsError: another ending.
     """
+    from parenvs.view import page
+
     page.write(path, lambda: _draw(viewable, undecided))
 
 
@@ -94,8 +96,7 @@ def show(viewable: Any, path: str | os.PathLike[str] | None = None) -> None:
 
 
 def _draw(viewable: Any, undecided: Collection[str] | None) -> Figure:
-    drawn: Figure = late(_task(viewable).figure)(viewable, **_marks(undecided))
-    return drawn
+    return _task(viewable).figure(viewable, **_marks(undecided))
 
 
 def _task(viewable: Any) -> Task:

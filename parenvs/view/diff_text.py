@@ -7,6 +7,7 @@ from typing import Any
 
 from parenvs.core.judge import ROUNDING
 from parenvs.core.registry import task_of
+from parenvs.core.task import Task
 from parenvs.diff import Part, PlanDiff
 from parenvs.errors import printable
 from parenvs.view.words import SEPARATOR, clip, clip_start, duration, plural, reason_lines, signed
@@ -27,7 +28,7 @@ def text(diff: Any, names: tuple[str, str] = ("a", "b")) -> str:
         names: of the plans, such as their files.
     """
     task = task_of(diff.a)
-    lines = task.hook("diff_text") if "diff_text" in task.hooks else _any_task
+    lines = task.diff_text if task.supports(Task.diff_text) else _any_task
     return "\n".join(line.rstrip() for line in lines(diff, names))
 
 

@@ -9,7 +9,9 @@ import pytest
 from cases import each
 
 from parenvs.core import registry
+from parenvs.core.plan import Plan
 from parenvs.core.registry import TASKS, Tasks, register, task_of, task_of_name
+from parenvs.core.request import Request
 from parenvs.core.sets import set_names
 from parenvs.core.task import Task, given, late, option, refuse_settings
 from parenvs.errors import ParenvsError
@@ -22,9 +24,20 @@ class ToyOptions:
     weight: int | None = option(None, "Largest weight.")
 
 
-TOY = Task(
-    name="toy", words="Fill a sack.", options=ToyOptions, load="json:loads", judge="json:dumps"
-)
+class ToyTask(Task):
+    name, words, options = "toy", "Fill a sack.", ToyOptions
+
+    def find(self, name):
+        return name
+
+    def plan_class(self):
+        return Plan
+
+    def request_class(self):
+        return Request
+
+
+TOY = ToyTask()
 
 
 @pytest.fixture
@@ -79,8 +92,8 @@ def test_tasks__registered_and_removed(toy):
 
 def test_tasks__of_other_packages(monkeypatch):
     points = [
-        EntryPoint("toy", f"{__name__}:TOY", registry.GROUP),
-        EntryPoint("pipeline", f"{__name__}:TOY", registry.GROUP),
+        EntryPoint("toy", f"{__name__}:ToyTask", registry.GROUP),
+        EntryPoint("pipeline", f"{__name__}:ToyTask", registry.GROUP),
     ]
     monkeypatch.setattr(registry, "entry_points", lambda group: points)
     tasks = Tasks()
@@ -137,9 +150,31 @@ def test_options__given_and_refused():
         refuse_settings(problem, "C", ToyOptions())
 
 
-def test_hook__says_what_is_missing(toy):
+def test_task__optional_methods_raise_one_line_or_work(toy):
     with pytest.raises(ParenvsError, match="task toy has no diff"):
-        toy.hook("diff")
+        toy.diff(None, None)
+    assert not toy.supports(Task.diff) and TASKS["hybrid"].supports(Task.diff)
+    assert toy.validation({}) is None and not toy.leaderboard() and not toy.own_names()
+    with pytest.raises(ParenvsError, match="task toy has no environment to train in"):
+        toy.training(None)
+
+
+def test_task__required_methods():
+    with pytest.raises(TypeError, match=r"abstract.*find.*plan_class.*request_class"):
+        Task()
+
+
+def test_tasks__methods_are_those_of_task():
+    extra = {x for task in TASKS.values() for x in vars(type(task)) if not hasattr(Task, x)}
+    public = {x for x in extra if not x.startswith("_")}
+    assert public == {"name", "words", "start"}  # a misspelt method would override nothing
+
+
+def test_tasks__entry_point_that_is_no_task(monkeypatch):
+    points = [EntryPoint("toy", f"{__name__}:TOY", registry.GROUP)]
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    with pytest.raises(ParenvsError, match="task 'toy': its entry point is no subclass of Task"):
+        Tasks()["toy"]
 
 
 def test_late():

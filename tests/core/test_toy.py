@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from batches import assert_same, drawn
 from gymnasium.utils.env_checker import check_env
-from toy_task import TASK, KnapsackPlan, PackVectorEnv
+from toy_task import KnapsackPlan, KnapsackTask, PackVectorEnv
 from typer.testing import CliRunner
 
 import parenvs
@@ -28,7 +28,7 @@ ENOUGH = ("jax", "torch")
 
 @pytest.fixture(autouse=True)
 def registered():
-    TASKS.register(TASK)
+    TASKS.register(KnapsackTask())
     yield
     TASKS.remove("knapsack")
     for name in (ID, f"parenvs/{ID}"):

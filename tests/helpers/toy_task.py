@@ -140,9 +140,20 @@ BOARD = {
         title="Pack a knapsack.", cost="value left out", trivial="nothing is packed",
     )
 }  # fmt: skip
-TASK = Task(
-    name="knapsack", words="Pack a knapsack.", plan="toy_task:KnapsackPlan",
-    request="toy_task:KnapsackRequest", drawn=("knapsack",), find="toy_task:find",
-    envs={"Knapsack-v0": "toy_task:Pack"},
-    hooks={"leaderboard": "toy_task:BOARD"},
-)  # fmt: skip
+
+
+class KnapsackTask(Task):
+    name, words, drawn = "knapsack", "Pack a knapsack.", ("knapsack",)
+    envs: ClassVar = {"Knapsack-v0": "toy_task:Pack"}
+
+    def find(self, name: str) -> Knapsack:
+        return find(name)
+
+    def plan_class(self) -> type[KnapsackPlan]:
+        return KnapsackPlan
+
+    def request_class(self) -> type[KnapsackRequest]:
+        return KnapsackRequest
+
+    def leaderboard(self) -> dict[str, Any]:
+        return BOARD

@@ -37,12 +37,13 @@ from parenvs.cluster import PRESETS
 from parenvs.core.game import EVERY
 from parenvs.core.registry import TASKS
 from parenvs.core.sets import set_of
+from parenvs.core.task import Task
 from parenvs.errors import ParenvsError
 from parenvs.tasks.order.insertion import MicroBatchInsertion, named
 
 ENV = "MicroBatchOrder-v1"
 SMALL = {"tier": "p4-m8"}
-TAUGHT = [env for task in TASKS.values() if "teach" in task.hooks for env in task.envs]
+TAUGHT = [env for task in TASKS.values() if task.supports(Task.teacher) for env in task.envs]
 FEW = {"envs": 8, "turns": 8, "turns_a_step": 32}
 GAME = MicroBatchInsertion(1, **SMALL)
 LENS = Lens(GAME.observation_space, GAME.action_space)

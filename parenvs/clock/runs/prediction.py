@@ -17,8 +17,9 @@ from parenvs.cluster import Cluster
 from parenvs.cluster.collectives import Links
 from parenvs.core.judge import judge
 from parenvs.core.plan import Plan
-from parenvs.core.registry import hook_of
+from parenvs.core.registry import task_with
 from parenvs.core.stages import Step
+from parenvs.core.task import Task
 from parenvs.errors import ParenvsError
 from parenvs.exports.torch import TorchPlan, export
 from parenvs.graph.graph import Graph, Role
@@ -138,7 +139,7 @@ def of_plan(
     if calibration is not None:
         timed = on_machine(calibration, run, kind, where)
         seconds, cluster = seconds_of(timed, target), timed.cluster
-    step: Step = hook_of(plan, "step")(run, target, ELEMENT)
+    step = task_with(plan, Task.step).step(run, target, ELEMENT)
     ranks = found.data * found.model
     traffic: dict[str, float] = defaultdict(float)
     shared = found.pipe > 1 or found.zero or found.model > 1

@@ -13,7 +13,8 @@ from parenvs.clock.runs.comparison import Run, traffic_of
 from parenvs.clock.runs.prediction import of_plan
 from parenvs.clock.timer import Timing
 from parenvs.core.plan import Plan, load_plan
-from parenvs.core.registry import hook_of
+from parenvs.core.registry import task_with
+from parenvs.core.task import Task
 from parenvs.errors import ParenvsError, need_extra
 
 
@@ -49,7 +50,7 @@ def run(
             the calibration of other devices; processes cannot meet, or one failed.
     """
     plan: Any = load_plan(file)
-    hook_of(plan, "layout", "stages", where=os.fspath(file))
+    task_with(plan, Task.layout, Task.stages, where=os.fspath(file))
     known = None if calibration is None else Calibration.load(calibration)
     where = "" if calibration is None else os.fspath(calibration)
     if framework(source) == "jax":

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.core.plan import Plan
-from parenvs.core.registry import hook_of
+from parenvs.core.registry import task_with
+from parenvs.core.task import Task
 from parenvs.exports.torch import TorchPlan
 from parenvs.graph.graph import Graph
 
@@ -55,7 +56,7 @@ class Files:
             InfeasibleError: stages differ in tp, devices or ZeRO level.
             ParenvsError: plans of its task have no checkpoints.
         """
-        shards = hook_of(plan, "checkpoint", where=where)(plan)
+        shards = task_with(plan, Task.checkpoint, where=where).checkpoint(plan)
         return cls(shards, shards.writing)
 
     @property

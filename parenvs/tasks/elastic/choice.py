@@ -45,7 +45,7 @@ from parenvs.tasks.elastic.outlook import HORIZON, RATES, Outlook, level, outloo
 from parenvs.tasks.elastic.problem import INTERVALS, SECONDS, Elastic, Moment
 from parenvs.tasks.elastic.references import Known, known_of
 from parenvs.tasks.elastic.run import Run, replay
-from parenvs.tasks.elastic.task import TASK
+from parenvs.tasks.elastic.task import ElasticTask
 from parenvs.tasks.elastic.trace import MAX_NODES
 
 ACTIONS = MAX_PLANS + 1
@@ -626,7 +626,9 @@ def _named(name: Any, model: str | None, settings: Mapping[str, Any]) -> Elastic
     """Return the problem of a name, which is that of a problem or of a trace."""
     if not isinstance(name, str):
         raise ParenvsError(f"'instance' must be the name of a problem, not {shown(name)}")
-    if name.split("/")[0] in (*TASK.drawn, *ELASTIC_SETS, WINDOWS) and not name.endswith(".csv"):
+    if name.split("/")[0] in (*ElasticTask.drawn, *ELASTIC_SETS, WINDOWS) and not name.endswith(
+        ".csv"
+    ):
         given = {**settings, "model": model}
         for key, value in given.items():
             if value not in (None, SECONDS):

@@ -1,34 +1,26 @@
-"""Loads elastic problems by name or path, and judges plans on them."""
+"""Loads elastic problems by name or path."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 from parenvs.cluster import Cluster
-from parenvs.core.registry import TASKS
-from parenvs.core.sets import Validation
-from parenvs.core.task import given, refuse_settings
-from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
-from parenvs.instances import text_of
+from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean
 from parenvs.shipped import data_folder
 from parenvs.tasks.elastic.course import Course, Recorded
 from parenvs.tasks.elastic.files import Row, read_set
 from parenvs.tasks.elastic.library import Library
-from parenvs.tasks.elastic.plan import ElasticPlan
 from parenvs.tasks.elastic.problem import SECONDS, Elastic
-from parenvs.tasks.elastic.run import Run, judged
 from parenvs.tasks.elastic.state import State
-from parenvs.tasks.elastic.task import TASK, ElasticOptions
+from parenvs.tasks.elastic.task import ElasticTask
 from parenvs.tasks.elastic.trace import Trace, read_trace
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shipped import load_shape, shapes
 
-*ELASTIC_SETS, WINDOWS = TASK.sets
+*ELASTIC_SETS, WINDOWS = ElasticTask.sets
 """Shipped sets of chains, ``SET/NAME`` is one of a set; and the set of windows of traces."""
 TRACES = {"p3": "aws-p3-spot.csv", "g4dn": "aws-g4dn-spot.csv"}
 """Shipped traces of spot clusters."""
@@ -36,55 +28,6 @@ MEASURED = ("gpt-1.5b", "bert-large")
 """Models whose steps on many degrees were measured."""
 WINDOW, STRIDE = 120, 10
 """Intervals of a window of a trace, and from the beginning of one to that of the next."""
-
-
-def load(source: Any, cluster: Any, options: ElasticOptions) -> Elastic:
-    """Load a problem; see ``parenvs.problem``.
-
-    Args:
-        source: a trace's name or the path of its ``.csv`` file, ``TRACE/MODEL``, ``SET/NAME``, or a
-            problem.
-        cluster: its servers are the nodes, for the cost model (default: the measured steps).
-        options: those of the task.
-    """
-    if isinstance(source, Elastic):
-        return refuse_settings(source, cluster, options)
-    return load_elastic(text_of(source, "an Elastic"), cluster=cluster, **given(options))
-
-
-def judge(plan: ElasticPlan, target: Any = None, cluster: Any = None) -> Run:
-    """Judge a plan; see ``parenvs.judge``. The target is a problem, or its name or path."""
-    if cluster is not None:
-        raise ParenvsError(f"a plan of task {plan.task} has the nodes of its problem")
-    target = plan.instance if target is None else target
-    if isinstance(target, (str, os.PathLike)):
-        target = TASKS["elastic"].found(target) or load(target, None, ElasticOptions())
-    if not isinstance(target, Elastic):
-        raise ParenvsError(
-            f"a plan of task {plan.task} is judged on an Elastic, not on {shown(target)}"
-        )
-    return judged(target, plan)
-
-
-def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
-    """Return the environment of a training, its arguments, and options that may be added."""
-    if instance is None:
-        return "ElasticPlan-v1", {}, ()
-    is_trace = instance.partition("/")[0] not in TASK.sets
-    settings = ("model", "interval", "cluster", "batch") if is_trace else ()
-    return "ElasticPlan-v1", {"instance": instance}, settings
-
-
-def validation(env_kwargs: Mapping[str, Any]) -> Validation:
-    """Return the set on which agents are judged."""
-    return Validation("elastic-validation")
-
-
-def rules() -> list[tuple[str, list[tuple[str, str | None]], dict[str, dict[str, Any]]]]:
-    """Return environments of rows, the sets that they are tested on, and planners beside them."""
-    sets = [(WINDOWS, f"{trace}-{model}") for trace in TRACES for model in MEASURED]
-    planners: dict[str, dict[str, Any]] = {"hysteresis": {}, "look-ahead": {}, "exact": {}}
-    return [("ElasticPlan-v1", list(sets), planners)]
 
 
 def load_trace(name: str | os.PathLike[str]) -> Trace:

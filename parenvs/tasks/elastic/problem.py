@@ -23,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from parenvs.core.task import late
+from parenvs.core.registry import TASKS
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.tasks.elastic.course import Course, Recorded
 from parenvs.tasks.elastic.library import CHECKPOINT, GONE, Library, happened
@@ -250,7 +250,7 @@ class Elastic:
 
     def report(self, plan: ElasticPlan) -> Any:
         """Judge a plan on the course of its seed, and return a ``Run``."""
-        return late("parenvs.tasks.elastic.run:judged")(self, plan)
+        return TASKS[self.task].judge(plan, self)
 
     def draw(self, rng: np.random.Generator) -> np.ndarray | None:
         """Draw the numbers that decide a course, or None if nothing is random."""

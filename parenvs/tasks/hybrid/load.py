@@ -30,7 +30,7 @@ from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.shipped import load_shape, shapes
 from parenvs.tasks.hybrid.stack import Stack
-from parenvs.tasks.hybrid.task import TASK, HybridOptions
+from parenvs.tasks.hybrid.task import HybridOptions, HybridTask
 
 
 def load(source: Any, cluster: Any, options: HybridOptions) -> Hybrid:
@@ -100,10 +100,10 @@ def training(instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]
 
 def validation(env_kwargs: Mapping[str, Any]) -> Validation:
     """Return the set on which agents are judged."""
-    instance = env_kwargs.get("instance") or TASK.drawn[0]
+    instance = env_kwargs.get("instance") or HybridTask.drawn[0]
     kind = str(instance[0] if isinstance(instance, (list, tuple)) else instance)
-    drawn = [tier for tier in TASK.drawn if kind.startswith(tier)]
-    return Validation(f"{(drawn or TASK.drawn)[0]}-validation", env_kwargs.get("family"))
+    drawn = [tier for tier in HybridTask.drawn if kind.startswith(tier)]
+    return Validation(f"{(drawn or HybridTask.drawn)[0]}-validation", env_kwargs.get("family"))
 
 
 def rules() -> list[tuple[str, list[tuple[str, str | None]], dict[str, dict[str, Any]]]]:

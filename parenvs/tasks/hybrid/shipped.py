@@ -8,7 +8,6 @@ from functools import lru_cache
 
 from parenvs import shipped
 from parenvs.cluster import Cluster
-from parenvs.core.registry import TASKS
 from parenvs.errors import ParenvsError, UnknownInstanceError
 from parenvs.files import read_json
 from parenvs.shipped import data_folder
@@ -16,6 +15,7 @@ from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.stack import Stack
+from parenvs.tasks.hybrid.task import HybridTask
 
 
 @lru_cache(maxsize=1)
@@ -35,10 +35,9 @@ def load_shape(instance: str | os.PathLike[str]) -> TransformerShape | None:
     text = os.fspath(instance)
     if text in shapes():
         return shapes()[text]
-    problem = TASKS["hybrid"].found(text)
-    if problem is not None:
-        shape: TransformerShape | None = problem.model.shape
-        return shape
+    task = HybridTask()
+    if task.names(text):
+        return task.find(text).model.shape
     if not text.endswith(".json"):
         return None
     return TransformerShape.from_json(read_json(text, UnknownInstanceError), text)

@@ -13,7 +13,7 @@ from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.starts import Start
-from parenvs.tasks.hybrid.task import TASK
+from parenvs.tasks.hybrid.task import HybridTask
 
 KEPT_STARTS = 2048
 """Problems that are kept with what is looked up of them."""
@@ -31,16 +31,16 @@ def source_of(
         ParenvsError: an argument is wrong, or goes with no other.
     """
     if isinstance(instance, (list, tuple)) and problem is None:
-        unknown = [place for place in instance if place not in TASK.drawn]
+        unknown = [place for place in instance if place not in HybridTask.drawn]
         if unknown or not instance:
             raise ParenvsError(
                 f"instance: of several banks there is no {shown(unknown[0] if unknown else None)}; "
-                f"known: {', '.join(TASK.drawn)}"
+                f"known: {', '.join(HybridTask.drawn)}"
             )
         return Mixed([source_of(x, family, fresh, order, None, **settings) for x in instance])
-    instance = TASK.drawn[0] if instance is None else instance
-    is_set = problem is None and isinstance(instance, str) and instance in TASK.sets
-    is_bank = problem is None and isinstance(instance, str) and instance in TASK.drawn
+    instance = HybridTask.drawn[0] if instance is None else instance
+    is_set = problem is None and isinstance(instance, str) and instance in HybridTask.sets
+    is_bank = problem is None and isinstance(instance, str) and instance in HybridTask.drawn
     for name, is_given, words in (
         ("order", is_sequential(order) and not is_set, "of a set, like 'hybrid-test'"),
         ("family", family is not None and not (is_set or is_bank), "of a set or a bank"),
@@ -75,12 +75,12 @@ def named(instance: Any, **settings: Any) -> Start:
     Raises:
         ParenvsError: there is no such problem, or no uniform plan of it fits.
     """
-    if isinstance(instance, str) and instance in (*TASK.sets, *TASK.drawn):
+    if isinstance(instance, str) and instance in (*HybridTask.sets, *HybridTask.drawn):
         raise ParenvsError(f"'instance' must name one problem of {instance}, not all of them")
-    if TASK.names(instance) and not settings:
+    if HybridTask().names(instance) and not settings:
         return _kept(str(instance))
     cluster = settings.pop("cluster", None)
-    return Start(problem_of(instance, cluster, task=TASK.name, **settings))
+    return Start(problem_of(instance, cluster, task=HybridTask.name, **settings))
 
 
 @lru_cache(maxsize=KEPT_STARTS)

@@ -1,15 +1,33 @@
-"""The task ``hybrid``, as the rest of the house knows it."""
+"""The task ``hybrid``: names, options, and what the rest of the package calls."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from parenvs.core.task import Task, option
+from parenvs.core.task import Remarks, Task, option
 from parenvs.core.words import FRAMEWORKS, PRECISIONS
 from parenvs.errors import ParenvsError
 from parenvs.graph.options import GraphOptions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+    from parenvs.agents.hybrid.planners import HybridRequest
+    from parenvs.core.answer import Answer
+    from parenvs.core.leaderboard import TaskKind
+    from parenvs.core.price import Price, Strategy
+    from parenvs.core.sets import SetKind, Validation
+    from parenvs.core.stages import Stages, Step
+    from parenvs.graph.graph import Graph
+    from parenvs.graph.layout import Layout
+    from parenvs.tasks.elastic.checkpoint import Shards
+    from parenvs.tasks.hybrid.plan import HybridPlan
+    from parenvs.tasks.hybrid.problem import Hybrid
+    from parenvs.tasks.hybrid.report import HybridReport
+    from parenvs.tasks.hybrid.space.diff import HybridDiff
 
 _TIERS = ("hetero-8", "hetero-16", "hetero-32", "hetero-64")
 
@@ -146,7 +164,7 @@ class HybridSearch:
     constraints: Any = option(
         None,
         "What plans must keep to.",
-        parts="parenvs.tasks.hybrid.task:Limits",
+        parts=Limits,
     )
     objective: str = option(
         "seconds",
@@ -164,16 +182,14 @@ class HybridSearch:
     )
 
 
-TASK = Task(
-    name="hybrid",
-    words="Plan a model along all axes together: pipeline, tensor, data, context and experts.",
-    options=HybridOptions,
-    search=HybridSearch,
-    load="parenvs.tasks.hybrid.load:load",
-    judge="parenvs.tasks.hybrid.load:judge",
-    plan="parenvs.tasks.hybrid.plan:HybridPlan",
-    request="parenvs.agents.hybrid.planners:HybridRequest",
-    planners=(
+class HybridTask(Task):
+    """Plan a model along all axes together: pipeline, tensor, data, context and experts."""
+
+    name = "hybrid"
+    words = "Plan a model along all axes together: pipeline, tensor, data, context and experts."
+    options = HybridOptions
+    search = HybridSearch
+    planners = (
         "exact",
         "exact-hybrid",
         "uniform",
@@ -191,41 +207,151 @@ TASK = Task(
         "swap-search",
         "sandwich",
         "subset-dp",
-    ),
-    sets=tuple(
+    )
+    sets = tuple(
         f"{tier}-{part}"
         for tier in ("hybrid", *_TIERS)
         for part in ("validation", "test", "outside")
-    ),
-    drawn=("hybrid", *_TIERS),
-    find="parenvs.datasets.hybrid.named:find_hybrid",
-    envs={"HybridPlan-v1": "parenvs.tasks.hybrid.improve:HybridImprovement"},
-    text="parenvs.tasks.hybrid.view.text:text",
-    answer="parenvs.tasks.hybrid.view.text:answer",
-    figure="parenvs.tasks.hybrid.view.figure:draw",
-    hooks={
-        "sets": "parenvs.datasets.hybrid.named:set_kind",
-        "train": "parenvs.tasks.hybrid.load:training",
-        "validation": "parenvs.tasks.hybrid.load:validation",
-        "rules": "parenvs.tasks.hybrid.load:rules",
-        "leaderboard": "parenvs.agents.hybrid.entries:TASKS",
-        "reading": "parenvs.tasks.hybrid.load:reading",
-        "compare": "parenvs.tasks.hybrid.view.tables:comparison",
-        "explain": "parenvs.tasks.hybrid.view.explanation:of_plan",
-        "diff": "parenvs.tasks.hybrid.space.diff:difference",
-        "diff_text": "parenvs.tasks.hybrid.view.diff:diff_lines",
-        "layout": "parenvs.tasks.hybrid.export:layout",
-        "stages": "parenvs.tasks.hybrid.export:stages",
-        "step": "parenvs.tasks.hybrid.export:step",
-        "read_back": "parenvs.tasks.hybrid.export:read_back",
-        "strategy": "parenvs.tasks.hybrid.graph.price:own",
-        "price": "parenvs.tasks.hybrid.graph.price:price",
-        "now": "parenvs.agents.hybrid.now:now",
-        "checkpoint": "parenvs.tasks.elastic.checkpoint:Shards",
-        "remarks": "parenvs.agents.hybrid.remarks:Remarks",
-        "map": "parenvs.agents.hybrid.remarks:draw_map",
-        "names": "parenvs.shipped:shapes",
-        "pettingzoo": "parenvs.tasks.hybrid.three_agents:hybrid_v0",
-    },
-)
-"""The task."""
+    )
+    drawn = ("hybrid", *_TIERS)
+    envs = {"HybridPlan-v1": "parenvs.tasks.hybrid.improve:HybridImprovement"}
+    parallel_env = "parenvs.tasks.hybrid.three_agents:hybrid_v0"
+
+    def find(self, name: str) -> Hybrid:
+        from parenvs.datasets.hybrid.named import find_hybrid
+
+        return find_hybrid(name)
+
+    def plan_class(self) -> type[HybridPlan]:
+        from parenvs.tasks.hybrid.plan import HybridPlan
+
+        return HybridPlan
+
+    def request_class(self) -> type[HybridRequest]:
+        from parenvs.agents.hybrid.planners import HybridRequest
+
+        return HybridRequest
+
+    def load(self, source: Any, cluster: Any, options: HybridOptions) -> Hybrid:
+        from parenvs.tasks.hybrid.load import load
+
+        return load(source, cluster, options)
+
+    def judge(self, plan: HybridPlan, target: Any = None, cluster: Any = None) -> HybridReport:
+        from parenvs.tasks.hybrid.load import judge
+
+        return judge(plan, target, cluster)
+
+    def own_names(self) -> Collection[str]:
+        from parenvs.shipped import shapes
+
+        return shapes()
+
+    def reading(self, instance: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
+        from parenvs.tasks.hybrid.load import reading
+
+        return reading(instance, options)
+
+    def set_kind(self, name: str) -> SetKind:
+        from parenvs.datasets.hybrid.named import set_kind
+
+        return set_kind(name)
+
+    def training(self, instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+        from parenvs.tasks.hybrid.load import training
+
+        return training(instance)
+
+    def validation(self, env_kwargs: Mapping[str, Any]) -> Validation:
+        from parenvs.tasks.hybrid.load import validation
+
+        return validation(env_kwargs)
+
+    def leaderboard(self) -> Mapping[str, TaskKind]:
+        from parenvs.agents.hybrid.entries import TASKS
+
+        return TASKS
+
+    def text(self, viewable: HybridReport | Hybrid, colour: bool = False) -> str:
+        from parenvs.tasks.hybrid.view.text import text
+
+        return text(viewable, colour)
+
+    def answer(self, report: HybridReport) -> str:
+        from parenvs.tasks.hybrid.view.text import answer
+
+        return answer(report)
+
+    def figure(self, viewable: HybridReport | Hybrid) -> Figure:
+        from parenvs.tasks.hybrid.view.figure import draw
+
+        return draw(viewable)
+
+    def comparison(self, answers: Sequence[Answer]) -> Table:
+        from parenvs.tasks.hybrid.view.tables import comparison
+
+        return comparison(answers)
+
+    def explain(
+        self, report: HybridReport, pattern: str | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        from parenvs.tasks.hybrid.view.explanation import of_plan
+
+        return of_plan(report, pattern)
+
+    def diff(self, a: HybridReport, b: HybridReport) -> HybridDiff:
+        from parenvs.tasks.hybrid.space.diff import difference
+
+        return difference(a, b)
+
+    def diff_text(self, diff: HybridDiff, names: tuple[str, str]) -> list[str]:
+        from parenvs.tasks.hybrid.view.diff import diff_lines
+
+        return diff_lines(diff, names)
+
+    def remarks(self, request: HybridRequest, answer: Answer, choice: Any) -> Remarks:
+        from parenvs.agents.hybrid.remarks import Remarks
+
+        return Remarks(request, answer, choice)
+
+    def plan_map(self, request: HybridRequest, report: HybridReport) -> Figure:
+        from parenvs.agents.hybrid.remarks import draw_map
+
+        return draw_map(request, report)
+
+    def layout(self, plan: HybridPlan, graph: Graph | None = None, eager: bool = False) -> Layout:
+        from parenvs.tasks.hybrid.export import layout
+
+        return layout(plan, graph, eager)
+
+    def stages(self, plan: HybridPlan, graph: Any = None, measured: bool = False) -> Stages:
+        from parenvs.tasks.hybrid.export import stages
+
+        return stages(plan, graph, measured)
+
+    def step(self, plan: HybridPlan, target: Any, element_bytes: int) -> Step:
+        from parenvs.tasks.hybrid.export import step
+
+        return step(plan, target, element_bytes)
+
+    def checkpoint(self, plan: HybridPlan) -> Shards:
+        from parenvs.tasks.elastic.checkpoint import Shards
+
+        return Shards(plan)
+
+    def strategy(self, report: HybridReport) -> Price:
+        from parenvs.tasks.hybrid.graph.price import own
+
+        return own(report)
+
+    def price(self, strategy: Strategy) -> Price:
+        from parenvs.tasks.hybrid.graph.price import price
+
+        return price(strategy)
+
+    def baseline(
+        self, subject: HybridReport | Strategy, said: Any, framework: str | None
+    ) -> tuple[str, float]:
+        from parenvs.agents.hybrid.now import now
+
+        return now(subject, said, framework)

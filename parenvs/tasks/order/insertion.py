@@ -23,7 +23,7 @@ from parenvs.tasks.order import formulas
 from parenvs.tasks.order.load import ORDER_SETS, load_ordering, ordering_steps
 from parenvs.tasks.order.plan import OrderPlan
 from parenvs.tasks.order.problem import NANO, Order, OrderReport, pyramid
-from parenvs.tasks.order.task import TASK
+from parenvs.tasks.order.task import OrderTask
 
 STAGES, MICRO_BATCHES = 64, 256
 """Largest number of stages and of micro-batches."""
@@ -410,7 +410,7 @@ def named(name: object) -> Insertion:
         raise ParenvsError(f"'instance' must name one problem of {name}, such as {name}/p4-m8-000")
     if name.split("/")[0] in ORDER_SETS:
         return _of_set(name)
-    return Insertion.of(problem_of(name, task=TASK.name))
+    return Insertion.of(problem_of(name, task=OrderTask.name))
 
 
 @lru_cache(maxsize=KEPT)

@@ -20,9 +20,9 @@ from parenvs.tasks.order.files import read_problem, read_set
 from parenvs.tasks.order.packing import PackedStep
 from parenvs.tasks.order.plan import OrderPlan
 from parenvs.tasks.order.problem import Order, OrderReport
-from parenvs.tasks.order.task import TASK, OrderOptions
+from parenvs.tasks.order.task import OrderOptions, OrderTask
 
-ORDER_SETS = TASK.sets
+ORDER_SETS = OrderTask.sets
 """Shipped sets of problems; ``SET/NAME`` is one of a set."""
 
 

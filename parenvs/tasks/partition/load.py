@@ -12,7 +12,7 @@ from parenvs.cluster import PRESETS, Cluster, choose_cluster
 from parenvs.core.problem import problem
 from parenvs.core.registry import TASKS
 from parenvs.core.sets import Validation
-from parenvs.core.task import given, late, refuse_settings
+from parenvs.core.task import given, refuse_settings
 from parenvs.errors import ParenvsError, shown
 from parenvs.graph.graph import Graph
 from parenvs.instances import READING, Key, load_graph, reading_key, stamp, text_of
@@ -66,7 +66,7 @@ def _found(source: Any) -> Any:
     """Return the problem of a set's or a set file's member, and all else as it is."""
     task = TASKS["partition"]
     if isinstance(source, (str, os.PathLike)) and ".json/" in os.fspath(source):
-        return late(task.find)(os.fspath(source))
+        return task.find(os.fspath(source))
     known = task.found(source)
     return source if known is None else known
 

@@ -11,9 +11,9 @@ from parenvs.shipped import data_folder
 from parenvs.tasks.partition.drawn.files import SetRow, read_set
 from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.problem import Partitioning
-from parenvs.tasks.partition.task import TASK
+from parenvs.tasks.partition.task import PartitionTask
 
-PARTITION_SETS = TASK.sets
+PARTITION_SETS = PartitionTask.sets
 """Shipped sets of problems of ``PartitionPlan-v1``; ``SET/FAMILY-NUMBER`` is one of a set."""
 REWARD = "step_time"
 """What partition problems of sets pay."""

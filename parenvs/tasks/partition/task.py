@@ -1,15 +1,34 @@
-"""The task ``partition``, as the rest of the house knows it."""
+"""The task ``partition``: names, options, and what the rest of the package calls."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parenvs.core.task import Task, option
 from parenvs.core.words import PRECISIONS
 from parenvs.errors import ParenvsError
 from parenvs.graph.options import GraphOptions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+    from parenvs.agents.partition.planners import PartitionRequest
+    from parenvs.core.answer import Answer
+    from parenvs.core.leaderboard import TaskKind
+    from parenvs.core.price import Strategy
+    from parenvs.core.sets import SetKind, Validation
+    from parenvs.core.stages import Step
+    from parenvs.graph.graph import Graph
+    from parenvs.graph.layout import Layout
+    from parenvs.tasks.partition.diff import PartitionDiff
+    from parenvs.tasks.partition.drawn.linear import Linear
+    from parenvs.tasks.partition.export.decisions import Decisions
+    from parenvs.tasks.partition.plan import PartitionPlan
+    from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 
 
 def bytes_of(text: str) -> float | str:
@@ -77,16 +96,14 @@ class PartitionSearch:
     )
 
 
-TASK = Task(
-    name="partition",
-    words="Partition dimensions of variables, or of batch inputs, over all devices.",
-    options=PartitionOptions,
-    search=PartitionSearch,
-    load="parenvs.tasks.partition.load:load",
-    judge="parenvs.tasks.partition.load:judge",
-    plan="parenvs.tasks.partition.plan:PartitionPlan",
-    request="parenvs.agents.partition.planners:PartitionRequest",
-    planners=(
+class PartitionTask(Task):
+    """Partition dimensions of variables, or of batch inputs, over all devices."""
+
+    name = "partition"
+    words = "Partition dimensions of variables, or of batch inputs, over all devices."
+    options = PartitionOptions
+    search = PartitionSearch
+    planners = (
         "exact",
         "greedy",
         "ones",
@@ -97,39 +114,158 @@ TASK = Task(
         "ppo",
         "rainbow",
         "rainbow-paper",
-    ),
-    sets=("partition-train", "partition-validation", "partition-test"),
-    find="parenvs.tasks.partition.sets:load",
-    envs={
+    )
+    sets = ("partition-train", "partition-validation", "partition-test")
+    envs = {
         "DataParallel-v0": "parenvs.tasks.partition.game:DataParallel",
         "OperatorPartition-v0": "parenvs.tasks.partition.game:OperatorPartition",
         "PartitionPlan-v1": "parenvs.tasks.partition.choice:PartitionChoice",
-    },
-    text="parenvs.tasks.partition.view.text:text",
-    answer="parenvs.tasks.partition.view.text:answer",
-    figure="parenvs.tasks.partition.view.figure:draw",
-    hooks={
-        "sets": "parenvs.datasets.partition.sets:set_kind",
-        "train": "parenvs.tasks.partition.load:training",
-        "validation": "parenvs.tasks.partition.load:validation",
-        "start": "parenvs.agents.partition.lean:begun",
-        "rules": "parenvs.tasks.partition.load:rules",
-        "reading": "parenvs.tasks.partition.load:reading",
-        "open": "parenvs.tasks.partition.load:for_step_time",
-        "tables": "parenvs.tasks.partition.view.tables:of_instance",
-        "compare": "parenvs.tasks.partition.view.tables:comparison",
-        "explain": "parenvs.tasks.partition.view.explanation:of_plan",
-        "explain_problem": "parenvs.tasks.partition.view.explanation:of_problem",
-        "layout": "parenvs.tasks.partition.export.layout:layout",
-        "step": "parenvs.tasks.partition.export.layout:step",
-        "strategy": "parenvs.tasks.partition.export.layout:strategy",
-        "bench": "parenvs.agents.partition.suite:Suite",
-        "decisions": "parenvs.tasks.partition.export.decisions:Decisions",
-        "verify": "parenvs.shardy.verify:verify_plan",
-        "leaderboard": "parenvs.agents.partition.entries:TASKS",
-        "reference": "parenvs.agents.partition.planners:reference",
-        "diff": "parenvs.tasks.partition.diff:difference",
-        "diff_text": "parenvs.tasks.partition.view.diff:diff_lines",
-    },
-)
-"""The task."""
+    }
+
+    def find(self, name: str) -> Partitioning:
+        from parenvs.tasks.partition.sets import load
+
+        return load(name)
+
+    def plan_class(self) -> type[PartitionPlan]:
+        from parenvs.tasks.partition.plan import PartitionPlan
+
+        return PartitionPlan
+
+    def request_class(self) -> type[PartitionRequest]:
+        from parenvs.agents.partition.planners import PartitionRequest
+
+        return PartitionRequest
+
+    def load(self, source: Any, cluster: Any, options: PartitionOptions) -> Partitioning:
+        from parenvs.tasks.partition.load import load
+
+        return load(source, cluster, options)
+
+    def judge(
+        self, plan: PartitionPlan, target: Any = None, cluster: Any = None
+    ) -> PartitionReport:
+        from parenvs.tasks.partition.load import judge
+
+        return judge(plan, target, cluster)
+
+    def reading(self, instance: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
+        from parenvs.tasks.partition.load import reading
+
+        return reading(instance, options)
+
+    def open_problem(
+        self, instance: str, cluster: Any, options: Mapping[str, Any], search: Mapping[str, Any]
+    ) -> tuple[Partitioning, dict[str, Any]]:
+        from parenvs.tasks.partition.load import for_step_time
+
+        return for_step_time(instance, cluster, options, search)
+
+    def set_kind(self, name: str) -> SetKind:
+        from parenvs.datasets.partition.sets import set_kind
+
+        return set_kind(name)
+
+    def training(self, instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]] | None:
+        from parenvs.tasks.partition.load import training
+
+        return training(instance)
+
+    def validation(self, env_kwargs: Mapping[str, Any]) -> Validation:
+        from parenvs.tasks.partition.load import validation
+
+        return validation(env_kwargs)
+
+    def reference(self, space: Any) -> Answer:
+        from parenvs.agents.partition.planners import reference
+
+        return reference(space)
+
+    def leaderboard(self) -> Mapping[str, TaskKind]:
+        from parenvs.agents.partition.entries import TASKS
+
+        return TASKS
+
+    def text(
+        self,
+        viewable: PartitionReport | Partitioning,
+        colour: bool = False,
+        undecided: Collection[str] | None = None,
+    ) -> str:
+        from parenvs.tasks.partition.view.text import text
+
+        return text(viewable, colour, undecided)
+
+    def answer(self, report: PartitionReport) -> str:
+        from parenvs.tasks.partition.view.text import answer
+
+        return answer(report)
+
+    def figure(
+        self, viewable: PartitionReport | Partitioning, undecided: Collection[str] | None = None
+    ) -> Figure:
+        from parenvs.tasks.partition.view.figure import draw
+
+        return draw(viewable, undecided)
+
+    def tables(self, instance: str, cluster: Any, options: Mapping[str, Any]) -> list[Table]:
+        from parenvs.tasks.partition.view.tables import of_instance
+
+        return of_instance(instance, cluster, options)
+
+    def comparison(self, answers: Sequence[Answer]) -> Table:
+        from parenvs.tasks.partition.view.tables import comparison
+
+        return comparison(answers)
+
+    def explain(
+        self, report: PartitionReport, pattern: str | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        from parenvs.tasks.partition.view.explanation import of_plan
+
+        return of_plan(report, pattern)
+
+    def explain_problem(
+        self, problem: Partitioning, pattern: str | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        from parenvs.tasks.partition.view.explanation import of_problem
+
+        return of_problem(problem, pattern)
+
+    def diff(self, a: PartitionReport, b: PartitionReport) -> PartitionDiff:
+        from parenvs.tasks.partition.diff import difference
+
+        return difference(a, b)
+
+    def diff_text(self, diff: PartitionDiff, names: tuple[str, str]) -> list[str]:
+        from parenvs.tasks.partition.view.diff import diff_lines
+
+        return diff_lines(diff, names)
+
+    def layout(
+        self, plan: PartitionPlan, graph: Graph | None = None, eager: bool = False
+    ) -> Layout:
+        from parenvs.tasks.partition.export.layout import layout
+
+        return layout(plan, graph, eager)
+
+    def step(self, plan: PartitionPlan, target: Any, element_bytes: int) -> Step:
+        from parenvs.tasks.partition.export.layout import step
+
+        return step(plan, target, element_bytes)
+
+    def decisions(self, plan: PartitionPlan, graph: Graph) -> Decisions:
+        from parenvs.tasks.partition.export.decisions import Decisions
+
+        return Decisions(plan, graph)
+
+    def strategy(self, report: PartitionReport) -> Strategy:
+        from parenvs.tasks.partition.export.layout import strategy
+
+        return strategy(report)
+
+    def start(self, problem: Linear) -> Linear:
+        """Return the plan of least memory, where episodes begin."""
+        from parenvs.agents.partition.lean import begun
+
+        return begun(problem)

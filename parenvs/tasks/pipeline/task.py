@@ -1,12 +1,31 @@
-"""The task ``pipeline``, as the rest of the house knows it."""
+"""The task ``pipeline``: names, options, and what the rest of the package calls."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from parenvs.core.task import Task, option
+from parenvs.core.task import Remarks, Task, option
 from parenvs.core.words import PRECISIONS
 from parenvs.graph.options import GraphOptions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+    from parenvs.agents.pipeline.planners import PipelineRequest
+    from parenvs.core.answer import Answer
+    from parenvs.core.leaderboard import TaskKind
+    from parenvs.core.price import Price, Strategy
+    from parenvs.core.sets import SetKind, Validation
+    from parenvs.core.stages import Stages, Step
+    from parenvs.graph.graph import Graph
+    from parenvs.tasks.pipeline.cuts import Cuts
+    from parenvs.tasks.pipeline.diff import PipelineDiff
+    from parenvs.tasks.pipeline.plan import PipelinePlan
+    from parenvs.tasks.pipeline.problem import Pipeline, Report
+    from parenvs.tasks.pipeline.profile import StageProfile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,16 +75,14 @@ class PipelineSearch:
     )
 
 
-TASK = Task(
-    name="pipeline",
-    words="Cut a model into pipeline stages, and give each stage devices.",
-    options=PipelineOptions,
-    search=PipelineSearch,
-    load="parenvs.tasks.pipeline.load:load",
-    judge="parenvs.tasks.pipeline.load:judge",
-    plan="parenvs.tasks.pipeline.plan:PipelinePlan",
-    request="parenvs.agents.pipeline.planners:PipelineRequest",
-    planners=(
+class PipelineTask(Task):
+    """Cut a model into pipeline stages, and give each stage devices."""
+
+    name = "pipeline"
+    words = "Cut a model into pipeline stages, and give each stage devices."
+    options = PipelineOptions
+    search = PipelineSearch
+    planners = (
         "exact",
         "exact-full",
         "exact-points",
@@ -79,8 +96,8 @@ TASK = Task(
         "ppo",
         "rainbow",
         "rainbow-paper",
-    ),
-    sets=(
+    )
+    sets = (
         "plan-validation",
         "plan-test",
         "plan-outside",
@@ -90,37 +107,142 @@ TASK = Task(
         "plan-s16-test",
         "plan-s32-test",
         "plan-s64-test",
-    ),
-    drawn=("generated-1", "generated-2", "generated-3"),
-    find="parenvs.datasets.pipeline.sets:pipeline_of",
-    envs={
+    )
+    drawn = ("generated-1", "generated-2", "generated-3")
+    envs = {
         "PipelineCut-v0": "parenvs.tasks.pipeline.game.cut:PipelineCut",
         "PipelinePlan-v1": "parenvs.tasks.pipeline.game.improve:PipelineImprovement",
-    },
-    text="parenvs.tasks.pipeline.view.text:text",
-    answer="parenvs.tasks.pipeline.view.text:answer",
-    figure="parenvs.tasks.pipeline.view.figure:draw",
-    hooks={
-        "sets": "parenvs.datasets.pipeline.optima:set_kind",
-        "train": "parenvs.tasks.pipeline.load:training",
-        "validation": "parenvs.tasks.pipeline.load:validation",
-        "start": "parenvs.agents.pipeline.exact:begun",
-        "rules": "parenvs.tasks.pipeline.load:rules",
-        "reading": "parenvs.tasks.pipeline.load:reading",
-        "assumed": "parenvs.tasks.pipeline.load:assumed",
-        "open": "parenvs.tasks.pipeline.load:open_shape",
-        "tables": "parenvs.tasks.pipeline.view.tables:of_instance",
-        "compare": "parenvs.tasks.pipeline.view.tables:comparison",
-        "stages": "parenvs.tasks.pipeline.export:stages",
-        "step": "parenvs.tasks.pipeline.export:step",
-        "strategy": "parenvs.tasks.pipeline.export:strategy",
-        "bench": "parenvs.agents.pipeline.suite:Suite",
-        "chain": "parenvs.tasks.pipeline.profile:StageProfile",
-        "remarks": "parenvs.agents.pipeline.remarks:Remarks",
-        "leaderboard": "parenvs.agents.pipeline.entries:TASKS",
-        "reference": "parenvs.agents.pipeline.planners:reference",
-        "diff": "parenvs.tasks.pipeline.diff:difference",
-        "diff_text": "parenvs.tasks.pipeline.view.diff:diff_lines",
-    },
-)
-"""The task."""
+    }
+
+    def find(self, name: str) -> Pipeline:
+        from parenvs.datasets.pipeline.sets import pipeline_of
+
+        return pipeline_of(name)
+
+    def plan_class(self) -> type[PipelinePlan]:
+        from parenvs.tasks.pipeline.plan import PipelinePlan
+
+        return PipelinePlan
+
+    def request_class(self) -> type[PipelineRequest]:
+        from parenvs.agents.pipeline.planners import PipelineRequest
+
+        return PipelineRequest
+
+    def load(self, source: Any, cluster: Any, options: PipelineOptions) -> Pipeline:
+        from parenvs.tasks.pipeline.load import load
+
+        return load(source, cluster, options)
+
+    def judge(self, plan: PipelinePlan, target: Any = None, cluster: Any = None) -> Report:
+        from parenvs.tasks.pipeline.load import judge
+
+        return judge(plan, target, cluster)
+
+    def reading(self, instance: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
+        from parenvs.tasks.pipeline.load import reading
+
+        return reading(instance, options)
+
+    def assumptions(self, graph: Graph, options: Mapping[str, Any]) -> Iterable[str]:
+        from parenvs.tasks.pipeline.load import assumed
+
+        return assumed(graph, options)
+
+    def open_problem(
+        self, instance: str, cluster: Any, options: Mapping[str, Any], search: Mapping[str, Any]
+    ) -> tuple[Pipeline, dict[str, Any]]:
+        from parenvs.tasks.pipeline.load import open_shape
+
+        return open_shape(instance, cluster, options, search)
+
+    def set_kind(self, name: str) -> SetKind:
+        from parenvs.datasets.pipeline.optima import set_kind
+
+        return set_kind(name)
+
+    def training(self, instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]] | None:
+        from parenvs.tasks.pipeline.load import training
+
+        return training(instance)
+
+    def validation(self, env_kwargs: Mapping[str, Any]) -> Validation:
+        from parenvs.tasks.pipeline.load import validation
+
+        return validation(env_kwargs)
+
+    def reference(self, space: Any) -> Answer:
+        from parenvs.agents.pipeline.planners import reference
+
+        return reference(space)
+
+    def leaderboard(self) -> Mapping[str, TaskKind]:
+        from parenvs.agents.pipeline.entries import TASKS
+
+        return TASKS
+
+    def text(self, viewable: Report | Pipeline, colour: bool = False) -> str:
+        from parenvs.tasks.pipeline.view.text import text
+
+        return text(viewable, colour)
+
+    def answer(self, report: Report) -> str:
+        from parenvs.tasks.pipeline.view.text import answer
+
+        return answer(report)
+
+    def figure(self, viewable: Report | Pipeline) -> Figure:
+        from parenvs.tasks.pipeline.view.figure import draw
+
+        return draw(viewable)
+
+    def tables(self, instance: str, cluster: Any, options: Mapping[str, Any]) -> list[Table]:
+        from parenvs.tasks.pipeline.view.tables import of_instance
+
+        return of_instance(instance, cluster, options)
+
+    def comparison(self, answers: Sequence[Answer]) -> Table:
+        from parenvs.tasks.pipeline.view.tables import comparison
+
+        return comparison(answers)
+
+    def diff(self, a: Report, b: Report) -> PipelineDiff:
+        from parenvs.tasks.pipeline.diff import difference
+
+        return difference(a, b)
+
+    def diff_text(self, diff: PipelineDiff, names: tuple[str, str]) -> list[str]:
+        from parenvs.tasks.pipeline.view.diff import diff_lines
+
+        return diff_lines(diff, names)
+
+    def remarks(self, request: PipelineRequest, answer: Answer, choice: Any) -> Remarks:
+        from parenvs.agents.pipeline.remarks import Remarks
+
+        return Remarks(request, answer, choice)
+
+    def stages(self, plan: PipelinePlan, graph: Any = None, measured: bool = False) -> Stages:
+        from parenvs.tasks.pipeline.export import stages
+
+        return stages(plan, graph, measured)
+
+    def step(self, plan: PipelinePlan, target: Any, element_bytes: int) -> Step:
+        from parenvs.tasks.pipeline.export import step
+
+        return step(plan, target, element_bytes)
+
+    def strategy(self, report: Report) -> Strategy | Price:
+        from parenvs.tasks.pipeline.export import strategy
+
+        return strategy(report)
+
+    def profile(self, **columns: Any) -> StageProfile:
+        from parenvs.tasks.pipeline.profile import StageProfile
+
+        return StageProfile(**columns)
+
+    def start(self, pipeline: Pipeline) -> Cuts:
+        """Return cuts and devices where the search over large problems begins."""
+        from parenvs.agents.pipeline.exact import begun
+
+        return begun(pipeline)

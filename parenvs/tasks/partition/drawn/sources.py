@@ -6,7 +6,6 @@ import json
 from functools import lru_cache
 from pathlib import Path
 
-from parenvs.core.registry import TASKS
 from parenvs.core.source import Fixed, Members, Source, is_sequential
 from parenvs.datasets.partition.bank import played, sizes_of
 from parenvs.errors import ParenvsError, shown
@@ -16,7 +15,7 @@ from parenvs.tasks.partition.drawn.files import SetRow
 from parenvs.tasks.partition.drawn.linear import Linear
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.sets import PARTITION_SETS
-from parenvs.tasks.partition.task import TASK
+from parenvs.tasks.partition.task import PartitionTask
 
 KEPT = 64
 """Problems of files that a process keeps."""
@@ -103,6 +102,6 @@ def _begun(problem: Partitioning, name: str = "") -> Linear:
         )
     if problem.step.limit is None:
         raise ParenvsError(f"problem: {problem.instance} has no limit; give memory_limit='device'")
-    linear: Linear = TASKS[TASK.name].hook("start")(Linear.of(problem, name))
+    linear: Linear = PartitionTask().start(Linear.of(problem, name))
     linear.cache["problem"] = problem
     return linear
