@@ -79,10 +79,13 @@ docs: $(VENV)/.docs
 release: $(STAMP)
 	$(BIN)/python benchmarks/release.py
 
+# mypy sees agents/, datasets/ and leaderboard/ where they are installed: as parenvs.agents, ...
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	rm -rf build/typed && mkdir -p build/typed/parenvs
+	ln -s $(CURDIR)/parenvs/* $(addprefix $(CURDIR)/,agents datasets leaderboard) build/typed/parenvs
+	cd build/typed && ../../$(BIN)/mypy --config-file ../../setup.cfg --cache-dir ../../.mypy_cache -p parenvs
 	$(BIN)/codespell $$(git ls-files '*.py' '*.md' '*.cfg' '*.toml' '*.txt' Makefile CITATION.cff NOTICE)
 
 check: lint test
