@@ -272,29 +272,3 @@ def regret_of(value: Any, optimum: Any) -> Any:
         optimum: the largest returns of the same problems, > 0.
     """
     return 1.0 - np.maximum(value, 0.0) / optimum
-
-
-def outcome_of(value: float, optimum: float | None) -> dict[str, float]:
-    """Return what infos tell of an episode's return: optimum and regret, if the optimum is known.
-
-    Args:
-        value: the return.
-        optimum: the largest one; None or NaN if it is not known.
-    """
-    if optimum is None or optimum != optimum:
-        return {}
-    return {"optimum": optimum, "regret": float(regret_of(value, optimum))}
-
-
-def with_regret(figures: dict[str, np.ndarray], values: Any, optimum: Any) -> dict[str, np.ndarray]:
-    """Return figures of ended episodes, with optimum and regret where an optimum is known.
-
-    Args:
-        figures: name -> (k,).
-        values: (k,) the returns.
-        optimum: (k,) the largest returns, NaN where they are not known.
-    """
-    optimum = np.asarray(optimum, dtype=np.float64)
-    if np.isnan(optimum).all():
-        return figures
-    return {**figures, "optimum": optimum, "regret": regret_of(values, optimum)}

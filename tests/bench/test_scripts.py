@@ -27,7 +27,6 @@ SMALL = {
     "hybrid_labels": "--cases 3",
     "conflicts": "--instances vgg-19 --episodes 3",
     "flops": "--models vgg-19",
-    "hetero": "--problems 0 --tiers 8 --seeds 1 --programs 1 --brute 1",
     "packed_order": "--tiers p4-m8 --only heuristics",
     "iopddl_growth": "--seconds 1 --largest 1",
     "slow_networks": "--graphs mixer-l16 --limit 0.1",

@@ -1,7 +1,6 @@
-"""Orders of unequal servers: the subset program against every plan, bounds, and the hard core."""
+"""Orders of unequal servers: the subset program against every plan, and bounds."""
 
 from dataclasses import replace
-from itertools import permutations
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from drawn_hybrids import best_of_orders, drawn_hetero
 
 import parenvs
 from parenvs.agents.hybrid import exact_hybrid
-from parenvs.agents.hybrid.servers import bottleneck
 from parenvs.agents.hybrid.servers.labels import ServerLabels
 from parenvs.agents.hybrid.servers.sandwich import lower_bound, sandwich, types
 from parenvs.agents.hybrid.servers.solve import Orders, by_speed, speeds_of, subset_search
@@ -30,10 +28,7 @@ def problem():
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", [*range(2, CASES), *slow(0, 1)])
 def test_subset_search__is_the_best_of_all_orders(seed):
-    """Every order, cut and split of small problems; and the bounds by few types lie below.
-
-    ``benchmarks/hetero.py --brute 40`` does the same with up to 4 servers.
-    """
+    """Every order, cut and split of small problems; and the bounds by few types lie below."""
     problem = drawn_hetero(np.random.default_rng(seed), most=3)
     best = best_of_orders(problem)
     if best == np.inf:
@@ -167,42 +162,3 @@ def test_equal_servers__are_no_hetero_problem_but_can_be_planned():
     answer = subset_search(problem, Constraints(stage_devices=8, chunks=1, context=1, expert=1))
     fixed = exact_hybrid(problem, Constraints(stage_devices=8, context=1, expert=1))
     assert answer.proven and answer.cost <= fixed.cost * (1 + 1e-9)
-
-
-def drawn_chain(rng, servers, layers):
-    return rng.uniform(0.5, 2.0, layers), rng.uniform(0.5, 1.0, servers)
-
-
-@pytest.mark.thorough
-@each("seed", range(12))
-def test_bottleneck__subsets_equal_the_integer_program_and_every_order(seed):
-    """Up to 10 servers; every order of up to 5."""
-    rng = np.random.default_rng(seed)
-    servers = 2 + seed % 9
-    weights, speeds = drawn_chain(rng, servers, servers + 2)
-    best = bottleneck.subset_bottleneck(weights, speeds)
-    if servers <= 5:
-        every = min(bottleneck.in_order(weights, np.array(order)) for order in permutations(speeds))
-        assert best == pytest.approx(every, rel=1e-12)
-    assert bottleneck.milp_bottleneck(weights, speeds) == pytest.approx(best, rel=1e-6)
-    around = bottleneck.rounded_bottleneck(weights, speeds, 2)
-    assert around.lower <= best * (1 + 1e-12) and best <= around.upper * (1 + 1e-12)
-    assert bottleneck.mean_bound(weights, speeds) <= best * (1 + 1e-12)
-
-
-@each("values", [[6, 6, 8] * 2, [26, 26, 27, 27, 47, 47], [7, 7, 8, 6, 8, 8, 6, 9, 7]])
-def test_three_partition__yes_instances_have_bottleneck_one(values):
-    assert bottleneck.subset_bottleneck(*bottleneck.three_partition(values)) == 1.0
-
-
-@pytest.mark.parametrize("values", [[26, 29, 33, 33, 33, 46], [27, 27, 27, 27, 45, 47]])
-def test_three_partition__no_instances_have_more(values):
-    """No three of the values sum to a half of them all."""
-    half = sum(values) // 2
-    assert half not in {a + b + c for a, b, c in permutations(values, 3)}
-    assert bottleneck.subset_bottleneck(*bottleneck.three_partition(values)) > 1.0 + 1e-6
-
-
-def test_three_partition__wrong_values():
-    with pytest.raises(ValueError, match="no instance"):
-        bottleneck.three_partition([1, 2, 9])
