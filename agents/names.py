@@ -5,7 +5,6 @@ They have a module of their own, as some modules need them without importing the
 
 ALGORITHMS = {
     "ppo": "parenvs.agents.learning.ppo:PPO",
-    "a2c": "parenvs.agents.learning.ppo:A2C",
     "group": "parenvs.agents.learning.ppo:Group",
     "mappo": "parenvs.agents.learning.mappo:MAPPO",
     "rainbow": "parenvs.agents.learning.distributional:Rainbow",

@@ -49,7 +49,7 @@ ENVS: dict[str, tuple[str, dict[str, Any]]] = {
 BOTH = ("CartPole-v1", "MicroBatchOrder-v1")
 PAIRS: dict[str, tuple[str, ...]] = {
     "ppo": (*BOTH, "Acrobot-v1"), "rainbow": BOTH, "mappo": ("hybrid_v0",),
-    "a2c": ("CartPole-v1",), "group": ("MicroBatchOrder-v1",), "reinforce": ("CartPole-v1",),
+    "group": ("MicroBatchOrder-v1",), "reinforce": ("CartPole-v1",),
     "imitate": ("MicroBatchOrder-v1",), "maskable-ppo": ("MicroBatchOrder-v1",),
 }  # fmt: skip
 """Algorithm -> environments that it is trained in."""

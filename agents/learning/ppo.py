@@ -1,4 +1,4 @@
-"""PPO and A2C, with a critic, and ``Group``, PPO whose baseline are copies of the same problem."""
+"""PPO with a critic, and ``Group``, PPO whose baseline is the mean of copies of a problem."""
 
 from __future__ import annotations
 
@@ -141,25 +141,6 @@ class PPO(Algorithm):
         square = self.spread**2 if self.seen_returns > 1.0 else 0.0
         square += (float(sums[0] / sums[1]) - square) / self.seen_returns
         self.spread = max(square**0.5, 1e-6)
-
-
-@dataclass(frozen=True, kw_only=True)
-class A2CSettings(PPOSettings):
-    """Settings of A2C: one pass over a short batch, in one step."""
-
-    turns: int = 8
-    rate: float = 7e-4
-    passes: int = 1
-    trace: float = 1.0
-    turns_a_step: int = 1 << 30
-    entropy: float = 0.003
-
-
-class A2C(PPO):
-    """Advantage actor-critic (arXiv 1602.01783, synchronous): PPO whose batch is used once."""
-
-    name: ClassVar[str] = "a2c"
-    settings_class: ClassVar[type[Settings]] = A2CSettings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,7 +69,7 @@ def train(
     agent: Annotated[
         str,
         typer.Option(
-            help="Agent: ppo, rainbow, mappo, group, imitate, a2c, ..., or one's own.",
+            help="Agent: ppo, rainbow, mappo, group, imitate, ..., or one's own.",
             autocompletion=values.learners,
         ),
     ] = "ppo",

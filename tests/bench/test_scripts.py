@@ -35,7 +35,7 @@ SMALL = {
     "inference": "--most 1 --sets plan-test",
     "reading": "--repeats 1 --graph vgg-19",
     "kills": "--kills 1 --each 1 --kinds plan --commands export",
-    "distributions": "--agents a2c --only words",
+    "distributions": "--agents ppo --only words",
     "cartpole": "--envs CartPole-v1 --steps 256 --seeds 1 --episodes 2",
     "learners": "--envs MicroBatchOrder-v1 --agents rule --sets p8-m32 --first 1",
     "iopddl_envs": "--only dead --episodes 1",

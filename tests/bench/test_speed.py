@@ -149,10 +149,10 @@ def test_training_rates__of_whole_updates(monkeypatch):
     pytest.importorskip("torch")
     from parenvs.bench import training
 
-    monkeypatch.setattr(training, "AGENTS", ("a2c",))
+    monkeypatch.setattr(training, "AGENTS", ("ppo",))
     monkeypatch.setattr(training, "CASES", training.CASES[:1])
     (row,) = training.training_rates(64, 2)
-    assert (row["agent"], row["id"], row["envs"]) == ("a2c", "PipelineCut-v0", 64)
+    assert (row["agent"], row["id"], row["envs"]) == ("ppo", "PipelineCut-v0", 64)
     assert len(row["steps_per_second"]) == 2 and min(row["steps_per_second"]) > 0
 
 

@@ -174,7 +174,7 @@ LINES = {
     "a cluster": (("parenvs", "plan", "--cluster", "h100"), {"h100-2", "h100-4"}),
     "a framework": (("parenvs", "export", "plan.json", "--to", "tor"), {"torch", "torchtitan"}),
     "a value of a task": (("parenvs", "plan", "--schedule", "dual"), {"dualpipe", "dualpipe-v"}),
-    "one of a list": (("parenvs", "bench", "agents", "--agents", "ppo,a"), {"ppo,a2c"}),
+    "one of a list": (("parenvs", "bench", "agents", "--agents", "ppo,gr"), {"ppo,group"}),
     "of a group": (("parenvs", "leaderboard", "submit", "--task", "packed"), {"packed-order"}),
 }
 

@@ -26,7 +26,7 @@ from parenvs.agents.learning.imitate import Imitate, ImitateSettings
 from parenvs.agents.learning.net import RowsNet, entropy, log_policy
 from parenvs.agents.learning.play import Envs, Play, Share
 from parenvs.agents.learning.player import Player
-from parenvs.agents.learning.ppo import A2C, PPO, Group, GroupSettings, PPOSettings
+from parenvs.agents.learning.ppo import PPO, Group, GroupSettings, PPOSettings
 from parenvs.agents.learning.replay import Memory
 from parenvs.agents.learning.sb3 import MaskablePPO, RowsPolicy
 from parenvs.agents.learning.seen import Lens, Seen
@@ -146,7 +146,7 @@ def test_settings__are_known_and_of_their_type():
         settings_of(PPO, envs=1.5)
     with pytest.raises(ParenvsError, match=r"unknown agent 'pp0' .did you mean 'ppo'"):
         algorithm("pp0")
-    assert {"ppo", "a2c", "group"} <= set(names())
+    assert {"ppo", "group"} <= set(names())
 
 
 def batch_of(rewards, ended, values, episodes=None):
@@ -251,7 +251,7 @@ def test_play__what_is_cut_off_is_worth_what_is_left(corridor):
 
 
 @pytest.mark.thorough
-@several("group", "a2c", "ppo", "rainbow", "maskable-ppo")
+@several("group", "ppo", "rainbow", "maskable-ppo")
 def test_train__any_environment_is_learnt(corridor, name, monkeypatch):
     more = {
         "group": {"copies": 4},
@@ -268,7 +268,7 @@ def test_train__any_environment_is_learnt(corridor, name, monkeypatch):
 
 
 @pytest.mark.thorough
-@several("rainbow", "rainbow-paper", "maskable-ppo", "ppo", "a2c", "group", "imitate")
+@several("rainbow", "rainbow-paper", "maskable-ppo", "ppo", "group", "imitate")
 def test_train__resumes_to_the_last_bit(name, tmp_path, monkeypatch):
     monkeypatch.setattr("parenvs.agents.learning.trainer.PART", 32)
     monkeypatch.setattr("parenvs.agents.order.teacher.JUDGED", 16)
@@ -315,7 +315,7 @@ def test_train__resumes_to_the_last_bit(name, tmp_path, monkeypatch):
         train(config, folder / "part", resume=True)
 
 
-class Mine(A2C):
+class Mine(PPO):
     name = "mine"
 
 
@@ -330,7 +330,7 @@ def test_train__an_algorithm_of_ones_own(corridor, monkeypatch):
     for name in ("ppo", None):
         with pytest.raises(ParenvsError, match="is there already; choose another"):
             register_agent(type("Other", (PPO,), {"name": name}))
-    for wrong in (3, int, A2C(LENS, A2C.settings_class())):
+    for wrong in (3, int, PPO(LENS, PPOSettings())):
         with pytest.raises(ParenvsError, match="an agent is a class derived from Algorithm"):
             register_agent(wrong)
 
@@ -354,7 +354,6 @@ def test_settings__of_an_environment_stand_between_default_and_given(corridor, m
     monkeypatch.setitem(OVERRIDES, (corridor, "ppo"), {"turns": 3, "trace": 0.5})
     found = TrainConfig(env_id=corridor, agent="ppo", settings={"trace": 0.7}).agent_settings()
     assert (found.turns, found.trace, found.envs) == (3, 0.7, PPOSettings().envs)
-    assert TrainConfig(env_id=corridor, agent="a2c").agent_settings() == A2C.settings_class()
     for env_id, name in set(OVERRIDES) - {(corridor, "ppo")}:  # each is one that there is
         assert env_id in ALL
         TrainConfig(env_id=env_id, agent=name).agent_settings()
@@ -478,7 +477,7 @@ ALL = [name for task in TASKS.values() for name in task.envs]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", ALL)
-@each("name", ["ppo", "a2c", "group", "rainbow", "imitate", "maskable-ppo"])
+@each("name", ["ppo", "group", "rainbow", "imitate", "maskable-ppo"])
 def test_train__every_environment(env_id, name):
     """Arguments at their defaults; who is not taught is told so."""
     more = {"group": {"copies": 4}, "rainbow": {"first": 8, "minibatch": 8, "reuse": 1.0}}

@@ -39,7 +39,6 @@ PAIRS = {"env_id": "Pairs-v0"}
 SETTINGS = {
     "mappo": {"envs": 6, "turns": 8, "turns_a_step": 24},
     "ppo": {"envs": 8, "turns": 8, "turns_a_step": 16},
-    "a2c": {"envs": 6, "turns": 8},
     "group": {"envs": 8, "turns": 16, "copies": 2, "turns_a_step": 32},
     "rainbow": {"envs": 8, "turns": 8, "first": 64, "minibatch": 16, "sync": 2, "memory": 256},
     "imitate": {"envs": 8, "turns": 8, "turns_a_step": 16},
