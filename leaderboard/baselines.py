@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from parenvs.agents.names import GENERAL, TRAINED
 from parenvs.core.leaderboard import Description, Planner, kind_of
+from parenvs.core.removed import refuse_removed
 from parenvs.core.request import STEPS
 from parenvs.errors import ParenvsError, did_you_mean
 from parenvs.leaderboard.tasks import Task
@@ -45,6 +46,7 @@ def planner(task: Task, agent: str, seed: int = 0, steps: int = STEPS) -> Planne
     """
     known = agents(task)
     if agent not in known:
+        refuse_removed("planner", f"{task.kind}/{agent}")
         raise ParenvsError(
             f"task {task.name!r} has no agent {agent!r}{did_you_mean(agent, known)}; "
             f"known: {', '.join(known)}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.core.leaderboard import SECONDS, Reference, TaskProblem, kind_of, kinds
+from parenvs.core.removed import refuse_removed
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.files import locked, write_text
 
@@ -95,6 +96,7 @@ class TaskList:
         """
         if name in self.tasks:
             return self.tasks[name]
+        refuse_removed("task", name)
         raise ParenvsError(
             f"unknown task {shown(name)}{did_you_mean(name[:80], self.tasks)}; "
             f"known: {', '.join(self.tasks)}"

@@ -135,6 +135,8 @@ def __dir__() -> list[str]:
 if "_PARENVS_COMPLETE" not in _environ:  # a shell that completes a word wants names, at once
     from parenvs.core.registry import TASKS as _TASKS
     from parenvs.envs import register as _register
+    from parenvs.envs import register_removed as _register_removed
 
     for _task in _TASKS.values():
         _register(_task)
+    _register_removed()

@@ -27,6 +27,7 @@ from parenvs.agents.learning.distributed.words import (
     word_of,
 )
 from parenvs.core.registry import environments
+from parenvs.core.removed import refuse_removed
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
 from parenvs.fields import SCHEMA, Text, read, whole
@@ -205,6 +206,7 @@ def check_env(env_id: str, env_kwargs: Mapping[str, Any], others: bool = True) -
     """
     # Other ids could name a module to import: gym.make("module:Name-v0").
     known = environments()
+    refuse_removed("environment", env_id.rpartition("/")[2], "field 'env_id'")
     if env_id not in known and others and env_id in gym.registry:
         return
     if env_id not in known:

@@ -12,6 +12,7 @@ from msgspec import to_builtins
 
 from parenvs.cluster import Cluster
 from parenvs.core.registry import OLD_NAMES, TASKS
+from parenvs.core.removed import refuse_removed
 from parenvs.errors import PlanError, did_you_mean, shown
 from parenvs.fields import read
 from parenvs.files import check_schema, read_json, write_text
@@ -56,6 +57,7 @@ class Plan:
         """
         content = current(content)
         check_schema(content, SCHEMA, where, PlanError)
+        refuse_removed("task", content.get("task"), where, PlanError)
         if content.get("task") != cls.task:
             raise PlanError(
                 f"{where}: field 'task' must be {cls.task!r}, not {shown(content.get('task'))}"
@@ -105,6 +107,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     check_schema(content, SCHEMA, where, PlanError)
     content = current(content)
     task, known = content.get("task"), list(TASKS)
+    refuse_removed("task", task, where, PlanError)
     if task not in known:
         near = did_you_mean(task, known) if isinstance(task, str) else ""
         raise PlanError(f"{where}: field 'task' is {shown(task)}{near}; known: {', '.join(known)}")

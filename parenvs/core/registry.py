@@ -19,6 +19,7 @@ from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any
 
+from parenvs.core.removed import refuse_removed
 from parenvs.core.task import Task, late
 from parenvs.errors import ParenvsError, did_you_mean, shown
 
@@ -82,6 +83,7 @@ class Tasks(Mapping[str, Task]):
         Raises:
             ParenvsError: there is none of this name.
         """
+        refuse_removed("task", name)
         if not isinstance(name, str) or name not in self:
             raise ParenvsError(f"unknown task {shown(name)}{remedy(name, self)}")
         return self[name]

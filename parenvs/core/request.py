@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from parenvs.core.registry import task_of
+from parenvs.core.removed import refuse_removed
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, need_extra
 
@@ -145,6 +146,7 @@ class Request:
 
     def check(self, agent: str) -> None:
         """Raise a ParenvsError if the planner ``agent`` is unknown."""
+        refuse_removed("planner", f"{task_of(self.problem).name}/{agent}")
         if agent not in self.planners:
             raise ParenvsError(
                 f"unknown agent {agent!r}{did_you_mean(agent, self.planners)}; "

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from parenvs.core.answer import Answer
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.registry import TASKS
+from parenvs.core.removed import refuse_removed
 from parenvs.errors import ParenvsError, did_you_mean, shown
 
 
@@ -217,6 +218,7 @@ def set_of(name: str, env_id: str | None = None) -> ProblemSet:
     """
     task = next((task for task in TASKS.values() if name in task.sets), None)
     if task is None:
+        refuse_removed("set", name)
         raise ParenvsError(
             f"unknown set {shown(name)}{did_you_mean(str(name), set_names())}; known: "
             f"{', '.join(set_names())}"

@@ -8,9 +8,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.envs.registration import register as register_env
 
 from parenvs.core.registry import TASKS
+from parenvs.core.removed import REMOVED, refuse_removed
 from parenvs.core.task import Task, late
 
 
@@ -37,6 +40,21 @@ def register(task: Task) -> None:
     if task.parallel_env:
         name = task.parallel_env.rpartition(":")[2]
         register_env(id=name, vector_entry_point=partial(_by_agents, name))
+
+
+def register_removed() -> None:
+    """Make ``gym.make`` and ``gym.make_vec`` of a removed id raise the line that says so."""
+    for env_id in REMOVED["environment"]:
+        refuse = partial(_refuse, env_id)
+        # An id of its own namespace, so that Gymnasium does not take it for a version of the
+        # environments that are left, which it would recommend.
+        spec = EnvSpec(f"removed/{env_id}", entry_point=refuse, vector_entry_point=refuse)
+        for name in (env_id, f"parenvs/{env_id}"):
+            gym.registry.setdefault(name, spec)
+
+
+def _refuse(env_id: str, **arguments: Any) -> None:
+    refuse_removed("environment", env_id)
 
 
 def _by_agents(name: str, num_envs: int, autoreset_mode: Any, **arguments: Any) -> Any:

@@ -1,0 +1,47 @@
+"""``REMOVED``: names that a user may still have, of things that this package no longer has.
+
+A removed name ends in one line that says so and names the successor. Whoever removes something
+that a user could name adds a row here, and asks ``refuse_removed`` where such names are read.
+"""
+
+from __future__ import annotations
+
+from parenvs.errors import ParenvsError, shown
+
+REMOVED: dict[str, dict[str, str]] = {
+    "environment": {"MicroBatchOrder-v0": ""},
+    "task": {},
+    "planner": {},
+    "set": {},
+}
+"""Kind -> name -> what to use in its place, or an empty text if there is no successor.
+
+Environments are named without a namespace; a planner, as ``TASK/NAME``.
+"""
+
+
+def removed(kind: str, name: object) -> str:
+    """Return the line for a removed name, an empty text if it was not removed.
+
+    Args:
+        kind: a key of ``REMOVED``.
+        name: the name, which may be anything that a file holds.
+    """
+    names = REMOVED[kind]
+    if not isinstance(name, str) or name not in names:
+        return ""
+    successor = f"; use {names[name]}" if names[name] else ""
+    return f"{kind} {shown(name.rpartition('/')[2])} was removed{successor}"
+
+
+def refuse_removed(
+    kind: str, name: object, where: str = "", error: type[ParenvsError] = ParenvsError
+) -> None:
+    """Raise ``error`` if a name was removed, its message ``where`` (a file) and the line.
+
+    Raises:
+        ParenvsError: the name was removed.
+    """
+    line = removed(kind, name)
+    if line:
+        raise error(f"{where}: {line}" if where else line)
