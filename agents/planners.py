@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.core.registry import TASKS, task_of
 from parenvs.core.request import Request
 from parenvs.errors import ParenvsError, did_you_mean, shown

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parenvs.core.answer import Answer
-from parenvs.core.judge import OPTIMAL
+from parenvs.core.plan import OPTIMAL, Answer
 from parenvs.core.registry import task_of
 
 

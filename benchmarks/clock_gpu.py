@@ -23,7 +23,7 @@ from parenvs.clock.layers import profiled
 from parenvs.clock.runs.run import run
 from parenvs.clock.runs.torch import start
 from parenvs.clock.timer import Timing
-from parenvs.core.judge import judge
+from parenvs.core.plan import judge
 from parenvs.exports.torch import torch_plan
 
 SOURCE = str(Path(__file__).with_name("clock_models.py"))

@@ -28,9 +28,9 @@ from benchmarks.rules import places, solved
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
 from parenvs.agents.learning.network import file_of, shipped
 from parenvs.agents.names import LEARNED, LEARNED_SEARCH
+from parenvs.core.game import Stream
 from parenvs.core.rows import AHEAD, BARE
 from parenvs.core.sets import set_of
-from parenvs.core.source import Stream
 from parenvs.machine import cores, counted, processor
 
 UNTRAINED = "rule"

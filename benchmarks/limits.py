@@ -30,7 +30,7 @@ from benchmarks.framework import (
 from every_plan import DRAWN
 from parenvs.agents.compiled import COMPILED
 from parenvs.agents.planners import solve
-from parenvs.core.problem import problem
+from parenvs.core.registry import problem
 from parenvs.datasets.pipeline.generators import INSIDE, draw
 from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.pipeline.problem import Pipeline

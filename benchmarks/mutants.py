@@ -62,7 +62,7 @@ from benchmarks.framework import (
 from benchmarks.mutations import Key, Mutant, estimate, mutants, reason, summary
 
 FORMULAS = {
-    "parenvs/core/judge.py": "tests/pipeline/test_judge.py",
+    "parenvs/core/plan.py": "tests/pipeline/test_judge.py",
     "parenvs/tasks/pipeline/formulas.py": "tests/pipeline/test_formulas.py",
     "parenvs/tasks/pipeline/legality.py": "tests/pipeline/test_judge.py",
     "parenvs/tasks/pipeline/points.py": "tests/pipeline/test_points.py",

@@ -9,7 +9,7 @@ from functools import cache
 
 from benchmarks.framework import Row, percent
 from parenvs import Cluster, Pipeline, judge, load_profile
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
 
 CLUSTERS = ("A", "B", "C")

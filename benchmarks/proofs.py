@@ -15,7 +15,7 @@ from parenvs.agents.pipeline import bounds as prefixes
 from parenvs.agents.pipeline import exact
 from parenvs.agents.pipeline.exact import exact_candidates, exact_full
 from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.problem import Pipeline
 

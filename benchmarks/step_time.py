@@ -10,7 +10,7 @@ from benchmarks.framework import INSTANCES, Column, columns, main, measurement, 
 from benchmarks.pipelines import CLUSTERS
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import data_parallel, expert, greedy, replicate
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport

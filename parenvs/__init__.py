@@ -30,9 +30,8 @@ if _TYPE_CHECKING:
     from parenvs.agents.learning.algorithms import register_agent
     from parenvs.agents.planners import solve
     from parenvs.cluster import Cluster, Device
-    from parenvs.core.judge import judge
-    from parenvs.core.plan import load_plan
-    from parenvs.core.problem import problem
+    from parenvs.core.plan import judge, load_plan
+    from parenvs.core.registry import problem
     from parenvs.errors import ParenvsError
     from parenvs.graph.formats.parts import in_parts
     from parenvs.graph.formats.sources import from_hlo, from_jax, from_torch
@@ -108,11 +107,11 @@ _LAZY = {
     "from_jax": "parenvs.graph.formats.sources",
     "from_torch": "parenvs.graph.formats.sources",
     "in_parts": "parenvs.graph.formats.parts",
-    "judge": "parenvs.core.judge",
+    "judge": "parenvs.core.plan",
     "load_graph": "parenvs.instances",
     "load_plan": "parenvs.core.plan",
     "load_profile": "parenvs.tasks.pipeline.load",
-    "problem": "parenvs.core.problem",
+    "problem": "parenvs.core.registry",
     "register_agent": "parenvs.agents.learning.algorithms",
     "show": "parenvs.view",
     "solve": "parenvs.agents.planners",

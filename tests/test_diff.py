@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import parenvs
 from parenvs.cluster import Cluster
-from parenvs.core.judge import judge
+from parenvs.core.plan import judge
 from parenvs.diff import difference, require_same_problem
 from parenvs.errors import ParenvsError
 from parenvs.tasks.pipeline.diff import MAX_MOVES, pivot_stage

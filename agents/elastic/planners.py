@@ -11,7 +11,7 @@ from parenvs.agents.elastic.exact import optimal
 from parenvs.agents.elastic.rules import RULES, KeepDegrees, play
 from parenvs.agents.elastic.trained import policy_of
 from parenvs.agents.names import LEARNED
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.core.request import Request
 from parenvs.tasks.elastic.problem import Elastic
 from parenvs.tasks.elastic.references import hindsight

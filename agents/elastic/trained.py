@@ -13,8 +13,7 @@ import numpy as np
 from parenvs.agents.elastic.rules import POLICIES
 from parenvs.agents.learning.network import Network, shipped
 from parenvs.agents.names import LEARNED
-from parenvs.core.game import EVERY
-from parenvs.core.source import Stream
+from parenvs.core.game import EVERY, Stream
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.elastic.choice import ElasticChoice
 from parenvs.tasks.elastic.problem import Elastic, Moment

@@ -11,9 +11,8 @@ import gymnasium as gym
 import numpy as np
 
 from parenvs.agents.planners import solve
-from parenvs.core.answer import Answer
 from parenvs.core.game import Game
-from parenvs.core.plan import Plan
+from parenvs.core.plan import Answer, Plan
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError, shown
 

@@ -22,7 +22,7 @@ from parenvs.agents.evaluation.statistics import (
     probability_of_improvement,
 )
 from parenvs.core.game import regret_of
-from parenvs.core.judge import OPTIMAL
+from parenvs.core.plan import OPTIMAL
 from parenvs.core.sets import KINDS, Reference, family_named, set_of
 from parenvs.errors import ParenvsError, one_line
 from parenvs.files import read_json, write_text

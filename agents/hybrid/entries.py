@@ -18,7 +18,6 @@ from parenvs.agents.hybrid.servers.references import HETERO_REFERENCES as HETERO
 from parenvs.agents.hybrid.servers.solve import Orders, by_speed, subset_search
 from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
-from parenvs.core.answer import Answer
 from parenvs.core.leaderboard import (
     BEST_KNOWN,
     CERTIFIED,
@@ -37,7 +36,7 @@ from parenvs.core.leaderboard import (
     reference_of,
     reference_of_row,
 )
-from parenvs.core.plan import Plan
+from parenvs.core.plan import Answer, Plan
 from parenvs.datasets.hybrid.drawing import FAMILIES, INSIDE, make
 from parenvs.datasets.hybrid.named import find_hybrid
 from parenvs.datasets.hybrid.servers import TIERS

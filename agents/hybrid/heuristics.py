@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from parenvs.agents.hybrid import infeasible
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from parenvs.agents.hybrid import infeasible
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.core.request import Budget
 from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid.moves.judged import Table, prepared, table_of

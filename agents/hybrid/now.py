@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from parenvs.agents.hybrid import exact_uniform, heuristics
-from parenvs.core.answer import Answer
-from parenvs.core.price import Strategy
+from parenvs.core.plan import Answer, Strategy
 from parenvs.core.stages import Stages
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
 from parenvs.tasks.hybrid.export import read_back

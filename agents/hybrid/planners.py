@@ -15,7 +15,7 @@ from parenvs.agents.hybrid.local_search import local_search
 from parenvs.agents.hybrid.servers.planners import SERVER_PLANNERS
 from parenvs.agents.learning.learned import SAMPLES, learned
 from parenvs.agents.names import LEARNED, LEARNED_SEARCH
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.core.request import SECONDS, Request
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.hybrid.problem import Hybrid

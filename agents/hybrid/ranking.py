@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parenvs.agents.hybrid.labels import SLACK
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.tasks.hybrid.space import UniformSpace
 from parenvs.tasks.hybrid.space.objectives import Objective
 

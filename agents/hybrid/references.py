@@ -20,7 +20,7 @@ from typing import Any
 from parenvs.agents.hybrid.local_search import EVALUATIONS, local_search
 from parenvs.agents.hybrid.solve import exact
 from parenvs.agents.references import SAME, ReferenceFile, run
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.datasets.hybrid.named import find_hybrid
 from parenvs.datasets.hybrid.sets import SETS
 from parenvs.datasets.references import HYBRID, Row

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from parenvs.agents.hybrid.planners import HybridRequest
-    from parenvs.core.answer import Answer
+    from parenvs.core.plan import Answer
     from parenvs.tasks.hybrid.report import HybridReport
 
 

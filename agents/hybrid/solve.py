@@ -16,7 +16,7 @@ import numpy as np
 from parenvs.agents.hybrid.labels import SLACK, HybridLabels, stage_of
 from parenvs.agents.hybrid.ranking import SIMULATING, Ranking, simulate_uniform
 from parenvs.agents.hybrid.tables import FIRST, Setting, StageTables
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid

@@ -8,9 +8,9 @@ import numpy as np
 
 from parenvs.agents.learning.decode import Decoded, Rater, decode
 from parenvs.agents.learning.network import shipped
+from parenvs.core.game import Stream
 from parenvs.core.registry import environments
 from parenvs.core.sets import set_of
-from parenvs.core.source import Stream
 from parenvs.core.task import late
 from parenvs.errors import InfeasibleError
 

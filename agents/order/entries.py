@@ -10,7 +10,6 @@ import numpy as np
 
 from parenvs.agents.order import exact_order, heuristics
 from parenvs.agents.order.references import ORDER_REFERENCES
-from parenvs.core.answer import Answer
 from parenvs.core.leaderboard import (
     BEST_KNOWN,
     CERTIFIED,
@@ -28,6 +27,7 @@ from parenvs.core.leaderboard import (
     reference_of,
     reference_of_row,
 )
+from parenvs.core.plan import Answer
 from parenvs.core.request import Budget
 from parenvs.datasets.order.drawing import TIERS, draw_ordering
 from parenvs.datasets.references import ORDERS, references

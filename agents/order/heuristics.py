@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.core.request import Budget
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.order.problem import Order, pyramid

@@ -12,7 +12,7 @@ import numpy as np
 from parenvs.agents.learning.learned import SAMPLES, learned
 from parenvs.agents.names import LEARNED, LEARNED_SEARCH
 from parenvs.agents.order import exact_order, heuristics
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.core.request import SECONDS, Budget, Request
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.order.problem import Order

@@ -21,7 +21,7 @@ import numpy as np
 
 from parenvs.agents.order.bounds import Program, Relaxation, path_bound
 from parenvs.agents.order.heuristics import local_search, neh
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.core.request import Budget
 from parenvs.tasks.order.problem import NANO, Order
 

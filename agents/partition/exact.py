@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.partition.problem import Partitioning
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.partition.explain import Explainer
 from parenvs.tasks.partition.megatron import megatron_classes

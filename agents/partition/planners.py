@@ -13,7 +13,7 @@ from parenvs.agents.names import TRAINED
 from parenvs.agents.partition import heuristics
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.reference import target
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.core.request import Request
 from parenvs.errors import TimeLimitError
 from parenvs.tasks.partition.problem import Partitioning

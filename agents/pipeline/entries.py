@@ -14,7 +14,6 @@ from parenvs.agents.pipeline.planners import SWEEPS
 from parenvs.agents.pipeline.points import even_plan, exact_points
 from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
-from parenvs.core.answer import Answer
 from parenvs.core.leaderboard import (
     BOUND,
     ONE,
@@ -31,7 +30,7 @@ from parenvs.core.leaderboard import (
     TaskProblem,
     drawn_kind,
 )
-from parenvs.core.plan import Plan
+from parenvs.core.plan import Answer, Plan
 from parenvs.datasets.pipeline.families import FAMILIES
 from parenvs.datasets.pipeline.generators import draw
 from parenvs.instances import load_graph

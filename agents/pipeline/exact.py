@@ -18,7 +18,7 @@ from parenvs.agents.pipeline.label_search import LabelSearch, Targets
 from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned, plan_within
 from parenvs.agents.pipeline.local_search import usable
 from parenvs.agents.pipeline.relaxation import lower_bound
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.cuts import Cuts, CutSpace
 from parenvs.tasks.pipeline.graded import fitting

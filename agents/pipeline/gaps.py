@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.agents.pipeline.points import exact_points
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.tasks.pipeline.points import PointSpace
 
 AFFORDABLE = 10.0

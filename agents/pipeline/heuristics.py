@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.tasks.pipeline.cuts import CutSpace
 from parenvs.tasks.pipeline.problem import Pipeline, check_stages
 

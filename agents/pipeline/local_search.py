@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from parenvs.agents.pipeline.bounds import SLACK
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.tasks.pipeline.cuts import Cuts
 from parenvs.tasks.pipeline.plan import PipelinePlan
 from parenvs.tasks.pipeline.problem import Pipeline, check_split

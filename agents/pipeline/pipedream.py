@@ -23,7 +23,7 @@ import numpy as np
 from parenvs.agents.pipeline.heuristics import even_cut
 from parenvs.agents.pipeline.local_search import cuts_of
 from parenvs.cluster import group_bandwidth, same_server
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.tasks.pipeline.problem import Pipeline, check_stages
 from parenvs.tasks.pipeline.profile import StageProfile
 from parenvs.tasks.pipeline.ranges import RangeTable

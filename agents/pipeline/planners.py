@@ -22,7 +22,7 @@ from parenvs.agents.pipeline.pipedream import pipedream
 from parenvs.agents.pipeline.points import exact_points
 from parenvs.agents.pipeline.shapes import Choice, exact_shape
 from parenvs.cluster import Cluster
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.core.request import SECONDS, Request
 from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.pipeline.cuts import RADIUS, CutSpace, check_candidates

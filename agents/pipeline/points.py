@@ -16,7 +16,7 @@ import numpy as np
 
 from parenvs.agents.pipeline.local_search import improve, usable
 from parenvs.agents.pipeline.point_search import PointSearch, SpaceTables
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.tasks.pipeline.cuts import Cuts
 from parenvs.tasks.pipeline.points import PointSpace, coarse_pivots
 

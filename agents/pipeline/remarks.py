@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from parenvs.agents.pipeline.planners import PipelineRequest
     from parenvs.agents.pipeline.shapes import Choice
-    from parenvs.core.answer import Answer
+    from parenvs.core.plan import Answer
 
 _MAX_ROWS = 8
 """Rows of the table of shapes."""

@@ -35,7 +35,7 @@ from parenvs.agents.pipeline.exact import (
 from parenvs.agents.pipeline.least_memory import least_excess, plan_within
 from parenvs.agents.pipeline.local_search import cuts_of
 from parenvs.cluster import Cluster
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.cuts import Cuts
 from parenvs.tasks.pipeline.legality import stage_counts

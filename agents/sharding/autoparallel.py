@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.agents.sharding.solve import solve_iopddl
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.sharding.problem import FORBIDDEN, Sharding
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parenvs.core.words import PRESETS
+from parenvs.core.task import PRESETS
 from parenvs.errors import ParenvsError
 from parenvs.view.commands import Commands, of
 from parenvs.view.terminal import (

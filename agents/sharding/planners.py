@@ -9,7 +9,7 @@ import numpy as np
 
 from parenvs.agents.sharding import heuristics
 from parenvs.agents.sharding.solve import SECONDS, solve_iopddl
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.core.request import Request
 from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.task import ShardingSearch

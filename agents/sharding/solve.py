@@ -8,7 +8,7 @@ import numpy as np
 
 from parenvs.agents.compiled import COMPILED
 from parenvs.agents.sharding.search import Clock, Search, Status, silent
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
 from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.reduced import NEVER

@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from parenvs.core.source import generator_of, word_of
+from parenvs.core.game import generator_of, word_of
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.elastic.drawing import FAMILIES, NODES, draw_course
 from parenvs.errors import UnknownInstanceError, shown

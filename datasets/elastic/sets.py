@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.core.sets import OPTIMUM, Reference, SetKind
 from parenvs.datasets.elastic.drawing import NODES
 from parenvs.datasets.set_commands import command_line, write_files

@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from parenvs.core.source import generator_of, word_of
+from parenvs.core.game import generator_of, word_of
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.order.drawing import (
     ALL_TIERS,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-from parenvs.core.answer import Answer
-from parenvs.core.plan import ILLEGAL
+from parenvs.core.plan import ILLEGAL, Answer
 from parenvs.core.sets import Reference, SetKind, share_kind
 from parenvs.datasets.references import PARTITIONS, costs_of
 from parenvs.shipped import manifest

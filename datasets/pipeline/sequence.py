@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from parenvs.core.source import generator_of, word_of
+from parenvs.core.game import generator_of, word_of
 from parenvs.datasets.pipeline import generators
 from parenvs.datasets.pipeline.generators import FAMILIES, DrawnProblem
 from parenvs.errors import UnknownInstanceError, shown

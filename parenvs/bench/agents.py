@@ -12,8 +12,7 @@ from typing import Any
 from parenvs.bench.measurement import Case
 from parenvs.bench.page import Row
 from parenvs.bench.problems import BenchProblem, random_value
-from parenvs.core.judge import OPTIMAL
-from parenvs.core.plan import ILLEGAL
+from parenvs.core.plan import ILLEGAL, OPTIMAL
 from parenvs.machine import cores, counted, processor
 
 _KEY = ("agent", "problem", "seed", "settings_hash")

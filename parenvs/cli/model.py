@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from parenvs.cli.options import Given, flags_of, values_for
 from parenvs.core.registry import DEFAULT, TASKS, task_of_name
-from parenvs.core.task import Task
-from parenvs.core.words import PRESETS
+from parenvs.core.task import PRESETS, Task
 from parenvs.errors import ParenvsError
 from parenvs.shipped import names
 from parenvs.view.terminal import Step, note
@@ -175,7 +174,7 @@ class Model:
 
     def problem(self) -> Any:
         """Make the problem."""
-        from parenvs.core.problem import problem
+        from parenvs.core.registry import problem
 
         return problem(self.instance, self.cluster, self.task.name, **self.options)
 

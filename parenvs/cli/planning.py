@@ -109,7 +109,7 @@ def plan(
 
     What is not given is chosen where the task can choose it.
     """
-    from parenvs.core.now import now_of
+    from parenvs.core.plan import now_of
     from parenvs.exports import formats
 
     model = _model(given, instance, task, cluster, seed, steps)

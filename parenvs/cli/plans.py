@@ -22,8 +22,7 @@ from parenvs.cli.options import (
     with_flags,
 )
 from parenvs.core.registry import task_of, task_of_name
-from parenvs.core.task import Task
-from parenvs.core.words import FRAMEWORKS
+from parenvs.core.task import FRAMEWORKS, Task
 from parenvs.errors import InfeasibleError, ParenvsError, PlanError, UnknownInstanceError
 from parenvs.graph.options import GraphOptions
 from parenvs.view.terminal import (
@@ -305,8 +304,7 @@ def _judged(file: Path, instance: str | None, reading: Mapping[str, Any]) -> Any
         instance: name or path of what it is judged on, or None.
         reading: how a graph's parameters are read, see ``GraphOptions``.
     """
-    from parenvs.core.judge import judge
-    from parenvs.core.plan import load_plan
+    from parenvs.core.plan import judge, load_plan
     from parenvs.instances import load_graph
 
     plan = load_plan(file)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from parenvs.agents.evaluation.set_evaluation import SetEvaluation
     from parenvs.agents.learning.result import TrainResult
     from parenvs.clock.measured import Layers
-    from parenvs.core.answer import Answer
+    from parenvs.core.plan import Answer
     from parenvs.leaderboard.check import CheckedEntry
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from parenvs.core.registry import TASKS, environments
-from parenvs.core.words import FRAMEWORKS, PRESETS
+from parenvs.core.task import FRAMEWORKS, PRESETS
 from parenvs.view.commands import completed, of
 
 DEVICES = ("cpu", "cuda")

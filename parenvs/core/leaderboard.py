@@ -13,10 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.core.judge import judge
-from parenvs.core.plan import Plan
-from parenvs.core.problem import problem
-from parenvs.core.registry import TASKS
+from parenvs.core.plan import Plan, judge
+from parenvs.core.registry import TASKS, problem
 from parenvs.errors import ParenvsError
 
 TOLERANCE = 1e-6

@@ -1,19 +1,27 @@
-"""What plans of every task have in common."""
+"""``Plan``, ``judge`` that evaluates one, and its ``Report``, ``Price``, ``Answer`` and baseline.
+
+Each task minimizes a cost of its own. ``Price`` makes plans of all tasks comparable: a task's
+``strategy`` says what a plan does in task-independent terms, and the task that implements
+``Task.price`` returns the step time of that.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from msgspec import to_builtins
 
 from parenvs.cluster import Cluster
-from parenvs.core.registry import OLD_NAMES, TASKS
+from parenvs.core.registry import OLD_NAMES, TASKS, task_of
 from parenvs.core.removed import refuse_removed
-from parenvs.errors import PlanError, did_you_mean, shown
+from parenvs.core.task import Task
+from parenvs.errors import InfeasibleError, ParenvsError, PlanError, did_you_mean, shown
 from parenvs.fields import read
 from parenvs.files import check_schema, read_json, write_text
 
@@ -112,3 +120,399 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         near = did_you_mean(task, known) if isinstance(task, str) else ""
         raise PlanError(f"{where}: field 'task' is {shown(task)}{near}; known: {', '.join(known)}")
     return TASKS[task].plan_class().from_json(content, where)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Answer:
+    """A planner's answer to a problem of any task.
+
+    Attributes:
+        problem: the problem.
+        plan: the plan, which can be saved.
+        cost: what the plan costs, the number that the task minimises (default: the judge's).
+        method: name of the planner.
+        proven: whether the plan is proven optimal over the planner's search space.
+        bound: proven bound over that space, or None: a lower bound of the cost, a whole number
+            where costs are; of partitions an upper bound of the return.
+        among: the plans over which ``bound`` and ``proven`` hold, in words; empty: all of them.
+        evaluations: number of plans, labels or search nodes that the planner evaluated.
+        seconds: wall seconds of the planner.
+        notes: what else the planner has to say of its plan, a sentence each.
+    """
+
+    problem: Any
+    plan: Any
+    cost: float = None  # type: ignore[assignment]  # resolved in __post_init__
+    method: str = ""
+    proven: bool = False
+    bound: float | None = None
+    among: str = ""
+    evaluations: int = 0
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Ask the judge for the cost where the planner does not give it."""
+        if self.cost is None:
+            object.__setattr__(self, "cost", self.report.cost)
+
+    @cached_property
+    def report(self) -> Any:
+        """The judge's report on the plan, with what the planner proved."""
+        return self.problem.report(self.plan).certified(self)
+
+    @property
+    def value(self) -> float:
+        """The return of the environment's episode that builds the plan; -1 if it is illegal."""
+        return float(self.report.value)
+
+    @property
+    def gap(self) -> float | None:
+        """Share by which the plan may fall short of the proven bound; None without a bound."""
+        shortfall: float | None = self.report.gap(self)
+        return shortfall
+
+    @property
+    def status(self) -> str:
+        """``"optimal"`` if that is proven, else ``"feasible"``."""
+        return "optimal" if self.proven else "feasible"
+
+    @property
+    def claim(self) -> str:
+        """What is proven, in words: ``status``, and among which plans if not among all."""
+        return f"{self.status} among {self.among}" if self.proven and self.among else self.status
+
+    def __str__(self) -> str:
+        """Return the planner, what it proved, the report, and the price, as text."""
+        proof = f"proven {self.claim}" if self.proven else "not proven"
+        price = self.report.price.lines() if self.report.price else ()
+        told = [f"{self.method} ({proof}, {self.seconds:.3g} s)", str(self.report)]
+        return "\n".join([*told, *(f"  {line}" for line in price)])
+
+
+MODEL = "the hybrid model"
+"""What the cost model is called; what it is told of a machine stands in brackets behind it."""
+WIDTH = 110
+"""Columns of a price as text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """What a plan does. S stages.
+
+    Attributes:
+        graph: the training step, or its forward pass.
+        cluster: the devices, in the order in which stages take them.
+        devices: (S,) devices of each stage.
+        micro_batch: samples of a micro-batch that all devices of a stage share.
+        micro_batches: micro-batches of a step.
+        cuts: (S-1) first pivot of each stage but the first, of the graph with its loops over layers
+            written out.
+        split: path of an entry parameter -> its dimension that the devices of a stage divide among
+            them, and with it what follows from it; None: they are replicas and share the samples.
+        recompute: whether the backward pass makes the activations of all layers again.
+        notes: what the price leaves out of the plan, in sentences.
+    """
+
+    graph: Any
+    cluster: Cluster
+    devices: tuple[int, ...]
+    micro_batch: float
+    micro_batches: int = 1
+    cuts: tuple[int, ...] = ()
+    split: Mapping[str, int] | None = None
+    recompute: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """Seconds of a step by the cost model that prices plans of every task.
+
+    Attributes:
+        model: the cost model, in words.
+        seconds: of a step; None if it has none.
+        parts: seconds of the step by part, which add up to it.
+        own: whose the report's own cost is, in words; empty: it is the model's, too.
+        notes: what the price leaves out, or why there is none, in sentences.
+    """
+
+    model: str = MODEL
+    seconds: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    own: str = ""
+    notes: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """Return the price in a few lines of text, of at most 110 columns."""
+        told = [self.whose]
+        if self.seconds is not None and not self.own:
+            told += self.notes
+        elif self.seconds is not None:
+            parts = ", ".join(f"{name} {x:.4g}" for name, x in self.parts.items() if x)
+            told = [f"{self.seconds:.4g} s a step {self.whose} ({parts})", *self.notes]
+            told.insert(1, f"the figures above are {self.own}")
+        return [line for words in told for line in wrap(words, WIDTH, subsequent_indent="  ")]
+
+    @property
+    def whose(self) -> str:
+        """Whose the seconds are, in words."""
+        if self.seconds is None:
+            return f"no seconds by {self.model}: {'; '.join(self.notes)}"
+        by = f"by {self.model}, which prices plans of every task"
+        return by if self.own else f"seconds are {by}"
+
+    @property
+    def legend(self) -> list[str]:
+        """What stands below a table of plans: whose its seconds are, in lines of text."""
+        words = self.whose
+        if self.own and self.seconds is not None:
+            words = f"hybrid: seconds of a step {words}; the other figures are {self.own}"
+        return wrap(words, WIDTH, subsequent_indent="  ")
+
+    @property
+    def cell(self) -> str:
+        """The seconds as tables have them."""
+        return "" if self.seconds is None else f"{self.seconds:.4g}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the price as an object of JSON types (seconds)."""
+        return {
+            "seconds": self.seconds,
+            "model": self.model,
+            "parts": dict(self.parts),
+            "own_cost": self.own or self.model,
+            "notes": list(self.notes),
+        }
+
+
+def price_of(report: Any) -> Price | None:
+    """Return the price of a judged plan; None if its task says nothing of what its plans do."""
+    task = task_of(report)
+    if not task.supports(Task.strategy):
+        return None
+    strategy = task.strategy(report)
+    if isinstance(strategy, Price):
+        return strategy
+    pricing = next(each for each in TASKS.values() if each.supports(Task.price))
+    return replace(pricing.price(strategy), own=report.cost_words)
+
+
+class Bounded(Protocol):
+    """A planner's answer to a problem; the gap of a plan is measured against its bound."""
+
+    @property
+    def bound(self) -> float | None:
+        """Proven bound of what the task minimises (seconds) or maximises (return), or None."""
+
+
+class Report:
+    """What the judge says of a plan.
+
+    Attributes:
+        task: name of the task.
+        bound_words: which side of what a planner's bound is, in words, and its unit.
+        cost_words: whose the cost is, in words, beside the price.
+        plan: the plan.
+        reasons: a sentence for every rule that the plan breaks; empty if it is legal.
+        cost: the number that the task minimises.
+    """
+
+    task: ClassVar[str]
+    bound_words: ClassVar[tuple[str, str]] = ("lower", "")
+    cost_words: ClassVar[str] = ""
+    plan: Any
+    reasons: tuple[str, ...]
+    cost: Any
+
+    @property
+    def legal(self) -> bool:
+        """Whether the plan breaks no rule."""
+        return not self.reasons
+
+    @property
+    def value(self) -> float:
+        """The return of the episode that builds the plan: 1 / cost; -1 if it is illegal."""
+        return 1.0 / float(self.cost) if self.legal else ILLEGAL
+
+    def gap(self, answer: Bounded) -> float | None:
+        """Return the share by which the cost exceeds a proven bound, ``cost / bound - 1``.
+
+        Args:
+            answer: an answer to the same problem.
+
+        Returns:
+            A share that is at most zero if the plan is as good as the bound; None if the plan is
+            illegal or ``answer`` has no bound.
+        """
+        if not (self.legal and answer.bound):
+            return None
+        return float(self.cost / answer.bound - 1)
+
+    @cached_property
+    def price(self) -> Price | None:
+        """The seconds of the plan by the cost model that prices plans of every task; None if none.
+
+        It takes a graph's layers apart, which takes up to seconds; so it is made when it is asked
+        for.
+        """
+        return price_of(self)
+
+    def with_price(self) -> dict[str, Any]:
+        """Return ``to_json`` and, where there is one, the price, as ``price``."""
+        return {**self.to_json(), **({"price": self.price.to_json()} if self.price else {})}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the judge says as an object of JSON types."""
+        return {"legal": self.legal, "reasons": list(self.reasons), "cost": self.cost}
+
+    def certified(self, answer: Bounded) -> Self:
+        """Return the report with the bound that a planner proved, where the report shows it."""
+        return self
+
+
+class TimedReport(Report):
+    """What reports on plans whose cost is the length of a step have in common.
+
+    Attributes:
+        length_seconds: seconds of a step (inf if there is none).
+    """
+
+    bound_words: ClassVar[tuple[str, str]] = ("lower", " s")
+
+    length_seconds: Any
+
+    @property
+    def cost(self) -> float:
+        """Seconds of a step, the number that the task minimises."""
+        return float(self.length_seconds)
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of a step, as reports on plans that are run have it."""
+        return float(self.length_seconds)
+
+
+def answer(report: Report) -> str:
+    """Return a plan's cost in a line; see ``Task.answer``."""
+    return f"{report.plan.instance}: cost {report.cost}"
+
+
+def plain(viewable: Any, colour: bool = False) -> str:
+    """Return a report as a few lines of text, or a problem by its name; see ``Task.text``."""
+    if not isinstance(viewable, Report):
+        return f"{viewable.task} {viewable.instance}: no plan yet"
+    lines = [f"{viewable.task} {viewable.plan.instance}: cost {viewable.cost}", *viewable.reasons]
+    content = viewable.plan.to_json()
+    rows = (f"{key}  {content[key]}" for key in content if key not in ("schema", "task"))
+    return "\n".join([*lines, *rows])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Now:
+    """What is done today, beside a plan.
+
+    Attributes:
+        words: what it is.
+        cost: what it costs: seconds of a step, or what the task minimises; None if it does not fit.
+        own: the same of the plan.
+        unit: of both, as it stands behind a number.
+        note: why it has no cost.
+    """
+
+    words: str
+    cost: float | None = None
+    own: float
+    unit: str
+    note: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as fast the plan is; below 1 if it is slower."""
+        return None if self.cost is None else self.cost / self.own
+
+    def line(self) -> str:
+        """Return it as a line of text."""
+        if self.cost is None or self.ratio is None:
+            return f"now: {self.words}: {self.note}"
+        head = f"now: {self.words}: {self.cost:.4g}{self.unit}; this plan"
+        if round(self.ratio, 3) == 1:
+            return f"{head} is as fast"
+        if self.ratio < 1:
+            return f"{head} takes {1 / self.ratio:.3f} times as long"
+        return f"{head} is {self.ratio:.3f} times as fast"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as an object of JSON types."""
+        return {
+            "words": self.words, "cost": self.cost, "own": self.own, "times_as_fast": self.ratio,
+            "note": self.note,
+        }  # fmt: skip
+
+
+def now_of(request: Any, answer: Any, said: str | Callable[[int], Any] | None) -> Now | None:
+    """Return what is done today beside an answer; None if the task cannot say it.
+
+    Args:
+        request: what was asked.
+        answer: a planner's, with a legal plan.
+        said: degrees in words, or what gives the stages of a file for a model of so many layers;
+            None: what is usual.
+
+    Raises:
+        ParenvsError: something was said, and the task has no seconds of it.
+    """
+    report = answer.report
+    if said is None and request.usual:
+        other, unit = request.run(request.usual), report.bound_words[1]
+        return Now(words=request.usual, cost=float(other.cost), own=float(answer.cost), unit=unit)
+    task, price = task_of(report), report.price
+    subject = None
+    if price is not None and price.seconds is not None:
+        subject = report if task.supports(Task.price) else task.strategy(report)
+    if subject is None or isinstance(subject, Price):
+        if said is not None:
+            raise ParenvsError(
+                f"--now is for plans with seconds of a step; task {task.name} has none of this one"
+            )
+        return None
+    pricing = next(each for each in TASKS.values() if each.supports(Task.baseline))
+    framework = getattr(getattr(request, "constraints", None), "framework", None)
+    own, unit = float(price.seconds), " s a step"
+    try:
+        words, seconds = pricing.baseline(subject, said, framework)
+    except InfeasibleError as error:
+        words = said if isinstance(said, str) else "what is usual"
+        return Now(words=words, own=own, unit=unit, note=str(error))
+    return Now(words=words, cost=seconds, own=own, unit=unit)
+
+
+OPTIMAL = 1e-3
+"""A plan reaches the optimum if its cost is within this share of the exact one."""
+ROUNDING = 1e-9
+"""Figures that differ by less than this share are taken as equal but for rounding."""
+
+
+def judge(plan: Any, problem: Any = None, cluster: Any = None) -> Any:
+    """Judge a plan of any task.
+
+    Args:
+        plan: the plan, or the path of its file.
+        problem: the problem to judge it on, or what such problems are made of: a name, a path, a
+            graph, a chain, a shape (default: the plan's ``instance``, a name or a path).
+        cluster: the cluster that the plan must be for (default: the plan's own).
+
+    Returns:
+        The report, of a class of the task.
+
+    Raises:
+        PlanError: the plan's file, or its stack, is none.
+        UnknownInstanceError: no problem is given, and the plan's instance is neither a shipped name
+            nor a file.
+        ParenvsError: the problem is for another device than the cluster's, or of a wrong type.
+    """
+    if isinstance(plan, (str, os.PathLike)):
+        plan = load_plan(plan)
+    if not isinstance(plan, Plan):
+        raise ParenvsError(f"judge takes a plan, not {shown(plan)}; read one with load_plan(path)")
+    return task_of(plan).judge(plan, problem, cluster)

@@ -129,7 +129,7 @@ class Request:
 
     def target(self, best: float) -> float:
         """Return the least return of episodes that count as optimal; the optimum is ``best``."""
-        from parenvs.core.judge import OPTIMAL
+        from parenvs.core.plan import OPTIMAL
 
         return best * (1 - OPTIMAL)
 

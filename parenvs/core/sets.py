@@ -21,8 +21,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from parenvs.core.answer import Answer
-from parenvs.core.plan import ILLEGAL
+from parenvs.core.plan import ILLEGAL, Answer
 from parenvs.core.registry import TASKS
 from parenvs.core.removed import refuse_removed
 from parenvs.errors import ParenvsError, did_you_mean, shown

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
-from parenvs.core.game import EVERY, Game, check_options
+from parenvs.core.game import EVERY, Game, Source, Stream, check_options
 from parenvs.core.plan import Plan
-from parenvs.core.source import Source, Stream
 from parenvs.errors import ParenvsError, shown
 from parenvs.view import rgb_array, text
 

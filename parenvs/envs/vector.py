@@ -11,8 +11,7 @@ from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from parenvs.core.game import EVERY, Game
-from parenvs.core.source import Stream
+from parenvs.core.game import EVERY, Game, Stream
 from parenvs.envs.env import RENDER_MODES, GameEnv, elsewhere, owned, rendered, whole_number
 from parenvs.errors import ParenvsError
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from parenvs.core.judge import judge
-from parenvs.core.plan import Plan
+from parenvs.core.plan import Plan, judge
 from parenvs.core.registry import task_with
 from parenvs.core.stages import Stages
 from parenvs.core.task import Task

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parenvs.core.judge import ROUNDING
+from parenvs.core.plan import ROUNDING
 from parenvs.core.registry import task_of
 from parenvs.core.task import Task
 from parenvs.diff import Part, PlanDiff

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parenvs import view
-from parenvs.core.words import ENGINES
+from parenvs.core.task import ENGINES
 from parenvs.errors import InfeasibleError, ParenvsError, printable
 from parenvs.view.commands import of
 from parenvs.view.words import printable_text
@@ -26,7 +26,7 @@ from parenvs.view.words import printable_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from parenvs.core.answer import Answer
+    from parenvs.core.plan import Answer
 
 WIDTH = 110
 """Columns of what is printed for no terminal, or one that is wider."""

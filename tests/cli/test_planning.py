@@ -15,7 +15,7 @@ from commands import caller
 from parenvs import Graph, instances, judge, load_graph, load_plan
 from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
-from parenvs.core.problem import problem
+from parenvs.core.registry import problem
 from parenvs.graph import roles
 from parenvs.shipped import data_folder
 

@@ -17,7 +17,7 @@ from parenvs.agents.elastic.rules import POLICIES
 from parenvs.agents.learning.distributed.tasks import ENGINES
 from parenvs.agents.planners import request_class
 from parenvs.cluster import PRECISIONS, PRESETS
-from parenvs.core import words
+from parenvs.core import task as lists
 from parenvs.core.registry import TASKS
 from parenvs.exports.formats import FORMATS
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES
@@ -210,10 +210,10 @@ def test_words__are_those_of_the_modules():
     """What costs nothing to import names what the modules behind it have."""
     for task in TASKS.values():
         assert task.planners == tuple(request_class(task.name).planners), task.name
-    assert tuple(PRESETS) == words.PRESETS
-    assert tuple(PRECISIONS) == words.PRECISIONS
-    assert tuple(ENGINES) == words.ENGINES
-    assert tuple(FRAMEWORKS) == words.FRAMEWORKS
+    assert tuple(PRESETS) == lists.PRESETS
+    assert tuple(PRECISIONS) == lists.PRECISIONS
+    assert tuple(ENGINES) == lists.ENGINES
+    assert tuple(FRAMEWORKS) == lists.FRAMEWORKS
     assert set(FORMATS) == set(FRAMEWORKS)
     assert tuple(POLICIES) == names.POLICIES
     limits = {flag.name: flag.values for flag in flags("hybrid")}

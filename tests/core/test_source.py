@@ -5,7 +5,7 @@ import pytest
 from cases import each
 
 import parenvs
-from parenvs.core.source import Stream, generator_of, word_of
+from parenvs.core.game import Stream, generator_of, word_of
 from parenvs.errors import UnknownInstanceError
 
 WORD = word_of(np.random.default_rng(7))

@@ -10,7 +10,7 @@ import pytest
 import parenvs
 from parenvs import ParenvsError, PipelinePlan, load_graph
 from parenvs.cluster import choose_cluster
-from parenvs.core.judge import judge
+from parenvs.core.plan import judge
 from parenvs.exports.stages import loss, recomputed, stages_of
 from parenvs.tasks.hybrid.graph.program import Program
 from parenvs.tasks.hybrid.space import Constraints

@@ -9,13 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium import spaces
 
-from parenvs.core.answer import Answer
-from parenvs.core.game import Game
+from parenvs.core.game import Drawn, Fixed, Game
 from parenvs.core.leaderboard import ONE, Description, named_kind
-from parenvs.core.plan import ILLEGAL, Plan
-from parenvs.core.report import Report
+from parenvs.core.plan import ILLEGAL, Answer, Plan, Report
 from parenvs.core.request import Request
-from parenvs.core.source import Drawn, Fixed
 from parenvs.core.task import Task
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv

@@ -14,7 +14,7 @@ from parenvs import Cluster, Device, Hybrid
 from parenvs.agents.hybrid import exact, exact_hybrid, exact_uniform, ranked
 from parenvs.agents.hybrid.front import pareto3
 from parenvs.agents.hybrid.ranking import Ranking
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace

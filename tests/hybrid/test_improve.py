@@ -11,9 +11,8 @@ from cases import each
 
 import parenvs
 from parenvs.agents.learning.decode import PATIENCE, decode
-from parenvs.core.game import EVERY
+from parenvs.core.game import EVERY, Stream
 from parenvs.core.sets import BEST_KNOWN, BOUND
-from parenvs.core.source import Stream
 from parenvs.datasets.hybrid import named
 from parenvs.datasets.hybrid.named import BANKS, bank, drawn_by, start_of
 from parenvs.datasets.references import HYBRID, references

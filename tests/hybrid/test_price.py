@@ -8,7 +8,7 @@ from cases import slow
 
 import parenvs
 from parenvs.cluster import Cluster
-from parenvs.core.price import Strategy
+from parenvs.core.plan import Strategy
 from parenvs.graph.chain import chain_bytes
 from parenvs.instances import load_graph
 from parenvs.tasks.hybrid.graph.price import price

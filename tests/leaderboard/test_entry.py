@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parenvs import cluster
-from parenvs.core.judge import judge
+from parenvs.core.plan import judge
 from parenvs.leaderboard import reading
 from parenvs.leaderboard.check import PlanState, check, check_file, judged
 from parenvs.leaderboard.entry import Entry, load_entry

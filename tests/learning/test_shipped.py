@@ -9,9 +9,9 @@ from parenvs.agents.learning import learned
 from parenvs.agents.learning.decode import decode
 from parenvs.agents.learning.network import LOWEST, WEIGHTS, Network, file_of, shipped
 from parenvs.agents.names import LEARNED, LEARNED_SEARCH
+from parenvs.core.game import Stream
 from parenvs.core.registry import environments
 from parenvs.core.sets import set_of
-from parenvs.core.source import Stream
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError
 

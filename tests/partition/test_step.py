@@ -8,9 +8,8 @@ import pytest
 from cases import each
 
 from parenvs.cluster import Cluster
-from parenvs.core.judge import judge
-from parenvs.core.plan import load_plan
-from parenvs.core.problem import problem
+from parenvs.core.plan import judge, load_plan
+from parenvs.core.registry import problem
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Phase
 from parenvs.tasks.partition.load import load_partitioning

@@ -15,7 +15,7 @@ from parenvs.agents.pipeline.label_search import LabelSearch
 from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned, plan_within
 from parenvs.agents.pipeline.local_search import improve
 from parenvs.cluster import Cluster
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.cuts import CutSpace
 from parenvs.tasks.pipeline.points import distinct_pivots

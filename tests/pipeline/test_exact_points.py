@@ -16,8 +16,7 @@ from parenvs.agents.pipeline.point_search import PointSearch, SpaceTables
 from parenvs.agents.pipeline.points import even_plan, exact_points, few_points
 from parenvs.agents.reference import optimum
 from parenvs.cluster import Cluster
-from parenvs.core.answer import Answer
-from parenvs.core.judge import judge
+from parenvs.core.plan import Answer, judge
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline import points as plan_space
 from parenvs.tasks.pipeline.points import PointSpace

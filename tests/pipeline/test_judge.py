@@ -15,7 +15,7 @@ import parenvs
 from parenvs import load_graph
 from parenvs.agents import reference
 from parenvs.cluster import PRESETS, Cluster
-from parenvs.core.judge import ROUNDING, judge
+from parenvs.core.plan import ROUNDING, judge
 from parenvs.errors import ParenvsError, ProfileError, UnknownInstanceError
 from parenvs.tasks.pipeline.legality import without_variable
 from parenvs.tasks.pipeline.problem import Pipeline

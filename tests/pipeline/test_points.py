@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.agents.pipeline.points import exact_points
 from parenvs.cluster import Cluster
-from parenvs.core.problem import problem
+from parenvs.core.registry import problem
 from parenvs.errors import InfeasibleError
 from parenvs.graph.chain import Reads
 from parenvs.tasks.pipeline import formulas

@@ -12,7 +12,7 @@ from cases import slow
 
 import parenvs
 from parenvs import view as viewer
-from parenvs.core.judge import judge
+from parenvs.core.plan import judge
 from parenvs.tasks.pipeline.cuts import CutSpace
 from parenvs.tasks.pipeline.view import text as pipeline_text
 from parenvs.tasks.pipeline.view.cut_names import cut_labels

@@ -10,7 +10,7 @@ import pytest
 import toys
 
 from parenvs.cluster import Cluster
-from parenvs.core.judge import judge
+from parenvs.core.plan import judge
 from parenvs.diff import difference
 from parenvs.view.diff_text import text
 from parenvs.view.words import duration, size

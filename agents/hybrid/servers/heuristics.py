@@ -14,7 +14,7 @@ import numpy as np
 
 from parenvs.agents.hybrid.servers.solve import Orders, by_speed
 from parenvs.agents.hybrid.servers.tables import one_server
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.core.request import Budget
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints

@@ -10,7 +10,7 @@ from parenvs.agents.hybrid.servers.heuristics import random_orders, sorted_order
 from parenvs.agents.hybrid.servers.sandwich import sandwich
 from parenvs.agents.hybrid.servers.solve import subset_search
 from parenvs.agents.hybrid.servers.tables import one_server
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints
 

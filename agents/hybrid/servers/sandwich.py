@@ -23,7 +23,7 @@ from parenvs.agents.hybrid.servers.solve import (
     speeds_of,
 )
 from parenvs.agents.hybrid.servers.tables import ONE_SERVER, ServerTables
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints
 

@@ -15,7 +15,7 @@ from parenvs.agents.hybrid.servers.order import complete, plan_of
 from parenvs.agents.hybrid.servers.tables import NEVER, ONE_SERVER, ServerTables, check, settings
 from parenvs.agents.hybrid.solve import one_stage
 from parenvs.agents.hybrid.tables import Setting
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid.plan import SENDS, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid

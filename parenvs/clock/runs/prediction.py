@@ -15,8 +15,7 @@ from typing import Any
 from parenvs.clock.calibration import Calibration
 from parenvs.cluster import Cluster
 from parenvs.cluster.collectives import Links
-from parenvs.core.judge import judge
-from parenvs.core.plan import Plan
+from parenvs.core.plan import Plan, judge
 from parenvs.core.registry import task_with
 from parenvs.core.stages import Step
 from parenvs.core.task import Task

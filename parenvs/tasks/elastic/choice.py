@@ -13,10 +13,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from parenvs.core.game import Rows
+from parenvs.core.game import ORDERS, Drawn, Fixed, Members, Rows, Source, Stream, is_sequential
 from parenvs.core.rows import AHEAD, RowGame, Timed
 from parenvs.core.sets import family_named
-from parenvs.core.source import ORDERS, Drawn, Fixed, Members, Source, Stream, is_sequential
 from parenvs.datasets.elastic.drawing import FAMILIES, known_family
 from parenvs.datasets.elastic.named import COUNT, drawn_by, find_elastic, of_bank
 from parenvs.envs.env import GameEnv

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from parenvs.core.price import Price
-from parenvs.core.report import Bounded, Report
+from parenvs.core.plan import Bounded, Price, Report
 from parenvs.files import write_text
 from parenvs.tasks.elastic.course import Course
 from parenvs.tasks.elastic.library import CHECKPOINT, GONE, READY

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.core.judge import judge
+from parenvs.core.plan import judge
 from parenvs.core.stages import Stage, Stages, Step
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.graph.graph import Graph, Role

@@ -12,8 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.core.plan import ILLEGAL
-from parenvs.core.report import TimedReport
+from parenvs.core.plan import ILLEGAL, TimedReport
 from parenvs.tasks.hybrid.legality import PARTS
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan

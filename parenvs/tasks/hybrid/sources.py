@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache, partial
 from typing import Any
 
-from parenvs.core.problem import problem as problem_of
+from parenvs.core.game import Drawn, Fixed, Members, Mixed, Source, Stream, is_sequential
+from parenvs.core.registry import problem as problem_of
 from parenvs.core.sets import family_named
-from parenvs.core.source import Drawn, Fixed, Members, Mixed, Source, Stream, is_sequential
 from parenvs.datasets.hybrid.named import BANKS, family_of, start_of
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.hybrid.problem import Hybrid

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from parenvs.core.task import Remarks, Task, option
-from parenvs.core.words import FRAMEWORKS, PRECISIONS
+from parenvs.core.task import FRAMEWORKS, PRECISIONS, Remarks, Task, option
 from parenvs.errors import ParenvsError
 from parenvs.graph.options import GraphOptions
 
@@ -16,9 +15,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from parenvs.agents.hybrid.planners import HybridRequest
-    from parenvs.core.answer import Answer
     from parenvs.core.leaderboard import TaskKind
-    from parenvs.core.price import Price, Strategy
+    from parenvs.core.plan import Answer, Price, Strategy
     from parenvs.core.sets import SetKind, Validation
     from parenvs.core.stages import Stages, Step
     from parenvs.graph.graph import Graph

@@ -8,11 +8,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from parenvs.core.game import Rows
-from parenvs.core.problem import problem as problem_of
+from parenvs.core.game import ORDERS, Drawn, Fixed, Members, Rows, Source, Stream, is_sequential
+from parenvs.core.registry import problem as problem_of
 from parenvs.core.rows import AHEAD, RowGame, Timed
 from parenvs.core.sets import OPTIMUM, family_named
-from parenvs.core.source import ORDERS, Drawn, Fixed, Members, Source, Stream, is_sequential
 from parenvs.datasets.order.drawing import ALL_TIERS, tier_of
 from parenvs.datasets.order.named import BANKS, RANGES, drawn_by, numbered
 from parenvs.datasets.order.sets import costs

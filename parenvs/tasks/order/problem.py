@@ -11,9 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parenvs.core.plan import ILLEGAL
-from parenvs.core.price import Price
-from parenvs.core.report import TimedReport
+from parenvs.core.plan import ILLEGAL, Price, TimedReport
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.order import formulas
 from parenvs.tasks.order.formulas import Seconds

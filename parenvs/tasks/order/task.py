@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from parenvs.agents.order.planners import OrderRequest
-    from parenvs.core.answer import Answer
     from parenvs.core.game import Game
     from parenvs.core.leaderboard import TaskKind
-    from parenvs.core.price import Price
+    from parenvs.core.plan import Answer, Price
     from parenvs.core.sets import SetKind, Validation
     from parenvs.tasks.order.plan import OrderPlan
     from parenvs.tasks.order.problem import Order, OrderReport

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parenvs.core.game import Rows
+from parenvs.core.game import ORDERS, Fixed, Rows, Source
 from parenvs.core.rows import AHEAD, RowGame, Timed
-from parenvs.core.source import ORDERS, Fixed, Source
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import InfeasibleError

@@ -13,11 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium import spaces
 
-from parenvs.core.game import Rows
-from parenvs.core.groups import Groups
-from parenvs.core.problem import problem as load_problem
+from parenvs.core.game import Fixed, Groups, Rows, Source
+from parenvs.core.registry import problem as load_problem
 from parenvs.core.rows import Rowed
-from parenvs.core.source import Fixed, Source
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError

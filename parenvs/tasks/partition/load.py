@@ -9,8 +9,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from parenvs.cluster import PRESETS, Cluster, choose_cluster
-from parenvs.core.problem import problem
-from parenvs.core.registry import TASKS
+from parenvs.core.registry import TASKS, problem
 from parenvs.core.sets import Validation
 from parenvs.core.task import given, refuse_settings
 from parenvs.errors import ParenvsError, shown

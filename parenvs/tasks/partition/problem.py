@@ -19,8 +19,7 @@ import numpy as np
 
 import parenvs.tasks.partition.formulas as formulas
 from parenvs.cluster import Cluster
-from parenvs.core.plan import ILLEGAL
-from parenvs.core.report import Bounded, Report
+from parenvs.core.plan import ILLEGAL, Bounded, Report
 from parenvs.errors import ParenvsError, shown
 from parenvs.graph.graph import Graph
 from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes, full_scope

@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from parenvs.core.task import Task, option
-from parenvs.core.words import PRECISIONS
+from parenvs.core.task import PRECISIONS, Task, option
 from parenvs.errors import ParenvsError
 from parenvs.graph.options import GraphOptions
 
@@ -17,9 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from parenvs.agents.partition.planners import PartitionRequest
-    from parenvs.core.answer import Answer
     from parenvs.core.leaderboard import TaskKind
-    from parenvs.core.price import Strategy
+    from parenvs.core.plan import Answer, Strategy
     from parenvs.core.sets import SetKind, Validation
     from parenvs.core.stages import Step
     from parenvs.graph.graph import Graph

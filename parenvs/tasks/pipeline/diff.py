@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.core.judge import ROUNDING
+from parenvs.core.plan import ROUNDING
 from parenvs.diff import Part, require_equal
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.plan import PipelinePlan

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.cluster import SYNC_METHODS
-from parenvs.core.judge import judge
-from parenvs.core.price import Price, Strategy
+from parenvs.core.plan import Price, Strategy, judge
 from parenvs.core.stages import Stage, Stages, Step
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.graph.chain import chain_bytes

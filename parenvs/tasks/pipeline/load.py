@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from parenvs.cluster import Cluster, Device
-from parenvs.core.problem import problem
-from parenvs.core.registry import TASKS
+from parenvs.core.registry import TASKS, problem
 from parenvs.core.sets import Validation
 from parenvs.core.task import given, refuse_settings
 from parenvs.errors import ParenvsError, shown

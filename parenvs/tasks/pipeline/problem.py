@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from parenvs.cluster import SYNC_METHODS, Cluster
-from parenvs.core.plan import ILLEGAL
-from parenvs.core.report import TimedReport
+from parenvs.core.plan import ILLEGAL, TimedReport
 from parenvs.errors import InfeasibleError, ProfileError, shown
 from parenvs.tasks.pipeline import formulas, legality
 from parenvs.tasks.pipeline.plan import COPIES, MICRO_BATCHES, RECOMPUTE, TIED, PipelinePlan

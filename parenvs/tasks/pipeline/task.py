@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from parenvs.core.task import Remarks, Task, option
-from parenvs.core.words import PRECISIONS
+from parenvs.core.task import PRECISIONS, Remarks, Task, option
 from parenvs.graph.options import GraphOptions
 
 if TYPE_CHECKING:
@@ -15,9 +14,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from parenvs.agents.pipeline.planners import PipelineRequest
-    from parenvs.core.answer import Answer
     from parenvs.core.leaderboard import TaskKind
-    from parenvs.core.price import Price, Strategy
+    from parenvs.core.plan import Answer, Price, Strategy
     from parenvs.core.sets import SetKind, Validation
     from parenvs.core.stages import Stages, Step
     from parenvs.graph.graph import Graph

@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parenvs.core.price import Price
-from parenvs.core.report import Bounded, Report
+from parenvs.core.plan import Bounded, Price, Report
 from parenvs.tasks.sharding.plan import ShardingPlan
 
 FORBIDDEN = 10**18

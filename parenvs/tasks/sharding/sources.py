@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache, partial
 
+from parenvs.core.game import Drawn, Fixed, Members, Source, Stream, is_sequential
 from parenvs.core.sets import family_named
-from parenvs.core.source import Drawn, Fixed, Members, Source, Stream, is_sequential
 from parenvs.datasets.sharding import drawing
 from parenvs.datasets.sharding.bank import BANKS, board_of_set, numbered
 from parenvs.datasets.sharding.drawing import FAMILIES, RANGES, SETS

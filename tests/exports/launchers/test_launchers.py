@@ -11,7 +11,7 @@ from cases import each
 import parenvs
 from parenvs import HybridPlan, HybridStage, TransformerShape
 from parenvs.cluster import Cluster
-from parenvs.core.judge import judge
+from parenvs.core.plan import judge
 from parenvs.errors import ParenvsError
 from parenvs.exports.formats import exported
 from parenvs.exports.launchers import megatron

@@ -175,7 +175,7 @@ def test_chance__is_that_of_the_environment_and_the_turn():
 def test_wire__what_is_seen_is_exact_and_small():
     game = MicroBatchInsertion(16, **ORDER["env_kwargs"])
     lens = Lens(game.observation_space, game.action_space)
-    from parenvs.core.source import Stream
+    from parenvs.core.game import Stream
 
     streams = [Stream(row, 16) for row in range(16)]
     for row, stream in enumerate(streams):

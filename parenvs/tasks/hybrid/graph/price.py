@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from parenvs.cluster import DEVICES, PRECISIONS, Cluster
-from parenvs.core.price import MODEL, Price, Strategy
+from parenvs.core.plan import MODEL, Price, Strategy
 from parenvs.errors import ParenvsError
 from parenvs.graph.chain import chain_bytes
 from parenvs.graph.graph import Graph

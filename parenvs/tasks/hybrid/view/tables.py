@@ -12,7 +12,7 @@ from parenvs.view.words import duration
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from parenvs.core.answer import Answer
+    from parenvs.core.plan import Answer
     from parenvs.tasks.hybrid.space.objectives import NearBest
     from parenvs.tasks.hybrid.space.robustness import Shift
 

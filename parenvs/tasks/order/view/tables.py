@@ -10,7 +10,7 @@ from parenvs.view.tables import empty
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from parenvs.core.answer import Answer
+    from parenvs.core.plan import Answer
 
 
 def comparison(answers: Sequence[Answer]) -> Table:

@@ -6,7 +6,7 @@ import json
 from functools import lru_cache
 from pathlib import Path
 
-from parenvs.core.source import Fixed, Members, Source, is_sequential
+from parenvs.core.game import Fixed, Members, Source, is_sequential
 from parenvs.datasets.partition.bank import played, sizes_of
 from parenvs.errors import ParenvsError, shown
 from parenvs.tasks.partition import sets

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parenvs.core.judge import judge
-from parenvs.core.price import Strategy
+from parenvs.core.plan import Strategy, judge
 from parenvs.core.stages import Step
 from parenvs.errors import InfeasibleError
 from parenvs.graph.graph import Graph, Phase, Role

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from parenvs.core.problem import problem
+from parenvs.core.registry import problem
 from parenvs.tasks.partition.plan import RULE_SETS
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.view.tables import empty
@@ -13,7 +13,7 @@ from parenvs.view.tables import empty
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from parenvs.core.answer import Answer
+    from parenvs.core.plan import Answer
 
 
 def of_instance(instance: str, cluster: Any, options: Mapping[str, Any]) -> list[Table]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Collection, Iterable
 
-from parenvs.core.judge import ROUNDING
+from parenvs.core.plan import ROUNDING
 from parenvs.errors import printable
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 from parenvs.tasks.partition.view.grid import STATE_NAMES, UNDECIDED, Cell, cells

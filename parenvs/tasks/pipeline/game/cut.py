@@ -9,11 +9,10 @@ import numpy as np
 from gymnasium import spaces
 
 from parenvs.cluster import SYNC_METHODS
-from parenvs.core.game import EVERY, Rows, warn_infeasible
+from parenvs.core.game import EVERY, Fixed, Rows, Source, warn_infeasible
 from parenvs.core.plan import ILLEGAL
-from parenvs.core.problem import problem as load_problem
+from parenvs.core.registry import problem as load_problem
 from parenvs.core.rows import Rowed
-from parenvs.core.source import Fixed, Source
 from parenvs.envs.env import GameEnv, whole_number
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError

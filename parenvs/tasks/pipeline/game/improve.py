@@ -9,10 +9,19 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from parenvs.cluster import SYNC_METHODS, Cluster
-from parenvs.core.game import EVERY, Rows
-from parenvs.core.problem import problem as load_problem
+from parenvs.core.game import (
+    EVERY,
+    ORDERS,
+    Drawn,
+    Fixed,
+    Members,
+    Rows,
+    Source,
+    Stream,
+    is_sequential,
+)
+from parenvs.core.registry import problem as load_problem
 from parenvs.core.rows import AHEAD, RANGE, RowGame, Timed
-from parenvs.core.source import ORDERS, Drawn, Fixed, Members, Source, Stream, is_sequential
 from parenvs.datasets.pipeline import large
 from parenvs.datasets.pipeline import sets as instance_sets
 from parenvs.datasets.pipeline.families import FAMILIES

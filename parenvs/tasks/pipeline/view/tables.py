@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parenvs.core.problem import problem
-from parenvs.core.registry import TASKS
+from parenvs.core.registry import TASKS, problem
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.cuts import CutSpace
 from parenvs.tasks.pipeline.problem import Pipeline, stages_on
@@ -17,7 +16,7 @@ from parenvs.view.tables import empty
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from parenvs.core.answer import Answer
+    from parenvs.core.plan import Answer
 
 
 def of_instance(instance: str, cluster: Any, options: Mapping[str, Any]) -> list[Table]:
