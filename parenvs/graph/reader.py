@@ -24,7 +24,6 @@ from parenvs.graph.checks.limits import (
     leaves,
 )
 from parenvs.graph.checks.nesting import NESTED, Array, Inside, wrong_nesting
-from parenvs.graph.checks.shapes import check_shapes
 from parenvs.graph.flops import ELEMENTWISE, Call, bytes_of, flops_of, is_relabelling
 from parenvs.graph.flow import Flow
 from parenvs.graph.formats.dumps import ANNOTATIONS, by_id, what_passes_left
@@ -35,6 +34,7 @@ from parenvs.graph.loops.integers import Program, holds_numbers
 from parenvs.graph.phases import with_phases
 from parenvs.graph.proto import ELEMENT_TYPES, TUPLE, Module, Wrapper
 from parenvs.graph.roles import parse_names, with_arguments_named, with_roles
+from parenvs.graph.rules import Instruction, check_instruction
 from parenvs.graph.twins import find_twins
 
 _INLINED = ("call", "fusion", "async-start")
@@ -343,7 +343,7 @@ class _Reader:
         inputs, outputs = [self.shapes[t] for t in flat], [self.shapes[t] for t in results]
         fields = self.fields(node, results)
         try:
-            check_shapes(node.opcode, inputs, outputs, fields)
+            check_instruction(Instruction(node.opcode, fields, inputs, outputs))
         except HloError as error:
             raise HloError(f"instruction {node.name!r}: {error}") from None
         nested = node.opcode in NESTED

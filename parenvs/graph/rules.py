@@ -14,13 +14,14 @@ custom calls. benchmarks/shardy.py counts them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from parenvs.errors import HloError
+from parenvs.errors import HloError, cut
 from parenvs.graph.flops import ELEMENTWISE
 
 Shape = tuple[int, ...]
@@ -374,15 +375,61 @@ def factors_of(x: Instruction) -> tuple[Factor, ...]:
     """Factors of one instruction; dimensions of size 1 are in none.
 
     Raises:
-        HloError: no rule knows the opcode.
+        HloError: no rule knows the opcode, or a factor's dimensions are out of range or differ.
     """
     rule = RULES.get(x.opcode)
     if rule is None:
         raise HloError(f"no factor rule knows the opcode {x.opcode!r}")
     shapes = {**dict(enumerate(x.operands)), **{-1 - k: s for k, s in enumerate(x.results)}}
     factors = []
-    for factor in rule(x):
-        pairs = tuple((slot, d) for slot, d in factor.pairs if shapes[slot][d] != 1)
-        if pairs:
-            factors.append(Factor(pairs, factor.kind))
+    try:
+        for factor in rule(x):
+            pairs = tuple((slot, d) for slot, d in factor.pairs if shapes[slot][d] != 1)
+            # A negative number would be in range for Python, and belong to another tensor.
+            alike = rule is reshape or len({shapes[slot][d] for slot, d in pairs}) < 2
+            if not alike or any(d < 0 for _, d in pairs):
+                raise ValueError
+            if pairs:
+                factors.append(Factor(pairs, factor.kind))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        shown = ", ".join(str(list(shape)) for shape in (*x.operands[:4], *x.results[:1]))
+        raise HloError(cut(f"{x.opcode}: its dimensions do not fit its shapes {shown}")) from None
     return tuple(factors)
+
+
+_BINARY = (
+    "add and atan2 compare complex divide maximum minimum multiply or power remainder shift-left "
+    "shift-right-arithmetic shift-right-logical stochastic-convert subtract xor"
+)
+_COUNTS: dict[str, tuple[int, float]] = {
+    **dict.fromkeys(ELEMENTWISE, (1, 1)),
+    **dict.fromkeys(_BINARY.split(), (2, 2)),
+    **dict.fromkeys(("broadcast", "transpose", "reshape", "copy", "reverse", "slice"), (1, 1)),
+    **dict.fromkeys(("bitcast", "fft"), (1, 1)),
+    **dict.fromkeys(("dot", "convolution", "gather", "pad", "triangular-solve"), (2, 2)),
+    **dict.fromkeys(("clamp", "select", "select-and-scatter"), (3, 3)),
+    **dict.fromkeys(("constant", "iota", "parameter"), (0, 0)),
+    **dict.fromkeys(("dynamic-slice", "dynamic-update-slice", "reduce"), (2, math.inf)),
+    **dict.fromkeys(("concatenate", "sort"), (1, math.inf)),
+    "reduce-window": (2, math.inf),
+    "scatter": (3, math.inf),
+}
+"""Opcode -> fewest and most operands; opcodes that are not here may have any number."""
+_SEVERAL = ("sort", "reduce", "reduce-window", "scatter", "map", "constant", "parameter")
+"""Of these opcodes, those whose result may be a tuple."""
+
+
+def check_instruction(x: Instruction) -> None:
+    """Check what is computed with later: the number of operands, and the dimensions of factors.
+
+    Raises:
+        HloError: they do not fit; the text says what, without the instruction's name.
+    """
+    least, most = _COUNTS.get(x.opcode, (0, math.inf))
+    one = x.opcode in _COUNTS and x.opcode not in _SEVERAL
+    if not least <= len(x.operands) <= most or (one and len(x.results) != 1):
+        raise HloError(f"{x.opcode} has {len(x.operands)} operands and {len(x.results)} results")
+    if x.opcode in ("opt-barrier", "optimization-barrier") and list(x.operands) != list(x.results):
+        raise HloError(f"{x.opcode}: its operands and results differ")
+    if x.opcode in RULES:
+        factors_of(x)

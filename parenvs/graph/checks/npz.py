@@ -22,8 +22,8 @@ import numpy as np
 from parenvs.errors import HloError
 from parenvs.graph.checks.limits import MOST_COST, uncountable
 from parenvs.graph.checks.nesting import NESTED, Inside, wrong_nesting
-from parenvs.graph.checks.shapes import check_shapes
 from parenvs.graph.proto import ELEMENT_TYPES, TUPLE
+from parenvs.graph.rules import Instruction, check_instruction
 
 MOST_BYTES = 2**28
 """Limit of what a graph file may hold unpacked."""
@@ -401,7 +401,7 @@ def _wrong_shapes(arrays: Arrays) -> Wrong:
             continue  # loops that are written out join blocks without their leading dimension
         inputs, outputs = [shapes[k] for k in used], [shapes[k] for k in made]
         try:
-            check_shapes(opcodes[code], inputs, outputs, fields[attribute])
+            check_instruction(Instruction(opcodes[code], fields[attribute], inputs, outputs))
         except HloError as error:
             yield "dims", str(error)
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from parenvs.errors import HloError, one_line
+from parenvs.errors import HloError, one_line, shown
 from parenvs.graph.formats.trace_order import trace_order
 from parenvs.graph.proto import ELEMENT_TYPES, SPLIT, TUPLE, Module
 
@@ -105,7 +105,8 @@ def parse(text: str, where: str = "HLO text") -> Any:
     for instruction, called in calls:
         for name in called:
             if name not in ids:
-                raise HloError(f"{where}: {instruction.name} calls unknown computation {name!r}")
+                caller = shown(instruction.name)
+                raise HloError(f"{where}: {caller} calls unknown computation {shown(name)}")
             instruction.called_ids.append(ids[name])
     return module
 

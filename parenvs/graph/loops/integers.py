@@ -128,7 +128,8 @@ def value_of(program: Program, row: int, known: Mapping[int, Numbers]) -> Number
     if not operands or len(operands) < len(program.operands[row]):
         return None
     if opcode == "concatenate":
-        return tuple(value for part in operands for value in part)
+        value = tuple(value for part in operands for value in part)
+        return value if len(value) == size else None
     if opcode == "slice":
         return operands[0][slice(*fields["slices"][0])]
     if opcode == "dynamic-slice":

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from parenvs.errors import HloError, one_line
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.loops.integers import Numbers, fields_of, learn, value_of
 from parenvs.graph.loops.layers import (
@@ -81,6 +82,7 @@ def unrolled(graph: Graph) -> Graph:
     unroller = _Unroller(graph)
     try:
         unroller.run()
+        return unroller.graph() if unroller.titles else graph
     except TooLargeError:
         warnings.warn(
             f"{graph.name}: its loops stay rolled, one pivot each, as their iterations would add "
@@ -88,7 +90,10 @@ def unrolled(graph: Graph) -> Graph:
             stacklevel=2,
         )
         return graph
-    return unroller.graph() if unroller.titles else graph
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise HloError(
+            f"{graph.name}: its loops do not fit their shapes ({one_line(error)})"
+        ) from None
 
 
 class _Reading(NamedTuple):
