@@ -211,13 +211,13 @@ class TaskCommand:
 
     def __call__(self, **values: Any) -> None:
         """Run the command."""
-        from parenvs.graph import kept
+        from parenvs.graph import cache
 
         values.pop(_HELP_ALL.name, None)
         keeps = self._reads and not values.pop(_NO_CACHE)
         taken = {name: values.pop(_identifier(name)) for name in self._merged()}
         given = {name: x for name, x in taken.items() if x is not None}
-        with kept.keeping() if keeps else nullcontext():
+        with cache.keeping() if keeps else nullcontext():
             self._function(given, **values)
 
     @property

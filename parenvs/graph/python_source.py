@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.errors import HloError, ParenvsError, did_you_mean, need_extra, shown
+from parenvs.graph.cache import is_users, kept
 from parenvs.graph.formats.lowering import proto_of, results_of
 from parenvs.graph.formats.parts import parted
 from parenvs.graph.formats.sources import lowered_of
 from parenvs.graph.graph import Graph
-from parenvs.graph.kept import is_users, kept
 from parenvs.graph.pytorch.build import (
     example_inputs,
     takes_arguments,

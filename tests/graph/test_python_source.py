@@ -8,7 +8,7 @@ import pytest
 from cases import each
 
 from parenvs.errors import ParenvsError
-from parenvs.graph import kept, python_source
+from parenvs.graph import cache, python_source
 from parenvs.graph.python_source import graph_of, is_function, lower
 
 KEPT = """
@@ -224,9 +224,7 @@ def test_python_source__a_file_named_like_a_library(script):
 
 def test_lower__a_kept_model_is_read_as_the_one_that_was_lowered(tmp_path, monkeypatch):
     """The commands' cache: a line that changes in a file that the model imports is seen."""
-    monkeypatch.setenv(kept.FOLDER, str(tmp_path / "cache"))
-    monkeypatch.setattr(kept, "_asked", set())
-    monkeypatch.setattr(kept, "_opened", set())
+    monkeypatch.setenv(cache.FOLDER, str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     past = time.time() - 10
     for name, text in (("kept_model.py", KEPT), ("kept_sizes.py", "WIDTH = 8")):
@@ -237,7 +235,7 @@ def test_lower__a_kept_model_is_read_as_the_one_that_was_lowered(tmp_path, monke
         python_source._lowered.cache_clear()
         for name in ("kept_model", "kept_sizes"):
             sys.modules.pop(name, None)
-        with kept.keeping():
+        with cache.keeping():
             return lower("kept_model.py:loss", "arguments")
 
     first, second = lowered(), lowered()

@@ -26,7 +26,7 @@ class Lowered:
         roles: (arguments of the step,) what each of them holds, if that is known.
         notes: what was assumed, in sentences.
         results: names of the outputs of a JAX function.
-        kept: whether it was read from the user's cache, see ``parenvs.graph.kept``.
+        kept: whether it was read from the user's cache, see ``parenvs.graph.cache``.
     """
 
     proto: bytes

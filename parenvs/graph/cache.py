@@ -1,0 +1,173 @@
+"""Cache of lowered models in the user's folder, keyed by contents and versions.
+
+An entry holds as long as the user's modules that were imported to make it have the same contents,
+and the installed packages the same versions. A broken entry, or one that cannot be written, counts
+as missing. Files that the user's code opens, and variables that it asks for, are not seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parenvs import __version__
+from parenvs.errors import ParenvsError
+from parenvs.files import replacing
+
+if TYPE_CHECKING:
+    from parenvs.graph.pytorch.read import Lowered
+
+FOLDER = "PARENVS_CACHE"
+"""Variable of the environment that names the folder; empty: nothing is kept."""
+_FORM = 2
+"""Version of what entries hold."""
+_SUITE, _PYTHON = str(Path(__file__).parents[1]), str(Path(os.__file__).parent)
+_LIBRARIES = ("site-packages", "dist-packages", "importlib", "<frozen")
+_SETTINGS = ("JAX_", "XLA_", "TORCH", "PYTORCH")
+"""Prefixes of the environment's variables that change what lowering gives."""
+_ENTRIES = 4
+"""Entries kept per name: a model goes back and forth between versions."""
+_TOTAL = 1 << 30
+"""Bytes that all entries may have."""
+
+_folder: Path | None = None
+
+
+def folder() -> Path | None:
+    """Return the folder of the user's cache; None if there is none."""
+    given = os.environ.get(FOLDER)
+    if given is not None:
+        return Path(given) if given else None
+    with suppress(RuntimeError):  # nobody's home
+        home = Path.home()
+        if sys.platform == "win32":
+            place = os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"
+        elif sys.platform == "darwin":
+            place = home / "Library" / "Caches"
+        else:
+            place = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
+        return Path(place) / "parenvs" / "models"
+    return None
+
+
+@contextmanager
+def keeping() -> Iterator[None]:
+    """Let models that are lowered in the block be kept in the user's folder."""
+    global _folder  # of a command
+    before, _folder = _folder, folder()
+    try:
+        yield
+    finally:
+        _folder = before
+
+
+def is_users(file: str) -> bool:
+    """Return whether a file is the user's: of no library, and not of this suite."""
+    return not (file.startswith((_SUITE, _PYTHON)) or any(part in file for part in _LIBRARIES))
+
+
+def kept(name: Iterable[Any], make: Callable[[], Lowered]) -> Lowered:
+    """Return the model of a name from the cache, or make and keep it.
+
+    Args:
+        name: what names the model, as JSON types.
+        make: lowers it.
+    """
+    if _folder is None:
+        return make()
+    settings = sorted(item for item in os.environ.items() if item[0].startswith(_SETTINGS))
+    packages = sorted((x.name, x.version) for x in metadata.distributions())
+    key = [_FORM, __version__, sys.version, sys.path, packages, settings, *name]
+    stem = _digest(json.dumps(key).encode())
+    for entry in _entries(_folder, f"{stem}-*"):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error):
+            model = _read(entry)
+            if model is not None:
+                os.utime(entry)
+                return model
+    begin = time.time_ns()
+    model = make()
+    files = _sources()
+    with suppress(OSError, ParenvsError):  # a full disk, a folder of another user
+        # A file that was changed while the model was made may not be what it was made of.
+        if all(Path(file).stat().st_mtime_ns < begin for file in files):
+            _write(_folder, stem, model, files)
+    return model
+
+
+def _sources() -> dict[str, str]:
+    """Return digests of the user's modules that are imported, by file."""
+    modules = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    files = sorted({x for x in modules if isinstance(x, str) and Path(x).is_absolute()})
+    digests = {}
+    for file in filter(is_users, files):
+        with suppress(OSError, ValueError):
+            digests[file] = _digest(Path(file).read_bytes())
+    return digests
+
+
+def _read(entry: Path) -> Lowered | None:
+    """Return what an entry holds, or None if a file changed since.
+
+    Raises:
+        ValueError: it is broken; the other errors that ``kept`` suppresses mean the same.
+    """
+    from parenvs.graph.graph import Role
+    from parenvs.graph.pytorch.read import Lowered
+
+    with entry.open("rb") as stream:
+        head = json.loads(stream.readline())
+        if any(_digest(Path(file).read_bytes()) != x for file, x in head["files"].items()):
+            return None
+        packed = stream.read()
+    if _digest(packed) != head["digest"]:
+        raise ValueError("another content")
+    names = (str(head["name"]), tuple(Role(x) for x in head["roles"]))
+    texts = (tuple(map(str, head["notes"])), tuple(map(str, head["results"])))
+    return Lowered(zlib.decompress(packed), *names, *texts, kept=True)
+
+
+def _write(place: Path, stem: str, model: Lowered, files: dict[str, str]) -> None:
+    """Write an entry, and remove those that are too many.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    packed = zlib.compress(model.proto, 1)
+    head = json.dumps({
+        "files": files, "name": model.name, "roles": list(map(int, model.roles)),
+        "notes": model.notes, "results": model.results, "digest": _digest(packed),
+    }).encode()  # fmt: skip
+    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with replacing(place / f"{stem}-{_digest(head)[:16]}.model") as stream:
+        stream.write(head + b"\n" + packed)
+    surplus = _entries(place, f"{stem}-*")[_ENTRIES:]
+    left = _TOTAL
+    for entry in _entries(place, "*.model"):
+        with suppress(OSError):
+            left -= entry.stat().st_size
+            if left < 0 or entry in surplus:
+                entry.unlink()
+
+
+def _entries(place: Path, pattern: str) -> list[Path]:
+    """Return the entries of a pattern, the last used first."""
+    found = []
+    with suppress(OSError):
+        for entry in place.glob(pattern):
+            with suppress(OSError):
+                found.append((-entry.stat().st_mtime_ns, entry))
+    return [entry for _, entry in sorted(found)]
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
