@@ -34,8 +34,8 @@ from parenvs.agents.pipeline.points import exact_points
 from parenvs.agents.pipeline.relaxation import lower_bound
 from parenvs.datasets.pipeline.generators import INSIDE, draw
 from parenvs.errors import ParenvsError
-from parenvs.tasks.pipeline.points import PointSpace
 from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.spaces import PointSpace
 
 PIVOTS, STAGES, DEVICES = (100, 1_000, 10_000), (8, 16, 32, 64), (64, 256, 1_024, 4_096, 16_384)
 SIZES = ("pivots", "stages", "devices")

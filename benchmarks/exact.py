@@ -8,7 +8,7 @@ from functools import partial
 from benchmarks.framework import INSTANCES, Column, Row, columns, main, measurement, numbers
 from benchmarks.pipelines import CLUSTERS, longer, problem, proof, solve
 from parenvs.agents.pipeline.exact import exact_candidates, exact_full
-from parenvs.tasks.pipeline.cuts import CutSpace
+from parenvs.tasks.pipeline.spaces import CutSpace
 
 TARGETS = "target: pruned below 1 s, full below 10 s"
 COLUMNS: list[Column] = [

@@ -26,8 +26,8 @@ from parenvs.datasets.pipeline.families import FAMILIES
 from parenvs.datasets.pipeline.generators import INSIDE, draw
 from parenvs.datasets.pipeline.sets import load_set
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.pipeline.points import POINTS, PointSpace
 from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.spaces import POINTS, PointSpace
 
 SHAPES = {
     "4 stages, 32 devices": (4, 32),

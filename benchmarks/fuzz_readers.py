@@ -75,7 +75,7 @@ from parenvs.tasks.order.problem import Order
 from parenvs.tasks.partition.drawn import files as partition_files
 from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.plan import PartitionPlan
-from parenvs.tasks.pipeline.load import load_profile
+from parenvs.tasks.pipeline.profile import load_profile
 from parenvs.tasks.sharding.files import load_iopddl, load_strategies, save_iopddl, to_json
 from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.reduced import NEVER

@@ -16,7 +16,7 @@ from benchmarks.framework import (
 from benchmarks.pipelines import CLUSTERS, layers, problem, solve
 from parenvs.agents.pipeline.exact import exact_candidates
 from parenvs.agents.pipeline.least_memory import least_excess_pruned
-from parenvs.tasks.pipeline.cuts import CutSpace
+from parenvs.tasks.pipeline.spaces import CutSpace
 
 OUT_OF_MEMORY = ((), ())
 Cuts = tuple[tuple[int, ...], tuple[str, ...]]

@@ -64,8 +64,8 @@ from benchmarks.mutations import Key, Mutant, estimate, mutants, reason, summary
 FORMULAS = {
     "parenvs/core/plan.py": "tests/pipeline/test_judge.py",
     "parenvs/tasks/pipeline/formulas.py": "tests/pipeline/test_formulas.py",
-    "parenvs/tasks/pipeline/legality.py": "tests/pipeline/test_judge.py",
-    "parenvs/tasks/pipeline/points.py": "tests/pipeline/test_points.py",
+    "parenvs/tasks/pipeline/plan.py": "tests/pipeline/test_judge.py",
+    "parenvs/tasks/pipeline/spaces.py": "tests/pipeline/test_points.py",
     "parenvs/tasks/partition/formulas.py": "tests/partition/test_formulas.py",
     "parenvs/graph/rules.py": "tests/graph/test_rules.py",
     "parenvs/tasks/partition/classes.py": "tests/partition/test_classes.py",
@@ -79,7 +79,6 @@ SPINE = {
     "parenvs/envs/env.py": "tests/envs/test_conventions.py",
     "parenvs/envs/vector.py": "tests/envs/test_batched.py",
     "parenvs/fields.py": "tests/test_fields.py",
-    "parenvs/tasks/pipeline/load.py": "tests/pipeline/test_judge.py",
     "parenvs/tasks/partition/load.py": "tests/partition/test_report.py",
     "parenvs/tasks/hybrid/load.py": "tests/hybrid/test_problem.py",
     "parenvs/tasks/order/load.py": "tests/order/test_problem.py",

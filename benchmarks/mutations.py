@@ -111,7 +111,7 @@ EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
         ("len(reasons) >= MAX_REASONS", "len(reasons) > MAX_REASONS"):
             "the reason that it words in full is cut off afterwards",
     },
-    "parenvs/tasks/pipeline/points.py": {
+    "parenvs/tasks/pipeline/spaces.py": {
         ("1.0 if total == 0 else total", "2.0 if total == 0 else total"):
             "where the total is 0, so is what is divided",
         ("np.minimum((shares / 3 * max_points).astype(np.int64), max_points - 1)",

@@ -28,7 +28,7 @@ from parenvs.bench.problems import BenchProblem, solve_problems, suites
 from parenvs.cluster import choose_cluster
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.load import load_partitioning
-from parenvs.tasks.pipeline.cuts import CutSpace
+from parenvs.tasks.pipeline.spaces import CutSpace
 
 PARTITIONS = {
     "vgg-19": "Table 4: fc1, fc2 and the last layer split, 5 variables",

@@ -38,7 +38,6 @@ from parenvs.tasks.elastic.load import MEASURED, TRACES, WINDOWS
 from parenvs.tasks.hybrid.load import rules as hybrid
 from parenvs.tasks.order.load import rules as order
 from parenvs.tasks.partition.load import rules as partition
-from parenvs.tasks.pipeline.load import rules as pipeline
 
 NEAR, MOST = 0.02, 0.5
 """Within this of the best known on more than this share of problems, a rule makes *sanity*."""
@@ -57,6 +56,15 @@ def _elastic() -> Places:
     return [("ElasticPlan-v1", sets, {"hysteresis": {}, "look-ahead": {}, "exact": {}})]
 
 
+def _pipeline() -> Places:
+    sets: Any = [(f"plan-{tier}-test", None) for tier in ("s16", "s32", "s64")]
+    planners: dict[str, dict[str, Any]] = {
+        "even": {}, "exact": {"time_limit": 0.5}, "corridor": {"time_limit": 0.5},
+        "corridor/5 s": {"time_limit": 5.0},
+    }  # fmt: skip
+    return [("PipelinePlan-v1", sets, planners)]
+
+
 def _sharding() -> Places:
     names, families = ("intra-op-test", "intra-op-outside"), ("mesh", "classes")
     sets: Any = [(name, family) for name in names for family in families]
@@ -67,7 +75,7 @@ def _sharding() -> Places:
 def places() -> dict[str, tuple[Any, list[tuple[str, str | None]], dict[str, dict[str, Any]]]]:
     """Environment of rows -> its game; sets and families; planners and their options."""
     result = {}
-    for rules_of in (partition, pipeline, hybrid, order, _sharding, _elastic):
+    for rules_of in (partition, _pipeline, hybrid, order, _sharding, _elastic):
         for env_id, sets, planners in rules_of():
             result[env_id] = late(environments()[env_id]), sets, planners
     return result

@@ -12,8 +12,8 @@ from benchmarks.framework import INSTANCES, Column, Row, columns, main, measurem
 from benchmarks.pipelines import problem
 from parenvs import Pipeline
 from parenvs.agents.pipeline.heuristics import random_episodes
-from parenvs.tasks.pipeline.cuts import CutSpace
-from parenvs.tasks.pipeline.simulate import simulate
+from parenvs.tasks.pipeline.formulas import simulate
+from parenvs.tasks.pipeline.spaces import CutSpace
 
 STAGES = (2, 3, 4)
 QUANTILES = {"min": 0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "max": 1}

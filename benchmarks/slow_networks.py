@@ -16,7 +16,7 @@ from parenvs import problem as problem_from
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.agents.pipeline.points import exact_points
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.pipeline.points import PointSpace
+from parenvs.tasks.pipeline.spaces import PointSpace
 
 GRAPHS = ("mixer-l16", "resnet-50", "unet-sd1", "vit-h14", "t5-base", "bert-48")
 CLUSTERS = ("8x1:v100,1Gbps", "4x8:v100,1Gbps", "8x8:v100,0.5Gbps", "2x8:v100,0.1Gbps")

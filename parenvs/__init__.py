@@ -44,10 +44,9 @@ if _TYPE_CHECKING:
     from parenvs.tasks.hybrid.shape import TransformerShape
     from parenvs.tasks.partition.plan import PartitionPlan
     from parenvs.tasks.partition.problem import Partitioning, PartitionReport
-    from parenvs.tasks.pipeline.load import load_profile
     from parenvs.tasks.pipeline.plan import PipelinePlan
     from parenvs.tasks.pipeline.problem import Pipeline, Report
-    from parenvs.tasks.pipeline.profile import StageProfile
+    from parenvs.tasks.pipeline.profile import StageProfile, load_profile
     from parenvs.view import show
 
 __all__ = [
@@ -110,7 +109,7 @@ _LAZY = {
     "judge": "parenvs.core.plan",
     "load_graph": "parenvs.instances",
     "load_plan": "parenvs.core.plan",
-    "load_profile": "parenvs.tasks.pipeline.load",
+    "load_profile": "parenvs.tasks.pipeline.profile",
     "problem": "parenvs.core.registry",
     "register_agent": "parenvs.agents.learning.algorithms",
     "show": "parenvs.view",

@@ -20,7 +20,7 @@ from parenvs.cluster import Cluster
 from parenvs.core.plan import judge
 from parenvs.diff import difference, require_same_problem
 from parenvs.errors import ParenvsError
-from parenvs.tasks.pipeline.diff import MAX_MOVES, pivot_stage
+from parenvs.tasks.pipeline.view import MAX_MOVES, pivot_stage
 from parenvs.view.diff_text import text
 
 FEW = settings(max_examples=60, suppress_health_check=list(HealthCheck))

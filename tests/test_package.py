@@ -42,7 +42,7 @@ def test_package__wheel_holds_only_parenvs(wheel):
     needed = {
         "parenvs/py.typed",
         "parenvs/cli/app.py",
-        "parenvs/tasks/pipeline/game/cut.py",
+        "parenvs/tasks/pipeline/cut.py",
         "parenvs/agents/pipeline/exact.py",
         "parenvs/datasets/build.py",
         "parenvs/datasets/data/manifest.json",

@@ -37,11 +37,16 @@ from parenvs.agents.pipeline.points import even_plan
 from parenvs.cluster import same_server, server_of
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline import formulas
-from parenvs.tasks.pipeline.cuts import Cuts
-from parenvs.tasks.pipeline.graded import ascending, graded, spaced
-from parenvs.tasks.pipeline.points import PointSpace, distinct_pivots
 from parenvs.tasks.pipeline.problem import Pipeline
-from parenvs.tasks.pipeline.ranges import RangeTable
+from parenvs.tasks.pipeline.profile import RangeTable
+from parenvs.tasks.pipeline.spaces import (
+    Cuts,
+    PointSpace,
+    ascending,
+    distinct_pivots,
+    graded,
+    spaced,
+)
 
 GAIN = 1e-3
 """Relative: a sweep that shortens a plan by more is repeated before the steps are halved."""

@@ -35,10 +35,10 @@ from parenvs.datasets.pipeline.families import FAMILIES
 from parenvs.datasets.pipeline.generators import draw
 from parenvs.instances import load_graph
 from parenvs.shipped import PAPER
-from parenvs.tasks.pipeline.load import load_profile
+from parenvs.tasks.pipeline.profile import load_profile
 from parenvs.tasks.pipeline.plan import PipelinePlan
-from parenvs.tasks.pipeline.points import PointSpace
 from parenvs.tasks.pipeline.problem import Pipeline, Report
+from parenvs.tasks.pipeline.spaces import PointSpace
 from parenvs.view.words import duration
 
 
@@ -47,7 +47,7 @@ class PipelineProblem(TaskProblem):
 
     plan_class = PipelinePlan
     decisions = ("cuts", "device_cuts")
-    page = "parenvs.tasks.pipeline.view.page:page"
+    page = "parenvs.tasks.pipeline.page:page"
 
     @property
     def stages(self) -> int:

@@ -20,10 +20,8 @@ from parenvs.agents.pipeline.local_search import usable
 from parenvs.agents.pipeline.relaxation import lower_bound
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.pipeline.cuts import Cuts, CutSpace
-from parenvs.tasks.pipeline.graded import fitting
-from parenvs.tasks.pipeline.points import UNITS, distinct_pivots
 from parenvs.tasks.pipeline.problem import Pipeline, check_split, check_stages
+from parenvs.tasks.pipeline.spaces import UNITS, Cuts, CutSpace, distinct_pivots, fitting
 
 FEW = 24
 """Most pivots of chains on which a search over all of them needs no good plan to start from."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.agents.pipeline.points import exact_points
 from parenvs.core.plan import Answer
-from parenvs.tasks.pipeline.points import PointSpace
+from parenvs.tasks.pipeline.spaces import PointSpace
 
 AFFORDABLE = 10.0
 """Default limit of ``gaps`` for each proof, seconds."""

@@ -7,8 +7,8 @@ import time
 import numpy as np
 
 from parenvs.core.plan import Answer
-from parenvs.tasks.pipeline.cuts import CutSpace
 from parenvs.tasks.pipeline.problem import Pipeline, check_stages
+from parenvs.tasks.pipeline.spaces import CutSpace
 
 _BATCH = 4096  # episodes drawn at once
 

@@ -32,7 +32,7 @@ import numpy as np
 from parenvs.agents.pipeline.bounds import SLACK, Bounds, Columns, OutOfTimeError, Prefixes
 from parenvs.agents.pipeline.labels import Front, Labels, LayerPart, join
 from parenvs.tasks.pipeline import formulas
-from parenvs.tasks.pipeline.legality import can_split
+from parenvs.tasks.pipeline.plan import can_split
 from parenvs.tasks.pipeline.problem import Pipeline
 
 _BLOCK = 32_768  # elements of a matrix; a handful of such matrices fits the processor's cache

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.tasks.pipeline import formulas
-from parenvs.tasks.pipeline.cuts import Cuts, CutSpace
 from parenvs.tasks.pipeline.problem import Pipeline, check_split, check_stages
-from parenvs.tasks.pipeline.ranges import RangeTable
+from parenvs.tasks.pipeline.profile import RangeTable
+from parenvs.tasks.pipeline.spaces import Cuts, CutSpace
 
 _TOLERANCE = 0.5
 """Bytes; plans that differ by less count as equal."""

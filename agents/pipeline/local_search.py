@@ -8,9 +8,9 @@ import numpy as np
 
 from parenvs.agents.pipeline.bounds import SLACK
 from parenvs.core.plan import Answer
-from parenvs.tasks.pipeline.cuts import Cuts
 from parenvs.tasks.pipeline.plan import PipelinePlan
 from parenvs.tasks.pipeline.problem import Pipeline, check_split
+from parenvs.tasks.pipeline.spaces import Cuts
 
 GRID = 200_000
 """Most plans that a step of ``improve`` compares by default."""

@@ -18,7 +18,7 @@ from parenvs.datasets.pipeline.optima import COMMAND, save_optima
 from parenvs.datasets.pipeline.sets import PROVEN, load_set
 from parenvs.errors import ParenvsError
 from parenvs.shipped import data_folder
-from parenvs.tasks.pipeline.points import PointSpace
+from parenvs.tasks.pipeline.spaces import PointSpace
 
 
 def optima_of(name: str) -> list[float]:

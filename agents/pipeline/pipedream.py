@@ -25,8 +25,7 @@ from parenvs.agents.pipeline.local_search import cuts_of
 from parenvs.cluster import group_bandwidth, same_server
 from parenvs.core.plan import Answer
 from parenvs.tasks.pipeline.problem import Pipeline, check_stages
-from parenvs.tasks.pipeline.profile import StageProfile
-from parenvs.tasks.pipeline.ranges import RangeTable
+from parenvs.tasks.pipeline.profile import RangeTable, StageProfile
 
 
 class Steady(NamedTuple):

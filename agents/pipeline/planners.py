@@ -25,9 +25,14 @@ from parenvs.cluster import Cluster
 from parenvs.core.plan import Answer
 from parenvs.core.request import SECONDS, Request
 from parenvs.errors import InfeasibleError, TimeLimitError
-from parenvs.tasks.pipeline.cuts import RADIUS, CutSpace, check_candidates
-from parenvs.tasks.pipeline.points import PointSpace, distinct_pivots
 from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.spaces import (
+    RADIUS,
+    CutSpace,
+    PointSpace,
+    check_candidates,
+    distinct_pivots,
+)
 from parenvs.tasks.pipeline.task import PipelineSearch
 
 _POINT_SHARE = 0.25  # of the time limit of ``exact``: when its search over points ends

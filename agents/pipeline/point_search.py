@@ -25,7 +25,7 @@ from parenvs.agents.pipeline.bounds import SLACK, Bounds, Columns, OutOfTimeErro
 from parenvs.agents.pipeline.labels import not_beaten, pareto
 from parenvs.cluster import same_server
 from parenvs.tasks.pipeline import formulas
-from parenvs.tasks.pipeline.points import PointSpace
+from parenvs.tasks.pipeline.spaces import PointSpace
 
 _BLOCK = 25_000  # pairs of state and label handled at once: such arrays stay in the cache
 

@@ -17,8 +17,7 @@ import numpy as np
 from parenvs.agents.pipeline.local_search import improve, usable
 from parenvs.agents.pipeline.point_search import PointSearch, SpaceTables
 from parenvs.core.plan import Answer
-from parenvs.tasks.pipeline.cuts import Cuts
-from parenvs.tasks.pipeline.points import PointSpace, coarse_pivots
+from parenvs.tasks.pipeline.spaces import Cuts, PointSpace, coarse_pivots
 
 PointCuts = tuple[np.ndarray, np.ndarray]
 """(S-1,) points and (S-1,) units of the cuts of a plan."""

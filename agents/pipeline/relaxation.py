@@ -30,8 +30,8 @@ import numpy as np
 
 from parenvs.agents.pipeline.bounds import SLACK, capacity, least_length, least_shares
 from parenvs.tasks.pipeline import formulas
-from parenvs.tasks.pipeline.points import distinct_pivots
 from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.spaces import distinct_pivots
 
 BLOCKS = 128
 """Most blocks of pivots."""

@@ -37,10 +37,9 @@ from parenvs.agents.pipeline.local_search import cuts_of
 from parenvs.cluster import Cluster
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.pipeline.cuts import Cuts
-from parenvs.tasks.pipeline.legality import stage_counts
-from parenvs.tasks.pipeline.points import distinct_pivots
+from parenvs.tasks.pipeline.plan import stage_counts
 from parenvs.tasks.pipeline.problem import Pipeline, check_split, check_stages
+from parenvs.tasks.pipeline.spaces import Cuts, distinct_pivots
 from parenvs.view.words import plural
 
 PARTS = 128

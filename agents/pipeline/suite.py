@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from parenvs.agents.pipeline import heuristics
-from parenvs.tasks.pipeline.cuts import CutSpace
+from parenvs.tasks.pipeline.spaces import CutSpace
 
 
 class Suite:

@@ -20,8 +20,8 @@ from parenvs.datasets.pipeline.families import FAMILIES
 from parenvs.datasets.pipeline.generators import TIERS, DrawnProblem, draw
 from parenvs.datasets.references import costs_of
 from parenvs.errors import UnknownInstanceError, shown
-from parenvs.tasks.pipeline.cuts import Cuts
 from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.spaces import Cuts
 from parenvs.tasks.pipeline.task import PipelineTask
 
 VERSION = 3

@@ -20,10 +20,9 @@ from parenvs.shipped import data_folder, manifest
 from parenvs.tasks.partition.classes import dimension_classes
 from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.problem import Partitioning
-from parenvs.tasks.pipeline.cuts import CutSpace
-from parenvs.tasks.pipeline.load import load_profile
-from parenvs.tasks.pipeline.points import PointSpace
+from parenvs.tasks.pipeline.profile import load_profile
 from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.spaces import CutSpace, PointSpace
 
 PLANS = 4096
 """Number of plans that are judged at once."""

@@ -14,8 +14,8 @@ from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 from parenvs.core.rows import WORST
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
-from parenvs.tasks.pipeline.game.cut import PipelineCutVectorEnv
-from parenvs.tasks.pipeline.game.improve import PipelineImprovementVectorEnv
+from parenvs.tasks.pipeline.cut import PipelineCutVectorEnv
+from parenvs.tasks.pipeline.improve import PipelineImprovementVectorEnv
 
 VGG = {"instance": "vgg-19"}
 CASES = {

@@ -19,8 +19,8 @@ from parenvs.datasets.pipeline import sets as instance_sets
 from parenvs.datasets.pipeline.optima import optimum_of
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
-from parenvs.tasks.pipeline.game.cut import PipelineCutVectorEnv
-from parenvs.tasks.pipeline.game.improve import PipelineImprovementVectorEnv
+from parenvs.tasks.pipeline.cut import PipelineCutVectorEnv
+from parenvs.tasks.pipeline.improve import PipelineImprovementVectorEnv
 from parenvs.wrappers import MaskInObservation
 
 VGG = {"instance": "vgg-19"}

@@ -15,7 +15,7 @@ from parenvs.exports.stages import loss, recomputed, stages_of
 from parenvs.tasks.hybrid.graph.program import Program
 from parenvs.tasks.hybrid.space import Constraints
 from parenvs.tasks.partition.plan import PartitionPlan
-from parenvs.tasks.pipeline.export import nearest_borders
+from parenvs.tasks.pipeline.borders import nearest_borders
 
 
 def test_nearest_borders__as_by_brute_force():

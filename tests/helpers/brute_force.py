@@ -11,10 +11,10 @@ import numpy as np
 from parenvs.cluster import DEVICES, SYNC_METHODS, Cluster
 from parenvs.errors import InfeasibleError
 from parenvs.graph.chain import Reads
-from parenvs.tasks.pipeline.cuts import CutSpace
 from parenvs.tasks.pipeline.plan import TIED
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.profile import StageProfile
+from parenvs.tasks.pipeline.spaces import CutSpace
 
 SHAPES = ((1, 2), (1, 4), (1, 6), (2, 2), (2, 3), (3, 2), (2, 4), (4, 2), (5, 1), (3, 3), (2, 5))
 """(servers, devices per server) of the random clusters."""

@@ -15,7 +15,7 @@ from parenvs.tasks.hybrid.schedules import CHUNKS, SPLIT, chains, core, held, op
 from parenvs.tasks.hybrid.simulate import ChunkSeconds, simulate
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, uniform_plans
 from parenvs.tasks.hybrid.stack import STACKS
-from parenvs.tasks.pipeline.simulate import BACKWARD, FORWARD
+from parenvs.tasks.pipeline.formulas import BACKWARD, FORWARD
 
 EVERY = ["1f1b", "interleaved", "early", *SPLIT]
 BUBBLES = {

@@ -12,8 +12,7 @@ import parenvs
 from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.hybrid.schedules import order
 from parenvs.tasks.hybrid.simulate import ChunkSeconds, simulate
-from parenvs.tasks.pipeline.formulas import core_of
-from parenvs.tasks.pipeline.simulate import BACKWARD, FORWARD, StageTimes
+from parenvs.tasks.pipeline.formulas import BACKWARD, FORWARD, StageTimes, core_of
 
 
 def core(seconds, micro_batches):

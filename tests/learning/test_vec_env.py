@@ -333,8 +333,8 @@ def test_make_env__batches_of_the_suite_only():
     assert not has_batch(CUT, {"max_episode_steps": 2})
     assert not has_batch("CartPole-v1", {})
     assert not has_batch("Nothing-v0", {})
-    entry = "parenvs.tasks.pipeline.game.cut:PipelineCutEnv"
-    batch = "parenvs.tasks.pipeline.game.cut:PipelineCutVectorEnv"
+    entry = "parenvs.tasks.pipeline.cut:PipelineCutEnv"
+    batch = "parenvs.tasks.pipeline.cut:PipelineCutVectorEnv"
     limited = gym.wrappers.TransformReward.wrapper_spec(func=abs)
     try:
         gym.register("Own-v0", entry, kwargs=SETTINGS[0][1])

@@ -4,8 +4,8 @@ import pytest
 from parenvs.datasets.pipeline import generators
 from parenvs.errors import ParenvsError
 from parenvs.tasks.pipeline.batch import PointBatch
-from parenvs.tasks.pipeline.points import PointSpace
 from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.spaces import PointSpace
 
 try:
     import torch

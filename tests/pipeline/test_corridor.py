@@ -12,8 +12,8 @@ from parenvs.agents.pipeline.corridor import Corridor, Width, changed, search
 from parenvs.agents.pipeline.exact import by_corridor
 from parenvs.datasets.pipeline.generators import draw
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.pipeline.graded import graded
-from parenvs.tasks.pipeline.legality import stage_counts
+from parenvs.tasks.pipeline.plan import stage_counts
+from parenvs.tasks.pipeline.spaces import graded
 
 
 def random_problem(*seed):

@@ -4,7 +4,7 @@ import numpy as np
 from cases import each
 
 from parenvs import StageProfile
-from parenvs.tasks.pipeline.view.cut_names import cut_labels
+from parenvs.tasks.pipeline.view import cut_labels
 
 
 def chain(names, reads=None, source="sha256:a graph"):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.pipeline.cuts import CutSpace, centre_cuts, device_of_pivot, local_minima
 from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.spaces import CutSpace, centre_cuts, device_of_pivot, local_minima
 
 # The rules of design.md, sections 7 and 8, once more: exact fractions, plans one by one.
 

@@ -17,10 +17,9 @@ from parenvs.agents.pipeline.local_search import improve
 from parenvs.cluster import Cluster
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.pipeline.cuts import CutSpace
-from parenvs.tasks.pipeline.points import distinct_pivots
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.profile import StageProfile
+from parenvs.tasks.pipeline.spaces import CutSpace, distinct_pivots
 
 pytestmark = pytest.mark.thorough
 

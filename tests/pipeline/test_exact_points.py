@@ -18,9 +18,9 @@ from parenvs.agents.reference import optimum
 from parenvs.cluster import Cluster
 from parenvs.core.plan import Answer, judge
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.pipeline import points as plan_space
-from parenvs.tasks.pipeline.points import PointSpace
+from parenvs.tasks.pipeline import spaces as plan_space
 from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.spaces import PointSpace
 
 CASES = 300
 EFFORTS = {

@@ -16,8 +16,8 @@ from parenvs.agents.pipeline.local_search import whole
 from parenvs.agents.pipeline.planners import PipelineRequest
 from parenvs.agents.pipeline.shapes import exact_shape
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.pipeline.cuts import CutSpace
-from parenvs.tasks.pipeline.view.text import text
+from parenvs.tasks.pipeline.spaces import CutSpace
+from parenvs.tasks.pipeline.view import text
 
 pytestmark = pytest.mark.thorough
 

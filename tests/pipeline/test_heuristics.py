@@ -19,9 +19,9 @@ from parenvs.agents.pipeline.pipedream import (
 )
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.pipeline.cuts import CutSpace
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.profile import StageProfile
+from parenvs.tasks.pipeline.spaces import CutSpace
 
 PROFILES = Path(__file__).parents[3] / "shared" / "profiles"
 seeds = st.integers(0, 2**32)

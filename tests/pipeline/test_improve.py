@@ -19,13 +19,16 @@ from parenvs.datasets.pipeline.sets import LARGE, load_set
 from parenvs.datasets.references import read, references, write
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.shipped import data_folder
-from parenvs.tasks.pipeline.game.improve import (
+from parenvs.tasks.pipeline.improve import (
+    KINDS,
+    MERGE,
+    SPLIT,
+    SWAP,
     PipelineImprovement,
     PipelineImprovementEnv,
     PipelineImprovementVectorEnv,
 )
-from parenvs.tasks.pipeline.game.moves import KINDS, MERGE, SPLIT, SWAP
-from parenvs.tasks.pipeline.graded import fitting
+from parenvs.tasks.pipeline.spaces import fitting
 
 COLUMNS = list(PipelineImprovement.columns)
 CONTEXTS = list(PipelineImprovement.contexts)

@@ -17,10 +17,10 @@ from parenvs.agents import reference
 from parenvs.cluster import PRESETS, Cluster
 from parenvs.core.plan import ROUNDING, judge
 from parenvs.errors import ParenvsError, ProfileError, UnknownInstanceError
-from parenvs.tasks.pipeline.legality import without_variable
+from parenvs.tasks.pipeline.formulas import simulate
+from parenvs.tasks.pipeline.plan import without_variable
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.profile import StageProfile
-from parenvs.tasks.pipeline.simulate import simulate
 
 DENSE, BALANCED = toys.dense(), toys.balanced()
 

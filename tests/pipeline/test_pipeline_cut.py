@@ -19,7 +19,7 @@ from parenvs.agents.pipeline.exact import exact_candidates, exact_full
 from parenvs.cluster import PRESETS, Cluster
 from parenvs.errors import ParenvsError
 from parenvs.shipped import PAPER
-from parenvs.tasks.pipeline.game.cut import PipelineCutEnv
+from parenvs.tasks.pipeline.cut import PipelineCutEnv
 from parenvs.wrappers import MaskInObservation
 
 ID = "PipelineCut-v0"

@@ -16,9 +16,14 @@ from second_writing import slow_features
 
 from parenvs import judge
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.pipeline.cuts import CutSpace
-from parenvs.tasks.pipeline.game.cut import PipelineCutEnv, PipelineCutVectorEnv
-from parenvs.tasks.pipeline.game.cut_kernel import NOTHING, CutKernel, kernel_of
+from parenvs.tasks.pipeline.cut import (
+    NOTHING,
+    CutKernel,
+    PipelineCutEnv,
+    PipelineCutVectorEnv,
+    kernel_of,
+)
+from parenvs.tasks.pipeline.spaces import CutSpace
 
 pytestmark = pytest.mark.thorough
 
@@ -77,12 +82,10 @@ def test_vector__equals_single_ones(kwargs, mode):
 
 @modes
 def test_vector__equals_single_ones_without_tables(mode, monkeypatch):
-    monkeypatch.setattr("parenvs.tasks.pipeline.game.cut_kernel.MAX_OPENINGS", 0)
+    monkeypatch.setattr("parenvs.tasks.pipeline.cut.MAX_OPENINGS", 0)
+    monkeypatch.setattr("parenvs.tasks.pipeline.cut.BLOCK", 50)  # several blocks of environments
     monkeypatch.setattr(
-        "parenvs.tasks.pipeline.game.cut_kernel.BLOCK", 50
-    )  # several blocks of environments
-    monkeypatch.setattr(
-        "parenvs.tasks.pipeline.game.cut.kernel_of", lambda space, *_: CutKernel(space, 0)
+        "parenvs.tasks.pipeline.cut.kernel_of", lambda space, *_: CutKernel(space, 0)
     )
     for kwargs in PROBLEMS[1], PROBLEMS[4]:
         batched, single = both(kwargs, 8, mode)

@@ -19,7 +19,8 @@ from parenvs.errors import InfeasibleError
 from parenvs.graph.chain import Reads
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.formulas import stage_bytes
-from parenvs.tasks.pipeline.points import (
+from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.spaces import (
     PointSpace,
     Stages,
     coarse_pivots,
@@ -28,7 +29,6 @@ from parenvs.tasks.pipeline.points import (
     points,
     units,
 )
-from parenvs.tasks.pipeline.problem import Pipeline
 
 
 def fewest_devices(pipeline, first, end, left):
@@ -328,7 +328,7 @@ def test_point_space__number_of_stages(pivots, cluster, stages, words):
 
 def test_point_space__fewer_units_than_stages(monkeypatch):
     """Devices there are enough, but only two units of them."""
-    monkeypatch.setattr("parenvs.tasks.pipeline.points.units", lambda pipeline: np.array([0, 4, 8]))
+    monkeypatch.setattr("parenvs.tasks.pipeline.spaces.units", lambda pipeline: np.array([0, 4, 8]))
     assert PointSpace.build(Pipeline(even_chain(5), Cluster.parse("2x4:v100"), 2)).stages == 2
     with pytest.raises(InfeasibleError, match="one for each of 2 units"):
         PointSpace.build(Pipeline(even_chain(5), Cluster.parse("2x4:v100"), 3))

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parenvs.tasks.pipeline.ranges import RangeTable
+from parenvs.tasks.pipeline.profile import RangeTable
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0, 2.0, 5.0, np.inf]), min_size=1, max_size=40))

@@ -16,8 +16,7 @@ from parenvs.datasets.pipeline.families import FAMILIES
 from parenvs.datasets.pipeline.generators import INSIDE, MEASURED, OUTSIDE, draw, ratios
 from parenvs.datasets.pipeline.sets import SETS, find, load_set, make_set, save_set
 from parenvs.errors import ParenvsError, ProfileError, UnknownInstanceError
-from parenvs.tasks.pipeline.graded import fitting
-from parenvs.tasks.pipeline.points import PointSpace
+from parenvs.tasks.pipeline.spaces import PointSpace, fitting
 
 
 @pytest.mark.thorough

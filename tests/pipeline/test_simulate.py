@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cases import each
 
-from parenvs.tasks.pipeline.simulate import BACKWARD, FORWARD, StageTimes, simulate
+from parenvs.tasks.pipeline.formulas import BACKWARD, FORWARD, StageTimes, simulate
 
 PLANS = 1000
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from parenvs.tasks.pipeline.simulate import StageTimes, simulate
+from parenvs.tasks.pipeline.formulas import StageTimes, simulate
 
 
 @pytest.mark.slow

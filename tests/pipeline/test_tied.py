@@ -14,7 +14,7 @@ from parenvs import from_jax, problem
 from parenvs.cluster import Cluster
 from parenvs.graph.chain import Reads
 from parenvs.tasks.pipeline.problem import Pipeline
-from parenvs.tasks.pipeline.tied import TiedWeights
+from parenvs.tasks.pipeline.profile import TiedWeights
 
 
 @each("seed", range(20))

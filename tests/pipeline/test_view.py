@@ -13,9 +13,9 @@ from cases import slow
 import parenvs
 from parenvs import view as viewer
 from parenvs.core.plan import judge
-from parenvs.tasks.pipeline.cuts import CutSpace
-from parenvs.tasks.pipeline.view import text as pipeline_text
-from parenvs.tasks.pipeline.view.cut_names import cut_labels
+from parenvs.tasks.pipeline import view as pipeline_text
+from parenvs.tasks.pipeline.spaces import CutSpace
+from parenvs.tasks.pipeline.view import cut_labels
 from parenvs.view.words import duration, size
 
 ESCAPES = re.compile(r"\x1b\[[\d;]*m")
@@ -318,7 +318,7 @@ def test_rgb_array__does_not_depend_on_the_users_style_or_change_it(pipeline, re
 @pytest.mark.slow
 def test_import__loads_no_matplotlib_and_drawing_no_pyplot():
     code = """
-import sys, parenvs, parenvs.tasks.pipeline.view.figure, gymnasium as gym
+import sys, parenvs, parenvs.tasks.pipeline.figure, gymnasium as gym
 assert "matplotlib" not in sys.modules
 env = gym.make("PipelineCut-v0", instance="vgg-19", render_mode="rgb_array")
 env.reset()

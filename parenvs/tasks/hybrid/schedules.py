@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.tasks.pipeline.simulate import BACKWARD, FORWARD
+from parenvs.tasks.pipeline.formulas import BACKWARD, FORWARD
 
 WEIGHT = 2
 """Kind of a pass that makes gradients of weights; ``BACKWARD`` makes those of inputs then."""

@@ -26,8 +26,8 @@ from parenvs.tasks.hybrid.schedules import (
     rounds_of,
 )
 from parenvs.tasks.pipeline import formulas as pure
-from parenvs.tasks.pipeline.simulate import BACKWARD, FORWARD, StageTimes
-from parenvs.tasks.pipeline.simulate import simulate as simulate_row
+from parenvs.tasks.pipeline.formulas import BACKWARD, FORWARD, StageTimes
+from parenvs.tasks.pipeline.formulas import simulate as simulate_row
 
 KINDS = ("forward", "backward", "weights")
 """Words for ``FORWARD``, ``BACKWARD`` and ``WEIGHT``."""
@@ -130,7 +130,7 @@ def simulate(
     Args:
         seconds: of the chunks.
         micro_batches: M, with several chunks a multiple of S.
-        schedule: one of ``SCHEDULES``; ``early`` is that of ``parenvs.tasks.pipeline.simulate``.
+        schedule: one of ``SCHEDULES``; ``early`` is that of ``parenvs.tasks.pipeline.formulas``.
     """
     stages, chunks = seconds.forward.shape
     if schedule == "early":

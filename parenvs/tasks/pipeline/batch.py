@@ -21,8 +21,8 @@ from parenvs.arrays import (
 from parenvs.cluster import group_bandwidth, server_of
 from parenvs.errors import ParenvsError
 from parenvs.tasks.pipeline import formulas
-from parenvs.tasks.pipeline.points import POINTS, STAGES, UNITS, PointSpace
 from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.spaces import POINTS, STAGES, UNITS, PointSpace
 
 BOUNDARIES, CUTS = POINTS + 1, UNITS + 1
 """Number of entries of arrays over the boundaries of points, and of units."""

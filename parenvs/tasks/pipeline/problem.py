@@ -17,11 +17,23 @@ import numpy as np
 from parenvs.cluster import SYNC_METHODS, Cluster
 from parenvs.core.plan import ILLEGAL, TimedReport
 from parenvs.errors import InfeasibleError, ProfileError, shown
-from parenvs.tasks.pipeline import formulas, legality
-from parenvs.tasks.pipeline.plan import COPIES, MICRO_BATCHES, RECOMPUTE, TIED, PipelinePlan
-from parenvs.tasks.pipeline.profile import StageProfile
-from parenvs.tasks.pipeline.simulate import StageTimes, Timetable, simulate
-from parenvs.tasks.pipeline.sums import ChainSums
+from parenvs.tasks.pipeline import formulas
+from parenvs.tasks.pipeline.formulas import StageTimes, Timetable, simulate
+from parenvs.tasks.pipeline.plan import (
+    COPIES,
+    MICRO_BATCHES,
+    RECOMPUTE,
+    TIED,
+    PipelinePlan,
+    can_split,
+    group_sizes,
+    malformed,
+    mismatches,
+    of_fractions,
+    over_memory,
+    without_variable,
+)
+from parenvs.tasks.pipeline.profile import ChainSums, StageProfile
 
 MAX_MICRO_BATCHES = 10_000
 """Largest number of micro-batches; the time of the simulation grows with it."""
@@ -145,7 +157,7 @@ class Pipeline(ChainSums):
         sizes = np.ones(self.cluster.devices + 1, dtype=np.bool_)
         if not self.fractions:
             sizes[:] = False
-            sizes[legality.group_sizes(self.profile.micro_batch, self.cluster.devices)] = True
+            sizes[group_sizes(self.profile.micro_batch, self.cluster.devices)] = True
         sizes[0] = False
         return sizes
 
@@ -154,7 +166,7 @@ class Pipeline(ChainSums):
         count = self.cluster.devices if devices is None else devices
         if self.fractions:
             return 1 <= stages <= count
-        return legality.can_split(count, stages, np.flatnonzero(self.is_group).tolist())
+        return can_split(count, stages, np.flatnonzero(self.is_group).tolist())
 
     def with_fractions(self) -> Pipeline:
         """Return the problem in which devices may share a sample, as environments play it."""
@@ -286,9 +298,9 @@ class Pipeline(ChainSums):
             "micro_batches": self.micro_batches,
             **self.options,
         }
-        reasons = legality.malformed(plan, len(self.profile), self.cluster.devices)
+        reasons = malformed(plan, len(self.profile), self.cluster.devices)
         is_computable = not reasons
-        reasons += legality.mismatches(plan, self.profile, self.cluster, settings)
+        reasons += mismatches(plan, self.profile, self.cluster, settings)
         stages: tuple[Stage, ...] = ()
         length = simulated = math.inf
         if is_computable:
@@ -303,9 +315,9 @@ class Pipeline(ChainSums):
             bounds = [0, *plan.cuts, len(self.profile)]
             if not (self.fractions and plan.fractions):
                 groups = [stage.device_end - stage.device_first for stage in stages]
-                reasons += legality.of_fractions(groups, self.profile.micro_batch)
-            reasons += legality.without_variable(bounds, self.variable_sum[bounds].tolist())
-            reasons += legality.over_memory([s.memory_bytes for s in stages], self.memory_limit)
+                reasons += of_fractions(groups, self.profile.micro_batch)
+            reasons += without_variable(bounds, self.variable_sum[bounds].tolist())
+            reasons += over_memory([s.memory_bytes for s in stages], self.memory_limit)
         return Report(
             plan=plan,
             pipeline=self,
@@ -460,7 +472,7 @@ class Report(TimedReport):
     def remarks(self) -> tuple[str, ...]:
         """Return what the plan's rules allow and programs that run refuse: fractions of samples."""
         groups = [stage.device_end - stage.device_first for stage in self.stages]
-        found = legality.of_fractions(groups, self.plan.micro_batch)
+        found = of_fractions(groups, self.plan.micro_batch)
         if not found or any(reason in self.reasons for reason in found):
             return ()
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""

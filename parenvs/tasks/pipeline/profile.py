@@ -11,7 +11,8 @@ import io
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
@@ -20,14 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.cluster import EFFICIENCY, Device
-from parenvs.errors import ProfileError, shown
+from parenvs.cluster import EFFICIENCY, Cluster, Device
+from parenvs.errors import ParenvsError, ProfileError, shown
 from parenvs.fields import LARGEST_NUMBER
 from parenvs.files import replacing
 from parenvs.graph.chain import Reads, chain_bytes
 from parenvs.graph.graph import Graph
 from parenvs.graph.loops.unroll import unrolled
-from parenvs.tasks.pipeline.plan import MICRO_BATCH
+from parenvs.instances import check_no_reading, exists, load_graph, text_of, unknown
+from parenvs.tasks.pipeline import formulas
+from parenvs.tasks.pipeline.plan import MICRO_BATCH, TIED
 
 BACKWARD_RATIO = 2.0
 """Backward time over forward time of a chain made from a forward-only graph."""
@@ -277,6 +280,46 @@ class StageProfile:
             stream.write(data)
 
 
+def load_profile(
+    instance: str | os.PathLike[str] | Graph | StageProfile,
+    cluster: str | dict[str, Any] | Cluster | Device,
+    micro_batch: int = MICRO_BATCH,
+    **reading: Any,
+) -> StageProfile:
+    """Load a chain by shipped name or by path (of a graph, or of a ``.csv`` profile).
+
+    Args:
+        instance: the name, path or function, or a ``Graph``; a ``StageProfile`` is returned as it
+            is.
+        cluster: the cluster, or the device, for which a graph's chain is timed; a profile keeps its
+            own seconds.
+        micro_batch: samples per micro-batch; a ``StageProfile`` has its own.
+        **reading: see ``load_graph``; a profile has no parameters to read.
+
+    Raises:
+        TypeError: ``instance`` is nothing of these.
+        UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
+        ParenvsError: options of reading, or other samples, are given for a profile.
+    """
+    if isinstance(instance, StageProfile):
+        check_no_reading(reading, f"{instance.name}: a profile")
+        if micro_batch not in (MICRO_BATCH, instance.micro_batch):
+            raise ParenvsError(
+                f"micro_batch: the profile {instance.name} is of micro-batches of "
+                f"{instance.micro_batch}, not {micro_batch}; leave it out"
+            )
+        return instance
+    if not isinstance(instance, Graph):
+        instance = text_of(instance, "a Graph", "a StageProfile")
+        if instance.endswith(".csv"):
+            if not exists(instance):
+                raise unknown(instance)
+            check_no_reading(reading, f"{instance}: a profile")
+            return StageProfile.from_csv(instance, micro_batch)
+    device = cluster if isinstance(cluster, Device) else Cluster.parse(cluster).device
+    return StageProfile.from_graph(load_graph(instance, "forward", **reading), device, micro_batch)
+
+
 def _check_samples(name: str, micro_batch: Any) -> None:
     """Raise a ProfileError for samples per micro-batch that cannot be."""
     if not isinstance(micro_batch, int) or not 1 <= micro_batch <= LARGEST_NUMBER:
@@ -341,3 +384,199 @@ def _text(value: float, column: str) -> str:
     """Return the shortest decimal that reads back as ``value``; seconds become milliseconds."""
     number = Decimal(repr(float(value)))
     return str(number.scaleb(3) if column.endswith("_ms") else number)
+
+
+class TiedWeights:
+    """Bytes of tied weights by stage, for a chain of n pivots.
+
+    What a stage holds depends only on how many of the pivots that read a tied weight, U in all, lie
+    before its two ends: tables of (U+1, U+1) have it.
+
+    Args:
+        reads: the weights.
+        pivots: n.
+    """
+
+    def __init__(self, reads: Sequence[Reads], pivots: int) -> None:
+        places = np.unique([p for weight in reads for p in weight.positions]).astype(np.int64)
+        self._rank = np.searchsorted(places, np.arange(pivots + 1))
+        size = len(places) + 1
+        self._again, self._frozen, self._shared = np.zeros((3, size, size))
+        bytes_of: dict[tuple[tuple[int, ...], bool], float] = defaultdict(float)
+        for weight in reads:
+            bytes_of[weight.positions, weight.trainable] += weight.size
+        for (positions, trainable), bytes_ in bytes_of.items():
+            before = np.searchsorted(positions, np.append(places, pivots), side="left")
+            inside = before[None, :] - before[:, None]  # of its reads, between two ranks
+            reads_it = inside > 0
+            again = bytes_ * (reads_it & (before[:, None] > 0))
+            if trainable:
+                self._again += again
+                self._shared += bytes_ * (reads_it & (inside < len(positions)))
+            else:
+                self._frozen += again
+
+    def again_bytes(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Bytes of the variables that ``[first, end)`` reads and an earlier pivot has read."""
+        return self._again[self._rank[first], self._rank[end]]
+
+    def frozen_bytes(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Bytes of the frozen weights likewise."""
+        return self._frozen[self._rank[first], self._rank[end]]
+
+    def shared_bytes(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Bytes of the variables that ``[first, end)`` reads and another pivot reads as well."""
+        return self._shared[self._rank[first], self._rank[end]]
+
+    @property
+    def rank(self) -> np.ndarray:
+        """(n+1,) how many pivots that read a tied weight lie before each pivot."""
+        return self._rank
+
+
+class RangeTable:
+    """A sparse table: the best of ``values[first:end]`` and where it is, in constant time.
+
+    Args:
+        values: (n,) numbers.
+        greatest: whether greater values are better; else smaller ones.
+    """
+
+    def __init__(self, values: np.ndarray, greatest: bool = False) -> None:
+        """Prepare the ranges of 2, 4, 8, ... values, in O(n log n)."""
+        self.values = values
+        self._better = np.greater if greatest else np.less
+        self._best = np.maximum if greatest else np.minimum
+        # Row j holds the best of 2**j consecutive values, shorter ranges at the end of the array.
+        rows = [values]
+        while (width := 1 << len(rows)) <= len(values):
+            row, half = rows[-1].copy(), width // 2
+            self._best(rows[-1][:-half], rows[-1][half:], out=row[:-half])
+            rows.append(row)
+        self._rows = np.stack(rows)
+
+    def value(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """The best value of each range ``[first, end)``, elementwise; ``first < end``."""
+        level = np.frexp(end - first)[1] - 1
+        last = end - (1 << level)
+        return self._best(self._rows[level, first], self._rows[level, last])
+
+    def place(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Index of the best value of each range ``[first, end)``; ``first < end``."""
+        level = np.frexp(end - first)[1] - 1
+        left, right = self._places[level, first], self._places[level, end - (1 << level)]
+        return np.where(self._better(self.values[right], self.values[left]), right, left)
+
+    @cached_property
+    def _places(self) -> np.ndarray:
+        """Where the values of the rows are; of equal ones in halves of a range, the left one's."""
+        rows = [np.arange(len(self.values))]
+        for j in range(1, len(self._rows)):
+            half = 1 << (j - 1)
+            row = rows[-1].copy()
+            values = self._rows[j - 1]
+            right = np.flatnonzero(self._better(values[half:], values[:-half]))
+            row[right] = rows[-1][right + half]
+            rows.append(row)
+        return np.stack(rows)
+
+
+class ChainSums:
+    """What a ``Pipeline`` knows of its chain alone, on whatever cluster.
+
+    Attributes:
+        profile: the chain, n pivots.
+        tied: see ``Pipeline``.
+    """
+
+    profile: StageProfile
+    tied: str
+    copies: float
+
+    # Entry p of a prefix sum is the sum over the pivots before p; its shape is (n+1,).
+
+    @cached_property
+    def forward_sum(self) -> np.ndarray:
+        """Prefix sum of forward seconds, (n+1,)."""
+        return _prefix(self.profile.forward)
+
+    @cached_property
+    def backward_sum(self) -> np.ndarray:
+        """Prefix sum of backward seconds, (n+1,)."""
+        return _prefix(self.profile.backward)
+
+    @cached_property
+    def seconds_sum(self) -> np.ndarray:
+        """Prefix sum of forward plus backward seconds, (n+1,)."""
+        return self.forward_sum + self.backward_sum
+
+    @cached_property
+    def parameter_sum(self) -> np.ndarray:
+        """Prefix sum of parameter bytes, (n+1,)."""
+        return _prefix(self.profile.parameter_bytes)
+
+    @cached_property
+    def variable_sum(self) -> np.ndarray:
+        """Number of pivots with weights before each pivot, (n+1,)."""
+        weights = self.profile.parameter_bytes > 0
+        if self.profile.frozen_bytes is not None:
+            weights = weights | (self.profile.frozen_bytes > 0)
+        return np.concatenate([[0], np.cumsum(weights)])
+
+    @cached_property
+    def frozen_sum(self) -> np.ndarray:
+        """Prefix sum of the bytes of frozen weights, (n+1,)."""
+        frozen_bytes = self.profile.frozen_bytes
+        return _prefix(np.zeros(len(self.profile)) if frozen_bytes is None else frozen_bytes)
+
+    @cached_property
+    def tied_weights(self) -> TiedWeights | None:
+        """Weights that several stages may hold, or None if there are none or they count once."""
+        if self.tied == TIED[0] or not self.profile.tied:
+            return None
+        return TiedWeights(self.profile.tied, len(self.profile))
+
+    @cached_property
+    def resident_sum(self) -> np.ndarray:
+        """Prefix sum of resident activation bytes, (n+1,); zeros if the profile has none."""
+        resident_bytes = self.profile.resident_bytes
+        return _prefix(np.zeros(len(self.profile)) if resident_bytes is None else resident_bytes)
+
+    @cached_property
+    def cut_before(self) -> np.ndarray:
+        """Bytes that cross a cut right before each pivot, (n+1,); zero at both ends."""
+        crossing_bytes = np.concatenate([[0.0], self.profile.cut_bytes])
+        crossing_bytes[-1] = 0.0
+        return crossing_bytes
+
+    @cached_property
+    def _cuts_after(self) -> RangeTable:
+        """Table of the bytes that cross a cut right after each pivot."""
+        return RangeTable(self.cut_before[1:], greatest=True)
+
+    def largest_cut(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Return the largest ``cut_bytes`` of the pivots ``[first, end)``, elementwise.
+
+        ``first`` must be less than ``end``.
+        """
+        return self._cuts_after.value(np.asarray(first), np.asarray(end))
+
+    def weight_bytes(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Return the bytes of all copies of the weights of stages ``[first, end)``, elementwise."""
+        frozen_bytes = self.frozen_sum[end] - self.frozen_sum[first]
+        if self.tied_weights is not None:
+            frozen_bytes = frozen_bytes + self.tied_weights.frozen_bytes(first, end)
+        held_bytes = self.variable_bytes(first, end)
+        return formulas.weight_bytes(held_bytes, self.copies, frozen_bytes)
+
+    def variable_bytes(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Return the bytes of the variables of the stages ``[first, end)``, elementwise."""
+        held_bytes = self.parameter_sum[end] - self.parameter_sum[first]
+        if self.tied_weights is not None:
+            held_bytes = held_bytes + self.tied_weights.again_bytes(first, end)
+        return held_bytes
+
+
+def _prefix(values: np.ndarray) -> np.ndarray:
+    """Return the sums of the values before each index, (n+1,) float64."""
+    return np.concatenate([[0.0], np.cumsum(values)])

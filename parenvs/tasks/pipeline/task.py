@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from parenvs.core.task import PRECISIONS, Remarks, Task, option
+from parenvs.cluster import Cluster
+from parenvs.core.task import PRECISIONS, Remarks, Task, given, option, refuse_settings
+from parenvs.errors import ParenvsError, shown
 from parenvs.graph.options import GraphOptions
 
 if TYPE_CHECKING:
@@ -19,11 +22,11 @@ if TYPE_CHECKING:
     from parenvs.core.sets import SetKind, Validation
     from parenvs.core.stages import Stages, Step
     from parenvs.graph.graph import Graph
-    from parenvs.tasks.pipeline.cuts import Cuts
-    from parenvs.tasks.pipeline.diff import PipelineDiff
     from parenvs.tasks.pipeline.plan import PipelinePlan
     from parenvs.tasks.pipeline.problem import Pipeline, Report
     from parenvs.tasks.pipeline.profile import StageProfile
+    from parenvs.tasks.pipeline.spaces import Cuts
+    from parenvs.tasks.pipeline.view import PipelineDiff
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +111,8 @@ class PipelineTask(Task):
     )
     drawn = ("generated-1", "generated-2", "generated-3")
     envs = {
-        "PipelineCut-v0": "parenvs.tasks.pipeline.game.cut:PipelineCut",
-        "PipelinePlan-v1": "parenvs.tasks.pipeline.game.improve:PipelineImprovement",
+        "PipelineCut-v0": "parenvs.tasks.pipeline.cut:PipelineCut",
+        "PipelinePlan-v1": "parenvs.tasks.pipeline.improve:PipelineImprovement",
     }
 
     def find(self, name: str) -> Pipeline:
@@ -128,31 +131,111 @@ class PipelineTask(Task):
         return PipelineRequest
 
     def load(self, source: Any, cluster: Any, options: PipelineOptions) -> Pipeline:
-        from parenvs.tasks.pipeline.load import load
+        """Make a pipeline; see ``parenvs.problem``.
 
-        return load(source, cluster, options)
+        Args:
+            source: a name, a path, a function, a ``Graph``, a ``StageProfile``, or a problem.
+            cluster: default: ``"C"``.
+            options: those of the task.
+        """
+        from parenvs.instances import READING
+        from parenvs.shipped import PAPER
+        from parenvs.tasks.pipeline.plan import MICRO_BATCH, TIED
+        from parenvs.tasks.pipeline.problem import Pipeline, check_stages, stages_on
+        from parenvs.tasks.pipeline.profile import StageProfile, load_profile
+
+        if isinstance(source, Pipeline):
+            return refuse_settings(source, cluster, options)
+        settings = given(options)
+        precision = settings.pop("precision", None)
+        parsed = Cluster.parse("C" if cluster is None else cluster)
+        if precision is not None:
+            parsed = parsed.at(precision)
+        if "devices_used" in settings:
+            parsed = parsed.part(settings.pop("devices_used"))
+        reading = {key: settings.pop(key) for key in (*READING, "arguments") if key in settings}
+        micro_batch = settings.pop("micro_batch", MICRO_BATCH)
+        stages = stages_on(parsed, settings.pop("stages", None))
+        profile = load_profile(source, parsed, micro_batch, **reading)
+        instance = os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
+        of_the_paper = instance in PAPER if instance else _is_of_the_paper(profile.fingerprint)
+        measured = isinstance(source, StageProfile) or instance.endswith(".csv")
+        settings.setdefault("tied", TIED[not of_the_paper])
+        settings.setdefault("fractions", of_the_paper or measured)
+        pipeline = Pipeline(profile, parsed, stages, instance=instance, **settings)
+        check_stages(pipeline)
+        return pipeline
 
     def judge(self, plan: PipelinePlan, target: Any = None, cluster: Any = None) -> Report:
-        from parenvs.tasks.pipeline.load import judge
+        """Judge a plan; see ``parenvs.judge``.
 
-        return judge(plan, target, cluster)
+        Args:
+            plan: the plan.
+            target: a name, a graph, a chain or a problem (default: the plan's instance).
+            cluster: default: the plan's.
+        """
+        from parenvs.graph.graph import Graph
+        from parenvs.instances import forward_of
+        from parenvs.tasks.pipeline.problem import Pipeline
+        from parenvs.tasks.pipeline.profile import StageProfile, load_profile
+
+        target = plan.instance if target is None else target
+        known = self.found(target)
+        target = target if known is None else known
+        if isinstance(target, Pipeline):
+            return target.report(plan)
+        judged_cluster = plan.cluster if cluster is None else Cluster.parse(cluster)
+        if isinstance(target, (str, os.PathLike)):
+            target = load_profile(target, judged_cluster, plan.micro_batch)
+        elif isinstance(target, Graph):
+            # A plan made for this very graph is judged on it. Otherwise a shipped training step is
+            # replaced by its forward pass, as where pipelines are made.
+            graph = target if plan.fingerprint == target.fingerprint else forward_of(target)
+            target = StageProfile.from_graph(graph, judged_cluster.device, plan.micro_batch)
+        if not isinstance(target, StageProfile):
+            raise ParenvsError(
+                "a pipeline plan is judged on a Graph, a StageProfile or a Pipeline, not on "
+                f"{shown(target)}"
+            )
+        names = ("micro_batches", "copies", "recompute", "sync", "tied", "fractions", "instance")
+        settings = {name: getattr(plan, name) for name in names}
+        return Pipeline(target, judged_cluster, **settings).report(plan, any_stages=True)
 
     def reading(self, instance: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
-        from parenvs.tasks.pipeline.load import reading
+        """Return the arguments of ``load_graph`` for an instance; None if it is a profile."""
+        from parenvs.instances import READING
 
-        return reading(instance, options)
+        if instance.endswith(".csv"):
+            return None
+        named = {key: options[key] for key in (*READING, "arguments") if key in options}
+        return {"kind": "forward", **named}
 
     def assumptions(self, graph: Graph, options: Mapping[str, Any]) -> Iterable[str]:
-        from parenvs.tasks.pipeline.load import assumed
+        from parenvs.tasks.pipeline.plan import MICRO_BATCH, MICRO_BATCHES
 
-        return assumed(graph, options)
+        if graph.batch_size < MICRO_BATCH and "micro_batch" not in options:
+            yield (
+                f"the graph's batch is {graph.batch_size}; a step is taken as {MICRO_BATCHES} "
+                f"micro-batches of {MICRO_BATCH}, scaled from it (--micro-batches, --micro-batch)"
+            )
 
     def open_problem(
         self, instance: str, cluster: Any, options: Mapping[str, Any], search: Mapping[str, Any]
     ) -> tuple[Pipeline, dict[str, Any]]:
-        from parenvs.tasks.pipeline.load import open_shape
+        """Make the pipeline of a command that chooses stages and devices, unless they are given.
 
-        return open_shape(instance, cluster, options, search)
+        Returns:
+            The pipeline, and the options of its planners: ``search`` and the parts of the cluster.
+        """
+        from parenvs.core.registry import problem
+
+        if "stages" in options:
+            return problem(instance, cluster, "pipeline", **options), dict(search)
+        # Any chain can have one stage.
+        pipeline = problem(instance, cluster, "pipeline", stages=1, **options)
+        is_given = "devices_used" in options
+        clusters = [pipeline.cluster] if is_given else pipeline.cluster.parts()
+        return pipeline, {**search, "clusters": tuple(clusters)}
 
     def set_kind(self, name: str) -> SetKind:
         from parenvs.datasets.pipeline.optima import set_kind
@@ -160,14 +243,22 @@ class PipelineTask(Task):
         return set_kind(name)
 
     def training(self, instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]] | None:
-        from parenvs.tasks.pipeline.load import training
-
-        return training(instance)
+        if instance is None:
+            return "PipelinePlan-v1", {}, ()
+        if instance in self.sets or self.names(instance):
+            return "PipelinePlan-v1", {"instance": instance}, ()
+        return None  # trained on the problem of the instance, in ``PipelineCut-v0``
 
     def validation(self, env_kwargs: Mapping[str, Any]) -> Validation:
-        from parenvs.tasks.pipeline.load import validation
+        """Return the set on which agents are judged, of problems of the size they train on."""
+        from parenvs.core.sets import Validation
 
-        return validation(env_kwargs)
+        tier = env_kwargs.get("tier", "s16")
+        if env_kwargs.get("instance"):
+            tier = str(env_kwargs["instance"]).partition("-")[2].partition("-")[0]
+        name = f"plan-{tier}-validation"
+        is_large = name in self.sets
+        return Validation(name if is_large else "plan-validation", env_kwargs.get("family"))
 
     def reference(self, space: Any) -> Answer:
         from parenvs.agents.pipeline.planners import reference
@@ -180,37 +271,37 @@ class PipelineTask(Task):
         return TASKS
 
     def text(self, viewable: Report | Pipeline, colour: bool = False) -> str:
-        from parenvs.tasks.pipeline.view.text import text
+        from parenvs.tasks.pipeline.view import text
 
         return text(viewable, colour)
 
     def answer(self, report: Report) -> str:
-        from parenvs.tasks.pipeline.view.text import answer
+        from parenvs.tasks.pipeline.view import answer
 
         return answer(report)
 
     def figure(self, viewable: Report | Pipeline) -> Figure:
-        from parenvs.tasks.pipeline.view.figure import draw
+        from parenvs.tasks.pipeline.figure import draw
 
         return draw(viewable)
 
     def tables(self, instance: str, cluster: Any, options: Mapping[str, Any]) -> list[Table]:
-        from parenvs.tasks.pipeline.view.tables import of_instance
+        from parenvs.tasks.pipeline.view import of_instance
 
         return of_instance(instance, cluster, options)
 
     def comparison(self, answers: Sequence[Answer]) -> Table:
-        from parenvs.tasks.pipeline.view.tables import comparison
+        from parenvs.tasks.pipeline.view import comparison
 
         return comparison(answers)
 
     def diff(self, a: Report, b: Report) -> PipelineDiff:
-        from parenvs.tasks.pipeline.diff import difference
+        from parenvs.tasks.pipeline.view import difference
 
         return difference(a, b)
 
     def diff_text(self, diff: PipelineDiff, names: tuple[str, str]) -> list[str]:
-        from parenvs.tasks.pipeline.view.diff import diff_lines
+        from parenvs.tasks.pipeline.view import diff_lines
 
         return diff_lines(diff, names)
 
@@ -220,17 +311,17 @@ class PipelineTask(Task):
         return Remarks(request, answer, choice)
 
     def stages(self, plan: PipelinePlan, graph: Any = None, measured: bool = False) -> Stages:
-        from parenvs.tasks.pipeline.export import stages
+        from parenvs.tasks.pipeline.borders import stages
 
         return stages(plan, graph, measured)
 
     def step(self, plan: PipelinePlan, target: Any, element_bytes: int) -> Step:
-        from parenvs.tasks.pipeline.export import step
+        from parenvs.tasks.pipeline.borders import step
 
         return step(plan, target, element_bytes)
 
     def strategy(self, report: Report) -> Strategy | Price:
-        from parenvs.tasks.pipeline.export import strategy
+        from parenvs.tasks.pipeline.borders import strategy
 
         return strategy(report)
 
@@ -244,3 +335,12 @@ class PipelineTask(Task):
         from parenvs.agents.pipeline.exact import begun
 
         return begun(pipeline)
+
+
+def _is_of_the_paper(fingerprint: str) -> bool:
+    """Return whether a graph is the forward pass of an instance of the paper."""
+    from parenvs.shipped import PAPER, manifest
+
+    shipped = manifest()["instances"]
+    graphs = (shipped[name]["graphs"]["forward"] for name in PAPER if name in shipped)
+    return any(graph["fingerprint"] == fingerprint for graph in graphs)

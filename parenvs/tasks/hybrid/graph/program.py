@@ -21,8 +21,7 @@ from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.loops.unroll import unrolled
 from parenvs.graph.proto import ELEMENT_TYPES, FLOATING
 from parenvs.tasks.partition.formulas import runs
-from parenvs.tasks.pipeline.borders import Borders, borders_of, forward_part, key_of
-from parenvs.tasks.pipeline.scopes import scopes_of
+from parenvs.tasks.pipeline.borders import Borders, borders_of, forward_part, key_of, scopes_of
 
 FORWARD, BACKWARD, UPDATE = map(int, Phase)
 NOWHERE = -1

@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from parenvs.tasks.pipeline.problem import Report
-from parenvs.tasks.pipeline.view.cut_names import AFTER, cut_labels
-from parenvs.tasks.pipeline.view.text import device_range
+from parenvs.tasks.pipeline.view import AFTER, cut_labels, device_range
 from parenvs.view.web import (
     STAGE_COLOURS,
     WIDTH,

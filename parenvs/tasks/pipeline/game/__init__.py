@@ -1,1 +1,0 @@
-"""``PipelineCut-v0`` and ``PipelinePlan-v1``, single and in batches."""

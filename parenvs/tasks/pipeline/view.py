@@ -1,0 +1,752 @@
+"""Pipeline plans in plain text: verdict, chain, table of stages, coarse Gantt chart."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from parenvs.core.plan import ROUNDING
+from parenvs.core.registry import TASKS, problem
+from parenvs.diff import Part, require_equal
+from parenvs.errors import InfeasibleError, printable
+from parenvs.tasks.pipeline import formulas
+from parenvs.tasks.pipeline.borders import NUMBERED, Path, scopes_of
+from parenvs.tasks.pipeline.plan import PipelinePlan
+from parenvs.tasks.pipeline.problem import Pipeline, Report, Stage, stages_on
+from parenvs.tasks.pipeline.spaces import CutSpace
+from parenvs.view.diff_text import MAX_ROWS, change_words, parts_lines, plans_lines, verdict_line
+from parenvs.view.diff_text import WIDTH as DIFF_WIDTH
+from parenvs.view.tables import empty
+from parenvs.view.words import (
+    SEPARATOR,
+    clip,
+    duration,
+    milliseconds,
+    paint,
+    plural,
+    reason_lines,
+    size,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from parenvs.core.plan import Answer
+    from parenvs.tasks.pipeline.profile import StageProfile
+
+AFTER = "after "
+"""How the name of a cut begins that comes after what it names."""
+_INDEX = re.compile(r"\[?\d+\]?")
+_DIGITS = re.compile(r"\d+")
+
+
+def cut_labels(profile: StageProfile, cuts: Iterable[int], width: int = 36) -> list[str]:
+    """The shortest names by which both sides of each cut are told apart.
+
+    A cut is named after the outermost scope that it ends, ``after layers/3``, or begins, ``before
+    head``; inside a scope after the instruction, ``after layers/3/mlp/dot 2``; where
+    scopes have no numbers, after the variable that is read next, ``before layers/3/q``. A scope is
+    written from its last number on, and from further left where scopes elsewhere end alike.
+
+    Args:
+        profile: the chain.
+        cuts: first pivot after each cut; the length of the chain stands for its end.
+        width: most characters of a name, ``after`` not counted.
+
+    Returns:
+        A name for each cut; different cuts have different names.
+    """
+    chain, pivots = _Chain(profile), list(cuts)
+    words = {}
+    for cut in pivots:
+        label = printable(chain.label(cut))
+        prefix = AFTER if label.startswith(AFTER) else ""
+        words[cut] = prefix + _fit(label.removeprefix(prefix), width)
+    count = Counter(words.values())
+    return [words[cut] if count[words[cut]] == 1 else f"{AFTER}pivot {cut - 1}" for cut in pivots]
+
+
+class _Chain:
+    """The scopes of a chain.
+
+    Attributes:
+        profile: the chain.
+        paths: (n,) scopes that each pivot stands in.
+        operations: (n,) name of its instruction, empty in a measured chain.
+        spans: scope -> first and last pivot in it.
+    """
+
+    def __init__(self, profile: StageProfile) -> None:
+        self.profile = profile
+        names = [str(name) for name in profile.names]
+        parsed = {name: scopes_of(name, bool(profile.source)) for name in dict.fromkeys(names)}
+        self.paths = [parsed[name][0] for name in names]
+        self.operations = [parsed[name][1] for name in names]
+        self.spans: dict[Path, list[int]] = {}
+        for pivot, path in enumerate(self.paths):
+            for depth in range(1, len(path) + 1):
+                self.spans.setdefault(path[:depth], [pivot, pivot])[1] = pivot
+
+    @cached_property
+    def variables(self) -> dict[int, Path]:
+        """Pivot -> path of the variable that it is the first to read."""
+        reads = self.profile.reads if self.profile.reads is not None else ()
+        return {pivot: tuple(path.split("/")) for pivot, path in enumerate(reads) if path}
+
+    @cached_property
+    def prefixes(self) -> set[Path]:
+        """What the paths of the variables begin with."""
+        paths = self.variables.values()
+        return {path[: k + 1] for path in paths for k in range(len(path))}
+
+    def label(self, cut: int) -> str:
+        """The name of a cut; no other cut of the chain has it."""
+        if cut == len(self.paths):
+            return "end"
+        before, after = self.paths[cut - 1], self.paths[cut]
+        ended = self._outermost(before, 1, cut - 1)
+        begun = self._outermost(after, 0, cut)
+        if ended and not (begun and len(begun) < len(ended)):
+            return f"{AFTER}{_suffix(ended, self.spans)}"
+        if begun:
+            return f"before {_suffix(begun, self.spans)}"
+        reader = min((pivot for pivot in self.variables if pivot >= cut), default=None)
+        if reader is not None and not _numbered(before):
+            variable = _suffix(self.variables[reader], self.prefixes, least=2)
+            distance = f"{plural(reader - cut, 'pivot')} " if reader > cut else ""
+            return f"{distance}before {variable}"
+        return f"{AFTER}{self._occurrence(cut - 1)}"
+
+    def _outermost(self, path: Path, end: int, pivot: int) -> Path:
+        """The outermost scope of ``path`` whose first (0) or last (1) pivot this is, or ()."""
+        scopes = (path[:depth] for depth in range(1, len(path) + 1))
+        return next((scope for scope in scopes if self.spans[scope][end] == pivot), ())
+
+    def _occurrence(self, pivot: int) -> str:
+        """The pivot's scope and instruction, and which of those of that name it is."""
+        path, operation = self.paths[pivot], self.operations[pivot]
+        same = [
+            position
+            for position, pair in enumerate(zip(self.paths, self.operations, strict=True))
+            if pair == (path, operation)
+        ]
+        parts = (_suffix(path, self.spans), operation)
+        number = f" {same.index(pivot) + 1}" if len(same) > 1 else ""
+        return "/".join(part for part in parts if part) + number
+
+
+def _numbered(path: Path) -> bool:
+    return any(NUMBERED.search(part) for part in path)
+
+
+def _suffix(path: Path, rivals: Collection[Path], least: int = 1) -> str:
+    """The path from its last numbered part on, and from further left as long as that is ambiguous.
+
+    It is ambiguous if one of the ``rivals`` ends alike up to that part, whatever the numbers, below
+    other scopes: ``layers/3`` of an encoder where a decoder has layers too. It has at least
+    ``least`` parts, if there are as many.
+    """
+    numbered = [index for index, part in enumerate(path) if NUMBERED.search(part)]
+    start = numbered[-1] if numbered else max(len(path) - 1, 0)
+    stop = start + 1
+    while start > 0 and (
+        _INDEX.fullmatch(path[start])
+        or any(
+            _alike(rival[start - stop :], path[start:stop])
+            and rival[: start - stop] != path[:start]
+            for rival in rivals
+        )
+    ):
+        start -= 1
+    return "/".join(path[max(min(start, len(path) - least), 0) :])
+
+
+def _alike(a: Path, b: Path) -> bool:
+    """Whether two paths are equal but for their numbers."""
+    return len(a) == len(b) and all(_kind(x) == _kind(y) for x, y in zip(a, b, strict=True))
+
+
+@lru_cache(4096)
+def _kind(part: str) -> str:
+    """The part with ``#`` for every number."""
+    return _DIGITS.sub("#", part)
+
+
+def _fit(words: str, width: int) -> str:
+    """The words in at most ``width`` characters.
+
+    The word pivots and the words between two numbers go first, ``stages/2/layers/3`` becomes
+    ``stages/2/3``; then the end goes.
+    """
+    if len(words) <= width:
+        return words
+    words = re.sub(r"^(\d+) pivots? ", r"\1 ", words)
+    words = re.sub(r"(?<=/)(\d+)/[^/\d]+/(?=\d+(?:/|$))", r"\1/", words)
+    return clip(words, width)
+
+
+WIDTH = 100
+"""Columns of the text."""
+_TRACK = 90  # columns of the bar and of the Gantt chart
+_MARKS = (" ·░█▓╱", " ·›‹↔ ")  # compute stage, link: idle, less than a quarter, F, B, F and B, AR
+_LEGEND = (
+    "stage: ░ forward  █ backward  ▓ both  ╱ all-reduce   link: › forward  ‹ backward  ↔ both",
+    "·  busy for less than a quarter of the column",
+)
+_MOST_LETTERS = 40  # of a list in the line of an answer
+
+
+def text(viewable: Report | Pipeline, colour: bool = False) -> str:
+    """A judged plan as text of at most 100 columns.
+
+    Args:
+        viewable: what the judge says of the plan, or the problem to show the chain alone.
+        colour: whether to colour stages with ANSI escapes.
+
+    Returns:
+        Lines without a newline at the end: the verdict, the chain, and, unless the plan is
+        malformed, a table of its stages and a coarse Gantt chart.
+    """
+    pipeline, report = taken_apart(viewable)
+    lines = [clip(title(pipeline, report), WIDTH), SEPARATOR.join(verdict(pipeline, report))]
+    if report is not None:
+        lines += reason_lines(report.reasons, WIDTH)
+        lines += [clip(f"  {remark}", WIDTH) for remark in report.remarks]
+    stages = report.stages if report is not None else ()
+    lines += ["", *_bar(pipeline, stages, colour)]
+    if report is not None and stages:
+        lines += ["", *_table(pipeline, report, colour), "", *_gantt(report, colour)]
+    return "\n".join(lines)
+
+
+def taken_apart(viewable: Report | Pipeline) -> tuple[Pipeline, Report | None]:
+    """The problem, and the report if there is one."""
+    return (viewable.pipeline, viewable) if isinstance(viewable, Report) else (viewable, None)
+
+
+def title(pipeline: Pipeline, report: Report | None) -> str:
+    """Instance, cluster, stages and micro-batches."""
+    parts = [printable(f"{pipeline.profile.name} on {pipeline.cluster}")]
+    if report is not None and report.stages:
+        parts.append(plural(len(report.stages), "stage"))
+    batches = plural(pipeline.micro_batches, "micro-batch", "es")
+    return SEPARATOR.join([*parts, f"{batches} of {pipeline.profile.micro_batch}"])
+
+
+def verdict(pipeline: Pipeline, report: Report | None) -> list[str]:
+    """Legality, both lengths and the value; without a plan, the size of the problem."""
+    if report is None:
+        return [
+            "no cut yet",
+            f"{len(pipeline.profile):,} pivots",
+            f"{size(float(pipeline.parameter_sum[-1]))} of parameters",
+            f"bubble-free {duration(pipeline.bubble_free)}",
+        ]
+    if not report.stages:
+        return ["illegal: malformed plan", f"value {report.value:g}"]
+    lengths = [
+        f"L {duration(report.length_seconds)}",
+        f"simulated {duration(report.simulated_seconds)}",
+    ]
+    if not report.legal:
+        return ["illegal", *lengths, f"value {report.value:g}"]
+    free = duration(report.bubble_free_seconds)
+    return [*lengths, f"value {report.value:.4f} = bubble-free {free} / L"]
+
+
+def answer(report: Report) -> str:
+    """The step, the stages and the memory, in one line."""
+    if not report.stages:
+        return "malformed"
+    counts = ", ".join(str(x.device_end - x.device_first) for x in report.stages)
+    held = max(stage.memory_bytes for stage in report.stages) / 1e9
+    return SEPARATOR.join(
+        [
+            f"{duration(report.length_seconds)} a step",
+            f"{plural(len(report.stages), 'stage')} on {clip(counts, _MOST_LETTERS)} devices",
+            f"{held:.4g} of {report.memory_limit_bytes / 1e9:.4g} GB a device",
+        ]
+    )
+
+
+def device_range(stage: Stage) -> str:
+    """The devices of a stage, both ends included: ``8–15``."""
+    last = stage.device_end - 1
+    return f"{stage.device_first}–{last}" if last > stage.device_first else f"{last}"
+
+
+def device_words(stage: Stage) -> str:
+    """``device 3``, or ``devices 8–15``."""
+    count = stage.device_end - stage.device_first
+    return f"device{'s' if count > 1 else ''} {device_range(stage)}"
+
+
+def _bar(pipeline: Pipeline, stages: tuple[Stage, ...], colour: bool) -> list[str]:
+    """The chain in proportion to seconds, a ``┃`` at every cut."""
+    share = pipeline.seconds_sum / pipeline.seconds_sum[-1]
+    ends = np.rint(share[[stage.end for stage in stages] or [-1]] * _TRACK).astype(int)
+    line, begin = "", 0
+    for number, end in enumerate(ends):
+        last = number == len(ends) - 1
+        inside = max(int(end) - begin - (not last), 0)
+        label = f" {number} " if stages else " no cut "
+        segment = (label if len(label) <= inside else "").center(inside, "━")
+        line += paint(segment, number, colour and bool(stages))
+        if not last and end > begin:
+            line += "┃"
+        begin = max(begin, int(end))
+    ruler = "".join(f"{x} %".ljust(_TRACK // 4) for x in (0, 25, 50, 75))
+    return [f"chain    {line}", f"{'':9}{ruler[: _TRACK - 5]}100 %"]
+
+
+def _table(pipeline: Pipeline, report: Report, colour: bool) -> list[str]:
+    limit = report.memory_limit_bytes
+    ends = cut_labels(pipeline.profile, (stage.end for stage in report.stages), 27)
+    heading = (
+        f"{'':5}{'devices':<9}{'pivots':<12}{'ends after':<28}{'compute':>9}{'transfer':>10}"
+        f"{'all-reduce':>11}{'memory':>8}{'busy':>6}",
+        f"{'':54}{'ms':>9}{'ms':>10}{'ms':>11}{f'of {limit / 1e9:.1f}':>8}{'%':>6}",
+    )
+    lines = list(heading)
+    for number, (stage, end) in enumerate(zip(report.stages, ends, strict=True)):
+        compute = stage.forward_seconds + stage.backward_seconds
+        row = (
+            f"{device_range(stage):<9}{f'{stage.first}–{stage.end - 1}':<12}"
+            f"{end.removeprefix(AFTER):<28}{milliseconds(compute):>9}"
+            f"{milliseconds(stage.transfer_seconds):>10}{milliseconds(stage.all_reduce_seconds):>11}"
+            f"{stage.memory_bytes / 1e9:>8.2f}"
+            f"{stage.efficiency * 100:>6.1f}{' !' if stage.memory_bytes > limit else ''}"
+        )
+        lines.append(paint(f"{number:<5}", number, colour) + row)
+    return lines
+
+
+def _gantt(report: Report, colour: bool) -> list[str]:
+    """One row per compute stage and link; each column shows what fills most of it."""
+    table = report.timetable
+    span = max(report.simulated_seconds, report.length_seconds)
+    edges = np.linspace(0.0, span, _TRACK + 1)
+    lines = []
+    for row in range(len(table.reduce_start)):
+        stage, link = divmod(row, 2)
+        forward, backward = (
+            _covered(edges, table.start[row, kind], table.end[row, kind]) for kind in (0, 1)
+        )
+        reduce = _covered(edges, table.reduce_start[[row]], table.reduce_end[[row]])
+        quarter = 0.25 * span / _TRACK
+        mark = 2 + np.argmax([forward, backward, 0 * reduce, reduce], axis=0)
+        mark[(forward >= quarter) & (backward >= quarter)] = 4
+        busy = forward + backward + reduce
+        mark[busy < quarter] = 1
+        mark[busy <= 1e-9 * span] = 0
+        track = "".join(_MARKS[link][k] for k in mark).rstrip()
+        label = "  link" if link else f"stage {stage}"
+        lines.append(f"{label:<9}{paint(track, stage, colour and not link)}".rstrip())
+    end = duration(span)
+    lines.append(f"{'':9}0{end:>{_TRACK - 1}}")
+    lines += [f"{'':9}{line}" for line in _LEGEND]
+    return lines
+
+
+def _covered(edges: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """(len(edges)-1,) seconds of every column that the boxes cover."""
+    before = np.clip(edges - start[:, None], 0.0, (end - start)[:, None]).sum(axis=0)
+    return np.diff(before)
+
+
+def of_instance(instance: str, cluster: Any, options: Mapping[str, Any]) -> list[Table]:
+    """The chain of an instance, whether or not the default number of stages fits it."""
+    if TASKS["pipeline"].names(instance) or "stages" in options:
+        return [chain(problem(instance, cluster, "pipeline", **options))]
+    pipeline = problem(instance, cluster, "pipeline", stages=1, **options)
+    return [chain(pipeline.with_stages(stages_on(pipeline.cluster)))]
+
+
+def chain(pipeline: Pipeline) -> Table:
+    """A chain of pivots on a cluster, and how much of it ``PipelineCut-v0`` leaves to search."""
+    try:
+        space = CutSpace.build(pipeline)
+        candidates = f"{len(space.pivots)} (radius {space.radius})"
+    except InfeasibleError:
+        candidates = "none: they allow no plan of so many stages"
+    profile = pipeline.profile
+    table = empty(f"chain of {profile.name} on {pipeline.cluster}", "what", "value")
+    rows = (
+        ("pivots", f"{len(profile)}"),
+        ("pivots with variables", f"{int(pipeline.variable_sum[-1])}"),
+        ("forward, one device", f"{profile.forward.sum():.4f} s a micro-batch"),
+        ("backward, one device", f"{profile.backward.sum():.4f} s a micro-batch"),
+        ("parameters", f"{pipeline.parameter_sum[-1] / 1e9:.3f} GB"),
+        ("largest cut", f"{profile.cut_bytes[:-1].max() / 1e6:.2f} MB"),
+        ("smallest cut", f"{profile.cut_bytes[:-1].min() / 1e6:.2f} MB"),
+        ("bubble-free step", f"{pipeline.bubble_free:.4f} s"),
+        ("stages", f"{pipeline.stages}"),
+        ("candidates of PipelineCut-v0", candidates),
+    )
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def comparison(answers: Sequence[Answer]) -> Table:
+    """Several plans of one problem side by side."""
+    reports = [answer.report for answer in answers]
+    pipeline = reports[0].pipeline
+    cluster = pipeline.cluster
+    table = empty(
+        f"{pipeline.profile.name} on {cluster}",
+        "agent",
+        "step (s)",
+        "simulated (s)",
+        "hybrid (s)",
+        "1/L",
+        "over best",
+        "device cuts",
+        "proof",
+        "found in (s)",
+    )
+    legal = [report.length_seconds for report in reports if report.legal]
+    best = min(legal, default=np.nan)
+    for answer, report in zip(answers, reports, strict=True):
+        if report.legal:
+            value = f"{report.value:.4f}"
+            over = f"{100 * (report.length_seconds / best - 1):.2f} %"
+        else:
+            value, over = "-1", "illegal"
+        table.add_row(
+            answer.method,
+            f"{report.length_seconds:.4f}",
+            f"{report.simulated_seconds:.4f}",
+            report.price.cell,
+            value,
+            over,
+            " ".join(map(str, report.plan.device_cuts)),
+            answer.claim,
+            f"{answer.seconds:.2f}",
+        )
+    return table
+
+
+MAX_MOVES = 14
+"""Cuts that stand elsewhere, at most, for their seconds to be attributed (2**14 mixed plans)."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """A cut that stands elsewhere in the other plan, or that only one plan has.
+
+    Attributes:
+        kind: ``"cut"`` of the chain or ``"device_cut"``.
+        stage: the stage that ends at the cut, in ``b`` if ``a`` has no such cut.
+        a: first pivot or device after the cut in ``a``; None if ``a`` has no such cut.
+        b: the same in ``b``.
+        after_a: name of the last pivot before the cut in ``a``; empty for devices.
+        after_b: the same in ``b``.
+        seconds: its share of ``L_b - L_a``; None where shares cannot be told.
+    """
+
+    kind: str
+    stage: int
+    a: int | None
+    b: int | None
+    after_a: str
+    after_b: str
+    seconds: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The move as an object of JSON types."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class PipelineDiff:
+    """The difference of two pipeline plans.
+
+    Attributes:
+        a: what the judge says of the old plan.
+        b: what the judge says of the new plan.
+        parts: addends of L by its formula; empty if a plan is malformed and has no length.
+        moves: the cuts that differ, in the order of the chain, cuts of the chain first. Their
+            seconds add up to ``L_b - L_a``, unless the plans have different numbers of stages,
+            more than ``MAX_MOVES`` cuts differ, or a plan is malformed: then they are None.
+    """
+
+    a: Report
+    b: Report
+    parts: tuple[Part, ...]
+    moves: tuple[Move, ...]
+
+    @property
+    def seconds(self) -> float | None:
+        """``L_b - L_a``; None if a plan is malformed."""
+        return self.b.length_seconds - self.a.length_seconds if self.parts else None
+
+    @property
+    def attributed(self) -> bool:
+        """Whether every move has its share of the seconds."""
+        return bool(self.parts) and all(move.seconds is not None for move in self.moves)
+
+    def to_json(self) -> dict[str, Any]:
+        """The difference as an object of JSON types, with both reports (seconds and bytes)."""
+        return {
+            "task": self.a.plan.task,
+            "a": self.a.to_json(),
+            "b": self.b.to_json(),
+            "seconds": self.seconds,
+            "pivot_stage": {"a": pivot_stage(self.a), "b": pivot_stage(self.b)},
+            "parts": [part.to_json() for part in self.parts],
+            "moves": [move.to_json() for move in self.moves],
+        }
+
+
+def difference(a: Report, b: Report) -> PipelineDiff:
+    """Compare what the judge says of two plans; see ``parenvs.diff.difference``."""
+    require_equal(PipelinePlan.settings, _settings(a.pipeline), _settings(b.pipeline))
+    parts: tuple[Part, ...] = ()
+    if a.stages and b.stages:
+        both = zip(_addends(a).items(), _addends(b).values(), strict=True)
+        parts = tuple(Part(name, first, second) for (name, first), second in both)
+    return PipelineDiff(a, b, parts, tuple(_moves(a, b)))
+
+
+def pivot_stage(report: Report) -> str | None:
+    """The pivot stage, which decides the core of L: ``"stage 2"``, or ``"link 1-2"``.
+
+    The first micro-batch's way to its end and the other micro-batches through it take longest. A
+    link is the transfer between two stages. None if the plan is malformed.
+    """
+    if not report.stages:
+        return None
+    stage, link = divmod(_pivot(report), 2)
+    return f"link {stage}-{stage + 1}" if link else f"stage {stage}"
+
+
+def _settings(pipeline: Pipeline) -> dict[str, Any]:
+    """What a plan has to be for, by the names of plan fields."""
+    profile = pipeline.profile
+    own = {field: getattr(pipeline, field, None) for field in PipelinePlan.settings}
+    return {**own, "fingerprint": profile.fingerprint, "micro_batch": profile.micro_batch}
+
+
+def _resource_seconds(report: Report) -> np.ndarray:
+    """(2S-1,) forward plus backward seconds of every stage and transfer for one micro-batch."""
+    stages = report.stages
+    seconds = np.zeros(2 * len(stages) - 1)
+    seconds[::2] = [stage.forward_seconds + stage.backward_seconds for stage in stages]
+    seconds[1::2] = [2 * stage.transfer_seconds for stage in stages[:-1]]
+    return seconds
+
+
+def _pivot(report: Report) -> int:
+    """Place of the pivot stage among the stages (even) and transfers (odd)."""
+    seconds = _resource_seconds(report)
+    passed = np.cumsum(seconds)
+    return int(formulas.through(passed, seconds, report.pipeline.micro_batches).argmax())
+
+
+def _addends(report: Report) -> dict[str, float]:
+    """The addends of L: it is the core, attained in the pivot stage, plus the tail."""
+    pivot, seconds = _pivot(report), _resource_seconds(report)
+    compute = float(seconds[: pivot + 1 : 2].sum())
+    transfer = float(seconds[1 : pivot + 1 : 2].sum())
+    others = float((report.pipeline.micro_batches - 1) * seconds[pivot])
+    tail = report.length_seconds - (compute + transfer + others)
+    return {
+        "first micro-batch, compute": compute,
+        "first micro-batch, transfers": transfer,
+        "other micro-batches": others,
+        "all-reduce not hidden": tail if tail > ROUNDING * report.length_seconds else 0.0,
+    }
+
+
+def _moves(a: Report, b: Report) -> list[Move]:
+    """The cuts that differ, with their seconds where these can be told."""
+    plans = (a.plan, b.plan)
+    names = a.pipeline.profile.names
+
+    def after(cut: int | None, kind: str) -> str:
+        known = kind == "cut" and cut is not None and 1 <= cut <= len(names)
+        return str(names[cut - 1]) if known and cut is not None else ""
+
+    pairs: list[tuple[str, int, int | None, int | None]] = []
+    for kind, (first, second) in (
+        ("cut", [plan.cuts for plan in plans]),
+        ("device_cut", [plan.device_cuts for plan in plans]),
+    ):
+        if len(first) == len(second):
+            both = enumerate(zip(first, second, strict=True))
+            pairs += [(kind, stage, x, y) for stage, (x, y) in both if x != y]
+        else:  # which cut of one plan became which of the other cannot be told
+            pairs += [(kind, k, x, None) for k, x in enumerate(first) if x not in second]
+            pairs += [(kind, k, None, y) for k, y in enumerate(second) if y not in first]
+    shares: list[float] | list[None] = [None] * len(pairs)
+    if a.stages and len(a.stages) == len(b.stages) and len(pairs) <= MAX_MOVES:
+        shares = _shares(a.pipeline, plans, [(kind, stage) for kind, stage, _, _ in pairs])
+    return [
+        Move(kind, stage, x, y, after(x, kind), after(y, kind), share)
+        for (kind, stage, x, y), share in zip(pairs, shares, strict=True)
+    ]
+
+
+def _shares(
+    pipeline: Pipeline, plans: tuple[PipelinePlan, PipelinePlan], moved: list[tuple[str, int]]
+) -> list[float]:
+    """Seconds of each moved cut: the mean of what its move adds, over all possible orders.
+
+    A set of moves that are done is a number whose bits are the moves. Orders are paths from the
+    empty set to the full one through sets whose plans increase; there is one, as cuts that go right
+    can be moved from the right to the left, and then those that go left from the left to the right.
+    """
+    count = len(moved)
+    sets = np.arange(2**count)
+    done = (sets[:, None] >> np.arange(count)) & 1 == 1
+    cuts, device_cuts = (
+        np.repeat([getattr(plans[0], key)], len(sets), axis=0) for key in ("cuts", "device_cuts")
+    )
+    for move, (kind, stage) in enumerate(moved):
+        mixed, key = (cuts, "cuts") if kind == "cut" else (device_cuts, "device_cuts")
+        mixed[done[:, move], stage] = getattr(plans[1], key)[stage]
+    possible = (np.diff(cuts) > 0).all(axis=1) & (np.diff(device_cuts) > 0).all(axis=1)
+    length = np.zeros(len(sets))
+    length[possible] = pipeline.length(cuts[possible], device_cuts[possible])
+    before, behind = np.zeros(len(sets)), np.zeros(len(sets))  # orders up to a set, from a set on
+    before[0] = behind[-1] = 1.0
+    size = done.sum(axis=1)
+    for step in range(count):
+        for move in range(count):
+            smaller = sets[(size == step) & ~done[:, move] & possible]
+            np.add.at(before, smaller | 1 << move, before[smaller])
+            larger = sets[(size == count - step) & done[:, move] & possible]
+            np.add.at(behind, larger & ~(1 << move), behind[larger])
+    before[~possible] = behind[~possible] = 0.0
+    shares = []
+    for move in range(count):
+        without = sets[~done[:, move]]
+        with_it = without | 1 << move
+        orders = before[without] * behind[with_it]
+        shares.append(float(orders @ (length[with_it] - length[without]) / before[-1]))
+    return shares
+
+
+def diff_lines(diff: PipelineDiff, names: tuple[str, str]) -> list[str]:
+    """The difference as lines of at most 110 columns; see ``parenvs.view.diff_text.text``."""
+    a, b = diff.a, diff.b
+    lines = [clip(title(a.pipeline, None), DIFF_WIDTH)]
+    lines += plans_lines(names, (a, b), [_figures(report) for report in (a, b)])
+    if diff.seconds is None:
+        lines.append("a malformed plan has no length; nothing to compare but the cuts")
+    else:
+        others = plural(a.pipeline.micro_batches - 1, "other")
+        lines += [
+            verdict_line(diff.seconds, a.length_seconds),
+            "",
+            f"L = the first micro-batch up to the end of the pivot stage + the {others} through it "
+            "+ all-reduce not hidden",
+            *parts_lines("where the seconds are", diff.parts, "L"),
+        ]
+    lines += ["", *_move_lines(diff)]
+    if diff.seconds is not None:
+        lines += ["", *_stages(a, b)]
+    return lines
+
+
+def _figures(report: Report) -> list[str]:
+    if not report.stages:
+        return ["malformed"]
+    return [
+        f"L {duration(report.length_seconds)}",
+        f"simulated {duration(report.simulated_seconds)}",
+        f"{plural(len(report.stages), 'stage')}, pivot {pivot_stage(report)}",
+    ]
+
+
+def _move_lines(diff: PipelineDiff) -> list[str]:
+    """The cuts that differ, those that cost or save most first."""
+    if not diff.moves:
+        return ["the plans cut the same pivots and devices"]
+    head = "cuts that differ (0|1: between stages 0 and 1)"
+    if diff.attributed:
+        head = "what moving each cut costs (0|1: between stages 0 and 1), mean over all orders"
+    elif len(diff.moves) > MAX_MOVES and len(diff.a.stages) == len(diff.b.stages):
+        head += f", {len(diff.moves)}: too many to tell what each costs"
+    lines, scale = [head], diff.a.length_seconds
+    moves = sorted(diff.moves, key=lambda move: -abs(move.seconds or 0.0))
+    for move in moves[:MAX_ROWS]:
+        cost = "" if move.seconds is None else change_words(move.seconds, scale)
+        border = f"{'pivots' if move.kind == 'cut' else 'devices'} {move.stage}|{move.stage + 1}"
+        lines.append(f"{cost:>11}  {border:<13} {_positions(move):<26} {_names(diff, move)}")
+    hidden = moves[MAX_ROWS:]
+    if hidden:
+        others = sum(move.seconds or 0.0 for move in hidden)
+        cost = change_words(others, scale) if diff.attributed else ""
+        lines.append(f"{cost:>11}  and {len(hidden)} more")
+    if diff.attributed:
+        lines.append(f"{change_words(diff.seconds or 0.0, scale):>11}  in all")
+    return lines
+
+
+def _positions(move: Move) -> str:
+    if move.a is None or move.b is None:
+        only, position = ("b", move.b) if move.a is None else ("a", move.a)
+        return f"{position:,}, only in {only}"
+    return f"{move.a:,} → {move.b:,} ({move.b - move.a:+,})"
+
+
+def _names(diff: PipelineDiff, move: Move) -> str:
+    """Where the cuts are."""
+    if not (move.after_a or move.after_b):
+        return ""
+    cuts = [cut for cut, name in ((move.a, move.after_a), (move.b, move.after_b)) if name]
+    labels = cut_labels(diff.a.pipeline.profile, [cut for cut in cuts if cut is not None], 25)
+    if all(label.startswith(AFTER) for label in labels):
+        return AFTER + " → ".join(label.removeprefix(AFTER) for label in labels)
+    return " → ".join(labels)
+
+
+def _stages(a: Report, b: Report) -> list[str]:
+    """Every stage in both plans; where there are many, those whose seconds change most."""
+    count = max(len(a.stages), len(b.stages))
+    rows = [tuple(x[k] if k < len(x) else None for x in (a.stages, b.stages)) for k in range(count)]
+
+    def change(number: int) -> float:
+        seconds = [s.forward_seconds + s.backward_seconds if s else 0.0 for s in rows[number]]
+        return abs(seconds[1] - seconds[0])
+
+    shown = sorted(sorted(range(count), key=change, reverse=True)[:MAX_ROWS])
+    lines = [
+        f"{'stage':<6}{'devices':<16}{'compute, ms':>19}{'transfer, ms':>19}{'all-reduce, ms':>19}"
+        f"{f'memory of {a.memory_limit_bytes / 1e9:.1f} GB':>19}"
+    ]
+    for number in shown:
+        pair = rows[number]
+        cells = (
+            _arrow([device_range(s) if s else None for s in pair]),
+            _arrow([milliseconds(s.forward_seconds + s.backward_seconds) if s else None
+                    for s in pair]),
+            _arrow([milliseconds(s.transfer_seconds) if s else None for s in pair]),
+            _arrow([milliseconds(s.all_reduce_seconds) if s else None for s in pair]),
+            _arrow([_gigabytes(s, report) if s else None
+                    for s, report in zip(pair, (a, b), strict=True)]),
+        )  # fmt: skip
+        devices, compute, transfer, reduce, memory = cells
+        lines.append(f"{number:<6}{devices:<16}{compute:>19}{transfer:>19}{reduce:>19}{memory:>19}")
+    if count > len(shown):
+        lines.append(f"and {count - len(shown)} more")
+    return lines
+
+
+def _gigabytes(stage: Stage, report: Report) -> str:
+    over = stage.memory_bytes > report.memory_limit_bytes
+    return f"{stage.memory_bytes / 1e9:.2f}{'!' if over else ''}"
+
+
+def _arrow(pair: Sequence[str | None]) -> str:
+    """``0–7 → 0–8``; once where both are equal; a dash where a plan has no such stage."""
+    first, second = (word if word is not None else "-" for word in pair)
+    return first if first == second else f"{first} → {second}"
