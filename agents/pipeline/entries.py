@@ -35,9 +35,9 @@ from parenvs.datasets.pipeline.families import FAMILIES
 from parenvs.datasets.pipeline.generators import draw
 from parenvs.instances import load_graph
 from parenvs.shipped import PAPER
-from parenvs.tasks.pipeline.profile import load_profile
 from parenvs.tasks.pipeline.plan import PipelinePlan
 from parenvs.tasks.pipeline.problem import Pipeline, Report
+from parenvs.tasks.pipeline.profile import load_profile
 from parenvs.tasks.pipeline.spaces import PointSpace
 from parenvs.view.words import duration
 

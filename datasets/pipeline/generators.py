@@ -24,9 +24,8 @@ from parenvs.cluster import Cluster, Device
 from parenvs.datasets.pipeline.families import FAMILIES, MIN_PIVOTS, ChainArrays
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, printable
 from parenvs.shipped import PAPER
-from parenvs.tasks.pipeline.profile import load_profile
 from parenvs.tasks.pipeline.problem import COPIES, Pipeline
-from parenvs.tasks.pipeline.profile import StageProfile
+from parenvs.tasks.pipeline.profile import StageProfile, load_profile
 from parenvs.tasks.pipeline.spaces import PointSpace, fitting
 
 __all__ = ["FAMILIES", "INSIDE", "OUTSIDE", "DrawnProblem", "Ranges", "Ratios", "draw", "ratios"]

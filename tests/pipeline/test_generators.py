@@ -24,8 +24,8 @@ from parenvs.datasets.pipeline.generators import (
 )
 from parenvs.errors import ParenvsError
 from parenvs.shipped import PAPER
-from parenvs.tasks.pipeline.profile import load_profile
 from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.profile import load_profile
 
 
 @each("family", FAMILIES)
