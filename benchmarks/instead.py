@@ -21,7 +21,6 @@ OURS = (("exact-full", "exact"), ("pretrained", "network of an older version"), 
 SPLITS = (
     ("data-parallel", "data parallelism"),
     ("expert", "Megatron's splits"),
-    ("ones", "everything that can be split"),
     ("random", "random search"),
 )
 LEARNT = (("ppo", "PPO"), ("rainbow", "Rainbow"))

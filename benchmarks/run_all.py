@@ -29,7 +29,6 @@ SCRIPTS = (
     "verify",
     "partition",
     "paper_plans",
-    "step_time",
     "fits",
     "memory",
     "models",

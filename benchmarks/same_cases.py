@@ -83,7 +83,7 @@ PLANNED: dict[str, tuple[list[tuple[str, dict[str, Any]]], dict[str, dict[str, A
         "exact-full": {}, "ppo": {"steps": 256}, "rainbow": {"steps": 256},
     }),
     "partition": (PARTITIONS, {
-        "exact": {}, "greedy": {}, "ones": {}, "expert": {}, "data-parallel": {}, "replicate": {},
+        "exact": {}, "greedy": {}, "expert": {}, "data-parallel": {},
         "random": {"steps": 3000}, "ppo": {"steps": 256}, "rainbow": {"steps": 256},
     }),
     "hybrid": (HYBRIDS, {

@@ -216,7 +216,7 @@ _LIMITED_SHAPES = (
 )
 """Problems of task ``operator-partition-memory``: of graphs of the split ``test``, with a batch, an
 accumulation and a recomputation for which some plan fits the memory of a device, and for which that
-of the constant action 1 does not, or is slower than the best (``benchmarks/fits.py``)."""
+of everything that can be split does not, or is slower than the best."""
 
 
 def limited_problems(instances: Instances = None) -> Iterator[PartitionProblem]:
@@ -263,7 +263,6 @@ def problems(task: str, instances: Instances = None) -> Iterator[PartitionProble
 
 
 AGENTS: dict[str, Description] = {
-    "replicate": Description("Every device does everything: the trivial plan.", "", ONE),
     "data-parallel": Description(
         "The first dimension of every batch input, nothing else.", "", ONE
     ),
@@ -271,9 +270,6 @@ AGENTS: dict[str, Description] = {
         "Megatron's splits of the blocks found in a transformer's data flow; a CNN's dense layers.",
         "https://arxiv.org/abs/1909.08053",
         ONE,
-    ),
-    "ones": Description(
-        "The constant action 1: whatever is asked for, in the environment's order.", "", ONE
     ),
     "greedy": Description(
         "GWMIN: the class of largest worth / (open rivals + 1) until none is left.",

@@ -17,25 +17,6 @@ from parenvs.tasks.partition.space import PartitionSpace
 _BATCH = 4096  # episodes drawn at once
 
 
-def replicate(space: PartitionSpace) -> Answer:
-    """The plan that partitions nothing: every device does all the work."""
-    return _answer(space, np.zeros(len(space.problem.classes), dtype=bool), "replicate")
-
-
-def partition_all(space: PartitionSpace) -> Answer:
-    """The plan of the constant action 1: partition each class that the environment asks for.
-
-    The environment asks for the classes in order, except for those that conflict with a class that
-    is partitioned already.
-    """
-    actions = np.full(len(space.classes), -1)  # -1: not asked for yet
-    for k, rivals in enumerate(space.rivals):
-        if actions[k] < 0:
-            actions[k] = 1
-            actions[rivals] = 0
-    return _answer(space, space.chosen(actions), "ones")
-
-
 def greedy(space: PartitionSpace) -> Answer:
     """Partition the class of the highest return per class that this rules out, until none is left.
 

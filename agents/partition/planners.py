@@ -65,7 +65,7 @@ class PartitionRequest(PartitionSearch, Request):
         """Planners that ``parenvs compare`` runs: those whose plans the scope contains."""
         experts_by_scope = {"variables": ("expert",), "inputs": ("data-parallel",)}
         experts = experts_by_scope.get(self.problem.full_scope, ("data-parallel", "expert"))
-        return ("ppo", "replicate", *experts, "ones", "greedy", "random", "exact")
+        return ("ppo", *experts, "greedy", "random", "exact")
 
     def target(self, best: float) -> float:
         """See ``Request.target``."""
@@ -114,15 +114,10 @@ def _trained_partition(agent: str, request: PartitionRequest) -> Answer:
 PARTITION_PLANNERS: dict[str, Callable[[PartitionRequest], Answer]] = {
     "exact": lambda r: exact_partition(r.problem, r.memory_limit, time_limit=r.time_limit),
     "greedy": lambda r: heuristics.greedy(r.space),
-    "ones": lambda r: heuristics.partition_all(r.space),
     "expert": lambda r: heuristics.expert(r.space),
     "data-parallel": lambda r: heuristics.data_parallel(r.space),
-    "replicate": lambda r: heuristics.replicate(r.space),
     "random": _random_partition,
     **{agent: partial(_trained_partition, agent) for agent in TRAINED},
 }
-"""Planners of partitions by name.
-
-``ones`` always takes action 1; ``expert`` is Megatron's plan, or splits a chain of dense layers.
-"""
+"""Planners by name; ``expert`` is Megatron's plan, or splits a chain of dense layers."""
 PartitionRequest.planners = PARTITION_PLANNERS

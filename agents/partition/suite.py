@@ -37,10 +37,7 @@ class Suite:
 
     def references(self) -> dict[str, float]:
         """Return the returns of heuristics that do not learn, by name."""
-        return {
-            "greedy": heuristics.greedy(self._space).value,
-            "ones": heuristics.partition_all(self._space).value,
-        }
+        return {"greedy": heuristics.greedy(self._space).value}
 
     def random_value(self, episodes: int, rng: np.random.Generator) -> float:
         """Return the best return of random episodes."""

@@ -191,7 +191,7 @@ def test_solve_problems__within_memory(monkeypatch):
     monkeypatch.setitem(settings, "OperatorPartition-v0", variants)
     (problem,), skipped = solve_problems(["OperatorPartition-v0"], ["vgg-19"], [])
     assert list(skipped) == ["OperatorPartition-v0 none vgg-19"]
-    assert problem.setting == "fits" and problem.references["ones"] == -1
+    assert problem.setting == "fits"
     assert 0 < random_value(problem, 2000, 0) <= problem.optimum + 1e-12 < 0.85
 
 
@@ -251,8 +251,8 @@ def test_row__seeds_medians_gap_random_and_heuristic():
     assert few[3] == "1 of 3; gap 0.00 %"
     none = bench_table.row(problem, [{**lost, "value": -1.0}], ["ppo"])
     assert none[3] == "0 of 1; no legal plan"
-    solved = problem_of(references={"greedy": 0.7, "ones": 0.8})
-    assert bench_table.row(solved, good, ["ppo"])[-1] == "ones: optimal"
+    solved = problem_of(references={"greedy": 0.8})
+    assert bench_table.row(solved, good, ["ppo"])[-1] == "greedy: optimal"
 
 
 def test_totals__by_agent_and_task():

@@ -30,7 +30,6 @@ SMALL = {
     "packed_order": "--tiers p4-m8 --only heuristics",
     "iopddl_growth": "--seconds 1 --largest 1",
     "slow_networks": "--graphs mixer-l16 --limit 0.1",
-    "step_time": "--instances vgg-19",
     "models": "--instances vgg-19",
     "inference": "--most 1 --sets plan-test",
     "reading": "--repeats 1 --graph vgg-19",

@@ -447,12 +447,12 @@ def test_cli__second_writers_are_refused(refused, toy, tmp_path, run):
         words = (f"{folder}: process {pid} on ", "is writing to it")
         refused("train", *toy, "--out", folder, words=words)
     with killed_writers.holding(entries / "data-parallel") as pid:
-        options = ["--task", "data-parallel", "--agent", "ones", "--folder", entries]
+        options = ["--task", "data-parallel", "--agent", "greedy", "--folder", entries]
         refused("leaderboard", "submit", *options, words=f"data-parallel: process {pid} on ")
     with killed_writers.holding(site, beside=True) as pid:
         source = ROOT / "leaderboard" / "submissions" / "data-parallel"
         (tmp_path / "one" / "data-parallel").mkdir(parents=True)
-        shutil.copy(source / "ones.json", tmp_path / "one" / "data-parallel")
+        shutil.copy(source / "greedy.json", tmp_path / "one" / "data-parallel")
         options = ["--folder", tmp_path / "one", "--out", site]
         refused("leaderboard", "site", *options, words=f"site: process {pid} on ")
 

@@ -98,13 +98,13 @@ def test_diff__refuses_plans_of_other_tasks_and_what_is_no_plan(run, tmp_path):
 
 
 def test_diff__of_partitions(run):
-    for agent in ("replicate", "exact"):
+    for agent in ("expert", "exact"):
         plan = ("vgg-19", "--task", "partition", "--reward", "paper", "--agent", agent)
         assert run("plan", *plan, "--out", f"{agent}.json")[0] == 0
-    status, out, err = run("diff", "replicate.json", "exact.json")
+    status, out, err = run("diff", "expert.json", "exact.json")
     assert (status, err) == (0, "")
     assert "what each dimension class costs" in out and "predictions/kernel and 1 more" in out
-    content = json.loads(run("diff", "replicate.json", "exact.json", "--json")[1])
+    content = json.loads(run("diff", "expert.json", "exact.json", "--json")[1])
     total = sum(change["seconds"] for change in content["classes"])
     assert total == pytest.approx(content["seconds"])
     assert {change["only"] for change in content["classes"]} == {"b"}

@@ -350,7 +350,7 @@ def test_planning__partitions_are_for_the_step_time(run, scope):
     seconds = [judge(load_plan(f"{name}.json")).step_seconds for name in "ab"]
     assert seconds[0] <= seconds[1]
     assert "reward step_time" in good(
-        run("compare", *task, "--agent", "replicate", "--agent", "exact")
+        run("compare", *task, "--agent", "greedy", "--agent", "exact")
     )
 
 
@@ -437,7 +437,7 @@ def test_planning__partitions_within_memory(run):
     report = json.loads(out)
     assert status == 0 and report["legal"] and report["memory_limit_bytes"] == 3.2e9
     assert report["memory_bytes"]["peak"] <= 3.2e9
-    status, _, err = run("plan", *what, "--agent", "ones")
+    status, _, err = run("plan", *what, "--agent", "greedy")
     assert status == 2 and "more than the 3,200,000,000 allowed" in err
     for wrong, words in (
         (("--memory-limit", "much"), "--memory-limit must be 'device' or a positive number"),

@@ -120,7 +120,7 @@ def test_commands__table(run, tmp_path, monkeypatch):
     folder = BOARD / "submissions"
     only = tmp_path / "some" / "data-parallel"
     only.mkdir(parents=True)
-    for name in ("greedy", "replicate"):
+    for name in ("greedy", "random"):
         source = folder / "data-parallel" / f"{name}.json"
         (only / source.name).write_bytes(source.read_bytes())
     status, out, _ = run("table", "--folder", "some")
@@ -147,7 +147,7 @@ def test_commands__table(run, tmp_path, monkeypatch):
     status, _, err = run("site", "--folder", "some", "--out", "site")
     assert status == 2
     assert Path("site/index.html").is_file()
-    for name in ("greedy", "replicate"):
+    for name in ("greedy", "random"):
         (only / f"{name}.json").unlink()
     assert run("table", "--folder", "some", "--out", "new.md")[0] == 2
     assert Path("new.md").read_text() == "old"  # not a page of no entry
@@ -187,15 +187,15 @@ def test_commands__a_fault_of_the_judge_does_not_stop_the_others(run, monkeypatc
     sound = judging.check
 
     def broken(entry, seed=0, unsafe=False):
-        if entry.entry == "ones":
+        if entry.entry == "random":
             raise OverflowError("too\nlarge")
         return sound(entry, seed)
 
     monkeypatch.setattr(judging, "check", broken)
     folder = BOARD / "submissions" / "data-parallel"
-    status, out, err = run("check", folder / "ones.json", folder / "greedy.json")
+    status, out, err = run("check", folder / "random.json", folder / "greedy.json")
     assert status == 2 and "greedy" in out and "1 of 2 refused" in err
-    assert "ones.json: the judge failed (OverflowError: too large); please open an issue" in err
+    assert "random.json: the judge failed (OverflowError: too large); please open an issue" in err
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_commands__a_fault_of_the_judge_does_not_stop_the_others(run, monkeypatc
         (["submit", "--task", "data-parallel", "--agent", "expert"], "has no agent 'expert'"),
         (["submit", "--entry", "mine"], "--entry names the entry of one agent"),
         (["submit", "--steps", "0"], "--steps must be from 1"),
-        (["submit", "--task", "data-parallel", "--agent", "ones", "--entry", "../x"], "'entry'"),
+        (["submit", "--task", "data-parallel", "--agent", "greedy", "--entry", "../x"], "'entry'"),
         (["table", "--folder", "nowhere"], "no entry TASK/ENTRY.json there"),
         (["check", "nowhere.json"], "refused: nowhere.json"),
         (["update", "nowhere.json"], "1 of 1 refused: nowhere.json"),

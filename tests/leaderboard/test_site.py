@@ -381,8 +381,8 @@ def test_site__only_a_site_is_replaced(tmp_path):
 def test_site__command(monkeypatch, capfd, tmp_path):
     source = tmp_path / "in" / "data-parallel"
     source.mkdir(parents=True)
-    text = (SUBMISSIONS / "data-parallel" / "ones.json").read_text()
-    (source / "ones.json").write_text(text)
+    text = (SUBMISSIONS / "data-parallel" / "greedy.json").read_text()
+    (source / "greedy.json").write_text(text)
 
     def run():
         arguments = ["site", "--folder", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
@@ -393,8 +393,8 @@ def test_site__command(monkeypatch, capfd, tmp_path):
 
     status, printed = run()
     assert status == 0 and "open index.html" in printed.out
-    assert (tmp_path / "out" / "entries" / "data-parallel" / "ones.html").is_file()
-    (source / "ones.json").write_text(text.replace('"inputs": 0', '"inputs": 7'))
+    assert (tmp_path / "out" / "entries" / "data-parallel" / "greedy.html").is_file()
+    (source / "greedy.json").write_text(text.replace('"inputs": 0', '"inputs": 7'))
     before = (tmp_path / "out" / "index.html").read_bytes()
     status, printed = run()
     assert status != 0 and "parenvs leaderboard check gives all reasons" in printed.err

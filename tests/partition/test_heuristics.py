@@ -11,10 +11,8 @@ from parenvs.agents.partition.heuristics import (
     data_parallel,
     expert,
     greedy,
-    partition_all,
     random_episodes,
     random_search,
-    replicate,
 )
 from parenvs.errors import InfeasibleError
 
@@ -51,8 +49,6 @@ def test_partition_heuristics__none_beats_the_optimum(name, rules):
         best = exact_partition(space.problem).value
         rng = np.random.default_rng(0)
         for answer in (
-            replicate(space),
-            partition_all(space),
             greedy(space),
             random_search(space, 20, rng),
         ):
@@ -61,19 +57,6 @@ def test_partition_heuristics__none_beats_the_optimum(name, rules):
             assert (answer.status, answer.bound) == ("feasible", None)
             value = report_of(space, answer).value_of(space.reward)
             assert value == pytest.approx(answer.value, abs=1e-9)
-
-
-@pytest.mark.parametrize("name", toys.SHIPPED)
-def test_partition_heuristics__replicate(name):
-    for space in spaces(name):
-        answer = replicate(space)
-        assert not answer.report.chosen.any()
-        nothing = 0.1 * len(space.dimensions) if space.reward == "paper" else 0.0
-        assert answer.value == pytest.approx(nothing)
-        report = report_of(space, answer)
-        assert report.plan.partition == {}
-        assert report.step_seconds == report.replicate_seconds
-        assert report.all_reduces == 0
 
 
 @pytest.mark.thorough
@@ -235,15 +218,3 @@ def test_partition_heuristics__random_search_is_the_best_of_its_episodes():
     values = space.problem.value(space.chosen(episodes))
     answer = random_search(space, 300, np.random.default_rng(3))
     assert answer.value == pytest.approx(values.max())
-
-
-@pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize("name", ["vgg-19", *slow("bert-48")])
-def test_partition_heuristics__partition_all_follows_the_order(name, rules):
-    for space in spaces(name, rules):
-        taken: list[int] = []
-        for k in range(len(space.classes)):
-            if not set(space.rivals[k]) & set(taken):
-                taken.append(k)
-        expected = {int(space.classes[k]) for k in taken}
-        assert set(np.flatnonzero(partition_all(space).report.chosen).tolist()) == expected

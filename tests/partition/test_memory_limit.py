@@ -12,7 +12,7 @@ from partition_play import by_mask, iter_of, play
 
 import parenvs
 from parenvs.agents.partition.exact import exact_partition
-from parenvs.agents.partition.heuristics import partition_all, random_search
+from parenvs.agents.partition.heuristics import random_search
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
 from parenvs.tasks.partition.space import PartitionSpace
 
@@ -148,7 +148,7 @@ def test_limit__peaks_are_kept_and_forgotten(monkeypatch):
 
 
 def test_limit__planners_keep_to_it():
-    """The exact plan of the problem's own limit; random plans; the constant action 1 does not."""
+    """The exact plan of the problem's own limit; random plans."""
     of = parenvs.problem("vgg-19", task="partition", reward="step_time", memory_limit=3.2e9)
     space, free = PartitionSpace.of(of), parenvs.problem(
         "vgg-19", task="partition", reward="step_time"
@@ -158,8 +158,6 @@ def test_limit__planners_keep_to_it():
     assert best.report.legal and best.value < exact_partition(free).value
     drawn = random_search(space, 3000, np.random.default_rng(1))
     assert drawn.report.legal and -1 < drawn.value <= best.value + 1e-12
-    ones = partition_all(space)
-    assert ones.value == -1 and not ones.report.legal
     env = gym.make(OPERATOR, problem=of)
     evaluation = parenvs.evaluate(lambda observation, mask: 1, env)
     assert evaluation.value == pytest.approx(-1) and evaluation.gap is None

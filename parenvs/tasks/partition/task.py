@@ -104,10 +104,8 @@ class PartitionTask(Task):
     planners = (
         "exact",
         "greedy",
-        "ones",
         "expert",
         "data-parallel",
-        "replicate",
         "random",
         "ppo",
         "rainbow",
