@@ -7,6 +7,7 @@ from typing import Any
 
 from parenvs.agents.learning.algorithm import Algorithm
 from parenvs.agents.names import ALGORITHMS
+from parenvs.core.removed import refuse_removed
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, shown
 
@@ -30,6 +31,7 @@ def algorithm(name: str) -> type[Algorithm]:
     """
     if name in _registered:
         return _registered[name]
+    refuse_removed("agent", name)
     known = {x.name: x.value for x in entry_points(group=GROUP)} | ALGORITHMS
     if name not in known:
         hint = did_you_mean(name, names())

@@ -11,7 +11,8 @@ from parenvs.errors import ParenvsError, shown
 REMOVED: dict[str, dict[str, str]] = {
     "environment": {"MicroBatchOrder-v0": ""},
     "task": {},
-    "planner": {},
+    "planner": {"partition/ones": "greedy", "partition/replicate": "greedy"},
+    "agent": {"a2c": "ppo"},
     "set": {},
 }
 """Kind -> name -> what to use in its place, or an empty text if there is no successor.
