@@ -42,14 +42,8 @@ ROWS = (
     (
         "hybrid",
         "all axes together",
-        (("megatron", "Megatron's rule of thumb"), ("uniform", "best plan of equal stages")),
+        (("rule-of-thumb", "Megatron's rule of thumb"), ("uniform", "best plan of equal stages")),
         (("exact", "exact search"),),
-    ),
-    (
-        "hetero",
-        "servers of different speed",
-        (("sorted", "fastest servers first"), ("random", "random search")),
-        (("swap", "swap search"),),
     ),
     (
         "packed-order",

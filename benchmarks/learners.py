@@ -50,7 +50,7 @@ _SERVERS: dict[str, dict[str, Any]] = {
     "swap-search": {},
     **{
         f"{planner}/{limit} s": {"time_limit": float(limit)}
-        for planner in ("local-search", LEARNED_SEARCH)
+        for planner in ("search",)
         for limit in (1, 5)
     },
 }

@@ -40,8 +40,8 @@ SHARE, MORE = 0.1, 0.2
 PLANNERS = {
     "pipeline": ("exact", "exact-full", "exact-points", "corridor", "learned+search"),
     "partition": ("exact",),
-    "hybrid": ("exact", "exact-hybrid", "local-search", "learned+search"),
-    "hetero": ("sandwich", "subset-dp"),
+    "hybrid": ("exact", "search"),
+    "hetero": ("subset-dp",),
     "order": ("exact",),
     "sharding": ("exact",),
 }

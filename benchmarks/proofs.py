@@ -140,10 +140,9 @@ def page(rows: list[Row]) -> list[str]:
         "beyond the best plan, a plan that is better than all or does not cost what the judge "
         "says, and of exact planners an illegal plan or a problem called infeasible that is not. "
         "All plans are those that a planner chooses among: of hybrid ones 1F1B plans of free "
-        "stages (`exact-hybrid`), uniform ones (`uniform`), or both (`exact`), so that `proven "
-        "among some` is held against the best of these, and uniform ones that leave devices free "
-        "(`tensor`, `pipeline`); `local-search` and the network that starts one reach plans that "
-        "are too many to be tried, and of `exact-points` and `exact-candidates`, which choose "
+        "stages and uniform ones (`exact`), or uniform ones (`uniform`), so that `proven "
+        "among some` is held against the best of these; `search` and the network that starts "
+        "one reach plans that are too many to be tried, and of `exact-points` and `exact-candidates`, which choose "
         "among candidates, bounds and proofs are not held against all plans (but above, those of "
         "the pruned one).",
         columns(

@@ -87,10 +87,8 @@ PLANNED: dict[str, tuple[list[tuple[str, dict[str, Any]]], dict[str, dict[str, A
         "random": {"steps": 3000}, "ppo": {"steps": 256}, "rainbow": {"steps": 256},
     }),
     "hybrid": (HYBRIDS, {
-        "uniform": {}, "megatron": {}, "data-parallel": {}, "zero-3": {}, "tensor": {},
-        "pipeline": {}, "random": {}, "exact-hybrid": {}, "sorted-servers": {},
-        "exact": {"time_limit": 600.0}, "random-servers": {}, "swap-search": {}, "subset-dp": {},
-        "sandwich": {},
+        "uniform": {}, "rule-of-thumb": {}, "random": {}, "exact": {"time_limit": 600.0},
+        "swap-search": {}, "subset-dp": {},
     }),
     "order": ([(f"order-{x}", {}) for x in (
         "test/p4-m8-000", "test/p8-m16-001", "validation/p4-m8-002", "outside/p4-m8-001")], {
@@ -111,7 +109,7 @@ PLANNED: dict[str, tuple[list[tuple[str, dict[str, Any]]], dict[str, dict[str, A
 LEARNED = ("ppo", "rainbow")
 """Planners that train, on the first problem of each list."""
 LONG = (
-    "order exact: order-test/p8-m16", "hybrid exact-hybrid: hetero", "hybrid exact: hetero",
+    "order exact: order-test/p8-m16", "hybrid exact: hetero",
     "pipeline exact-full: plan-outside", "pipeline exact: plan-outside",
     "pipeline pipedream: plan-outside",
 )  # fmt: skip

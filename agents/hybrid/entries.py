@@ -8,14 +8,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parenvs.agents.hybrid import exact
 from parenvs.agents.hybrid.local_search import EVALUATIONS, local_search
 from parenvs.agents.hybrid.references import HYBRID_REFERENCES as HYBRID_FILE
 from parenvs.agents.hybrid.references import LIMITS, best_known, plan_of_row
-from parenvs.agents.hybrid.servers.heuristics import random_orders, swap_search
+from parenvs.agents.hybrid.servers.heuristics import swap_search
+from parenvs.agents.hybrid.servers.labels import subset_search
 from parenvs.agents.hybrid.servers.references import EXACT, FIRST
 from parenvs.agents.hybrid.servers.references import HETERO_REFERENCES as HETERO_FILE
-from parenvs.agents.hybrid.servers.solve import Orders, by_speed, subset_search
+from parenvs.agents.hybrid.servers.solve import Orders, by_speed
+from parenvs.agents.hybrid.solve import exact
 from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
 from parenvs.core.leaderboard import (
@@ -188,7 +189,7 @@ EVALUATIONS_OF_DRAWN = 5_000
 SWAPS = 200
 """Plans that searches over orders of servers judge."""
 _HYBRID_AGENTS = {
-    "megatron": Description(
+    "rule-of-thumb": Description(
         "Megatron's rule of thumb: tp fills a server, the fewest stages that fit, many chunks.",
         "https://arxiv.org/abs/2104.04473",
         ONE,
@@ -199,7 +200,7 @@ _HYBRID_AGENTS = {
     "random": Description(
         "One of the uniform plans that fit, each as likely as any other.", "", ONE, True
     ),
-    "local-search": Description(
+    "search": Description(
         "The fastest neighbour, again and again, from the best uniform plans; by chance where none "
         "is faster.",
         "",
@@ -214,24 +215,13 @@ _HYBRID_AGENTS = {
     "best-known": BEST_KNOWN,
 }
 _HETERO_AGENTS = {
-    "sorted": Description(
-        "The better of both orders of the servers by speed, completed by dynamic programming.",
-        "",
-        "2 judged plans for each setting",
-    ),
-    "random": Description(
-        "Random orders of the servers, each completed by dynamic programming; the best.",
-        "",
-        f"{SWAPS} judged plans a problem",
-        True,
-    ),
-    "swap": Description(
+    "swap-search": Description(
         "Swaps of two servers from the better order by speed, kept if no worse.",
         "",
         f"{SWAPS} judged plans a problem",
         True,
     ),
-    "exact": Description(
+    "subset-dp": Description(
         f"Dynamic programming over sets of servers, from some swaps on; up to {EXACT} servers.",
         "",
         PROVEN,
@@ -256,33 +246,27 @@ def _subset(problem: Hybrid, seed: int) -> Answer:
     return subset_search(problem, orders=orders)
 
 
-_Maker = Callable[[Hybrid, int], Answer]
-_MAKERS: dict[tuple[str, str], _Maker] = {
-    ("hybrid", "exact"): lambda problem, seed: exact(problem, LIMITS, time_limit=SECONDS),
-    ("hybrid", "local-search"): lambda problem, seed: local_search(problem, seed=seed),
-    ("hetero", "random"): lambda problem, seed: random_orders(
-        problem, np.random.default_rng(seed), None, SWAPS
-    ),
-    ("hetero", "exact"): _subset,
-    ("hetero", "swap"): lambda problem, seed: swap_search(
+_MAKERS: dict[str, Callable[[Hybrid, int], Answer]] = {
+    "exact": lambda problem, seed: exact(problem, LIMITS, time_limit=SECONDS),
+    "search": lambda problem, seed: local_search(problem, seed=seed),
+    "subset-dp": _subset,
+    "swap-search": lambda problem, seed: swap_search(
         problem, np.random.default_rng(seed), None, SWAPS
     ),
 }
-_NAMES = {("hetero", "sorted"): "sorted-servers"}
-"""Task and agent -> the planner that makes it, where the two differ."""
+"""Agent -> planner, where its settings differ from those of ``solve``."""
 
 
-def planner(task: str, agent: str, seed: int, steps: int) -> Planner:
-    """Return an agent as a planner of a task's problems; see ``TaskKind.planner``."""
+def planner(agent: str, seed: int, steps: int) -> Planner:
+    """Return an agent as a planner of problems; see ``TaskKind.planner``."""
 
     def plan(problem: HybridProblem) -> HybridPlan:
         target: Hybrid = problem.target
         if agent == "best-known":
             return plan_of_row(target, references(problem.file.file)[problem.instance])
-        if (task, agent) in _MAKERS:
-            return _MAKERS[task, agent](target, seed).plan
-        name = _NAMES.get((task, agent), agent)
-        return solve(target, name, time_limit=SECONDS, seed=seed).plan
+        if agent in _MAKERS:
+            return _MAKERS[agent](target, seed).plan
+        return solve(target, agent, time_limit=SECONDS, seed=seed).plan
 
     return plan
 
@@ -314,7 +298,7 @@ TASKS = {
         problem=HybridProblem,
         problems=partial(problems, "hybrid"),
         agents=_HYBRID_AGENTS,
-        planner=partial(planner, "hybrid"),
+        planner=planner,
         docs="hybrid",
         figures=(CERTIFIED,),
     ),
@@ -328,7 +312,7 @@ TASKS = {
         problem=HeteroProblem,
         problems=partial(problems, "hetero"),
         agents=_HETERO_AGENTS,
-        planner=partial(planner, "hetero"),
+        planner=planner,
         docs="hetero",
         figures=(CERTIFIED,),
     ),

@@ -1,4 +1,4 @@
-"""Hybrid plans by rule: Megatron's rule of thumb, one axis alone, and random plans."""
+"""Hybrid plans by Megatron's rule of thumb, and random plans."""
 
 from __future__ import annotations
 
@@ -7,22 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from parenvs.agents.hybrid import infeasible
 from parenvs.core.plan import Answer
-from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.space import Constraints, UniformSpace
-
-PURE = {
-    "data-parallel": Constraints(tp=1, pp=1, context=1, zero=(0, 1)),
-    "zero-3": Constraints(tp=1, pp=1, context=1, zero=(3,)),
-    "tensor": Constraints(pp=1, dp=1, context=1, idle=True),
-    "pipeline": Constraints(tp=1, dp=1, context=1, idle=True, uneven=True),
-}
-"""Plans of one axis alone; tensor parallelism leaves all servers but one free."""
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace, infeasible
 
 
-def megatron(problem: Hybrid, constraints: Constraints | None = None) -> Answer:
+def rule_of_thumb(problem: Hybrid, constraints: Constraints | None = None) -> Answer:
     """Return the plan of Megatron's rule of thumb (arXiv 2104.04473, section 3 and takeaways).
 
     tp fills a server, with sequence parallelism; pp is the smallest number of stages that fits,
@@ -45,38 +35,8 @@ def megatron(problem: Hybrid, constraints: Constraints | None = None) -> Answer:
         order = np.lexsort((space.length, ~plans.sequence_parallel, -plans.chunks, plans.pp))
         fitting = order[space.fits[order]]
         if len(fitting):
-            return _answer(space, int(fitting[0]), "megatron", begin)
+            return _answer(space, int(fitting[0]), "rule-of-thumb", begin)
     raise infeasible(space)
-
-
-def pure(problem: Hybrid, kind: str, constraints: Constraints | None = None) -> Answer:
-    """Return the best plan that has one kind of parallelism only.
-
-    Args:
-        problem: the problem.
-        kind: one of ``PURE``.
-        constraints: of which micro-batch and recomputation are kept.
-
-    Raises:
-        InfeasibleError: there is none, or none fits; says how many bytes the smallest one lacks.
-    """
-    begin = time.perf_counter()
-    if kind not in PURE:
-        raise ParenvsError(
-            f"unknown kind of plan {shown(kind)}{did_you_mean(kind, PURE)}; known: "
-            f"{', '.join(PURE)}"
-        )
-    limits = constraints or Constraints()
-    kept = {
-        "micro_batch": limits.micro_batch,
-        "most_micro_batch": limits.most_micro_batch,
-        "recompute": limits.recompute,
-    }
-    space = UniformSpace.build(problem, replace(PURE[kind], **kept))  # type: ignore[arg-type]
-    best = space.best()
-    if best is None:
-        raise infeasible(space)
-    return _answer(space, best, kind, begin)
 
 
 def random_plan(

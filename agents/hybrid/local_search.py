@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from parenvs.agents.hybrid import infeasible
 from parenvs.core.plan import Answer
 from parenvs.core.request import Budget
 from parenvs.errors import ParenvsError
@@ -22,7 +21,7 @@ from parenvs.tasks.hybrid.moves.neighbours import neighbours
 from parenvs.tasks.hybrid.moves.plans import Plans, joined, plan_of, plans_of
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.space import Constraints, UniformSpace
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace, infeasible
 from parenvs.tasks.hybrid.space.objectives import Objective
 from parenvs.tasks.hybrid.starts import distinct
 
@@ -71,7 +70,7 @@ def local_search(
     budget = Budget(EVALUATIONS, evaluations, time_limit)
     limits, goal = constraints or Constraints(), objective or Objective()
     if limits.pinned:
-        raise ParenvsError("--pin: local-search moves all layers; take the planner exact-hybrid")
+        raise ParenvsError("--pin: search moves all layers; take the planner exact")
     if space is None:
         space = UniformSpace.build(problem, replace(limits, uneven=True))
     values = goal.values(problem, space.length, space.plans.devices)
@@ -98,7 +97,7 @@ def local_search(
         problem=problem,
         plan=plan,
         cost=problem.length(plan),
-        method="local-search",
+        method="search",
         evaluations=len(space) + judged,
         seconds=time.perf_counter() - budget.begin,
     )

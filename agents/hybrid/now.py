@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from parenvs.agents.hybrid import exact_uniform, heuristics
+from parenvs.agents.hybrid import heuristics
+from parenvs.agents.hybrid.solve import exact_uniform
 from parenvs.core.plan import Answer, Strategy
 from parenvs.core.stages import Stages
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
@@ -130,7 +131,7 @@ def usual(problem: Hybrid, framework: str) -> tuple[str, Answer]:
     """
     if framework == LAUNCHERS[0]:
         limits = Constraints(framework=framework)
-        return "the rule of thumb of Megatron", heuristics.megatron(problem, limits)
+        return "the rule of thumb of Megatron", heuristics.rule_of_thumb(problem, limits)
     words, ways = USUAL[framework]
     for way in ways:
         own = {**way, "tp": min(way["tp"], problem.cluster.devices_per_server)}

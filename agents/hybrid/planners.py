@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from parenvs.agents.hybrid import exact_hybrid, exact_uniform, heuristics, ranked, robust
+from parenvs.agents.hybrid import heuristics
 from parenvs.agents.hybrid.local_search import local_search
-from parenvs.agents.hybrid.servers.planners import SERVER_PLANNERS
+from parenvs.agents.hybrid.servers.heuristics import swap_search
+from parenvs.agents.hybrid.servers.sandwich import subset_dp
+from parenvs.agents.hybrid.servers.tables import one_server
+from parenvs.agents.hybrid.solve import exact_uniform, ranked, robust
 from parenvs.agents.learning.learned import SAMPLES, learned
-from parenvs.agents.names import LEARNED, LEARNED_SEARCH
+from parenvs.agents.names import LEARNED
 from parenvs.core.plan import Answer
 from parenvs.core.request import SECONDS, Request
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 from parenvs.tasks.hybrid.space.objectives import Objective
-from parenvs.tasks.hybrid.starts import Start, space_of
+from parenvs.tasks.hybrid.starts import Start
 from parenvs.tasks.hybrid.task import HybridSearch
 
 
@@ -75,7 +77,7 @@ class HybridRequest(HybridSearch, Request):
     @property
     def compared(self) -> tuple[str, ...]:
         """Planners that ``parenvs compare`` runs."""
-        return (*heuristics.PURE, "random", "megatron", "uniform", "exact")
+        return ("random", "rule-of-thumb", "uniform", "exact")
 
     @property
     def label(self) -> str:
@@ -84,54 +86,27 @@ class HybridRequest(HybridSearch, Request):
         return f"{cluster.name or f'{cluster.devices}-devices'}-batch-{self.problem.batch}"
 
 
-def _learned(
-    request: HybridRequest,
-    judged: tuple[UniformSpace, np.ndarray] | None = None,
-    deadline: float = np.inf,
-) -> Answer:
+def _learned(request: HybridRequest) -> Answer:
     """Return the best plan of the network that ships.
 
-    Args:
-        request: the request.
-        judged: what ``space_of`` returns, if it was asked before.
-        deadline: ``time.perf_counter()`` at which episodes end.
-
     Raises:
-        ParenvsError: something else than the seconds of a step is asked for, or constraints are.
+        ParenvsError: another objective than seconds, or constraints.
     """
     if request.constraints != Constraints() or request.goal != Objective():
         raise ParenvsError(
             f"{LEARNED}: it was trained for the shortest step of any plan; take the planner "
-            "local-search for constraints and other objectives"
+            "search for constraints and other objectives"
         )
-    problem = request.problem
-    start = Start(problem, judged=judged)
-    found = learned("HybridPlan-v1", start, seed=request.seed, deadline=deadline)
-    return Answer(problem=problem, plan=found.plan, cost=found.cost, evaluations=SAMPLES + 1)
-
-
-def _searched(request: HybridRequest) -> Answer:
-    """Return the best plan of a local search from the network's."""
-    limit = np.inf if request.time_limit is None else request.time_limit
-    problem, deadline = request.problem, time.perf_counter() + limit
-    judged = space_of(problem)
-    plan = _learned(request, judged, deadline).plan
-    left = deadline - time.perf_counter()
-    return local_search(
-        problem, seed=request.seed, time_limit=left, space=judged[0], starts=(plan,)
-    )
-
-
-def _servers(name: str, request: HybridRequest) -> Answer:
-    return SERVER_PLANNERS[name](
-        request.problem, request.constraints, request.seed, request.time_limit
+    answer = learned("HybridPlan-v1", Start(request.problem), seed=request.seed)
+    return Answer(
+        problem=request.problem, plan=answer.plan, cost=answer.cost, evaluations=SAMPLES + 1
     )
 
 
 def _checked(
     name: str, planner: Callable[[HybridRequest], Answer]
 ) -> Callable[[HybridRequest], Answer]:
-    """A planner that answers requests for the plan of least worst regret itself, or refuses."""
+    """Refuse ``--for`` and ``--robust`` where a planner ignores them."""
 
     def run(request: HybridRequest) -> Answer:
         if request.constraints.framework is not None and name not in ROBUST:
@@ -157,35 +132,28 @@ _PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
     "exact": lambda r: ranked(
         r.problem, r.constraints, r.goal, SECONDS if r.time_limit is None else r.time_limit
     ),
-    "exact-hybrid": lambda r: exact_hybrid(
-        r.problem, r.constraints, r.goal, time_limit=r.time_limit
-    ),
-    "uniform": lambda r: exact_uniform(r.problem, r.constraints, r.goal, r.space),
-    "local-search": lambda r: local_search(
+    "search": lambda r: local_search(
         r.problem, r.constraints, r.goal, r.seed, time_limit=r.time_limit
     ),
+    "uniform": lambda r: exact_uniform(r.problem, r.constraints, r.goal, r.space),
+    "rule-of-thumb": lambda r: heuristics.rule_of_thumb(r.problem, r.constraints),
     LEARNED: _learned,
-    LEARNED_SEARCH: _searched,
-    "megatron": lambda r: heuristics.megatron(r.problem, r.constraints),
-    **{
-        kind: partial(lambda kind, r: heuristics.pure(r.problem, kind, r.constraints), kind)
-        for kind in heuristics.PURE
-    },
     "random": lambda r: heuristics.random_plan(
         r.problem, np.random.default_rng(r.seed), r.constraints
     ),
-    **{name: partial(_servers, name) for name in SERVER_PLANNERS},
+    "subset-dp": lambda r: subset_dp(r.problem, one_server(r.constraints), r.time_limit),
+    "swap-search": lambda r: swap_search(
+        r.problem, np.random.default_rng(r.seed), r.constraints, time_limit=r.time_limit
+    ),
 }
 HYBRID_PLANNERS = {name: _checked(name, planner) for name, planner in _PLANNERS.items()}
 """Planners of hybrid plans by name.
 
-``local-search`` goes from the best uniform plans to neighbouring ones, ``learned`` by the network
-of ``HybridPlan-v1``, and ``learned+search`` is the search from its plan.
-``uniform`` judges all uniform plans, ``exact-hybrid`` searches plans of one chunk whose stages
-differ, ``exact`` both, and takes of them the plan whose simulated step is best. Where a request is
-``robust``, the first and the last give the uniform plan that loses least if constants are not what
-they seem, and others refuse. ``megatron`` is a rule of thumb; four have one kind of parallelism
-only.
-Those of ``SERVER_PLANNERS`` choose the order of the servers, too, one for each stage.
+``exact`` searches uniform plans and 1F1B plans whose stages differ, and returns the plan with the
+best simulated step. ``search`` is a local search from the best uniform plans, ``uniform`` evaluates
+all uniform plans, ``rule-of-thumb`` is Megatron's, and ``learned`` the network of
+``HybridPlan-v1``. If a request is ``robust``, ``exact`` and ``uniform`` return the uniform plan of
+least worst regret, and the others refuse. ``subset-dp`` and ``swap-search`` also choose the order
+of unequal servers, one server per stage.
 """
 HybridRequest.planners = HYBRID_PLANNERS

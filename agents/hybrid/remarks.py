@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from parenvs.agents.hybrid import exact_uniform
 from parenvs.agents.hybrid.now import LAUNCHERS, RUNNERS
+from parenvs.agents.hybrid.solve import exact_uniform
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid.space.objectives import near_best
 from parenvs.tasks.hybrid.space.robustness import Shift, robustness

@@ -145,7 +145,7 @@ def exact_hybrid(
     return replace(
         best,
         among=proven_of(problem, FREE, limits),
-        method="exact-hybrid",
+        method="exact",
         proven=bound >= best.cost * (1 - SLACK),
         bound=bound,
         evaluations=sum(search.evaluations for search in searches),

@@ -10,7 +10,7 @@ from parenvs.core.registry import TASKS
 from parenvs.errors import InfeasibleError
 
 PLANNERS = {task: every_plan.planners(task) for task in TASKS}
-SLOW = ("local-search", "random-servers", "swap-search", "subset-dp")
+SLOW = ("search", "swap-search", "subset-dp")
 OUTCOMES = {
     "plan", "proven", "proven among some", "no plan", "no plan in time", "illegal plan",
 }  # fmt: skip

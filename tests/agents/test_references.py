@@ -144,7 +144,7 @@ def test_best_known__is_no_worse_than_any_search():
 def test_best_known__keeps_the_proof_of_what_nothing_beats():
     problem = find_hybrid("hybrid-test/gpt-002")
     answer = best_known(problem, 5.0, 10)
-    assert answer.proven and answer.among and answer.method == "exact-hybrid"
+    assert answer.proven and answer.among and answer.method == "exact"
 
 
 def test_references__of_several_commands_are_all_kept(tmp_path):

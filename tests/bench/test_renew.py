@@ -70,6 +70,6 @@ def test_renew__leaves_out_no_script_that_fails(monkeypatch):
 def test_renew__leaves_out_what_learns_or_looks_at_a_clock():
     entries = [renew.load_entry(path) for path in sorted((ROOT / renew.ENTRIES).glob("*/*.json"))]
     chosen = {(entry.task, entry.entry) for entry in entries if renew.cheap(entry)}
-    assert {("pipeline-cut", "exact-candidates"), ("hybrid", "megatron")} <= chosen
+    assert {("pipeline-cut", "exact-candidates"), ("hybrid", "rule-of-thumb")} <= chosen
     left = {("pipeline-cut", name) for name in ("ppo", "learned", "corridor", "pretrained")}
     assert not left & chosen and len(chosen) >= 50

@@ -24,7 +24,6 @@ SMALL = {
     "limits": "--limits 0.1 --kinds order",
     "simulation": "--plans 20",
     "classes": "--cases 2",
-    "hybrid_labels": "--cases 3",
     "conflicts": "--instances vgg-19 --episodes 3",
     "flops": "--models vgg-19",
     "packed_order": "--tiers p4-m8 --only heuristics",

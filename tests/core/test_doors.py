@@ -14,7 +14,7 @@ pytestmark = pytest.mark.thorough
 EACH = {
     "pipeline": ("plan-test/cnn-003", "even"),
     "partition": ("partition-test/t5-006", "expert"),
-    "hybrid": ("hybrid/7", "megatron"),
+    "hybrid": ("hybrid/7", "rule-of-thumb"),
     "order": ("order-test/p4-m8-000", "pyramid"),
     "sharding": ("intra-op-test/mesh-000", "greedy"),
     "elastic": ("p3/gpt-1.5b", "fastest"),

@@ -27,7 +27,6 @@ from drawn_hybrids import (
 from drawn_intra_op import draw, optimum
 from drawn_orders import drawn, every_order, longest_path
 
-from parenvs.agents.hybrid.servers.planners import SERVER_PLANNERS
 from parenvs.agents.names import TRAINED
 from parenvs.agents.planners import request_class, solve
 from parenvs.errors import InfeasibleError, TimeLimitError
@@ -79,12 +78,6 @@ def _uniform(number: int) -> tuple[Any, float]:
     return problem, best_of_uniform(problem, uneven=False)
 
 
-def _idle(number: int) -> tuple[Any, float]:
-    """Also among uniform plans that leave devices free."""
-    problem, best = _drawn(_hybrid, number)
-    return problem, min(best, best_of_uniform(problem, uneven=True, idle=True))
-
-
 def _no_best(number: int) -> tuple[Any, float]:
     """Of plans that are too many to be tried: whatever is found may be."""
     return _drawn(_free_stages, number)[0], -np.inf
@@ -129,16 +122,14 @@ The figure is the cost, or where planners prove upper bounds, of partitions, the
 OTHERS = {
     ("pipeline", "learned"): _plain_pipeline,
     ("pipeline", "learned+search"): _plain_pipeline,
-    **{("hybrid", name): _servers for name in SERVER_PLANNERS},
-    **{("hybrid", name): _idle for name in ("tensor", "pipeline")},
-    **{("hybrid", name): _no_best for name in ("local-search", "learned", "learned+search")},
-    ("hybrid", "exact-hybrid"): _free_stages,
+    **{("hybrid", name): _servers for name in ("subset-dp", "swap-search")},
+    **{("hybrid", name): _no_best for name in ("search", "learned")},
     ("hybrid", "uniform"): _uniform,
 }
 """Task, planner -> what draws its problems, if not all of its task, or among other plans."""
-TRIED = ("exact", "exact-hybrid", "uniform", "sandwich", "subset-dp")
+TRIED = ("exact", "uniform", "subset-dp")
 """Planners whose proofs among some plans are compared: the best is that of these plans."""
-WHOLE = ("exact", "exact-full", "exact-points", "exact-hybrid", "uniform", "subset-dp")
+WHOLE = ("exact", "exact-full", "exact-points", "uniform", "subset-dp")
 """Planners that say of all plans that are tried that none fits."""
 STEPS = 100
 """Of planners that draw plans."""

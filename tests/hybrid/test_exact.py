@@ -11,9 +11,9 @@ from hybrid_toys import toy
 
 import parenvs
 from parenvs import Cluster, Device, Hybrid
-from parenvs.agents.hybrid import exact, exact_hybrid, exact_uniform, ranked
 from parenvs.agents.hybrid.front import pareto3
 from parenvs.agents.hybrid.ranking import Ranking
+from parenvs.agents.hybrid.solve import exact, exact_hybrid, exact_uniform, ranked
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
 from parenvs.tasks.hybrid.model import HybridModel
@@ -31,7 +31,6 @@ def problem():
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", [*range(12), *slow(*range(12, CASES))])
 def test_exact_hybrid__is_the_best_of_all_plans(seed):
-    """``benchmarks/hybrid_labels.py`` does the same for 1,000 problems."""
     problem = drawn_problem(np.random.default_rng(seed))
     best = best_of_free_stages(problem, Constraints())
     if best == np.inf:

@@ -62,7 +62,7 @@ def test_sets__names_families_and_ranges():
 def test_sets__a_plan_file_finds_its_problem(tmp_path):
     problem = parenvs.problem("hetero-8-test/generations-000", task="hybrid")
     assert problem in hetero_set("hetero-8-test")
-    answer = parenvs.solve(problem, "sorted-servers")
+    answer = parenvs.solve(problem, "swap-search")
     answer.plan.save(tmp_path / "plan.json")
     report = parenvs.judge(tmp_path / "plan.json")
     assert report.legal and report.length_seconds == answer.cost

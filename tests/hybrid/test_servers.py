@@ -8,11 +8,11 @@ from cases import each, slow
 from drawn_hybrids import best_of_orders, drawn_hetero
 
 import parenvs
-from parenvs.agents.hybrid import exact_hybrid
-from parenvs.agents.hybrid.servers.labels import ServerLabels
+from parenvs.agents.hybrid.servers.labels import ServerLabels, subset_search
 from parenvs.agents.hybrid.servers.sandwich import lower_bound, sandwich, types
-from parenvs.agents.hybrid.servers.solve import Orders, by_speed, speeds_of, subset_search
+from parenvs.agents.hybrid.servers.solve import Orders, by_speed, speeds_of
 from parenvs.agents.hybrid.servers.tables import ServerTables, settings
+from parenvs.agents.hybrid.solve import exact_hybrid
 from parenvs.agents.hybrid.tables import INNER
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.hybrid.space import Constraints
@@ -154,7 +154,7 @@ def test_subset_search__says_what_it_does_not_know(problem, options, words):
 @each("limits", [{"pp": 2}, {"chunks": 2}, {"pinned": ((0, 2, None),)}])
 def test_planners__refuse_constraints_that_they_do_not_know(problem, limits):
     with pytest.raises(ParenvsError, match=next(iter(limits))):
-        parenvs.solve(problem, "sorted-servers", constraints=limits)
+        parenvs.solve(problem, "swap-search", constraints=limits)
 
 
 def test_equal_servers__are_no_hetero_problem_but_can_be_planned():

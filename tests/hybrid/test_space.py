@@ -9,7 +9,7 @@ from cases import each
 
 import parenvs
 from parenvs import Cluster
-from parenvs.agents.hybrid import robust
+from parenvs.agents.hybrid.solve import robust
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, uniform_plans
@@ -197,8 +197,8 @@ def test_robust__least_worst_regret_by_a_second_writing(small):
     assert f"worst regret {worst.min():.2%}" in answer.notes[0]
     for planner in ("exact", "uniform"):
         assert parenvs.solve(problem, planner, robust=True).plan == answer.plan
-    with pytest.raises(ParenvsError, match="robust: megatron does not weigh regrets"):
-        parenvs.solve(problem, "megatron", robust=True)
+    with pytest.raises(ParenvsError, match="robust: rule-of-thumb does not weigh regrets"):
+        parenvs.solve(problem, "rule-of-thumb", robust=True)
 
 
 def test_robustness__stacks_that_disagree_are_shown(monkeypatch):

@@ -8,8 +8,6 @@ the best setting alone.
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
 from parenvs.agents.hybrid.servers.solve import Orders, by_speed
@@ -21,53 +19,6 @@ from parenvs.tasks.hybrid.space import Constraints
 
 EVALUATIONS = 800
 """Plans that a search judges where no time limit is given."""
-_AT_ONCE = 16  # random orders that are completed together
-
-
-def sorted_orders(problem: Hybrid, constraints: Constraints | None = None) -> Answer:
-    """Return the better of both orders by speed, the fastest server first or last.
-
-    Args:
-        problem: the problem.
-        constraints: that the plan must keep to.
-
-    Raises:
-        InfeasibleError: no plan of them fits.
-    """
-    begin = time.perf_counter()
-    orders = Orders(problem, one_server(constraints))
-    orders.start([by_speed(problem), by_speed(problem, False)])
-    return orders.answer("sorted-servers", begin)
-
-
-def random_orders(
-    problem: Hybrid,
-    rng: np.random.Generator,
-    constraints: Constraints | None = None,
-    evaluations: int | None = None,
-    time_limit: float | None = None,
-) -> Answer:
-    """Return the best of random orders.
-
-    Args:
-        problem: the problem.
-        rng: source of the orders.
-        constraints: that the plan must keep to.
-        evaluations: plans that are judged (default: ``EVALUATIONS``; with a time limit, as many as
-            it allows).
-        time_limit: seconds.
-
-    Raises:
-        InfeasibleError: no plan of them fits.
-    """
-    budget = Budget(EVALUATIONS, evaluations, time_limit)
-    orders, servers = Orders(problem, one_server(constraints)), problem.cluster.servers
-    orders.start([rng.permutation(servers).tolist()])
-    while orders.setting is not None and (left := budget.left(orders.judged)):
-        count = min(_AT_ONCE, left)
-        drawn = np.array([rng.permutation(servers) for _ in range(count)])
-        orders.judge(drawn, orders.setting)
-    return orders.answer("random-servers", budget.begin)
 
 
 def swap_search(

@@ -18,8 +18,9 @@ import numpy as np
 
 from parenvs.agents.hybrid.references import hybrid_fault, row_of
 from parenvs.agents.hybrid.servers.heuristics import swap_search
+from parenvs.agents.hybrid.servers.labels import subset_search
 from parenvs.agents.hybrid.servers.sandwich import lower_bound, rounded_down
-from parenvs.agents.hybrid.servers.solve import AMONG, Orders, by_speed, subset_search
+from parenvs.agents.hybrid.servers.solve import AMONG, Orders, by_speed
 from parenvs.agents.references import ReferenceFile, run
 from parenvs.datasets.hybrid.named import find_hybrid
 from parenvs.datasets.hybrid.servers import TIERS

@@ -13,15 +13,14 @@ import time
 import numpy as np
 
 from parenvs.agents.hybrid.labels import SLACK
-from parenvs.agents.hybrid.servers.labels import Chosen, ServerLabels
-from parenvs.agents.hybrid.servers.solve import (
-    Bounded,
-    Orders,
-    by_speed,
+from parenvs.agents.hybrid.servers.labels import (
+    Chosen,
+    ServerLabels,
     deepened,
     plan_of_types,
-    speeds_of,
+    subset_search,
 )
+from parenvs.agents.hybrid.servers.solve import Bounded, Orders, by_speed, speeds_of
 from parenvs.agents.hybrid.servers.tables import ONE_SERVER, ServerTables
 from parenvs.core.plan import Answer
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -31,6 +30,8 @@ MAX_TYPES = 8
 """Types of servers, at most."""
 MAX_STATES = 20_000
 """Sets of servers by type, at most."""
+MAX_SUBSETS = 2.0**16
+"""Sets of servers by type that are searched exactly: 16 servers of different speeds."""
 SECONDS = 60.0
 """Seconds of each search of the planner, by default."""
 _WEIGHT = 0.3  # of speed that is rounded away where no run more fits
@@ -229,6 +230,22 @@ def sandwich(
         labels = rounded_down(state, most_types, states, begin + half)
     bound, more = lower_bound(state, most_types, states, begin + 2 * half)
     return state.answer(
-        "sandwich", begin, proven=bound >= state.length * (1 - 1e-9), bound=bound,
+        "subset-dp", begin, proven=bound >= state.length * (1 - 1e-9), bound=bound,
         evaluations=labels + more + state.judged,
     )  # fmt: skip
+
+
+def subset_dp(problem: Hybrid, limits: Constraints, time_limit: float | None = None) -> Answer:
+    """Return the optimum where subsets of the servers are few, else a plan with a bound.
+
+    Args:
+        problem: the problem.
+        limits: the constraints.
+        time_limit: seconds.
+
+    Raises:
+        InfeasibleError: no plan fits.
+    """
+    counts = np.unique(speeds_of(problem), return_counts=True)[1]
+    plan = subset_search if np.prod(counts + 1.0) <= MAX_SUBSETS else sandwich
+    return plan(problem, limits, time_limit=time_limit)

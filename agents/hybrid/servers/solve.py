@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.hybrid.labels import SLACK, OutOfTimeError
-from parenvs.agents.hybrid.servers.labels import Chosen, ServerLabels
+from parenvs.agents.hybrid.labels import SLACK
 from parenvs.agents.hybrid.servers.order import complete, plan_of
 from parenvs.agents.hybrid.servers.tables import NEVER, ONE_SERVER, ServerTables, check, settings
 from parenvs.agents.hybrid.solve import one_stage
@@ -25,8 +24,6 @@ AMONG = "1F1B plans of one server a stage"
 """Words for the plans over which the proofs of this folder hold."""
 _FAR = 2.0
 """Factor of a setting's bound up to which plans are looked for first."""
-_SHARES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.4, 1.0, 4.0, np.inf)
-"""Shares of the lower bound within which plans are looked for, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -223,93 +220,3 @@ def by_speed(problem: Hybrid, descending: bool = True) -> list[int]:
     """Return the servers by speed."""
     order = np.argsort(speeds_of(problem), kind="stable")
     return (order[::-1] if descending else order).tolist()
-
-
-def deepened(
-    search: ServerLabels, bound: float, upper: float, deadline: float
-) -> tuple[float, tuple[Chosen, ...] | None]:
-    """Search for plans within ever more of a bound, until one is found or none beats ``upper``.
-
-    Returns:
-        The proven bound, and the best stages if they were found.
-    """
-    proven = bound
-    for share in _SHARES:
-        target = min(upper, bound * (1 + share))
-        if target <= proven and target < upper:
-            continue
-        try:
-            search.run(target, deadline)
-        except OutOfTimeError:
-            return proven, None
-        if search.stages is not None:
-            return search.upper, search.stages
-        proven = max(proven, target)
-        if target >= upper:
-            break
-    return proven, None
-
-
-def subset_search(
-    problem: Hybrid,
-    limits: Constraints = ONE_SERVER,
-    time_limit: float | None = None,
-    orders: Orders | None = None,
-) -> Answer:
-    """Return the best plan of one server for each stage, with proof: 2^P subsets of P servers.
-
-    Servers of equal speed are one type, so a cluster of few generations is easy at any size.
-
-    Args:
-        problem: the problem.
-        limits: the constraints.
-        time_limit: seconds after which the best plan is returned with the bound proven so far.
-        orders: plans judged before.
-
-    Raises:
-        InfeasibleError: no plan fits.
-    """
-    begin = time.perf_counter()
-    deadline = np.inf if time_limit is None else begin + time_limit
-    state = orders or Orders(problem, limits)
-    if orders is None:
-        state.start([by_speed(problem), by_speed(problem, False)], deadline)
-    bound, labels = np.inf, 0
-    for bounded in state.settings:
-        late = time.perf_counter() > deadline
-        if late or bounded.bound >= min(bound, state.length):
-            bound = min(bound, bounded.bound)
-            break
-        setting = bounded.setting
-        longest = state.length / setting.micro_batches
-        speeds, counts = np.unique(speeds_of(problem), return_counts=True)
-        tables = ServerTables(problem, setting, speeds, longest, limits)
-        search = ServerLabels(tables, np.arange(len(speeds)), counts)
-        proven, stages = deepened(search, bounded.bound, state.length, deadline)
-        bound, labels = min(bound, proven), labels + search.evaluations
-        if stages is not None:
-            groups = [np.flatnonzero(speeds_of(problem) == speed).tolist() for speed in speeds]
-            plan = plan_of_types(tables, groups, stages)
-            state.keep(plan, setting, problem.length(plan))
-    bound = min(bound, state.length)
-    return state.answer(
-        "subset-dp", begin, proven=bound >= state.length * (1 - 1e-9), bound=bound,
-        evaluations=labels + state.judged,
-    )  # fmt: skip
-
-
-def plan_of_types(
-    tables: ServerTables, groups: list[list[int]], stages: tuple[Chosen, ...]
-) -> HybridPlan:
-    """Return the plan of stages whose servers are known by type.
-
-    Args:
-        tables: the costs; every server's own speed must be among its speeds.
-        groups: servers of each type.
-        stages: of the plan.
-    """
-    left = [list(group) for group in groups]
-    servers = [left[stage.kind].pop(0) for stage in stages]
-    return plan_of(
-        tables, servers, [stage.layers[0] for stage in stages], [stage.split for stage in stages]
-    )

@@ -216,12 +216,12 @@ def check(problem: Hybrid) -> None:
     if software_of(problem).blocking or not problem.stack.scatter_gather:
         raise ParenvsError(
             f"stack {problem.stack.name}: planners of the order of servers need overlapped sends "
-            "of shared activations; take exact-hybrid, or a stack like llama-2024"
+            "of shared activations; take exact, or a stack like llama-2024"
         )
     if problem.model.tied_parameters:
         raise ParenvsError(
             f"{problem.model.name}: planners of the order of servers do not know tied weights; "
-            "take exact-hybrid"
+            "take exact"
         )
 
 
@@ -237,7 +237,7 @@ def one_server(limits: Constraints | None) -> Constraints:
         if getattr(limits, name) != getattr(ONE_SERVER, name):
             raise ParenvsError(
                 f"planners of the order of servers do not know constraint {name}; leave it out, or "
-                "take exact-hybrid, which keeps the servers in order"
+                "take exact, which keeps the servers in order"
             )
     for name in ("chunks", "context", "expert"):
         if getattr(limits, name) not in (None, 1):

@@ -110,8 +110,8 @@ def rules() -> list[tuple[str, list[tuple[str, str | None]], dict[str, dict[str,
     """Return environments of rows, the sets that they are tested on, and planners beside them."""
     sets: list[tuple[str, str | None]] = [("hybrid-test", None)]
     planners: dict[str, dict[str, Any]] = {
-        "uniform": {}, "local-search": {},
-        **{f"local-search/{limit} s": {"time_limit": limit} for limit in (0.01, 0.03, 0.1, 0.3)},
+        "uniform": {}, "search": {},
+        **{f"search/{limit} s": {"time_limit": limit} for limit in (0.01, 0.03, 0.1, 0.3)},
     }  # fmt: skip
     return [("HybridPlan-v1", sets, planners)]
 

@@ -189,22 +189,13 @@ class HybridTask(Task):
     search = HybridSearch
     planners = (
         "exact",
-        "exact-hybrid",
+        "search",
         "uniform",
-        "local-search",
+        "rule-of-thumb",
         "learned",
-        "learned+search",
-        "megatron",
-        "data-parallel",
-        "zero-3",
-        "tensor",
-        "pipeline",
         "random",
-        "sorted-servers",
-        "random-servers",
-        "swap-search",
-        "sandwich",
         "subset-dp",
+        "swap-search",
     )
     sets = tuple(
         f"{tier}-{part}"

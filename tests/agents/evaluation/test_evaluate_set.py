@@ -258,7 +258,7 @@ def test_evaluate_set__references(monkeypatch):
     monkeypatch.setattr(references, "references", lambda file: rows)
     assert hybrid.reference(name) == (1.0, 4.0, "best known")
     assert hybrid.reference("hybrid-test/gpt-001") == (1.0, 1.0, "bound")
-    answer = parenvs.solve(find_hybrid("hybrid-test/gpt-001"), "megatron")
+    answer = parenvs.solve(find_hybrid("hybrid-test/gpt-001"), "rule-of-thumb")
     own = answer.problem.kernel_bound_seconds
     assert hybrid.answered(answer) == own / answer.cost
     assert hybrid.worth(-0.3, {"bound": 2.0, "cost": 4.0}) == 0.5

@@ -5,4 +5,4 @@ from parenvs.agents.planners import solve
 
 def plan(problem):
     """Return the plan of a problem of ``hybrid-drawn``."""
-    return solve(problem.target, "megatron").plan
+    return solve(problem.target, "rule-of-thumb").plan
