@@ -142,7 +142,8 @@ def page(rows: list[Row]) -> list[str]:
         "All plans are those that a planner chooses among: of hybrid ones 1F1B plans of free "
         "stages and uniform ones (`exact`), or uniform ones (`uniform`), so that `proven "
         "among some` is held against the best of these; `search` and the network that starts "
-        "one reach plans that are too many to be tried, and of `exact-points` and `exact-candidates`, which choose "
+        "one reach plans that are too many to be tried, and of `exact-points` and "
+        "`exact-candidates`, which choose "
         "among candidates, bounds and proofs are not held against all plans (but above, those of "
         "the pruned one).",
         columns(

@@ -11,7 +11,21 @@ from parenvs.errors import ParenvsError, shown
 REMOVED: dict[str, dict[str, str]] = {
     "environment": {"MicroBatchOrder-v0": ""},
     "task": {},
-    "planner": {"partition/ones": "greedy", "partition/replicate": "greedy"},
+    "planner": {
+        "hybrid/exact-hybrid": "exact",
+        "hybrid/local-search": "search",
+        "hybrid/learned+search": "search",
+        "hybrid/megatron": "rule-of-thumb",
+        "hybrid/data-parallel": "uniform",
+        "hybrid/zero-3": "uniform",
+        "hybrid/tensor": "uniform",
+        "hybrid/pipeline": "uniform",
+        "hybrid/sorted-servers": "swap-search",
+        "hybrid/random-servers": "swap-search",
+        "hybrid/sandwich": "subset-dp",
+        "partition/ones": "greedy",
+        "partition/replicate": "greedy",
+    },
     "agent": {"a2c": "ppo"},
     "set": {},
 }

@@ -18,7 +18,7 @@ from parenvs.graph.options import GraphOptions
 
 QUICK = {
     "pipeline": ("plan-test/cnn-003", "even", "pipedream"),
-    "partition": ("partition-test/t5-006", "ones", "expert"),
+    "partition": ("partition-test/t5-006", "greedy", "expert"),
     "hybrid": ("hybrid-test/gpt-001", "rule-of-thumb", "random"),
     "order": ("order-test/p4-m8-000", "neh", "pyramid"),
     "sharding": ("intra-op-test/mesh-000", "greedy", "leanest"),

@@ -32,7 +32,7 @@ from parenvs.agents.hybrid.servers.order import plan_of
 from parenvs.agents.hybrid.servers.solve import Orders, by_speed, speeds_of
 from parenvs.agents.hybrid.servers.tables import NEVER, ONE_SERVER, ServerTables
 from parenvs.agents.hybrid.tables import FIRST, INNER, LAST
-from parenvs.core.answer import Answer
+from parenvs.core.plan import Answer
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints
