@@ -23,8 +23,7 @@ from benchmarks.pipelines import CLUSTERS, gap, longer, problem, proof, solve
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.agents.pipeline.points import exact_points as solve_points
 from parenvs.datasets.pipeline.families import FAMILIES
-from parenvs.datasets.pipeline.generators import INSIDE, draw
-from parenvs.datasets.pipeline.sets import load_set
+from parenvs.datasets.pipeline.problems import INSIDE, draw, load_set
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.spaces import POINTS, PointSpace

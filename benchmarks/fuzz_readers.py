@@ -46,9 +46,8 @@ from parenvs.bench.hybrid.steps import Steps, compared, read_steps
 from parenvs.cluster import Cluster
 from parenvs.core.plan import ILLEGAL, Plan
 from parenvs.core.sets import set_of
-from parenvs.datasets.pipeline import sets as pipeline_sets
-from parenvs.datasets.pipeline.generators import DrawnProblem
-from parenvs.datasets.pipeline.sets import load_set
+from parenvs.datasets.pipeline import problems as pipeline_sets
+from parenvs.datasets.pipeline.problems import DrawnProblem, load_set
 from parenvs.graph import python_source
 from parenvs.graph.formats.text import parse
 from parenvs.instances import load_graph

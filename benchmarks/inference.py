@@ -20,8 +20,7 @@ from benchmarks.pipelines import CLUSTERS, problem
 from parenvs.agents.names import GENERAL
 from parenvs.agents.pipeline.exact import within_memory
 from parenvs.agents.planners import solve
-from parenvs.datasets.pipeline.optima import optimum_of
-from parenvs.datasets.pipeline.sets import load_set
+from parenvs.datasets.pipeline.problems import load_set, optimum_of
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.problem import Pipeline
 

@@ -31,7 +31,7 @@ from every_plan import DRAWN
 from parenvs.agents.compiled import COMPILED
 from parenvs.agents.planners import solve
 from parenvs.core.registry import problem
-from parenvs.datasets.pipeline.generators import INSIDE, draw
+from parenvs.datasets.pipeline.problems import INSIDE, draw
 from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.pipeline.problem import Pipeline
 

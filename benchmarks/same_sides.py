@@ -48,7 +48,7 @@ def drawn(kind: str, number: int) -> Any:
         sequence = import_module(f"{where}.sequence")
         return sequence.problem_of(number, None, ("inside", "outside")[number % 2]).pipeline
     if kind == "pipeline":
-        from parenvs.datasets.pipeline import generators
+        from parenvs.datasets.pipeline import problems as generators
 
         return generators.draw(rng, None, (generators.INSIDE, generators.OUTSIDE)[number % 2])
     if kind == "order":

@@ -65,10 +65,10 @@ LICENCES = (
     Licence("measured/NOTICE", OWN, "this project"),
     Licence("shapes.json", OWN, "this project; dimensions of models, each with its source"),
     Licence("*-references.json", OWN, "this project: `parenvs.agents.NAME.references`"),
-    Licence("plan-optima.json", OWN, "this project: `parenvs.agents.pipeline.optima`"),
+    Licence("plan-optima.json", OWN, "this project: `parenvs.agents.pipeline.references optima`"),
     Licence("banks/*.npz", OWN, "this project: `parenvs.datasets.banks`"),
     Licence("manifest.json", OWN, "this project: `parenvs.datasets.build`"),
-    Licence("plan-*.npz", OWN, "this project: `parenvs.datasets.pipeline.sets`"),
+    Licence("plan-*.npz", OWN, "this project: `parenvs.datasets.pipeline.problems`"),
     Licence("*.npz", OWN, "this project: `parenvs.datasets.build`, of code in `datasets/models`"),
     Licence("*.json", OWN, "this project: modules of `parenvs.datasets`"),
 )

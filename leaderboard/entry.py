@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 """Version of the entry files."""
 TRAINED_ON = {
-    "generated": "problems drawn by parenvs.datasets.pipeline.generators, none of a shipped set",
+    "generated": "problems drawn by parenvs.datasets.pipeline.problems, none of a shipped set",
     "plan-validation": "the shipped validation set",
     "shipped graphs": "shipped graphs of the families that splits.json gives for training",
     "the problem itself": "each plan's own problem: a search that learns",

@@ -9,7 +9,7 @@ from cases import each, slow
 from parenvs import instances, problem, shipped, solve
 from parenvs.cluster import DEVICES, PRESETS
 from parenvs.core.sets import set_names
-from parenvs.datasets.pipeline.sets import SETS
+from parenvs.datasets.pipeline.problems import SETS
 from parenvs.errors import ParenvsError, UnknownInstanceError
 from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph

@@ -32,7 +32,7 @@ from parenvs.core.leaderboard import (
 )
 from parenvs.core.plan import Answer, Plan
 from parenvs.datasets.pipeline.families import FAMILIES
-from parenvs.datasets.pipeline.generators import draw
+from parenvs.datasets.pipeline.problems import draw
 from parenvs.instances import load_graph
 from parenvs.shipped import PAPER
 from parenvs.tasks.pipeline.plan import PipelinePlan

@@ -1,7 +1,7 @@
 """Families of generated chains: the paper's random ones, and shapes of real models.
 
 A family is a function of a random generator and a number of pivots n. It returns the arrays of a
-chain in relative units, which ``draw`` in ``parenvs.datasets.pipeline.generators`` scales. The
+chain in relative units, which ``draw`` in ``parenvs.datasets.pipeline.problems`` scales. The
 model-like families are built from operations (rows of FLOPs, parameters and cut, relative to their
 layer), which are merged into a few pivots per layer, like the operations of a graph made coarser.
 """
@@ -58,7 +58,7 @@ def transformer(rng: np.random.Generator, n: int) -> ChainArrays:
 
     Cuts inside a layer are larger than those at its end: attention scores, feed-forward width.
     """
-    head, vocabulary = int(rng.integers(1, 5)), _log_uniform(rng, 6, 90)
+    head, vocabulary = int(rng.integers(1, 5)), log_uniform(rng, 6, 90)
     layers = _stack(rng, np.concatenate([_attention(rng), _feed_forward(rng)]), n - 1 - head)
     front = _embedding(n - head - len(layers), vocabulary)
     return _chain(rng, np.concatenate([front, layers, _logits(rng, head, vocabulary)]))
@@ -66,7 +66,7 @@ def transformer(rng: np.random.Generator, n: int) -> ChainArrays:
 
 def encoder_decoder(rng: np.random.Generator, n: int) -> ChainArrays:
     """Draw two kinds of layers (T5); the encoder's output crosses every cut of the decoder."""
-    head, vocabulary = int(rng.integers(1, 5)), _log_uniform(rng, 6, 90)
+    head, vocabulary = int(rng.integers(1, 5)), log_uniform(rng, 6, 90)
     body = n - head - 2  # at least one pivot for the embedding on either side
     in_encoder = round(rng.uniform(0.3, 0.7) * body)
     attention, forward = _attention(rng), _feed_forward(rng)
@@ -104,7 +104,7 @@ def cnn(rng: np.random.Generator, n: int) -> ChainArrays:
     pyramid = np.concatenate(rows)
     compute, weights, _ = pyramid.sum(axis=0)
     head = np.zeros((dense + loss, 3))
-    head[:, 2] = pyramid[-1, 2] * _log_uniform(rng, 0.005, 0.1)
+    head[:, 2] = pyramid[-1, 2] * log_uniform(rng, 0.005, 0.1)
     head[:dense, 0] = 1e-3 * compute * rng.random(dense)
     share = rng.uniform(0.05, 0.9)
     head[:dense, 1] = np.sort(rng.dirichlet(np.ones(dense)))[::-1] * share / (1 - share) * weights
@@ -170,7 +170,7 @@ FAMILIES: Mapping[str, Family] = {
 
 def _attention(rng: np.random.Generator) -> np.ndarray:
     """Return the operations of an attention block."""
-    scores, mixing = _log_uniform(rng, 0.5, 8.0), rng.uniform(0.1, 1.5)
+    scores, mixing = log_uniform(rng, 0.5, 8.0), rng.uniform(0.1, 1.5)
     return np.array(
         [
             [0.02, 0.001, 2.0],  # norm
@@ -208,7 +208,7 @@ def _embedding(count: int, vocabulary: float) -> np.ndarray:
 
 def _logits(rng: np.random.Generator, count: int, vocabulary: float) -> np.ndarray:
     """Return ``count`` pivots: logits over the vocabulary (half of them tied), softmax and loss."""
-    rows = np.tile([0.01, 0.0, _log_uniform(rng, 4, 60)], (count, 1))
+    rows = np.tile([0.01, 0.0, log_uniform(rng, 4, 60)], (count, 1))
     rows[0, 0] = vocabulary
     rows[0, 1] = vocabulary if rng.random() < 0.5 else 0.001
     return rows
@@ -288,7 +288,7 @@ def _counts(rng: np.random.Generator, total: int, parts: int) -> np.ndarray:
     return 1 + rng.multinomial(total - parts, rng.dirichlet(np.full(parts, 4.0)))
 
 
-def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
+def log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
     """Draw a number from ``low`` to ``high`` whose logarithm is uniform."""
     return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 

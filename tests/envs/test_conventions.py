@@ -14,9 +14,8 @@ from sb3_contrib import MaskablePPO
 
 import parenvs
 from parenvs.core.registry import TASKS
-from parenvs.datasets.pipeline import optima
-from parenvs.datasets.pipeline import sets as instance_sets
-from parenvs.datasets.pipeline.optima import optimum_of
+from parenvs.datasets.pipeline import problems as instance_sets
+from parenvs.datasets.pipeline.problems import optimum_of
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
 from parenvs.tasks.pipeline.cut import PipelineCutVectorEnv
@@ -178,18 +177,20 @@ def test_conventions__regret():
 def test_conventions__optima_are_of_the_sets(tmp_path, monkeypatch):
     """Optima of another file than the shipped set are refused."""
     for name in instance_sets.PROVEN:
-        values = optima._optima(name)
+        values = instance_sets._optima(name)
         assert len(values) == instance_sets.SETS[name][0]
         assert all(0 < value <= 1 for value in values.values())
-    content = json.loads((optima.data_folder() / optima.FILE).read_text())
+    content = json.loads((instance_sets.data_folder() / instance_sets.OPTIMA).read_text())
     content["sets"]["plan-test"]["sha256"] = "0"
-    (tmp_path / optima.FILE).write_text(json.dumps(content))
-    (tmp_path / "plan-test.npz").write_bytes((optima.data_folder() / "plan-test.npz").read_bytes())
-    optima._optima.cache_clear()
-    monkeypatch.setattr(optima, "data_folder", lambda: tmp_path)
+    (tmp_path / instance_sets.OPTIMA).write_text(json.dumps(content))
+    (tmp_path / "plan-test.npz").write_bytes(
+        (instance_sets.data_folder() / "plan-test.npz").read_bytes()
+    )
+    instance_sets._optima.cache_clear()
+    monkeypatch.setattr(instance_sets, "data_folder", lambda: tmp_path)
     with pytest.raises(ParenvsError, match="of another file of plan-test; make it anew with"):
-        optima.optimum_of("plan-test/cnn-003")
-    optima._optima.cache_clear()
+        instance_sets.optimum_of("plan-test/cnn-003")
+    instance_sets._optima.cache_clear()
 
 
 def test_conventions__sequential():

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from parenvs.datasets.pipeline.generators import DrawnProblem, Ranges, ratios
+from parenvs.datasets.pipeline.problems import DrawnProblem, Ranges, ratios
 
 ARRAYS = ("forward", "backward", "cut_bytes", "parameter_bytes")
 

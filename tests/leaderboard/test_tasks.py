@@ -8,7 +8,7 @@ import pytest
 
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.datasets.pipeline.families import FAMILIES
-from parenvs.datasets.pipeline.sets import SETS
+from parenvs.datasets.pipeline.problems import SETS
 from parenvs.errors import ParenvsError
 from parenvs.leaderboard import references
 from parenvs.leaderboard.tasks import SPLITS, read_tasks, split, tasks, tasks_file

@@ -10,7 +10,7 @@ from cases import slow
 from parenvs.agents.pipeline import corridor
 from parenvs.agents.pipeline.corridor import Corridor, Width, changed, search
 from parenvs.agents.pipeline.exact import by_corridor
-from parenvs.datasets.pipeline.generators import draw
+from parenvs.datasets.pipeline.problems import draw
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.plan import stage_counts
 from parenvs.tasks.pipeline.spaces import graded

@@ -11,9 +11,9 @@ from cases import each
 from drawn_problems import ARRAYS, figures, memory_binds, within
 
 from parenvs.cluster import Cluster
-from parenvs.datasets.pipeline import generators
+from parenvs.datasets.pipeline import problems
 from parenvs.datasets.pipeline.families import FAMILIES
-from parenvs.datasets.pipeline.generators import (
+from parenvs.datasets.pipeline.problems import (
     INSIDE,
     MEASURED,
     OUTSIDE,
@@ -46,11 +46,11 @@ def test_draw__any_family():
 @pytest.mark.parametrize(("ranges", "count"), [(INSIDE, 120), (OUTSIDE, 30)])
 def test_draw__within_the_ranges(ranges, count):
     rng = np.random.default_rng(11)
-    problems = [draw(rng, ranges=ranges) for _ in range(count)]
-    for problem in problems:
+    sample = [draw(rng, ranges=ranges) for _ in range(count)]
+    for problem in sample:
         within(problem, ranges)
     if ranges is INSIDE:
-        assert 0.15 <= np.mean([memory_binds(problem) for problem in problems]) <= 0.35
+        assert 0.15 <= np.mean([memory_binds(problem) for problem in sample]) <= 0.35
 
 
 def test_draw__numbers_are_exact_in_float32():
@@ -69,7 +69,7 @@ def test_draw__unknown_family():
 
 
 def test_draw__nothing_fits(monkeypatch):
-    monkeypatch.setattr(generators, "TRIES", 5)
+    monkeypatch.setattr(problems, "TRIES", 5)
     heavy = MEASURED[1]._replace(parameters=9.0, activations=1e9)
     ranges = replace(
         INSIDE,
@@ -126,20 +126,10 @@ def test_ratios__of_real_graphs_are_in_the_middle_of_what_is_drawn(name):
             assert low <= value <= high
 
 
-def test_ratios__command(capsys, tmp_path):
-    draw(np.random.default_rng(0)).pipeline.profile.to_csv(tmp_path / "mine.csv")
-    assert generators.main(["vgg-19", str(tmp_path / "mine.csv"), "--cluster", "C"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[2].startswith("| vgg-19 | C | 164 | 1.13 | 3.17 | 0.0399 |")
-    assert lines[3].startswith("| mine.csv | C |")
-    assert generators.main(["vgg-20"]) == 2
-    assert "did you mean 'vgg-19'" in capsys.readouterr().err
-
-
 @pytest.mark.thorough
 def test_generators__need_no_agents_and_no_learning_library():
     code = (
-        "import sys, parenvs, parenvs.datasets.pipeline.sets\n"
+        "import sys, parenvs, parenvs.datasets.pipeline.problems\n"
         "heavy = {'torch', 'jax', 'stable_baselines3', 'parenvs.agents'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -13,9 +13,15 @@ from cases import each
 import parenvs
 from parenvs.agents.pipeline.references import PIPELINE_REFERENCES
 from parenvs.core.sets import set_of
-from parenvs.datasets.pipeline import large
-from parenvs.datasets.pipeline.large import BANKS, bank, begin, numbered
-from parenvs.datasets.pipeline.sets import LARGE, load_set
+from parenvs.datasets.pipeline.problems import (
+    BANKS,
+    LARGE,
+    REFERENCES,
+    bank,
+    begin,
+    load_set,
+    numbered,
+)
 from parenvs.datasets.references import read, references, write
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.shipped import data_folder
@@ -29,6 +35,7 @@ from parenvs.tasks.pipeline.improve import (
     PipelineImprovementVectorEnv,
 )
 from parenvs.tasks.pipeline.spaces import fitting
+from parenvs.tasks.pipeline.task import PipelineTask
 
 COLUMNS = list(PipelineImprovement.columns)
 CONTEXTS = list(PipelineImprovement.contexts)
@@ -323,7 +330,7 @@ def test_banks__are_problems_by_number_and_their_start_plans(tier):
 def test_banks__another_problem_of_the_number_is_searched_anew(monkeypatch):
     pipeline = numbered(1, "s8").pipeline
     plan = begin(pipeline)
-    monkeypatch.setattr(large, "_searched", lambda pipeline: "searched")
+    monkeypatch.setattr(PipelineTask, "start", lambda self, pipeline: "searched")
     assert all(np.array_equal(x, y) for x, y in zip(begin(pipeline), plan, strict=True))
     other = replace(numbered(2, "s8").pipeline, instance=pipeline.instance)
     assert begin(other) == "searched"
@@ -339,7 +346,7 @@ def test_banks__share_no_problem_with_sets():
 
 
 def test_references__are_of_all_problems_of_the_sets():
-    rows = references(large.REFERENCES)
+    rows = references(REFERENCES)
     assert set(rows) == {problem.name for name in LARGE for problem in load_set(name)}
     for name in ("plan-s16-test/cnn-001", "plan-s64-validation/uniform-000"):
         problem = PIPELINE_REFERENCES.load(name)
@@ -356,7 +363,7 @@ def test_references__are_of_all_problems_of_the_sets():
 @pytest.mark.thorough
 def test_references__are_made_by_their_command(tmp_path, capsys):
     name = "plan-s16-validation/uniform-001"
-    row = read(data_folder() / large.REFERENCES)[name]
+    row = read(data_folder() / REFERENCES)[name]
     path = tmp_path / "references.json"
     write(path, {name: row})
     assert PIPELINE_REFERENCES.main([name, "--check", "--out", str(path)]) == 0

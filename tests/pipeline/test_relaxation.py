@@ -11,7 +11,7 @@ from parenvs.agents.pipeline import relaxation
 from parenvs.agents.pipeline.bounds import least_length
 from parenvs.agents.pipeline.exact import begun
 from parenvs.agents.pipeline.relaxation import Relaxation, lower_bound
-from parenvs.datasets.pipeline.generators import INSIDE, draw
+from parenvs.datasets.pipeline.problems import INSIDE, draw
 
 
 def drawn(seed, **sizes):

@@ -11,10 +11,20 @@ from cases import each, slow
 from drawn_problems import figures, memory_binds, within
 
 from parenvs.cluster import Cluster
-from parenvs.datasets.pipeline import sets as instance_sets
+from parenvs.datasets.pipeline import problems as instance_sets
 from parenvs.datasets.pipeline.families import FAMILIES
-from parenvs.datasets.pipeline.generators import INSIDE, MEASURED, OUTSIDE, draw, ratios
-from parenvs.datasets.pipeline.sets import SETS, find, load_set, make_set, save_set
+from parenvs.datasets.pipeline.problems import (
+    INSIDE,
+    MEASURED,
+    OUTSIDE,
+    SETS,
+    draw,
+    find,
+    load_set,
+    make_set,
+    ratios,
+    save_set,
+)
 from parenvs.errors import ParenvsError, ProfileError, UnknownInstanceError
 from parenvs.tasks.pipeline.spaces import PointSpace, fitting
 
@@ -165,7 +175,7 @@ def test_instance_sets__broken_field(tmp_path, key, change, message):
         load_set(path)
     text = str(caught.value)
     assert text.startswith(f"{path}: ") and "\n" not in text
-    assert text.endswith("pipeline.sets plan-validation")
+    assert text.endswith("pipeline.problems plan-validation")
 
 
 @each("keep", [0, 10, 0.5, 0.99])

@@ -22,16 +22,12 @@ from parenvs.core.game import (
 )
 from parenvs.core.registry import problem as load_problem
 from parenvs.core.rows import AHEAD, RANGE, RowGame, Timed
-from parenvs.datasets.pipeline import large
-from parenvs.datasets.pipeline import sets as instance_sets
+from parenvs.datasets.pipeline import problems
 from parenvs.datasets.pipeline.families import FAMILIES
-from parenvs.datasets.pipeline.generators import TIERS
-from parenvs.datasets.pipeline.optima import optimum_of
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
 from parenvs.tasks.pipeline import formulas
-from parenvs.tasks.pipeline.batch import computes
 from parenvs.tasks.pipeline.plan import (
     COPIES,
     MICRO_BATCH,
@@ -119,6 +115,12 @@ class Board:
             np.maximum(row[:-half], row[half:], out=row[:-half])
             rows.append(row)
         return np.array(rows)
+
+
+def computes(pipeline: Pipeline) -> bool:
+    """Return whether the arrays of a board have the costs of a problem."""
+    is_plain = pipeline.recompute == "full" and pipeline.sync == "allreduce"
+    return is_plain and pipeline.tied_weights is None and not pipeline.frozen_sum[-1]
 
 
 class Judged(NamedTuple):
@@ -461,16 +463,16 @@ class Start(NamedTuple):
                 f"{pipeline.instance}: {pipeline.stages} stages on {pipeline.cluster.devices} "
                 f"devices; PipelinePlan-v1 has at most {STAGES} on {DEVICES}"
             )
-        cuts, devices = large.begin(pipeline)
+        cuts, devices = problems.begin(pipeline)
         board = Board(pipeline, cuts)
         seconds = float(pipeline.length(cuts, devices))
         bound, known = pipeline.bubble_free, (np.nan, np.nan)
         name = pipeline.instance
-        optimum = optimum_of(name)
+        optimum = problems.optimum_of(name)
         if optimum is not None:  # over points and units, which other plans may be shorter than
             known = (pipeline.bubble_free / optimum, np.nan)
-        elif name.split("/")[0] in instance_sets.LARGE:
-            reference = large.costs(pipeline)
+        elif name.split("/")[0] in problems.LARGE:
+            reference = problems.costs(pipeline)
             if reference is not None:
                 known, bound = (reference.value, np.nan), max(bound, reference.bound)
         cluster = pipeline.cluster
@@ -539,7 +541,7 @@ class PipelineImprovement(RowGame):
 
     ## Arguments
     * ``tier``: ``"s16"``, ``"s32"``, ``"s64"``, or ``"s8"`` to teach: stages of the problems of
-      the bank and of fresh draws (``parenvs.datasets.pipeline.generators.TIERS``).
+      the bank and of fresh draws (``parenvs.datasets.pipeline.problems.TIERS``).
     * ``instance``: None plays the bank of the tier, which is the same everywhere; the name of a
       set (``"plan-s16-test"``, ``"plan-s32-validation"``, ``"plan-test"``) plays its problems; the
       name of a problem (``"plan-s16-test/cnn-003"``, ``"generated-3/s16/17"``), a shipped name, or
@@ -811,7 +813,7 @@ class PipelineImprovement(RowGame):
     def elsewhere(self, options: dict[str, Any]) -> Source:
         """See ``Game.elsewhere``."""
         settings = {**self._settings, **options}
-        if settings["instance"] is None or settings["instance"] in instance_sets.SETS:
+        if settings["instance"] is None or settings["instance"] in problems.SETS:
             raise ParenvsError("options: 'instance' must name a problem, a graph or a file")
         check_settings(settings, None)
         start, most = named(settings), len(self.boards.points) - 1
@@ -853,13 +855,13 @@ def source_of(
     instance = settings["instance"]
     if problem is not None and not isinstance(problem, Pipeline):
         raise ParenvsError(f"problem must be a parenvs.Pipeline, not {shown(problem)}")
-    for word, values, name in ((tier, TIERS, "tier"), (family, FAMILIES, "family")):
+    for word, values, name in ((tier, problems.TIERS, "tier"), (family, FAMILIES, "family")):
         if word not in values and (word is not None or name == "tier"):
             raise ParenvsError(
                 f"unknown {name} {shown(word)}{did_you_mean(str(word), values)}; known: "
                 f"{', '.join(values)}"
             )
-    is_set = isinstance(instance, str) and instance in instance_sets.SETS
+    is_set = isinstance(instance, str) and instance in problems.SETS
     if is_sequential(order) and (problem is not None or not is_set):
         raise ParenvsError(
             f"order: {order!r} plays a set, like instance='plan-s16-test'; leave it out"
@@ -872,12 +874,11 @@ def source_of(
         start = Start.of(problem) if problem is not None else named(settings)
         return Fixed(start), start.board.pipeline.stages
     if is_set:
-        problems = instance_sets.load_set(instance)
-        names = [each.name for each in problems if family in (None, each.family)]
-        stages = instance_sets.SETS[instance][1].stages[1]
+        names = [x.name for x in problems.load_set(instance) if family in (None, x.family)]
+        stages = problems.SETS[instance][1].stages[1]
         return Members(names, _member, order), stages
     draw = partial(_fresh if fresh else _of_bank, tier, family)
-    return Drawn(draw), TIERS[tier].stages[1]
+    return Drawn(draw), problems.TIERS[tier].stages[1]
 
 
 def check_settings(settings: dict[str, Any], problem: Pipeline | None) -> None:
@@ -905,7 +906,7 @@ def check_settings(settings: dict[str, Any], problem: Pipeline | None) -> None:
 def is_member(instance: Any) -> bool:
     """Return whether an instance is the name of a set, of a problem of one, or of a drawn one."""
     first = instance.split("/")[0] if isinstance(instance, str) else ""
-    return first in (*instance_sets.SETS, *instance_sets.DRAWN)
+    return first in (*problems.SETS, *problems.DRAWN)
 
 
 def named(settings: dict[str, Any]) -> Start:
@@ -926,16 +927,18 @@ def named(settings: dict[str, Any]) -> Start:
 
 @lru_cache(maxsize=KEPT)
 def _member(name: str) -> Start:
-    return Start.of(instance_sets.find(name).pipeline)
+    return Start.of(problems.find(name).pipeline)
 
 
 def _of_bank(tier: str, family: str | None, stream: Stream) -> Start:
-    return _member(f"{large.FIRST}/{tier}/{_number(stream, 0, large.BANKS[tier], family)}")
+    return _member(
+        f"{problems.TIER_FIRST}/{tier}/{_number(stream, 0, problems.BANKS[tier], family)}"
+    )
 
 
 def _fresh(tier: str, family: str | None, stream: Stream) -> Start:
-    number = _number(stream, large.BANKS[tier], UNKNOWN, family)
-    return Start.of(large.numbered(number, tier).pipeline)
+    number = _number(stream, problems.BANKS[tier], UNKNOWN, family)
+    return Start.of(problems.numbered(number, tier).pipeline)
 
 
 def _number(stream: Stream, first: int, end: int, family: str | None) -> int:

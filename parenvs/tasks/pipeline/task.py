@@ -109,14 +109,14 @@ class PipelineTask(Task):
         "plan-s32-test",
         "plan-s64-test",
     )
-    drawn = ("generated-1", "generated-2", "generated-3")
+    drawn = ("generated-2", "generated-3")
     envs = {
         "PipelineCut-v0": "parenvs.tasks.pipeline.cut:PipelineCut",
         "PipelinePlan-v1": "parenvs.tasks.pipeline.improve:PipelineImprovement",
     }
 
     def find(self, name: str) -> Pipeline:
-        from parenvs.datasets.pipeline.sets import pipeline_of
+        from parenvs.datasets.pipeline.problems import pipeline_of
 
         return pipeline_of(name)
 
@@ -238,7 +238,7 @@ class PipelineTask(Task):
         return pipeline, {**search, "clusters": tuple(clusters)}
 
     def set_kind(self, name: str) -> SetKind:
-        from parenvs.datasets.pipeline.optima import set_kind
+        from parenvs.datasets.pipeline.problems import set_kind
 
         return set_kind(name)
 

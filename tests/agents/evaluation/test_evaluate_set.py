@@ -16,7 +16,7 @@ from parenvs.cli.app import app
 from parenvs.core.sets import set_of, validation_of
 from parenvs.datasets import references
 from parenvs.datasets.hybrid.named import find_hybrid
-from parenvs.datasets.pipeline.sets import load_set
+from parenvs.datasets.pipeline.problems import load_set
 from parenvs.errors import ParenvsError
 
 pytestmark = pytest.mark.thorough
@@ -180,13 +180,13 @@ def test_evaluate_set__train_command(monkeypatch, tmp_path):
 
 def test_evaluate_set__optima_are_those_of_the_planner(monkeypatch, tmp_path):
     """The committed command proves what ships, for a few problems of each set."""
-    from parenvs.agents.pipeline import optima
-    from parenvs.datasets.pipeline.optima import optimum_of
+    from parenvs.agents.pipeline import references
+    from parenvs.datasets.pipeline.problems import optimum_of
 
     for name in ("plan-validation", "plan-test", "plan-outside"):
         few = load_set(name)[5:7]
-        monkeypatch.setattr(optima, "load_set", lambda _, few=few: few)
-        assert optima.optima_of(name) == [optimum_of(problem.name) for problem in few]
+        monkeypatch.setattr(references, "load_set", lambda _, few=few: few)
+        assert references.optima_of(name) == [optimum_of(problem.name) for problem in few]
 
 
 @pytest.mark.thorough

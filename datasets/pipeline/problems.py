@@ -1,0 +1,840 @@
+"""Problems of pipelines: how they are generated, their names, fixed sets, and references.
+
+    python -m parenvs.datasets.pipeline.problems --seed 2007              # make all sets again
+    python -m parenvs.datasets.pipeline.problems plan-test --out /tmp/sets
+    python -m parenvs.datasets.pipeline.problems banks                    # start plans, banks
+
+Which plan is best depends on ratios only: of transfer, all-reduce and compute seconds, and of
+weights, activations and device memory. They are sampled from the ranges that real models have, with
+a factor of ``MARGIN`` on each side; sources and measurements are in ``docs/instances.md``.
+
+Generated problems are numbered without end: problem j is sampled from a generator that is seeded
+with version, ranges, family and j, so it can be made alone. ``generated-2/inside/any/17`` has up to
+eight stages, ``generated-3/s16/17`` the stages of its tier. A bank keeps the start plans of the
+first problems of a tier, which take longer to find than the problems to generate.
+
+A set is one compressed ``.npz`` without pickles: the chains end to end with their offsets, each
+number as a whole mantissa and a power of two, and cluster, stages and micro-batches of each
+problem. A problem that is read equals the one that was generated, bit for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.progress import track
+
+from parenvs.cluster import Cluster, Device
+from parenvs.core.sets import OPTIMUM, Reference, SetKind, share_kind
+from parenvs.datasets.banks import Bank, write_banks
+from parenvs.datasets.pipeline.families import FAMILIES, MIN_PIVOTS, ChainArrays, log_uniform
+from parenvs.datasets.references import costs_of
+from parenvs.datasets.set_commands import command_line, write_files
+from parenvs.errors import (
+    InfeasibleError,
+    ParenvsError,
+    UnknownInstanceError,
+    did_you_mean,
+    one_line,
+    shown,
+)
+from parenvs.files import replacing, write_text
+from parenvs.graph.checks.npz import UNREADABLE, read_arrays
+from parenvs.shipped import data_folder
+from parenvs.tasks.pipeline.problem import COPIES, Pipeline
+from parenvs.tasks.pipeline.profile import StageProfile
+from parenvs.tasks.pipeline.spaces import Cuts, PointSpace, fitting
+from parenvs.tasks.pipeline.task import PipelineTask
+
+MODULE = "parenvs.datasets.pipeline.problems"
+SEED = 2007
+"""Seed of the shipped sets."""
+BITS = 13
+"""Significant bits of every number drawn: four decimal digits, exact in float32 and float64."""
+MARGIN = 3.0
+"""Factor by which the ranges of ratios are wider than those measured, on each side."""
+TIGHT = 0.5
+"""Smallest ratio of parameters of the problems that shall be tight in memory."""
+TRIES = 1000
+"""Draws after which ``draw`` gives up, if none of them fits the memory."""
+
+
+@dataclass(frozen=True)
+class DrawnProblem:
+    """A problem of pipeline planning that was drawn: a chain, its cluster, and a number of stages.
+
+    Attributes:
+        family: family of the chain, a key of ``FAMILIES``.
+        pipeline: the problem.
+    """
+
+    family: str
+    pipeline: Pipeline
+
+    @property
+    def stages(self) -> int:
+        """S."""
+        return self.pipeline.stages
+
+    @property
+    def name(self) -> str:
+        """Name of the chain, for example ``"plan-test/transformer-017"``."""
+        return self.pipeline.profile.name
+
+    @cached_property
+    def space(self) -> PointSpace:
+        """The search space over points and units, cached: it takes as long to make as to draw.
+
+        Raises:
+            InfeasibleError: no plan fits the memory.
+        """
+        return PointSpace.build(self.pipeline)
+
+
+class Ratios(NamedTuple):
+    """The ratios that decide which plans of a pipeline problem are good, all without unit.
+
+    Attributes:
+        transfer: seconds that the median cut takes between servers, over ``sum(F + B) / D``.
+        all_reduce: seconds of ``2 W`` bytes between servers, over ``M sum(F + B) / D``.
+        parameters: copies of all parameters over the memory that a device may fill.
+        activations: bytes of the median cut over the memory that a device may fill.
+    """
+
+    transfer: float
+    all_reduce: float
+    parameters: float
+    activations: float
+
+
+def ratios(pipeline: Pipeline) -> Ratios:
+    """Return the ratios of a problem; cuts that no bytes cross do not count for the median."""
+    profile, cluster, limit = pipeline.profile, pipeline.cluster, pipeline.memory_limit
+    seconds_per_device = float(pipeline.seconds_sum[-1]) / cluster.devices
+    weight_bytes, cut_bytes = float(pipeline.parameter_sum[-1]), _median_cut(profile.cut_bytes)
+    step_seconds = pipeline.micro_batches * seconds_per_device
+    return Ratios(
+        transfer=cut_bytes / cluster.inter_bw / seconds_per_device,
+        all_reduce=2.0 * weight_bytes / cluster.inter_bw / step_seconds,
+        parameters=pipeline.copies * weight_bytes / limit,
+        activations=cut_bytes / limit,
+    )
+
+
+MEASURED = (
+    Ratios(transfer=0.0087, all_reduce=0.147, parameters=0.007, activations=0.00014),
+    Ratios(transfer=4.75, all_reduce=9.5, parameters=3.15, activations=0.00715),
+)
+"""Smallest and largest ratios of real chains on clusters A, B, C: ``docs/instances.md``."""
+_MIN_RATIOS = Ratios(*(x / MARGIN for x in MEASURED[0]))
+_MAX_RATIOS = Ratios(*(x * MARGIN for x in MEASURED[1]))
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Ranges that problems are drawn from; pairs are (smallest, largest), both included.
+
+    Attributes:
+        pivots: n, log-uniform.
+        devices: D, log-uniform over the numbers of servers; always whole servers.
+        devices_per_server: one of these, uniform.
+        stages: S, uniform, never above D.
+        micro_batches: M, log-uniform.
+        intra_bw: bytes/s inside a server, log-uniform.
+        inter_bw: bytes/s between servers, log-uniform, never above ``intra_bw``.
+        memory_bytes: memory of a device, one of these, uniform.
+        min_ratios, max_ratios: bounds of the ratios. Transfer, all-reduce and parameters are drawn
+            log-uniform; activations follow from them (``transfer * parameters / (M *
+            all_reduce)``), and all are drawn again if they lie outside.
+        tight: share of problems with a ratio of parameters of at least ``TIGHT``.
+        without: ranges to stay out of: devices and stages that both lie in them are drawn again.
+        graded: whether a plan of graded stages has to fit the memory (``fitting``); else one of
+            the points and units of ``PointSpace``, of which there are too few for many stages.
+    """
+
+    pivots: tuple[int, int] = (MIN_PIVOTS, 256)
+    devices: tuple[int, int] = (4, 64)
+    devices_per_server: tuple[int, ...] = (1, 2, 4, 8)
+    stages: tuple[int, int] = (2, 6)
+    micro_batches: tuple[int, int] = (4, 64)
+    intra_bw: tuple[float, float] = (12e9, 450e9)
+    inter_bw: tuple[float, float] = (1.25e9, 400e9)
+    memory_bytes: tuple[float, ...] = (16e9, 32e9, 40e9, 80e9)
+    min_ratios: Ratios = _MIN_RATIOS
+    max_ratios: Ratios = _MAX_RATIOS
+    tight: float = 0.25
+    without: Ranges | None = None
+    graded: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise ``ParenvsError`` for chains too short, or plans of too many stages."""
+        if self.pivots[0] < MIN_PIVOTS or self.stages[1] > self.pivots[0]:
+            raise ParenvsError(
+                f"ranges: at least {MIN_PIVOTS} pivots and at most as many stages, not "
+                f"{self.pivots[0]} and {self.stages[1]}"
+            )
+
+    def contain(self, devices: int, stages: int) -> bool:
+        """Return whether problems may have ``devices`` devices and ``stages`` stages."""
+        inside = self.devices[0] <= devices <= self.devices[1]
+        inside = inside and self.stages[0] <= stages <= self.stages[1]
+        return inside and not (self.without is not None and self.without.contain(devices, stages))
+
+
+INSIDE = Ranges()
+"""Ranges of the problems that policies are trained on."""
+OUTSIDE = Ranges(pivots=(MIN_PIVOTS, 1024), devices=(4, 512), stages=(2, 8), without=INSIDE)
+"""Ranges beyond ``INSIDE``: 65 to 512 devices, or 7 or 8 stages; chains of up to 1,024 pivots."""
+TIERS = {
+    "s8": Ranges(pivots=(32, 256), devices=(8, 512), stages=(8, 8), graded=True),
+    "s16": Ranges(pivots=(64, 512), devices=(64, 1024), stages=(16, 16), graded=True),
+    "s32": Ranges(pivots=(128, 1000), devices=(128, 4096), stages=(32, 32), graded=True),
+    "s64": Ranges(pivots=(256, 1000), devices=(256, 4096), stages=(64, 64), graded=True),
+}
+"""Ranges of the problems that ``PipelinePlan-v1`` plays, by the number of stages."""
+
+
+def draw(
+    rng: np.random.Generator,
+    family: str | None = None,
+    ranges: Ranges = INSIDE,
+    name: str | None = None,
+) -> DrawnProblem:
+    """Draw a problem for which some plan fits the memory.
+
+    The same state of ``rng`` gives the same problem.
+
+    Args:
+        rng: random generator; it is the only source of chance.
+        family: a key of ``FAMILIES``, or None: then the family is drawn too, uniform.
+        ranges: ranges to draw from.
+        name: name of the chain (default: ``generated/`` and its family).
+
+    Raises:
+        ParenvsError: the family is unknown, or (almost) no problem in the ranges fits the memory.
+    """
+    if family is None:
+        family = list(FAMILIES)[int(rng.integers(len(FAMILIES)))]
+    elif family not in FAMILIES:
+        raise ParenvsError(
+            f"unknown family {family!r}{did_you_mean(family, FAMILIES)}; "
+            f"known: {', '.join(FAMILIES)}"
+        )
+    for _ in range(TRIES):
+        problem = _attempt(rng, family, ranges, name or f"generated/{family}")
+        try:
+            if ranges.graded:
+                fitting(problem.pipeline)
+            else:
+                problem.space  # noqa: B018
+        except InfeasibleError:
+            continue
+        return problem
+    raise ParenvsError(
+        f"family {family}: none of {TRIES} problems drawn fits the memory; "
+        "widen the ranges of stages or of the ratios"
+    )
+
+
+def significant(values: np.ndarray | float, bits: int = BITS) -> np.ndarray:
+    """Round values to ``bits`` significant bits, without a detour over decimal fractions."""
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits)
+
+
+def generated(
+    family: str,
+    name: str,
+    arrays: ChainArrays,
+    cluster: Cluster,
+    micro_batches: int,
+    stages: int,
+) -> DrawnProblem:
+    """Make a problem of numbers that were drawn.
+
+    Args:
+        family: family of the chain.
+        name: name of the chain.
+        arrays: the chain in seconds and bytes.
+        cluster: its cluster.
+        micro_batches: M.
+        stages: S.
+    """
+    pivots = np.array([f"pivot_{i}" for i in range(len(arrays[0]))], dtype=object)
+    profile = StageProfile(name, pivots, *arrays)
+    return DrawnProblem(family, Pipeline(profile, cluster, stages, micro_batches))
+
+
+def generated_cluster(
+    servers: int, devices_per_server: int, intra_bw: float, inter_bw: float, memory_bytes: float
+) -> Cluster:
+    """Make a cluster of a generic device; generated chains hold seconds, so its speed is not read.
+
+    Args:
+        servers: number of servers.
+        devices_per_server: devices of each.
+        intra_bw: bytes/s inside a server.
+        inter_bw: bytes/s between servers.
+        memory_bytes: memory of a device.
+    """
+    device = Device("generated", peak_flops=1e14, memory_bw=1e12, memory_bytes=memory_bytes)
+    return Cluster(servers, devices_per_server, device, intra_bw, inter_bw)
+
+
+def _attempt(rng: np.random.Generator, family: str, ranges: Ranges, name: str) -> DrawnProblem:
+    """Draw a problem, whether it fits the memory or not."""
+    cluster, stages = _cluster_and_stages(rng, ranges)
+    micro_batches = _log_integer(rng, *ranges.micro_batches)
+    n = _log_integer(rng, *ranges.pivots)
+    relative = FAMILIES[family](rng, n)
+    wanted = _ratios(rng, ranges, micro_batches, stages)
+    # The memory gives the weights; weights and network give the seconds; seconds the activations.
+    weight_bytes = wanted.parameters * cluster.memory_limit / COPIES
+    device_seconds = 2.0 * weight_bytes / cluster.inter_bw / (micro_batches * wanted.all_reduce)
+    time_unit = (
+        device_seconds * cluster.devices / (relative.forward.sum() + relative.backward.sum())
+    )
+    median_cut_bytes = wanted.transfer * device_seconds * cluster.inter_bw
+    arrays = ChainArrays(
+        forward=significant(relative.forward * time_unit),
+        backward=significant(relative.backward * time_unit),
+        cut=significant(relative.cut * (median_cut_bytes / _median_cut(relative.cut))),
+        parameters=significant(relative.parameters * (weight_bytes / relative.parameters.sum())),
+    )
+    return generated(family, name, arrays, cluster, micro_batches, stages)
+
+
+def _cluster_and_stages(rng: np.random.Generator, ranges: Ranges) -> tuple[Cluster, int]:
+    """Draw a cluster and a number of stages.
+
+    Raises:
+        ParenvsError: ``TRIES`` draws gave none within the ranges.
+    """
+    fewest_devices, most_devices = ranges.devices
+    for _ in range(TRIES):
+        devices_per_server = int(rng.choice(ranges.devices_per_server))
+        servers = _log_integer(
+            rng, -(-fewest_devices // devices_per_server), most_devices // devices_per_server
+        )
+        stages = int(rng.integers(ranges.stages[0], ranges.stages[1] + 1))
+        intra = float(significant(log_uniform(rng, *ranges.intra_bw)))
+        inter = float(significant(log_uniform(rng, *ranges.inter_bw)))
+        memory = float(rng.choice(ranges.memory_bytes))
+        if (
+            ranges.contain(servers * devices_per_server, stages)
+            and stages <= servers * devices_per_server
+            and inter <= intra
+        ):
+            return generated_cluster(servers, devices_per_server, intra, inter, memory), stages
+    raise ParenvsError("ranges: no cluster lies within; widen devices, stages or the bandwidths")
+
+
+def _ratios(rng: np.random.Generator, ranges: Ranges, micro_batches: int, stages: int) -> Ratios:
+    """Draw the ratios of a problem.
+
+    Raises:
+        ParenvsError: ``TRIES`` draws gave none within the ranges.
+    """
+    low, high = ranges.min_ratios, ranges.max_ratios
+    low_parameters = TIGHT if rng.random() < ranges.tight else low.parameters
+    for _ in range(TRIES):
+        transfer = log_uniform(rng, low.transfer, high.transfer)
+        all_reduce = log_uniform(rng, low.all_reduce, high.all_reduce)
+        # No plan fits weights of more than the memory of one device per stage.
+        high_parameters = max(min(high.parameters, float(stages)), low_parameters)
+        parameters = log_uniform(rng, low_parameters, high_parameters)
+        activations = transfer * parameters / (micro_batches * all_reduce)
+        if low.activations <= activations <= high.activations:
+            return Ratios(transfer, all_reduce, parameters, activations)
+    raise ParenvsError("ranges: the ratios exclude each other; widen those of activations")
+
+
+def _median_cut(cut_bytes: np.ndarray) -> float:
+    """Return the median of the cuts inside the chain that any bytes cross."""
+    inner = cut_bytes[:-1]
+    return float(np.median(inner[inner > 0]))
+
+
+def _log_integer(rng: np.random.Generator, low: int, high: int) -> int:
+    """Draw a whole number from ``low`` to ``high``, both included, about log-uniform."""
+    return min(int(log_uniform(rng, low, high + 1)), high)
+
+
+FEW_VERSION = 2
+"""Version of the draw: a problem's number, and what it is drawn from, change only with it."""
+RANGES = {"inside": INSIDE, "outside": OUTSIDE}
+"""Values of the argument ``ranges``."""
+ANY = "any"
+"""In names, the family of problems whose family is drawn, too."""
+FEW_FIRST = f"generated-{FEW_VERSION}"
+"""First word of the names of numbered problems."""
+
+
+def problem_of(number: int, family: str | None, ranges: str) -> DrawnProblem:
+    """Draw the problem of a number.
+
+    Args:
+        number: j, from 0.
+        family: draw problems of this family only; None draws the family, too.
+        ranges: a key of ``RANGES``.
+    """
+    stream = 0 if family is None else 1 + list(FAMILIES).index(family)
+    rng = np.random.default_rng([FEW_VERSION, list(RANGES).index(ranges), stream, number])
+    return draw(rng, family, RANGES[ranges], name_of(number, family, ranges))
+
+
+def name_of(number: int, family: str | None, ranges: str) -> str:
+    """Return the name of the problem of a number, like ``"generated-2/inside/any/17"``."""
+    return f"{FEW_FIRST}/{ranges}/{family or ANY}/{number}"
+
+
+def few_named(name: str) -> DrawnProblem:
+    """Draw the problem of a name that ``name_of`` gave.
+
+    Raises:
+        UnknownInstanceError: it is no such name.
+    """
+    _, *words = name.split("/")
+    if len(words) == 3 and words[2].isdecimal():
+        ranges, family, number = words
+        if ranges in RANGES and family in (ANY, *FAMILIES):
+            return problem_of(int(number), None if family == ANY else family, ranges)
+    raise UnknownInstanceError(
+        f"unknown problem {shown(name)}; drawn ones are called like {name_of(17, None, 'inside')}: "
+        f"ranges ({', '.join(RANGES)}), family ({', '.join((ANY, *FAMILIES))}) and number"
+    )
+
+
+TIER_VERSION = 3
+"""Version of the draw."""
+TIER_FIRST = f"generated-{TIER_VERSION}"
+"""First word of the names."""
+BANKS = {"s8": 1000, "s16": 2000, "s32": 1000, "s64": 400}
+"""Tier -> problems of its bank."""
+REFERENCES = "plan-references.json"
+"""File of the best plans known of the sets of many stages."""
+SAME = 1e-9
+"""Share by which a start plan's seconds may differ from those in the bank by rounding."""
+
+
+def numbered(number: int, tier: str) -> DrawnProblem:
+    """Return a problem by its number, from 0."""
+    rng = np.random.default_rng([TIER_VERSION, list(TIERS).index(tier), number])
+    family = list(FAMILIES)[number % len(FAMILIES)]
+    return draw(rng, family, TIERS[tier], f"{TIER_FIRST}/{tier}/{number}")
+
+
+def tier_named(name: str) -> DrawnProblem:
+    """Return the problem of a name.
+
+    Raises:
+        UnknownInstanceError: it is no such name.
+    """
+    _, *words = name.split("/")
+    if len(words) == 2 and words[0] in TIERS and words[1].isdecimal() and len(words[1]) < 16:
+        return numbered(int(words[1]), words[0])
+    raise UnknownInstanceError(
+        f"unknown problem {shown(name)}; drawn ones of many stages are called like "
+        f"{TIER_FIRST}/s16/17: tier ({', '.join(TIERS)}) and number"
+    )
+
+
+def begin(pipeline: Pipeline) -> Cuts:
+    """Return the start plan of a problem: that of a brief search, or of a bank.
+
+    Raises:
+        InfeasibleError: no plan that fits the memory was found.
+    """
+    first, *words = pipeline.instance.split("/")
+    if first == TIER_FIRST and int(words[1]) < BANKS[words[0]]:
+        row = bank(words[0])[int(words[1])]
+        plan = row["cuts"].astype(np.int64), row["devices"].astype(np.int64)
+        # A later generator of random numbers may draw another problem.
+        if plan[0][-1] < len(pipeline.profile) and plan[1][-1] < pipeline.cluster.devices:
+            seconds = float(pipeline.length(*plan))
+            if abs(seconds - row["seconds"]) <= SAME * seconds:
+                return plan
+    return PipelineTask().start(pipeline)
+
+
+@lru_cache(maxsize=len(BANKS))
+def bank(tier: str) -> Bank:
+    """Return the bank of a tier."""
+    return Bank(f"pipeline-{tier}", BANKS[tier], partial(_row, tier))
+
+
+def _row(tier: str, number: int) -> Mapping[str, np.ndarray]:
+    """Return what a bank keeps of a problem."""
+    pipeline = numbered(number, tier).pipeline
+    cuts, devices = PipelineTask().start(pipeline)
+    return {
+        "cuts": cuts.astype(np.int16),
+        "devices": devices.astype(np.int16),
+        "seconds": np.array(pipeline.length(cuts, devices)),
+    }
+
+
+def costs(pipeline: Pipeline) -> Reference | None:
+    """Return the least seconds known of a problem of a set, and their bound; None without them."""
+    return costs_of(REFERENCES, pipeline.instance, pipeline.profile.fingerprint)
+
+
+SETS: dict[str, tuple[int, Ranges]] = {
+    "plan-validation": (200, INSIDE),
+    "plan-test": (1000, INSIDE),
+    "plan-outside": (200, OUTSIDE),
+    **{f"plan-{tier}-validation": (16, TIERS[tier]) for tier in ("s16", "s32", "s64")},
+    **{f"plan-{tier}-test": (40, TIERS[tier]) for tier in ("s16", "s32", "s64")},
+}
+"""Shipped set -> number of problems, and their ranges; the families take turns."""
+DRAWN = (FEW_FIRST, TIER_FIRST)
+"""First words of the names of drawn problems."""
+LARGE = tuple(name for name, (_, ranges) in SETS.items() if ranges.graded)
+"""Sets of problems of 16 stages and more, which ``PipelinePlan-v1`` plays."""
+PROVEN = tuple(name for name in SETS if name not in LARGE)
+"""The others, whose optima are proven."""
+
+SCHEMA = 1
+"""Version of the file format."""
+_CHAIN = ("forward", "backward", "cut_bytes", "parameter_bytes")
+_CLUSTER = ("servers", "devices_per_server", "intra_bw", "inter_bw", "memory_bytes")
+_TYPES = {
+    "schema": "|u1",
+    "families": "|u1",
+    "offset": "<i4",
+    **{f"{key}_mantissa": "<u2" for key in _CHAIN},
+    **{f"{key}_exponent": "|i1" for key in _CHAIN},
+    "family": "|u1",
+    **dict(zip(_CLUSTER, ("<i4", "<i4", "<f8", "<f8", "<f8"), strict=True)),
+    "micro_batches": "<i4",
+    "stages": "<i4",
+}
+"""Array of a file -> its element type; all have one dimension, and ``schema`` one element."""
+
+
+def load_set(name: str | os.PathLike[str]) -> list[DrawnProblem]:
+    """Load the problems of a shipped set, or of a ``.npz`` that ``save_set`` wrote.
+
+    The problems are called ``SET/FAMILY-NUMBER``, numbered within a family; SET is the name of the
+    file without its suffix.
+
+    Raises:
+        UnknownInstanceError: ``name`` is no shipped set and does not end in ``.npz``.
+        ParenvsError: the file is missing or damaged; the message names file, field and remedy.
+    """
+    text = os.fspath(name)
+    if text in SETS:
+        return list(_shipped(text))
+    if text.endswith(".npz"):
+        return _read(Path(text))
+    raise UnknownInstanceError(
+        f"unknown set {text!r}{did_you_mean(text, SETS)}; shipped: {', '.join(SETS)}; "
+        "or give the path of a .npz file"
+    )
+
+
+def find(name: str) -> DrawnProblem:
+    """Return the problem of a shipped set, or a drawn one, by its name.
+
+    Args:
+        name: like ``"plan-test/transformer-017"``, or that of a generated one.
+
+    Raises:
+        UnknownInstanceError: there is no such set, or no such problem in it.
+    """
+    set_name = name.partition("/")[0]
+    if set_name == FEW_FIRST:
+        return few_named(name)
+    if set_name == TIER_FIRST:
+        return tier_named(name)
+    known = _by_name(set_name)
+    if name in known:
+        return known[name]
+    raise UnknownInstanceError(
+        f"unknown problem {name!r}{did_you_mean(name, known)}; {set_name} holds {len(known)}, from "
+        f"{min(known)} to {max(known)}"
+    )
+
+
+def pipeline_of(name: str) -> Pipeline:
+    """Return the pipeline of a problem of a shipped set, see ``find``."""
+    return find(name).pipeline
+
+
+def save_set(path: str | os.PathLike[str], problems: Sequence[DrawnProblem]) -> None:
+    """Write problems to one ``.npz``, whole or not at all; their names are not stored.
+
+    Raises:
+        ParenvsError: the format cannot hold a problem exactly, as it was not drawn by ``draw``.
+    """
+    known = list(FAMILIES)
+    unknown = [problem.family for problem in problems if problem.family not in known]
+    if unknown:
+        raise ParenvsError(f"{path}: unknown family {unknown[0]!r}; known: {', '.join(known)}")
+    arrays: dict[str, Any] = {
+        "schema": [SCHEMA],
+        "families": np.frombuffer("\n".join(known).encode(), dtype=np.uint8),
+        "offset": np.cumsum([0, *(len(problem.pipeline.profile) for problem in problems)]),
+        "family": [known.index(problem.family) for problem in problems],
+        "memory_bytes": [problem.pipeline.cluster.device.memory_bytes for problem in problems],
+        "micro_batches": [problem.pipeline.micro_batches for problem in problems],
+        "stages": [problem.stages for problem in problems],
+    }
+    for key in _CLUSTER[:-1]:
+        arrays[key] = [getattr(problem.pipeline.cluster, key) for problem in problems]
+    for key in _CHAIN:
+        parts = [getattr(problem.pipeline.profile, key) for problem in problems]
+        values = np.concatenate(parts) if parts else np.empty(0)
+        mantissa, exponent = np.frexp(values)
+        arrays[f"{key}_mantissa"] = np.ldexp(mantissa, BITS)
+        arrays[f"{key}_exponent"] = exponent - BITS
+    typed: dict[str, Any] = {
+        key: np.asarray(arrays[key]).astype(kind) for key, kind in _TYPES.items()
+    }
+    restored_problems = _problems(typed, Path(path))
+    for problem, restored in zip(problems, restored_problems, strict=True):
+        if not _equal(problem, restored):
+            raise ParenvsError(
+                f"{path}: {problem.name} cannot be stored exactly; a set holds problems of "
+                f"parenvs.datasets.pipeline.problems.draw only ({BITS} significant bits, default "
+                "settings)"
+            )
+    with replacing(path) as stream:
+        np.savez_compressed(stream, **typed)
+
+
+def make_set(name: str, seed: int) -> list[DrawnProblem]:
+    """Draw the problems of a shipped set, each from ``seed``, its set's place and its number."""
+    count, ranges = SETS[name]
+    families, stream = list(FAMILIES), list(SETS).index(name)
+    every: Iterable[int] = range(count)
+    if sys.stderr.isatty():  # before rich 14.3 a disabled bar prints an empty line
+        every = track(every, description=name)
+    return [
+        draw(np.random.default_rng([seed, stream, i]), families[i % len(families)], ranges)
+        for i in every
+    ]
+
+
+@lru_cache(maxsize=len(SETS))
+def _by_name(set_name: str) -> dict[str, DrawnProblem]:
+    """Return the problems of a set by their names."""
+    return {problem.name: problem for problem in load_set(set_name)}
+
+
+@lru_cache(maxsize=len(SETS))
+def _shipped(name: str) -> tuple[DrawnProblem, ...]:
+    """Read a shipped set once."""
+    return tuple(_read(data_folder() / f"{name}.npz"))
+
+
+def _read(path: Path) -> list[DrawnProblem]:
+    """Read the problems of a file.
+
+    Raises:
+        ParenvsError: the file is missing or damaged.
+    """
+    try:
+        arrays = read_arrays(path)
+    except UNREADABLE as error:
+        reason = f"not a set of problems, or damaged ({one_line(error)})"
+        raise ParenvsError(f"{path}: {reason}; {_remedy(path)}") from None
+    fault = _inconsistency(arrays)
+    if fault:
+        raise ParenvsError(f"{path}: {fault}; {_remedy(path)}")
+    return _problems(arrays, path)
+
+
+def _remedy(path: Path) -> str:
+    """Return the words that tell how to make a damaged file again."""
+    if path.stem in SETS:
+        return f"make it anew with python -m {MODULE} {path.stem}"
+    return "write it anew with save_set"
+
+
+def _inconsistency(arrays: dict[str, np.ndarray]) -> str:
+    """Return the fault in the arrays' lengths, types or values in words, or an empty string."""
+    if set(arrays) != set(_TYPES):
+        unmatched = sorted(set(arrays) ^ set(_TYPES))
+        return f"field {unmatched[0]!r} is missing or unknown"
+    for key, kind in _TYPES.items():
+        if arrays[key].dtype.str != kind or arrays[key].ndim != 1:
+            return f"field {key!r} is no array of {np.dtype(kind).name} in one dimension"
+    if arrays["schema"].tolist() != [SCHEMA]:
+        return f"field 'schema' is {arrays['schema'].tolist()}, not [{SCHEMA}]"
+    problems, offset = len(arrays["family"]), arrays["offset"]
+    if len(offset) != problems + 1 or offset[0] or (np.diff(offset) < 2).any():
+        return "field 'offset' does not cut up the chains"
+    for key in _CHAIN:
+        for half in (f"{key}_mantissa", f"{key}_exponent"):
+            if len(arrays[half]) != offset[-1]:
+                return f"field {half!r} has {len(arrays[half])} values for {offset[-1]} pivots"
+    for key in ("family", *_CLUSTER, "micro_batches", "stages"):
+        if len(arrays[key]) != problems:
+            return f"field {key!r} has {len(arrays[key])} values for {problems} problems"
+    names = arrays["families"].tobytes().decode(errors="replace").split("\n")
+    unknown = [name for name in names if name not in FAMILIES]
+    if unknown:
+        return f"field 'families' holds {unknown[0]!r}, not one of {', '.join(FAMILIES)}"
+    if problems and arrays["family"].max() >= len(names):
+        return f"field 'family' holds {arrays['family'].max()}, only {len(names)} are named"
+    return ""
+
+
+def _problems(arrays: dict[str, np.ndarray], path: Path) -> list[DrawnProblem]:
+    """Return the problems of consistent arrays.
+
+    Raises:
+        ParenvsError: a chain, a cluster or a number of stages is not possible; the message names
+            the file and the problem.
+    """
+    chains = [
+        np.ldexp(arrays[f"{key}_mantissa"].astype(np.float64), arrays[f"{key}_exponent"])
+        for key in _CHAIN
+    ]
+    names = arrays["families"].tobytes().decode().split("\n")
+    offset, count_by_family, problems = arrays["offset"], Counter[str](), []
+    for i, index in enumerate(arrays["family"]):
+        family = names[index]
+        name = f"{path.stem}/{family}-{count_by_family[family]:03d}"
+        count_by_family[family] += 1
+        chain = ChainArrays(*(values[offset[i] : offset[i + 1]] for values in chains))
+        figures = [arrays[key][i].item() for key in _CLUSTER]
+        micro_batches, stages = int(arrays["micro_batches"][i]), int(arrays["stages"][i])
+        try:
+            cluster = generated_cluster(*figures)
+            most_stages = min(cluster.devices, int(np.count_nonzero(chain.parameters)))
+            if not 2 <= stages <= most_stages:
+                raise ParenvsError(f"field 'stages' is {stages}, not from 2 to {most_stages}")
+            problems.append(generated(family, name, chain, cluster, micro_batches, stages))
+        except ParenvsError as error:
+            raise ParenvsError(f"{path}: {name}: {error}; {_remedy(path)}") from None
+    return problems
+
+
+def _equal(one: DrawnProblem, other: DrawnProblem) -> bool:
+    """Return whether two problems differ in nothing but their names."""
+
+    def identity(problem: DrawnProblem) -> tuple[Any, ...]:
+        pipeline = problem.pipeline
+        settings = (pipeline.micro_batches, pipeline.copies, pipeline.recompute, pipeline.sync)
+        chain = pipeline.profile.fingerprint
+        return (problem.family, problem.stages, chain, pipeline.cluster, *settings)
+
+    return identity(one) == identity(other)
+
+
+def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
+    """Make a shipped set and write it into a folder; return the path and the number of problems."""
+    path = folder / f"{name}.npz"
+    problems = make_set(name, seed)
+    save_set(path, problems)
+    return path, len(problems)
+
+
+OPTIMA = "plan-optima.json"
+"""File beside the sets: set -> checksum of the set's file, and the optimum of each problem."""
+PROVE = "python -m parenvs.agents.pipeline.references optima"
+
+
+def optimum_of(name: str) -> float | None:
+    """Return what the shortest plan over points and units is worth, of a problem of a shipped set.
+
+    Args:
+        name: name of the problem, like ``"plan-test/transformer-017"``.
+
+    Returns:
+        1/L, proven, L in units of the bubble-free time; None for a problem of no such set.
+    """
+    set_name, slash, _ = name.partition("/")
+    if not slash or set_name not in PROVEN:
+        return None
+    return _optima(set_name).get(name)
+
+
+def save_optima(values: dict[str, list[float]], folder: Path) -> Path:
+    """Write the optima of sets to ``folder``, and return the path of the file.
+
+    Args:
+        values: set -> the optimum of each of its problems, in their order.
+        folder: the folder of the sets' files.
+    """
+    content = {
+        name: {"sha256": _checksum(folder / f"{name}.npz"), "optima": optima}
+        for name, optima in values.items()
+    }
+    path = folder / OPTIMA
+    write_text(path, json.dumps({"made_by": PROVE, "sets": content}) + "\n")
+    return path
+
+
+@lru_cache(maxsize=len(PROVEN))
+def _optima(set_name: str) -> dict[str, float]:
+    """Read the optima of a shipped set, by the names of its problems.
+
+    Raises:
+        ParenvsError: the file is missing, damaged, or of another version of the set.
+    """
+    path = data_folder() / OPTIMA
+    try:
+        entry: Any = json.loads(path.read_text(encoding="utf-8"))["sets"][set_name]
+        checksum, optima = str(entry["sha256"]), [float(value) for value in entry["optima"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ParenvsError(f"{path}: {one_line(error)}; make it anew with {PROVE}") from None
+    problems = load_set(set_name)
+    if checksum != _checksum(data_folder() / f"{set_name}.npz") or len(optima) != len(problems):
+        raise ParenvsError(f"{path}: of another file of {set_name}; make it anew with {PROVE}")
+    names = [problem.name for problem in problems]
+    return dict(zip(names, optima, strict=True))
+
+
+def _checksum(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def set_kind(name: str) -> SetKind:
+    """Return what the leaderboard and evaluations know of a set of pipelines; see ``SetKind``."""
+
+    def names(name: str) -> list[str]:
+        return [problem.name for problem in load_set(name)]
+
+    if name in LARGE:
+        load = pipeline_of
+        return share_kind("PipelinePlan-v1", names, load, lambda x: costs(load(x)), "family")
+    return SetKind("PipelinePlan-v1", names, pipeline_of, _reference, worth=_worth)
+
+
+def _worth(info: Mapping[str, float]) -> float:
+    """Return 1/L of an episode's plan; of these sets the bound is the bubble-free time."""
+    return info["bound"] / info["cost"]
+
+
+def _reference(name: str) -> Reference:
+    optimum = optimum_of(name)
+    assert optimum is not None
+    return Reference(optimum, optimum, OPTIMUM)
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    """Run the command line of this module, and return the exit status."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == ["banks"]:
+        banks = {tier: partial(bank, tier) for tier in BANKS}
+        return write_banks(f"{MODULE} banks", "Make banks again.", banks, given[1:])
+    about = "Make the sets of generated pipelines again."
+    return write_files(command_line(MODULE, about, SEED), SETS, write_set, given)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
