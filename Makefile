@@ -61,7 +61,7 @@ renew-hybrid: $(STAMP)
 	$(BIN)/python -m parenvs.datasets.hybrid.sets
 	$(BIN)/python -m parenvs.datasets.hybrid.server_sets
 	$(BIN)/python -m parenvs.agents.hybrid.references
-	$(BIN)/python -m parenvs.agents.hybrid.servers.references
+	$(BIN)/python -m parenvs.agents.hybrid.references hetero
 	$(BIN)/python -m parenvs.leaderboard.references --changed --tasks hybrid hetero
 
 $(VENV)/.docs: $(STAMP)

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.framework import columns, main, measurement
-from parenvs.agents.hybrid.references import HYBRID_REFERENCES, plan_of_row
-from parenvs.agents.hybrid.servers.references import HETERO_REFERENCES
+from parenvs.agents.hybrid.references import HETERO_REFERENCES, HYBRID_REFERENCES, plan_of_row
 from parenvs.datasets.references import references
 from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.stack import STACKS

@@ -9,12 +9,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from parenvs.agents.hybrid.local_search import EVALUATIONS, local_search
+from parenvs.agents.hybrid.references import (
+    HETERO_FIRST,
+    LIMITS,
+    MAX_EXACT,
+    best_known,
+    plan_of_row,
+)
+from parenvs.agents.hybrid.references import HETERO_REFERENCES as HETERO_FILE
 from parenvs.agents.hybrid.references import HYBRID_REFERENCES as HYBRID_FILE
-from parenvs.agents.hybrid.references import LIMITS, best_known, plan_of_row
 from parenvs.agents.hybrid.servers.heuristics import swap_search
 from parenvs.agents.hybrid.servers.labels import subset_search
-from parenvs.agents.hybrid.servers.references import EXACT, FIRST
-from parenvs.agents.hybrid.servers.references import HETERO_REFERENCES as HETERO_FILE
 from parenvs.agents.hybrid.servers.solve import Orders, by_speed
 from parenvs.agents.hybrid.solve import exact
 from parenvs.agents.planners import solve
@@ -164,7 +169,7 @@ def problems(task: str, instances: Instances = None) -> Iterator[HybridProblem]:
     kind: type[HybridProblem] = HybridProblem
     sets, first = TIERS_OF_HYBRID, len(FAMILIES) * OF_FAMILY  # families take turns in a set
     if task == "hetero":
-        kind, sets, first = HeteroProblem, {tier: f"{tier}-test" for tier in TIERS}, FIRST
+        kind, sets, first = HeteroProblem, {tier: f"{tier}-test" for tier in TIERS}, HETERO_FIRST
     for tier, set_name in sets.items():
         for hybrid in problem_sets()[set_name][:first]:
             if instances is None or hybrid.instance in instances:
@@ -222,7 +227,7 @@ _HETERO_AGENTS = {
         True,
     ),
     "subset-dp": Description(
-        f"Dynamic programming over sets of servers, from some swaps on; up to {EXACT} servers.",
+        f"Dynamic programming over sets of servers, from some swaps on; up to {MAX_EXACT} servers.",
         "",
         PROVEN,
     ),
@@ -236,8 +241,10 @@ def _subset(problem: Hybrid, seed: int) -> Answer:
     Raises:
         InfeasibleError: there are too many servers.
     """
-    if problem.cluster.servers > EXACT:
-        raise InfeasibleError(f"{problem.cluster.servers} servers are too many; at most {EXACT}")
+    if problem.cluster.servers > MAX_EXACT:
+        raise InfeasibleError(
+            f"{problem.cluster.servers} servers are too many; at most {MAX_EXACT}"
+        )
     orders = Orders(problem)
     orders.start([by_speed(problem), by_speed(problem, False)])
     swapped = swap_search(problem, np.random.default_rng(seed), None, SWAPS)

@@ -1,39 +1,54 @@
-"""Makes the references of the shipped hybrid sets: the best plan known and a bound for each.
+"""Makes the references of the shipped sets: the best plan known and a bound for each problem.
 
     python -m parenvs.agents.hybrid.references            # what is missing or outdated
     python -m parenvs.agents.hybrid.references --again hybrid-test/gpt-001 ...    # keeps the better
-    python -m parenvs.agents.hybrid.references --check    # judge all, change nothing
+    python -m parenvs.agents.hybrid.references --check    # evaluate all, change nothing
+    python -m parenvs.agents.hybrid.references hetero     # the same for unequal servers
 
-The plan is the shortest of ``exact``, the optimum among uniform plans and 1F1B plans of free
-stages, of a local search from the best uniform plans, and of others from the best so far, until one
-finds none shorter. Where a local search wins, its plan is of no class of which an optimum is
-proven, and ``among`` is empty. ``bound`` holds for every plan, see ``Hybrid.kernel_bound_seconds``.
+Equal servers: the plan is the shortest of ``exact`` (the optimum among uniform plans and 1F1B plans
+of free stages), of a local search from the best uniform plans, and of others from the best so far,
+until one finds none shorter. If a local search wins, no optimum is proven and ``among`` is empty.
+``bound`` holds for every plan, see ``Hybrid.kernel_bound_seconds``.
+
+Unequal servers: the plan is the best of swap searches, of speeds rounded down and, with few
+servers, of the subset program. ``bound`` is that of speeds rounded up, which holds for every plan
+of one server per stage, however much it recomputes; the subset program proves optima ``among``
+those that recompute no more than they must.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from parenvs.agents.hybrid.local_search import EVALUATIONS, local_search
+from parenvs.agents.hybrid.servers.heuristics import swap_search
+from parenvs.agents.hybrid.servers.labels import subset_search
+from parenvs.agents.hybrid.servers.sandwich import lower_bound, rounded_down
+from parenvs.agents.hybrid.servers.solve import AMONG, Orders, by_speed
 from parenvs.agents.hybrid.solve import exact
-from parenvs.agents.references import SAME, ReferenceFile, run
+from parenvs.agents.references import SAME, ReferenceFile
 from parenvs.core.plan import Answer
 from parenvs.datasets.hybrid.named import find_hybrid
+from parenvs.datasets.hybrid.servers import TIERS
 from parenvs.datasets.hybrid.sets import SETS
-from parenvs.datasets.references import HYBRID, Row
+from parenvs.datasets.references import HETERO, HYBRID, Row
 from parenvs.errors import NO_PLAN, InfeasibleError
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.shipped import problem_sets
+from parenvs.tasks.hybrid.shipped import hetero_sets, problem_sets
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 
 LIMITS = Constraints(context=1, shard=0)
 """Of ``exact``: tokens of a sample are not shared, and states by all replicas."""
 SECONDS = 120.0
-"""Wall seconds of each exact search; local searches end by the plans that they judge."""
+"""Wall seconds of each exact search. Other searches end by counts of plans or of sets of servers,
+so that a reference has the same bound on every machine."""
 SEARCHES = 7
 """Local searches at most; all but the first end when one of them finds nothing better."""
 FIRST = {"hybrid-outside": 12}
@@ -147,5 +162,68 @@ HYBRID_REFERENCES = ReferenceFile(
 )
 """References of all shipped hybrid sets."""
 
+
+HETERO_FIRST = 3
+"""Problems of each test set whose references are made by default: the first ones."""
+SWAPS, SEEDS = 800, (0, 1)
+"""Plans that each swap search judges, and the seeds of the searches."""
+MAX_EXACT = 16
+"""Servers up to which the subset program runs."""
+STATES = 8_000
+"""Sets of servers by type, at most, of more than 32 servers; 20,000 of fewer."""
+
+
+def hetero_row(problem: Hybrid) -> Row:
+    """Compute the reference of a hetero problem."""
+    servers = problem.cluster.servers
+    states = STATES if servers > 32 else 20_000
+    orders = Orders(problem)
+    orders.start([by_speed(problem), by_speed(problem, False)])
+    method = "sorted servers"
+    for seed in SEEDS:
+        answer = swap_search(problem, np.random.default_rng(seed), None, SWAPS)
+        if answer.cost < orders.length and orders.setting is not None:
+            orders.keep(answer.plan, orders.setting, answer.cost)
+            method = f"swap search, {SWAPS} plans, seed {seed}"
+    before = orders.length
+    rounded_down(orders, states=states)
+    method = method if orders.length == before else "speeds rounded down"
+    before, among = orders.length, ""
+    bound = lower_bound(orders, states=states)[0]
+    method = method if orders.length == before else "speeds rounded up"
+    if servers <= MAX_EXACT and bound < orders.length:
+        before = orders.length
+        exact = subset_search(problem, time_limit=SECONDS, orders=orders)
+        among = AMONG if exact.proven else ""
+        method = method if orders.length == before else "subset program"
+        bound = min(bound, exact.cost)
+    assert orders.best is not None
+    return row_of(problem, orders.best, orders.length, bound, among, method)
+
+
+def _hetero_names() -> Iterator[str]:
+    for tier in TIERS:
+        yield from (problem.instance for problem in hetero_sets()[f"{tier}-test"][:HETERO_FIRST])
+
+
+HETERO_REFERENCES = ReferenceFile(
+    HETERO,
+    "python -m parenvs.agents.hybrid.references hetero",
+    _hetero_names,
+    find_hybrid,
+    hetero_row,
+    hybrid_fault,
+)
+"""References of the first problems of each hetero test set."""
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    """Run the command line for equal servers, or after ``hetero`` for unequal ones."""
+    rest = sys.argv[1:] if arguments is None else list(arguments)
+    if rest[:1] == ["hetero"]:
+        return HETERO_REFERENCES.main(rest[1:])
+    return HYBRID_REFERENCES.main(rest)
+
+
 if __name__ == "__main__":
-    run(HYBRID_REFERENCES)
+    sys.exit(main())
