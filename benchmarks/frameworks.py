@@ -10,7 +10,7 @@ from functools import partial
 
 from benchmarks.framework import Case, Column, Row, columns, main, measurement, percent
 from parenvs import problem, solve
-from parenvs.agents.hybrid.now import degrees, now
+from parenvs.agents.hybrid.baseline import degrees, now
 from parenvs.errors import ParenvsError
 from parenvs.exports.formats import exported, runs_in
 from parenvs.exports.formats import read_back as settings

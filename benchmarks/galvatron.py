@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.framework import ROOT, Column, columns, main, measurement, percent
-from parenvs.agents.hybrid.solve import exact
+from parenvs.agents.hybrid.exact import exact
 from parenvs.cluster import Cluster, Device
 from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid.layers import Layer, LayerSeconds, Split

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parenvs.agents.hybrid.local_search import EVALUATIONS, local_search
+from parenvs.agents.hybrid.exact import exact
+from parenvs.agents.hybrid.orders import Orders, by_speed, swap_search
 from parenvs.agents.hybrid.references import (
     HETERO_FIRST,
     LIMITS,
@@ -18,10 +19,8 @@ from parenvs.agents.hybrid.references import (
 )
 from parenvs.agents.hybrid.references import HETERO_REFERENCES as HETERO_FILE
 from parenvs.agents.hybrid.references import HYBRID_REFERENCES as HYBRID_FILE
-from parenvs.agents.hybrid.servers.heuristics import swap_search
-from parenvs.agents.hybrid.servers.labels import subset_search
-from parenvs.agents.hybrid.servers.solve import Orders, by_speed
-from parenvs.agents.hybrid.solve import exact
+from parenvs.agents.hybrid.search import EVALUATIONS, local_search
+from parenvs.agents.hybrid.subset_dp import subset_search
 from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
 from parenvs.core.leaderboard import (

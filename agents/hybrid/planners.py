@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.hybrid import heuristics
-from parenvs.agents.hybrid.local_search import local_search
-from parenvs.agents.hybrid.servers.heuristics import swap_search
-from parenvs.agents.hybrid.servers.sandwich import subset_dp
-from parenvs.agents.hybrid.servers.tables import one_server
-from parenvs.agents.hybrid.solve import exact_uniform, ranked, robust
+from parenvs.agents.hybrid import baseline
+from parenvs.agents.hybrid.exact import exact_uniform, ranked, robust
+from parenvs.agents.hybrid.orders import one_server, swap_search
+from parenvs.agents.hybrid.search import local_search
+from parenvs.agents.hybrid.subset_dp import subset_dp
 from parenvs.agents.learning.learned import SAMPLES, learned
 from parenvs.agents.names import LEARNED
 from parenvs.core.plan import Answer
@@ -136,9 +135,9 @@ _PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
         r.problem, r.constraints, r.goal, r.seed, time_limit=r.time_limit
     ),
     "uniform": lambda r: exact_uniform(r.problem, r.constraints, r.goal, r.space),
-    "rule-of-thumb": lambda r: heuristics.rule_of_thumb(r.problem, r.constraints),
+    "rule-of-thumb": lambda r: baseline.rule_of_thumb(r.problem, r.constraints),
     LEARNED: _learned,
-    "random": lambda r: heuristics.random_plan(
+    "random": lambda r: baseline.random_plan(
         r.problem, np.random.default_rng(r.seed), r.constraints
     ),
     "subset-dp": lambda r: subset_dp(r.problem, one_server(r.constraints), r.time_limit),

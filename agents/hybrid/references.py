@@ -26,12 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.hybrid.local_search import EVALUATIONS, local_search
-from parenvs.agents.hybrid.servers.heuristics import swap_search
-from parenvs.agents.hybrid.servers.labels import subset_search
-from parenvs.agents.hybrid.servers.sandwich import lower_bound, rounded_down
-from parenvs.agents.hybrid.servers.solve import AMONG, Orders, by_speed
-from parenvs.agents.hybrid.solve import exact
+from parenvs.agents.hybrid.exact import exact
+from parenvs.agents.hybrid.orders import AMONG, Orders, by_speed, swap_search
+from parenvs.agents.hybrid.search import EVALUATIONS, local_search
+from parenvs.agents.hybrid.subset_dp import lower_bound, rounded_down, subset_search
 from parenvs.agents.references import SAME, ReferenceFile
 from parenvs.core.plan import Answer
 from parenvs.datasets.hybrid.named import find_hybrid

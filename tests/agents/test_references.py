@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cases import slow
 
+from parenvs.agents.hybrid.exact import exact
 from parenvs.agents.hybrid.references import (
     HYBRID_REFERENCES,
     LIMITS,
@@ -13,7 +14,6 @@ from parenvs.agents.hybrid.references import (
     hybrid_fault,
     plan_of_row,
 )
-from parenvs.agents.hybrid.solve import exact
 from parenvs.agents.references import ReferenceFile
 from parenvs.datasets.hybrid.named import find_hybrid
 from parenvs.datasets.references import HETERO, HYBRID, read, references

@@ -11,9 +11,8 @@ from hybrid_toys import toy
 
 import parenvs
 from parenvs import Cluster, Device, Hybrid
-from parenvs.agents.hybrid.front import pareto3
-from parenvs.agents.hybrid.ranking import Ranking
-from parenvs.agents.hybrid.solve import exact, exact_hybrid, exact_uniform, ranked
+from parenvs.agents.hybrid.exact import Ranking, exact, exact_hybrid, exact_uniform, ranked
+from parenvs.agents.hybrid.labels import pareto3
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
 from parenvs.tasks.hybrid.model import HybridModel

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import parenvs
-from parenvs.agents.hybrid.heuristics import random_plan, rule_of_thumb
+from parenvs.agents.hybrid.baseline import random_plan, rule_of_thumb
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import parenvs
-from parenvs.agents.hybrid.local_search import local_search
+from parenvs.agents.hybrid.search import local_search
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.hybrid.moves.judged import prepared, table_of
 from parenvs.tasks.hybrid.moves.legal import legal, settled
@@ -128,7 +128,7 @@ def test_plans__of_other_schedules_do_not_go_into_arrays():
 
 
 def test_local_search__a_time_limit_is_used_up(monkeypatch):
-    monkeypatch.setattr("parenvs.agents.hybrid.local_search.EVALUATIONS", 1)
+    monkeypatch.setattr("parenvs.agents.hybrid.search.EVALUATIONS", 1)
     problem = problem_of("hybrid-test/llama-001")
     space = UniformSpace.build(problem, Constraints(uneven=True))
     without = local_search(problem, space=space)

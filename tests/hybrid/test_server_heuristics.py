@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import parenvs
-from parenvs.agents.hybrid.servers.heuristics import swap_search
-from parenvs.agents.hybrid.servers.solve import Orders, by_speed
+from parenvs.agents.hybrid.orders import Orders, by_speed, swap_search
 
 pytestmark = pytest.mark.thorough
 
@@ -26,7 +25,7 @@ def test_swap_search__count_judged_plans_and_are_seeded(problem):
 
 
 def test_swap_search__a_time_limit_is_used_up(problem, monkeypatch):
-    monkeypatch.setattr("parenvs.agents.hybrid.servers.heuristics.EVALUATIONS", 1)
+    monkeypatch.setattr("parenvs.agents.hybrid.orders.EVALUATIONS", 1)
     without = swap_search(problem, np.random.default_rng(0))
     within = swap_search(problem, np.random.default_rng(0), time_limit=without.seconds + 0.3)
     assert within.seconds >= without.seconds + 0.3

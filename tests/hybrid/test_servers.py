@@ -8,11 +8,15 @@ from cases import each, slow
 from drawn_hybrids import best_of_orders, drawn_hetero
 
 import parenvs
-from parenvs.agents.hybrid.servers.labels import ServerLabels, subset_search
-from parenvs.agents.hybrid.servers.sandwich import lower_bound, sandwich, types
-from parenvs.agents.hybrid.servers.solve import Orders, by_speed, speeds_of
-from parenvs.agents.hybrid.servers.tables import ServerTables, settings
-from parenvs.agents.hybrid.solve import exact_hybrid
+from parenvs.agents.hybrid.exact import exact_hybrid
+from parenvs.agents.hybrid.orders import Orders, ServerTables, by_speed, settings, speeds_of
+from parenvs.agents.hybrid.subset_dp import (
+    ServerLabels,
+    lower_bound,
+    sandwich,
+    subset_search,
+    types,
+)
 from parenvs.agents.hybrid.tables import INNER
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.hybrid.space import Constraints

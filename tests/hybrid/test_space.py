@@ -9,7 +9,7 @@ from cases import each
 
 import parenvs
 from parenvs import Cluster
-from parenvs.agents.hybrid.solve import robust
+from parenvs.agents.hybrid.exact import robust
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, uniform_plans

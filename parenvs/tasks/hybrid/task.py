@@ -299,12 +299,12 @@ class HybridTask(Task):
         return diff_lines(diff, names)
 
     def remarks(self, request: HybridRequest, answer: Answer, choice: Any) -> Remarks:
-        from parenvs.agents.hybrid.remarks import Remarks
+        from parenvs.agents.hybrid.baseline import Remarks
 
         return Remarks(request, answer, choice)
 
     def plan_map(self, request: HybridRequest, report: HybridReport) -> Figure:
-        from parenvs.agents.hybrid.remarks import draw_map
+        from parenvs.agents.hybrid.baseline import draw_map
 
         return draw_map(request, report)
 
@@ -341,6 +341,6 @@ class HybridTask(Task):
     def baseline(
         self, subject: HybridReport | Strategy, said: Any, framework: str | None
     ) -> tuple[str, float]:
-        from parenvs.agents.hybrid.now import now
+        from parenvs.agents.hybrid.baseline import now
 
         return now(subject, said, framework)

@@ -8,7 +8,7 @@ import pytest
 from cases import slow
 
 import parenvs
-from parenvs.agents.hybrid.now import degrees, limits_of
+from parenvs.agents.hybrid.baseline import degrees, limits_of
 from parenvs.errors import ParenvsError
 from parenvs.exports.formats import exported, read_back, runs_in, runs_words
 from parenvs.tasks.hybrid import export

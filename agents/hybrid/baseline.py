@@ -6,12 +6,15 @@ What the words leave open is chosen best, so that no plan looks better than it i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from parenvs.agents.hybrid import heuristics
-from parenvs.agents.hybrid.solve import exact_uniform
+import numpy as np
+
+from parenvs.agents.hybrid.exact import exact_uniform
 from parenvs.core.plan import Answer, Strategy
 from parenvs.core.stages import Stages
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
@@ -20,8 +23,73 @@ from parenvs.tasks.hybrid.graph.price import problem_of
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import HybridReport
-from parenvs.tasks.hybrid.space import Constraints
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace, infeasible
 from parenvs.tasks.hybrid.space.explain import axes_of
+from parenvs.tasks.hybrid.space.objectives import near_best
+from parenvs.tasks.hybrid.space.robustness import Shift, robustness
+from parenvs.tasks.hybrid.view import plans_map, tables
+from parenvs.view.words import duration
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+    from parenvs.agents.hybrid.planners import HybridRequest
+
+
+def rule_of_thumb(problem: Hybrid, constraints: Constraints | None = None) -> Answer:
+    """Return the plan of Megatron's rule of thumb (arXiv 2104.04473, section 3 and takeaways).
+
+    tp fills a server, with sequence parallelism; pp is the smallest number of stages that fits,
+    with as many chunks as there can be; the rest is data parallel with ZeRO 1. Micro-batches are of
+    one sample; attention is recomputed, or everything if nothing else fits.
+
+    Raises:
+        InfeasibleError: no such plan fits; says how many bytes the smallest one lacks.
+    """
+    begin = time.perf_counter()
+    limits = constraints or Constraints()
+    ranks = [tp for tp in limits.tensor_ranks(problem) if tp <= problem.cluster.devices]
+    rule = replace(
+        limits, tp=max(ranks, default=1), micro_batch=limits.micro_batch or 1, zero=(1,),
+        context=limits.context or 1, shard=limits.shard or 0,
+    )  # fmt: skip
+    for mode in ("selective", "full"):
+        space = UniformSpace.build(problem, replace(rule, recompute=(mode,)))
+        plans = space.plans
+        order = np.lexsort((space.length, ~plans.sequence_parallel, -plans.chunks, plans.pp))
+        fitting = order[space.fits[order]]
+        if len(fitting):
+            return _answer(space, int(fitting[0]), "rule-of-thumb", begin)
+    raise infeasible(space)
+
+
+def random_plan(
+    problem: Hybrid, rng: np.random.Generator, constraints: Constraints | None = None
+) -> Answer:
+    """Return one of the uniform plans that fit, each as likely as any other.
+
+    Raises:
+        InfeasibleError: none fits; says how many bytes the smallest one lacks.
+    """
+    begin = time.perf_counter()
+    space = UniformSpace.build(problem, constraints)
+    if not space.fits.any():
+        raise infeasible(space)
+    return _answer(space, int(rng.choice(np.flatnonzero(space.fits))), "random", begin)
+
+
+def _answer(space: UniformSpace, k: int, method: str, begin: float) -> Answer:
+    """Return one of the plans as an answer that proves nothing."""
+    return Answer(
+        problem=space.problem,
+        plan=space.plan(k),
+        cost=float(space.length[k]),
+        method=method,
+        evaluations=len(space),
+        seconds=time.perf_counter() - begin,
+    )
+
 
 LAUNCHERS, RUNNERS = ("megatron", "torchtitan", "deepspeed"), ("torch", "jax")
 """Frameworks that train shapes by name, and those that run a graph's own program."""
@@ -131,7 +199,7 @@ def usual(problem: Hybrid, framework: str) -> tuple[str, Answer]:
     """
     if framework == LAUNCHERS[0]:
         limits = Constraints(framework=framework)
-        return "the rule of thumb of Megatron", heuristics.rule_of_thumb(problem, limits)
+        return "the rule of thumb of Megatron", rule_of_thumb(problem, limits)
     words, ways = USUAL[framework]
     for way in ways:
         own = {**way, "tp": min(way["tp"], problem.cluster.devices_per_server)}
@@ -155,3 +223,69 @@ def degrees(plan: HybridPlan) -> str:
     told += [f"ZeRO {own['zero']}"] if own["zero"] else []
     told += [f"recompute {own['recompute']}"] if own["recompute"] not in (None, "none") else []
     return ", ".join([*told, *(["sequence parallel"] if plan.sequence_parallel else [])])
+
+
+class Remarks:
+    """What commands say of a hybrid plan beside the judge's report.
+
+    Args:
+        request: what was asked.
+        answer: the answer.
+        choice: None, as nothing is open.
+    """
+
+    def __init__(self, request: HybridRequest, answer: Answer, choice: object = None) -> None:
+        self.request, self.answer = request, answer
+
+    @cached_property
+    def shifts(self) -> list[Shift]:
+        """The plan on machines that differ; none where there is no uniform plan to compare with."""
+        try:
+            return robustness(self.request.space, self.answer.plan)
+        except InfeasibleError:
+            return []
+
+    @cached_property
+    def frameworks(self) -> dict[str, float]:
+        """Seconds of the best uniform plan that each framework runs as it is, where one fits."""
+        request = self.request
+        names = LAUNCHERS if request.problem.model.shape is not None else RUNNERS
+        found = {}
+        for name in names if request.constraints.framework is None else ():
+            limits = replace(request.constraints, framework=name)
+            try:
+                found[name] = exact_uniform(request.problem, limits).cost
+            except InfeasibleError:
+                continue
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the remarks as an object of JSON types: the plan on machines that differ."""
+        worst = max((shift.excess for shift in self.shifts), default=0.0)
+        return {
+            "worst_regret": worst,
+            "robustness": [shift._asdict() for shift in self.shifts],
+            "frameworks": self.frameworks,
+        }
+
+    def lines(self) -> Iterator[str | Table]:
+        """Yield what frameworks make of it, plans that come close, and it on other machines."""
+        if self.frameworks:
+            words = ", ".join(
+                f"{name} {duration(seconds)} ({seconds / self.answer.cost - 1:+.1%})"
+                for name, seconds in self.frameworks.items()
+            )
+            yield f"as frameworks run it, at best: {words}; --for NAME plans that"
+        if not self.shifts:
+            return
+        request = self.request
+        near = near_best(request.space, most=6, objective=request.goal)
+        if len(near) > 1:
+            yield tables.near_best(near)
+        yield tables.other_machines(self.shifts)
+
+
+def draw_map(request: HybridRequest, report: HybridReport) -> Figure:
+    """The map of all uniform plans of a request, with the plan of a report marked."""
+    held = max(stage.memory["total"] for stage in report.stages)
+    return plans_map.draw(request.space, report.length_seconds, held)

@@ -1,0 +1,629 @@
+"""Proven optima and certified bounds over plans of one server for each stage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.agents.hybrid.exact import one_stage
+from parenvs.agents.hybrid.labels import SLACK, stage_of
+from parenvs.agents.hybrid.tables import FIRST, INNER, LAST, Setting, StageTables, send_between
+from parenvs.core.plan import Answer
+from parenvs.core.request import Budget
+from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.space import Constraints, software_of
+from parenvs.tasks.pipeline.formulas import prepend_core
+
+ONE_SERVER = Constraints(chunks=1, context=1, expert=1)
+"""What plans of a hetero problem keep to beside stages of one server."""
+NEVER = 1e200
+"""Seconds of a stage that does not fit."""
+_UNKNOWN = ("pp", "devices", "pinned", "idle", "uneven", "shard")
+"""Constraints that the searches over the order of servers do not know."""
+
+
+class Costs(NamedTuple):
+    """Costs of stages, (U, C, Q + 1) each: by speed, split and class of runs; the last has none.
+
+    Attributes:
+        seconds: forward and backward pass of a micro-batch; ``NEVER`` where a stage does not fit.
+        hiding: backward pass of a micro-batch.
+        exposed: what the stage's last backward pass leaves of its gradients' collectives.
+        update: optimiser.
+        least: the least that any plan leaves of them, however much it recomputes.
+    """
+
+    seconds: np.ndarray
+    hiding: np.ndarray
+    exposed: np.ndarray
+    update: np.ndarray
+    least: np.ndarray
+
+
+class ServerTables:
+    """Costs of stages of one server in a setting.
+
+    Attributes:
+        problem: the problem.
+        setting: what all stages share; ``devices`` are those of the cluster.
+        speeds: (U,) ascending.
+        tp: (C,) ranks that share every matrix.
+        zero: (C,) ZeRO level.
+        sent: (C,) seconds of the send in front of a stage, one way, for each element per sample.
+        hop: (C,) seconds of it, once.
+        sizes: (w,) layers that a stage can have and still be shorter than ``longest``.
+        number: (n+1, n+1) class of the layers [i, j) among the Q that are short enough, else Q.
+        work: (n+1,) least server-seconds of a micro-batch at speed 1 in the layers before each
+            boundary: speed times seconds, for any split and any of the speeds.
+    """
+
+    def __init__(
+        self,
+        problem: Hybrid,
+        setting: Setting,
+        speeds: np.ndarray,
+        longest: float = np.inf,
+        limits: Constraints = ONE_SERVER,
+    ) -> None:
+        """Ask the formulas for every split, speed and run.
+
+        Args:
+            problem: the problem.
+            setting: what all stages share.
+            speeds: of servers; each once.
+            longest: seconds; runs that take longer even alone and with nothing recomputed are out.
+            limits: constraints of the stages.
+        """
+        check(problem)
+        self.problem, self.setting, self.longest = problem, setting, longest
+        self.speeds = np.unique(speeds)
+        inside = problem.cluster.devices_per_server
+        stand_in = replace(
+            problem,
+            cluster=replace(
+                problem.cluster, servers=len(self.speeds), speeds=tuple(self.speeds.tolist())
+            ),
+        )
+        inner = replace(limits, stage_devices=inside)
+        self.stages = StageTables(stand_in, setting, inner, kinds=longest <= 0)
+        configs, count = self.stages.configs, len(self.speeds)
+        self.is_possible = len(configs.tp) > 0
+        if not self.is_possible:
+            return
+        self.tp, self.zero = (x.reshape(-1, count)[:, 0] for x in (configs.tp, configs.zero))
+        own = np.arange(len(configs.tp))
+        sent, hop = send_between(stand_in, setting, configs, own, own, False)
+        self.sent, self.hop = (x.reshape(-1, count)[:, 0] for x in (sent, hop))
+        weighted = self.stages.kind_seconds * configs.speed[:, None]
+        least = weighted.min(axis=0)[list(problem.model.kind_of)]
+        self.work = np.append(0.0, least.cumsum())
+        short = np.flatnonzero(self.stages.shortest <= longest)
+        numbers = np.full(len(self.stages.size) + 1, len(short))
+        numbers[short] = np.arange(len(short))
+        self.number = numbers[self.stages.classes]
+        self._short = self.stages.of(short)
+        self.sizes = np.arange(0, int(self._short.size.max(initial=0)) + 1)
+        # Work of each class: that of its first run.
+        first, end = self._short.runs.T
+        self.class_work = self.work[end] - self.work[first]
+        self._memo: dict[tuple[int, int], Costs] = {}
+        self._made: dict[tuple[int, int, int, int, tuple[int, int]], HybridStage] = {}
+
+    def stage(
+        self, place: int, left: int, speed: int, split: int, layers: tuple[int, int]
+    ) -> HybridStage:
+        """Return a stage as plans have it, with as few layers recomputed as memory asks.
+
+        Args:
+            place: of the stage.
+            left: stages from this one to the last, itself included.
+            speed: number of its server's.
+            split: number of its tp and ZeRO.
+            layers: half-open range.
+        """
+        key = place, min(left, self.setting.micro_batches), speed, split, layers
+        if key not in self._made:
+            config = split * len(self.speeds) + speed
+            number = int(self.stages.classes[layers])
+            self._made[key] = stage_of(self.stages, place, left, config, number, layers)
+        return self._made[key]
+
+    def costs(self, place: int, left: int) -> Costs:
+        """Return the costs of stages.
+
+        Args:
+            place: of the stages: ``FIRST``, ``INNER`` or ``LAST``.
+            left: stages from this one to the last, itself included.
+        """
+        key = place, min(left, self.setting.micro_batches)
+        if key not in self._memo:
+            asked = self._short.costs(place, key[1], self.longest)
+            reduction = self._short.reduction(place)
+            size = np.maximum(self._short.size, 1)
+            overlap = self.setting.software.gradient_overlap
+            least = reduction / size if overlap else reduction
+            seconds = np.minimum(asked.seconds, NEVER)  # no 0 x infinity with one micro-batch
+            columns = (seconds, *asked[1:], least)
+            self._memo[key] = Costs(
+                *(self._arranged(x, NEVER if i == 0 else 0.0) for i, x in enumerate(columns))
+            )
+        return self._memo[key]
+
+    def _arranged(self, by_config: np.ndarray, beyond: float) -> np.ndarray:
+        """(U, C, Q + 1) of (C x U, Q) figures."""
+        splits, speeds, count = len(self.tp), len(self.speeds), by_config.shape[1]
+        arranged = np.full((speeds, splits, count + 1), beyond)
+        arranged[..., :-1] = by_config.reshape(splits, speeds, count).transpose(1, 0, 2)
+        return arranged
+
+    @cached_property
+    def link(self) -> np.ndarray:
+        """(C, n+1) seconds, one way, of the send in front of a stage that begins at a boundary."""
+        crossing = self.problem.model.crossing_after
+        return self.sent[:, None] * crossing + self.hop[:, None]
+
+    @cached_property
+    def least_hiding(self) -> np.ndarray:
+        """(n+1,) least seconds of a backward pass through the layers before each boundary."""
+        return self.stages.least_hiding
+
+    @cached_property
+    def server_update(self) -> np.ndarray:
+        """(n+1,) least server-seconds of the optimiser in the layers before each boundary."""
+        return self.stages.device_update / self.problem.cluster.devices_per_server
+
+    def most_work(self, longest: float) -> np.ndarray:
+        """(U,) most work of the layers of one stage, at each speed.
+
+        Args:
+            longest: seconds that no stage may exceed.
+        """
+        found = np.zeros(len(self.speeds))
+        for place in (FIRST, INNER):
+            seconds = self.costs(place, 1).seconds.min(axis=1)[:, :-1]
+            held = np.where(seconds <= min(longest, NEVER / 2), self.class_work, 0.0)
+            found = np.maximum(found, held.max(axis=1, initial=0.0))
+        return found
+
+    def root_bound(self, most: int | None = None) -> float:
+        """Lower bound of the seconds of a step of every plan of the setting (docs/hetero.md).
+
+        ``M work / sum_j s_j q^j`` over the cluster's speeds, the fastest first, with the tables'
+        own least work; it needs the slowest speed among the tables' alone.
+
+        Args:
+            most: stages, at most (default: as many as servers).
+        """
+        cluster, m = self.problem.cluster, self.setting.micro_batches
+        speeds = np.sort(cluster.speeds or (1.0,) * cluster.servers)[::-1][:most]
+        turns = (1.0 - 1.0 / m) ** np.arange(len(speeds))
+        return float(m * self.work[-1] / (speeds * turns).sum())
+
+
+def check(problem: Hybrid) -> None:
+    """Raise an error for a problem that the searches over the order of servers do not know.
+
+    Raises:
+        ParenvsError: sends block, or differ by the stage in front; or weights are tied.
+    """
+    if software_of(problem).blocking or not problem.stack.scatter_gather:
+        raise ParenvsError(
+            f"stack {problem.stack.name}: planners of the order of servers need overlapped sends "
+            "of shared activations; take exact, or a stack like llama-2024"
+        )
+    if problem.model.tied_parameters:
+        raise ParenvsError(
+            f"{problem.model.name}: planners of the order of servers do not know tied weights; "
+            "take exact"
+        )
+
+
+def one_server(limits: Constraints | None) -> Constraints:
+    """Return constraints together with those of one server for each stage.
+
+    Raises:
+        ParenvsError: they hold something that planners of the order of servers do not know.
+    """
+    if limits is None:
+        return ONE_SERVER
+    for name in _UNKNOWN:
+        if getattr(limits, name) != getattr(ONE_SERVER, name):
+            raise ParenvsError(
+                f"planners of the order of servers do not know constraint {name}; leave it out, or "
+                "take exact, which keeps the servers in order"
+            )
+    for name in ("chunks", "context", "expert"):
+        if getattr(limits, name) not in (None, 1):
+            raise ParenvsError(
+                f"planners of the order of servers have {name} 1; leave out {name}, or take another"
+            )
+    return replace(limits, chunks=1, context=1, expert=1)
+
+
+def settings(problem: Hybrid, limits: Constraints = ONE_SERVER) -> Iterator[Setting]:
+    """Yield everything that the stages of plans may share: micro-batches, sequence parallelism.
+
+    Args:
+        problem: the problem.
+        limits: the constraints.
+    """
+    software, batch = software_of(problem), problem.batch
+    inside = problem.cluster.devices_per_server
+    sequences = [False, True] if limits.sequence_parallel is None else [limits.sequence_parallel]
+    for samples in range(1, min(batch, inside * limits.most_micro_batch) + 1):
+        if batch % samples == 0:
+            for sequence in sequences:
+                yield Setting(
+                    batch // samples, samples, problem.cluster.devices, sequence, 1, 1, software
+                )
+
+
+class Completed(NamedTuple):
+    """The best plans of orders.
+
+    Attributes:
+        core: (B,) seconds; at least ``NEVER`` where no plan fits.
+        stages: (B,) of them; the last so many servers of the order are used.
+        cuts: for each order, the first layer of each stage.
+        splits: for each order, the number of each stage's split.
+    """
+
+    core: np.ndarray
+    stages: np.ndarray
+    cuts: list[list[int]]
+    splits: list[list[int]]
+
+
+def complete(tables: ServerTables, orders: np.ndarray) -> Completed:
+    """Find the cuts and splits of least core for orders of servers.
+
+    The last stage is on the last server of an order. Servers at its front may be left out.
+
+    Args:
+        tables: the costs.
+        orders: (B, P) speeds of the servers in their order, as numbers in ``tables.speeds``.
+    """
+    orders = np.atleast_2d(orders)
+    batch, servers = orders.shape
+    model, m = tables.problem.model, tables.setting.micro_batches
+    n, rows = len(model), np.arange(batch)
+    core = np.full((batch, n + 1), NEVER)
+    core[:, n] = 0.0
+    begin = np.arange(n + 1)
+    sizes = tables.sizes
+    end = np.minimum(begin[:, None] + sizes, n)
+    number = tables.number[begin[:, None], end]
+    number = np.where(begin[:, None] + sizes <= n, number, -1)
+    links = 2 * tables.link[:, :, None]
+    best, count = np.full(batch, NEVER), np.zeros(batch, dtype=np.int64)
+    chosen, firsts = [], []
+    for k in range(1, servers + 1):
+        speed = orders[:, servers - k]
+        if k > 1:
+            seconds = tables.costs(FIRST, k).seconds[speed][:, :, tables.number[0]]
+            whole = prepend_core(core[:, None], seconds, m).reshape(batch, -1)
+            at = whole.argmin(axis=1)
+            better = whole[rows, at] < best
+            best = np.where(better, whole[rows, at], best)
+            count = np.where(better, k, count)
+            firsts.append(at)
+        else:
+            firsts.append(np.zeros(batch, dtype=np.int64))
+        if k == servers:
+            break
+        seconds = tables.costs(LAST if k == 1 else INNER, k).seconds[speed]
+        may_be_empty = k == 1 and model.head is not None
+        own = number if may_be_empty else np.where(number == tables.number[0, 0], -1, number)
+        behind = prepend_core(core[:, end][:, None], seconds[:, :, own], m)
+        behind = prepend_core(behind, links, m)  # (B, C, n+1, w)
+        if model.embedding is None:
+            behind[:, :, 0] = NEVER
+        behind = behind.transpose(0, 2, 1, 3).reshape(batch, n + 1, -1)
+        at = behind.argmin(axis=2)
+        core = np.take_along_axis(behind, at[:, :, None], 2)[:, :, 0]
+        chosen.append(at)
+    cuts, splits = [], []
+    for row in range(batch):
+        own_cuts, own_splits = [0], []
+        if best[row] < NEVER:
+            k = int(count[row])
+            split, layer = divmod(int(firsts[k - 1][row]), n + 1)
+            own_splits.append(split)
+            for left in range(k - 1, 0, -1):
+                own_cuts.append(layer)
+                split, size = divmod(int(chosen[left - 1][row, layer]), len(sizes))
+                own_splits.append(split)
+                layer += int(sizes[size])
+        cuts.append(own_cuts)
+        splits.append(own_splits)
+    return Completed(best, count, cuts, splits)
+
+
+def plan_of(
+    tables: ServerTables, servers: list[int], cuts: list[int], splits: list[int]
+) -> HybridPlan:
+    """Return the plan of one server for each stage, with as few layers recomputed as memory asks.
+
+    Args:
+        tables: the costs; every server's own speed must be among its speeds.
+        servers: numbers of the servers, the first stage's first; the others of the cluster are
+            left unused.
+        cuts: first layer of each stage.
+        splits: number of each stage's tp and ZeRO in the tables.
+    """
+    problem, setting = tables.problem, tables.setting
+    ends, count = [*cuts[1:], len(problem.model)], len(cuts)
+    own = problem.cluster.speeds or (1.0,) * problem.cluster.servers
+    stages: list[HybridStage] = []
+    for place, (server, first, end, split) in enumerate(
+        zip(servers, cuts, ends, splits, strict=True)
+    ):
+        left = count - place
+        which = FIRST if place == 0 else LAST if left == 1 else INNER
+        speed = int(np.searchsorted(tables.speeds, own[server]))
+        stages.append(tables.stage(which, left, speed, split, (first, end)))
+    unused = [server for server in range(problem.cluster.servers) if server not in set(servers)]
+    software = setting.software
+    replicas = stages[0].devices // stages[0].tp
+    return problem.plan(
+        stages,
+        setting.samples // replicas,
+        schedule=SCHEDULES[0],
+        sequence_parallel=setting.sequence_parallel and any(stage.tp > 1 for stage in stages),
+        p2p=SENDS[0] if software.blocking else SENDS[1],
+        gradient_bytes=software.gradient_bytes,
+        gradient_overlap=software.gradient_overlap,
+        servers=(*servers, *unused),
+    )
+
+
+AMONG = "1F1B plans of one server a stage"
+"""Words for the plans over which the proofs of this folder hold."""
+_FAR = 2.0
+"""Factor of a setting's bound up to which plans are looked for first."""
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A setting, and what no plan of it is faster than.
+
+    Attributes:
+        setting: the setting.
+        bound: seconds.
+        alone: seconds that plans of a single stage take at least.
+    """
+
+    setting: Setting
+    bound: float
+    alone: float = np.inf
+
+
+def bounded_settings(problem: Hybrid, limits: Constraints = ONE_SERVER) -> list[Bounded]:
+    """Return the settings of a problem with their bounds, the least first.
+
+    Args:
+        problem: the problem.
+        limits: the constraints.
+
+    Raises:
+        InfeasibleError: there is none.
+    """
+    slowest = np.array([min(speeds_of(problem))])
+    found = []
+    for setting in settings(problem, limits):
+        tables = ServerTables(problem, setting, slowest, 0.0, limits)  # no runs
+        if tables.is_possible:
+            found.append(Bounded(setting, tables.root_bound(), tables.root_bound(1)))
+    if not found:
+        raise InfeasibleError(
+            f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no plan of one "
+            "server for each stage keeps to the constraints"
+        )
+    return sorted(found, key=lambda x: x.bound)
+
+
+def speeds_of(problem: Hybrid) -> np.ndarray:
+    """(P,) speed of every server."""
+    cluster = problem.cluster
+    return np.array(cluster.speeds or (1.0,) * cluster.servers)
+
+
+@dataclass
+class Orders:
+    """Judges orders of servers: the best cuts and splits of each by core, then the whole plan.
+
+    Attributes:
+        problem: the problem.
+        limits: the constraints.
+        settings: those that may hold the best plan.
+        best: the best plan so far.
+        length: its seconds.
+        judged: plans that were judged.
+    """
+
+    problem: Hybrid
+    limits: Constraints = ONE_SERVER
+    best: HybridPlan | None = None
+    setting: Setting | None = None
+    length: float = np.inf
+    judged: int = 0
+
+    def __post_init__(self) -> None:
+        """List the settings."""
+        check(self.problem)
+        self.settings = bounded_settings(self.problem, self.limits)
+        self._tables: dict[Setting, ServerTables] = {}
+
+    def alone(self) -> None:
+        """Judge the best plans of one stage, on the fastest server; mostly none comes close."""
+        fastest = by_speed(self.problem)
+        speed = float(speeds_of(self.problem).max())
+        cluster = self.problem.cluster
+        small = replace(self.problem, cluster=replace(cluster, servers=1, speeds=(speed,)))
+        for bounded in self.settings:
+            setting = bounded.setting
+            if bounded.alone >= self.length:
+                continue
+            one = replace(setting, devices=cluster.devices_per_server)
+            found = one_stage(small, one, self.limits, self.length)
+            self.judged += 1
+            if found is not None:
+                stage, software = found[0], setting.software
+                plan = self.problem.plan(
+                    [stage],
+                    setting.samples // (stage.devices // stage.tp),
+                    sequence_parallel=setting.sequence_parallel and stage.tp > 1,
+                    p2p=SENDS[0] if software.blocking else SENDS[1],
+                    gradient_bytes=software.gradient_bytes,
+                    gradient_overlap=software.gradient_overlap,
+                    servers=tuple(fastest),
+                )
+                self.keep(plan, setting, self.problem.length(plan))
+
+    def tables(self, setting: Setting, longest: float = np.inf) -> ServerTables:
+        """Return the costs in a setting; runs are left out that the best plan's length forbids.
+
+        Args:
+            setting: the setting.
+            longest: seconds of a step above which plans are of no interest.
+        """
+        if setting not in self._tables:
+            upper = min(self.length, longest)
+            speeds = speeds_of(self.problem)
+            self._tables[setting] = ServerTables(
+                self.problem, setting, speeds, upper / setting.micro_batches, self.limits
+            )
+        return self._tables[setting]
+
+    def start(self, orders: Iterable[list[int]], deadline: float = np.inf) -> None:
+        """Judge some orders in every setting that may hold the best plan.
+
+        Settings with a bound that is no better than the best plan are passed over. Plans more than
+        ``_FAR`` times as long as the bound are looked at only if there are no others.
+
+        Args:
+            orders: servers, the first stage's first.
+            deadline: ``time.perf_counter()`` behind which the first plan that fits will do.
+        """
+        tried = np.array(list(orders))
+        for factor in (_FAR, np.inf):
+            for bounded in self.settings:
+                if self.best is not None and time.perf_counter() > deadline:
+                    return
+                if bounded.bound < self.length:
+                    self.tables(bounded.setting, factor * bounded.bound)
+                    self.judge(tried, bounded.setting)
+            if self.best is None or time.perf_counter() < deadline:
+                self.alone()
+            if self.best is not None:
+                break
+            self._tables.clear()
+
+    def judge(self, orders: np.ndarray, setting: Setting) -> np.ndarray:
+        """(B,) seconds of the best plans of orders in a setting, each judged; keep the best.
+
+        Args:
+            orders: (B, P) servers, the first stage's first.
+            setting: what all stages share.
+        """
+        tables = self.tables(setting)
+        speeds = np.searchsorted(tables.speeds, speeds_of(self.problem)[orders])
+        found = complete(tables, speeds)
+        lengths = np.full(len(orders), np.inf)
+        for row, order in enumerate(orders.tolist()):
+            self.judged += 1
+            if found.core[row] >= NEVER:
+                continue
+            servers = order[len(order) - int(found.stages[row]) :]
+            plan = plan_of(tables, servers, found.cuts[row], found.splits[row])
+            lengths[row] = self.problem.length(plan)
+            self.keep(plan, setting, float(lengths[row]))
+        return lengths
+
+    def keep(self, plan: HybridPlan, setting: Setting, length: float) -> None:
+        """Take a plan as the best one if it is."""
+        if length < self.length * (1 - SLACK):
+            self.best, self.setting, self.length = plan, setting, length
+
+    def answer(self, method: str, begin: float, **more: Any) -> Answer:
+        """Return the best plan as an answer.
+
+        Args:
+            method: name of the planner.
+            begin: when it began, ``time.perf_counter()``.
+            **more: other fields of ``Answer``.
+
+        Raises:
+            InfeasibleError: no plan fits.
+        """
+        if self.best is None:
+            raise InfeasibleError(
+                f"{self.problem.instance} on {self.problem.cluster}, batch {self.problem.batch}: "
+                "no plan of one server for each stage was found that fits the memory"
+            )
+        values: dict[str, Any] = {"among": AMONG, "evaluations": self.judged, **more}
+        seconds = time.perf_counter() - begin
+        return Answer(
+            problem=self.problem,
+            plan=self.best,
+            cost=self.length,
+            method=method,
+            seconds=seconds,
+            **values,
+        )
+
+
+def by_speed(problem: Hybrid, descending: bool = True) -> list[int]:
+    """Return the servers by speed."""
+    order = np.argsort(speeds_of(problem), kind="stable")
+    return (order[::-1] if descending else order).tolist()
+
+
+EVALUATIONS = 800
+"""Plans that a search judges where no time limit is given."""
+
+
+def swap_search(
+    problem: Hybrid,
+    rng: np.random.Generator,
+    constraints: Constraints | None = None,
+    evaluations: int | None = None,
+    time_limit: float | None = None,
+) -> Answer:
+    """Return what swaps of two servers make of the better order by speed.
+
+    A random pair of servers changes places; the new order is kept if it is no worse.
+
+    Args:
+        problem: the problem.
+        rng: source of the pairs.
+        constraints: that the plan must keep to.
+        evaluations: plans that are judged (default: ``EVALUATIONS``; with a time limit, as many as
+            it allows).
+        time_limit: seconds.
+
+    Raises:
+        InfeasibleError: no plan of the orders by speed fits.
+    """
+    budget = Budget(EVALUATIONS, evaluations, time_limit)
+    orders, servers = Orders(problem, one_server(constraints)), problem.cluster.servers
+    orders.start([by_speed(problem), by_speed(problem, False)])
+    setting, best = orders.setting, orders.best
+    if setting is not None and best is not None and servers > 1:
+        used = len(best.stages)
+        current, length = np.array([*best.servers[used:], *best.servers[:used]]), orders.length
+        while budget.left(orders.judged):
+            pair = rng.choice(servers, 2, replace=False)
+            other = current.copy()
+            other[pair] = other[pair[::-1]]
+            found = float(orders.judge(other[None], setting)[0])
+            if found <= length:
+                current, length = other, found
+    return orders.answer("swap-search", budget.begin)
