@@ -31,11 +31,9 @@ ENVIRONMENTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 BATCHES = (8, 64, 1024)
 PIPELINES = (
-    "exact-candidates",
-    "exact-points",
-    "exact-full",
+    "exact",
+    "search",
     "learned",
-    "learned+search",
 )
 PARTITIONS = ("exact", "greedy")
 OLD = {"pipeline": "pipeline-cut", "partition": "operator-partition"}

@@ -35,7 +35,7 @@ from parenvs.machine import cores, counted, processor
 
 UNTRAINED = "rule"
 SEARCHES: dict[str, dict[str, dict[str, Any]]] = {
-    "PipelinePlan-v1": {"corridor/2.5 s": {"time_limit": 2.5}, LEARNED_SEARCH: {}},
+    "PipelinePlan-v1": {"search/2.5 s": {"time_limit": 2.5}},
     "HybridPlan-v1": {
         "exact/0.3 s": {"time_limit": 0.3},
         **{f"{LEARNED_SEARCH}/{limit} s": {"time_limit": limit} for limit in (0.3, 1.0)},

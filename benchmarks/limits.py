@@ -38,7 +38,7 @@ from parenvs.tasks.pipeline.problem import Pipeline
 SHARE, MORE = 0.1, 0.2
 """A limit holds that is exceeded by no more than this share and these seconds."""
 PLANNERS = {
-    "pipeline": ("exact", "exact-full", "exact-points", "corridor", "learned+search"),
+    "pipeline": ("exact", "search"),
     "partition": ("exact",),
     "hybrid": ("exact", "search"),
     "hetero": ("subset-dp",),

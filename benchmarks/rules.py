@@ -59,8 +59,8 @@ def _elastic() -> Places:
 def _pipeline() -> Places:
     sets: Any = [(f"plan-{tier}-test", None) for tier in ("s16", "s32", "s64")]
     planners: dict[str, dict[str, Any]] = {
-        "even": {}, "exact": {"time_limit": 0.5}, "corridor": {"time_limit": 0.5},
-        "corridor/5 s": {"time_limit": 5.0},
+        "even": {}, "exact": {"time_limit": 0.5}, "search": {"time_limit": 0.5},
+        "search/5 s": {"time_limit": 5.0},
     }  # fmt: skip
     return [("PipelinePlan-v1", sets, planners)]
 

@@ -77,10 +77,9 @@ HYBRIDS = [
 ]  # fmt: skip
 PLANNED: dict[str, tuple[list[tuple[str, dict[str, Any]]], dict[str, dict[str, Any]]]] = {
     "pipeline": (PIPELINES, {
-        "exact-candidates": {}, "exact-points": {}, "even": {}, "pipedream": {},
-        "learned": {}, "learned+search": {}, "random": {"steps": 3000},
+        "search": {}, "even": {}, "pipedream": {}, "learned": {}, "random": {"steps": 3000},
         "exact": {"time_limit": 600.0},
-        "exact-full": {}, "ppo": {"steps": 256}, "rainbow": {"steps": 256},
+        "ppo": {"steps": 256}, "rainbow": {"steps": 256},
     }),
     "partition": (PARTITIONS, {
         "exact": {}, "greedy": {}, "expert": {}, "data-parallel": {},
@@ -110,7 +109,7 @@ LEARNED = ("ppo", "rainbow")
 """Planners that train, on the first problem of each list."""
 LONG = (
     "order exact: order-test/p8-m16", "hybrid exact: hetero",
-    "pipeline exact-full: plan-outside", "pipeline exact: plan-outside",
+    "pipeline exact: plan-outside",
     "pipeline pipedream: plan-outside",
 )  # fmt: skip
 """Cases of more than a minute, which are left out."""

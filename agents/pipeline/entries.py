@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from parenvs.agents.entries import TRAINED_AGENTS
 from parenvs.agents.learning.learned import SAMPLES
-from parenvs.agents.names import LEARNED, LEARNED_SEARCH
-from parenvs.agents.pipeline.exact import exact_full
-from parenvs.agents.pipeline.planners import SWEEPS
-from parenvs.agents.pipeline.points import even_plan, exact_points
+from parenvs.agents.names import LEARNED
 from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
 from parenvs.core.leaderboard import (
     BOUND,
     ONE,
     OPTIMAL,
-    PROVEN,
     SECONDS,
     UNKNOWN,
     Description,
@@ -30,7 +26,7 @@ from parenvs.core.leaderboard import (
     TaskProblem,
     drawn_kind,
 )
-from parenvs.core.plan import Answer, Plan
+from parenvs.core.plan import Plan
 from parenvs.datasets.pipeline.families import FAMILIES
 from parenvs.datasets.pipeline.problems import draw
 from parenvs.instances import load_graph
@@ -38,7 +34,6 @@ from parenvs.shipped import PAPER
 from parenvs.tasks.pipeline.plan import PipelinePlan
 from parenvs.tasks.pipeline.problem import Pipeline, Report
 from parenvs.tasks.pipeline.profile import load_profile
-from parenvs.tasks.pipeline.spaces import PointSpace
 from parenvs.view.words import duration
 
 
@@ -123,13 +118,13 @@ class PipelineProblem(TaskProblem):
 
     def solved(self, seconds: float) -> Reference:
         """See ``TaskProblem.solved``."""
-        answer = shortest(self, seconds)
+        answer = solve(self.target, time_limit=seconds)
         plan = self.pipeline_plan(answer.plan.cuts, answer.plan.device_cuts)
         cost = self.cost(self.judge(plan))
         if answer.status == OPTIMAL:
-            return Reference(cost, cost, OPTIMAL, "exact-full")
+            return Reference(cost, cost, OPTIMAL, "exact")
         assert answer.bound is not None
-        return Reference(cost, answer.bound, BOUND, "exact-full")
+        return Reference(cost, answer.bound, BOUND, "exact")
 
 
 class _PipelineShape(NamedTuple):
@@ -178,43 +173,11 @@ def problems(task: str, instances: Instances = None) -> Iterator[PipelineProblem
             )
 
 
-def shortest(problem: PipelineProblem, seconds: float = SECONDS) -> Answer:
-    """Search for the shortest pipeline plan, and say whether it is proven optimal.
-
-    Args:
-        problem: a problem of pipelines.
-        seconds: time limit of each of the two searches.
-
-    Raises:
-        InfeasibleError: no plan fits the memory.
-    """
-    points = exact_points(PointSpace.build(problem.pipeline), time_limit=seconds)
-    return exact_full(problem.pipeline, points, time_limit=seconds)
-
-
-def _even_points(problem: PipelineProblem) -> Answer:
-    space = PointSpace.build(problem.pipeline)
-    cuts, device_cuts = space.plan(*even_plan(space))
-    length = float(problem.pipeline.length(cuts, device_cuts))
-    return Answer(
-        problem=problem.pipeline,
-        plan=problem.pipeline.plan(cuts, device_cuts),
-        cost=length,
-        method="even-points",
-    )
-
-
 AGENTS: dict[str, Description] = {
     "even": Description(
         "GPipe's rule: equal device groups, cuts that balance seconds; sees neither bytes nor "
         "memory.",
         "https://arxiv.org/abs/1811.06965",
-        ONE,
-    ),
-    "even-points": Description(
-        "Each stage takes an even share of the seconds and devices that are left, as near as the "
-        "memory allows.",
-        "",
         ONE,
     ),
     "pipedream": Description(
@@ -235,27 +198,12 @@ AGENTS: dict[str, Description] = {
         f"inference: {SAMPLES + 1} plans a problem",
         seeded=True,
     ),
-    LEARNED_SEARCH: Description(
-        "A corridor search from the plan of learned.",
-        "",
-        f"inference, then {SWEEPS} sweeps",
-        seeded=True,
-    ),
-    "exact-candidates": Description(
-        "Proven optimum of the candidates of PipelineCut-v0, by label search.", "", PROVEN
-    ),
-    "exact-points": Description(
-        "Proven optimum over 128 points of the chain and all device cuts, as PipelinePlan-v0 has "
-        "them.",
-        "",
-        PROVEN,
-    ),
-    "exact-full": Description(
+    "exact": Description(
         "Label search over all pivots and all device cuts, from the optimum over 128 points on.",
         "",
-        f"until proven, at most {2 * SECONDS:.0f} s a problem",
+        f"until proven, at most {SECONDS:.0f} s a problem",
     ),
-    "corridor": Description(
+    "search": Description(
         "Sweeps over the plans near a plan, ever closer, from several starts.",
         "",
         f"{SECONDS:.0f} s a problem at most",
@@ -263,20 +211,14 @@ AGENTS: dict[str, Description] = {
     **TRAINED_AGENTS,
 }
 """Agents of pipelines; those that ``parenvs plan`` does not have are left out."""
-_MADE_HERE: dict[str, Callable[[PipelineProblem], Answer]] = {
-    "even-points": _even_points,
-    "exact-full": shortest,
-}
 
 
 def planner(agent: str, seed: int, steps: int) -> Planner:
     """Return an agent as a planner of the problems; see ``TaskKind.planner``."""
 
     def plan(problem: PipelineProblem) -> PipelinePlan:
-        if agent in _MADE_HERE:
-            answer: Any = _MADE_HERE[agent](problem)
-        else:
-            answer = solve(problem.target, agent, seed=seed, steps=steps)
+        limit = {"time_limit": SECONDS} if agent in ("exact", "search") else {}
+        answer = solve(problem.target, agent, seed=seed, steps=steps, **limit)
         return problem.pipeline_plan(answer.plan.cuts, answer.plan.device_cuts)
 
     return plan

@@ -44,7 +44,7 @@ def exact_candidates(space: CutSpace) -> Answer:
     if search.best is None:
         check_split(space.pipeline)
         raise infeasible(space.pipeline, least_excess_pruned(space).excess_bytes)
-    answer = answer_of(space.pipeline, search.best, "exact-candidates", search.evaluations, begin)
+    answer = answer_of(space.pipeline, search.best, "exact", search.evaluations, begin)
     return replace(answer, among="pruned candidates")
 
 
@@ -100,7 +100,7 @@ def exact_full(
     if not proven:
         end = np.inf if time_limit is None else begin + time_limit
         bound = max(search.bound, lower_bound(pipeline, _length(pipeline, best), end))
-    return answer_of(pipeline, best, "exact-full", evaluations, begin, bound)
+    return answer_of(pipeline, best, "exact", evaluations, begin, bound)
 
 
 def is_large(pipeline: Pipeline, pivots: np.ndarray) -> bool:
@@ -127,7 +127,7 @@ def by_corridor(pipeline: Pipeline, time_limit: float | None = None, seed: int =
     limit = np.inf if time_limit is None else time_limit
     best = near_best(pipeline, None, seed, begin + (1 - _BOUND) * limit, patience)
     bound = lower_bound(pipeline, _length(pipeline, best), begin + limit)
-    return answer_of(pipeline, best, "corridor", 0, begin, bound)
+    return answer_of(pipeline, best, "search", 0, begin, bound)
 
 
 def near_best(
@@ -190,7 +190,7 @@ def one_stage(pipeline: Pipeline) -> Answer:
     excess = float(pipeline.excess_bytes(nothing, nothing))
     if excess > 0:
         raise infeasible(pipeline, excess)
-    return answer_of(pipeline, (nothing, nothing), "exact-full", 1, begin)
+    return answer_of(pipeline, (nothing, nothing), "exact", 1, begin)
 
 
 def search_pivots(

@@ -13,9 +13,14 @@ from typing import Any
 import numpy as np
 
 from parenvs.agents.learning.learned import SAMPLES, learned
-from parenvs.agents.names import LEARNED, LEARNED_SEARCH, TRAINED
-from parenvs.agents.pipeline import corridor
-from parenvs.agents.pipeline.exact import by_corridor, exact_candidates, exact_full, is_large
+from parenvs.agents.names import LEARNED, TRAINED
+from parenvs.agents.pipeline.exact import (
+    by_corridor,
+    exact_candidates,
+    exact_full,
+    is_large,
+    within_memory,
+)
 from parenvs.agents.pipeline.heuristics import even_cut, random_search
 from parenvs.agents.pipeline.local_search import cuts_of, whole
 from parenvs.agents.pipeline.pipedream import pipedream
@@ -36,9 +41,7 @@ from parenvs.tasks.pipeline.spaces import (
 from parenvs.tasks.pipeline.task import PipelineSearch
 
 _POINT_SHARE = 0.25  # of the time limit of ``exact``: when its search over points ends
-SWEEPS = 60
-"""Sweeps of the corridor search that starts from the network's plan."""
-ANY_STAGES = ("exact", "exact-full")
+ANY_STAGES = ("exact",)
 """Planners of pipelines that can plan one stage; all others cut at least once."""
 
 
@@ -118,7 +121,7 @@ class PipelineRequest(PipelineSearch, Request):
     @property
     def compared(self) -> tuple[str, ...]:
         """Planners that ``parenvs compare`` runs."""
-        return ("ppo", "even", "pipedream", "random", LEARNED, "exact-candidates", "exact")
+        return ("ppo", "even", "pipedream", "random", LEARNED, "search", "exact")
 
     @property
     def label(self) -> str:
@@ -177,7 +180,7 @@ def _trained_pipeline(agent: str, request: PipelineRequest) -> Answer:
         warnings.filterwarnings("ignore", "no plan fits the memory")
         result = request.train(agent)
     if result.value < 0:
-        exact_candidates(request.space)  # raises if no plan fits, with the bytes that are missing
+        within_memory(request.problem)  # raises if no plan fits, with the bytes that are missing
         raise TimeLimitError(f"{agent} found no plan within memory; give it more --steps")
     cuts, device_cuts = request.space.plan(result.actions)
     length = float(request.problem.length(cuts, device_cuts))
@@ -190,42 +193,26 @@ def _trained_pipeline(agent: str, request: PipelineRequest) -> Answer:
     )
 
 
-def _learned(request: PipelineRequest, sweeps: int | None) -> Answer:
-    """Return the best plan of the network that ships, or of a corridor search from it."""
-    problem, deadline = request.problem, np.inf
-    if sweeps is not None and request.time_limit is not None:
-        deadline = time.perf_counter() + request.time_limit
-    found = learned("PipelinePlan-v1", problem, seed=request.seed, deadline=deadline)
-    plan = cuts_of(found.plan)
-    if sweeps is not None:
-        near = corridor.search(problem, plan, sweeps, request.seed, deadline)
-        assert near is not None  # the plan that it starts from fits, too
-        plan = near
+def _learned(request: PipelineRequest) -> Answer:
+    """Return the best plan of the network that ships."""
+    problem = request.problem
+    plan = cuts_of(learned("PipelinePlan-v1", problem, seed=request.seed, deadline=np.inf).plan)
     return Answer(
         problem=problem,
         plan=problem.plan(*plan),
         cost=float(problem.length(*plan)),
-        evaluations=SAMPLES + 1 + (sweeps or 0),
+        evaluations=SAMPLES + 1,
     )
 
 
 PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
     "exact": _exact_pipeline,
-    "exact-full": lambda r: exact_full(r.problem, time_limit=r.time_limit),
-    "exact-points": lambda r: exact_points(r.points, time_limit=r.time_limit),
-    "exact-candidates": lambda r: exact_candidates(r.space),
-    "corridor": lambda r: by_corridor(r.problem, r.time_limit, r.seed),
+    "search": lambda r: by_corridor(r.problem, r.time_limit, r.seed),
     "even": lambda r: even_cut(r.problem),
     "pipedream": lambda r: pipedream(r.problem),
-    LEARNED: lambda r: _learned(r, None),
-    LEARNED_SEARCH: lambda r: _learned(r, SWEEPS),
+    LEARNED: _learned,
     "random": _random_pipeline,
     **{agent: partial(_trained_pipeline, agent) for agent in TRAINED},
 }
-"""Planners of pipelines by name.
-
-``exact-full`` searches all pivots and device cuts, ``exact-points`` 128 points and 64 units,
-``exact-candidates`` the candidates of ``PipelineCut-v0``. ``exact`` is both within a time limit.
-``corridor`` proves nothing, nor does ``learned``, the network of ``PipelinePlan-v1``.
-"""
+"""Planners of pipelines by name; ``exact`` proves its plan within a time limit, or has a bound."""
 PipelineRequest.planners = PIPELINE_PLANNERS

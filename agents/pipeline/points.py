@@ -54,7 +54,7 @@ def exact_points(
         plan=space.pipeline.plan(cuts, device_cuts),
         cost=run.upper,
         among=AMONG,
-        method="exact-points",
+        method="exact",
         proven=proven,
         bound=run.upper if proven else min(run.bound, run.upper),
         evaluations=run.evaluations,

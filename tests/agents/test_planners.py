@@ -12,9 +12,11 @@ from parenvs import Pipeline, StageProfile
 from parenvs.agents.names import TRAINED
 from parenvs.agents.partition.planners import PARTITION_PLANNERS
 from parenvs.agents.pipeline import corridor
+from parenvs.agents.pipeline.exact import exact_candidates
 from parenvs.agents.pipeline.planners import PIPELINE_PLANNERS
 from parenvs.agents.planners import solve
 from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.tasks.pipeline.spaces import CutSpace
 
 
 def untrained(names):
@@ -37,7 +39,7 @@ def test_solve__every_planner_of_pipelines(pipeline, agent):
     assert answer.report.length_seconds == pytest.approx(answer.cost)
     assert answer.proven == agent.startswith("exact")
     assert (answer.bound == answer.cost) == answer.proven
-    assert (answer.bound is None) == (not answer.proven and agent != "corridor")
+    assert (answer.bound is None) == (not answer.proven and agent != "search")
     if answer.report.legal:
         assert answer.value == answer.report.value
     assert agent in str(answer)
@@ -66,14 +68,14 @@ def test_solve__every_planner_of_partitions(scope, reward):
 
 def test_solve__default_searches_all_pivots(pipeline):
     """The pruned candidates hold no good plan of a CNN, and the default must not stop there."""
-    best, pruned = solve(pipeline), solve(pipeline, "exact-candidates")
-    assert best.cost == solve(pipeline, "exact-full").cost < 0.9 * pruned.cost
+    best, pruned = solve(pipeline), exact_candidates(CutSpace.build(pipeline))
+    assert best.cost < 0.9 * pruned.cost
     assert pruned.report.gap(best) == pruned.cost / best.cost - 1
     assert best.report.gap(best) == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("agent", ["exact", "corridor"])
+@pytest.mark.parametrize("agent", ["exact", "search"])
 def test_solve__limits_hold_on_many_devices(agent):
     """Out of time there is a plan near the best, and a bound; a process pays for compilation."""
     problem = parenvs.problem("t5-11b", cluster="512x8:h100", stages=24)
@@ -114,7 +116,7 @@ def test_solve__needs_no_candidates_for_what_does_not_use_them():
     )
     problem = Pipeline(profile, "1x4:v100", 3)
     with pytest.raises(InfeasibleError, match="the candidates allow no 3 stages"):
-        solve(problem, "exact-candidates")
+        solve(problem, "random")
     assert solve(problem).proven
     assert solve(problem, "even").report.legal
 

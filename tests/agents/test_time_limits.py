@@ -24,7 +24,7 @@ SEARCHES = {  # task -> a large problem, and the planners that search until thei
     ),
     "pipeline": (
         {"graph": "bert-48", "cluster": "64x8:h100"},
-        ("exact", "exact-full", "exact-points", "corridor"),
+        ("exact", "search"),
     ),
     "order": ({"graph": "order-test/p16-m32-000"}, ("exact",)),
     "sharding": ({"graph": "intra-op-outside/mesh-000"}, ("exact",)),

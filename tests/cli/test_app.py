@@ -65,7 +65,7 @@ def good(result):
 @pytest.mark.thorough
 def test_cli__list(run):
     out = good(run("list"))
-    for word in (*names(), *PRESETS, "PipelineCut-v0", "exact-full", "pipedream", "ppo"):
+    for word in (*names(), *PRESETS, "PipelineCut-v0", "search", "pipedream", "ppo"):
         assert word in out
 
 
@@ -85,7 +85,7 @@ def test_cli__show(run, toy):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("agent", ["exact-full", "random", *slow("exact", "even", "pipedream")])
+@pytest.mark.parametrize("agent", ["search", "random", *slow("exact", "even", "pipedream")])
 def test_cli__plan(run, agent):
     out = good(run("plan", "vgg-19", "--cluster", "B", "--agent", agent, "--out", "plan.json"))
     assert " a step  ·  3 stages on " in out.splitlines()[0]
@@ -355,7 +355,7 @@ def test_cli__unknown_agent(refused, tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("agent", ["exact-full", "even", *slow("exact", "random", "ppo")])
+@pytest.mark.parametrize("agent", ["exact", "even", *slow("random", "ppo")])
 def test_cli__no_plan_fits(refused, tmp_path, agent):
     """T5-11B on two servers: said by how many bytes the best plan misses."""
     if agent == "ppo":

@@ -318,17 +318,14 @@ def test_planning__others_take_the_shape_of_exact(run):
     assert "stages and devices are those of the shortest plan of two stages or more" in err
     assert len(load_plan("p.json").cuts) == 1
     out = good(run("compare", "vgg-19", "--cluster", "A", "--agent", "even", "--agent", "pipedream",
-                   "--agent", "exact-candidates", "--agent", "exact"))  # fmt: skip
+                   "--agent", "search", "--agent", "exact"))  # fmt: skip
     rows = [line.split("│") for line in out.splitlines() if line.count("│") > 8]
     assert {len(row[7].split()) for row in rows if row[1].strip()} == {1}  # one device cut each
 
 
-def test_planning__pruned_is_named_as_what_it_is(run):
-    out = good(run("plan", "vgg-19", "--cluster", "A", "--agent", "exact-candidates", "-v"))
-    assert "exact-candidates: optimal among pruned candidates, proven lower bound of these" in out
-    answer = solve(problem("vgg-19", cluster="A"), "exact-candidates")
-    assert "proven optimal among pruned candidates" in str(answer)
-    assert answer.status == "optimal"
+def test_planning__removed_planners_name_their_successor(run):
+    status, _, err = run("plan", "vgg-19", "--cluster", "A", "--agent", "exact-full")
+    assert status == 2 and err.strip().endswith("planner 'exact-full' was removed; use exact")
 
 
 def test_planning__a_chain_without_candidates(run):

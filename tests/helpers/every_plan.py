@@ -121,7 +121,6 @@ The figure is the cost, or where planners prove upper bounds, of partitions, the
 """
 OTHERS = {
     ("pipeline", "learned"): _plain_pipeline,
-    ("pipeline", "learned+search"): _plain_pipeline,
     **{("hybrid", name): _servers for name in ("subset-dp", "swap-search")},
     **{("hybrid", name): _no_best for name in ("search", "learned")},
     ("hybrid", "uniform"): _uniform,
@@ -129,7 +128,7 @@ OTHERS = {
 """Task, planner -> what draws its problems, if not all of its task, or among other plans."""
 TRIED = ("exact", "uniform", "subset-dp")
 """Planners whose proofs among some plans are compared: the best is that of these plans."""
-WHOLE = ("exact", "exact-full", "exact-points", "uniform", "subset-dp")
+WHOLE = ("exact", "uniform", "subset-dp")
 """Planners that say of all plans that are tried that none fits."""
 STEPS = 100
 """Of planners that draw plans."""

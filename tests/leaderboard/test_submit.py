@@ -100,7 +100,6 @@ def test_agents__trained_ones_say_so(monkeypatch):
 def test_agents__every_planner_of_the_project():
     """A new planner must be described in leaderboard/baselines.py and entered."""
     described = set().union(*(agents(task) for task in tasks().tasks.values()))
-    # ``exact`` of pipelines is both searches of all plans; ``exact-full`` enters for it.
     assert {*PIPELINE_PLANNERS, *PARTITION_PLANNERS} <= described
     for task in tasks().tasks.values():
         assert set(agents(task)) - set(ready(task)) in (set(), set(TRAINED))

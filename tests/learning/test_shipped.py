@@ -1,4 +1,4 @@
-"""Networks that ship: as PyTorch has them, and the planners ``learned`` and ``learned+search``."""
+"""Networks that ship: as PyTorch has them, and the planner ``learned``."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import parenvs
 from parenvs.agents.learning import learned
 from parenvs.agents.learning.decode import decode
 from parenvs.agents.learning.network import LOWEST, WEIGHTS, Network, file_of, shipped
-from parenvs.agents.names import LEARNED, LEARNED_SEARCH
+from parenvs.agents.names import LEARNED
 from parenvs.core.game import Stream
 from parenvs.core.registry import environments
 from parenvs.core.sets import set_of
@@ -102,10 +102,6 @@ def test_learned__plans_fit_and_are_the_same_again(env_id):
     answer = parenvs.solve(problem, LEARNED, seed=3)
     assert answer.report.legal and answer.cost == pytest.approx(answer.report.cost)
     assert parenvs.solve(problem, LEARNED, seed=3).cost == answer.cost
-    if env_id != "ElasticPlan-v1":
-        limit = {} if env_id == "MicroBatchOrder-v1" else {"time_limit": 2.0}
-        found = parenvs.solve(problem, LEARNED_SEARCH, seed=3, **limit)
-        assert found.report.legal and found.cost <= answer.cost * (1 + 1e-9)
 
 
 def test_learned__is_for_the_shortest_step_alone():

@@ -120,7 +120,7 @@ def test_every_planner__gives_plans_of_whole_samples():
     own = problem(profile(), "1x7:v100", stages=3, fractions=False)
     assert not own.fractions
     request = PipelineRequest(problem=own, steps=64)
-    for agent in ("exact", "exact-full", "exact-points", "even", "pipedream", "learned", "random"):
+    for agent in ("exact", "search", "even", "pipedream", "learned", "random"):
         plan = request.run(agent).plan
         groups = np.diff([0, *plan.device_cuts, 7]).tolist()
         assert sorted(groups) == [1, 2, 4], (agent, groups)
@@ -149,7 +149,7 @@ def test_judge__says_who_shares_a_sample():
 
 def test_plans__say_in_their_files_whether_samples_are_whole(tmp_path):
     own = problem(profile(), "1x8:v100", stages=2, fractions=False)
-    made = solve(own, agent="exact-full").plan
+    made = solve(own, agent="exact").plan
     made.save(tmp_path / "plan.json")
     content = json.loads((tmp_path / "plan.json").read_text())
     assert content["fractions"] is False and load_plan(tmp_path / "plan.json") == made

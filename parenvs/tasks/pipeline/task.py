@@ -85,14 +85,10 @@ class PipelineTask(Task):
     search = PipelineSearch
     planners = (
         "exact",
-        "exact-full",
-        "exact-points",
-        "exact-candidates",
-        "corridor",
+        "search",
         "even",
         "pipedream",
         "learned",
-        "learned+search",
         "random",
         "ppo",
         "rainbow",

@@ -46,7 +46,7 @@ def test_evaluate_set__as_single_environments():
 
 def test_evaluate_set__planners_and_runs(tmp_path):
     """The exact planner has no regret, and it is better than another with certainty."""
-    best = evaluate_set(["exact-points", "exact-points"], "plan-test", "cnn", first=12)
+    best = evaluate_set(["exact", "exact"], "plan-test", "cnn", first=12)
     other = evaluate_set([last, "even"], "plan-test", "cnn", first=12)
     assert best.values.shape == other.values.shape == (2, 12)
     assert best.regrets.max() <= 1e-12
