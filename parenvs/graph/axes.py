@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from parenvs.errors import HloError
+from parenvs.graph.checks.limits import FLOATING
 from parenvs.graph.flow import CARRIES, Flow
 from parenvs.graph.graph import Phase
-from parenvs.graph.proto import FLOATING
 from parenvs.graph.rules import OUT, Factor, Instruction, Kind, factors_of
 
 STEPPED, CONTRACTED, REDUCED, SHARED = "stepped", "contracted", "reduced", "shared"

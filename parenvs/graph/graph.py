@@ -15,6 +15,7 @@ import numpy as np
 from parenvs.cluster import Device
 from parenvs.errors import HloError, one_line, shown
 from parenvs.files import replacing
+from parenvs.graph.checks.limits import ELEMENT_TYPES
 from parenvs.graph.checks.npz import (
     UNREADABLE,
     broken_array,
@@ -22,7 +23,6 @@ from parenvs.graph.checks.npz import (
     read_arrays,
     texts_of,
 )
-from parenvs.graph.proto import ELEMENT_TYPES
 
 SCHEMA = 1
 """Version of the ``.npz`` layout."""

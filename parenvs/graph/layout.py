@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from parenvs.errors import InfeasibleError
+from parenvs.graph.checks.limits import ELEMENT_TYPES
 from parenvs.graph.flow import Flow
 from parenvs.graph.graph import Graph, Role
-from parenvs.graph.proto import ELEMENT_TYPES
 from parenvs.graph.training import find_updates
 
 DATA, MODEL = "data", "model"

@@ -19,11 +19,11 @@ import numpy as np
 
 from parenvs.errors import HloError
 from parenvs.graph.axes import Axes, forward_of, leading_samples, samples
+from parenvs.graph.checks.limits import ELEMENT_TYPES, FLOATING
 from parenvs.graph.flops import ELEMENTWISE
 from parenvs.graph.flow import Flow
 from parenvs.graph.freeze import without_updates
 from parenvs.graph.graph import Graph, Phase, Role, pack_texts
-from parenvs.graph.proto import ELEMENT_TYPES, FLOATING
 from parenvs.graph.training import (
     Update,
     find_updates,

@@ -22,9 +22,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from parenvs.errors import HloError, cut
-from parenvs.graph.flops import ELEMENTWISE
+from parenvs.graph.flops import ELEMENTWISE, Shape
 
-Shape = tuple[int, ...]
 Pair = tuple[int, int]
 """Slot and dimension: slot k >= 0 is operand k, slot -1-k is result k."""
 

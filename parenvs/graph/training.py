@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from parenvs.graph.checks.limits import FLOATING
 from parenvs.graph.flops import ELEMENTWISE
 from parenvs.graph.flow import CARRIES, PARTS, VIEWS, Flow
-from parenvs.graph.proto import FLOATING
 
 _QUIET = {"constant", "iota", "broadcast", "rng", "rng-bit-generator"}
 """Opcodes at which the search for roots ends without one."""

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from parenvs.graph.axes import CONTRACTED, SHARED, Axes, leading_samples, sums_rows
+from parenvs.graph.checks.limits import ELEMENT_TYPES
 from parenvs.graph.flops import ELEMENTWISE
 from parenvs.graph.flow import CARRIES, PARTS, VIEWS, Flow
-from parenvs.graph.proto import ELEMENT_TYPES
 
 WEIGHT, DATA = "weight", "data"
 Label = str | int | None

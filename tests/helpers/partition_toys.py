@@ -13,10 +13,10 @@ from cases import slow
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import InfeasibleError
 from parenvs.graph import reader as hlo
+from parenvs.graph.checks.limits import FLOATING
 from parenvs.graph.flow import Flow
 from parenvs.graph.formats import text as hlo_text
 from parenvs.graph.graph import Phase, Role
-from parenvs.graph.proto import FLOATING
 from parenvs.graph.roles import free_instructions, with_roles
 from parenvs.graph.rules import Instruction, Kind, factors_of
 from parenvs.tasks.partition.load import load_partitioning

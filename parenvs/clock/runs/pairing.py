@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.graph.checks.limits import ELEMENT_TYPES, FLOATING
 from parenvs.graph.graph import Graph, Role
-from parenvs.graph.proto import ELEMENT_TYPES, FLOATING
 
 _LOSS = "loss"
 

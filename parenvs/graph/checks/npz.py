@@ -20,9 +20,14 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from parenvs.errors import HloError
-from parenvs.graph.checks.limits import MOST_COST, uncountable
+from parenvs.graph.checks.limits import (
+    ELEMENT_TYPES,
+    MOST_COST,
+    MOST_TENSOR_BYTES,
+    TUPLE,
+    uncountable,
+)
 from parenvs.graph.checks.nesting import NESTED, Inside, wrong_nesting
-from parenvs.graph.proto import ELEMENT_TYPES, TUPLE
 from parenvs.graph.rules import Instruction, check_instruction
 
 MOST_BYTES = 2**28
@@ -31,8 +36,6 @@ MOST_SAMPLES = 2**53
 """Limit of the samples per batch: a larger number is no exact float."""
 COSTLY = math.nextafter(MOST_COST, math.inf)
 """The smallest cost of an instruction that is too large."""
-MOST_TENSOR_BYTES = 2.0**63
-"""Tensors of this size and more are refused, as XLA counts bytes in int64."""
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from parenvs.errors import HloError, one_line, shown
+from parenvs.graph.checks.limits import ELEMENT_TYPES, TUPLE
 from parenvs.graph.formats.trace_order import trace_order
-from parenvs.graph.proto import ELEMENT_TYPES, SPLIT, TUPLE, Module
+from parenvs.graph.proto import SPLIT, Module
 
 _TYPE_CODES = {name: code for code, (name, _) in ELEMENT_TYPES.items()}
 _HEADER = re.compile(r"^(ENTRY\s+)?%?([\w.\-]+)\s*(\(.*\)\s*->.*)?\{\s*$")

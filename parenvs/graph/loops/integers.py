@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from parenvs.graph.proto import ELEMENT_TYPES
+from parenvs.graph.checks.limits import ELEMENT_TYPES
 
 Numbers = tuple[int, ...]
 """Values of a tensor of rank 0 or 1, or of any tensor with one element."""

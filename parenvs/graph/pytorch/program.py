@@ -25,28 +25,23 @@ from parenvs.graph.pytorch.nodes import (
     all_nodes,
     check_known,
 )
-from parenvs.graph.pytorch.operations import (
+from parenvs.graph.pytorch.operations import (  # noqa: F401
     algebra,
     control,
     convolutions,
-    elementwise,
     fourier,
     indexing,
     norms,
     products,
-    randoms,
     recurrent,
     reductions,
     sampling,
     shapes,
 )
+from parenvs.graph.pytorch.operations.elementwise import ELEMENTWISE
+from parenvs.graph.pytorch.operations.randoms import Key
 from parenvs.graph.pytorch.operations.table import OPERATIONS, RANDOM, without_place
 
-FAMILIES = (
-    algebra, control, convolutions, elementwise, fourier, indexing, norms, products, randoms,
-    recurrent, reductions, sampling, shapes,
-)  # fmt: skip
-"""What fills the table."""
 _TAKE = "getitem"
 _OUTSIDE = "loss"
 """Scope of what is in no submodule."""
@@ -99,7 +94,7 @@ class Program:
         Returns:
             The loss, a scalar, and the new value of each buffer that is updated, by path.
         """
-        drawn = None if key is None else randoms.Key(key)
+        drawn = None if key is None else Key(key)
         known: dict[str, Any] = {}
         for one in self.exported.inputs:
             if one.kind == "constant":
@@ -119,9 +114,7 @@ class Program:
         }
         return jnp.reshape(loss, ()), updated
 
-    def _run_all(
-        self, nodes: Sequence[Node], known: dict[str, Any], key: randoms.Key | None
-    ) -> None:
+    def _run_all(self, nodes: Sequence[Node], known: dict[str, Any], key: Key | None) -> None:
         """Compute nodes in their order, each in its scope."""
         for scope, group in groupby(nodes, key=lambda node: node.scope):
             with ExitStack() as stack:
@@ -130,7 +123,7 @@ class Program:
                 for node in group:
                     known[node.name] = self._run(node, known, key)
 
-    def _inner(self, program: Subprogram, key: randoms.Key | None) -> Callable[..., Any]:
+    def _inner(self, program: Subprogram, key: Key | None) -> Callable[..., Any]:
         """A branch or body as a function of arrays."""
 
         def compute(*arrays: Array) -> tuple[Any, ...]:
@@ -140,7 +133,7 @@ class Program:
 
         return compute
 
-    def _run(self, node: Node, known: dict[str, Any], key: randoms.Key | None) -> Any:
+    def _run(self, node: Node, known: dict[str, Any], key: Key | None) -> Any:
         """Compute one node, of the type that PyTorch gives it."""
         arguments: list[Any] = [
             self._inner(x, key) if isinstance(x, Subprogram) else _given(x, known)
@@ -164,7 +157,7 @@ class Program:
             lambda: layout.apply(
                 node.operation,
                 OPERATIONS[node.operation],
-                node.operation in elementwise.ELEMENTWISE,
+                node.operation in ELEMENTWISE,
                 arguments,
                 keywords,
             ),

@@ -11,7 +11,6 @@ jax = pytest.importorskip("jax", reason="extra jax")
 
 from parenvs.graph.pytorch.operations.randoms import Key  # noqa: E402
 from parenvs.graph.pytorch.operations.table import OPERATIONS, RANDOM  # noqa: E402
-from parenvs.graph.pytorch.program import FAMILIES  # noqa: E402
 
 
 def _(*shape):
@@ -291,7 +290,7 @@ CASES = [
 
 
 def test_operations__every_family_is_in_the_table():
-    assert len(FAMILIES) == 13 and len(OPERATIONS) > 300
+    assert len(OPERATIONS) > 300
     for name in OPERATIONS:
         if name.partition(".")[0] not in ("parenvs", "prims", "transformers"):
             packet, _, overload = name.partition(".")

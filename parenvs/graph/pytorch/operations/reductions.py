@@ -211,18 +211,14 @@ def _logsumexp(x: Array, dim: Dims, keepdim: bool = False) -> Array:
     return jax.nn.logsumexp(x, _axes(dim), keepdims=keepdim)
 
 
-def _wide(x: Array, half_to_float: bool) -> Array:
-    return x.astype(jnp.float32) if half_to_float else x
-
-
 @operation("_softmax", "_safe_softmax")
 def _softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
-    return jax.nn.softmax(_wide(x, half_to_float), dim)
+    return jax.nn.softmax(x.astype(jnp.float32) if half_to_float else x, dim)
 
 
 @operation("_log_softmax")
 def _log_softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
-    return jax.nn.log_softmax(_wide(x, half_to_float), dim)
+    return jax.nn.log_softmax(x.astype(jnp.float32) if half_to_float else x, dim)
 
 
 @operation("glu")
