@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.errors import ParenvsError, one_line, shown
-from parenvs.graph.checks.npz import UNREADABLE, read_arrays
+from parenvs.graph.checks import UNREADABLE, read_arrays
 
 
 def read_weights(path: Path) -> dict[str, np.ndarray]:

@@ -21,8 +21,8 @@ from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
 from parenvs.exports.compilation import compile_plan
 from parenvs.exports.layout import layout_of
-from parenvs.graph.formats.lowering import proto_of
 from parenvs.graph.reader import read_proto
+from parenvs.graph.sources import proto_of
 from parenvs.instances import load_graph
 from parenvs.tasks.hybrid.model import HybridModel
 

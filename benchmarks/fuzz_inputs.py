@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from parenvs.graph.checks.npz import UNREADABLE
-from parenvs.graph.flops import OPCODES, PARTITIONED
+from parenvs.graph.checks import UNREADABLE
+from parenvs.graph.opcodes import OPCODES, PARTITIONED
 from parenvs.graph.proto import Module
 
 NUMBERS = (

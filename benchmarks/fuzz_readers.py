@@ -49,7 +49,7 @@ from parenvs.core.sets import set_of
 from parenvs.datasets.pipeline import problems as pipeline_sets
 from parenvs.datasets.pipeline.problems import DrawnProblem, load_set
 from parenvs.graph import python_source
-from parenvs.graph.formats.text import parse
+from parenvs.graph.text import parse
 from parenvs.instances import load_graph
 from parenvs.leaderboard.check import check
 from parenvs.leaderboard.entry import Entry, load_entry

@@ -67,7 +67,7 @@ FORMULAS = {
     "parenvs/tasks/pipeline/plan.py": "tests/pipeline/test_judge.py",
     "parenvs/tasks/pipeline/spaces.py": "tests/pipeline/test_points.py",
     "parenvs/tasks/partition/formulas.py": "tests/partition/test_formulas.py",
-    "parenvs/graph/rules.py": "tests/graph/test_rules.py",
+    "parenvs/graph/opcodes.py": "tests/graph/test_rules.py",
     "parenvs/tasks/partition/classes.py": "tests/partition/test_classes.py",
     "parenvs/tasks/partition/legality.py": "tests/partition/test_report.py",
     "parenvs/tasks/partition/memory.py": "tests/partition/test_memory.py",

@@ -134,7 +134,7 @@ EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
             START,
         ("-1", "-2"): "any number below 0 means never",
     },
-    "parenvs/graph/rules.py": {
+    "parenvs/graph/opcodes.py": {
         ("0", "1"): "an instruction has a result, so that the default is never taken",
         ("batch > 0 and len({s[:batch] for s in arrays.values()}) == 1",
          "batch >= 0 and len({s[:batch] for s in arrays.values()}) == 1"):

@@ -13,7 +13,7 @@ from typing import Any
 
 import parenvs
 from benchmarks.framework import Case, Row, columns, main, measurement
-from parenvs.graph.chain import chain_bytes
+from parenvs.graph.flow import chain_bytes
 from parenvs.instances import load_graph
 from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.pipeline.borders import borders_of

@@ -20,9 +20,9 @@ from benchmarks.framework import ROOT, Case, Column, Row, columns, main, measure
 from architectures import ARCHITECTURES
 from hard_programs import HARD_PROGRAMS
 from parenvs import ParenvsError, from_jax, from_torch
-from parenvs.graph.formats.text import parse
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.reader import read_module
+from parenvs.graph.text import parse
 from programs import SAMPLES
 from torch_architectures import TORCH_ARCHITECTURES
 from torch_programs import PROGRAMS, stated

@@ -12,8 +12,8 @@ from benchmarks.flops import paper_models
 from benchmarks.framework import main, measurement, table
 from parenvs import Graph
 from parenvs.graph import reader as hlo
-from parenvs.graph.chain import chain_bytes
-from parenvs.graph.formats import text as hlo_text
+from parenvs.graph import text as hlo_text
+from parenvs.graph.flow import chain_bytes
 
 
 def kinds(graph: Graph) -> list[tuple[str, tuple[int, ...]]]:

@@ -254,7 +254,7 @@ def counted(case: Case) -> float:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    from parenvs.graph.pytorch.losses import Loss
+    from parenvs.graph.pytorch.export import Loss
 
     def grouped(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
         return 2 * x[0] * x[1] * weight[-1]
@@ -306,7 +306,7 @@ def measured(name: str) -> dict[str, Any]:
     model = MODELS[name]
     with torch.device("meta"):
         case = model.full()
-    from parenvs.graph.pytorch.read import lower_module
+    from parenvs.graph.sources import lower_module
 
     parameters = sum(p.numel() for p in case.module.parameters())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -19,7 +19,7 @@ from typing import Any
 from rich.progress import track
 
 from parenvs.files import write_text
-from parenvs.graph.formats.sources import from_jax
+from parenvs.graph.sources import from_jax
 from parenvs.instances import KINDS
 
 COMMAND = "python -m parenvs.datasets.build"

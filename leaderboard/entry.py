@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from parenvs.core.leaderboard import PolicyError, kind_of, kinds
 from parenvs.errors import did_you_mean, shown
 from parenvs.files import write_text
-from parenvs.graph.checks.npz import UNREADABLE, read_arrays
+from parenvs.graph.checks import UNREADABLE, read_arrays
 from parenvs.leaderboard.names import author_fault, entry_fault, is_seen
 from parenvs.leaderboard.reading import MAX_BYTES, EntryError, cleaned, read_json
 from parenvs.leaderboard.tasks import Task, TaskList, tasks

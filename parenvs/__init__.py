@@ -33,9 +33,9 @@ if _TYPE_CHECKING:
     from parenvs.core.plan import judge, load_plan
     from parenvs.core.registry import problem
     from parenvs.errors import ParenvsError
-    from parenvs.graph.formats.parts import in_parts
-    from parenvs.graph.formats.sources import from_hlo, from_jax, from_torch
     from parenvs.graph.graph import Graph
+    from parenvs.graph.parts import in_parts
+    from parenvs.graph.sources import from_hlo, from_jax, from_torch
     from parenvs.instances import load_graph
     from parenvs.shardy.verify import verify
     from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
@@ -102,10 +102,10 @@ _LAZY = {
     "TransformerShape": "parenvs.tasks.hybrid.shape",
     "evaluate": "parenvs.agents.evaluation.evaluate",
     "evaluate_set": "parenvs.agents.evaluation.evaluate_set",
-    "from_hlo": "parenvs.graph.formats.sources",
-    "from_jax": "parenvs.graph.formats.sources",
-    "from_torch": "parenvs.graph.formats.sources",
-    "in_parts": "parenvs.graph.formats.parts",
+    "from_hlo": "parenvs.graph.sources",
+    "from_jax": "parenvs.graph.sources",
+    "from_torch": "parenvs.graph.sources",
+    "in_parts": "parenvs.graph.parts",
     "judge": "parenvs.core.plan",
     "load_graph": "parenvs.instances",
     "load_plan": "parenvs.core.plan",

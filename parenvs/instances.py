@@ -10,10 +10,10 @@ from typing import Any
 
 from parenvs.core.registry import TASKS
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
-from parenvs.graph import python_source, roles
-from parenvs.graph.formats import stablehlo
-from parenvs.graph.formats.sources import from_hlo
 from parenvs.graph.graph import Graph
+from parenvs.graph.sources import SUFFIXES as GRAPH_SUFFIXES
+from parenvs.graph.sources import from_hlo, is_function
+from parenvs.graph.sources import stamp as stamp_of_function
 from parenvs.shipped import data_folder, manifest, names
 
 KINDS = ("train", "forward")
@@ -21,8 +21,6 @@ KINDS = ("train", "forward")
 
 Pipelines are made from the forward pass.
 """
-GRAPH_SUFFIXES = (".npz", ".pb", ".txt", ".hlo", *stablehlo.SUFFIXES)
-"""Endings of files that hold a graph."""
 _NAMED = 6
 """Shipped instances that the message for an unknown one names."""
 READING = ("variables", "batch", "frozen")
@@ -70,7 +68,7 @@ def load_graph(
                 f"known: {', '.join(READING)}"
             )
     text = instance.name if isinstance(instance, Graph) else text_of(instance, "a Graph")
-    takes = not isinstance(instance, Graph) and python_source.is_function(text)
+    takes = not isinstance(instance, Graph) and is_function(text)
     if arguments is not None and not takes:
         raise ParenvsError(f"instance {text!r} is no function, so it takes no arguments")
     if isinstance(instance, Graph):
@@ -85,7 +83,7 @@ def reads_anew(instance: str | os.PathLike[str], **reading: Any) -> bool:
 
     That is so for a function, and where options of reading are given.
     """
-    return python_source.is_function(os.fspath(instance)) or bool(reading_key(reading))
+    return is_function(os.fspath(instance)) or bool(reading_key(reading))
 
 
 def text_of(instance: Any, *others: str) -> str:
@@ -134,7 +132,9 @@ def _cached_graph(
     options = dict(reading)
     if text in manifest()["instances"]:
         return _read_anew(_shipped(text, kind), options)
-    if python_source.is_function(text) and not exists(text):
+    if is_function(text) and not exists(text):
+        from parenvs.graph import python_source
+
         return python_source.graph_of(text, arguments, **options)
     if text.endswith(".npz") and exists(text):
         return _read_anew(from_hlo(text), options)
@@ -147,7 +147,11 @@ def _cached_graph(
 
 def _read_anew(graph: Graph, options: dict[str, Any]) -> Graph:
     """Return a saved graph with its parameters read anew, or as it is without options."""
-    return roles.with_roles(graph, **options) if options else graph
+    if not options:
+        return graph
+    from parenvs.graph.roles import with_roles
+
+    return with_roles(graph, **options)
 
 
 def reading_key(reading: dict[str, Any]) -> Key:
@@ -163,8 +167,8 @@ def stamp(text: str) -> int | None:
     """Return the time of a file's last change; None for a shipped name, or without a file."""
     if text in manifest()["instances"]:
         return None
-    if python_source.is_function(text):
-        return python_source.stamp(text)
+    if is_function(text):
+        return stamp_of_function(text)
     with contextlib.suppress(OSError, ValueError):  # without a file, loading the graph fails
         return Path(text).stat().st_mtime_ns
     return None

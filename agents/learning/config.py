@@ -32,7 +32,7 @@ from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
 from parenvs.fields import SCHEMA, Text, read, whole
 from parenvs.files import read_object
-from parenvs.graph import python_source
+from parenvs.graph.sources import is_function
 
 CONFIG = "config.json"
 _PLAIN = {"envs": 8, "minibatch": 64, "quantiles": 1, "sync": 500}
@@ -189,7 +189,7 @@ def check_trusted(env_kwargs: Mapping[str, Any], folder: str | Path, trust: bool
         ParenvsError: the instance is a function, and ``trust`` is false.
     """
     instance = env_kwargs.get("instance")
-    if not trust and isinstance(instance, str) and python_source.is_function(instance):
+    if not trust and isinstance(instance, str) and is_function(instance):
         raise ParenvsError(
             f"{Path(folder) / CONFIG}: field 'env_kwargs': the instance {shown(instance)} is a "
             "Python function, whose file would be run; if you trust it, say so (--trust)"

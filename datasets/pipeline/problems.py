@@ -49,7 +49,7 @@ from parenvs.errors import (
     shown,
 )
 from parenvs.files import replacing, write_text
-from parenvs.graph.checks.npz import UNREADABLE, read_arrays
+from parenvs.graph.checks import UNREADABLE, read_arrays
 from parenvs.shipped import data_folder
 from parenvs.tasks.pipeline.problem import COPIES, Pipeline
 from parenvs.tasks.pipeline.profile import StageProfile

@@ -388,7 +388,8 @@ def profile(
     Layers are a PyTorch module's submodules, or the named scopes of a JAX function.
     """
     from parenvs.cli import tables
-    from parenvs.graph.python_source import is_function, is_torch
+    from parenvs.graph.python_source import is_torch
+    from parenvs.graph.sources import is_function
 
     for option, value, minimum in (("--repeats", repeats, 1), ("--warm-up", warm_up, 0),
                                  ("--threads", threads, 1),
@@ -446,7 +447,7 @@ def run(
     Exit status 2 if they are not those of one device, or anything is not finite.
     """
     from parenvs.clock.runs.run import run as running
-    from parenvs.graph.python_source import is_function
+    from parenvs.graph.sources import is_function
 
     check_range("--repeats", repeats, 1)
     if processes is not None:

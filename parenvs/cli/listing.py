@@ -21,7 +21,7 @@ from parenvs.cli.options import (
 from parenvs.core.registry import TASKS, task_of_name
 from parenvs.core.task import Task
 from parenvs.errors import ParenvsError
-from parenvs.graph.options import GraphOptions
+from parenvs.graph.sources import GraphOptions
 from parenvs.view.terminal import Json, out, say, say_tables, say_text
 
 _CLUSTER = "C"

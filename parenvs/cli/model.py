@@ -152,8 +152,9 @@ class Model:
     def read(self) -> Graph:
         """Load the graph; tell what takes long, and what the reader assumed."""
         from parenvs.graph import python_source
+        from parenvs.graph.sources import is_function
 
-        if python_source.is_function(self.instance):
+        if is_function(self.instance):
             with Step(f"lowering {self.instance}") as step:
                 if python_source.lower(self.instance, self.options.get("arguments")).kept:
                     step.result = "kept from the last time (--no-cache lowers it anew)"
@@ -238,13 +239,14 @@ class Model:
         """
         from parenvs import instances
         from parenvs.graph import python_source
+        from parenvs.graph.sources import is_function
 
         if path is None or not self.kept:
             return
         from parenvs.files import replacing
 
         self.graph().save(path.with_suffix(".npz"))
-        if python_source.is_function(self.instance):
+        if is_function(self.instance):
             with replacing(path.with_suffix(".pb")) as stream:
                 lowered = python_source.lower(self.instance, self.options.get("arguments"))
                 stream.write(lowered.proto)

@@ -24,7 +24,7 @@ from parenvs.cli.options import (
 from parenvs.core.registry import task_of, task_of_name
 from parenvs.core.task import FRAMEWORKS, Task
 from parenvs.errors import InfeasibleError, ParenvsError, PlanError, UnknownInstanceError
-from parenvs.graph.options import GraphOptions
+from parenvs.graph.sources import GraphOptions
 from parenvs.view.terminal import (
     Json,
     OtherInstance,

@@ -25,7 +25,7 @@ from parenvs.clock.processes import together
 from parenvs.clock.timer import Timing, samples
 from parenvs.errors import ProfileError
 from parenvs.graph.python_source import torch_module
-from parenvs.graph.pytorch.losses import Loss
+from parenvs.graph.pytorch.export import Loss
 
 _CONTAINERS = (nn.ModuleList, nn.Sequential)
 

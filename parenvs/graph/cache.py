@@ -24,7 +24,7 @@ from parenvs.errors import ParenvsError
 from parenvs.files import replacing
 
 if TYPE_CHECKING:
-    from parenvs.graph.pytorch.read import Lowered
+    from parenvs.graph.sources import Lowered
 
 FOLDER = "PARENVS_CACHE"
 """Variable of the environment that names the folder; empty: nothing is kept."""
@@ -122,7 +122,7 @@ def _read(entry: Path) -> Lowered | None:
         ValueError: it is broken; the other errors that ``kept`` suppresses mean the same.
     """
     from parenvs.graph.graph import Role
-    from parenvs.graph.pytorch.read import Lowered
+    from parenvs.graph.sources import Lowered
 
     with entry.open("rb") as stream:
         head = json.loads(stream.readline())

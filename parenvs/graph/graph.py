@@ -15,8 +15,8 @@ import numpy as np
 from parenvs.cluster import Device
 from parenvs.errors import HloError, one_line, shown
 from parenvs.files import replacing
-from parenvs.graph.checks.limits import ELEMENT_TYPES
-from parenvs.graph.checks.npz import (
+from parenvs.graph.checks import (
+    ELEMENT_TYPES,
     UNREADABLE,
     broken_array,
     head_complaint,

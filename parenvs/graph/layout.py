@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.errors import InfeasibleError
-from parenvs.graph.checks.limits import ELEMENT_TYPES
+from parenvs.graph.checks import ELEMENT_TYPES
 from parenvs.graph.flow import Flow
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.training import find_updates

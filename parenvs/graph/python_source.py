@@ -12,45 +12,80 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import re
+import inspect
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial, reduce
 from pathlib import Path
 from typing import Any
 
 from parenvs.errors import HloError, ParenvsError, did_you_mean, need_extra, shown
 from parenvs.graph.cache import is_users, kept
-from parenvs.graph.formats.lowering import proto_of, results_of
-from parenvs.graph.formats.parts import parted
-from parenvs.graph.formats.sources import lowered_of
 from parenvs.graph.graph import Graph
-from parenvs.graph.pytorch.build import (
+from parenvs.graph.sources import (
+    Lowered,
     example_inputs,
-    takes_arguments,
-    torch_model,
-    without_memory,
+    is_function,
+    lower_module,
+    lowered_of,
+    of_program,
+    proto_of,
+    results_of,
+    split_name,
+    stamp,
 )
-from parenvs.graph.pytorch.read import Lowered, lower_module
 
-_FORM = re.compile(r"(?P<module>.+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_][\w.]*)")
+
+def torch_model(thing: Any, memory: bool = False) -> tuple[Any, Any]:
+    """Return the PyTorch module that ``thing`` is or makes, and its loss.
+
+    Args:
+        thing: a module, an ``ExportedProgram``, a class of a module, or a function without
+            arguments that returns one of them, or a pair of one and its loss. Anything else is not
+            called, if it takes arguments.
+        memory: whether its weights get memory and values.
+
+    Returns:
+        The module and its loss, each None if there is none.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "nn"):
+        return None, None
+    made = of_program(thing)
+    if not isinstance(made, torch.nn.Module):
+        if hasattr(thing, "lower") or takes_arguments(thing):
+            return None, None
+        made = thing() if memory else without_memory(thing)
+    first, *others = made if isinstance(made, tuple) and made else (made,)
+    first = of_program(first)
+    if not isinstance(first, torch.nn.Module) or len(others) > 1:
+        return None, None
+    return first, (others[0] if others else None)
+
+
+def without_memory(make: Callable[[], Any]) -> Any:
+    """Return what ``make()`` returns: on PyTorch's meta device, unless it needs values."""
+    torch = sys.modules["torch"]
+    try:
+        with torch.device("meta"):
+            return make()
+    except Exception:
+        return make()
+
+
+def takes_arguments(function: Any) -> bool:
+    """Return whether a function has a parameter without a default."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return any(p.default is p.empty and p.kind not in optional for p in parameters)
+
+
 _LONGEST = 300
 """Characters of a user's error that are shown."""
-
-
-def is_function(instance: str) -> bool:
-    """Return whether an instance names a function: ``FILE.py:NAME`` or ``package.module:NAME``."""
-    return _FORM.fullmatch(instance) is not None
-
-
-def stamp(instance: str) -> int | None:
-    """Return the time of the last change of a function's file, or None without a file."""
-    module = _split(instance)[0]
-    try:
-        return Path(module).stat().st_mtime_ns
-    except (OSError, ValueError):
-        return None
 
 
 def graph_of(instance: str, arguments: str | None = None, **options: Any) -> Graph:
@@ -64,7 +99,7 @@ def graph_of(instance: str, arguments: str | None = None, **options: Any) -> Gra
     Raises:
         ParenvsError: see ``lower`` and ``read_module``.
     """
-    name = _split(instance)[1].split(".")[-1]
+    name = split_name(instance)[1].split(".")[-1]
     return lower(instance, arguments).graph(instance, name=name, **options)
 
 
@@ -213,6 +248,8 @@ def jax_function(
             raise ParenvsError(f"{instance} takes arguments: give --args NAME or FILE.py:NAME")
         given = () if arguments is None else _attribute(_module(place), argument_name, place)
         try:
+            from parenvs.graph.parts import parted
+
             positional, named = _call_form(given() if callable(given) else given)
             found = parted(function, positional, named) if parts else None
         except (Exception, SystemExit) as error:
@@ -229,12 +266,12 @@ def _named(instance: str, arguments: str | None) -> Iterator[tuple[Any, str, str
     Raises:
         ParenvsError: there is no such file or name, or it cannot be called.
     """
-    module, name = _split(instance)
+    module, name = split_name(instance)
     if module.endswith(".py") and not Path(module).is_file():
         raise ParenvsError(f"instance {instance!r}: no file {module!r}")
     place, argument_name = module, arguments or ""
     if arguments is not None and is_function(arguments):
-        place, argument_name = _split(arguments)
+        place, argument_name = split_name(arguments)
     with _importing(module), _importing(place), contextlib.redirect_stdout(sys.stderr):
         function = _attribute(_module(module), name, module)
         if not callable(function):
@@ -287,14 +324,6 @@ def _call_form(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
         return tuple(value), {}
     return (value,), {}
-
-
-def _split(instance: str) -> tuple[str, str]:
-    """Return the module (or file) and the name of an instance that names a function."""
-    match = _FORM.fullmatch(instance)
-    if match is None:
-        raise ParenvsError(f"{instance!r} names no function: give FILE.py:NAME")
-    return match["module"], match["name"]
 
 
 @contextlib.contextmanager

@@ -6,8 +6,10 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,26 +17,180 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from parenvs.errors import HloError, one_line
-from parenvs.graph.checks.limits import (
+from parenvs.graph.checks import (
     ELEMENT_TYPES,
     MOST_COST,
     MOST_TENSOR_BYTES,
+    NESTED,
     TUPLE,
+    Array,
+    Inside,
     uncountable,
+    wrong_nesting,
 )
-from parenvs.graph.checks.nesting import NESTED, Array, Inside, wrong_nesting
-from parenvs.graph.flops import ELEMENTWISE, Call, bytes_of, flops_of, is_relabelling
 from parenvs.graph.flow import Flow
-from parenvs.graph.formats.dumps import ANNOTATIONS, by_id, what_passes_left
-from parenvs.graph.formats.stablehlo import hlo_of, is_stablehlo
 from parenvs.graph.graph import Graph, pack_texts
-from parenvs.graph.loops.costs import inside_costs
-from parenvs.graph.loops.integers import Program, holds_numbers
-from parenvs.graph.phases import with_phases
-from parenvs.graph.proto import Module, Wrapper
-from parenvs.graph.roles import parse_names, with_arguments_named, with_roles
-from parenvs.graph.rules import Instruction, check_instruction
-from parenvs.graph.twins import find_twins
+from parenvs.graph.opcodes import (
+    ELEMENTWISE,
+    Call,
+    Instruction,
+    bytes_of,
+    check_instruction,
+    flops_of,
+    is_relabelling,
+)
+from parenvs.graph.proto import SPLIT, Module, Wrapper
+from parenvs.graph.roles import find_twins, parse_names, with_arguments_named, with_roles
+from parenvs.graph.training import with_phases
+from parenvs.graph.trips import Program, holds_numbers, inside_costs
+
+ANNOTATIONS = (
+    "Sharding",
+    "xla.sdy.ShardingConstraint",
+    "xla.sdy.FuncResultSharding",
+    "xla.sdy.PropagationBarrier",
+)
+"""Targets of custom calls that return their operand, and say how to partition it."""
+_MANUAL = (
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+    "xla.sdy.GlobalToLocalShape",
+    "xla.sdy.LocalToGlobalShape",
+)
+"""Targets of custom calls around code that is written for one device of several."""
+
+
+def what_passes_left(module: Any) -> Iterator[str]:
+    """Yield a sentence for each thing in a module that does not come from the model.
+
+    Args:
+        module: an HloModuleProto message.
+
+    Raises:
+        HloError: parts of the module are written for one device of several.
+    """
+    nodes = [node for c in module.computations for node in c.instructions]
+    manual = [node.name for node in nodes if node.custom_call_target in _MANUAL]
+    if manual:
+        raise HloError(
+            f"{manual[0]!r} begins or ends code for one device of several (shard_map); give the "
+            "model as it is for one device, without shard_map"
+        )
+    if any(node.custom_call_target in ANNOTATIONS or node.sharding.type == SPLIT for node in nodes):
+        yield "the module's own shardings and sharding constraints are ignored: plans decide anew"
+    if any(node.opcode == "fusion" for node in nodes):
+        yield (
+            "XLA has optimised this module; its copies, layouts and merged instructions hide the "
+            "model from partitions: the dump before optimisation (*before_optimizations*) is better"
+        )
+    made_by_xla = Counter(
+        node.custom_call_target for node in nodes if node.custom_call_target.startswith("__")
+    )
+    if made_by_xla:
+        calls = ", ".join(f"{count} {target}" for target, count in sorted(made_by_xla.items()))
+        yield f"custom calls of XLA's cost no FLOPs here: {calls}"
+
+
+def by_id(computation: Any) -> list[Any]:
+    """Return the instructions of an HloComputationProto in the order of the trace.
+
+    That is the order of their ids, except where XLA's passes have added instructions with higher
+    ids than their users': then it is that of the file, changed where an operand comes too late. An
+    instruction that waits for itself, or for one that is missing, is kept, for the reader to name.
+    """
+    nodes = sorted(computation.instructions, key=lambda node: node.id)
+    if _is_topological(nodes):
+        return nodes
+    nodes = list(computation.instructions)
+    if not _is_topological(nodes):
+        from parenvs.graph.text import in_order  # it loads scipy
+
+        place = {node.id: position for position, node in enumerate(nodes)}
+        before = [[place[i] for i in set(x.operand_ids) if i in place] for x in nodes]
+        order = in_order(before, list(range(len(nodes))))
+        nodes = [nodes[i] for i in order] if len(order) == len(nodes) else nodes
+    return nodes
+
+
+def _is_topological(nodes: Sequence[Any]) -> bool:
+    """Return whether every operand stands before its users."""
+    seen: set[int] = set()
+    for node in nodes:
+        if not seen.issuperset(node.operand_ids):
+            return False
+        seen.add(node.id)
+    return True
+
+
+_BYTECODE = b"ML\xefR"
+"""The first bytes of MLIR bytecode."""
+_TEXT = re.compile(rb"^[ \t]*(\"?builtin\.)?module\b.*\{|\bfunc\.func\b|\bstablehlo\.", re.M)
+"""What MLIR text has and HLO text has not."""
+_CONVERTERS = ("jaxlib._jax", "jaxlib.xla_extension")
+"""Modules in which versions of jaxlib keep their converter."""
+_REMEDY = (
+    "pip install 'parenvs[jax]', or write lowered.as_text('hlo', debug_info=True) or "
+    "lowered.compiler_ir('hlo').as_serialized_hlo_module_proto()"
+)
+
+
+def is_stablehlo(data: bytes) -> bool:
+    """Return whether a file's content is StableHLO, as text or as bytecode."""
+    if data.startswith(_BYTECODE):
+        return True
+    return _TEXT.search(data) is not None
+
+
+def hlo_of(data: bytes, where: str) -> bytes:
+    """Convert StableHLO to a serialized HloModuleProto.
+
+    Args:
+        data: the content of a file, text or bytecode.
+        where: the file, for error messages.
+
+    Raises:
+        HloError: JAX is missing or too old, or cannot convert the module.
+    """
+    source: bytes | str = data
+    if not data.startswith(_BYTECODE):
+        source = _text_of(data, where)
+        if "loc(" not in source:
+            warnings.warn(
+                f"{where}: this StableHLO has no names of arguments and no scopes, so parameters "
+                "are called Arg_0, Arg_1, ...; lowered.as_text(debug_info=True) keeps them",
+                stacklevel=2,
+            )
+    convert = _converter()
+    if convert is None:
+        raise HloError(
+            f"{where}: this is StableHLO, and JAX, which converts it, is not here: {_REMEDY}"
+        )
+    try:
+        computation = convert(source, use_tuple_args=False, return_tuple=False)
+        return computation.as_serialized_hlo_module_proto()
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise HloError(
+            f"{where}: jaxlib cannot turn this StableHLO into HLO: {one_line(error)}"
+        ) from None
+
+
+def _text_of(data: bytes, where: str) -> str:
+    """Decode MLIR text."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise HloError(f"{where}: not MLIR text (not UTF-8)") from None
+
+
+def _converter() -> Callable[..., Any] | None:
+    """Return jaxlib's function from MLIR to an XlaComputation, None if there is none."""
+    for name in _CONVERTERS:
+        try:
+            return import_module(name).mlir.mlir_module_to_xla_computation
+        except (ImportError, AttributeError):
+            continue
+    return None
+
 
 _INLINED = ("call", "fusion", "async-start")
 """Opcodes that are replaced by the instructions of the computation that they call."""
@@ -205,7 +361,7 @@ def read_file(path: Path, **options: Any) -> Graph:
     if path.suffix != ".pb" and is_stablehlo(data):
         data = hlo_of(data, str(path))
     elif path.suffix in (".txt", ".hlo"):
-        from parenvs.graph.formats.text import parse  # it loads scipy
+        from parenvs.graph.text import parse  # it loads scipy
 
         try:
             text = data.decode("utf-8")
@@ -250,7 +406,7 @@ def read_module(
 ) -> Graph:
     """Read a graph from an HloModuleProto message.
 
-    Phases and roles are found in the module itself, see ``parenvs.graph.phases`` and ``roles``;
+    Phases and roles are found in the module itself, see ``parenvs.graph.training`` and ``roles``;
     what had to be assumed is warned of, and kept in ``Graph.notes``.
 
     Args:

@@ -18,28 +18,78 @@ from typing import Any
 import numpy as np
 
 from parenvs.errors import HloError
-from parenvs.graph.axes import Axes, forward_of, leading_samples, samples
-from parenvs.graph.checks.limits import ELEMENT_TYPES, FLOATING
-from parenvs.graph.flops import ELEMENTWISE
-from parenvs.graph.flow import Flow
-from parenvs.graph.freeze import without_updates
+from parenvs.graph.checks import ELEMENT_TYPES, FLOATING
+from parenvs.graph.flow import Flow, free_instructions
 from parenvs.graph.graph import Graph, Phase, Role, pack_texts
+from parenvs.graph.opcodes import ELEMENTWISE
 from parenvs.graph.training import (
     Update,
     find_updates,
     returned_gradients,
     viewed_readers,
     walk,
+    without_updates,
 )
-from parenvs.graph.twins import keys_of
-from parenvs.graph.use import DATA, WEIGHT, Use
+from parenvs.graph.use import DATA, WEIGHT, Axes, Use, forward_of, leading_samples, samples
+
+_KEY = re.compile(r"\['([^']*)'\]|\[\"([^\"]*)\"\]|\[(\w+)\]|\.(\w+)")
+
+
+def keys_of(name: str) -> tuple[str, list[str]]:
+    """Split a name like ``params['encoder']['q']`` into the argument and its keys."""
+    head = re.split(r"[\[./]", name, maxsplit=1)[0]
+    return head, [next(filter(None, key), "") for key in _KEY.findall(name[len(head) :])]
+
+
+def find_twins(
+    inputs: Sequence[str], outputs: Sequence[str], kinds: tuple[Sequence[object], Sequence[object]]
+) -> list[tuple[int, int]]:
+    """Pair outputs and inputs of equal paths.
+
+    Args:
+        inputs: names of the entry parameters, like ``params['q']``.
+        outputs: names of the results, like ``[0]['q']``.
+        kinds: element type and shape of each input, and of each output; those of a pair are equal.
+
+    Returns:
+        Pairs of an output's and an input's position. Each has more of its path in common with the
+        other than with any that is not in the pair.
+    """
+    taken = [keys_of(name) for name in inputs]
+    given = [keys_of(name)[1] for name in outputs]
+    by_key: dict[tuple[str, object], list[int]] = {}
+    for i, ((head, keys), kind) in enumerate(zip(taken, kinds[0], strict=True)):
+        by_key.setdefault((keys[-1] if keys else head, kind), []).append(i)
+    nearest: dict[int, int] = {}
+    claims: dict[int, list[tuple[int, int]]] = {}
+    for o, (keys, kind) in enumerate(zip(given, kinds[1], strict=True)):
+        if not keys or (len(keys) == 1 and keys[0].isdecimal()):
+            continue  # a position among the results is no path
+        distances = sorted(
+            (_distance(*taken[i], keys), i) for i in by_key.get((keys[-1], kind), ())
+        )
+        if distances and (len(distances) == 1 or distances[0][0] < distances[1][0]):
+            distance, nearest[o] = distances[0]
+            claims.setdefault(nearest[o], []).append((distance, o))
+    pairs = []
+    for o, i in nearest.items():
+        best = sorted(claims[i])
+        if best[0][1] == o and (len(best) == 1 or best[0][0] < best[1][0]):
+            pairs.append((o, i))
+    return pairs
+
+
+def _distance(head: str, keys: Sequence[str], result: Sequence[str]) -> int:
+    """How many keys an input's path and an output's do not have in common, from their ends."""
+    whole = [head, *keys]
+    common = 0
+    while common < min(len(whole), len(result)) and whole[-1 - common] == result[-1 - common]:
+        common += 1
+    return max(len(keys) - common, 0) + len(result) - common
+
 
 Choice = int | str | Sequence[str] | None
 """Parameters that a reader names: an argument's index, or glob patterns over paths."""
-_SOURCES = ("constant", "iota", "partition-id", "replica-id")
-"""Opcodes that are free and have no operands."""
-_IMPURE = ("rng", "rng-get-and-update-state", "custom-call", "while", "conditional")
-"""Opcodes that are never free: they have side effects, draw numbers or call unknown code."""
 _GUESS = "nothing tells what it is"
 _PART = re.compile(r"/\d+:\d+$")
 """End of the path of a part of a weight, see ``parenvs.in_parts``."""
@@ -144,7 +194,7 @@ def with_roles(
         batch: the batch inputs (default: likewise).
         frozen: weights to be taken as frozen (default: those without gradient and update). What
             only their gradients, updates and optimiser state need is left out of the graph.
-        batch_size: samples per batch (default: what ``parenvs.graph.axes.samples`` finds).
+        batch_size: samples per batch (default: what ``parenvs.graph.use.samples`` finds).
         flow: the graph's flow, if it is there already.
         known: role of each argument by who made the module, in place of what the data flow says;
             what is a number there stays one, unless it is trained.
@@ -529,35 +579,3 @@ def _by_use(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> Non
             found[tensor] = weight, f"{_GUESS}, and it is in the first argument"
         else:
             found[tensor] = Role.BATCH, _GUESS
-
-
-def free_instructions(
-    opcodes: Sequence[str],
-    operands: Sequence[Sequence[int]],
-    results: Sequence[Sequence[int]],
-    scalars: set[int],
-) -> np.ndarray:
-    """Find the instructions that depend on constants, iota and scalar inputs only.
-
-    Args:
-        opcodes: (I,) opcode of each instruction.
-        operands: (I,) tensors that each reads.
-        results: (I,) tensors that each produces.
-        scalars: tensors of the scalar inputs.
-
-    Returns:
-        (I,) bool; an instruction with side effects is not free.
-    """
-    free_tensors: set[int] = set()
-    free = np.zeros(len(opcodes), dtype=bool)
-    for index, (opcode, ins, outs) in enumerate(zip(opcodes, operands, results, strict=True)):
-        if opcode == "parameter":
-            is_free = scalars.issuperset(outs)
-        else:
-            is_free = opcode in _SOURCES or (
-                opcode not in _IMPURE and len(ins) > 0 and free_tensors.issuperset(ins)
-            )
-        if is_free:
-            free[index] = True
-            free_tensors.update(outs)
-    return free

@@ -10,15 +10,17 @@ gathered.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parenvs.graph.checks.limits import FLOATING
-from parenvs.graph.flops import ELEMENTWISE
+from parenvs.graph.checks import FLOATING
 from parenvs.graph.flow import CARRIES, PARTS, VIEWS, Flow
+from parenvs.graph.graph import Graph, Phase, Role
+from parenvs.graph.opcodes import ELEMENTWISE
 
 _QUIET = {"constant", "iota", "broadcast", "rng", "rng-bit-generator"}
 """Opcodes at which the search for roots ends without one."""
@@ -411,3 +413,214 @@ def _by_source(
     """Each input that is updated or has a gradient, and the roots of that."""
     pairs = [(u.source, u.roots) for u in updates]
     return pairs + [(source, walk(flow, output).roots) for output, source in returned.items()]
+
+
+_FORWARD, _BACKWARD, _UPDATE = map(int, Phase)
+_UNKNOWN = -1
+_DIFFERENTIATION = re.compile(r"\bjvp\(|\btranspose\(")
+_OUTERMOST = "/jit(main)/"
+"""In names of JAX before 0.7. Its scopes of differentiation stand around named functions alone."""
+
+
+def with_phases(graph: Graph, flow: Flow) -> Graph:
+    """Return the graph with the phase of each instruction, and a note if it had to be inferred."""
+    names = [graph.strings[i] for i in graph.op_name.tolist()]
+    by_scope = scope_phases(names)
+    if _BACKWARD in by_scope:
+        if any(_OUTERMOST in name for name in names):
+            by_scope = _completed(flow, by_scope)
+        return replace(graph, phase=_filled(flow, by_scope, _UPDATE))
+    training = Training.of(flow)
+    named = any(graph.strings[i] for i in np.unique(graph.op_name[_computing(flow)]).tolist())
+    if training is None or (named and not training.certain):
+        notes = graph.notes
+        if not named and len(graph.outputs) > 1:
+            notes += (
+                "the module has no scopes and no gradient was found in its data flow; every "
+                "instruction is taken as forward; roles rest on that",
+            )
+        return replace(graph, phase=np.zeros(len(by_scope), dtype=np.uint8), notes=notes)
+    phase = _flow_phases(flow, training)
+    used = flow.makers(flow.ancestors(flow.graph.outputs.tolist()))
+    phase[~used & (flow.graph.parent < 0)] = _FORWARD  # a loss that is not returned
+    told = (
+        "what its loss needs is forward"
+        if training.losses
+        else "it returns no loss, so forward is what the first readers of its variables need"
+    )
+    note = (
+        f"the module has no scopes of automatic differentiation; its phases follow from its data "
+        f"flow: {told}, what the gradients need besides is backward; roles rest on that"
+    )
+    return replace(graph, phase=_filled(flow, phase.tolist(), _FORWARD), notes=(*graph.notes, note))
+
+
+def _flow_phases(flow: Flow, training: Training) -> np.ndarray:
+    """(I,) phase of what the losses and the gradients are made of, -1 elsewhere."""
+    phase = np.full(len(flow.graph.op_name), _UNKNOWN)
+    phase[flow.makers(training.backward)] = _BACKWARD
+    phase[flow.makers(training.forward)] = _FORWARD
+    return phase
+
+
+def _completed(flow: Flow, by_scope: list[int]) -> list[int]:
+    """Give what has no scope the phase that the data flow tells, if it tells it for certain."""
+    training = Training.of(flow)
+    if training is None or not training.certain:
+        return by_scope
+    by_flow = _flow_phases(flow, training).tolist()
+    return [other if scope < 0 else scope for scope, other in zip(by_scope, by_flow, strict=True)]
+
+
+def scope_phases(names: list[str]) -> list[int]:
+    """(I,) phase by the scopes in each ``op_name``, -1 where it has none."""
+    by_name: dict[str, int] = {}
+    for name in names:
+        if name not in by_name:
+            outermost = _DIFFERENTIATION.search(name)
+            scope = {None: _UNKNOWN, "jvp(": _FORWARD, "transpose(": _BACKWARD}
+            by_name[name] = scope[outermost and outermost.group()]
+    return [by_name[name] for name in names]
+
+
+def _filled(flow: Flow, known: list[int], unused: int) -> np.ndarray:
+    """Give a phase to the instructions whose ``known`` phase is -1.
+
+    An instruction is update if it depends on the backward pass; else it has the earliest phase
+    among its users, or ``unused`` if nothing uses it. Instructions inside a loop or branch have
+    its phase, unless it has no scope and holds a backward pass of its own: then they have theirs,
+    those of a loop are no update, and it is forward.
+    """
+    phase = list(known)
+    parents = flow.graph.parent.tolist()
+    mixed = _mixed(flow, phase, parents)
+    for outer in mixed:
+        phase[outer] = _FORWARD
+    backward = [t for i, p in enumerate(phase) if p == _BACKWARD for t in flow.results[i]]
+    after_backward = flow.descendants(backward)
+    for index, results in enumerate(flow.results):
+        reads = flow.operands[index] if index not in mixed else []
+        if phase[index] < 0 and (
+            any(after_backward[t] for t in reads) or any(after_backward[t] for t in results)
+        ):
+            phase[index] = _UPDATE
+    earliest = [_UPDATE + 1] * len(flow.before)  # more than any phase: nothing uses it
+    for t in flow.graph.outputs.tolist():
+        earliest[t] = _UPDATE
+    for index in range(len(phase) - 1, -1, -1):
+        if phase[index] < 0:
+            used = min((earliest[t] for t in flow.results[index]), default=_UPDATE)
+            phase[index] = used if used <= _UPDATE else unused
+        for t in flow.operands[index]:
+            earliest[t] = min(earliest[t], phase[index])
+    for index, outer in enumerate(parents):  # parents stand before their instructions
+        if outer >= 0 and outer not in mixed:
+            phase[index] = phase[outer]
+        elif flow.opcode[outer] == "while" and known[index] < 0 and phase[index] == _UPDATE:
+            inherits = any(after_backward[t] for t in flow.operands[index])
+            phase[index] = _BACKWARD if inherits else _FORWARD
+    return np.array(phase, dtype=np.uint8)
+
+
+def _mixed(flow: Flow, phase: list[int], parents: list[int]) -> set[int]:
+    """Loops and branches without a phase of their own that hold forward and backward ones."""
+    inside: dict[int, set[int]] = {}
+    for index in range(len(phase) - 1, -1, -1):  # instructions inside have higher numbers
+        outer = parents[index]
+        if outer >= 0:
+            inside.setdefault(outer, set()).update({phase[index]}, inside.get(index, set()))
+    return {
+        outer
+        for outer, phases in inside.items()
+        if _BACKWARD in phases and (phase[outer] < 0 or _FORWARD in phases)
+    }
+
+
+def _computing(flow: Flow) -> np.ndarray:
+    """(I,) bool: instructions that are neither parameters, constants nor structure."""
+    quiet = {"parameter", "constant", "iota", "return", *CARRIES}
+    return np.array([opcode not in quiet for opcode in flow.opcode])
+
+
+def without_updates(graph: Graph, frozen: set[int], flow: Flow) -> Graph:
+    """Return the graph without the gradients, updates and optimiser state of some weights.
+
+    Their new values are no outputs any more, nor are those of optimiser state that is made of no
+    other weight's gradient. Instructions that no output needs go, and so does that state.
+
+    Args:
+        graph: the graph, with phases and roles.
+        frozen: tensors of the weights.
+        flow: the graph's flow.
+    """
+    updates = find_updates(flow)
+    role = dict(zip(graph.parameter_tensor.tolist(), graph.parameter_role.tolist(), strict=True))
+    trained = {r for u in updates if role[u.source] == Role.VARIABLE for r in u.roots}
+    dropped, state = set(), set()
+    for update in updates:
+        is_state = role[update.source] == Role.OPTIMISER and update.roots
+        if is_state and trained.isdisjoint(update.roots):
+            state.add(update.source)
+        if update.source in state | frozen:
+            dropped.add(update.output)
+    if not dropped:
+        return graph
+    outputs = [t for t in graph.outputs.tolist() if t not in dropped]
+    kept, needed = _live(flow, outputs)
+    state -= needed
+    for index, made in enumerate(flow.results):
+        if flow.opcode[index] == "parameter" and graph.parent[index] < 0:
+            kept[index] = state.isdisjoint(made)
+    for index, outer in enumerate(graph.parent.tolist()):  # parents stand before what is in them
+        if outer >= 0:
+            kept[index] = kept[outer]
+    note = (
+        f"gradients, updates and optimiser state of {len(frozen)} frozen weights are left "
+        "out of the step"
+    )
+    selected = _selected(graph, kept, np.array(outputs, dtype=np.int32), state)
+    return replace(selected, notes=(*graph.notes, note))
+
+
+def _live(flow: Flow, outputs: list[int]) -> tuple[np.ndarray, set[int]]:
+    """The instructions at the top that outputs need, (I,) bool, and all that those read or make.
+
+    A loop or branch that is needed needs all that it takes, whatever becomes of it.
+    """
+    live = np.zeros(len(flow.opcode), dtype=bool)
+    needed = set(outputs)
+    waiting = list(needed)
+    while waiting:
+        index = flow.producer[waiting.pop()]
+        if not live[index]:
+            live[index] = True
+            more = needed.union(flow.operands[index]) - needed
+            needed |= more
+            waiting += more
+    return live, needed
+
+
+def _selected(graph: Graph, kept: np.ndarray, outputs: np.ndarray, gone: set[int]) -> Graph:
+    """The graph of the instructions ``kept``, (I,) bool, without the entry parameters ``gone``."""
+    rows = np.flatnonzero(kept)
+    number = np.cumsum(kept) - 1
+    columns = ("opcode", "flops", "bytes_accessed", "phase", "free", "op_name", "attribute")
+    parent = graph.parent[rows]
+    stay = ~np.isin(graph.parameter_tensor, sorted(gone))
+    inputs = ("parameter_tensor", "parameter_path", "parameter_argument", "parameter_role")
+    operands, results = graph.uses(rows), graph.makes(rows)
+
+    def offsets(owner: np.ndarray) -> np.ndarray:
+        return np.append(0, np.cumsum(np.bincount(owner, minlength=len(rows)))).astype(np.int32)
+
+    return replace(
+        graph,
+        **{name: getattr(graph, name)[rows] for name in columns},
+        **{name: getattr(graph, name)[stay] for name in inputs},
+        parent=np.where(parent < 0, -1, number[parent]).astype(np.int32),
+        operands=operands[1],
+        operand_offset=offsets(operands[0]),
+        results=results[1],
+        result_offset=offsets(results[0]),
+        outputs=outputs,
+    )

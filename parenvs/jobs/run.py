@@ -19,8 +19,8 @@ from parenvs.exports.cutting import cut
 from parenvs.exports.dropout import left_out
 from parenvs.exports.stream import Stream
 from parenvs.files import locked
-from parenvs.graph.formats.sources import from_torch
 from parenvs.graph.graph import Graph
+from parenvs.graph.sources import from_torch
 from parenvs.instances import load_graph
 from parenvs.jobs.driver import Driver
 from parenvs.jobs.fleet import Fleet

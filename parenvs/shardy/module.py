@@ -21,11 +21,9 @@ from google.protobuf.message import DecodeError
 
 from parenvs.errors import ParenvsError, need_extra, one_line, shown
 from parenvs.graph import proto as messages
-from parenvs.graph.formats.lowering import proto_of
-from parenvs.graph.formats.stablehlo import hlo_of, is_stablehlo
 from parenvs.graph.graph import Graph
-from parenvs.graph.pytorch.read import Lowered
-from parenvs.graph.reader import read_proto
+from parenvs.graph.reader import hlo_of, is_stablehlo, read_proto
+from parenvs.graph.sources import Lowered, proto_of
 from parenvs.instances import load_graph
 from parenvs.shipped import manifest
 
@@ -63,7 +61,7 @@ def module_of(source: Any) -> Module:
 
     Args:
         source: what ``jax.jit(f, keep_unused=True).lower(...)`` returns, the path of a ``.pb``,
-            ``.txt`` or ``.mlir``, what ``parenvs.graph.pytorch.read.lower_module`` returns, or a
+            ``.txt`` or ``.mlir``, what ``parenvs.graph.sources.lower_module`` returns, or a
             shipped name, whose training step is lowered again. A ``.npz`` holds no module; the
             ``.pb`` or ``.txt`` of its name beside it is taken.
 

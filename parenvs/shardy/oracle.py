@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, cast
 
 from parenvs.errors import ParenvsError, one_line
-from parenvs.graph.formats.lowering import proto_of
+from parenvs.graph.sources import proto_of
 from parenvs.shardy.module import stablehlo, walk
 
 _PROPAGATE = "builtin.module(sdy-propagation-pipeline)"

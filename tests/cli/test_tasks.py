@@ -14,7 +14,7 @@ from parenvs.cli.options import flags_in, flags_of, values_for, values_in
 from parenvs.core.registry import TASKS, register
 from parenvs.core.task import Task, option
 from parenvs.errors import ParenvsError
-from parenvs.graph.options import GraphOptions
+from parenvs.graph.sources import GraphOptions
 
 QUICK = {
     "pipeline": ("plan-test/cnn-003", "even", "pipedream"),

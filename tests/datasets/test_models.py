@@ -13,7 +13,7 @@ from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
-from parenvs.graph.checks.limits import ELEMENT_TYPES
+from parenvs.graph.checks import ELEMENT_TYPES
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.shipped import PAPER, data_folder, manifest, names
 from parenvs.tasks.partition.load import load_partitioning

@@ -224,7 +224,7 @@ def test_by_position__same_names_own_weights_in_copies():
 
 def test_parallel__inputs_without_samples_are_the_same_for_all(graph, alone):
     from parenvs.exports.parallel import Parallel, by_position
-    from parenvs.graph.pytorch.losses import loss_of
+    from parenvs.graph.pytorch.export import loss_of
 
     module, batch = Named(), named_batch()
     single = replace(

@@ -8,9 +8,9 @@ import pytest
 from cases import slow
 
 from parenvs import from_jax
-from parenvs.graph.formats.text import parse
 from parenvs.graph.graph import Role
 from parenvs.graph.reader import read_module
+from parenvs.graph.text import parse
 
 pytest.importorskip("jax")
 from architectures import ARCHITECTURES

@@ -11,7 +11,7 @@ import pytest
 
 from parenvs.graph import cache
 from parenvs.graph.graph import Role
-from parenvs.graph.pytorch.read import Lowered
+from parenvs.graph.sources import Lowered
 
 MODEL = Lowered(b"a module" * 9, "Net", (Role.VARIABLE, Role.BATCH), ("assumed",), ("[0]['q']",))
 

@@ -11,9 +11,9 @@ from cases import each
 
 from parenvs import from_hlo, from_jax
 from parenvs.errors import HloError
-from parenvs.graph.formats.text import parse
 from parenvs.graph.proto import Module
 from parenvs.graph.reader import read_module
+from parenvs.graph.text import parse
 
 PROGRAM = """
 import jax, jax.numpy as jnp

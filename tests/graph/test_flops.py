@@ -17,7 +17,7 @@ from jax_primitives import CASES, X, ints, shape  # noqa: E402
 from jax_versions import counts_results_in_tuples  # noqa: E402
 
 from parenvs import from_jax  # noqa: E402
-from parenvs.graph.flops import OPCODES  # noqa: E402
+from parenvs.graph.opcodes import OPCODES  # noqa: E402
 
 pytestmark = pytest.mark.thorough
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from parenvs import from_hlo
 from parenvs.errors import HloError
-from parenvs.graph.chain import chain_bytes
-from parenvs.graph.formats.text import parse
+from parenvs.graph.flow import chain_bytes
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.reader import read_module
+from parenvs.graph.text import parse
 from parenvs.instances import load_graph
 
 

@@ -10,9 +10,9 @@ import pytest
 from cases import each, slow
 
 from parenvs import from_jax
-from parenvs.graph.formats.text import parse
 from parenvs.graph.graph import Phase, Role
 from parenvs.graph.reader import read_module
+from parenvs.graph.text import parse
 
 pytest.importorskip("jax")
 from programs import PROGRAMS, SAMPLES, phase_flops, roles_of

@@ -9,7 +9,8 @@ from cases import each
 
 from parenvs.errors import ParenvsError
 from parenvs.graph import cache, python_source
-from parenvs.graph.python_source import graph_of, is_function, lower
+from parenvs.graph.python_source import graph_of, lower
+from parenvs.graph.sources import is_function
 
 KEPT = """
 import jax.numpy as jnp

@@ -9,7 +9,7 @@ import pytest
 from cases import each
 
 from parenvs.errors import HloError
-from parenvs.graph.rules import RULES, Instruction, Kind, factors_of
+from parenvs.graph.opcodes import RULES, Instruction, Kind, factors_of
 
 K, C, R, I = Kind.KEPT, Kind.CONTRACTED, Kind.REDUCED, Kind.INDEXED  # noqa: E741
 CASES = {
@@ -431,7 +431,7 @@ def test_rules__cover_every_opcode_of_the_shipped_graphs():
 
 
 def test_rules__cover_every_opcode_that_the_reader_knows():
-    from parenvs.graph.flops import OPCODES
+    from parenvs.graph.opcodes import OPCODES
     from parenvs.tasks.partition.factors import _SOURCES, LINKED
 
     inlined = {"call", "fusion", "get-tuple-element", "tuple"}

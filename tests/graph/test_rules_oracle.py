@@ -10,7 +10,7 @@ jax_that_verifies()
 
 from benchmarks.shardy import STRICTER, Case  # noqa: E402
 from benchmarks.single_ops import OPS  # noqa: E402
-from parenvs.graph import rules  # noqa: E402
+from parenvs.graph import opcodes  # noqa: E402
 
 pytestmark = pytest.mark.thorough
 
@@ -40,7 +40,7 @@ def test_rules_oracle__never_laxer_and_stricter_only_where_documented(opcode):
 
 def test_rules_oracle__finds_a_laxer_rule(monkeypatch):
     """Rows that are written, not added, have an order: Shardy does not split them."""
-    monkeypatch.setattr(rules, "_COMBINERS", [*rules._COMBINERS, []])
+    monkeypatch.setattr(opcodes, "_COMBINERS", [*opcodes._COMBINERS, []])
     counts, odd, _ = outcomes("scatter")
     assert counts["disagree"]
     assert all("set" in x for x in odd)
@@ -48,9 +48,9 @@ def test_rules_oracle__finds_a_laxer_rule(monkeypatch):
 
 def test_rules_oracle__finds_a_missing_link(monkeypatch):
     def one_sided(x):
-        return (rules.Factor(f.pairs[:1], f.kind) for f in rules.dot(x))
+        return (opcodes.Factor(f.pairs[:1], f.kind) for f in opcodes.dot(x))
 
-    monkeypatch.setitem(rules.RULES, "dot", one_sided)
+    monkeypatch.setitem(opcodes.RULES, "dot", one_sided)
     assert outcomes("dot")[0]["disagree"]
 
 
@@ -58,9 +58,9 @@ def test_rules_oracle__finds_a_wrong_kind(monkeypatch):
     """Where a contraction is split there is an all-reduce, and nowhere else."""
 
     def kept(x):
-        return (rules.Factor(f.pairs) for f in rules.dot(x))
+        return (opcodes.Factor(f.pairs) for f in opcodes.dot(x))
 
-    monkeypatch.setitem(rules.RULES, "dot", kept)
+    monkeypatch.setitem(opcodes.RULES, "dot", kept)
     counts, odd, _ = outcomes("dot")
     assert counts["disagree"]
     assert all(x.endswith("other all-reduces") for x in odd)

@@ -6,7 +6,7 @@ import pytest
 
 from parenvs import from_hlo, load_graph
 from parenvs.errors import HloError, ParenvsError
-from parenvs.graph.formats import stablehlo
+from parenvs.graph import reader
 from parenvs.graph.reader import read_proto
 
 TEXT = "module @m {\n  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {\n  }\n}\n"
@@ -90,7 +90,7 @@ def test_stablehlo__bad(tmp_path, content, message):
 
 
 def test_stablehlo__without_jax_the_remedy_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(stablehlo, "_CONVERTERS", ("no_such_module",))
+    monkeypatch.setattr(reader, "_CONVERTERS", ("no_such_module",))
     path = tmp_path / "step.txt"
     path.write_text(TEXT.replace("tensor<4xf32>)", 'tensor<4xf32> loc("x"))'))
     with pytest.raises(

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from parenvs import from_hlo
 from parenvs.errors import HloError
-from parenvs.graph.chain import chain_bytes
-from parenvs.graph.formats.text import _argument_path, _without_comments, parse
+from parenvs.graph.flow import chain_bytes
 from parenvs.graph.graph import Role
 from parenvs.graph.reader import read_module
+from parenvs.graph.text import _argument_path, _without_comments, parse
 
 # As an optimising compiler prints: %, operand types, comments, tiled layouts, shardings, windows.
 SAMPLE = """\
@@ -242,7 +242,7 @@ BAD = [
         LOOP.replace("add(i, one)", "7"),
         "line 6 does not parse: no opcode after the shape of 'next'",
     ),
-    (LOOP.replace("body=body", "body=gone"), "w calls unknown computation 'gone'"),
+    (LOOP.replace("body=body", "body=gone"), "'w' calls unknown computation 'gone'"),
     (LOOP.replace("parameter(1)", "parameter(x)"), "line 26 does not parse"),
     (LOOP.replace("index=1\n  ROOT c", "index=5\n  ROOT c"), "broken or truncated module"),
     (LOOP.replace("dot(x, x)", "frobnicate(x, x)"), "instruction 'dot' has opcode 'frobnicate'"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parenvs.graph.formats.trace_order import trace_order
+from parenvs.graph.text import trace_order
 
 
 def test_trace_order__example():

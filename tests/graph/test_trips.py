@@ -7,8 +7,8 @@ from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parenvs.graph.formats.text import parse
 from parenvs.graph.reader import read_module
+from parenvs.graph.text import parse
 
 OPERATORS = {
     "LT": int.__lt__, "LE": int.__le__, "GT": int.__gt__, "GE": int.__ge__, "NE": int.__ne__,

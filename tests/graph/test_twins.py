@@ -2,7 +2,7 @@
 
 from cases import each
 
-from parenvs.graph.twins import find_twins
+from parenvs.graph.roles import find_twins
 
 STATE = ["state['step']", "state['params']['w']", "state['m']['w']", "batch['x']"]
 CASES = {

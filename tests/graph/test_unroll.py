@@ -39,9 +39,9 @@ from parenvs import (  # noqa: E402
     solve,
 )
 from parenvs.cluster import DEVICES, Cluster  # noqa: E402
+from parenvs.graph import unroll  # noqa: E402
 from parenvs.graph.graph import Phase, Role  # noqa: E402
-from parenvs.graph.loops import unroll  # noqa: E402
-from parenvs.graph.loops.unroll import unrolled  # noqa: E402
+from parenvs.graph.unroll import unrolled  # noqa: E402
 from parenvs.tasks.pipeline.problem import Pipeline  # noqa: E402
 
 V100 = DEVICES["v100"]

@@ -10,7 +10,7 @@ import numpy as np
 
 from parenvs.cluster import DEVICES, SYNC_METHODS, Cluster
 from parenvs.errors import InfeasibleError
-from parenvs.graph.chain import Reads
+from parenvs.graph.flow import Reads
 from parenvs.tasks.pipeline.plan import TIED
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.profile import StageProfile

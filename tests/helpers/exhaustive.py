@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from parenvs.graph.rules import Instruction, Kind, factors_of
+from parenvs.graph.opcodes import Instruction, Kind, factors_of
 
 
 class TooMany(Exception):

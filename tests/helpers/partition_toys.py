@@ -13,12 +13,12 @@ from cases import slow
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import InfeasibleError
 from parenvs.graph import reader as hlo
-from parenvs.graph.checks.limits import FLOATING
-from parenvs.graph.flow import Flow
-from parenvs.graph.formats import text as hlo_text
+from parenvs.graph import text as hlo_text
+from parenvs.graph.checks import FLOATING
+from parenvs.graph.flow import Flow, free_instructions
 from parenvs.graph.graph import Phase, Role
-from parenvs.graph.roles import free_instructions, with_roles
-from parenvs.graph.rules import Instruction, Kind, factors_of
+from parenvs.graph.opcodes import Instruction, Kind, factors_of
+from parenvs.graph.roles import with_roles
 from parenvs.tasks.partition.load import load_partitioning
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.partition.space import PartitionSpace

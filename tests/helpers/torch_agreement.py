@@ -8,11 +8,9 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
-from parenvs.graph.pytorch.export import exported
-from parenvs.graph.pytorch.losses import Loss
-from parenvs.graph.pytorch.operations.randoms import KEY_WORDS
-from parenvs.graph.pytorch.program import Program
-from parenvs.graph.pytorch.step import ascent
+from parenvs.graph.pytorch.export import Loss, exported
+from parenvs.graph.pytorch.randoms import KEY_WORDS
+from parenvs.graph.pytorch.step import Program, ascent
 
 TINY = 1e-12
 QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}

@@ -9,7 +9,7 @@ from cases import slow
 import parenvs
 from parenvs.cluster import Cluster
 from parenvs.core.plan import Strategy
-from parenvs.graph.chain import chain_bytes
+from parenvs.graph.flow import chain_bytes
 from parenvs.instances import load_graph
 from parenvs.tasks.hybrid.graph.price import price
 from parenvs.tasks.hybrid.plan import HybridStage

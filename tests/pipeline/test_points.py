@@ -16,7 +16,7 @@ from parenvs.agents.pipeline.points import exact_points
 from parenvs.cluster import Cluster
 from parenvs.core.registry import problem
 from parenvs.errors import InfeasibleError
-from parenvs.graph.chain import Reads
+from parenvs.graph.flow import Reads
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.formulas import stage_bytes
 from parenvs.tasks.pipeline.problem import Pipeline

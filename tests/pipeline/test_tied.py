@@ -12,7 +12,7 @@ from cases import each
 
 from parenvs import from_jax, problem
 from parenvs.cluster import Cluster
-from parenvs.graph.chain import Reads
+from parenvs.graph.flow import Reads
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.profile import TiedWeights
 

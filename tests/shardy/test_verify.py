@@ -26,8 +26,8 @@ from expert_mixtures import training_step as mixture_step  # noqa: E402
 from jax import lax  # noqa: E402
 
 from parenvs.datasets.models import MODELS, vgg  # noqa: E402
-from parenvs.graph.formats.lowering import proto_of  # noqa: E402
 from parenvs.graph.proto import Module, Wrapper  # noqa: E402
+from parenvs.graph.sources import proto_of  # noqa: E402
 
 
 def shape(*sizes):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.graph.checks.limits import ELEMENT_TYPES, FLOATING
+from parenvs.graph.checks import ELEMENT_TYPES, FLOATING
 from parenvs.graph.graph import Graph, Role
 
 _LOSS = "loss"

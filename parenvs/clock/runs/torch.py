@@ -26,8 +26,7 @@ from parenvs.exports.cutting import cut
 from parenvs.exports.parallel import Parallel, by_position, check_names
 from parenvs.exports.torch import TorchPlan
 from parenvs.graph.python_source import torch_module
-from parenvs.graph.pytorch.export import argument_names
-from parenvs.graph.pytorch.losses import loss_of
+from parenvs.graph.pytorch.export import argument_names, loss_of
 
 RATE = 1e-3
 LIMIT_SECONDS = 3600.0

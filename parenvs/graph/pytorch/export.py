@@ -6,20 +6,30 @@ tensors. What only inference needs is not made: the operations are those of the 
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
+import io
+import logging
 import operator
 import re
-from collections.abc import Callable, Sequence
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import _pytree as fx_pytree
+from torch.fx import traceback as fx_traceback
+from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
 
-from parenvs.errors import HloError, shown
-from parenvs.graph.pytorch.losses import ROOT, Loss, title_of
-from parenvs.graph.pytorch.marks import mark_stops
+from parenvs.errors import HloError, one_line, shown
 from parenvs.graph.pytorch.nodes import (
     ElementType,
     Exported,
@@ -30,13 +40,294 @@ from parenvs.graph.pytorch.nodes import (
     TensorType,
     Value,
 )
-from parenvs.graph.pytorch.watch import (
-    NO_VALUES,
-    is_called_from,
-    masks_as_given,
-    quiet,
-    refused,
-)
+from parenvs.graph.sources import TITLE
+
+STOP = "parenvs.stop_gradient"
+"""Name of the operation whose result is its argument, without a gradient."""
+_BLOCK = "wrap_with_set_grad_enabled"
+
+
+@torch.library.custom_op("parenvs::stop_gradient", mutates_args=())
+def stop_gradient(x: Tensor) -> Tensor:
+    """Return a copy of ``x``."""
+    return x.clone()
+
+
+@stop_gradient.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def mark_stops(program: Any) -> None:
+    """Put a mark behind every ``detach`` and every result of a block under ``torch.no_grad``."""
+    _mark(program.graph_module)
+
+
+def _mark(module: Any) -> None:
+    graph = module.graph
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        if node.target is torch.ops.aten.detach.default:
+            _put(graph, node)
+        elif str(node.target) == _BLOCK:
+            if node.args[0] is False:
+                for user in list(node.users):
+                    if isinstance(user.meta.get("val"), Tensor):
+                        _put(graph, user)
+            else:
+                _mark(getattr(module, node.args[1].target))
+        elif str(node.target) == "wrap_with_autocast":
+            _mark(getattr(module, node.args[4].target))
+    module.recompile()
+
+
+def _put(graph: Any, node: Any) -> None:
+    """Put a mark in front of each use of a node, so that it sees what was written in place so far.
+
+    What writes into the node itself, and blocks without gradients, which may, are given the node.
+    """
+    value = node.meta.get("val")
+    if not (isinstance(value, Tensor) and value.is_floating_point()):
+        return
+    for user in list(node.users):
+        schema = getattr(user.target, "_schema", None)
+        writes = schema is not None and schema.is_mutable
+        if writes or (str(user.target) == _BLOCK and user.args[0] is False):
+            continue
+        with graph.inserting_before(user):
+            mark = graph.call_function(torch.ops.parenvs.stop_gradient.default, (node,))
+        mark.meta = dict(node.meta)
+        user.replace_input_with(node, mark)
+
+
+ROOT = "module"
+"""Where the user's module stands below the module that is exported."""
+
+
+class _StandIn:
+    """Whether a stand-in is the loss; exporting would set a plain attribute back."""
+
+    used = False
+
+
+class Loss(nn.Module):
+    """The module with its loss on top."""
+
+    def __init__(self, module: nn.Module, loss: Callable[..., Any] | None, targets: int) -> None:
+        super().__init__()
+        setattr(self, ROOT, module)
+        self.loss, self.targets = loss, targets
+        self.stand_in = _StandIn()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed in the last run, in sentences."""
+        if not self.stand_in.used:
+            return ()
+        return (
+            f"{title_of(getattr(self, ROOT))} returns no loss, so the mean square of its "
+            "output stands in for it; return the loss, or give one (docs/reading.md)",
+        )
+
+    def forward(self, *inputs: Any, **keywords: Any) -> Any:
+        """Return the loss; the last ``targets`` of ``inputs`` are what it compares with."""
+        inputs, targets = inputs[: len(inputs) - self.targets], inputs[len(inputs) - self.targets :]
+        module: nn.Module = getattr(self, ROOT)
+        output, title = _run(module, inputs, keywords), title_of(module)
+        if self.loss is not None:
+            return _scalar(self.loss(output, *targets), f"the loss {name_of(self.loss)!r} returns")
+        value, is_own = loss_of(output, title)
+        self.stand_in.used |= not is_own
+        return value
+
+
+def _run(module: nn.Module, inputs: Sequence[Any], keywords: dict[str, Any]) -> Any:
+    """What a module returns; of an exported program, whose nodes keep the submodules they are of.
+
+    Its own code would be traced anew, and lose them.
+    """
+    if not isinstance(module, torch.fx.GraphModule) or not hasattr(module, TITLE):
+        return module(*inputs, **keywords)
+    flat = fx_pytree.tree_flatten_spec((inputs, keywords), module._in_spec)
+    with fx_traceback.preserve_node_meta():
+        made = torch.fx.Interpreter(module).run(*flat, enable_io_processing=False)
+    spec: Any = module._out_spec
+    return pytree.tree_unflatten(made, spec)
+
+
+def loss_of(output: Any, title: str) -> tuple[Any, bool]:
+    """Return the loss in what a module returns, and whether it is its own or stands in for one.
+
+    Args:
+        output: what the module returns.
+        title: of the module, for the error.
+
+    Raises:
+        HloError: no floating tensor is in it.
+    """
+    found = _own_loss(output)
+    if found is not None:
+        return found, True
+    parts = output.logits if hasattr(output, "logits") else output
+    tensors = [t for t in pytree.tree_leaves(parts) if _is_floating(t)]
+    if not tensors:
+        raise HloError(
+            f"{title} returns no floating tensor, so nothing can be trained; return the loss"
+        )
+    return sum(t.float().square().mean() for t in tensors), False
+
+
+def _own_loss(output: Any) -> Any:
+    """The loss that a module returns itself, or None."""
+    if isinstance(output, torch.Tensor):
+        return output if _is_scalar(output) else None
+    found = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+    if found is not None and _is_floating(found):
+        return found.mean() if found.ndim else found
+    if isinstance(output, (tuple, list)):
+        scalars = [x for x in output if _is_scalar(x)]
+        return scalars[0] if len(scalars) == 1 else None
+    return None
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _is_scalar(value: Any) -> bool:
+    return _is_floating(value) and value.numel() == 1
+
+
+def _scalar(value: Any, what: str) -> Any:
+    if not _is_scalar(value):
+        kind = f"a tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else shown(value)
+        raise HloError(f"{what} {kind}; it has to be a floating scalar")
+    return value
+
+
+def title_of(module: nn.Module) -> str:
+    """Return the name of a module's class, of an exported program the name that it was made of."""
+    return getattr(module, TITLE, None) or name_of(type(module))
+
+
+def name_of(thing: Any) -> str:
+    """Return the name of a class or function, or of an object's class."""
+    return getattr(thing, "__name__", type(thing).__name__)
+
+
+NO_VALUES = "what a tensor holds decides a shape or a branch there, which no compiled step can have"
+"""Why a data-dependent module cannot be planned."""
+_OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+"""Folders whose lines are not those that a user reads."""
+_STANDARD = (contextlib.__file__, functools.__file__)
+_LONGEST = 200
+"""Characters of PyTorch's error that are shown."""
+
+_INSTEAD = {
+    "ctc_loss": "a kernel computes it that tracing cannot follow: return the log probabilities "
+    "instead (the mean square of the output then stands in for the loss), or write it as a loop "
+    "over time by torch.logsumexp",
+    "flex_attention": "it has no gradient here: write it as scaled_dot_product_attention, with the "
+    "block mask or what is added to the scores as attn_mask",
+}
+"""Name of a PyTorch function -> why it fails, and what can be written in its place."""
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep PyTorch's own warnings, logs and listings of tracing off the user's screen."""
+    logger = logging.getLogger("torch")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    written = io.StringIO()
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(written):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+    sys.stderr.write(written.getvalue())  # what fails is listed there, which the error says
+
+
+@contextlib.contextmanager
+def masks_as_given() -> Iterator[None]:
+    """Keep ``nn.Transformer`` from reading what its masks hold, which is but a hint for kernels."""
+    before = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = before
+
+
+def refused(error: Exception, whole: nn.Module, name: str) -> RefusedError:
+    """Return PyTorch's error in short, and ours: the line, the submodule and the remedy.
+
+    Args:
+        error: what tracing raised.
+        whole: the module that was traced.
+        name: of the user's module.
+    """
+    paths = {id(m): path for path, m in whole.named_modules()}
+    frames = _frames(error)
+    running = [
+        frame.f_locals.get("self")
+        for frame, _ in frames
+        if frame.f_code.co_name in ("_call_impl", "forward")
+    ]
+    known = [module for module in running if id(module) in paths]
+    path = paths[id(known[-1])].removeprefix(ROOT).lstrip(".").replace(".", "/") if known else ""
+    where = f"{name}, submodule {path} ({type(known[-1]).__name__})" if path else name
+    words = one_line(error).partition(" (unhinted")[0].rstrip(". ")
+    kind = type(error).__name__
+    by_value = (
+        "DataDependent" in kind
+        or "DynamicOutput" in kind
+        or "data-dependent" in words
+        or ".item()" in words
+    )
+    words = words if len(words) <= _LONGEST else words[:_LONGEST] + "..."
+    own = [(frame, line) for frame, line in frames if is_called_from(frame.f_code.co_filename)]
+    where = f"{own[-1][0].f_code.co_filename}:{own[-1][1]}: {where}" if own else where
+    if any(_is_packed(frame) for frame, _ in frames):
+        remedy = (
+            "packed sequences have shapes that depend on values: give the recurrent layer the "
+            "padded batch, and mask what is behind each sequence's end"
+        )
+    elif instead := [
+        name
+        for name in _INSTEAD
+        if f"aten._{name}" in words or any(frame.f_code.co_name == name for frame, _ in frames)
+    ]:
+        remedy = f"{instead[0]}: {_INSTEAD[instead[0]]}"
+    elif by_value:
+        remedy = f"{NO_VALUES}: compute all cases and mask them, or use torch.cond"
+    else:
+        remedy = (
+            "the module has to run on its example inputs, and torch.export(strict=False) has to "
+            "accept it"
+        )
+    return RefusedError(f"{where}: torch.export fails ({kind}: {words})", remedy)
+
+
+def is_called_from(file: str) -> bool:
+    """Return whether a file calls PyTorch: it is neither PyTorch's own nor the importer's."""
+    return not (file.startswith((*_OWN, "<")) or file in _STANDARD)
+
+
+def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    """The frames and lines that an error came through, the outermost first."""
+    return list(traceback.walk_tb(error.__traceback__))
+
+
+def _is_packed(frame: FrameType) -> bool:
+    """Whether a function packs sequences, or is given packed ones."""
+    packed = torch.nn.utils.rnn.PackedSequence
+    return frame.f_code.co_name == "pack_padded_sequence" or any(
+        isinstance(value, packed) for value in frame.f_locals.values()
+    )
+
 
 WHOLE = (
     "einsum", "gru.input", "linear", "lstm.input", "matmul", "rnn_relu.input", "rnn_tanh.input",

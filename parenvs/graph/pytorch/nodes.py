@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,3 +164,166 @@ def check_known(program: Exported, known: Container[str]) -> None:
             ),
             "write these modules with other operations, or report the names",
         )
+
+
+_MOST_PARTS = 8
+_THROUGH = (
+    "add.Tensor", "alias", "clone", "_to_copy", "permute", "squeeze.dims", "unsqueeze", "view",
+)  # fmt: skip
+"""Operations through which an output is followed to where it is taken apart."""
+_TAKES = ("select.int", "slice.Tensor", "split_with_sizes", "unbind.int")
+"""Operations that take a dimension apart."""
+_WEIGHT = {"linear": 1, "addmm": 2, "mm": 1, "matmul": 1}
+"""Product -> which of its operands the weight is; the outputs are its first dimension for
+``linear`` and its last one for the others."""
+_BIAS = {"linear": 2, "addmm": 0}
+
+
+def fused_parts(exported: Exported) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Return how weights that are several in one are seen.
+
+    Returns:
+        Path of the weight or bias -> the sizes that each of its dimensions is made of.
+    """
+    users: dict[str, list[Node]] = {}
+    for node in exported.nodes:
+        for value in _values((*node.arguments, *node.keywords.values())):
+            users.setdefault(value.name, []).append(node)
+    weights = {one.name: one for one in exported.inputs if one.kind in ("weight", "frozen")}
+    parts: dict[str, set[int]] = {}  # name of a weight or bias -> numbers of parts by its users
+    for node in exported.nodes:
+        given = list(_operands(node))
+        found = [name for name in given if name in weights]
+        if not found:
+            continue
+        count = 0
+        if node.operation in _WEIGHT:
+            count = _taken_apart(node, users)
+            own = {_WEIGHT[node.operation], _BIAS.get(node.operation, -1)}
+            found_as = {
+                value.name
+                for k, value in enumerate(node.arguments)
+                if k in own and isinstance(value, Value)
+            }
+            if not found_as.issuperset(found):
+                count = 0
+        elif node.operation == "split_with_sizes" and _dimension(node, 1) == 0:
+            count = _equal(node.arguments[1])
+        elif node.operation == "slice.Tensor" and _dimension(node, 0) == 0:
+            continue  # a part that has been taken already
+        for name in found:
+            parts.setdefault(name, set()).add(count)
+    seen: dict[str, tuple[tuple[int, ...], ...]] = {}
+    for name, counts in parts.items():
+        (count, *others) = counts
+        shape = weights[name].type.shape
+        if others or not 1 < count <= _MOST_PARTS or not 0 < len(shape) < 3:
+            continue
+        first = not any(
+            node.operation != "linear" and node.operation in _WEIGHT for node in users[name]
+        )
+        out = 0 if first or len(shape) == 1 else 1
+        if shape[out] % count == 0:
+            seen[weights[name].path] = tuple(
+                (count, n // count) if axis == out else (n,) for axis, n in enumerate(shape)
+            )
+    return seen
+
+
+def _values(arguments: Iterable[object]) -> Iterable[Value]:
+    for value in arguments:
+        if isinstance(value, Value):
+            yield value
+        elif isinstance(value, list):
+            yield from _values(value)
+
+
+def _operands(node: Node) -> Iterable[str]:
+    return (value.name for value in _values((*node.arguments, *node.keywords.values())))
+
+
+def _dimension(node: Node, before: int) -> int:
+    """The dimension that a node takes apart, its argument after ``before`` others."""
+    place = before + 1
+    given = node.arguments[place] if len(node.arguments) > place else node.keywords.get("dim", 0)
+    return int(given)
+
+
+def _equal(sizes: Sequence[int]) -> int:
+    """How many equal parts a dimension is made of, if each size is a multiple of the smallest."""
+    least = min(sizes)
+    return sum(sizes) // least if least and all(n % least == 0 for n in sizes) else 0
+
+
+def _taken_apart(node: Node, users: Mapping[str, list[Node]]) -> int:
+    """Into how many parts the last dimension of a product is taken apart, 0 if it is not."""
+    if not isinstance(node.result, TensorType):
+        return 0
+    outputs = node.result.shape[-1]
+    counts = set()
+    taken: set[int] = set()  # outputs that slices take
+    waiting = [node]
+    while waiting:
+        made = waiting.pop()
+        shape = made.result.shape
+        readers = users.get(made.name, ())
+        for user in readers:
+            last = len(shape) - 1
+            if user.operation == "split_with_sizes":
+                if _dimension(user, 1) % len(shape) != last:
+                    return 0
+                sizes = user.arguments[1]
+                counts.add(len(sizes) if len(set(sizes)) == 1 else 0)
+            elif user.operation == "slice.Tensor" and _dimension(user, 0) % len(shape) == last:
+                start, end = (*user.arguments[2:4], None, None)[:2]
+                start, end = start or 0, min(outputs if end is None else end, outputs)
+                length = end - start
+                fits = length > 0 and outputs % length == 0 and start % length == 0
+                counts.add(outputs // length if fits else 0)
+                taken.update(range(start, end))
+            elif user.operation == "view":
+                count = _split_off(shape, user.result.shape, outputs)
+                if count is None:
+                    return 0
+                if count == 1:
+                    waiting.append(user)
+                else:
+                    counts.add(count if _selected(user, count, users) else 0)
+            elif user.operation in ("add.Tensor", "alias", "clone", "_to_copy"):
+                waiting.append(user)
+            else:
+                return 0
+    if taken and len(taken) < outputs:
+        return 0  # some outputs of one layer, no layers side by side
+    return counts.pop() if len(counts) == 1 else 0
+
+
+def _split_off(shape: Sequence[int], seen: Sequence[int], outputs: int) -> int | None:
+    """What a view splits off the front of the last dimension: 1 if it leaves it whole.
+
+    None if it merges it with others.
+    """
+    tail = 1
+    for place in range(len(seen) - 1, -1, -1):
+        tail *= seen[place]
+        if tail == outputs:
+            while seen[place] == 1 and place < len(seen) - 1:
+                place += 1
+            return 1 if seen[place] == outputs else seen[place]
+        if tail > outputs:
+            return None
+    return None
+
+
+def _selected(node: Node, count: int, users: Mapping[str, list[Node]]) -> bool:
+    """Whether each part is taken by itself, behind permutations and the like."""
+    waiting, taken = [node], False
+    while waiting:
+        for user in users.get(waiting.pop().name, ()):
+            if user.operation in _TAKES:
+                taken = True
+            elif user.operation in _THROUGH:
+                waiting.append(user)
+            else:
+                return False
+    return taken and count <= _MOST_PARTS

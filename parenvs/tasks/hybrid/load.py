@@ -19,8 +19,8 @@ from parenvs.errors import (
     did_you_mean,
     shown,
 )
-from parenvs.graph import python_source
 from parenvs.graph.graph import Graph
+from parenvs.graph.sources import is_function
 from parenvs.instances import Key, check_no_reading, exists, load_graph, reading_key, stamp, text_of
 from parenvs.shipped import names
 from parenvs.tasks.hybrid.model import HybridModel
@@ -150,7 +150,7 @@ def load_model(
     if shape is not None:
         check_no_reading(reading, f"{text}: a shape")
         return HybridModel.of_shape(shape)
-    if not (text in names() or exists(text) or python_source.is_function(text)):
+    if not (text in names() or exists(text) or is_function(text)):
         raise UnknownInstanceError(
             f"unknown instance {text!r}{did_you_mean(text, (*shapes(), *names()))}; shapes: "
             f"{', '.join(shapes())}; graphs: {', '.join(names())}; or give a .json file of a shape "

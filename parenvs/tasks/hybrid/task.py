@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from parenvs.core.task import FRAMEWORKS, PRECISIONS, Remarks, Task, option
 from parenvs.errors import ParenvsError
-from parenvs.graph.options import GraphOptions
+from parenvs.graph.sources import GraphOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -38,7 +38,7 @@ class PartitionChoice(RowGame):
     with or without recomputation, and plans must keep to a limit of memory on each device.
     Dimensions that instructions tie together form a class, which is partitioned over all N devices
     or not at all (arXiv 2007.04069, sections 3.3 and 4.2; the rules are in
-    ``parenvs.graph.rules``). A class saves the work that is shared, and costs the all-reduces of
+    ``parenvs.graph.opcodes``). A class saves the work that is shared, and costs the all-reduces of
     what is summed; on slow networks many cost more than they save, and are split to save memory
     alone. Each turn decides a class, and with it all classes that it excludes. The classes that
     save most seconds are asked about first; ties by path.

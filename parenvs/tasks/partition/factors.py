@@ -12,7 +12,7 @@ import numpy as np
 
 from parenvs.errors import HloError
 from parenvs.graph.graph import Graph, Phase
-from parenvs.graph.rules import Factor, Instruction, Kind, factors_of, target_rule
+from parenvs.graph.opcodes import Factor, Instruction, Kind, factors_of, target_rule
 
 LINKED = ("while", "conditional", "opt-barrier", "optimization-barrier")
 """Opcodes through which values go as they are, into and out of the computations inside."""

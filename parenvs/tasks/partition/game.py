@@ -248,7 +248,7 @@ class OperatorPartition(PartitionGame):
     class, which is partitioned over all N devices as a whole, or not at all. Some classes can never
     be partitioned, and some exclude each other, as an instruction may split at most one of its
     factors (arXiv 2007.04069, sections 3.3 and 4.2; the rules are in
-    ``parenvs.graph.rules``). Each step decides one class, and with it all classes that it
+    ``parenvs.graph.opcodes``). Each step decides one class, and with it all classes that it
     excludes.
 
     ## Action Space

@@ -29,9 +29,8 @@ from functools import cached_property
 
 import numpy as np
 
-from parenvs.graph.flops import ELEMENTWISE
 from parenvs.graph.graph import Phase, Role
-from parenvs.graph.rules import Kind
+from parenvs.graph.opcodes import ELEMENTWISE, Kind
 from parenvs.tasks.partition.classes import DimensionClasses
 from parenvs.tasks.partition.factors import LINKED
 

@@ -17,8 +17,8 @@ import numpy as np
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError, shown
 from parenvs.fields import LARGEST_NUMBER
-from parenvs.graph.flops import PARTS_READ, bytes_of
 from parenvs.graph.graph import Graph, Phase
+from parenvs.graph.opcodes import PARTS_READ, bytes_of
 from parenvs.tasks.partition.classes import DimensionClasses
 from parenvs.tasks.partition.factors import free_tensors
 from parenvs.tasks.partition.plan import REMADE, UNEVEN

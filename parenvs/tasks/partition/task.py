@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from parenvs.core.task import PRECISIONS, Task, option
 from parenvs.errors import ParenvsError
-from parenvs.graph.options import GraphOptions
+from parenvs.graph.sources import GraphOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

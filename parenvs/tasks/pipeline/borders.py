@@ -19,9 +19,9 @@ from parenvs.cluster import SYNC_METHODS
 from parenvs.core.plan import Price, Strategy, judge
 from parenvs.core.stages import Stage, Stages, Step
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.graph.chain import ChainBytes, chain_bytes
+from parenvs.graph.flow import ChainBytes, chain_bytes
 from parenvs.graph.graph import Graph, Phase, Role
-from parenvs.graph.loops.unroll import unrolled
+from parenvs.graph.unroll import unrolled
 from parenvs.instances import load_graph
 from parenvs.tasks.pipeline.plan import RECOMPUTE, PipelinePlan
 from parenvs.tasks.pipeline.problem import Report

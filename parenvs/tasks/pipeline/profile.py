@@ -25,9 +25,9 @@ from parenvs.cluster import EFFICIENCY, Cluster, Device
 from parenvs.errors import ParenvsError, ProfileError, shown
 from parenvs.fields import LARGEST_NUMBER
 from parenvs.files import replacing
-from parenvs.graph.chain import Reads, chain_bytes
+from parenvs.graph.flow import Reads, chain_bytes
 from parenvs.graph.graph import Graph
-from parenvs.graph.loops.unroll import unrolled
+from parenvs.graph.unroll import unrolled
 from parenvs.instances import check_no_reading, exists, load_graph, text_of, unknown
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.plan import MICRO_BATCH, TIED
@@ -161,8 +161,8 @@ class StageProfile:
         most of which a compiler's fusion removes.
         Backward seconds are ``BACKWARD_RATIO`` times the forward seconds. Times and activations are
         scaled from the graph's batch to the micro-batch. Weights belong to the pivots that read
-        them, see ``parenvs.graph.chain``; loops over layers are written out, see
-        ``parenvs.graph.loops.unroll``.
+        them, see ``parenvs.graph.flow``; loops over layers are written out, see
+        ``parenvs.graph.unroll``.
 
         Args:
             graph: the forward pass, or a training step, of which the forward part is taken.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from parenvs.cluster import Cluster
 from parenvs.core.task import PRECISIONS, Remarks, Task, given, option, refuse_settings
 from parenvs.errors import ParenvsError, shown
-from parenvs.graph.options import GraphOptions
+from parenvs.graph.sources import GraphOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

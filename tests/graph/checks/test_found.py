@@ -9,10 +9,10 @@ import pytest
 
 from parenvs import judge, problem
 from parenvs.errors import HloError
-from parenvs.graph.formats.text import parse
 from parenvs.graph.graph import Graph
-from parenvs.graph.loops.integers import Program, learn
 from parenvs.graph.reader import read_module
+from parenvs.graph.text import parse
+from parenvs.graph.trips import Program, learn
 
 LAYERS = """\
 HloModule layers

@@ -6,9 +6,9 @@ import pytest
 from cases import each
 
 from parenvs.errors import HloError
-from parenvs.graph.checks.nesting import Inside, wrong_nesting
-from parenvs.graph.formats.text import parse
+from parenvs.graph.checks import Inside, wrong_nesting
 from parenvs.graph.reader import read_module
+from parenvs.graph.text import parse
 
 F, S, P = (11, (4, 8)), (4, ()), (1, ())
 LOOP = [S, F], [S, F], [Inside([S, F], [S, F]), Inside([S, F], [P])]

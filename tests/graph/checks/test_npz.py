@@ -14,10 +14,10 @@ from cases import each
 
 from parenvs import load_graph
 from parenvs.errors import HloError
-from parenvs.graph.checks import npz
-from parenvs.graph.formats.text import parse
+from parenvs.graph import checks
 from parenvs.graph.graph import _ARRAYS, Graph, pack_texts
 from parenvs.graph.reader import read_module
+from parenvs.graph.text import parse
 
 LOOP = """\
 HloModule looping
@@ -183,7 +183,7 @@ def header(text):
 
 
 def test_npz__more_than_the_limit_is_not_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(npz, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(checks, "MOST_BYTES", 10_000)
     path = packed(tmp_path / "mine.npz", head=bytes(6000), dims=bytes(6000))
     assert "it unpacks to 12,000 bytes, and may to at most 10,000" in refused(path)
 

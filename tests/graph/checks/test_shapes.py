@@ -8,8 +8,8 @@ import pytest
 from cases import each
 
 from parenvs.errors import HloError
-from parenvs.graph.formats.text import parse
 from parenvs.graph.reader import read_module
+from parenvs.graph.text import parse
 
 MODULE = """\
 HloModule m

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parenvs.graph.flops import _valid_taps
+from parenvs.graph.opcodes import _valid_taps
 
 SIZES = st.integers(0, 9)
 

@@ -8,15 +8,14 @@ from hypothesis import strategies as st
 jax = pytest.importorskip("jax", reason="extra jax")
 pytest.importorskip("torch", "2.9", reason="extra torch")
 
-from parenvs.graph.pytorch import layout  # noqa: E402
-from parenvs.graph.pytorch.operations import elementwise, reductions, shapes  # noqa: E402, F401
-from parenvs.graph.pytorch.operations.table import OPERATIONS  # noqa: E402
+from parenvs.graph.pytorch import merged, operations  # noqa: E402
+from parenvs.graph.pytorch.operations import OPERATIONS  # noqa: E402
 
 FACTORS = (2, 3, 1, 4)
 
 
 def run(name, *args):
-    return layout.apply(name, OPERATIONS[name], name in elementwise.ELEMENTWISE, args, {})
+    return merged.apply(name, OPERATIONS[name], name in operations.ELEMENTWISE, args, {})
 
 
 @pytest.mark.thorough
@@ -53,12 +52,12 @@ def test_layout__any_order_of_views_gives_numpys_array(data):
         elif what == "sum" and rank > 1:
             ours, array = run("sum.dim_IntList", ours, [dim]), array.sum(dim)
         assert tuple(ours.shape) == array.shape
-    np.testing.assert_array_equal(layout.plain(ours), array)
+    np.testing.assert_array_equal(merged.plain(ours), array)
 
 
 def test_layout__heads_stay_apart_from_the_batch():
     x = jax.numpy.zeros((6, 4, 8))  # (length, batch, width)
-    merged = layout.view(x, (6, 4 * 2, 4))
-    assert merged.groups == ((6,), (4, 2), (4,)) and merged.array.shape == (6, 4, 2, 4)
-    turned = run("permute", merged, [1, 0, 2])
+    seen = merged.view(x, (6, 4 * 2, 4))
+    assert seen.groups == ((6,), (4, 2), (4,)) and seen.array.shape == (6, 4, 2, 4)
+    turned = run("permute", seen, [1, 0, 2])
     assert isinstance(run("view", turned, [4, 2, 6, 4]), jax.Array)

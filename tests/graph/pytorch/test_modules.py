@@ -14,7 +14,7 @@ from torch_modules import MODULES, Encoder, Gpt  # noqa: E402
 from parenvs import Partitioning, verify  # noqa: E402
 from parenvs.cluster import choose_cluster  # noqa: E402
 from parenvs.graph.graph import Phase, Role  # noqa: E402
-from parenvs.graph.pytorch.read import lower_module  # noqa: E402
+from parenvs.graph.sources import lower_module  # noqa: E402
 
 
 @pytest.mark.slow

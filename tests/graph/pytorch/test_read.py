@@ -13,8 +13,8 @@ from torch._higher_order_ops import while_loop  # noqa: E402
 from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
 
 from parenvs import ParenvsError, from_torch  # noqa: E402
+from parenvs.graph.checks import ELEMENT_TYPES  # noqa: E402
 from parenvs.graph.graph import Role  # noqa: E402
-from parenvs.graph.proto import ELEMENT_TYPES  # noqa: E402
 from parenvs.graph.python_source import graph_of  # noqa: E402
 from parenvs.graph.pytorch.export import exported  # noqa: E402
 from parenvs.graph.pytorch.step import Step  # noqa: E402

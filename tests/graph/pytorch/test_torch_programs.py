@@ -11,7 +11,7 @@ from torch_architectures import TORCH_ARCHITECTURES  # noqa: E402
 from torch_programs import PROGRAMS, stated  # noqa: E402
 
 from parenvs.graph.graph import Role  # noqa: E402
-from parenvs.graph.pytorch.read import lower_module  # noqa: E402
+from parenvs.graph.sources import lower_module  # noqa: E402
 
 ALL = PROGRAMS | TORCH_ARCHITECTURES
 DRAWN = {"denoiser", "autoencoder"}

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from parenvs.graph.flops import ELEMENTWISE
+from parenvs.graph.opcodes import ELEMENTWISE
 from parenvs.tasks.hybrid.graph.program import NOWHERE, Program
 
 PARTS = frozenset(("slice", "pad", "concatenate", "reverse"))

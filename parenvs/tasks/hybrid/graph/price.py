@@ -14,9 +14,9 @@ import numpy as np
 from parenvs.cluster import DEVICES, PRECISIONS, Cluster
 from parenvs.core.plan import MODEL, Price, Strategy
 from parenvs.errors import ParenvsError
-from parenvs.graph.chain import chain_bytes
+from parenvs.graph.flow import chain_bytes
 from parenvs.graph.graph import Graph
-from parenvs.graph.loops.unroll import unrolled
+from parenvs.graph.unroll import unrolled
 from parenvs.instances import step_of
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.model import HybridModel

@@ -14,12 +14,11 @@ from functools import cached_property
 
 import numpy as np
 
-from parenvs.graph.chain import ChainBytes, chain_bytes, weight_reads
-from parenvs.graph.checks.limits import ELEMENT_TYPES, FLOATING
-from parenvs.graph.flops import ELEMENTWISE
-from parenvs.graph.flow import VIEWS, Flow
+from parenvs.graph.checks import ELEMENT_TYPES, FLOATING
+from parenvs.graph.flow import VIEWS, ChainBytes, Flow, chain_bytes, weight_reads
 from parenvs.graph.graph import Graph, Phase, Role
-from parenvs.graph.loops.unroll import unrolled
+from parenvs.graph.opcodes import ELEMENTWISE
+from parenvs.graph.unroll import unrolled
 from parenvs.tasks.partition.formulas import runs
 from parenvs.tasks.pipeline.borders import Borders, borders_of, forward_part, key_of, scopes_of
 

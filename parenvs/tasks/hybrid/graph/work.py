@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.graph.flops import bytes_of
 from parenvs.graph.graph import Role
+from parenvs.graph.opcodes import bytes_of
 from parenvs.tasks.hybrid.graph.attention import Cores, cores_of
 from parenvs.tasks.hybrid.graph.fusion import FUSIBLE, PRODUCTS, Kernel, kernels_of
 from parenvs.tasks.hybrid.graph.keep import with_least_kept

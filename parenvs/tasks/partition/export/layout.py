@@ -19,7 +19,7 @@ import numpy as np
 from parenvs.core.plan import Strategy, judge
 from parenvs.core.stages import Step
 from parenvs.errors import InfeasibleError
-from parenvs.graph.checks.limits import ELEMENT_TYPES
+from parenvs.graph.checks import ELEMENT_TYPES
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.layout import DATA, MODEL, Layout, MeshAxis, Prediction
 from parenvs.instances import load_graph

@@ -13,22 +13,96 @@ import os
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from parenvs.errors import HloError
-from parenvs.graph.checks.limits import (
-    ELEMENT_TYPES,
-    MOST_COST,
-    MOST_TENSOR_BYTES,
-    TUPLE,
-    uncountable,
+from parenvs.graph.opcodes import Instruction, check_instruction
+
+NESTED = ("while", "conditional")
+"""Opcodes whose computations follow them as instructions with a ``parent``."""
+Array = tuple[int, tuple[int, ...]]
+"""Element type and dimensions."""
+
+
+class Inside(NamedTuple):
+    """A computation of a loop or branch.
+
+    Attributes:
+        taken: its parameters, tuples flattened.
+        returned: what it returns, likewise.
+    """
+
+    taken: Sequence[Array]
+    returned: Sequence[Array]
+
+
+def wrong_nesting(
+    opcode: str, operands: Sequence[Array], results: Sequence[Array], inside: Sequence[Inside]
+) -> str:
+    """Return what is wrong with a loop or branch, "" if nothing is.
+
+    Args:
+        opcode: ``"while"`` or ``"conditional"``.
+        operands: what it is given, tuples flattened.
+        results: what it returns, likewise.
+        inside: its computations; of a loop its body, then its condition.
+    """
+    operands, results = list(operands), list(results)
+    if opcode == "while":
+        if len(inside) != 2:
+            return f"a while has {len(inside)} computations, not a body and a condition"
+        if not operands == results == list(inside[0].taken) == list(inside[0].returned):
+            return "a while, its body's parameter and its body's result differ"
+        if list(inside[1].taken) != operands:
+            return "the parameter of a while's condition is not what the loop carries"
+        tests = [dims for _, dims in inside[1].returned]
+        return "" if tests == [()] else "the condition of a while is not one scalar"
+    if not inside:
+        return "a conditional has no computation"
+    if [dims for _, dims in operands[:1]] != [()]:
+        return "a conditional's first operand is not one scalar"
+    if [array for part in inside for array in part.taken] != operands[1:]:
+        return "the computations of a conditional take other arrays than it is given"
+    if any(list(part.returned) != results for part in inside):
+        return "the computations of a conditional return other arrays than it does"
+    return ""
+
+
+ELEMENT_TYPES = {
+    1: ("pred", 8), 2: ("s8", 8), 3: ("s16", 16), 4: ("s32", 32), 5: ("s64", 64), 6: ("u8", 8),
+    7: ("u16", 16), 8: ("u32", 32), 9: ("u64", 64), 10: ("f16", 16), 11: ("f32", 32),
+    12: ("f64", 64), 13: ("tuple", 0), 14: ("opaque", 0), 15: ("c64", 64), 16: ("bf16", 16),
+    17: ("token", 0), 18: ("c128", 128), 19: ("f8e5m2", 8), 20: ("f8e4m3fn", 8), 21: ("s4", 4),
+    22: ("u4", 4), 23: ("f8e4m3b11fnuz", 8), 24: ("f8e5m2fnuz", 8), 25: ("f8e4m3fnuz", 8),
+    26: ("s2", 2), 27: ("u2", 2), 28: ("f8e4m3", 8), 29: ("f8e3m4", 8), 30: ("s1", 1),
+    31: ("u1", 1), 32: ("f4e2m1fn", 4), 33: ("f8e8m0fnu", 8),
+}  # fmt: skip
+"""Code of XLA's PrimitiveType -> (its name in HLO text, bits)."""
+TUPLE = 13
+"""Code of tuples."""
+FLOATING = frozenset(
+    code for code, (name, _) in ELEMENT_TYPES.items() if name[0] == "f" or name == "bf16"
 )
-from parenvs.graph.checks.nesting import NESTED, Inside, wrong_nesting
-from parenvs.graph.rules import Instruction, check_instruction
+"""Codes of the floating-point types."""
+MOST_TENSOR_BYTES = 2**63
+"""Tensors of this size and more are refused, as XLA counts bytes in int64."""
+_WIDEST = 16
+"""Bytes of the largest element, a complex number."""
+MOST_COST = 1e60
+"""Limit of the FLOPs and of the bytes of an instruction, loops and branches with what is inside.
+
+Sums and products of such costs stay finite.
+"""
+
+
+def uncountable(dims: Sequence[int]) -> bool:
+    """Return whether a tensor could have too many bytes, were no dimension empty."""
+    return math.prod(max(size, 1) for size in dims) * _WIDEST >= MOST_TENSOR_BYTES
+
 
 MOST_BYTES = 2**28
 """Limit of what a graph file may hold unpacked."""

@@ -12,26 +12,19 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise, takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from parenvs.errors import HloError, one_line
-from parenvs.graph.graph import Graph, Phase, Role
-from parenvs.graph.loops.integers import Numbers, fields_of, learn, value_of
-from parenvs.graph.loops.layers import (
-    MAPPED,
-    VIEWS,
-    blocks_of_stacks,
-    goes_through_layers,
-    is_independent,
-)
-from parenvs.graph.loops.rows import LEADING, Row, TooLargeError, Writer, program_of
-from parenvs.graph.loops.trips import Loop, trip_count
-from parenvs.graph.loops.views import (
+from parenvs.graph.flow import free_instructions
+from parenvs.graph.graph import Graph, Phase, Role, pack_texts
+from parenvs.graph.opcodes import ELEMENTWISE
+from parenvs.graph.trips import Loop, Numbers, Program, fields_of, learn, trip_count, value_of
+from parenvs.graph.views import (
     Computed,
     Mapped,
     Part,
@@ -45,7 +38,249 @@ from parenvs.graph.loops.views import (
     is_weight,
     parts_of,
     reshaped,
+    size_of,
 )
+
+MAPPED = ELEMENTWISE | {"copy", "transpose", "bitcast"}
+"""Opcodes that may treat each position of the leading dimension apart."""
+VIEWS = ("reshape", "bitcast")
+"""Opcodes that give the same numbers other dimensions."""
+
+_HEAVY = ("dot", "convolution", "while", "conditional", "custom-call")
+"""Opcodes that do a model's work."""
+
+
+def goes_through_layers(
+    program: Program, loop: Loop, start: Sequence[Numbers | None], weights: Collection[int]
+) -> bool:
+    """Return whether an iteration's own weights outweigh those that all iterations share.
+
+    Its own are blocks of stacked weights, at places that the counter tells.
+
+    Args:
+        program: the module's instructions.
+        loop: the loop.
+        start: value of each of its inputs before the first iteration, None if it is not known.
+        weights: inputs that hold weights, and are the same in every iteration.
+    """
+    first = {t: v for t, v in zip(loop.inputs, start, strict=True) if v is not None}
+    learn(program, loop.body, first)
+    second = {
+        t: first[out] for t, out in zip(loop.inputs, loop.outputs, strict=True) if out in first
+    }
+    learn(program, loop.body, second)
+    stacks, shared, own = set(weights), set(), 0
+    for row in loop.body:
+        opcode, operands = program.opcodes[row], program.operands[row]
+        used = stacks.intersection(operands)
+        if not used:
+            continue
+        if opcode in ("dynamic-slice", "gather") and any(
+            first.get(t) != second.get(t) for t in operands[1:]
+        ):
+            own += size_of(program.shapes[program.results[row][0]])
+        elif opcode in MAPPED or opcode in VIEWS:
+            stacks.update(program.results[row])
+        else:
+            shared |= used
+    return own > sum(size_of(program.shapes[t]) for t in shared)
+
+
+def is_independent(program: Program, loop: Loop, start: Sequence[Numbers | None]) -> bool:
+    """Return whether no iteration works on what an earlier one computed.
+
+    Counters, sums over the iterations and stacks of their results are no work.
+
+    Args:
+        program: the module's instructions.
+        loop: the loop.
+        start: value of each of its inputs before the first iteration, None if it is not known.
+    """
+    carried = {
+        before
+        for before, after, value in zip(loop.inputs, loop.outputs, start, strict=True)
+        if before != after and value is None
+    }
+    for row in loop.body:
+        if not carried.isdisjoint(program.operands[row]):
+            if program.opcodes[row] in _HEAVY:
+                return False
+            carried.update(program.results[row])
+    return True
+
+
+def blocks_of_stacks(program: Program) -> set[int]:
+    """Return the tensors that loops read or write block by block.
+
+    With them come the tensors of which they are casts, reshapes and joins, or which are put into
+    them: what computes these can wait until a block is needed.
+    """
+    read: set[int] = set()
+    written: set[int] = set()
+    inside = program.inside()
+    for row in range(len(program.opcodes) - 1, -1, -1):  # what is inside a loop has higher numbers
+        opcode, operands, results = (
+            program.opcodes[row],
+            program.operands[row],
+            program.results[row],
+        )
+        if opcode == "while":
+            inputs = Loop.of(program, inside[row]).inputs
+            read.update(t for t, inner in zip(operands, inputs, strict=True) if inner in read)
+        elif opcode == "dynamic-update-slice":
+            written.add(operands[1])
+        elif program.parent[row] >= 0 and opcode in ("dynamic-slice", "gather"):
+            read.add(operands[0])
+        elif opcode in VIEWS or opcode == "concatenate":
+            read.update(operands if not read.isdisjoint(results) else ())
+            written.update(operands if not written.isdisjoint(results) else ())
+        elif (opcode in MAPPED or opcode == "slice") and not read.isdisjoint(results):
+            read.update(operands)
+    return read | written
+
+
+LEADING = '{"dimensions":[0]}'
+"""Attribute of a concatenation along the leading dimension."""
+
+
+class TooLargeError(Exception):
+    """More rows were written than are allowed."""
+
+
+class Row(NamedTuple):
+    """One instruction of the new graph."""
+
+    opcode: str
+    operands: list[int]
+    results: list[int]
+    flops: float
+    bytes_accessed: float
+    phase: int
+    parent: int
+    name: str
+    attribute: str
+
+
+class Writer:
+    """Collects instructions and tensors, and makes a graph of them.
+
+    Attributes:
+        rows: the instructions so far; those in a loop or branch follow it.
+        shapes, types: dimensions and element type of each tensor.
+        maker: tensor -> index of the instruction that computes it.
+        most: number of rows that may be written.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.rows: list[Row] = []
+        self.shapes: list[tuple[int, ...]] = []
+        self.types: list[int] = []
+        self.maker: dict[int, int] = {}
+        self.most = most
+
+    def add(self, row: Row) -> None:
+        """Append an instruction.
+
+        Raises:
+            TooLargeError: there are too many.
+        """
+        if len(self.rows) == self.most:
+            raise TooLargeError
+        self.maker.update(dict.fromkeys(row.results, len(self.rows)))
+        self.rows.append(row)
+
+    def tensor(self, shape: tuple[int, ...], element_type: int) -> int:
+        """Add a tensor and return its number."""
+        self.shapes.append(shape)
+        self.types.append(element_type)
+        return len(self.shapes) - 1
+
+    def graph(
+        self,
+        old: Graph,
+        parameters: Sequence[int],
+        tensors: Sequence[int],
+        paths: Sequence[str],
+        outputs: Sequence[int],
+    ) -> Graph:
+        """Return the graph of the rows; its entry parameters stand first.
+
+        Args:
+            old: the graph that it was made from; name, batch size and roles are its.
+            parameters: (P,) parameter of ``old`` that each entry parameter is, or is a part of.
+            tensors: (P,) tensor of each.
+            paths: (P,) path of each.
+            outputs: (O,) tensors.
+        """
+        computed = [row.opcode != "parameter" or row.parent >= 0 for row in self.rows]
+        order = sorted(range(len(self.rows)), key=computed.__getitem__)
+        place = {before: after for after, before in enumerate(order)} | {-1: -1}
+        rows = [self.rows[i] for i in order]
+        opcodes = _numbered(row.opcode for row in rows)
+        strings = _numbered(["", *(t for r in rows for t in (r.name, r.attribute)), *paths])
+        role = old.parameter_role[list(parameters)]
+        scalars = {t for t, told in zip(tensors, role, strict=True) if told == Role.SCALAR}
+        return replace(
+            old,
+            dims=np.array([d for shape in self.shapes for d in shape], dtype=np.int64),
+            dim_offset=_offsets(self.shapes),
+            element_type=np.array(self.types, dtype=np.uint8),
+            opcode=np.array([opcodes[r.opcode] for r in rows], dtype=np.uint8),
+            operands=np.array([t for r in rows for t in r.operands], dtype=np.int32),
+            operand_offset=_offsets([r.operands for r in rows]),
+            results=np.array([t for r in rows for t in r.results], dtype=np.int32),
+            result_offset=_offsets([r.results for r in rows]),
+            flops=np.array([r.flops for r in rows]),
+            bytes_accessed=np.array([r.bytes_accessed for r in rows]),
+            phase=np.array([r.phase for r in rows], dtype=np.uint8),
+            free=free_instructions(
+                [r.opcode for r in rows],
+                [r.operands for r in rows],
+                [r.results for r in rows],
+                scalars,
+            ),
+            parent=np.array([place[r.parent] for r in rows], dtype=np.int32),
+            op_name=np.array([strings[r.name] for r in rows], dtype=np.int32),
+            attribute=np.array([strings[r.attribute] for r in rows], dtype=np.int32),
+            parameter_tensor=np.array(tensors, dtype=np.int32),
+            parameter_path=np.array([strings[path] for path in paths], dtype=np.int32),
+            parameter_argument=old.parameter_argument[list(parameters)],
+            parameter_role=role,
+            outputs=np.array(outputs, dtype=np.int32),
+            opcode_names=pack_texts(list(opcodes)),
+            string_table=pack_texts(list(strings)),
+            twins=(),
+        )
+
+
+def _numbered(texts: Iterable[str]) -> dict[str, int]:
+    """Return the number of each text, in order of appearance."""
+    return {text: number for number, text in enumerate(dict.fromkeys(texts))}
+
+
+def program_of(graph: Graph) -> Program:
+    """Return the instructions of a graph as lists."""
+    return Program(
+        [graph.opcodes[code] for code in graph.opcode.tolist()],
+        [graph.strings[index] for index in graph.attribute.tolist()],
+        _rows(graph.operands, graph.operand_offset),
+        _rows(graph.results, graph.result_offset),
+        graph.parent.tolist(),
+        [tuple(row) for row in _rows(graph.dims, graph.dim_offset)],
+        graph.element_type.tolist(),
+    )
+
+
+def _rows(flat: np.ndarray, offset: np.ndarray) -> list[list[int]]:
+    """Return a ragged list as lists."""
+    values, ends = flat.tolist(), offset.tolist()
+    return [values[a:b] for a, b in pairwise(ends)]
+
+
+def _offsets(rows: Sequence[Sequence[Any]]) -> np.ndarray:
+    """Return the offsets of a ragged list, (rows + 1,) int32."""
+    return np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int32)
+
 
 MOST_ITERATIONS = 10_000
 """Loops that run more often are no loops over layers that a chain could hold."""

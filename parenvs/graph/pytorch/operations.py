@@ -1,17 +1,53 @@
-"""Operations that compute each element of a result from one element of each operand."""
+"""The table of ATen operations: name -> function of JAX arrays, filled by the modules beside it.
+
+A function takes an operation's arguments as PyTorch's schema orders and names them. What it returns
+is cast to the type that PyTorch gives the result, so that a function need not care for promotion.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.scipy import special
+from jax.scipy import linalg, special
 
-from parenvs.graph.pytorch.operations.table import Operation, operation
+Operation = Callable[..., Any]
+
+OPERATIONS: dict[str, Operation] = {}
+"""Name without ``aten.`` and ``.default``, like ``add.Tensor`` -> its function."""
+RANDOM: set[str] = set()
+"""Operations that draw numbers; their functions take a random key as ``key``."""
+_PLACE = ("layout", "device", "pin_memory", "memory_format", "non_blocking", "generator")
+"""Arguments that only say where and how a tensor is stored, which functions are not given."""
+
+
+def operation(*names: str) -> Callable[[Operation], Operation]:
+    """Enter the decorated function under the names of the operations that it computes."""
+
+    def enter(function: Operation) -> Operation:
+        for name in names:
+            if name in OPERATIONS:
+                raise ValueError(f"{name} is in the table already")
+            OPERATIONS[name] = function
+        return function
+
+    return enter
+
+
+def random(*names: str) -> Callable[[Operation], Operation]:
+    """Enter a function as ``operation`` does; it is given a ``key``."""
+    RANDOM.update(names)
+    return operation(*names)
+
+
+def without_place(keywords: dict[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments that a function takes."""
+    return {key: value for key, value in keywords.items() if key not in _PLACE}
+
 
 ELEMENTWISE: set[str] = set()
 """Operations whose results have the shape of their operands, broadcast."""
@@ -253,3 +289,128 @@ def _view_as_complex(x: Array) -> Array:
 @operation("view_as_real")
 def _view_as_real(x: Array) -> Array:
     return jnp.stack([jnp.real(x), jnp.imag(x)], -1)
+
+
+def _scaled(x: Array, normalisation: int, count: int) -> Array:
+    """PyTorch's normalisations: none, by the root of the number of elements, by the number."""
+    factor = {0: 1.0, 1: 1 / math.sqrt(count), 2: 1 / count}[normalisation]
+    return x if factor == 1 else x * factor
+
+
+def _count(x: Array, dims: Sequence[int]) -> int:
+    return math.prod(x.shape[d] for d in dims)
+
+
+@operation("_fft_c2c")
+def _complex(x: Array, dim: Sequence[int], normalisation: int, forward: bool) -> Array:
+    function = jnp.fft.fftn if forward else jnp.fft.ifftn
+    norm = "backward" if forward else "forward"  # neither divides
+    return _scaled(function(x, axes=dim, norm=norm), normalisation, _count(x, dim))
+
+
+@operation("_fft_r2c")
+def _from_real(x: Array, dim: Sequence[int], normalisation: int, onesided: bool) -> Array:
+    function = jnp.fft.rfftn if onesided else jnp.fft.fftn
+    return _scaled(function(x, axes=dim), normalisation, _count(x, dim))
+
+
+@operation("_fft_c2r")
+def _to_real(x: Array, dim: Sequence[int], normalisation: int, last_dim_size: int) -> Array:
+    sizes = [*(x.shape[d] for d in dim[:-1]), last_dim_size]
+    made = jnp.fft.irfftn(x, sizes, axes=dim, norm="forward")
+    return _scaled(made, normalisation, math.prod(sizes))
+
+
+def _done(x: Array) -> Array:
+    """What PyTorch's checked operations say of each matrix: 0, no error."""
+    return jnp.zeros(x.shape[:-2], jnp.int32)
+
+
+@operation("linalg_cholesky_ex")
+def _cholesky(x: Array, upper: bool = False, check_errors: bool = False) -> tuple[Array, Array]:
+    lower = lax.linalg.cholesky(x)
+    return (jnp.conj(lower.swapaxes(-1, -2)) if upper else lower), _done(x)
+
+
+@operation("cholesky_solve")
+def _cholesky_solve(y: Array, factor: Array, upper: bool = False) -> Array:
+    first = lax.linalg.triangular_solve(
+        factor, y, left_side=True, lower=not upper, transpose_a=upper
+    )
+    return lax.linalg.triangular_solve(
+        factor, first, left_side=True, lower=not upper, transpose_a=not upper
+    )
+
+
+@operation("linalg_solve_triangular", "triangular_solve")
+def _solve_triangular(
+    a: Array, y: Array, upper: bool = True, left: bool = True, unitriangular: bool = False
+) -> Array:
+    shape = jnp.broadcast_shapes(a.shape[:-2], y.shape[:-2])
+    a = jnp.broadcast_to(a, shape + a.shape[-2:])
+    y = jnp.broadcast_to(y, shape + y.shape[-2:])
+    return lax.linalg.triangular_solve(
+        a, y, left_side=left, lower=not upper, unit_diagonal=unitriangular
+    )
+
+
+@operation("linalg_inv_ex")
+def _inverse(x: Array, check_errors: bool = False) -> tuple[Array, Array]:
+    return jnp.linalg.inv(x), _done(x)
+
+
+@operation("_linalg_solve_ex")
+def _solve(a: Array, y: Array, left: bool = True, check_errors: bool = False) -> tuple[Any, ...]:
+    vector = y.ndim == 1 or (a.ndim - 1 == y.ndim and y.shape == a.shape[:-1])
+    if vector:
+        return jnp.linalg.solve(a, y[..., None])[..., 0], None, None, _done(a)
+    if not left:
+        turned = jnp.linalg.solve(a.swapaxes(-1, -2), y.swapaxes(-1, -2))
+        return turned.swapaxes(-1, -2), None, None, _done(a)
+    return jnp.linalg.solve(a, y), None, None, _done(a)
+
+
+@operation("_linalg_det")
+def _determinant(x: Array) -> tuple[Any, ...]:
+    return jnp.linalg.det(x), None, None
+
+
+@operation("_linalg_slogdet")
+def _sign_and_logarithm(x: Array) -> tuple[Any, ...]:
+    return (*jnp.linalg.slogdet(x), None, None)
+
+
+@operation("linalg_qr")
+def _qr(x: Array, mode: str = "reduced") -> tuple[Array, ...]:
+    if mode == "r":
+        return jnp.zeros((0,), x.dtype), jnp.linalg.qr(x, "r")
+    return tuple(jnp.linalg.qr(x, mode))
+
+
+@operation("_linalg_svd")
+def _svd(
+    x: Array, full_matrices: bool = False, compute_uv: bool = True, driver: Any = None
+) -> tuple[Any, ...]:
+    if not compute_uv:
+        return None, jnp.linalg.svd(x, compute_uv=False), None
+    return tuple(jnp.linalg.svd(x, full_matrices))
+
+
+@operation("_linalg_eigh")
+def _eigh(x: Array, lower: str = "L", compute_v: bool = True) -> tuple[Any, ...]:
+    values, vectors = jnp.linalg.eigh(x, UPLO=lower, symmetrize_input=False)
+    return values, vectors
+
+
+@operation("linalg_matrix_exp")
+def _exponential(x: Array) -> Array:
+    return linalg.expm(x)
+
+
+@operation("linalg_pinv.atol_rtol_tensor")
+def _pseudo_inverse(
+    x: Array, atol: Array | None = None, rtol: Array | None = None, hermitian: bool = False
+) -> Array:
+    if atol is not None:
+        raise NotImplementedError("a pseudo-inverse with an absolute tolerance")
+    return jnp.linalg.pinv(x, rtol=rtol, hermitian=hermitian)

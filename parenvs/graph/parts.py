@@ -15,12 +15,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from parenvs.errors import HloError, need_extra, one_line
-from parenvs.graph.formats.equations import Sizes, bounds, taken_apart
-from parenvs.graph.formats.lowering import proto_of, results_of
-from parenvs.graph.formats.pieces import Form, Interpreter, Made, Pieces, Ties, formed, whole
 from parenvs.graph.graph import Role
+from parenvs.graph.pieces import (
+    Form,
+    Interpreter,
+    Made,
+    Pieces,
+    Sizes,
+    Ties,
+    bounds,
+    formed,
+    taken_apart,
+    whole,
+)
 from parenvs.graph.reader import read_proto
-from parenvs.graph.twins import find_twins, keys_of
+from parenvs.graph.roles import find_twins, keys_of
+from parenvs.graph.sources import proto_of, results_of
 
 _MOST_WAYS = 16
 """Parts that one weight may have."""

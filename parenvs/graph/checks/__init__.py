@@ -1,1 +1,0 @@
-"""Checks of what files hold, before anything is computed from it."""

@@ -1,0 +1,314 @@
+"""Operations that draw numbers.
+
+All numbers come from ``rng-bit-generator``: one instruction each, which costs no FLOPs, as PyTorch
+draws them inside its kernels.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.scipy import special
+
+from parenvs.graph.pytorch.operations import operation, random
+
+KEY_WORDS = 4
+"""32-bit words of the state that the generator starts from."""
+
+
+class Key:
+    """The random numbers of one training step.
+
+    Args:
+        words: (4,) uint32, the step's key; every draw adds its own number to it.
+    """
+
+    def __init__(self, words: Array) -> None:
+        self.words = words
+        self._number = itertools.count(1)
+
+    def bits(self, shape: Sequence[int]) -> Array:
+        """Draw 32 random bits for each element."""
+        start = self.words + jnp.uint32(next(self._number))
+        algorithm = lax.RandomAlgorithm.RNG_DEFAULT
+        return lax.rng_bit_generator(start, tuple(shape), jnp.uint32, algorithm=algorithm)[1]
+
+    def uniform(self, shape: Sequence[int]) -> Array:
+        """Draw float32 numbers from [0, 1)."""
+        return (self.bits(shape) >> 8).astype(jnp.float32) * 2.0**-24
+
+    def normal(self, shape: Sequence[int]) -> Array:
+        """Draw float32 numbers of mean 0 and variance 1."""
+        return jnp.sqrt(2.0) * special.erfinv(2 * self.uniform(shape) - 1 + 2.0**-24)
+
+    def keeps(self, shape: Sequence[int], share: float) -> Array:
+        """Draw True with a probability of ``share``."""
+        return self.bits(shape) < jnp.uint32(min(int(share * 2**32), 2**32 - 1))
+
+    def dropout(self, x: Array, share: float) -> Array:
+        """Drop a share of the elements, and scale the others up."""
+        if share >= 1:
+            return jnp.zeros_like(x)
+        return jnp.where(self.keeps(x.shape, 1 - share), x / (1 - share), 0)
+
+
+@random("native_dropout")
+def _dropout(x: Array, share: float, train: bool | None = True, *, key: Key) -> tuple[Any, ...]:
+    if train is False or share == 0:
+        return x, jnp.ones(x.shape, jnp.bool_)
+    if share == 1:
+        return jnp.zeros_like(x), jnp.zeros(x.shape, jnp.bool_)
+    kept = key.keeps(x.shape, 1 - share)
+    return jnp.where(kept, x / (1 - share), 0), kept
+
+
+@random("bernoulli.p")
+def _bernoulli(x: Array, share: float = 0.5, *, key: Key) -> Array:
+    return key.keeps(x.shape, share)
+
+
+@random("bernoulli")
+def _bernoulli_of(shares: Array, *, key: Key) -> Array:
+    return key.uniform(shares.shape) < shares
+
+
+@random("rand")
+def _rand(size: Sequence[int], dtype: Any = None, *, key: Key) -> Array:
+    return key.uniform(size)
+
+
+@random("rand_like")
+def _rand_like(x: Array, dtype: Any = None, *, key: Key) -> Array:
+    return key.uniform(x.shape)
+
+
+@random("uniform")
+def _uniform(x: Array, low: float = 0.0, high: float = 1.0, *, key: Key) -> Array:
+    return low + (high - low) * key.uniform(x.shape)
+
+
+@random("randn")
+def _randn(size: Sequence[int], dtype: Any = None, *, key: Key) -> Array:
+    return key.normal(size)
+
+
+@random("randn_like")
+def _randn_like(x: Array, dtype: Any = None, *, key: Key) -> Array:
+    return key.normal(x.shape)
+
+
+@random("normal_functional")
+def _normal(x: Array, mean: float = 0.0, std: float = 1.0, *, key: Key) -> Array:
+    return mean + std * key.normal(x.shape)
+
+
+@random("randint.low")
+def _randint(low: int, high: int, size: Sequence[int], dtype: Any = None, *, key: Key) -> Array:
+    return low + (key.bits(size) % jnp.uint32(high - low)).astype(jnp.int32)
+
+
+@random("randint")
+def _randint_from_zero(high: int, size: Sequence[int], dtype: Any = None, *, key: Key) -> Array:
+    return _randint(0, high, size, key=key)
+
+
+@random("randperm")
+def _randperm(count: int, dtype: Any = None, *, key: Key) -> Array:
+    places = lax.iota(jnp.int32, count)
+    return lax.sort((key.bits((count,)), places), num_keys=1)[1]
+
+
+@random("multinomial")
+def _multinomial(shares: Array, count: int, replacement: bool = False, *, key: Key) -> Array:
+    """Draw places by their shares: those of the largest logarithms with Gumbel noise."""
+    shape = (*shares.shape[:-1], count, shares.shape[-1]) if replacement else shares.shape
+    noise = -jnp.log(-jnp.log(key.uniform(shape) + 2.0**-25))
+    scores = jnp.log(shares[..., None, :] if replacement else shares) + noise
+    return jnp.argmax(scores, -1) if replacement else lax.top_k(scores, count)[1]
+
+
+@random("rrelu_with_noise_functional")
+def _rrelu(
+    x: Array,
+    noise: Array,
+    low: float = 0.125,
+    high: float = 1 / 3,
+    training: bool = False,
+    *,
+    key: Key,
+) -> tuple[Array, Array]:
+    slope = low + (high - low) * key.uniform(x.shape) if training else (low + high) / 2
+    slope = jnp.where(x > 0, 1, slope).astype(x.dtype)
+    return x * slope, slope
+
+
+@random("exponential")
+def _exponential(x: Array, rate: float = 1.0, *, key: Key) -> Array:
+    return -jnp.log1p(-key.uniform(x.shape)) / rate
+
+
+State = tuple[Array, ...]
+Cell = Callable[..., State]
+"""Computes the next state of a state, the input's product, the weight and the bias."""
+
+
+def _dense(x: Array, weight: Array, bias: Array | None) -> Array:
+    product = lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
+    return product if bias is None else product + bias
+
+
+def _lstm_cell(
+    state: State, given: Array, weight: Array, bias: Array | None, projection: Array | None = None
+) -> State:
+    gates = given + _dense(state[0], weight, bias)
+    enter, forget, new, leave = jnp.split(gates, 4, -1)
+    cell = jax.nn.sigmoid(forget) * state[1] + jax.nn.sigmoid(enter) * jnp.tanh(new)
+    out = jax.nn.sigmoid(leave) * jnp.tanh(cell)
+    return out if projection is None else _dense(out, projection, None), cell
+
+
+def _gru_cell(state: State, given: Array, weight: Array, bias: Array | None) -> State:
+    reset, update, new = jnp.split(given, 3, -1)
+    own_reset, own_update, own_new = jnp.split(_dense(state[0], weight, bias), 3, -1)
+    update = jax.nn.sigmoid(update + own_update)
+    new = jnp.tanh(new + jax.nn.sigmoid(reset + own_reset) * own_new)
+    return ((1 - update) * new + update * state[0],)
+
+
+def _plain_cell(function: Callable[[Array], Array]) -> Cell:
+    def cell(state: State, given: Array, weight: Array, bias: Array | None) -> State:
+        return (function(given + _dense(state[0], weight, bias)),)
+
+    return cell
+
+
+def _run(
+    cell: Cell,
+    x: Array,
+    states: Sequence[Array],
+    weights: Sequence[Array],
+    how: tuple[Any, ...],
+    key: Any,
+) -> tuple[Array, ...]:
+    """Run the layers; returns the outputs and the last states, as PyTorch's operations do.
+
+    ``how`` says whether there are biases, how many layers, the share of dropout, whether in
+    training, whether both directions, and whether the batch comes first.
+    """
+    has_biases, layers, dropout, train, bidirectional, batch_first = how
+    each, over = divmod(len(weights), layers * (1 + bidirectional))
+    projected = each - (4 if has_biases else 2)
+    if over or projected not in (0, 1):
+        raise NotImplementedError(f"{len(weights)} weights of a recurrent layer")
+    x = x.swapaxes(0, 1) if batch_first else x
+    last: list[State] = []
+    for layer in range(layers):
+        directions = []
+        for back in range(1 + bidirectional):
+            number = layer * (1 + bidirectional) + back
+            of_input, of_state, *others = weights[each * number : each * (number + 1)]
+            bias, own = others[:2] if has_biases else (None, None)
+            held = (of_state, own, *others[len(others) - projected :])
+
+            def step(state: State, given: Array, held: Any = held) -> Any:
+                state = cell(state, given, *held)
+                return state, state[0]
+
+            start = tuple(state[number] for state in states)
+            end, made = lax.scan(step, start, _dense(x, of_input, bias), reverse=bool(back))
+            directions.append(made)
+            last.append(end)
+        x = jnp.concatenate(directions, -1) if bidirectional else directions[0]
+        if dropout and train and layer < layers - 1:
+            x = key.dropout(x, dropout)
+    ends = [jnp.stack(parts) for parts in zip(*last, strict=True)]
+    return (x.swapaxes(0, 1) if batch_first else x, *ends)
+
+
+@random("lstm.input")
+def _lstm(x: Array, states: Sequence[Array], weights: Any, *how: Any, key: Any) -> Any:
+    return _run(_lstm_cell, x, states, weights, how, key)
+
+
+@random("gru.input")
+def _gru(x: Array, state: Array, weights: Any, *how: Any, key: Any) -> Any:
+    return _run(_gru_cell, x, [state], weights, how, key)
+
+
+@random("rnn_tanh.input")
+def _rnn_tanh(x: Array, state: Array, weights: Any, *how: Any, key: Any) -> Any:
+    return _run(_plain_cell(jnp.tanh), x, [state], weights, how, key)
+
+
+@random("rnn_relu.input")
+def _rnn_relu(x: Array, state: Array, weights: Any, *how: Any, key: Any) -> Any:
+    return _run(_plain_cell(jax.nn.relu), x, [state], weights, how, key)
+
+
+Program = Callable[..., tuple[Any, ...]]
+"""A branch or body, given arrays."""
+
+
+def _like(program: Program, start: Sequence[Array]) -> Program:
+    """A body whose results have the types of what it starts from, as a loop's have to."""
+
+    def body(*given: Array) -> tuple[Any, ...]:
+        made = program(*given)
+        carried = [jnp.asarray(x, s.dtype) for x, s in zip(made[: len(start)], start, strict=True)]
+        return (*carried, *made[len(start) :])
+
+    return body
+
+
+@operation("cond")
+def _cond(chosen: Any, yes: Program, no: Program, given: Sequence[Array]) -> tuple[Any, ...]:
+    return lax.cond(jnp.asarray(chosen, jnp.bool_).reshape(()), yes, no, *given)
+
+
+@operation("scan")
+def _scan(
+    body: Program, start: Sequence[Array], rows: Sequence[Array], others: Sequence[Array] = ()
+) -> tuple[Any, ...]:
+    body = _like(body, start)
+
+    def step(carried: Sequence[Array], row: Sequence[Array]) -> tuple[Any, Any]:
+        made = body(*carried, *row, *others)
+        return list(made[: len(start)]), made[len(start) :]
+
+    last, made = lax.scan(step, list(start), list(rows))
+    return (*last, *made)
+
+
+@operation("map_impl")
+def _map(body: Program, rows: Sequence[Array], others: Sequence[Any] = ()) -> tuple[Any, ...]:
+    return lax.map(lambda row: body(*row, *others), list(rows))
+
+
+@operation("while_loop")
+def _while(
+    condition: Program, body: Program, start: Sequence[Array], others: Sequence[Array] = ()
+) -> tuple[Any, ...]:
+    """Repeat while a condition holds; no gradient goes through it, as its length is not known."""
+    body = _like(body, start)
+
+    @jax.custom_vjp
+    def last(start: tuple[Array, ...], others: tuple[Array, ...]) -> tuple[Array, ...]:
+        return lax.while_loop(
+            lambda state: condition(*state, *others)[0].reshape(()),
+            lambda state: tuple(body(*state, *others)),
+            start,
+        )
+
+    def differentiated(*_: Any) -> Any:
+        raise NotImplementedError(
+            "the gradient of a loop whose length depends on values; write a loop of fixed length, "
+            "or torch's scan"
+        )
+
+    last.defvjp(differentiated, differentiated)
+    return last(tuple(map(jnp.asarray, start)), tuple(map(jnp.asarray, others)))

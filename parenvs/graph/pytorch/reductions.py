@@ -1,0 +1,505 @@
+"""Sums, means, extremes, and what normalises along a dimension."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from parenvs.graph.pytorch.operations import operation, random
+
+Dims = int | Sequence[int] | None
+
+
+def _axes(dims: Dims) -> tuple[int, ...] | None:
+    if dims is None or dims == []:
+        return None
+    return (dims,) if isinstance(dims, int) else tuple(dims)
+
+
+@operation("sum", "sum.dim_IntList")
+def _sum(x: Array, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Array:
+    if dtype is None and not jnp.issubdtype(x.dtype, jnp.inexact):
+        dtype = jax.dtypes.canonicalize_dtype(jnp.int64)
+    return jnp.sum(x, _axes(dim), dtype=dtype, keepdims=keepdim)
+
+
+@operation("mean", "mean.dim")
+def _mean(x: Array, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Array:
+    return jnp.mean(x, _axes(dim), dtype=dtype, keepdims=keepdim)
+
+
+@operation("prod", "prod.dim_int")
+def _prod(x: Array, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Array:
+    return jnp.prod(x, _axes(dim), dtype=dtype, keepdims=keepdim)
+
+
+@operation("amax")
+def _amax(x: Array, dim: Dims = None, keepdim: bool = False) -> Array:
+    return jnp.max(x, _axes(dim), keepdims=keepdim)
+
+
+@operation("amin")
+def _amin(x: Array, dim: Dims = None, keepdim: bool = False) -> Array:
+    return jnp.min(x, _axes(dim), keepdims=keepdim)
+
+
+@operation("max")
+def _max(x: Array) -> Array:
+    return jnp.max(x)
+
+
+@operation("min")
+def _min(x: Array) -> Array:
+    return jnp.min(x)
+
+
+@operation("max.dim")
+def _max_along(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+    place = jnp.argmax(x, dim, keepdims=keepdim)
+    return jnp.max(x, dim, keepdims=keepdim), place
+
+
+@operation("min.dim")
+def _min_along(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+    place = jnp.argmin(x, dim, keepdims=keepdim)
+    return jnp.min(x, dim, keepdims=keepdim), place
+
+
+@operation("argmax")
+def _argmax(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
+    return jnp.argmax(x, dim, keepdims=keepdim)
+
+
+@operation("argmin")
+def _argmin(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
+    return jnp.argmin(x, dim, keepdims=keepdim)
+
+
+@operation("any", "any.dim", "any.dims")
+def _any(x: Array, dim: Dims = None, keepdim: bool = False) -> Array:
+    return jnp.any(x != 0, _axes(dim), keepdims=keepdim)
+
+
+@operation("all", "all.dim", "all.dims")
+def _all(x: Array, dim: Dims = None, keepdim: bool = False) -> Array:
+    return jnp.all(x != 0, _axes(dim), keepdims=keepdim)
+
+
+def moments(
+    x: Array, axes: tuple[int, ...] | None, correction: float = 0, keepdims: bool = True
+) -> tuple[Array, Array]:
+    """Return the variance and the mean along ``axes``, as PyTorch's ``var_mean``."""
+    mean = jnp.mean(x, axes, keepdims=True)
+    squares = jnp.square(jnp.abs(x - mean))
+    count = x.size // mean.size
+    variance = jnp.sum(squares, axes, keepdims=keepdims) / max(count - correction, 0)
+    return variance, mean if keepdims else jnp.mean(x, axes)
+
+
+@operation("var_mean.correction")
+def _var_mean(
+    x: Array, dim: Dims = None, correction: float | None = None, keepdim: bool = False
+) -> tuple[Array, Array]:
+    return moments(x, _axes(dim), 1 if correction is None else correction, keepdim)
+
+
+@operation("var.correction")
+def _var(
+    x: Array, dim: Dims = None, correction: float | None = None, keepdim: bool = False
+) -> Array:
+    return _var_mean(x, dim, correction, keepdim)[0]
+
+
+@operation("std.correction")
+def _std(
+    x: Array, dim: Dims = None, correction: float | None = None, keepdim: bool = False
+) -> Array:
+    return jnp.sqrt(_var_mean(x, dim, correction, keepdim)[0])
+
+
+@operation("var.dim", "var")
+def _var_unbiased(
+    x: Array, dim: Dims = None, unbiased: bool = True, keepdim: bool = False
+) -> Array:
+    return moments(x, _axes(dim), int(unbiased), keepdim)[0]
+
+
+@operation("linalg_vector_norm")
+def _vector_norm(
+    x: Array,
+    ord: float = 2,
+    dim: Dims = None,
+    keepdim: bool = False,
+    dtype: Any = None,
+) -> Array:
+    x = x if dtype is None else x.astype(dtype)
+    axes = _axes(dim)
+    if ord == 2:
+        total = jnp.sum(jnp.square(jnp.abs(x)), axes, keepdims=keepdim)
+        return jnp.where(total > 0, jnp.sqrt(jnp.where(total > 0, total, 1)), 0)
+    if ord == 1:
+        return jnp.sum(jnp.abs(x), axes, keepdims=keepdim)
+    if ord == float("inf"):
+        return jnp.max(jnp.abs(x), axes, keepdims=keepdim)
+    return jnp.sum(jnp.abs(x) ** ord, axes, keepdims=keepdim) ** (1 / ord)
+
+
+@operation("cumsum")
+def _cumsum(x: Array, dim: int, dtype: Any = None) -> Array:
+    if dtype is None and not jnp.issubdtype(x.dtype, jnp.inexact):
+        dtype = jax.dtypes.canonicalize_dtype(jnp.int64)
+    return jnp.cumsum(x, dim, dtype=dtype) if x.ndim else x
+
+
+@operation("cumprod")
+def _cumprod(x: Array, dim: int, dtype: Any = None) -> Array:
+    return jnp.cumprod(x, dim, dtype=dtype)
+
+
+def _running(x: Array, dim: int, largest: bool) -> tuple[Array, Array]:
+    dim %= max(x.ndim, 1)
+    made = (lax.cummax if largest else lax.cummin)(lax.stop_gradient(x), dim)
+    own = lax.broadcasted_iota(jnp.int32, x.shape, dim)
+    places = lax.cummax(jnp.where(x == made, own, 0), dim)
+    return jnp.take_along_axis(x, places, axis=dim, mode="clip"), places
+
+
+@operation("cummax")
+def _cummax(x: Array, dim: int) -> tuple[Array, Array]:
+    return _running(x, dim, True)
+
+
+@operation("cummin")
+def _cummin(x: Array, dim: int) -> tuple[Array, Array]:
+    return _running(x, dim, False)
+
+
+def _ranked(x: Array, rank: int, dim: int, keepdim: bool) -> tuple[Array, Array]:
+    """The element of a rank along a dimension, and its place."""
+    own = lax.broadcasted_iota(jnp.int32, x.shape, dim % x.ndim)
+    values, places = lax.sort((x, own), dimension=dim % x.ndim, num_keys=1, is_stable=True)
+    one = tuple(lax.index_in_dim(y, rank, dim % x.ndim, keepdims=keepdim) for y in (values, places))
+    return one[0], one[1]
+
+
+@operation("kthvalue")
+def _kth(x: Array, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
+    return _ranked(x, k - 1, dim, keepdim)
+
+
+@operation("median.dim", "nanmedian.dim")
+def _median_along(x: Array, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
+    return _ranked(x, (x.shape[dim] - 1) // 2, dim, keepdim)
+
+
+@operation("median", "nanmedian")
+def _median(x: Array) -> Array:
+    return _ranked(x.ravel(), (x.size - 1) // 2, 0, False)[0]
+
+
+@operation("logcumsumexp")
+def _logcumsumexp(x: Array, dim: int) -> Array:
+    return lax.cumlogsumexp(x, dim % x.ndim)
+
+
+@operation("logsumexp")
+def _logsumexp(x: Array, dim: Dims, keepdim: bool = False) -> Array:
+    return jax.nn.logsumexp(x, _axes(dim), keepdims=keepdim)
+
+
+@operation("_softmax", "_safe_softmax")
+def _softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
+    return jax.nn.softmax(x.astype(jnp.float32) if half_to_float else x, dim)
+
+
+@operation("_log_softmax")
+def _log_softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
+    return jax.nn.log_softmax(x.astype(jnp.float32) if half_to_float else x, dim)
+
+
+@operation("glu")
+def _glu(x: Array, dim: int = -1) -> Array:
+    return jax.nn.glu(x, dim)
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
+
+
+def _normalised(x: Array, axes: tuple[int, ...], eps: float) -> tuple[Array, Array, Array]:
+    """What has mean 0 and variance 1 along ``axes``, the mean, and 1 over the deviation."""
+    x = _wide(x)
+    variance, mean = moments(x, axes)
+    scale = lax.rsqrt(variance + eps)
+    return (x - mean) * scale, mean, scale
+
+
+@operation("native_layer_norm")
+def _layer_norm(
+    x: Array, shape: Sequence[int], weight: Array | None, bias: Array | None, eps: float
+) -> tuple[Array, Array, Array]:
+    axes = tuple(range(x.ndim - len(shape), x.ndim))
+    result, mean, scale = _normalised(x, axes, eps)
+    result = result if weight is None else result * weight
+    return result if bias is None else result + bias, mean, scale
+
+
+@operation("rms_norm", "_fused_rms_norm")
+def _rms_norm(
+    x: Array, shape: Sequence[int], weight: Array | None = None, eps: float | None = None
+) -> Any:
+    axes = tuple(range(x.ndim - len(shape), x.ndim))
+    wide = _wide(x)
+    eps = float(jnp.finfo(wide.dtype).eps) if eps is None else eps
+    scale = lax.rsqrt(jnp.mean(jnp.square(wide), axes, keepdims=True) + eps)
+    result = wide * scale
+    return result if weight is None else result * weight, scale
+
+
+@operation("native_group_norm")
+def _group_norm(
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    count: int,
+    channels: int,
+    positions: int,
+    groups: int,
+    eps: float,
+) -> tuple[Array, Array, Array]:
+    split = x.reshape(count, groups, channels // groups, *x.shape[2:])
+    result, mean, scale = _normalised(split, tuple(range(2, split.ndim)), eps)
+    result = result.reshape(x.shape)
+    result = _scaled(result, weight, bias)
+    return result, mean.reshape(count, groups), scale.reshape(count, groups)
+
+
+def _scaled(x: Array, weight: Array | None, bias: Array | None) -> Array:
+    """Scale and shift each channel, dimension 1."""
+    over = [1] * (x.ndim - 2)
+    x = x if weight is None else x * weight.reshape(-1, *over)
+    return x if bias is None else x + bias.reshape(-1, *over)
+
+
+@operation("_native_batch_norm_legit_functional")
+def _batch_norm_training(
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array,
+    running_var: Array,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Array, ...]:
+    if not training:
+        result, mean, scale = _batch_norm(x, weight, bias, running_mean, running_var, 0.0, eps)
+        return result, mean, scale, running_mean, running_var
+    result, mean, scale = _batch_norm_of(x, weight, bias, eps)
+    wide = lax.stop_gradient(_wide(x))
+    axes = (0, *range(2, x.ndim))
+    count = math.prod(x.shape[axis] for axis in axes)
+    variance, centre = moments(wide, axes, keepdims=False)
+    variance = variance * (count / max(count - 1, 1))
+    new_mean = (1 - momentum) * running_mean + momentum * centre
+    new_var = (1 - momentum) * running_var + momentum * variance
+    return result, mean, scale, new_mean, new_var
+
+
+@operation("_native_batch_norm_legit_no_training")
+def _batch_norm(
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array,
+    running_var: Array,
+    momentum: float,
+    eps: float,
+) -> tuple[Array, Array, Array]:
+    over = [1] * (x.ndim - 2)
+    scale = lax.rsqrt(_wide(running_var) + eps)
+    result = (_wide(x) - running_mean.reshape(-1, *over)) * scale.reshape(-1, *over)
+    return _scaled(result, weight, bias), running_mean, scale
+
+
+@operation("_native_batch_norm_legit.no_stats")
+def _batch_norm_without_statistics(
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Array, Array, Array]:
+    return _batch_norm_of(x, weight, bias, eps)
+
+
+def _batch_norm_of(
+    x: Array, weight: Array | None, bias: Array | None, eps: float
+) -> tuple[Array, Array, Array]:
+    """Normalise each channel by the batch's own statistics."""
+    result, mean, scale = _normalised(x, (0, *range(2, x.ndim)), eps)
+    return _scaled(result, weight, bias), mean.reshape(-1), scale.reshape(-1)
+
+
+_HALF = (jnp.bfloat16, jnp.float16)
+
+
+@operation("linear")
+def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """Contract with the weight's last dimension as it lies, without a transposed copy."""
+    product = lax.dot_general(x, weight, (((x.ndim - 1,), (weight.ndim - 1,)), ((), ())))
+    return product if bias is None else product + bias
+
+
+@operation("mm", "bmm", "mv", "dot", "matmul")
+def _matmul(x: Array, y: Array) -> Array:
+    return jnp.matmul(x, y)
+
+
+@operation("addmm", "baddbmm", "addmv")
+def _addmm(start: Array, x: Array, y: Array, beta: float = 1, alpha: float = 1) -> Array:
+    product = jnp.matmul(x, y)
+    product = product if alpha == 1 else alpha * product
+    return product + (start if beta == 1 else beta * start) if beta else product
+
+
+@operation("_int_mm")
+def _whole_numbers(x: Array, y: Array) -> Array:
+    return lax.dot(x, y, preferred_element_type=jnp.int32)
+
+
+@operation("_weight_int8pack_mm")
+def _packed_product(x: Array, weight: Array, scales: Array) -> Array:
+    return _linear(x, weight.astype(x.dtype)) * scales
+
+
+@operation("_scaled_mm")
+def _scaled_product(
+    x: Array,
+    y: Array,
+    scale_a: Array,
+    scale_b: Array,
+    bias: Array | None = None,
+    scale_result: Array | None = None,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> Array:
+    """Multiply 8-bit matrices and scale the product: by one number each, or row and column."""
+    rows = scale_a.ndim < 2 or scale_a.shape in ((1, 1), (x.shape[0], 1))
+    columns = scale_b.ndim < 2 or scale_b.shape in ((1, 1), (1, y.shape[1]))
+    if not (rows and columns):
+        raise NotImplementedError("scales of blocks of a matrix")
+    made = lax.dot(x, y, preferred_element_type=jnp.float32)
+    made = made * scale_a.astype(jnp.float32) * scale_b.astype(jnp.float32)
+    made = made if bias is None else made + bias.astype(jnp.float32)
+    made = made if scale_result is None else made * scale_result
+    return made.astype(out_dtype or x.dtype)
+
+
+@operation("_cdist_forward")
+def _distances(x: Array, y: Array, p: float = 2.0, compute_mode: int | None = None) -> Array:
+    """Distances of all rows to each other: Euclidean ones by a product, as PyTorch's are."""
+    if p != 2:
+        away = jnp.abs(x[..., :, None, :] - y[..., None, :, :])
+        return jnp.max(away, -1) if math.isinf(p) else jnp.sum(away**p, -1) ** (1 / p)
+    squares = jnp.sum(x * x, -1)[..., :, None] + jnp.sum(y * y, -1)[..., None, :]
+    squares = squares - 2 * jnp.matmul(x, jnp.swapaxes(y, -1, -2))
+    return jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)
+
+
+@operation("einsum")
+def _einsum(equation: str, operands: Sequence[Array], path: Any = None) -> Array:
+    return jnp.einsum(equation, *operands)
+
+
+@operation("_trilinear")
+def _trilinear(
+    x: Array,
+    weight: Array,
+    y: Array,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Array:
+    parts = [
+        jnp.expand_dims(part, tuple(dims))
+        for part, dims in ((x, expand1), (weight, expand2), (y, expand3))
+    ]
+    return jnp.sum(parts[0] * parts[1] * parts[2], tuple(sumdim))
+
+
+@random("scaled_dot_product_attention")
+def _attention(
+    query: Array,
+    key_: Array,
+    value: Array,
+    attn_mask: Array | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    key: Any = None,
+) -> Array:
+    """Attend; the scores are float32 where the queries are half as wide.
+
+    Groups of queries that share a key (``enable_gqa``) are a dimension of their own.
+    """
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    heads, groups = query.shape[-3] if query.ndim > 2 else 1, 1
+    if enable_gqa and key_.shape[-3] != heads:
+        groups = heads // key_.shape[-3]
+        shape = (*query.shape[:-3], key_.shape[-3], groups, *query.shape[-2:])
+        query = query.reshape(shape)
+    wide = jnp.float32 if query.dtype in _HALF else query.dtype
+    letters = "gqd" if groups > 1 else "qd"
+    result = letters[:-1] + "k"
+    scores = jnp.einsum(
+        f"...{letters},...kd->...{result}", query, key_, preferred_element_type=wide
+    )
+    scores = scores * scale
+    if is_causal:
+        rows = lax.broadcasted_iota(jnp.int32, scores.shape[-2:], 0)
+        columns = lax.broadcasted_iota(jnp.int32, scores.shape[-2:], 1)
+        scores = jnp.where(rows >= columns, scores, -jnp.inf)
+    if attn_mask is not None:
+        if groups > 1 and attn_mask.ndim > 2:
+            some = attn_mask.shape[-3] > 1
+            split = (attn_mask.shape[-3] // groups, groups) if some else (1, 1)
+            attn_mask = attn_mask.reshape(*attn_mask.shape[:-3], *split, *attn_mask.shape[-2:])
+        if attn_mask.dtype == jnp.bool_:
+            scores = jnp.where(attn_mask, scores, -jnp.inf)
+        else:
+            scores = scores + attn_mask.astype(wide)
+    weights = jax.nn.softmax(scores, -1)
+    if dropout_p > 0:
+        weights = key.dropout(weights, dropout_p)
+    weights = weights.astype(value.dtype)
+    mixed = jnp.einsum(f"...{result},...kd->...{letters}", weights, value)
+    if groups > 1:
+        mixed = mixed.reshape(*mixed.shape[:-4], heads, *mixed.shape[-2:])
+    return mixed
+
+
+@operation("transformers.grouped_mm_fallback", "_grouped_mm")
+def _grouped_product(
+    x: Array, weight: Array, offs: Array | None = None, bias: Any = None, out_dtype: Any = None
+) -> Array:
+    """Multiply rows, sorted by expert, with the matrices of their experts.
+
+    Every expert is taken to have the same number of rows, as how many it has depends on values: the
+    product costs what it costs, and experts can be split, but rows may meet another's matrix.
+    """
+    experts, rows = weight.shape[0], x.shape[0]
+    each = -(-rows // experts)
+    x = jnp.pad(x, ((0, each * experts - rows), (0, 0))) if rows % experts else x
+    product = jnp.einsum("erd,edf->erf", x.reshape(experts, each, -1), weight)
+    return product.reshape(experts * each, -1)[:rows]

@@ -1,0 +1,318 @@
+"""Makes graphs of what users have: a file, a JAX function or a PyTorch module."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parenvs.core.task import option
+from parenvs.errors import HloError, ParenvsError, need_extra, shown
+from parenvs.graph.graph import Graph, Role
+
+_FORM = re.compile(r"(?P<module>.+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_][\w.]*)")
+SUFFIXES = (".npz", ".pb", ".txt", ".hlo", ".mlir", ".mlirbc")
+"""Endings of files that hold a graph."""
+
+
+def is_function(instance: str) -> bool:
+    """Return whether an instance names a function: ``FILE.py:NAME`` or ``package.module:NAME``."""
+    return _FORM.fullmatch(instance) is not None
+
+
+def stamp(instance: str) -> int | None:
+    """Return the time of the last change of a function's file, or None without a file."""
+    module = split_name(instance)[0]
+    try:
+        return Path(module).stat().st_mtime_ns
+    except (OSError, ValueError):
+        return None
+
+
+def split_name(instance: str) -> tuple[str, str]:
+    """Return the module (or file) and the name of an instance that names a function."""
+    match = _FORM.fullmatch(instance)
+    if match is None:
+        raise ParenvsError(f"{instance!r} names no function: give FILE.py:NAME")
+    return match["module"], match["name"]
+
+
+def proto_of(lowered: Any) -> bytes:
+    """Serialize ``lowered``, the result of ``jax.jit(f, keep_unused=True).lower(...)``."""
+    return lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+
+
+def results_of(lowered: Any) -> tuple[str, ...]:
+    """Name of each array that a lowered function returns, like ``[0]['q']``; none if unknown."""
+    import jax
+
+    tree = getattr(lowered, "out_tree", None)
+    if tree is None:
+        return ()
+    leaves = jax.tree.unflatten(tree, range(tree.num_leaves))
+    paths = jax.tree_util.tree_flatten_with_path(leaves)[0]
+    return tuple(jax.tree_util.keystr(path) for path, _ in paths)
+
+
+TITLE = "_parenvs_title"
+"""Attribute of an exported program's module: name of the class that was exported."""
+OPTIONS = ("loss", "targets", "optimiser", "masters")
+"""Options of ``lower_module`` that are no inputs of a module."""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A module of HLO, and what is known of it.
+
+    Attributes:
+        proto: serialized HloModuleProto.
+        name: of the class of a PyTorch module.
+        roles: (arguments of the step,) what each of them holds, if that is known.
+        notes: what was assumed, in sentences.
+        results: names of the outputs of a JAX function.
+        kept: whether it was read from the user's cache, see ``parenvs.graph.cache``.
+    """
+
+    proto: bytes
+    name: str = ""
+    roles: tuple[Role, ...] = ()
+    notes: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    kept: bool = False
+
+    def graph(self, where: str | None = None, **options: Any) -> Graph:
+        """Read the graph; ``options`` are those of ``parenvs.graph.reader.read_module``."""
+        from parenvs.graph.reader import read_proto
+
+        options.setdefault("name", self.name)
+        told = {"known": self.roles or None, "told": self.notes, "results": self.results}
+        return read_proto(self.proto, where or self.name, **told, **options)
+
+
+def of_program(thing: Any) -> Any:
+    """Return the module of an ``ExportedProgram``; anything else as it is."""
+    torch = sys.modules["torch"]
+    if not isinstance(thing, torch.export.ExportedProgram):
+        return thing
+    guarded = "check_guards" in inspect.signature(thing.module).parameters
+    module = thing.module(check_guards=False) if guarded else thing.module()
+    stacks = (node.meta.get("nn_module_stack") for node in thing.graph.nodes)
+    kinds = [next(iter(stack.values()))[1] for stack in stacks if stack]
+    kind = kinds[0] if kinds else type(module)
+    name = kind if isinstance(kind, str) else kind.__name__
+    setattr(module, TITLE, name.rpartition(".")[2])
+    module.example_inputs = thing.example_inputs
+    return module
+
+
+def example_inputs(module: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Return the inputs that an exported program was made with; None for another module."""
+    return module.example_inputs if hasattr(module, TITLE) else None
+
+
+def lower_module(
+    module: Any,
+    inputs: Sequence[Any] | None = None,
+    keywords: Mapping[str, Any] | None = None,
+    loss: Callable[..., Any] | None = None,
+    targets: Sequence[Any] = (),
+    optimiser: str = "adam",
+    masters: bool = False,
+) -> Lowered:
+    """Export a module and lower its training step; nothing is allocated.
+
+    Args:
+        module: a ``torch.nn.Module``, or an ``ExportedProgram`` of one.
+        inputs: see ``parenvs.graph.pytorch.export.exported``; None or none for those that a program
+            was exported with.
+        keywords: see there.
+        loss: see there.
+        targets: see there.
+        optimiser: see ``parenvs.graph.pytorch.step.Step.of``.
+        masters: see there.
+
+    Raises:
+        ParenvsError: PyTorch or JAX is missing, PyTorch cannot export the module, or an operation
+            has no expression; the line names it and the submodule that uses it.
+    """
+    with need_extra("torch", "planning a PyTorch module"):
+        import jax  # noqa: F401
+        import torch
+
+        if not hasattr(torch.export, "default_decompositions"):
+            raise ImportError(f"PyTorch {torch.__version__} is too old")
+        from parenvs.graph.pytorch.export import exported
+        from parenvs.graph.pytorch.nodes import RefusedError
+        from parenvs.graph.pytorch.step import Step
+    module = of_program(module)
+    if not isinstance(module, torch.nn.Module):
+        raise HloError(f"{shown(module)} is no torch.nn.Module")
+    given = (tuple(inputs or ()), dict(keywords or {}))
+    given = (example_inputs(module) or given) if given == ((), {}) else given
+
+    def made() -> tuple[Any, Any]:
+        program = exported(module, *given, loss, targets)
+        return program, Step.of(program, optimiser, masters)
+
+    try:
+        program, step = made()
+    except RefusedError as error:
+        raise RefusedError(error.what, _cure(module, made) + error.remedy) from error
+    notes = program.notes
+    fused = step.program.fused
+    if fused:
+        path, parts = max(fused.items(), key=lambda item: len(item[1]))
+        more = f" and {len(fused) - 1:,} more" if len(fused) > 1 else ""
+        shape = ", ".join(str(n) for group in parts for n in group)
+        notes += (
+            f"{path}{more} hold several weights in one, which are taken apart; they are planned as "
+            f"({shape}), part by part",
+        )
+    return Lowered(step.lowered(), program.name, step.roles, notes)
+
+
+def _cure(module: Any, made: Callable[[], Any]) -> str:
+    """What to do first, if a module that is refused in training is read in evaluation mode."""
+    training = [one for one in module.modules() if one.training]
+    if not training or example_inputs(module) is not None:
+        return ""
+    try:
+        module.eval()
+        made()
+    except ParenvsError:
+        return ""
+    finally:
+        for one in training:
+            one.training = True
+    return (
+        "call .eval() on the module first: then it is read, without dropout and with the "
+        "statistics that it has; or "
+    )
+
+
+def from_hlo(path: str | os.PathLike[str], **options: Any) -> Graph:
+    """Read ``.pb`` (a serialized HloModuleProto), ``.txt`` (HLO text), ``.mlir`` or ``.npz``.
+
+    Args:
+        path: the file; its ending tells the format. ``.mlir`` is StableHLO (extra ``jax``).
+        **options: ``name``, and what the entry parameters are where it is not to be found out:
+            ``variables``, ``batch``, ``frozen`` and ``batch_size``; see
+            ``parenvs.graph.roles.with_roles``. A ``.npz`` keeps what it was saved with.
+
+    Raises:
+        HloError: the file is no HLO, is truncated, or holds an unknown opcode.
+    """
+    file = Path(path)
+    if file.suffix == ".npz":
+        graph = Graph.load(file)
+        for note in graph.notes:
+            warnings.warn(f"{file}: {note}", stacklevel=2)
+        return graph
+    from parenvs.graph.reader import read_file
+
+    return read_file(file, **options)
+
+
+def from_jax(function: Callable[..., Any], *args: Any, parts: bool = True, **options: Any) -> Graph:
+    """Lower a JAX function abstractly and read the module (extra ``jax``).
+
+    >>> import jax, parenvs
+    >>> weight = jax.ShapeDtypeStruct((4, 8), "float32")
+    >>> parenvs.from_jax(lambda w: (w * w).sum(), weight).paths
+    ['w']
+
+    Args:
+        function: the training step or forward pass.
+        *args: its arguments, arrays or ``jax.ShapeDtypeStruct``.
+        parts: whether weights that are several in one are read part by part, with a note, as
+            ``parenvs.in_parts`` takes them apart.
+        **options: as for ``from_hlo``.
+
+    Raises:
+        ParenvsError: JAX is missing.
+    """
+    with need_extra("jax", "planning a function"):
+        import jax
+    from parenvs.graph.reader import read_proto
+
+    jitted = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
+    where = getattr(function, "__name__", "function")
+    lowered, notes = lowered_of(jitted, args, {}, parts)
+    told = {"results": results_of(lowered), "told": notes}
+    return read_proto(proto_of(lowered), where=where, **told, **options)
+
+
+def from_torch(
+    module: Any, *inputs: Any, reading: dict[str, Any] | None = None, **keywords: Any
+) -> Graph:
+    """Export a PyTorch module and read its training step (extra ``torch``).
+
+    Nothing is allocated, so that a module on the meta device may have any size.
+
+    Args:
+        module: the ``torch.nn.Module``, in the mode that it is planned in.
+        *inputs: example inputs of its ``forward``; tensors count by shape and type only.
+        reading: options as for ``from_hlo``.
+        **keywords: ``loss``, ``targets``, ``optimiser`` and ``masters``, see
+            ``parenvs.graph.sources.lower_module``; any other is an input by keyword.
+
+    Raises:
+        ParenvsError: see ``lower_module``.
+    """
+    own = {key: keywords.pop(key) for key in OPTIONS if key in keywords}
+    return lower_module(module, inputs, keywords, **own).graph(**reading or {})
+
+
+def lowered_of(
+    jitted: Any, positional: Sequence[Any], named: dict[str, Any], parts: bool = True
+) -> tuple[Any, tuple[str, ...]]:
+    """Lower a jitted function, and return notes on how.
+
+    Args:
+        jitted: the function.
+        positional: its arguments, arrays or shapes.
+        named: likewise, by name.
+        parts: see ``from_jax``.
+    """
+    import jax
+
+    from parenvs.graph.parts import parted
+
+    found = None
+    if parts and hasattr(jitted, "trace"):
+        found = parted(jitted, positional, named)
+    if found is None:
+        return jitted.lower(*positional, **named), ()
+    again = jax.jit(found.function, keep_unused=True)
+    return again.lower(*found.positional, **found.named), (found.note,)
+
+
+def globs(texts: Sequence[str]) -> int | tuple[str, ...]:
+    """Return what commands take for parameters: globs over paths, or the index of an argument."""
+    return int(texts[0]) if len(texts) == 1 and texts[0].isdecimal() else tuple(texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphOptions:
+    """How a graph's entry parameters are read, see ``parenvs.load_graph``."""
+
+    arguments: str | None = option(
+        None, "What gives a function's arguments: NAME in its file, or FILE.py:NAME.", flag="args"
+    )
+    variables: Any = option(
+        None, "Globs over paths, or an argument's index: trained variables.", kind=list, read=globs
+    )
+    batch: Any = option(
+        None,
+        "The same: inputs whose first dimension is the batch.",
+        "batch-inputs",
+        kind=list,
+        read=globs,
+    )
+    frozen: Any = option(None, "The same: weights that are not trained.", kind=list, read=globs)
