@@ -11,8 +11,7 @@ import numpy as np
 from benchmarks.framework import main, measurement, progress, table
 from exhaustive import TooMany, disagreements, search
 from parenvs import Graph, from_jax
-from parenvs.tasks.partition.classes import dimension_classes
-from parenvs.tasks.partition.plan import RULE_SETS
+from parenvs.tasks.partition.classes import RULE_SETS, dimension_classes
 from random_programs import Program
 
 COLUMNS = ("cases", "instructions", "dimensions", "classes", "blocked", "conflicts", "assignments")

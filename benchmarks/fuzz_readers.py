@@ -46,6 +46,7 @@ from parenvs.bench.hybrid.steps import Steps, compared, read_steps
 from parenvs.cluster import Cluster
 from parenvs.core.plan import ILLEGAL, Plan
 from parenvs.core.sets import set_of
+from parenvs.datasets.partition import problems as partition_files
 from parenvs.datasets.pipeline import problems as pipeline_sets
 from parenvs.datasets.pipeline.problems import DrawnProblem, load_set
 from parenvs.graph import python_source
@@ -71,9 +72,7 @@ from parenvs.tasks.order import files as order_files
 from parenvs.tasks.order.load import load_ordering, ordering_steps
 from parenvs.tasks.order.plan import OrderPlan
 from parenvs.tasks.order.problem import Order
-from parenvs.tasks.partition.drawn import files as partition_files
-from parenvs.tasks.partition.load import load_partitioning
-from parenvs.tasks.partition.plan import PartitionPlan
+from parenvs.tasks.partition.problem import PartitionPlan, load_partitioning
 from parenvs.tasks.pipeline.profile import load_profile
 from parenvs.tasks.sharding.files import load_iopddl, load_strategies, save_iopddl, to_json
 from parenvs.tasks.sharding.problem import Sharding

@@ -40,7 +40,7 @@ from parenvs.agents.compiled import COMPILED
 from parenvs.agents.sharding import solve_iopddl
 from parenvs.datasets.sharding.drawing import drawn
 from parenvs.errors import InfeasibleError, TimeLimitError
-from parenvs.tasks.partition.load import load_partitioning
+from parenvs.tasks.partition.problem import load_partitioning
 from parenvs.tasks.sharding.exchange import Exchange
 from parenvs.tasks.sharding.files import load_iopddl, save_iopddl
 from parenvs.tasks.sharding.problem import Sharding

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.framework import Column, columns, main, measurement, percent, progress
 from parenvs import from_jax
-from parenvs.tasks.partition.memory import Footprint
+from parenvs.tasks.partition.formulas import Footprint
 
 
 def models() -> dict[str, Callable[[], Any]]:

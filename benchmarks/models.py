@@ -26,9 +26,8 @@ from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
 from parenvs.graph.graph import Graph, Phase
 from parenvs.shipped import PAPER, data_folder, manifest, names
-from parenvs.tasks.partition.load import load_partitioning
-from parenvs.tasks.partition.memory import Memory
-from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.partition.formulas import Memory
+from parenvs.tasks.partition.problem import Partitioning, load_partitioning
 from parenvs.tasks.pipeline.plan import TIED
 from parenvs.tasks.pipeline.problem import stages_on
 

@@ -69,8 +69,7 @@ FORMULAS = {
     "parenvs/tasks/partition/formulas.py": "tests/partition/test_formulas.py",
     "parenvs/graph/opcodes.py": "tests/graph/test_rules.py",
     "parenvs/tasks/partition/classes.py": "tests/partition/test_classes.py",
-    "parenvs/tasks/partition/legality.py": "tests/partition/test_report.py",
-    "parenvs/tasks/partition/memory.py": "tests/partition/test_memory.py",
+    "parenvs/tasks/partition/problem.py": "tests/partition/test_report.py",
 }
 """Module -> its own tests, which are to notice mistakes in what runs at import."""
 SPINE = {
@@ -79,7 +78,7 @@ SPINE = {
     "parenvs/envs/env.py": "tests/envs/test_conventions.py",
     "parenvs/envs/vector.py": "tests/envs/test_batched.py",
     "parenvs/fields.py": "tests/test_fields.py",
-    "parenvs/tasks/partition/load.py": "tests/partition/test_report.py",
+    "parenvs/tasks/partition/task.py": "tests/partition/test_report.py",
     "parenvs/tasks/hybrid/load.py": "tests/hybrid/test_problem.py",
     "parenvs/tasks/order/load.py": "tests/order/test_problem.py",
     "parenvs/tasks/sharding/task.py": "tests/sharding/test_problem.py",

@@ -54,14 +54,11 @@ EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
         ("env_seed < 0", "env_seed < 1"): "a generator takes 0, and nothing else is done with it",
     },
     "parenvs/tasks/partition/formulas.py": {
-        ("graph.parent >= 0", "graph.parent >= 1"): LOOP,
         ("graph.parent[graph.parent >= 0]", "graph.parent[graph.parent > 0]"): LOOP,
         ("np.maximum(size, 1)", "np.maximum(size, 2)"):
             "the shares of dimensions of size 1 are not read, and 0 over anything is 0",
         ("replicate_seconds or 1.0", "replicate_seconds or 2.0"):
             "where the step takes no time, nothing is saved",
-    },
-    "parenvs/tasks/partition/memory.py": {
         ("graph.parent >= 0", "graph.parent >= 1"): LOOP,
         ("~graph.free & (graph.parent >= 0)", "~graph.free & (graph.parent > 0)"): LOOP,
         ("updated < 0", "updated < 1"): UPDATES,
@@ -79,7 +76,6 @@ EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
             "levels beside each other differ",
         ("graph.parent[made_by] >= 0", "graph.parent[made_by] >= 1"): LOOP,
         ("np.flatnonzero(graph.parent >= 0)", "np.flatnonzero(graph.parent > 0)"): LOOP,
-        ("graph.parent[graph.parent >= 0]", "graph.parent[graph.parent > 0]"): LOOP,
         ("np.full(count, -1)", "np.full(count, 1)"): MADE,
         ("-1", "-2"): "any number below 0 means never",
         ("self.last >= 0", "self.last > 0"): FIRST,
@@ -107,7 +103,7 @@ EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
          "isinstance(other, _Same) or other.graph is self.graph"):
             "keys are compared where their numbers are equal, and so are of the same graph",
     },
-    "parenvs/tasks/partition/legality.py": {
+    "parenvs/tasks/partition/problem.py": {
         ("len(reasons) >= MAX_REASONS", "len(reasons) > MAX_REASONS"):
             "the reason that it words in full is cut off afterwards",
     },

@@ -27,7 +27,7 @@ from parenvs.bench.agents_table import agent_cell
 from parenvs.bench.problems import BenchProblem, solve_problems, suites
 from parenvs.cluster import choose_cluster
 from parenvs.errors import ParenvsError
-from parenvs.tasks.partition.load import load_partitioning
+from parenvs.tasks.partition.problem import load_partitioning
 from parenvs.tasks.pipeline.spaces import CutSpace
 
 PARTITIONS = {

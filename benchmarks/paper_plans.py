@@ -13,9 +13,9 @@ from parenvs import Graph
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import expert
 from parenvs.cluster import choose_cluster
-from parenvs.tasks.partition.plan import RULE_SETS
+from parenvs.tasks.partition.classes import RULE_SETS
+from parenvs.tasks.partition.game import PartitionSpace
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
-from parenvs.tasks.partition.space import PartitionSpace
 
 """arXiv 2007.04069: the search for an operator partitioning."""
 PAPER_VARIABLES = {"t5-3b": "432", "t5-11b": "432", SIX: "108, of a target of 111"}

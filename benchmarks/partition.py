@@ -18,7 +18,7 @@ from parenvs import Graph, from_jax
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.shipped import data_folder, manifest
-from parenvs.tasks.partition.plan import RULE_SETS
+from parenvs.tasks.partition.classes import RULE_SETS
 from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 
 SIX = "t5 6+6"

@@ -24,8 +24,8 @@ from parenvs.cluster import choose_cluster
 from parenvs.errors import InfeasibleError
 from parenvs.graph.graph import Role
 from parenvs.graph.roles import match_paths
+from parenvs.tasks.partition.game import PartitionSpace
 from parenvs.tasks.partition.problem import Partitioning
-from parenvs.tasks.partition.space import PartitionSpace
 
 DEVICES = 8
 PLANS = {"exact": None, "data-parallel": data_parallel, "expert": expert}

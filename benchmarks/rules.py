@@ -37,7 +37,6 @@ from parenvs.errors import NO_PLAN
 from parenvs.tasks.elastic.load import MEASURED, TRACES, WINDOWS
 from parenvs.tasks.hybrid.load import rules as hybrid
 from parenvs.tasks.order.load import rules as order
-from parenvs.tasks.partition.load import rules as partition
 
 NEAR, MOST = 0.02, 0.5
 """Within this of the best known on more than this share of problems, a rule makes *sanity*."""
@@ -54,6 +53,11 @@ Places = list[tuple[str, list[tuple[str, str | None]], dict[str, dict[str, Any]]
 def _elastic() -> Places:
     sets: Any = [(WINDOWS, f"{trace}-{model}") for trace in TRACES for model in MEASURED]
     return [("ElasticPlan-v1", sets, {"hysteresis": {}, "look-ahead": {}, "exact": {}})]
+
+
+def partition() -> Places:
+    sets: Any = [(name, None) for name in ("partition-validation", "partition-test")]
+    return [("PartitionPlan-v1", sets, {"greedy": {}, "exact": {"time_limit": 20.0}})]
 
 
 def _pipeline() -> Places:

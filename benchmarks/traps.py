@@ -19,7 +19,7 @@ from scipy.sparse import coo_array
 
 from benchmarks.framework import INSTANCES, main, measurement, percent, table
 from parenvs.bench.problems import BenchProblem, solve_problems
-from parenvs.tasks.partition.space import PartitionSpace
+from parenvs.tasks.partition.game import PartitionSpace
 
 EPISODES = 20_000
 """Random episodes behind an action."""

@@ -17,9 +17,8 @@ from parenvs import from_jax, verify
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.shardy.verify import Verification
-from parenvs.tasks.partition.load import load_partitioning
-from parenvs.tasks.partition.plan import RULE_SETS, PartitionPlan
-from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.partition.classes import RULE_SETS
+from parenvs.tasks.partition.problem import Partitioning, PartitionPlan, load_partitioning
 
 DEVICES = 8
 KINDS = {  # scope, reward

@@ -42,8 +42,7 @@ if _TYPE_CHECKING:
     from parenvs.tasks.hybrid.problem import Hybrid
     from parenvs.tasks.hybrid.report import HybridReport
     from parenvs.tasks.hybrid.shape import TransformerShape
-    from parenvs.tasks.partition.plan import PartitionPlan
-    from parenvs.tasks.partition.problem import Partitioning, PartitionReport
+    from parenvs.tasks.partition.problem import Partitioning, PartitionPlan, PartitionReport
     from parenvs.tasks.pipeline.plan import PipelinePlan
     from parenvs.tasks.pipeline.problem import Pipeline, Report
     from parenvs.tasks.pipeline.profile import StageProfile, load_profile
@@ -92,7 +91,7 @@ _LAZY = {
     "HybridReport": "parenvs.tasks.hybrid.report",
     "HybridStage": "parenvs.tasks.hybrid.plan",
     "ParenvsError": "parenvs.errors",
-    "PartitionPlan": "parenvs.tasks.partition.plan",
+    "PartitionPlan": "parenvs.tasks.partition.problem",
     "PartitionReport": "parenvs.tasks.partition.problem",
     "Partitioning": "parenvs.tasks.partition.problem",
     "Pipeline": "parenvs.tasks.pipeline.problem",

@@ -16,7 +16,7 @@ from parenvs.instances import load_graph
 from parenvs.shipped import PAPER, data_folder, manifest, names
 from parenvs.tasks.hybrid.load import load_model
 from parenvs.tasks.hybrid.shipped import shapes
-from parenvs.tasks.partition.load import load_partitioning
+from parenvs.tasks.partition.problem import load_partitioning
 from parenvs.tasks.pipeline.profile import load_profile
 
 NAMES = ["vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48"]

@@ -13,7 +13,7 @@ from parenvs import files
 from parenvs.cluster import PRESETS, Cluster
 from parenvs.core.plan import load_plan
 from parenvs.errors import PlanError
-from parenvs.tasks.partition.plan import PartitionPlan
+from parenvs.tasks.partition.problem import PartitionPlan
 from parenvs.tasks.pipeline.plan import PipelinePlan
 
 PLAN = PipelinePlan(

@@ -27,10 +27,14 @@ from parenvs.core.plan import Plan
 from parenvs.errors import shown
 from parenvs.instances import load_graph
 from parenvs.shipped import PAPER
-from parenvs.tasks.partition.load import STEP_OPTIONS, load_partitioning
-from parenvs.tasks.partition.plan import PartitionPlan
-from parenvs.tasks.partition.problem import Partitioning, PartitionReport
-from parenvs.tasks.partition.step import Step
+from parenvs.tasks.partition.classes import Step
+from parenvs.tasks.partition.problem import (
+    STEP_OPTIONS,
+    Partitioning,
+    PartitionPlan,
+    PartitionReport,
+    load_partitioning,
+)
 from parenvs.view.words import duration
 
 _UNKNOWN_PATHS = 20
@@ -46,7 +50,7 @@ class PartitionProblem(TaskProblem):
     plan_class: ClassVar[type[PartitionPlan]] = PartitionPlan
     decisions = ("partition",)
     scope: ClassVar[str] = "variables"
-    page = "parenvs.tasks.partition.view.page:page"
+    page = "parenvs.tasks.partition.page:page"
     optional: ClassVar[Mapping[str, Any]] = {
         "scope": "variables",
         "rules": "shardy",

@@ -10,9 +10,9 @@ import numpy as np
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.partition.explain import Explainer
+from parenvs.tasks.partition.game import PartitionSpace
 from parenvs.tasks.partition.megatron import megatron_classes
 from parenvs.tasks.partition.problem import Partitioning
-from parenvs.tasks.partition.space import PartitionSpace
 
 _BATCH = 4096  # episodes drawn at once
 

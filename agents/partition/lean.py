@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.partition.drawn.linear import Linear
+from parenvs.tasks.partition.linear import Linear
 
 WITNESSES = 5
 """Plans that are looked for."""

@@ -16,8 +16,8 @@ from parenvs.agents.reference import target
 from parenvs.core.plan import Answer
 from parenvs.core.request import Request
 from parenvs.errors import TimeLimitError
+from parenvs.tasks.partition.game import PartitionSpace
 from parenvs.tasks.partition.problem import Partitioning
-from parenvs.tasks.partition.space import PartitionSpace
 from parenvs.tasks.partition.task import PartitionSearch
 
 ENVIRONMENTS = {"variables": "OperatorPartition-v0", "inputs": "DataParallel-v0"}

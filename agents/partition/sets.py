@@ -28,18 +28,25 @@ import numpy as np
 
 from parenvs.agents.partition.lean import begun, shortest
 from parenvs.core.game import EVERY
-from parenvs.datasets.partition.bank import LIMITS, unlimited
+from parenvs.datasets.partition.problems import (
+    LIMITS,
+    PARTITION_SETS,
+    SetRow,
+    build,
+    members,
+    row_of,
+    save_set,
+    unlimited,
+)
 from parenvs.datasets.references import PARTITIONS, Row, read, write
 from parenvs.datasets.set_commands import command_line, read_options
 from parenvs.errors import NO_PLAN, InfeasibleError, ParenvsError, printable
 from parenvs.shipped import manifest
 from parenvs.tasks.partition.choice import PartitionChoice
-from parenvs.tasks.partition.drawn.files import SetRow, save_set
-from parenvs.tasks.partition.drawn.linear import Linear
-from parenvs.tasks.partition.plan import REMADE
+from parenvs.tasks.partition.classes import REMADE
+from parenvs.tasks.partition.game import PARTITION
+from parenvs.tasks.partition.linear import Linear
 from parenvs.tasks.partition.problem import Partitioning
-from parenvs.tasks.partition.sets import PARTITION_SETS, build, members, row_of
-from parenvs.tasks.partition.space import PARTITION
 
 MODULE = "parenvs.agents.partition.sets"
 SEED = 2007

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from parenvs.agents.partition import heuristics
-from parenvs.tasks.partition.space import PartitionSpace
+from parenvs.tasks.partition.game import PartitionSpace
 
 DEVICES = 8
 """Number of V100, all in one server."""

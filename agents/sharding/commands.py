@@ -220,7 +220,7 @@ def export(
     Costs are nanoseconds of a step, usages bytes of a device. With --answer a solution of the
     problem is read back and written as a partition plan.
     """
-    from parenvs.tasks.partition.load import load_partitioning
+    from parenvs.tasks.partition.problem import load_partitioning
     from parenvs.tasks.sharding.exchange import Exchange
     from parenvs.tasks.sharding.files import load_strategies, save_iopddl
 

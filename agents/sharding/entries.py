@@ -33,7 +33,7 @@ from parenvs.core.leaderboard import (
 )
 from parenvs.datasets.sharding.drawing import FAMILIES, drawn
 from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError, one_line
-from parenvs.tasks.partition.load import load_partitioning
+from parenvs.tasks.partition.problem import load_partitioning
 from parenvs.tasks.sharding import known, store
 from parenvs.tasks.sharding.exchange import Exchange
 from parenvs.tasks.sharding.plan import ShardingPlan

@@ -41,8 +41,7 @@ from parenvs.errors import (
 from parenvs.files import write_text
 from parenvs.graph.graph import Graph
 from parenvs.shipped import data_folder
-from parenvs.tasks.partition.load import load_partitioning
-from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.partition.problem import Partitioning, load_partitioning
 from parenvs.tasks.sharding.exchange import Exchange
 from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.turns.board import Board

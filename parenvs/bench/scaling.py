@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.bench.play import Case, batch_play, copies, draw_actions, make, observed_bytes, rate
-from parenvs.tasks.partition.transitions import transitions_of
+from parenvs.tasks.partition.game import transitions_of
 from parenvs.tasks.pipeline.profile import StageProfile
 
 PIVOTS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)

@@ -18,8 +18,7 @@ from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph
 from parenvs.shipped import data_folder, manifest
 from parenvs.tasks.partition.classes import dimension_classes
-from parenvs.tasks.partition.load import load_partitioning
-from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.partition.problem import Partitioning, load_partitioning
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.profile import load_profile
 from parenvs.tasks.pipeline.spaces import CutSpace, PointSpace

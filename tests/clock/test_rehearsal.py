@@ -16,7 +16,7 @@ from parenvs.clock.runs import torch as runs  # noqa: E402
 from parenvs.clock.runs.prediction import Traced, of_plan  # noqa: E402
 from parenvs.cluster import choose_cluster  # noqa: E402
 from parenvs.exports.torch import TorchPlan  # noqa: E402
-from parenvs.tasks.partition.plan import PartitionPlan  # noqa: E402
+from parenvs.tasks.partition.problem import PartitionPlan  # noqa: E402
 
 SAMPLES, WIDTH, RANK = 8, 6, 4
 MODEL = f"""

@@ -143,7 +143,7 @@ def test_summed_of__partial_gradients_that_are_added_are_summed_once():
 
     from parenvs import from_jax
     from parenvs.graph.graph import Phase
-    from parenvs.tasks.partition.export.layout import summed_of
+    from parenvs.tasks.partition.layout import summed_of
 
     def both(x, a, b):
         return (jnp.tanh(x @ a) * jnp.sin(x @ b)).sum()
@@ -171,7 +171,7 @@ def test_rank_bytes__a_softmax_over_a_split_dimension_gathers():
 
     from parenvs import from_jax
     from parenvs.tasks.partition.classes import dimension_classes
-    from parenvs.tasks.partition.export.layout import ClassLayout
+    from parenvs.tasks.partition.layout import ClassLayout
 
     def loss(x, table):
         return -jax.nn.log_softmax(x @ table)[:, 0].sum()

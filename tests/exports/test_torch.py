@@ -12,7 +12,7 @@ from parenvs import HybridPlan, HybridStage, ParenvsError
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.exports.torch import torch_plan
 from parenvs.tasks.hybrid.model import HybridModel
-from parenvs.tasks.partition.plan import PartitionPlan
+from parenvs.tasks.partition.problem import PartitionPlan
 
 pytestmark = pytest.mark.thorough
 

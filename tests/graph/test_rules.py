@@ -424,7 +424,7 @@ def test_rules__an_opcode_without_a_rule_is_named():
 def test_rules__cover_every_opcode_of_the_shipped_graphs():
     from parenvs import load_graph
     from parenvs.shipped import names
-    from parenvs.tasks.partition.factors import LINKED
+    from parenvs.tasks.partition.classes import LINKED
 
     used = {opcode for name in names() for opcode in load_graph(name).opcodes}
     assert used - set(RULES) <= {"parameter", "constant", "iota", *LINKED}
@@ -432,7 +432,7 @@ def test_rules__cover_every_opcode_of_the_shipped_graphs():
 
 def test_rules__cover_every_opcode_that_the_reader_knows():
     from parenvs.graph.opcodes import OPCODES
-    from parenvs.tasks.partition.factors import _SOURCES, LINKED
+    from parenvs.tasks.partition.classes import _SOURCES, LINKED
 
     inlined = {"call", "fusion", "get-tuple-element", "tuple"}
     assert set(OPCODES) - set(RULES) == {*LINKED, *_SOURCES, *inlined}

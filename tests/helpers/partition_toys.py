@@ -19,9 +19,8 @@ from parenvs.graph.flow import Flow, free_instructions
 from parenvs.graph.graph import Phase, Role
 from parenvs.graph.opcodes import Instruction, Kind, factors_of
 from parenvs.graph.roles import with_roles
-from parenvs.tasks.partition.load import load_partitioning
-from parenvs.tasks.partition.problem import Partitioning
-from parenvs.tasks.partition.space import PartitionSpace
+from parenvs.tasks.partition.game import PartitionSpace
+from parenvs.tasks.partition.problem import Partitioning, load_partitioning
 
 INSTANCES = ("vgg-19", "t5-base", "t5-3b", "t5-11b", "bert-48")
 SHIPPED = [*INSTANCES[:2], *slow(*INSTANCES[2:])]

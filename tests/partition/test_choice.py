@@ -14,12 +14,20 @@ import parenvs
 from parenvs.agents.partition.lean import begun, shortest
 from parenvs.agents.partition.sets import BOUND
 from parenvs.core.rows import WORST
-from parenvs.datasets.partition.bank import LIMITS, _row, bank, played
+from parenvs.datasets.partition.problems import (
+    LIMITS,
+    PARTITION_SETS,
+    _row,
+    bank,
+    family_of,
+    members,
+    named,
+    played,
+    problem_of,
+)
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.partition.choice import PartitionChoiceEnv, PartitionChoiceVectorEnv
-from parenvs.tasks.partition.drawn.linear import logarithmic
-from parenvs.tasks.partition.drawn.sources import named, problem_of
-from parenvs.tasks.partition.sets import PARTITION_SETS, family_of, members
+from parenvs.tasks.partition.linear import logarithmic
 
 SMALL = "partition-train/vgg-003"
 

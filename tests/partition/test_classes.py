@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from parenvs import ParenvsError, from_jax, load_graph
-from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes
-from parenvs.tasks.partition.plan import RULE_SETS
+from parenvs.tasks.partition.classes import RULE_SETS, DimensionClasses, dimension_classes
 
 KNOWN = {  # partitioned variable dimensions at most: shardy, automap
     "vgg-19": (29, 27),

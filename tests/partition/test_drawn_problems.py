@@ -8,14 +8,17 @@ from parenvs.agents.partition import sets as partition_sets
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.core import sets
 from parenvs.datasets import references as reference_files
-from parenvs.datasets.partition.bank import LIMITS
-from parenvs.datasets.partition.sets import load
+from parenvs.datasets.partition import problems
+from parenvs.datasets.partition.problems import (
+    LIMITS,
+    PARTITION_SETS,
+    partition_rows,
+    problem_named,
+)
 from parenvs.datasets.references import PARTITIONS, references
 from parenvs.errors import ParenvsError
 from parenvs.shipped import manifest
-from parenvs.tasks.partition import sets as problems
-from parenvs.tasks.partition.drawn.linear import Linear
-from parenvs.tasks.partition.sets import PARTITION_SETS, partition_rows
+from parenvs.tasks.partition.linear import Linear
 
 SMALL = ("partition-train/vgg-000", "partition-train/vgg-007", "partition-train/resnet-004")
 
@@ -46,7 +49,7 @@ def test_sets__problems_differ_and_are_proven():
 @each("name", SMALL)
 def test_sets__references_are_the_solvers(name):
     """Of both: the one of all moments, and the one of the graph."""
-    problem, row = load(name), references(PARTITIONS)[name]
+    problem, row = problem_named(name), references(PARTITIONS)[name]
     best = exact_partition(problem)
     assert best.proven and problem.report(best.plan).legal
     assert best.cost == pytest.approx(row["length"], rel=1e-9)

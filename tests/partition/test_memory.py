@@ -7,9 +7,9 @@ import partition_toys as toys
 import pytest
 from cases import each
 
-from parenvs.tasks.partition import memory
+from parenvs.tasks.partition import formulas
 from parenvs.tasks.partition.classes import dimension_classes
-from parenvs.tasks.partition.memory import Footprint
+from parenvs.tasks.partition.formulas import Footprint
 
 PARTS = ("parameters", "optimiser", "inputs", "gradients", "activations")
 
@@ -380,8 +380,8 @@ def test_footprint__cannot_be_changed(mlp):
 def test_narrowest__places_below_both_neighbours():
     """Of the plateau 3, 3 the last place; neither the first place nor the last of all."""
     crossing = np.array([1, 5, 3, 3, 4, 2, 6, 1])
-    assert memory._narrowest(crossing).tolist() == [3, 5]
-    assert memory._narrowest(np.array([4, 3, 2])).tolist() == []
+    assert formulas._narrowest(crossing).tolist() == [3, 5]
+    assert formulas._narrowest(np.array([4, 3, 2])).tolist() == []
 
 
 def test_divide__by_hand():
@@ -389,23 +389,25 @@ def test_divide__by_hand():
     crossing = np.array([9, 9, 0, 4, 2, 2, 9, 8, 9, 1, 3, 2, 9, 7, 6, 9, 9, 9, 9, 9])
     total = 5.0 * np.arange(1, 21)
     every = np.arange(20)
-    assert memory._divide(every, crossing, total, 30.0).tolist() == [5, 9, 14]
-    assert memory._divide(every, crossing, total, 50.0).tolist() == [9]  # 50 are left, one segment
-    assert memory._divide(every, crossing, total, 100.0).tolist() == []
+    assert formulas._divide(every, crossing, total, 30.0).tolist() == [5, 9, 14]
+    assert formulas._divide(every, crossing, total, 50.0).tolist() == [
+        9
+    ]  # 50 are left, one segment
+    assert formulas._divide(every, crossing, total, 100.0).tolist() == []
 
 
 def test_divide__where_there_are_few_narrow_places():
     """The next one is taken where none is near enough; the last segment may be longer."""
     crossing, total = np.arange(20)[::-1], 5.0 * np.arange(1, 21)
-    assert memory._divide(np.array([0, 19]), crossing, total, 30.0).tolist() == [19]
-    assert memory._divide(np.array([0]), crossing, total, 30.0).tolist() == []
-    begin = memory._divide(np.array([0, 1]), np.array([1, 0]), np.array([15.5, 100.0]), 30.0)
+    assert formulas._divide(np.array([0, 19]), crossing, total, 30.0).tolist() == [19]
+    assert formulas._divide(np.array([0]), crossing, total, 30.0).tolist() == []
+    begin = formulas._divide(np.array([0, 1]), np.array([1, 0]), np.array([15.5, 100.0]), 30.0)
     assert begin.tolist() == [0, 1]
 
 
 def test_crosses__made_in_front_of_a_border_and_read_behind_it():
     made = np.array([True, True, True, True, False])
     first, used = np.array([0, 3, 5, 9, 3]), np.array([4, 5, 8, 12, 9])
-    crosses = memory._crosses(made, first, used, np.array([4, 8]))
+    crosses = formulas._crosses(made, first, used, np.array([4, 8]))
     assert crosses.tolist() == [False, True, False, False, False]
-    assert not memory._crosses(made, first, used, np.array([], dtype=np.int64)).any()
+    assert not formulas._crosses(made, first, used, np.array([], dtype=np.int64)).any()

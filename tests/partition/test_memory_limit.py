@@ -14,7 +14,7 @@ import parenvs
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.partition.heuristics import random_search
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
-from parenvs.tasks.partition.space import PartitionSpace
+from parenvs.tasks.partition.game import PartitionSpace
 
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
 LIMIT = 3.5e9

@@ -14,10 +14,9 @@ from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.errors import InfeasibleError
 from parenvs.shipped import PAPER, data_folder
-from parenvs.tasks.partition.load import load_partitioning
-from parenvs.tasks.partition.plan import RULE_SETS
-from parenvs.tasks.partition.problem import Partitioning
-from parenvs.tasks.partition.space import PartitionSpace
+from parenvs.tasks.partition.classes import RULE_SETS
+from parenvs.tasks.partition.game import PartitionSpace
+from parenvs.tasks.partition.problem import Partitioning, load_partitioning
 
 SIX = "t5 6+6"
 T5 = ("t5-base", "t5-3b", "t5-11b", SIX)

@@ -13,9 +13,13 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from parenvs.errors import ParenvsError
-from parenvs.tasks.partition import transitions
-from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
-from parenvs.tasks.partition.transitions import Changes, transitions_of
+from parenvs.tasks.partition import game
+from parenvs.tasks.partition.game import (
+    Changes,
+    DataParallelVectorEnv,
+    OperatorPartitionVectorEnv,
+    transitions_of,
+)
 
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
 CLASSES = {OPERATOR: OperatorPartitionVectorEnv, BATCH: DataParallelVectorEnv}
@@ -115,7 +119,7 @@ def test_vector__equals_single_environments_on_random_programs(tmp_path, seed):
             assert compare(envs, singles, 40, seed, wrong=0.05) > 9
             with pytest.MonkeyPatch.context() as patch:
                 limit = rng.choice(["TABLE_BYTES", "BLOCK_BYTES"])
-                patch.setattr(transitions, str(limit), 1)
+                patch.setattr(game, str(limit), 1)
                 envs.game.groups.home.transitions = transitions_of.__wrapped__(envs.game.space)
                 compare(envs, singles, 20, seed)
     assert varied or seed  # rewards that depend on what is open do occur

@@ -17,9 +17,9 @@ from parenvs import (
 )
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import ClusterError, UnknownInstanceError
-from parenvs.tasks.partition import load
+from parenvs.tasks.partition import problem as problems
 from parenvs.tasks.partition.classes import full_scope
-from parenvs.tasks.partition.load import load_partitioning
+from parenvs.tasks.partition.problem import load_partitioning
 
 HIDDEN = {"w1": 1, "w2": 0}
 SCOPES = ("variables", "inputs", "all")
@@ -424,7 +424,7 @@ def test_partitioning__choose_cluster():
 
 def test_partitioning__load():
     """The same arguments give the same object, whatever the cluster's form."""
-    load._cached.cache_clear()  # classes found by other tests may be gone
+    problems._cached.cache_clear()  # classes found by other tests may be gone
     problem = load_partitioning("vgg-19", choose_cluster("A"))
     assert load_partitioning("vgg-19", choose_cluster("2x8:v100,25Gbps")) is problem
     assert load_partitioning("vgg-19", choose_cluster("A"), "automap") is not problem

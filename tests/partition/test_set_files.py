@@ -4,8 +4,8 @@ import partition_sets
 import pytest
 from cases import each
 
+from parenvs.datasets.partition.problems import SetRow, read_set, save_set
 from parenvs.errors import ParenvsError
-from parenvs.tasks.partition.drawn.files import SetRow, read_set, save_set
 
 ROW = {"name": "a-0", "instance": "vgg-19", "cluster": "1x8:v100"}
 

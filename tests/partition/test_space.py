@@ -8,7 +8,7 @@ import partition_toys as toys
 import pytest
 
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.partition.space import PartitionSpace
+from parenvs.tasks.partition.game import PartitionSpace
 
 pytestmark = pytest.mark.thorough
 

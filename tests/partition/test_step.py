@@ -12,10 +12,9 @@ from parenvs.core.plan import judge, load_plan
 from parenvs.core.registry import problem
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Phase
-from parenvs.tasks.partition.load import load_partitioning
-from parenvs.tasks.partition.memory import Footprint
-from parenvs.tasks.partition.problem import Partitioning
-from parenvs.tasks.partition.step import at_micro_batch, batch_classes, synchronised_once
+from parenvs.tasks.partition.classes import at_micro_batch, batch_classes, synchronised_once
+from parenvs.tasks.partition.formulas import Footprint
+from parenvs.tasks.partition.problem import Partitioning, load_partitioning
 
 
 def mlp(devices=2, **step):
@@ -62,7 +61,7 @@ def test_micro_batch__sizes_are_those_of_a_lowered_graph(family):
 
 def _unread(graph):
     """Tensors that only free instructions make and read: nobody pays for them."""
-    from parenvs.tasks.partition.factors import free_tensors
+    from parenvs.tasks.partition.classes import free_tensors
 
     return np.flatnonzero(free_tensors(graph))
 

@@ -13,9 +13,9 @@ from cases import slow
 from parenvs import judge
 from parenvs import view as viewer
 from parenvs.agents.partition.exact import exact_partition
-from parenvs.tasks.partition.load import load_partitioning
-from parenvs.tasks.partition.view.cells import Lists, Sheet
-from parenvs.tasks.partition.view.grid import (
+from parenvs.tasks.partition.figure import Lists, Sheet
+from parenvs.tasks.partition.problem import load_partitioning
+from parenvs.tasks.partition.view import (
     BLOCKED,
     REPLICATED,
     UNDECIDED,
@@ -521,9 +521,10 @@ def test_import__loads_no_matplotlib_and_drawing_no_pyplot():
     code = """
 import sys
 from parenvs.cluster import choose_cluster
-from parenvs.tasks.partition.load import load_partitioning
+from parenvs.tasks.partition.problem import load_partitioning
 from parenvs import view as viewer
-from parenvs.tasks.partition.view import figure, text
+import parenvs.tasks.partition.figure
+import parenvs.tasks.partition.view
 assert "matplotlib" not in sys.modules
 viewer.rgb_array(load_partitioning("vgg-19", choose_cluster()))
 assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules

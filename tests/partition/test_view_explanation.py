@@ -11,9 +11,7 @@ from cases import slow
 from parenvs import ParenvsError, from_jax
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
-from parenvs.tasks.partition.load import load_partitioning
-from parenvs.tasks.partition.problem import Partitioning
-from parenvs.tasks.partition.view.explanation import (
+from parenvs.tasks.partition.explain import (
     SIZES,
     TOGETHER,
     blockers,
@@ -22,6 +20,7 @@ from parenvs.tasks.partition.view.explanation import (
     explanation_text,
     problem_text,
 )
+from parenvs.tasks.partition.problem import Partitioning, load_partitioning
 
 
 def mlp(rules="shardy"):

@@ -17,8 +17,8 @@ from parenvs import from_jax
 from parenvs.agents.partition.heuristics import expert
 from parenvs.cluster import choose_cluster
 from parenvs.errors import InfeasibleError
+from parenvs.tasks.partition.game import PartitionSpace
 from parenvs.tasks.partition.problem import Partitioning
-from parenvs.tasks.partition.space import PartitionSpace
 
 RULES = ("shardy", "automap")
 FUSED = [layers.fused, layers.fused_gate]

@@ -7,7 +7,7 @@ from cases import slow
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.sharding import solve_iopddl
 from parenvs.errors import ParenvsError
-from parenvs.tasks.partition.load import load_partitioning
+from parenvs.tasks.partition.problem import load_partitioning
 from parenvs.tasks.sharding.exchange import NANOSECONDS, Exchange
 
 

@@ -13,9 +13,7 @@ from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.errors import UnknownInstanceError
 from parenvs.shardy.verify import _mesh, verify_plan
-from parenvs.tasks.partition.load import load_partitioning
-from parenvs.tasks.partition.plan import REWARDS, PartitionPlan
-from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.partition.problem import REWARDS, Partitioning, PartitionPlan, load_partitioning
 from parenvs.tasks.pipeline.plan import PipelinePlan
 
 jax = jax_that_verifies()

@@ -29,7 +29,7 @@ from parenvs.tasks.hybrid.shipped import load_shape
 from parenvs.tasks.hybrid.space.constraints import software_of
 from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes
 from parenvs.tasks.partition.explain import Explainer
-from parenvs.tasks.partition.export.layout import ClassLayout
+from parenvs.tasks.partition.layout import ClassLayout
 
 _PART = re.compile(r"\[\d+\]$")
 

@@ -10,15 +10,14 @@ import numpy as np
 
 from parenvs.core.game import ORDERS, Fixed, Rows, Source
 from parenvs.core.rows import AHEAD, RowGame, Timed
+from parenvs.datasets.partition.problems import named, problem_of, source_of
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.partition.drawn.board import Boards
-from parenvs.tasks.partition.drawn.linear import CLASS, STEP, Linear
-from parenvs.tasks.partition.drawn.sources import named, problem_of, source_of
-from parenvs.tasks.partition.plan import PartitionPlan as Plan
+from parenvs.tasks.partition.game import OPEN, PARTITION
+from parenvs.tasks.partition.linear import CLASS, STEP, Boards, Linear
 from parenvs.tasks.partition.problem import Partitioning
-from parenvs.tasks.partition.space import OPEN, PARTITION
+from parenvs.tasks.partition.problem import PartitionPlan as Plan
 
 SHARP = 2.0
 """What column 0 gives for a class that is worth the whole replicated step; a thousandth is half."""

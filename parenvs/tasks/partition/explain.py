@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from parenvs.errors import ParenvsError, did_you_mean, printable, shown
+from parenvs.graph.graph import Role
 from parenvs.graph.layout import shape_text
 from parenvs.tasks.partition.classes import DimensionClasses
+from parenvs.view.layers import merged
+from parenvs.view.words import duration, plural
+
+if TYPE_CHECKING:
+    from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 
 MAX_STEPS = 6
 """Most instructions of a chain of links that are named; the middle of a longer chain is not."""
@@ -172,3 +184,480 @@ class Explainer:
         factors = self.classes.factors
         inside = (factors.instruction == instruction) & np.isin(self.classes.factor_class, labels)
         return factors.member[inside].tolist()
+
+
+WIDTH = 110
+"""Columns of the text."""
+STATES = {
+    "illegal": "partitioned",
+    "decided": "partitioned",
+    "tied": "partitioned",
+    "excluded": "replicated",
+    "possible": "replicated",
+    "blocked": "blocked",
+    "open": "open",
+    "tied open": "open",
+    "tied blocked": "blocked",
+}
+"""What becomes of a dimension, by the kind of its reason; ``open``: that is up to a plan."""
+MAX_RIVALS = 3
+"""Excluded classes that are named where a pattern does not ask for all."""
+SIZES = "sizes that are no multiple of the devices (uneven=forbid)"
+"""What blocks a class that no instruction blocks."""
+TOGETHER = "two dimensions of one array that belong together"
+"""What blocks a class of which an instruction holds two factors."""
+
+
+@dataclass(frozen=True)
+class DimensionReason:
+    """Why a dimension is partitioned or not.
+
+    Attributes:
+        dimension: its number.
+        size: its size, more than 1.
+        state: ``"partitioned"``, ``"replicated"`` or ``"blocked"`` (no plan can partition it);
+            without a plan ``"open"`` or ``"blocked"``.
+        label: its class.
+        members: dimensions of variables in the class.
+        classes: different classes of the variables that the explanation is for.
+        reason: in words.
+        prospect: without a plan, what plans may do with its class, if the reason does not tell.
+    """
+
+    dimension: int
+    size: int
+    state: str
+    label: int
+    members: int
+    classes: int
+    reason: str
+    prospect: str = ""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The reasons of a variable or batch input, or of equal ones of several layers.
+
+    Attributes:
+        name: its path, or the common form of several: ``encoder/layer_0..23/self/q``.
+        paths: the paths that it stands for; reasons are those of the first.
+        shape: ``f32[1024,16384]``.
+        role: ``"variable"``, frozen weights included, or ``"batch input"``.
+        dimensions: the dimensions larger than 1.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    shape: str
+    role: str
+    dimensions: tuple[DimensionReason, ...]
+
+
+def explain(report: PartitionReport, pattern: str | None = None) -> list[Explanation]:
+    """Explain a judged plan.
+
+    Args:
+        report: what the judge says of the plan.
+        pattern: a glob over the paths of variables and batch inputs, each of which is then
+            explained by itself; None explains all, with equal layers merged.
+
+    Raises:
+        ParenvsError: nothing matches the pattern.
+    """
+    return _explained(_Reasons(report), pattern)
+
+
+def of_plan(report: PartitionReport, pattern: str | None = None) -> tuple[str, dict[str, Any]]:
+    """Tell why the dimensions of variables are partitioned or not; see ``explain``.
+
+    Returns:
+        The text, and as JSON types the fields of each ``Explanation``.
+    """
+    found = explain(report, pattern)
+    return explanation_text(found), {"variables": [asdict(one) for one in found]}
+
+
+def of_problem(problem: Partitioning, pattern: str | None = None) -> tuple[str, dict[str, Any]]:
+    """Tell what plans may do; see ``explain_problem``, and without a pattern ``blockers``.
+
+    Returns:
+        The text, and as JSON types the fields of each ``Explanation`` and ``Blocker``.
+    """
+    content = {"variables": [asdict(one) for one in explain_problem(problem, pattern)]}
+    if pattern is None:
+        content["blockers"] = [asdict(one) for one in blockers(problem)]
+    return problem_text(problem, pattern), content
+
+
+def explain_problem(problem: Partitioning, pattern: str | None = None) -> list[Explanation]:
+    """Explain what plans may do: what is tied, what is blocked and by what, what excludes what.
+
+    Args:
+        problem: the graph on its devices.
+        pattern: as for ``explain``.
+
+    Raises:
+        ParenvsError: nothing matches the pattern.
+    """
+    return _explained(_Prospects(problem, alone=pattern is not None), pattern)
+
+
+@dataclass(frozen=True)
+class Blocker:
+    """A reason that keeps classes of variables and batch inputs from being partitioned.
+
+    Attributes:
+        what: an opcode, or the rule.
+        instructions: those of which it holds, ascending; none for the rule on sizes.
+        classes: classes that it blocks.
+        alone: those of them that nothing else blocks.
+        dimensions: dimensions of variables and batch inputs in the classes.
+    """
+
+    what: str
+    instructions: tuple[int, ...]
+    classes: int
+    alone: int
+    dimensions: int
+
+
+def blockers(problem: Partitioning) -> list[Blocker]:
+    """What blocks the classes of variables and batch inputs, by dimensions blocked, descending.
+
+    A class that several reasons block counts for each.
+    """
+    graph, classes, counts = problem.graph, problem.classes, problem.counts("all")
+    unsplittable, together = Explainer(classes).blocking()
+    conflicts: dict[str, list[tuple[int, int]]] = {
+        SIZES: [(-1, label) for label in np.flatnonzero(classes.blocked_by < 0).tolist()],
+        TOGETHER: together.tolist(),
+    }
+    for index, label in unsplittable.tolist():
+        conflicts.setdefault(graph.opcodes[graph.opcode[index]], []).append((index, label))
+    labels = {
+        what: {label for _, label in pairs if counts[label] and classes.blocked[label]}
+        for what, pairs in conflicts.items()
+    }
+    reasons = Counter(label for held in labels.values() for label in held)
+    blocking = [
+        Blocker(
+            what=what,
+            instructions=tuple(
+                sorted({i for i, label in conflicts[what] if label in held and i >= 0})
+            ),
+            classes=len(held),
+            alone=sum(reasons[label] == 1 for label in held),
+            dimensions=int(counts[sorted(held)].sum()),
+        )
+        for what, held in labels.items()
+        if held
+    ]
+    return sorted(blocking, key=lambda one: (-one.dimensions, -one.classes, one.what))
+
+
+def problem_text(problem: Partitioning, pattern: str | None = None) -> str:
+    """What ``explain_problem`` says, and without a pattern what blocks, as text of 110 columns."""
+    text = explanation_text(explain_problem(problem, pattern))
+    return text if pattern is not None else f"{text}\n\n{blockers_text(problem)}"
+
+
+def blockers_text(problem: Partitioning) -> str:
+    """How much is blocked, and by what, as text of 110 columns."""
+    classes, counts = problem.classes, problem.counts("all")
+    held, blocked = counts > 0, (counts > 0) & classes.blocked
+    lines = [
+        f"what blocks (rules={problem.rules}, uneven={problem.uneven}): "
+        f"{blocked.sum():,} of {plural(int(held.sum()), 'class', 'es')} of variables and inputs, "
+        f"{counts[blocked].sum():,} of {plural(int(counts.sum()), 'dimension')}"
+    ]
+    words = Explainer(classes)
+    for one in blockers(problem):
+        alone = f"{one.alone:,} by it alone" if one.alone < one.classes else "by it alone"
+        first = f", first {words.instruction(one.instructions[0])}" if one.instructions else ""
+        many = f", {plural(len(one.instructions), 'instruction')}" if one.instructions else ""
+        lines.append(
+            f"{plural(one.dimensions, 'dimension')} in {plural(one.classes, 'class', 'es')} "
+            f"({alone}): {one.what}{many}{first}"
+        )
+    wrapped = [
+        textwrap.wrap(
+            printable(line), WIDTH, initial_indent="  " * bool(k), subsequent_indent="      "
+        )
+        for k, line in enumerate(lines)
+    ]
+    return "\n".join(line for rows in wrapped for line in rows)
+
+
+def _explained(reasons: _Reasons, pattern: str | None) -> list[Explanation]:
+    """The explanations of all variables and inputs, merged, or of those that match a pattern."""
+    problem = reasons.problem
+    graph = problem.graph
+    indices = problem.parameters("all").tolist()
+    paths = [graph.paths[i] for i in indices]
+    if pattern is not None:
+        indices = [i for i in indices if fnmatchcase(graph.paths[i], pattern)]
+        if not indices:
+            raise ParenvsError(
+                f"{graph.name}: no variable or batch input matches {shown(pattern)}"
+                f"{did_you_mean(pattern, paths)}"
+            )
+        return [_explanation(reasons, graph.paths[i], [i]) for i in indices]
+    keys = [(graph.parameter_role[i], *reasons.likeness(i)) for i in indices]
+    return [
+        _explanation(reasons, name, [indices[k] for k in places])
+        for name, places in merged(paths, keys)
+    ]
+
+
+def explanation_text(explanations: Sequence[Explanation]) -> str:
+    """Explanations as text of at most 110 columns, without a newline at the end.
+
+    A reason is given once; where it comes again, the text says where it stands.
+    """
+    lines: list[str] = []
+    texts: dict[str, str] = {}
+    for item in explanations:
+        count = len(item.paths)
+        many = f"{count:,} variables" if item.role == "variable" else f"{count:,} batch inputs"
+        what = f"  ({many})" if count > 1 else "  (batch input)" * (item.role != "variable")
+        lines += textwrap.wrap(f"{printable(item.name)}  {item.shape}{what}", WIDTH)
+        if not item.dimensions:
+            lines.append("  no dimension is larger than 1")
+        for entry in item.dimensions:
+            dims = f"{entry.members:,} variable dimension{'' if entry.members == 1 else 's'}"
+            group = f"class {entry.label}: {dims}"
+            if entry.classes > 1:
+                group = f"class {entry.label} and {entry.classes - 1:,} more: {dims} each"
+            where = f"dimension {entry.dimension} of size {entry.size}"
+            lines.append(f"  {where:<27} {entry.state:<12} {group}")
+            for words in filter(None, (entry.reason, entry.prospect)):
+                again = f"the same as for dimension {entry.dimension} of {item.name}"
+                lines += textwrap.wrap(
+                    printable(texts.get(words, words)),
+                    WIDTH,
+                    initial_indent="      ",
+                    subsequent_indent="      ",
+                )
+                texts.setdefault(words, again)
+    return "\n".join(lines)
+
+
+class _Reasons:
+    """Puts the reason of every dimension under one plan into words."""
+
+    def __init__(self, report: PartitionReport) -> None:
+        """Find what the plan excludes, and the first dimension of each class."""
+        self.problem, self.chosen = report.problem, report.chosen
+        self.classes, self.graph = self.problem.classes, self.problem.graph
+        self.words: Explainer = report.explainer
+        self.scope = report.plan.scope
+        self.paper_weights = self.problem.returns_of("paper", self.scope).weights
+        pairs = self.classes.conflicts
+        self.excluded = np.zeros(len(self.classes), dtype=bool)
+        self.excluded[pairs[self.chosen[pairs[:, 1]], 0]] = True
+        self.excluded[pairs[self.chosen[pairs[:, 0]], 1]] = True
+        self.head = self._heads()
+        self._blocked: dict[int, str] = {}
+
+    def _heads(self) -> dict[int, int]:
+        """Class -> its first dimension by path; of what the plan decides, where there is any."""
+        graph, decided = self.graph, set(self.problem.parameters(self.scope).tolist())
+        order = sorted(
+            self.problem.parameters("all").tolist(),
+            key=lambda i: (i not in decided, graph.paths[i]),
+        )
+        head: dict[int, int] = {}
+        for index in order:
+            for position in self.positions(index):
+                head.setdefault(int(self.classes.label[position]), position)
+        return head
+
+    def positions(self, index: int) -> list[int]:
+        """Positions in ``graph.dims`` of a parameter's dimensions larger than 1."""
+        tensor = self.graph.parameter_tensor[index]
+        start, end = self.graph.dim_offset[tensor : tensor + 2].tolist()
+        return [p for p in range(start, end) if self.graph.dims[p] > 1]
+
+    def likeness(self, index: int) -> tuple[object, ...]:
+        """What equal parameters of two layers have in common: shape, kinds of reasons, classes."""
+        positions = self.positions(index)
+        labels = [int(self.classes.label[p]) for p in positions]
+        return (
+            shape_text(self.graph, int(self.graph.parameter_tensor[index])),
+            tuple(self.kind(p) for p in positions),
+            tuple(int(self.classes.variable_counts[label]) for label in labels),
+        )
+
+    def kind(self, position: int) -> str:
+        """What sort of reason a dimension has."""
+        label = int(self.classes.label[position])
+        if self.chosen[label]:
+            if self.classes.blocked[label] or self.excluded[label]:
+                return "illegal"
+            return "decided" if self.head[label] == position else "tied"
+        if self.classes.blocked[label]:
+            return "blocked"
+        return "excluded" if self.excluded[label] else "possible"
+
+    def state(self, position: int) -> str:
+        """``"partitioned"``, ``"replicated"`` or ``"blocked"``."""
+        return STATES[self.kind(position)]
+
+    def reason(self, position: int) -> str:
+        """The reason in words."""
+        label, kind = int(self.classes.label[position]), self.kind(position)
+        if kind == "illegal":
+            why = self.blocked(label) if self.classes.blocked[label] else self.exclusion(label)
+            return f"against the rules: {why}"
+        if kind == "decided":
+            return f"decided; {self.consequence(label)}"
+        if kind == "tied":
+            head = self.head[label]
+            return f"tied to {self.words.dimension(head)} by {self.words.link(head, position)}"
+        if kind == "blocked":
+            return self.blocked(label)
+        return self.exclusion(label) if kind == "excluded" else self.offer(label)
+
+    def prospect(self, position: int) -> str:
+        """What is left to say of a dimension's class: nothing, as the plan has decided."""
+        return ""
+
+    def blocked(self, label: int) -> str:
+        """Why a class can never be partitioned."""
+        if label not in self._blocked:
+            self._blocked[label] = self.words.blocked(label)
+        return self._blocked[label]
+
+    def open_rivals(self, label: int) -> list[int]:
+        """Classes of variables and inputs that a class excludes and that are not blocked anyway."""
+        return [
+            int(x)
+            for x in self.classes.rivals(label)
+            if int(x) in self.head and not self.classes.blocked[x]
+        ]
+
+    def consequence(self, label: int) -> str:
+        """What a partitioned class excludes."""
+        rivals = self.open_rivals(label)
+        if not rivals:
+            return "it excludes no other class of variables or inputs"
+        dims = int(self.classes.variable_counts[rivals].sum())
+        more = f", for example {self.words.dimension(self.head[rivals[0]])}"
+        many = f"{len(rivals)} class{'es' if len(rivals) > 1 else ''}"
+        return (
+            f"it excludes {many} ({dims} variable dimension{'' if dims == 1 else 's'}){more}: "
+            f"{self.words.conflict(label, rivals[0])}"
+        )
+
+    def exclusion(self, label: int) -> str:
+        """Which partitioned class excludes a class, and where."""
+        rivals = [int(x) for x in self.classes.rivals(label) if self.chosen[x]]
+        first, count = rivals[0], len(rivals) - 1
+        more = f" ({count} more exclude{'s' if count == 1 else ''} it, too)" if count else ""
+        return (
+            f"excluded by class {first}, {self.words.dimension(self.head[first])}, which is "
+            f"partitioned{more}: {self.words.conflict(label, first)}"
+        )
+
+    def offer(self, label: int) -> str:
+        """What partitioning a class would change, where nothing forbids it."""
+        weight = float(self.paper_weights[label])
+        gain = float(self.problem.gain_seconds[label])
+        change = f"shorten the step by {duration(gain)}" if gain > 0 else "not change the step time"
+        if gain < 0:
+            change = f"lengthen the step by {duration(-gain)}"
+        return (
+            f"nothing forbids it: partitioning the class would add {weight:.3g} to the paper's "
+            f"return and {change}"
+        )
+
+
+class _Prospects(_Reasons):
+    """Puts into words what plans may do with each dimension.
+
+    Args:
+        problem: the graph on its devices.
+        alone: whether each dimension is explained by itself, so that it tells all of its class.
+    """
+
+    def __init__(self, problem: Partitioning, alone: bool) -> None:
+        """Take the plan that partitions nothing."""
+        nothing = np.zeros(len(problem.classes), dtype=bool)
+        super().__init__(problem.report(problem.plan(nothing)))
+        self.alone = alone
+
+    def kind(self, position: int) -> str:
+        """What sort of reason a dimension has."""
+        label = int(self.classes.label[position])
+        kind = "blocked" if self.classes.blocked[label] else "open"
+        return kind if self.head[label] == position else f"tied {kind}"
+
+    def reason(self, position: int) -> str:
+        """What ties a dimension to the first of its class; of that one, what plans may do."""
+        label, kind = int(self.classes.label[position]), self.kind(position)
+        if kind == "tied open" or (self.alone and kind == "tied blocked"):
+            head = self.head[label]
+            return f"tied to {self.words.dimension(head)} by {self.words.link(head, position)}"
+        return self.outlook(label)
+
+    def prospect(self, position: int) -> str:
+        """What plans may do, where the reason is a tie and no other line tells it."""
+        label, kind = int(self.classes.label[position]), self.kind(position)
+        return self.outlook(label) if self.alone and kind.startswith("tied") else ""
+
+    def outlook(self, label: int) -> str:
+        """What plans may do with a class: why none can partition it, or what that would change."""
+        if self.classes.blocked[label]:
+            return self.blocked(label)
+        return f"{self.offer(label)}; {self.conflicts(label)}"
+
+    def conflicts(self, label: int) -> str:
+        """Which classes of variables and inputs a class excludes, and where; equal layers once."""
+        rivals, graph = self.open_rivals(label), self.graph
+        if not rivals:
+            return "it excludes no other class of variables or inputs"
+        at = [self.words.conflict_at(label, rival) for rival in rivals]
+        names = [self.words.place(self.head[rival]) for rival in rivals]
+        groups = merged(
+            [path for path, _ in names],
+            [(d, graph.opcode[i]) for (_, d), i in zip(names, at, strict=True)],
+        )
+        named = groups if self.alone else groups[:MAX_RIVALS]
+        words = [
+            f"class {rivals[k[0]]}{f' and {len(k) - 1:,} more' if len(k) > 1 else ''}, dimension "
+            f"{names[k[0]][1]} of {name}, at {self.words.instruction(at[k[0]])}"
+            for name, k in named
+        ]
+        more = sum(len(k) for _, k in groups[len(named) :])
+        last = f"; and {plural(more, 'more class', 'es')}" if more else ""
+        return f"it excludes {'; '.join(words)}{last}"
+
+
+def _explanation(reasons: _Reasons, name: str, indices: list[int]) -> Explanation:
+    """The explanation of the parameters ``indices``; the reasons are those of the first."""
+    graph, classes = reasons.graph, reasons.classes
+    first = indices[0]
+    positions = [reasons.positions(index) for index in indices]
+    start = int(graph.dim_offset[graph.parameter_tensor[first]])
+    dimensions = []
+    for k, position in enumerate(positions[0]):
+        label = int(classes.label[position])
+        dimensions.append(
+            DimensionReason(
+                dimension=position - start,
+                size=int(graph.dims[position]),
+                state=reasons.state(position),
+                label=label,
+                members=int(classes.variable_counts[label]),
+                classes=len({int(classes.label[place[k]]) for place in positions}),
+                reason=reasons.reason(position),
+                prospect=reasons.prospect(position),
+            )
+        )
+    return Explanation(
+        name=name,
+        paths=tuple(graph.paths[i] for i in indices),
+        shape=shape_text(graph, int(graph.parameter_tensor[first])),
+        role="batch input" if graph.parameter_role[first] == Role.BATCH else "variable",
+        dimensions=tuple(dimensions),
+    )

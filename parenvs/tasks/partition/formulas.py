@@ -1,21 +1,25 @@
-"""The cost model of partitions: seconds of a step and returns of an episode, each once.
+"""The cost model of partitions: step time, returns, and memory on each device, each once.
 
 One mesh axis over all N devices. An instruction has at most one partitioned factor. It then takes
 the share of its time that the fullest device holds, plus an all-reduce of its result if that
 factor is contracted, reduced or indexed. So the step time is linear in the decisions of the C
-dimension classes, and so are both returns. Bytes are counted in ``parenvs.tasks.partition.memory``.
+dimension classes, and so are both returns.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from parenvs.cluster import EFFICIENCY, Cluster, Device
-from parenvs.graph.graph import Graph
-from parenvs.tasks.partition.classes import DimensionClasses
+from parenvs.errors import ParenvsError
+from parenvs.graph.graph import Graph, Phase, Role
+from parenvs.tasks.partition.classes import DimensionClasses, free_tensors
 
 PARTITION_REWARD, REPLICATION_REWARD = 0.4, 0.1
 """What a dimension pays in the paper if it is partitioned, and if not (arXiv 2007.04069, 3.3)."""
@@ -199,3 +203,451 @@ def step_time_return(replicate_seconds: float, gain_seconds: np.ndarray) -> Line
 
 def _codes(graph: Graph, opcodes: tuple[str, ...]) -> list[int]:
     return [graph.opcodes.index(name) for name in opcodes if name in graph.opcodes]
+
+
+_VIEWS = (
+    "add-dependency", "bitcast", "broadcast", "opt-barrier", "optimization-barrier", "reshape",
+    "while",
+)  # fmt: skip
+"""Opcodes whose results need no memory of their own: the same bytes, or fused into their users."""
+_HALVINGS = 12
+"""Sizes of segments that are tried: the whole forward pass, a half of it, and so on."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on each device when most is in use.
+
+    Attributes:
+        parameters: variables and frozen weights.
+        optimiser: optimiser state, and statistics.
+        inputs: batch inputs and scalars.
+        gradients: results of the backward pass that the update reads.
+        activations: everything else that is alive.
+        at: that moment; without recomputation the index of the instruction that runs.
+    """
+
+    parameters: float
+    optimiser: float
+    inputs: float
+    gradients: float
+    activations: float
+    at: int
+
+    @property
+    def peak(self) -> float:
+        """Bytes in all."""
+        return self.parameters + self.optimiser + self.inputs + self.gradients + self.activations
+
+
+class LinearBytes(NamedTuple):
+    """Bytes on each device at one moment: ``whole`` minus ``saved`` of the split classes."""
+
+    whole: float  # if nothing is split
+    saved: np.ndarray  # (C,) what splitting each class saves
+
+
+class Stays(NamedTuple):
+    """When tensors are in memory: a row is a tensor, from its first moment to its last, (s,)."""
+
+    tensor: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+
+
+class Footprint:
+    """When each tensor of a graph is alive, and what splitting dimensions saves.
+
+    Instructions run in order. Entry parameters are there throughout and the new values of variables
+    and optimiser state are written over the old ones; any other tensor is alive from the
+    instruction that makes it to the last one that reads it. Free tensors need no memory.
+
+    With several micro-batches the sums of the gradients are there throughout, and each gradient
+    beside its sum while it is made.
+
+    With recomputation the forward pass is divided into segments, at places that few bytes cross.
+    What crosses a border is kept. All else is made again, just before the backward pass first reads
+    something of the segment; the segment behind the last border is kept as it is. Of several
+    numbers of segments the one of the least sum of kept bytes and largest segment is taken (Chen
+    et al., arXiv 1604.06174).
+
+    Args:
+        graph: the graph; T tensors, I instructions.
+        label: (N,) class of each dimension.
+        share: (C,) largest share of a dimension that a device holds if its class is split.
+        micro_batches: micro-batches of a step, each of the graph's batch.
+        recompute: whether segments of the forward pass are made again.
+
+    Attributes:
+        order: (m,) the instruction that runs at each moment; without recomputation, all in order.
+        again: (I,) bool, instructions that run a second time.
+        stays: tensors that are no entry parameters, and when they are in memory.
+
+    Raises:
+        ParenvsError: there is no backward pass, or a loop in the forward pass, to recompute.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        label: np.ndarray,
+        share: np.ndarray,
+        micro_batches: int = 1,
+        recompute: bool = False,
+    ) -> None:
+        self.graph, self.label, self.share = graph, label, share
+        count, steps = len(graph.element_type), len(graph.opcode)
+        made_by = np.repeat(np.arange(steps), np.diff(graph.result_offset))
+        self._read_by = np.repeat(np.arange(steps), np.diff(graph.operand_offset))
+        self.first = np.full(count, -1)
+        self.first[graph.results] = made_by
+        self.last = np.full(count, -1)
+        np.maximum.at(self.last, graph.operands, self._read_by)
+        self.last[graph.outputs] = steps - 1
+        self._carry()
+        self.bytes = np.where(free_tensors(graph), 0.0, graph.tensor_bytes)
+        views = self._views()
+        for view, whole in reversed(list(views.items())):  # a view of a view ends first
+            self.last[whole] = max(self.last[whole], self.last[view])
+            self.bytes[view] = 0.0
+        self.bytes[self._written_in_place(views)] = 0.0
+        inner = np.isin(graph.opcode[made_by], [_code(graph, "parameter")]) & (
+            graph.parent[made_by] >= 0
+        )
+        self.bytes[graph.results[inner]] = 0.0  # the carried state, which is outside
+        self.parameters = graph.parameter_tensor
+        self.last[self.parameters] = -1  # never transient
+        self.transient = self.last >= 0
+        self.transient &= self.bytes > 0
+        backward = graph.phase[np.maximum(self.first, 0)] == Phase.BACKWARD
+        update = graph.phase[np.maximum(self.last, 0)] == Phase.UPDATE
+        self.gradient = self.transient & backward & update
+        tensor = np.flatnonzero(self.transient)
+        self.order, self.again = np.arange(steps), np.zeros(steps, dtype=bool)
+        self.stays = Stays(tensor, self.first[tensor], self.last[tensor])
+        moment = self._replay() if recompute else self.order
+        if micro_batches > 1:
+            self._accumulate(moment)
+
+    @cached_property
+    def _whole(self) -> np.ndarray:
+        """(T,) the tensor that each tensor is a view of, or itself."""
+        whole = np.arange(len(self.bytes))
+        for view, other in self._views().items():  # what a view is of stands in front of it
+            whole[view] = whole[other]
+        return whole
+
+    @cached_property
+    def _owner(self) -> np.ndarray:
+        """(N,) tensor of each dimension."""
+        return np.repeat(np.arange(len(self.bytes)), np.diff(self.graph.dim_offset))
+
+    def scale(self, chosen: np.ndarray) -> np.ndarray:
+        """(T,) share of each tensor on a device if the classes ``chosen``, (C,) bool, are split."""
+        split = np.flatnonzero((chosen & (self.share < 1))[self.label])
+        scale = np.ones(len(self.bytes))
+        np.multiply.at(scale, self._owner[split], self.share[self.label[split]])
+        return scale
+
+    def alive(self, chosen: np.ndarray) -> np.ndarray:
+        """(m,) bytes of gradients and activations at each moment."""
+        size = (self.bytes * self.scale(chosen))[self.stays.tensor]
+        step = np.zeros(len(self.order) + 1)
+        np.add.at(step, self.stays.first, size)
+        np.subtract.at(step, self.stays.last + 1, size)
+        return np.cumsum(step)[:-1]
+
+    def memory(self, chosen: np.ndarray) -> Memory:
+        """What a device holds when most is in use."""
+        at = int(self.alive(chosen).argmax())
+        size = self.bytes * self.scale(chosen)
+        role = self.graph.parameter_role
+        parameter_bytes = size[self.parameters]
+        now = size * self._copies_at(at)
+        return Memory(
+            parameters=float(parameter_bytes[np.isin(role, (Role.VARIABLE, Role.FROZEN))].sum()),
+            optimiser=float(
+                parameter_bytes[np.isin(role, (Role.OPTIMISER, Role.STATISTICS))].sum()
+            ),
+            inputs=float(parameter_bytes[np.isin(role, (Role.BATCH, Role.SCALAR))].sum()),
+            gradients=float(now[self.gradient].sum()),
+            activations=float(now[~self.gradient].sum()),
+            at=at,
+        )
+
+    def least(self, splits: np.ndarray) -> float:
+        """Bytes that a device holds at least, if each tensor is split as far as one class can.
+
+        Args:
+            splits: (C,) bool, the classes that can be split.
+        """
+        share = np.ones(len(self.bytes))
+        dims = np.flatnonzero(splits[self.label] & (self.graph.dims > 1))
+        np.minimum.at(share, self._owner[dims], self.share[self.label[dims]])
+        size = self.bytes * share
+        step = np.zeros(len(self.order) + 1)
+        np.add.at(step, self.stays.first, size[self.stays.tensor])
+        np.subtract.at(step, self.stays.last + 1, size[self.stays.tensor])
+        return float(size[self.parameters].sum() + np.cumsum(step)[:-1].max(initial=0.0))
+
+    def saved_at(self, at: int) -> LinearBytes:
+        """Bytes at the moment ``at``, as a linear function of the split classes.
+
+        Legal plans split at most one dimension of a tensor, so the savings add up.
+        """
+        held = self.bytes_at(at)
+        dims = np.flatnonzero((held > 0)[self._owner] & (self.graph.dims > 1))
+        label = self.label[dims]
+        saved = held[self._owner[dims]] * (1 - self.share[label])
+        return LinearBytes(float(held.sum()), np.bincount(label, saved, len(self.share)))
+
+    def bytes_at(self, at: int) -> np.ndarray:
+        """(T,) bytes of each tensor that is in memory at the moment ``at``, if nothing is split."""
+        copies = self._copies_at(at)
+        copies[self.parameters] = 1
+        return self.bytes * copies
+
+    def _carry(self) -> None:
+        """Keep what a loop or branch reads until the last instruction in it."""
+        graph = self.graph
+        end = np.arange(len(graph.opcode))
+        for index in np.flatnonzero(graph.parent >= 0)[::-1].tolist():
+            outer = graph.parent[index]
+            end[outer] = max(end[outer], end[index])
+        for outer in np.unique(graph.parent[graph.parent >= 0]).tolist():
+            read = graph.operands[graph.operand_offset[outer] : graph.operand_offset[outer + 1]]
+            self.last[read] = np.maximum(self.last[read], end[outer])
+
+    def _copies_at(self, at: int) -> np.ndarray:
+        """(T,) how many copies of each tensor that is no parameter are in memory at a moment."""
+        tensor, first, last = self.stays
+        now = tensor[(first <= at) & (at <= last)]
+        return np.bincount(now, minlength=len(self.bytes))
+
+    def _reads(self, by: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(T,) first and last instruction that reads each tensor or a view of it, I and -1 if none.
+
+        Args:
+            by: (I,) bool, the instructions that count.
+        """
+        counts = by[self._read_by]
+        read, reader = self._whole[self.graph.operands[counts]], self._read_by[counts]
+        first, last = np.full(len(self.bytes), len(by)), np.full(len(self.bytes), -1)
+        np.minimum.at(first, read, reader)
+        np.maximum.at(last, read, reader)
+        return first, last
+
+    def _accumulate(self, moment: np.ndarray) -> None:
+        """Keep sums of the gradients throughout, and each gradient until the backward pass ends it.
+
+        Args:
+            moment: (I,) when each instruction runs itself.
+        """
+        tensor, first, last = self.stays
+        _, used = self._reads(self.graph.phase != Phase.UPDATE)
+        own = np.flatnonzero(self.gradient[tensor])
+        first_use = self.first[tensor[own]]
+        until = moment[np.maximum(used[tensor[own]], first_use)]
+        starts = first.copy()
+        starts[own] = 0
+        self.stays = Stays(
+            np.concatenate([tensor, tensor[own]]),
+            np.concatenate([starts, moment[first_use]]),
+            np.concatenate([last, until]),
+        )
+
+    def _replay(self) -> np.ndarray:
+        """Divide the forward pass into segments, and run them again where they are needed.
+
+        Returns:
+            (I,) when each instruction runs itself.
+        """
+        graph, steps = self.graph, len(self.graph.opcode)
+        backward = np.flatnonzero((graph.phase == Phase.BACKWARD) & ~graph.free)
+        if not backward.size:
+            raise ParenvsError(
+                f"recompute: {graph.name} has no backward pass; leave recompute out, or give a "
+                "training step"
+            )
+        end = int(backward[0])
+        if (~graph.free & (graph.parent >= 0))[:end].any():
+            raise ParenvsError(
+                f"recompute: the forward pass of {graph.name} runs in a loop, whose body says what "
+                "is kept; leave recompute out, or give the graph without loops"
+            )
+        ahead = np.arange(steps) < end
+        replayed = self.transient & (self.first < end)
+        _, used = self._reads(ahead)
+        used = np.maximum(used, self.first)
+        needed, _ = self._reads(~ahead)
+        _, updated = self._reads(graph.phase == Phase.UPDATE)
+        saved = replayed & (needed < steps) & (updated < 0) & (self.last < steps - 1)
+        borders = self._borders(replayed, used, saved, end)
+        part = np.searchsorted(borders, np.arange(steps))
+        own = part[np.maximum(self.first, 0)]
+        crosses = _crosses(replayed, self.first, used, borders)
+        remade = saved & ~crosses & (own < len(borders))
+        needs = np.full(len(borders), steps)
+        np.minimum.at(needs, own[remade], needed[remade])
+        runs = self._needed_again(remade, crosses, end)
+        moment, twice, passed = np.arange(steps), np.full(steps, -1), 0
+        order = np.lexsort((-np.arange(len(borders)), needs))
+        for index in order[needs[order] < steps].tolist():
+            inside = np.flatnonzero(runs & (part == index))
+            twice[inside] = needs[index] + passed + np.arange(len(inside))
+            moment[needs[index] :] += len(inside)
+            passed += len(inside)
+        self.again = twice >= 0
+        self.order = np.zeros(steps + passed, dtype=np.int64)
+        self.order[moment] = np.arange(steps)
+        self.order[twice[self.again]] = np.flatnonzero(self.again)
+        reread = np.full(len(self.bytes), -1)
+        np.maximum.at(reread, self._whole[graph.operands], twice[self._read_by])
+        tensor = self.stays.tensor
+        first, last, use = self.first[tensor], self.last[tensor], used[tensor]
+        brief = replayed[tensor] & self.again[first] & ~crosses[tensor]
+        brief &= remade[tensor] | (last <= use)  # other results are kept for the update
+        # What crosses a border is there until the segments that read it have run again.
+        ends = np.where(brief, moment[use], np.maximum(moment[last], reread[tensor]))
+        once_more = np.maximum(np.where(remade[tensor], moment[last], reread[tensor]), twice[first])
+        self.stays = Stays(
+            np.concatenate([tensor, tensor[brief]]),
+            np.concatenate([moment[first], twice[first[brief]]]),
+            np.concatenate([ends, once_more[brief]]),
+        )
+        return moment
+
+    def _needed_again(self, remade: np.ndarray, crosses: np.ndarray, end: int) -> np.ndarray:
+        """(I,) bool, the instructions of the forward pass that make again what is needed.
+
+        Args:
+            remade: (T,) bool, what the backward pass reads and is not kept.
+            crosses: (T,) bool, what is kept.
+            end: the first instruction of the backward pass.
+        """
+        graph = self.graph
+        needed = np.zeros(len(self.bytes), dtype=bool)
+        needed[graph.operands[self._read_by >= end]] = True
+        needed &= remade[self._whole]
+        at_hand = crosses[self._whole] | free_tensors(graph)
+        operands, results = graph.operands, graph.results
+        ins, outs = graph.operand_offset.tolist(), graph.result_offset.tolist()
+        runs = np.zeros(len(graph.opcode), dtype=bool)
+        for index in range(end - 1, -1, -1):
+            if needed[results[outs[index] : outs[index + 1]]].any():
+                runs[index] = True
+                read = operands[ins[index] : ins[index + 1]]
+                needed[read[~at_hand[read]]] = True
+        return runs & (graph.opcode != _code(graph, "parameter"))
+
+    def _borders(
+        self, made: np.ndarray, used: np.ndarray, saved: np.ndarray, end: int
+    ) -> np.ndarray:
+        """(b,) instructions behind which segments of the forward pass end, ascending.
+
+        Args:
+            made: (T,) bool, what the forward pass makes.
+            used: (T,) last instruction of the forward pass that makes or reads it.
+            saved: (T,) bool, what the backward pass reads.
+            end: the first instruction of the backward pass.
+        """
+        change, kept = np.zeros(end + 1), np.zeros(end)
+        np.add.at(change, self.first[made], self.bytes[made])
+        np.subtract.at(change, used[made], self.bytes[made])
+        np.add.at(kept, self.first[saved], self.bytes[saved])
+        crossing, total = np.cumsum(change)[:end], np.cumsum(kept)
+        if not kept.any():
+            return np.zeros(0, dtype=np.int64)
+        narrow = _narrowest(crossing)
+        best, lowest = np.zeros(0, dtype=np.int64), np.inf
+        for halvings in range(_HALVINGS):
+            borders = _divide(narrow, crossing, total, float(total[-1]) / 2**halvings)
+            crosses = _crosses(made, self.first, used, borders)
+            part = np.searchsorted(borders, self.first)
+            inside = np.bincount(part[saved & ~crosses], self.bytes[saved & ~crosses])
+            peak = float(self.bytes[crosses].sum() + inside.max(initial=0.0))
+            if peak < lowest:
+                best, lowest = borders, peak
+        return best
+
+    def _views(self) -> dict[int, int]:
+        """Tensors that need no memory of their own, and what they are views of."""
+        graph = self.graph
+        views: dict[int, int] = {}
+        codes = [_code(graph, name) for name in _VIEWS]
+        for index in np.flatnonzero(np.isin(graph.opcode, codes) & ~graph.free).tolist():
+            results = graph.results[graph.result_offset[index] : graph.result_offset[index + 1]]
+            read = graph.operands[graph.operand_offset[index] : graph.operand_offset[index + 1]]
+            views.update(zip(results.tolist(), read.tolist(), strict=False))
+        return views
+
+    def _written_in_place(self, views: dict[int, int]) -> list[int]:
+        """Outputs that take the place of variables, optimiser state and statistics."""
+        graph = self.graph
+
+        def kind(tensor: int) -> tuple[int, tuple[int, ...]]:
+            return int(graph.element_type[tensor]), graph.shape(tensor)
+
+        roles = (Role.VARIABLE, Role.OPTIMISER, Role.STATISTICS)
+        uses = Counter(
+            kind(t)
+            for t, role in zip(graph.parameter_tensor, graph.parameter_role, strict=True)
+            if role in roles
+        )
+        donated = []
+        for tensor in graph.outputs.tolist():
+            if uses[kind(tensor)] > 0:
+                uses[kind(tensor)] -= 1
+                while tensor in views:
+                    tensor = views[tensor]
+                donated.append(tensor)
+        return sorted(set(donated) - set(graph.parameter_tensor.tolist()))
+
+
+def _narrowest(crossing: np.ndarray) -> np.ndarray:
+    """Places that fewer bytes cross than their neighbours; of a plateau the last place."""
+    ends = np.flatnonzero(np.append(crossing[1:] != crossing[:-1], True))
+    level = crossing[ends]
+    rises = np.append(level[1:] > level[:-1], False)
+    falls = np.append(False, level[1:] < level[:-1])
+    return ends[rises & falls]
+
+
+def _divide(narrow: np.ndarray, crossing: np.ndarray, total: np.ndarray, size: float) -> np.ndarray:
+    """Borders among narrow places, about ``size`` bytes that are saved apart.
+
+    Each is the narrowest place between half of that and all of it behind the border before; the
+    next narrow place if there is none.
+
+    Args:
+        narrow: places, ascending.
+        crossing: bytes that cross each place.
+        total: bytes that are saved up to each place.
+        size: bytes.
+    """
+    borders: list[int] = []
+    passed, reached = 0.0, total[narrow]
+    while float(total[-1]) - passed > size:
+        begin, stop = np.searchsorted(reached, [passed + size / 2, passed + size], side="right")
+        stop = max(int(stop), int(begin) + 1)
+        window = narrow[int(begin) : stop]
+        if not window.size:
+            break
+        border = int(window[::-1][crossing[window][::-1].argmin()])
+        borders.append(border)
+        passed = float(total[border])
+    return np.array(borders, dtype=np.int64)
+
+
+def _crosses(
+    made: np.ndarray, first: np.ndarray, used: np.ndarray, borders: np.ndarray
+) -> np.ndarray:
+    """(T,) bool, whether a tensor is made in front of a border and read behind it."""
+    if not len(borders):
+        return np.zeros(len(made), dtype=bool)
+    following = np.append(borders, np.iinfo(np.int64).max)[np.searchsorted(borders, first)]
+    return np.asarray(made & (used > following))
+
+
+def _code(graph: Graph, opcode: str) -> int:
+    return graph.opcodes.index(opcode) if opcode in graph.opcodes else -1

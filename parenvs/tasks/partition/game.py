@@ -7,24 +7,522 @@ those of ``parenvs.tasks.partition.formulas``, tabulated by ``PartitionSpace``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from operator import add, or_
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
-from parenvs.core.game import Fixed, Groups, Rows, Source
+import parenvs.tasks.partition.formulas as formulas
+from parenvs.arrays import running_sums
+from parenvs.core.game import EVERY, Fixed, Groups, Rows, Source
+from parenvs.core.plan import ILLEGAL
 from parenvs.core.registry import problem as load_problem
 from parenvs.core.rows import Rowed
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
-from parenvs.errors import ParenvsError
+from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.graph.graph import Graph
+from parenvs.tasks.partition.classes import REMADE
 from parenvs.tasks.partition.formulas import paper_reward
-from parenvs.tasks.partition.plan import REMADE, PartitionPlan
-from parenvs.tasks.partition.problem import Partitioning
-from parenvs.tasks.partition.space import OPEN, PARTITION, STAKES, PartitionSpace
-from parenvs.tasks.partition.turns import Turns
+from parenvs.tasks.partition.problem import Partitioning, PartitionPlan
+
+STAKES = 5
+"""Number of figures on the class at stake in an observation."""
+OPEN, REPLICATE, PARTITION = -1, 0, 1
+"""Decision on a dimension or class: none yet, 0 replicates it, 1 partitions it."""
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionSpace:
+    """The decisions of a problem. V dimensions, K classes that can be decided, n questions.
+
+    With linkage a question is for a whole class, and the answer settles its rivals too; without, it
+    is for one dimension. The more a class can earn, the earlier it is asked for: by the number of
+    its dimensions under the paper's reward (arXiv 2007.04069), by the seconds that it saves under
+    the step time; ties by path and dimension.
+
+    Attributes:
+        problem: the graph on its devices, with its scope and reward.
+        linkage: whether a question is for a whole class.
+        dimensions: (V,) int64, positions in ``graph.dims`` of the dimensions that are decided.
+        classes: (K,) their classes that can be partitioned, in the order of the questions.
+        fixed: (V,) bool, dimensions that can never be partitioned.
+        questions: (n,) int64, index of the dimension that each question is for.
+        question_class: per question, an index of ``classes``; -1 where nothing can be partitioned.
+        question_paid: per question, reward of replicating and of partitioning what it is for; the
+            rivals that an answer excludes are paid on top.
+        members: per class, the indices of its dimensions.
+        rivals: per class, the classes that partitioning it excludes.
+        rival_members: per class, the indices of their dimensions.
+        paid: per class, reward of all its dimensions replicated, and partitioned.
+        initial: reward of the ``fixed`` dimensions, which the first question pays with linkage.
+        pays_once: whether a class pays only when it becomes known: the step time without linkage.
+        stakes: (n+1, 5) float32 in [-1, 1], for each question: dimensions in the class and bytes of
+            its entry parameters, each over all; seconds that it saves, over the replicated step's;
+            dimensions, and seconds saved, of its rivals. The last row is zeros.
+    """
+
+    task: ClassVar[str] = "partition"
+    problem: Partitioning
+    linkage: bool
+    dimensions: np.ndarray
+    classes: np.ndarray
+    fixed: np.ndarray
+    questions: np.ndarray
+    question_class: Sequence[int]
+    question_paid: Sequence[tuple[float, float]]
+    members: Sequence[np.ndarray]
+    rivals: Sequence[Sequence[int]]
+    rival_members: Sequence[np.ndarray]
+    paid: Sequence[tuple[float, float]]
+    initial: float
+    pays_once: bool
+    stakes: np.ndarray
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PartitionSpace:
+        """Itself: nothing in it changes, and environments that are forked share it."""
+        return self
+
+    @property
+    def scope(self) -> str:
+        """``"variables"`` or ``"inputs"``."""
+        return self.problem.scope
+
+    @property
+    def reward(self) -> str:
+        """``"paper"`` or ``"step_time"``."""
+        return self.problem.reward
+
+    def chosen(self, known: np.ndarray | Sequence[int]) -> np.ndarray:
+        """(..., C) bool, classes of the graph, from (..., K) decisions, 1 for partitioned."""
+        split = np.asarray(known) == PARTITION
+        chosen = np.zeros((*split.shape[:-1], len(self.problem.classes)), dtype=bool)
+        chosen[..., self.classes] = split
+        return chosen
+
+    @staticmethod
+    @lru_cache(maxsize=32)
+    def of(problem: Partitioning, linkage: bool = True) -> PartitionSpace:
+        """The space of a problem; the same problem object gives the same space.
+
+        Raises:
+            InfeasibleError: no dimension can be partitioned.
+        """
+        return _build(problem, linkage)
+
+
+def _build(problem: Partitioning, linkage: bool) -> PartitionSpace:
+    graph, paper = problem.graph, problem.reward == "paper"
+    weights = problem.returns.weights
+    parameters = problem.parameters()
+    parameters = parameters[np.argsort([graph.paths[i] for i in parameters], kind="stable")]
+    dims = problem.classes.dimensions_of(parameters)
+    label = problem.classes.label[dims]
+    splittable = graph.dims[dims] > 1
+    fixed = ~splittable | problem.classes.blocked[label]
+    if fixed.all():
+        what = {"inputs": "batch input"}.get(problem.scope, "variable")
+        why = ""
+        if problem.rules == "automap":
+            why = (
+                ": automap forbids to partition a dimension that an instruction reduces, as the "
+                "loss and the gradients reduce that of the batch; rules='shardy' allows it"
+            )
+        raise InfeasibleError(
+            f"{graph.name}: no dimension of any {what} can be partitioned (rules="
+            f"{problem.rules}, uneven={problem.uneven}){why}; parenvs explain tells more"
+        )
+    order = np.argsort(-np.where(splittable, weights[label], -np.inf), kind="stable")
+    # Stable: dimensions of one class, and classes of one worth, stay in the order of their paths.
+    first: dict[int, int] = {}  # class of the graph -> the dimension that is asked for first
+    for index in order[~fixed[order]].tolist():
+        first.setdefault(int(label[index]), index)
+    classes = np.array(list(first), dtype=np.int64)
+    place = {c: k for k, c in enumerate(first)}
+    own = np.array([-1 if f else place[int(c)] for c, f in zip(label, fixed, strict=True)])
+    members = [np.flatnonzero(own == k) for k in range(len(classes))]
+    rivals = [
+        [place[c] for c in problem.classes.rivals(label).tolist() if c in place] for label in first
+    ]
+    questions = np.array(list(first.values())) if linkage else order
+    question_class = own[questions].tolist()
+    if paper:
+        paid = [
+            (formulas.paper_reward(0, len(held)), formulas.paper_reward(1, len(held)))
+            for held in members
+        ]
+        initial = formulas.paper_reward(0, int(fixed.sum()))
+    else:
+        paid, initial = [(0.0, float(weights[c])) for c in first], 0.0
+    if linkage:
+        question_paid = [paid[k] for k in question_class]
+        replicated, partitioned = question_paid[0]
+        question_paid[0] = (replicated + initial, partitioned + initial)
+    elif paper:
+        single = (formulas.paper_reward(0), formulas.paper_reward(1))
+        question_paid = [single] * len(questions)
+    else:
+        question_paid = [paid[k] if k >= 0 else (0.0, 0.0) for k in question_class]
+    nobody = np.zeros(0, dtype=np.int64)
+    stakes = np.concatenate([_stakes(problem, classes, rivals), np.zeros((1, STAKES), np.float32)])
+    return PartitionSpace(
+        problem=problem,
+        linkage=linkage,
+        dimensions=dims,
+        classes=classes,
+        fixed=fixed,
+        questions=questions,
+        question_class=question_class,
+        question_paid=question_paid,
+        members=members,
+        rivals=rivals,
+        rival_members=[np.concatenate([nobody, *(members[r] for r in row)]) for row in rivals],
+        paid=paid,
+        initial=initial,
+        pays_once=not linkage and not paper,
+        stakes=stakes[[*question_class, -1]],
+    )
+
+
+def _stakes(
+    problem: Partitioning, classes: np.ndarray, rivals: Sequence[Sequence[int]]
+) -> np.ndarray:
+    """(K, 5) float32, the figures on each class; see ``PartitionSpace.stakes``."""
+    graph = problem.graph
+    counts = problem.counts()[classes] / len(problem.dimensions())
+    tensors = graph.parameter_tensor
+    owner = np.repeat(np.arange(len(tensors)), np.diff(graph.dim_offset)[tensors])
+    dims = problem.classes.dimensions_of(np.arange(len(tensors)))
+    size = graph.tensor_bytes[tensors]
+    parameter_bytes = np.bincount(problem.classes.label[dims], size[owner], len(problem.classes))
+    gains = np.clip(problem.gain_seconds[classes] / problem.replicate_seconds, -1.0, 1.0)
+    excluded = [counts[row].sum() for row in rivals]
+    lost = [min(np.maximum(gains[row], 0.0).sum(), 1.0) for row in rivals]
+    columns = [
+        counts,
+        np.minimum(parameter_bytes[classes] / size.sum(), 1.0),
+        gains,
+        excluded,
+        lost,
+    ]
+    return np.stack(columns, axis=1).astype(np.float32)
+
+
+TABLE_BYTES = 2**25
+"""Largest table of whole rows; beyond it, only the entries that change are held."""
+BLOCK_BYTES = 2**19
+"""Bytes of the rows that are changed at a time, so that they stay in the processor's cache."""
+
+
+class Written(NamedTuple):
+    """What one code writes into a row of decisions."""
+
+    columns: Sequence[int] | np.ndarray
+    values: Sequence[int]  # of each column
+
+
+NOTHING = Written((), ())
+
+
+class Changes:
+    """What each of m codes writes into a row of w decisions; many rows are changed at once.
+
+    A decision once made does not change, and ``OPEN``, -1, is all ones in binary: so writing
+    into a row is the bitwise AND with a row that is ``OPEN`` wherever nothing is written.
+
+    Args:
+        written: for each code, the columns and the value of each.
+        width: w.
+
+    Attributes:
+        step: rows that are changed at a time.
+        start, count: (m,) int64, where a code's entries lie in ``column`` and ``value``.
+        column, value: (entries,) int64 and int8.
+        table: (m, w) int8 to combine with, or None if that took more than ``TABLE_BYTES``.
+    """
+
+    def __init__(self, written: Sequence[Written], width: int) -> None:
+        """Flatten the entries; fill the table."""
+        self.width, self.step = width, max(BLOCK_BYTES // width, 1)
+        self.count = np.array([len(columns) for columns, _ in written], dtype=np.int64)
+        self.start = np.cumsum(self.count) - self.count
+        self.column = np.concatenate(
+            [np.asarray(columns, dtype=np.int64) for columns, _ in written]
+        )
+        self.value = np.concatenate([np.asarray(values, dtype=np.int8) for _, values in written])
+        self.table: np.ndarray | None = None
+        if len(written) * width <= TABLE_BYTES:
+            self.table = np.full((len(written), width), OPEN, dtype=np.int8)
+            self.table[np.repeat(np.arange(len(written)), self.count), self.column] = self.value
+
+    def entries(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """All entries of (k,) codes, one code's after the other's: (e,) index of code, of entry."""
+        count = self.count[codes]
+        owner = np.repeat(np.arange(len(codes)), count)
+        shift = self.start[codes] - np.cumsum(count) + count
+        return owner, np.arange(len(owner)) + shift[owner]
+
+    def write(self, rows: np.ndarray, codes: np.ndarray) -> None:
+        """Change (k, w) int8 rows, in C order, in place, each by one of (k,) codes."""
+        if self.table is None:
+            owner, entry = self.entries(codes)
+            rows.reshape(-1)[owner * self.width + self.column[entry]] = self.value[entry]
+            return
+        step = self.step
+        if len(rows) <= step:
+            np.bitwise_and(rows, self.table.take(codes, axis=0), out=rows)
+            return
+        for begin in range(0, len(rows), step):
+            part = rows[begin : begin + step]
+            np.bitwise_and(part, self.table.take(codes[begin : begin + step], axis=0), out=part)
+
+
+@dataclass(frozen=True, eq=False)
+class Transitions:
+    """The transitions of a space. V dimensions, K classes, n questions.
+
+    Choice c of question q has the code 2q + c; the code 2n changes nothing and pays nothing. An
+    episode's state is a row of V decisions, a row of K + 2 numbers that are known, and the position
+    of the question at stake. The last two numbers never change: ``OPEN``, for the end of the
+    episode, and ``REPLICATE``, for dimensions that can never be partitioned.
+
+    Attributes:
+        space: the questions.
+        decisions: changes of the decisions.
+        known: changes of the numbers that are known; the class at stake first, then its rivals.
+        first_decisions: (V,) int8, the decisions at the start.
+        first_known: (K+2,) int8, what is known at the start.
+        column: (n+1,) int64, column of what is known of the class at stake.
+        last: (n+1,) bool, whether a position is the end.
+        paid: (2n+1,) float64, reward of a code.
+        varies: (2n+1,) bool, codes whose reward depends on which rivals are still open, or None.
+        shares: per entry of ``known``, what it adds to such a reward if its class is open.
+    """
+
+    space: PartitionSpace
+    decisions: Changes
+    known: Changes
+    first_decisions: np.ndarray
+    first_known: np.ndarray
+    column: np.ndarray
+    last: np.ndarray
+    paid: np.ndarray
+    varies: np.ndarray | None
+    shares: np.ndarray
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Transitions:
+        """Itself: nothing in it changes."""
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Transitions], tuple[PartitionSpace]]:
+        """Pickle the space alone: the tables are made anew, or are in the cache."""
+        return transitions_of, (self.space,)
+
+    def varying(self, known: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """(k,) float64 rewards of (k,) codes that vary, by (k, K+2) what is known before."""
+        owner, entry = self.known.entries(codes)
+        shares = np.where(known[owner, self.known.column[entry]] == OPEN, self.shares[entry], 0.0)
+        # bincount adds one after the other, as an episode does: the same to the last bit.
+        return np.bincount(owner, shares, minlength=len(codes))
+
+
+@lru_cache(maxsize=32)
+def transitions_of(space: PartitionSpace) -> Transitions:
+    """The tables of a space; the same space gives the same object."""
+    count, question_class = len(space.classes), np.array(space.question_class, dtype=np.int64)
+    codes = [(question, choice) for question in range(len(question_class)) for choice in (0, 1)]
+    decisions: list[Written] = []
+    known: list[Written] = []
+    shares: list[float] = []
+    paid = np.zeros(len(codes) + 1)
+    varies = np.zeros(len(codes) + 1, dtype=bool)
+    bits = [reduce(or_, (1 << rival for rival in row), 0) for row in space.rivals]
+    for code, (question, choice) in enumerate(codes):
+        label = int(question_class[question])
+        rivals = space.rivals[label] if choice and label >= 0 else ()
+        changed = Written((label, *rivals), (choice, *[REPLICATE] * len(rivals)))
+        known.append(changed if label >= 0 else NOTHING)
+        paid[code] = first = space.question_paid[question][choice]
+        if not space.linkage:
+            decisions.append(Written([int(space.questions[question])], [choice]))
+            continue
+        own, other = space.members[label], space.rival_members[label][: None if choice else 0]
+        values = [choice] * len(own) + [REPLICATE] * len(other)
+        decisions.append(Written(np.concatenate([own, other]), values))
+        shares += [first, *(space.paid[rival][REPLICATE] for rival in rivals)]
+        # Earlier rivals are known; later ones are open unless an earlier class excluded them.
+        later = [rival for rival in rivals if rival > label]
+        # Not sum(): from Python 3.12 on it rounds once, a single environment at each addition.
+        paid[code] = reduce(add, (space.paid[rival][REPLICATE] for rival in later), first)
+        excluding = reduce(or_, (bits[rival] for rival in later), 0) & ~bits[label]
+        varies[code] = space.reward == "paper" and excluding & ((1 << label) - 1)
+    first_decisions = np.full(len(space.dimensions), OPEN, dtype=np.int8)
+    if space.linkage:
+        first_decisions[space.fixed] = REPLICATE
+    first_known = np.full(count + 2, OPEN, dtype=np.int8)
+    first_known[count + 1] = REPLICATE
+    return Transitions(
+        space=space,
+        decisions=Changes([*decisions, NOTHING], len(space.dimensions)),
+        known=Changes([*known, NOTHING], count + 2),
+        first_decisions=first_decisions,
+        first_known=first_known,
+        column=np.append(np.where(question_class < 0, count + 1, question_class), count),
+        last=np.arange(len(question_class) + 1) == len(question_class),
+        paid=paid,
+        varies=varies if varies.any() else None,
+        shares=np.array(shares),
+    )
+
+
+MASKS = np.array([[1, 0], [0, 1], [1, 1]], dtype=np.bool_)
+"""Legal actions if the class at stake is replicated (row 0), partitioned (1), or open (-1)."""
+FORBIDDEN = np.array([1, 0, 2])
+"""The illegal action in these cases; 2, which is no action, if the class is open."""
+
+
+class Turns:
+    """The decisions of n episodes; see ``Transitions``.
+
+    Args:
+        count: n.
+        space: the questions, and the consequences and rewards of the answers.
+        memory: whether ``figures`` have ``excess_bytes``; with a limit of memory they always do.
+
+    Attributes:
+        decisions: (n, V) int8, as in the observation.
+        known: (n, K+2) int8.
+        position: (n,) int64, index of the question at stake.
+        stake: (n,) int64, decision known of the class at stake, or ``OPEN``.
+        earned: (n,) float64, returns so far, with a limit of memory.
+    """
+
+    def __init__(self, count: int, space: PartitionSpace, memory: bool) -> None:
+        self.space, self.memory = space, memory
+        self.transitions = transitions = transitions_of(space)
+        # With linkage no action contradicts a decision, as only open classes are asked about.
+        self.strict = not space.linkage
+        self.limited = space.problem.step.limit is not None
+        self.decisions = np.tile(transitions.first_decisions, (count, 1))
+        self.known = np.tile(transitions.first_known, (count, 1))
+        self._row = np.arange(count) * self.known.shape[1]
+        self.position = np.zeros(count, dtype=np.int64)
+        self.stake = np.zeros(count, dtype=np.int64)
+        self.earned = np.zeros(count)
+        # Constant arrays: making them in every step, or using numbers instead, takes longer.
+        self._one = np.ones(count, dtype=np.int64)
+        self._other_bits = ~self._one  # bits that are 0 in every legal action
+        self.start(EVERY)
+
+    def start(self, rows: Rows) -> None:
+        """Start episodes with nothing decided but what can never be partitioned."""
+        transitions = self.transitions
+        self.decisions[rows] = transitions.first_decisions
+        self.known[rows] = transitions.first_known
+        self.position[rows] = 0
+        self.earned[rows] = 0.0
+        if self.strict:
+            self.stake[rows] = transitions.first_known[transitions.column[0]]
+
+    def play(self, rows: Rows, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Decide what is at stake in some episodes.
+
+        Args:
+            rows: the episodes; all others stay as they are.
+            actions: (k,) int64 of any size.
+
+        Returns:
+            Rewards (k,) float64, and which episodes are over, (k,) bool.
+        """
+        transitions, position = self.transitions, self.position
+        nothing = len(transitions.paid) - 1
+        idle = None
+        if rows is not EVERY:
+            idle = np.ones(len(position), dtype=np.bool_)
+            idle[rows] = False
+            given, actions = actions, np.zeros(len(position), dtype=np.int64)
+            actions[rows] = given
+        wrong = self._wrong(actions, idle)
+        codes = position + position
+        codes += actions
+        position += self._one
+        for still in (wrong, idle):
+            if still is not None and len(still):
+                codes[still] = nothing
+                position[still] -= 1
+        rewards = transitions.paid.take(codes)
+        if self.space.pays_once:
+            rewards = np.where(self.stake == OPEN, rewards, 0.0)
+        elif transitions.varies is not None:
+            varying = transitions.varies.take(codes).nonzero()[0]
+            if varying.size:
+                rewards[varying] = transitions.varying(self.known[varying], codes[varying])
+        transitions.decisions.write(self.decisions, codes)
+        transitions.known.write(self.known, codes)
+        self._look()
+        over = transitions.last.take(position)
+        if wrong.size:
+            rewards[wrong], over[wrong] = ILLEGAL, True
+        if self.limited:
+            complete = self.is_complete() if idle is None else self.is_complete() & ~idle
+            ended = complete.nonzero()[0]
+            if ended.size:
+                above = ended[self.figures(ended)["excess_bytes"] > 0]
+                rewards[above] = ILLEGAL - self.earned[above]
+            self.earned += rewards if idle is None else np.where(idle, 0.0, rewards)
+        return rewards[rows], over[rows]
+
+    def legal(self, masked: bool) -> np.ndarray:
+        """Return the legal actions, (n, 2) bool; without ``masked`` all are."""
+        if self.strict and masked:
+            return MASKS.take(self.stake, axis=0)
+        return np.ones((len(self.position), 2), dtype=np.bool_)
+
+    def is_complete(self) -> np.ndarray:
+        """Return which plans are complete, (n,) bool."""
+        return self.position == len(self.space.questions)
+
+    def chosen(self, rows: Rows) -> np.ndarray:
+        """Return the classes of the graph that are partitioned so far, (k, C) bool."""
+        return self.space.chosen(self.known[rows, : len(self.space.classes)])
+
+    def figures(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Return what infos say of complete plans, (k,) float64 each."""
+        problem, classes = self.space.problem, self.space.classes
+        split = np.ascontiguousarray(self.known[rows, : len(classes)].T) == PARTITION
+        saved = np.where(split, problem.gain_seconds[classes, None], 0.0)
+        figures = {"length_seconds": problem.replicate_seconds - running_sums(saved)[-1]}
+        if self.memory or self.limited:
+            peaks = np.array([problem.peak(one) for one in self.chosen(rows)])
+            figures["excess_bytes"] = peaks - problem.memory_limit
+        return figures
+
+    def _wrong(self, actions: np.ndarray, idle: np.ndarray | None) -> np.ndarray:
+        """Return the episodes whose action is illegal, (k,) int64."""
+        wrong = (actions & self._other_bits).nonzero()[0]
+        if self.strict:
+            clash = actions == FORBIDDEN.take(self.stake)
+            clash[wrong] = True
+            if idle is not None:
+                clash &= ~idle
+            wrong = clash.nonzero()[0]
+        return wrong
+
+    def _look(self) -> None:
+        """Look up the decision known of the class at stake; with linkage, skip decided classes."""
+        if self.strict:
+            column = self.transitions.column.take(self.position)
+            self.stake = self.known.take(self._row + column).astype(np.int64)  # an index
+            return
+        stake = self.known.take(self._row + self.position)
+        known = (~stake).nonzero()[0]  # ~OPEN == 0
+        if known.size:  # all earlier classes are decided, so the next is the first open one
+            self.position[known] = (self.known[known] == OPEN).argmax(axis=1)
+
 
 SETTINGS = (
     "devices", "rules", "uneven", "reward", "micro_batch", "micro_batches", "recompute",

@@ -31,8 +31,7 @@ import numpy as np
 
 from parenvs.graph.graph import Phase, Role
 from parenvs.graph.opcodes import ELEMENTWISE, Kind
-from parenvs.tasks.partition.classes import DimensionClasses
-from parenvs.tasks.partition.factors import LINKED
+from parenvs.tasks.partition.classes import LINKED, DimensionClasses
 
 ATTENTION, FEED_FORWARD, DENSE = "attention", "feed-forward", "dense"
 """Kinds of blocks."""

@@ -12,23 +12,261 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar
+from functools import cached_property, lru_cache, partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 import parenvs.tasks.partition.formulas as formulas
-from parenvs.cluster import Cluster
-from parenvs.core.plan import ILLEGAL, Bounded, Report
-from parenvs.errors import ParenvsError, shown
+from parenvs.cluster import PRESETS, Cluster
+from parenvs.core.plan import ILLEGAL, Bounded, Plan, Report
+from parenvs.errors import ClusterError, ParenvsError, PlanError, did_you_mean, shown
+from parenvs.fields import Count, Index, Size, Text, one_of, read, whole
 from parenvs.graph.graph import Graph
-from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes, full_scope
+from parenvs.graph.layout import shape_text
+from parenvs.instances import Key, load_graph, reading_key, stamp, text_of
+from parenvs.tasks.partition.classes import (
+    REMADE,
+    RULE_SETS,
+    SETTINGS,
+    UNEVEN,
+    WHOLE,
+    DimensionClasses,
+    Step,
+    at_micro_batch,
+    dimension_classes,
+    full_scope,
+)
 from parenvs.tasks.partition.explain import Explainer
-from parenvs.tasks.partition.formulas import LinearReturn
-from parenvs.tasks.partition.legality import over_memory, verdict
-from parenvs.tasks.partition.memory import Footprint, Memory
-from parenvs.tasks.partition.plan import REWARDS, SCOPES, PartitionPlan
-from parenvs.tasks.partition.step import SETTINGS, WHOLE, Step, at_micro_batch
+from parenvs.tasks.partition.formulas import Footprint, LinearReturn, Memory
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+SCOPES = ("variables", "inputs")
+"""What plans decide: variables, and batch inputs beside them, or batch inputs alone."""
+REWARDS = ("paper", "step_time")
+"""What plans are paid for: dimensions that are partitioned, or seconds of a step that are saved."""
+STEP_OPTIONS = ("micro_batch", "micro_batches", "recompute", "memory_limit")
+"""Options that say how a step runs, see ``Step.of``; plan files leave out defaults."""
+
+
+@dataclass(frozen=True)
+class PartitionPlan(Plan):
+    """Dimensions of variables or batch inputs that are partitioned over all devices.
+
+    Of scope ``"variables"`` every variable that is not named is replicated; batch inputs may be
+    named too, and the partitioning of those that are not follows from the variables. Of scope
+    ``"inputs"`` batch inputs alone are named, those that are not are replicated, and the
+    partitioning of variables follows from the inputs.
+
+    Attributes:
+        instance: shipped name or path of the graph.
+        fingerprint: ``sha256:...`` of the arrays of the graph.
+        cluster: the devices.
+        partition: path of a variable or batch input -> its partitioned dimension.
+        scope: ``"variables"`` or ``"inputs"``.
+        rules: ``"shardy"`` or ``"automap"``.
+        uneven: ``"pad"`` or ``"forbid"``.
+        micro_batch: samples of a micro-batch; None: the batch that the graph was made for.
+        micro_batches: micro-batches of a step, whose gradients are added up.
+        recompute: ``"none"`` or ``"full"``.
+        memory_limit: bytes that the plan keeps to on each device; None: no limit is asked for.
+        reward: ``"paper"`` or ``"step_time"``, by which the judge values the plan if it is given no
+            problem.
+    """
+
+    instance: Text
+    fingerprint: Text
+    cluster: Cluster
+    partition: dict[str, Index]
+    scope: Annotated[str, one_of(*SCOPES)] = SCOPES[0]
+    rules: Annotated[str, one_of(*RULE_SETS)] = RULE_SETS[0]
+    uneven: Annotated[str, one_of(*UNEVEN)] = UNEVEN[0]
+    micro_batch: Count | None = None
+    micro_batches: Count = 1
+    recompute: Annotated[str, one_of(*REMADE)] = REMADE[0]
+    memory_limit: Size | None = None
+    reward: Annotated[str, one_of(*REWARDS)] = REWARDS[0]
+
+    task: ClassVar[str] = "partition"
+    settings: ClassVar[tuple[str, ...]] = (
+        "fingerprint", "cluster", "rules", "uneven", "micro_batch", "micro_batches", "recompute",
+    )  # fmt: skip
+
+    @property
+    def step(self) -> dict[str, Any]:
+        """How a step runs, by the names of the fields: the arguments that make the problem."""
+        return {key: getattr(self, key) for key in STEP_OPTIONS}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as an object of JSON types, schema version first.
+
+        One server of V100 is written as its number of devices, without ``cluster``.
+        """
+        defaults = dict(zip(STEP_OPTIONS, (None, 1, REMADE[0], None), strict=True))
+        content: dict[str, Any] = {**self._head(), "devices": self.cluster.devices}
+        if self.cluster != Cluster.parse(f"1x{self.cluster.devices}:v100"):
+            content["cluster"] = self.cluster.to_json()
+        return {
+            **content,
+            **({} if self.scope == SCOPES[0] else {"scope": self.scope}),
+            **({} if self.reward == REWARDS[0] else {"reward": self.reward}),
+            "rules": self.rules,
+            "uneven": self.uneven,
+            **{key: value for key, value in self.step.items() if value != defaults[key]},
+            "partition": dict(sorted(self.partition.items())),
+        }
+
+    @classmethod
+    def _of(cls, body: dict[str, Any], where: str) -> Self:
+        """Without a cluster it is one server of so many V100."""
+        named = {key: body[key] for key in ("devices", "cluster") if key in body}
+        given = read(_Devices, named, where, PlanError)
+        try:
+            cluster = given.cluster or Cluster.parse(f"1x{given.devices}:v100")
+        except ClusterError as error:
+            raise PlanError(f"{where}: field 'devices': {error}") from None
+        if cluster.devices != given.devices:
+            raise PlanError(
+                f"{where}: field 'devices' is {given.devices}, but the cluster has "
+                f"{cluster.devices}"
+            )
+        fields = {key: value for key, value in body.items() if key != "devices"}
+        return super()._of({**fields, "cluster": cluster}, where)
+
+
+@dataclass(frozen=True)
+class _Devices:
+    """How the file of a partition gives the devices."""
+
+    devices: Annotated[int, whole(2)]
+    cluster: Cluster | None = None
+
+
+MAX_REASONS = 20
+"""Reasons that are given in full."""
+
+
+class Verdict(NamedTuple):
+    """What the rules say of a plan."""
+
+    chosen: np.ndarray  # (C,) bool, the classes that it partitions
+    reasons: tuple[str, ...]  # every rule that it breaks; empty if it is legal
+
+
+def verdict(
+    plan: PartitionPlan, classes: DimensionClasses, fingerprint: str, settings: dict[str, Any]
+) -> Verdict:
+    """Check a plan against the classes of a graph and the settings of a problem.
+
+    What a plan may name, and what it must name in full, follows from the plan's own scope.
+
+    Args:
+        plan: the plan.
+        classes: the dimension classes of the problem's graph.
+        fingerprint: of the graph, which must be the plan's.
+        settings: of the problem by name (cluster, rules, ...), which must be the plan's, too.
+    """
+    known, reasons = _known_entries(plan, classes)
+    reasons += _mismatches(plan, classes.graph.name, fingerprint, settings)
+    chosen = classes.chosen(known)
+    if not reasons:
+        reasons = _broken_rules(plan, classes, chosen)
+    more = len(reasons) - MAX_REASONS
+    if more > 0:
+        reasons[MAX_REASONS:] = [f"and {more} more"]
+    return Verdict(chosen, tuple(reasons))
+
+
+def _known_entries(
+    plan: PartitionPlan, classes: DimensionClasses
+) -> tuple[dict[str, int], list[str]]:
+    """The entries that can be looked up, and reasons why the others cannot."""
+    scope = full_scope(plan.scope, "step_time")
+    graph = classes.graph
+    paths = {graph.paths[i] for i in classes.parameters(scope).tolist()}
+    what = "batch input" if scope == "inputs" else "variable or batch input"
+    known, reasons = {}, []
+    for path, dimension in plan.partition.items():
+        if path not in paths:
+            reasons.append(f"partition: no {what} {shown(path)}{did_you_mean(path, paths)}")
+            continue
+        tensor = classes.tensor[path]
+        if not 0 <= dimension < len(graph.shape(tensor)):
+            shape = shape_text(graph, tensor)
+            reasons.append(f"partition: {path} is {shape} and has no dimension {dimension}")
+        elif graph.shape(tensor)[dimension] == 1:
+            reasons.append(f"partition: dimension {dimension} of {path} has size 1")
+        else:
+            known[path] = dimension
+    return known, reasons
+
+
+def over_memory(peak: float, limit: float) -> tuple[str, ...]:
+    """The reason for which a plan of ``peak`` bytes on each device is illegal, if it is one."""
+    if peak <= limit:
+        return ()
+    return (
+        f"memory: {peak:,.0f} bytes on each device, {peak - limit:,.0f} more than the {limit:,.0f} "
+        "allowed",
+    )
+
+
+def _mismatches(
+    plan: PartitionPlan, name: str, fingerprint: str, settings: dict[str, Any]
+) -> list[str]:
+    """Reasons for which the plan is for another graph, called ``name``, or other settings."""
+    reasons = []
+    if plan.fingerprint != fingerprint:
+        reasons.append(
+            f"fingerprint: the plan is for {plan.fingerprint[:19]}..., but {name} is "
+            f"{fingerprint[:19]}...; make the plan anew"
+        )
+    for key, expected in settings.items():
+        planned = getattr(plan, key)
+        if planned != expected:
+            words = ["the graph's batch" if x is None else str(x) for x in (planned, expected)]
+            reasons.append(f"{key}: the plan is for {words[0]}, not {words[1]}")
+    return reasons
+
+
+def _broken_rules(plan: PartitionPlan, classes: DimensionClasses, chosen: np.ndarray) -> list[str]:
+    """Blocked classes, conflicts, and dimensions that would have to be partitioned as well."""
+    graph, words = classes.graph, Explainer(classes)
+    named: dict[int, int] = {}  # class -> position of the first dimension that the plan names
+    for path, dimension in plan.partition.items():
+        position = int(graph.dim_offset[classes.tensor[path]]) + dimension
+        named.setdefault(int(classes.label[position]), position)
+    reasons = []
+    for label, position in named.items():
+        if classes.blocked[label]:
+            reasons.append(
+                f"{words.dimension(position)} cannot be partitioned: {words.blocked(label)}"
+            )
+    both = chosen[classes.conflicts].all(axis=1)
+    for lower, upper in classes.conflicts[both].tolist():
+        reasons.append(
+            f"{words.dimension(named[lower])} and {words.dimension(named[upper])} cannot both be "
+            f"partitioned: {words.conflict(lower, upper)}"
+        )
+    if reasons:
+        return reasons
+    tied = classes.partition(chosen, plan.scope)
+    for path, dimension in tied.items():
+        if path in plan.partition:
+            continue
+        if len(reasons) >= MAX_REASONS:  # a chain takes a search, and only these are shown
+            reasons.append(path)
+            continue
+        position = int(graph.dim_offset[classes.tensor[path]]) + dimension
+        origin = named[int(classes.label[position])]
+        reasons.append(
+            f"{words.dimension(position)} must be partitioned with {words.dimension(origin)}: "
+            f"linked by {words.link(origin, position)}"
+        )
+    return reasons
+
 
 _PEAKS = 4096
 """Peaks of plans that a problem keeps."""
@@ -99,7 +337,7 @@ class Partitioning:
             reward: ``"paper"`` or ``"step_time"``.
             instance: name or path that plans carry (default: the graph's name).
             **step: ``micro_batch``, ``micro_batches``, ``recompute`` and ``memory_limit``, see
-                ``parenvs.tasks.partition.step.Step.of``.
+                ``parenvs.tasks.partition.classes.Step.of``.
 
         Raises:
             ParenvsError: one device only, no trainable variable, paths that are not unique,
@@ -529,3 +767,66 @@ class PartitionReport(Report):
             "memory_limit_bytes": self.problem.memory_limit,
             "fits": self.fits,
         }
+
+
+def load_partitioning(
+    instance: str | os.PathLike[str] | Graph,
+    cluster: Cluster | str | os.PathLike[str] | dict[str, Any],
+    rules: str = "shardy",
+    uneven: str = "pad",
+    scope: str = SCOPES[0],
+    reward: str = "paper",
+    arguments: str | None = None,
+    **options: Any,
+) -> Partitioning:
+    """Load the partitioning of a shipped instance or a graph file.
+
+    The same name or path and settings give the same object; problems that differ only in scope
+    or reward share the graph and its classes.
+
+    Args:
+        instance: the name or path, which plans carry, or a ``Graph``.
+        cluster: the devices, in any form that ``Cluster.parse`` takes.
+        rules: ``"shardy"`` or ``"automap"``.
+        uneven: ``"pad"`` or ``"forbid"``.
+        scope: ``"variables"`` or ``"inputs"``.
+        reward: ``"paper"`` or ``"step_time"``.
+        arguments: see ``load_graph``.
+        **options: of the step, see ``Partitioning.build``, and of reading, see ``load_graph``.
+
+    Raises:
+        UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
+        ParenvsError: see ``load_graph`` and ``Partitioning.build``.
+    """
+    own = Cluster.parse(cluster)
+    settings = {key: options.pop(key) for key in STEP_OPTIONS if key in options}
+    if isinstance(instance, Graph):
+        graph = load_graph(instance, arguments=arguments, **options)
+        return Partitioning.build(graph, own, rules, uneven, scope, reward, **settings)
+    text, step = text_of(instance, "a Graph"), Step.of(own, **settings)
+    how = (arguments, reading_key(options), stamp(text))
+    named = next((preset for preset in PRESETS.values() if preset == own), own)  # as plans say it
+    return _cached(scope, reward, step, text, how, named, rules, uneven)
+
+
+@lru_cache(maxsize=64)
+def _cached(scope: str, reward: str, step: Step, *key: Any) -> Partitioning:
+    """Load the problem; ``key`` begins the arguments of ``_cached_classes``."""
+    classes = _cached_classes(*key, step.micro_batch)
+    return replace(classes, scope=scope, reward=reward, step=step.on(classes.graph))
+
+
+@lru_cache(maxsize=16)
+def _cached_classes(
+    instance: str,
+    how: tuple[str | None, Key, int | None],
+    cluster: Cluster,
+    rules: str,
+    uneven: str,
+    micro_batch: int | None,
+) -> Partitioning:
+    """Load the problem with the default scope and reward, which do not change the classes."""
+    arguments, reading, _ = how  # the time of the file's last change is part of the key
+    graph = load_graph(instance, arguments=arguments, **dict(reading))
+    build = partial(Partitioning.build, instance=instance, micro_batch=micro_batch)
+    return build(graph, cluster, rules, uneven)

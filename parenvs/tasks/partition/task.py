@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from parenvs.core.task import PRECISIONS, Task, option
-from parenvs.errors import ParenvsError
+from parenvs.cluster import Cluster, choose_cluster
+from parenvs.core.task import PRECISIONS, Task, given, option, refuse_settings
+from parenvs.errors import ParenvsError, shown
 from parenvs.graph.sources import GraphOptions
 
 if TYPE_CHECKING:
@@ -22,11 +24,10 @@ if TYPE_CHECKING:
     from parenvs.core.stages import Step
     from parenvs.graph.graph import Graph
     from parenvs.graph.layout import Layout
-    from parenvs.tasks.partition.diff import PartitionDiff
-    from parenvs.tasks.partition.drawn.linear import Linear
-    from parenvs.tasks.partition.export.decisions import Decisions
-    from parenvs.tasks.partition.plan import PartitionPlan
-    from parenvs.tasks.partition.problem import Partitioning, PartitionReport
+    from parenvs.tasks.partition.layout import Decisions
+    from parenvs.tasks.partition.linear import Linear
+    from parenvs.tasks.partition.problem import Partitioning, PartitionPlan, PartitionReport
+    from parenvs.tasks.partition.view import PartitionDiff
 
 
 def bytes_of(text: str) -> float | str:
@@ -119,12 +120,12 @@ class PartitionTask(Task):
     }
 
     def find(self, name: str) -> Partitioning:
-        from parenvs.tasks.partition.sets import load
+        from parenvs.datasets.partition.problems import problem_named
 
-        return load(name)
+        return problem_named(name)
 
     def plan_class(self) -> type[PartitionPlan]:
-        from parenvs.tasks.partition.plan import PartitionPlan
+        from parenvs.tasks.partition.problem import PartitionPlan
 
         return PartitionPlan
 
@@ -134,43 +135,89 @@ class PartitionTask(Task):
         return PartitionRequest
 
     def load(self, source: Any, cluster: Any, options: PartitionOptions) -> Partitioning:
-        from parenvs.tasks.partition.load import load
+        """Make a problem; see ``parenvs.problem``.
 
-        return load(source, cluster, options)
+        Args:
+            source: a name, a path, a function, ``FILE.json/NAME`` of a set, a ``Graph``, or a
+                problem.
+            cluster: default: one server of 8 V100.
+            options: those of the task.
+        """
+        from parenvs.tasks.partition.problem import Partitioning, load_partitioning
+
+        source = self._member(source)
+        if isinstance(source, Partitioning):
+            return refuse_settings(source, cluster, options)
+        settings = given(options)
+        precision = settings.pop("precision", None)
+        parsed = choose_cluster(cluster, settings.pop("devices", None))
+        if precision is not None:
+            parsed = parsed.at(precision)
+        return load_partitioning(source, parsed, **settings)
 
     def judge(
         self, plan: PartitionPlan, target: Any = None, cluster: Any = None
     ) -> PartitionReport:
-        from parenvs.tasks.partition.load import judge
+        """Judge a plan; see ``parenvs.judge``. The target is a name, a graph or a problem."""
+        from parenvs.graph.graph import Graph
+        from parenvs.instances import load_graph
+        from parenvs.tasks.partition.problem import Partitioning
 
-        return judge(plan, target, cluster)
+        target = self._member(plan.instance if target is None else target)
+        if isinstance(target, Partitioning):
+            return target.report(plan)
+        judged_cluster = plan.cluster if cluster is None else Cluster.parse(cluster)
+        if isinstance(target, (str, os.PathLike)):
+            target = load_graph(target)
+        if not isinstance(target, Graph):
+            raise ParenvsError(
+                f"a plan of task {plan.task} is judged on a Graph or a Partitioning, not on "
+                f"{shown(target)}"
+            )
+        settings = {
+            "scope": plan.scope, "reward": plan.reward, "instance": plan.instance, **plan.step
+        }  # fmt: skip
+        problem = Partitioning.build(target, judged_cluster, plan.rules, plan.uneven, **settings)
+        return problem.report(plan)
+
+    def _member(self, source: Any) -> Any:
+        """Return the problem of a set or set file that a name means; other sources as they are."""
+        if isinstance(source, (str, os.PathLike)) and ".json/" in os.fspath(source):
+            return self.find(os.fspath(source))
+        problem = self.found(source)
+        return source if problem is None else problem
 
     def reading(self, instance: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
-        from parenvs.tasks.partition.load import reading
+        from parenvs.instances import READING
 
-        return reading(instance, options)
+        return {key: options[key] for key in (*READING, "arguments") if key in options}
 
     def open_problem(
         self, instance: str, cluster: Any, options: Mapping[str, Any], search: Mapping[str, Any]
     ) -> tuple[Partitioning, dict[str, Any]]:
-        from parenvs.tasks.partition.load import for_step_time
+        """Make a command's problem: plans are for the step time unless an option says otherwise."""
+        from parenvs.core.registry import problem
 
-        return for_step_time(instance, cluster, options, search)
+        settings = {"reward": "step_time", **options}
+        return problem(instance, cluster, self.name, **settings), dict(search)
 
     def set_kind(self, name: str) -> SetKind:
-        from parenvs.datasets.partition.sets import set_kind
+        from parenvs.datasets.partition.problems import set_kind
 
         return set_kind(name)
 
     def training(self, instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]] | None:
-        from parenvs.tasks.partition.load import training
-
-        return training(instance)
+        if instance is None:
+            return "PartitionPlan-v1", {}, ()
+        if instance in self.sets or self.names(instance) or instance.endswith(".json"):
+            return "PartitionPlan-v1", {"instance": instance}, ()
+        return None  # trained on the problem of the instance, in its scope's environment
 
     def validation(self, env_kwargs: Mapping[str, Any]) -> Validation:
-        from parenvs.tasks.partition.load import validation
+        """Return the set on which agents are judged, whose families are not those of training."""
+        from parenvs.core.sets import Validation
 
-        return validation(env_kwargs)
+        return Validation("partition-validation")
 
     def reference(self, space: Any) -> Answer:
         from parenvs.agents.partition.planners import reference
@@ -188,75 +235,75 @@ class PartitionTask(Task):
         colour: bool = False,
         undecided: Collection[str] | None = None,
     ) -> str:
-        from parenvs.tasks.partition.view.text import text
+        from parenvs.tasks.partition.view import text
 
         return text(viewable, colour, undecided)
 
     def answer(self, report: PartitionReport) -> str:
-        from parenvs.tasks.partition.view.text import answer
+        from parenvs.tasks.partition.view import answer
 
         return answer(report)
 
     def figure(
         self, viewable: PartitionReport | Partitioning, undecided: Collection[str] | None = None
     ) -> Figure:
-        from parenvs.tasks.partition.view.figure import draw
+        from parenvs.tasks.partition.figure import draw
 
         return draw(viewable, undecided)
 
     def tables(self, instance: str, cluster: Any, options: Mapping[str, Any]) -> list[Table]:
-        from parenvs.tasks.partition.view.tables import of_instance
+        from parenvs.tasks.partition.view import of_instance
 
         return of_instance(instance, cluster, options)
 
     def comparison(self, answers: Sequence[Answer]) -> Table:
-        from parenvs.tasks.partition.view.tables import comparison
+        from parenvs.tasks.partition.view import comparison
 
         return comparison(answers)
 
     def explain(
         self, report: PartitionReport, pattern: str | None = None
     ) -> tuple[str, dict[str, Any]]:
-        from parenvs.tasks.partition.view.explanation import of_plan
+        from parenvs.tasks.partition.explain import of_plan
 
         return of_plan(report, pattern)
 
     def explain_problem(
         self, problem: Partitioning, pattern: str | None = None
     ) -> tuple[str, dict[str, Any]]:
-        from parenvs.tasks.partition.view.explanation import of_problem
+        from parenvs.tasks.partition.explain import of_problem
 
         return of_problem(problem, pattern)
 
     def diff(self, a: PartitionReport, b: PartitionReport) -> PartitionDiff:
-        from parenvs.tasks.partition.diff import difference
+        from parenvs.tasks.partition.view import difference
 
         return difference(a, b)
 
     def diff_text(self, diff: PartitionDiff, names: tuple[str, str]) -> list[str]:
-        from parenvs.tasks.partition.view.diff import diff_lines
+        from parenvs.tasks.partition.view import diff_lines
 
         return diff_lines(diff, names)
 
     def layout(
         self, plan: PartitionPlan, graph: Graph | None = None, eager: bool = False
     ) -> Layout:
-        from parenvs.tasks.partition.export.layout import layout
+        from parenvs.tasks.partition.layout import layout
 
         return layout(plan, graph, eager)
 
     def step(self, plan: PartitionPlan, target: Any, element_bytes: int) -> Step:
-        from parenvs.tasks.partition.export.layout import step
+        from parenvs.tasks.partition.layout import step
 
         return step(plan, target, element_bytes)
 
     def decisions(self, plan: PartitionPlan, graph: Graph) -> Decisions:
-        from parenvs.tasks.partition.export.decisions import Decisions
+        from parenvs.tasks.partition.layout import Decisions
 
         return Decisions(plan, graph)
 
     def strategy(self, report: PartitionReport) -> Strategy:
-        from parenvs.tasks.partition.export.layout import strategy
+        from parenvs.tasks.partition.layout import strategy
 
         return strategy(report)
 

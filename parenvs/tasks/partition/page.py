@@ -6,8 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 
 from parenvs.tasks.partition.problem import PartitionReport
-from parenvs.tasks.partition.view import grid
-from parenvs.tasks.partition.view.text import MEMORY_PARTS
+from parenvs.tasks.partition.view import (
+    BLOCKED,
+    MEMORY_PARTS,
+    REPLICATED,
+    STATE_NAMES,
+    LayerTable,
+    cells,
+    grid,
+)
+from parenvs.tasks.partition.view import Cell as VariableCell
 from parenvs.view.layers import merged
 from parenvs.view.web import Cell, Chip, Figure, Picture, PlanPage, Row, Shape, Table, label, shape
 from parenvs.view.words import duration, size
@@ -16,7 +24,7 @@ _CELL_WIDTH, _CELL_HEIGHT, _MARGIN = 19, 13, 8
 """Size of a cell and right margin of a map, pixels."""
 _MAX_ROWS = 60
 """Rows of the table of partitioned variables; more are left to the entry's file."""
-_STYLES = {grid.REPLICATED: "none", grid.BLOCKED: "blocked"}
+_STYLES = {REPLICATED: "none", BLOCKED: "blocked"}
 
 
 def page(name: str, report: PartitionReport) -> PlanPage:
@@ -26,10 +34,10 @@ def page(name: str, report: PartitionReport) -> PlanPage:
         name: name of the problem.
         report: the judge's report.
     """
-    variables, inputs = grid.cells(report.problem, report)
+    variables, inputs = cells(report.problem, report)
     if report.plan.scope == "inputs":
         variables = []  # the plan decides no variable
-    tables, groups = grid.grid(variables)
+    tables, groups = grid(variables)
     lists = [(x.title or "other variables", [_listed(*item) for item in x.cells]) for x in groups]
     if inputs:
         lists.append(("batch inputs", [_listed(cell.path, cell) for cell in inputs]))
@@ -94,7 +102,7 @@ def _style(state: int) -> str:
 
 def _words(state: int) -> str:
     """Return the state of a cell in words."""
-    return grid.STATE_NAMES.get(state, f"dimension {state}")
+    return STATE_NAMES.get(state, f"dimension {state}")
 
 
 def _chip(state: int, words: str, note: str = "", fault: bool = False) -> Chip:
@@ -103,27 +111,27 @@ def _chip(state: int, words: str, note: str = "", fault: bool = False) -> Chip:
     return Chip(_style(state) + " fault" * fault, letter, words, note)
 
 
-def _listed(name: str, cell: grid.Cell) -> Chip:
+def _listed(name: str, cell: VariableCell) -> Chip:
     """Return the chip of a variable in no layer, or of a batch input."""
     return _chip(cell.state, name, _shape(cell), cell.fault)
 
 
-def _shape(cell: grid.Cell) -> str:
+def _shape(cell: VariableCell) -> str:
     """Return the shape of a variable in words."""
     return "×".join(map(str, cell.shape)) or "scalar"
 
 
-def _key(cells: Sequence[grid.Cell]) -> list[Chip]:
+def _key(several: Sequence[VariableCell]) -> list[Chip]:
     """Return the key: each state with its number of variables."""
-    counts = Counter(cell.state for cell in cells)
+    counts = Counter(cell.state for cell in several)
     states = sorted(counts, key=lambda state: (state < 0, abs(state)))
     key = [_chip(state, f"{_words(state)}: {counts[state]:,}") for state in states]
-    faults = sum(cell.fault for cell in cells)
+    faults = sum(cell.fault for cell in several)
     broken = Chip("fault", "\N{MIDDLE DOT}", f"breaks a rule: {faults:,}")
     return [*key, broken] if faults else key
 
 
-def _map(name: str, table: grid.Table) -> Picture:
+def _map(name: str, table: LayerTable) -> Picture:
     """Draw a table of layers: a row for each layer, a column for each variable."""
     left = round(6.6 * max(len(row.label) for row in table.rows)) + 10
     slanted = 6.2 * max(len(column) for column in table.columns)
@@ -143,7 +151,7 @@ def _map(name: str, table: grid.Table) -> Picture:
     )
 
 
-def _cells(table: grid.Table, left: int, top: int) -> list[Shape]:
+def _cells(table: LayerTable, left: int, top: int) -> list[Shape]:
     """Draw the layers: cells of one state are dashes of one path, the digits of a row one text."""
     shapes, digits, paths = [], [], dict[str, str]()
     for line, row in enumerate(table.rows):
@@ -168,9 +176,9 @@ def _cells(table: grid.Table, left: int, top: int) -> list[Shape]:
     return [*shapes, *(shape("path", style, d=paths[style]) for style in order), *digits]
 
 
-def _rows(cells: Sequence[grid.Cell], note: str = "") -> list[Row]:
+def _rows(several: Sequence[VariableCell], note: str = "") -> list[Row]:
     """Return the rows of what is partitioned; equal layers are one row."""
-    split = [cell for cell in cells if cell.state >= 0]
+    split = [cell for cell in several if cell.state >= 0]
     keys = [(cell.state, cell.shape, cell.fault) for cell in split]
     rows: list[Row] = []
     for path, indices in merged([cell.path for cell in split], keys):

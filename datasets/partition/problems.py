@@ -1,0 +1,565 @@
+"""Partition problems of sets, by name: ``SET/FAMILY-NUMBER``, or ``FILE.json/NAME``.
+
+    python -m parenvs.datasets.partition.problems                # make the pools of arrays again
+    python -m parenvs.datasets.partition.problems partition-test --out /tmp/banks
+
+A set is ``{"schema": 1, "problems": [{"name": "t5-000", "instance": "t5-3b", "cluster":
+"2x8:a100", "memory_limit": "device", "micro_batch": 8, "micro_batches": 4, "recompute": "full"},
+...]}``; the last three fields, ``rules`` and ``uneven`` may be left out. To read a graph and search
+for plans within memory takes seconds, so shipped sets lie beside it as arrays, with plans that fit.
+``LIMITS`` problems that follow one another differ in their memory limit alone, and share all else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Annotated, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from parenvs.cluster import Cluster
+from parenvs.core.game import Fixed, Members, Source, is_sequential
+from parenvs.core.plan import ILLEGAL, Answer
+from parenvs.core.sets import OPTIMUM, Reference, SetKind, share_kind
+from parenvs.datasets.banks import Bank, write_banks
+from parenvs.datasets.references import PARTITIONS, costs_of
+from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, one_line, shown
+from parenvs.fields import Count, Size, Text, one_of, read_rows, write_rows
+from parenvs.shipped import data_folder, manifest
+from parenvs.tasks.partition.classes import DEVICE, REMADE, RULE_SETS, UNEVEN, Step
+from parenvs.tasks.partition.linear import CLASS, Linear, Sizes
+from parenvs.tasks.partition.problem import Partitioning, load_partitioning
+from parenvs.tasks.partition.task import PartitionTask
+
+NEEDED = ("instance", "cluster")
+"""Fields that every problem has besides its name."""
+DEFAULTS: dict[str, Any] = {
+    "memory_limit": DEVICE, "micro_batch": None, "micro_batches": 1, "recompute": REMADE[0],
+    "rules": RULE_SETS[0], "uneven": UNEVEN[0],
+}  # fmt: skip
+"""Fields that may be left out."""
+
+
+@dataclass(frozen=True)
+class SetRow:
+    """A partition problem in words.
+
+    Attributes:
+        instance: shipped name or path of a graph.
+        cluster: the devices, in any form that ``Cluster.parse`` takes.
+        memory_limit: bytes on a device, or ``"device"`` for what plans may use of one.
+        micro_batch: samples of a micro-batch; None: the graph's batch.
+        micro_batches: micro-batches of a step.
+        recompute: ``"none"`` or ``"full"``.
+        rules: ``"shardy"`` or ``"automap"``.
+        uneven: ``"pad"`` or ``"forbid"``.
+    """
+
+    instance: Text
+    cluster: Any
+    memory_limit: Size | Annotated[str, one_of(DEVICE)] = DEVICE
+    micro_batch: Count | None = None
+    micro_batches: Count = 1
+    recompute: Annotated[str, one_of(*REMADE)] = REMADE[0]
+    rules: Annotated[str, one_of(*RULE_SETS)] = RULE_SETS[0]
+    uneven: Annotated[str, one_of(*UNEVEN)] = UNEVEN[0]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The settings as arguments of ``load_partitioning``, but the cluster."""
+        return {name: getattr(self, name) for name in DEFAULTS}
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that are not left out, as an object of JSON types."""
+        row: dict[str, Any] = {name: getattr(self, name) for name in NEEDED}
+        for name, default in DEFAULTS.items():
+            if getattr(self, name) != default or name == "memory_limit":
+                row[name] = getattr(self, name)
+        return row
+
+
+def read_set(path: str | os.PathLike[str]) -> dict[str, SetRow]:
+    """Read the problems of a set, by name, in their order.
+
+    Raises:
+        ParenvsError: the file is missing or wrong; the line names the file, the problem and the
+            field.
+    """
+    rows = read_rows(SetRow, path, _checked)
+    for name in rows:
+        if "/" in name:
+            raise ParenvsError(f"{os.fspath(path)}: field 'name' is {shown(name)}; leave '/' out")
+    return rows
+
+
+def save_set(path: str | os.PathLike[str], rows: Mapping[str, SetRow]) -> None:
+    """Write the problems of a set, a line each, whole or not at all."""
+    write_rows(path, {name: row.to_json() for name, row in rows.items()})
+
+
+def _checked(row: SetRow, where: str) -> SetRow:
+    """Return a row whose settings are possible on its cluster."""
+    try:
+        Step.of(
+            Cluster.parse(row.cluster), row.micro_batch, row.micro_batches, row.recompute,
+            row.memory_limit,
+        )  # fmt: skip
+    except ParenvsError as error:
+        raise ParenvsError(f"{where}: {one_line(error)}") from None
+    return row
+
+
+PARTITION_SETS = PartitionTask.sets
+"""Shipped sets of problems of ``PartitionPlan-v1``; ``SET/FAMILY-NUMBER`` is one of a set."""
+REWARD = "step_time"
+"""What partition problems of sets pay."""
+
+
+def is_set(name: str) -> bool:
+    """Return whether a name is that of a set, shipped or a file, and not of one of its problems."""
+    return name in PARTITION_SETS or name.endswith(".json")
+
+
+def family_of(name: str) -> str:
+    """Return the family in the name of a problem, ``[SET/]FAMILY-NUMBER``."""
+    return name.rpartition("/")[2].rpartition("-")[0]
+
+
+def members(set_name: str, family: str | None = None) -> tuple[str, ...]:
+    """Return the full names of the problems of a set, or of a family of it, in their order.
+
+    Raises:
+        ParenvsError: there is no such set or file, it is wrong, or it has nothing of the family.
+    """
+    names = tuple(f"{set_name}/{name}" for name in partition_rows(set_name))
+    chosen = tuple(name for name in names if family in (None, family_of(name)))
+    if not chosen:
+        known = list(dict.fromkeys(map(family_of, names)))
+        raise ParenvsError(
+            f"family: {set_name} has no problem of family {shown(family)}"
+            f"{did_you_mean(str(family), known)}; known: {', '.join(known)}"
+        )
+    return chosen
+
+
+def row_of(name: str) -> SetRow:
+    """Return a problem in words.
+
+    Raises:
+        UnknownInstanceError: there is no such set, file or problem.
+        ParenvsError: the file is wrong.
+    """
+    set_name, _, member = name.rpartition("/")
+    if not set_name:
+        raise UnknownInstanceError(
+            f"unknown problem {name!r}{did_you_mean(name, PARTITION_SETS)}; give a set "
+            f"({', '.join(PARTITION_SETS)}), SET/NAME, or the path of a .json file of a set"
+        )
+    rows = partition_rows(set_name)
+    if member not in rows:
+        raise UnknownInstanceError(
+            f"unknown problem {name!r}{did_you_mean(member, rows)}; {set_name} holds {len(rows)}, "
+            f"like {next(iter(rows))}"
+        )
+    return rows[member]
+
+
+def problem_named(name: str) -> Partitioning:
+    """Build the problem of a name.
+
+    Raises:
+        ParenvsError: see ``row_of``, or the graph cannot be loaded with these settings.
+    """
+    return build(row_of(name), name)
+
+
+def build(row: SetRow, name: str) -> Partitioning:
+    """Build a problem of its description.
+
+    Args:
+        row: the description.
+        name: what messages call it.
+
+    Raises:
+        ParenvsError: the graph cannot be loaded with these settings; the line names the problem.
+    """
+    options = row.options
+    try:
+        return load_partitioning(
+            row.instance,
+            Cluster.parse(row.cluster),
+            reward=REWARD,
+            **options,
+        )
+    except ParenvsError as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
+def partition_rows(name: str) -> dict[str, SetRow]:
+    """Read the problems of a shipped set of ``PartitionPlan-v1``, or of a ``.json`` file of a set.
+
+    Raises:
+        UnknownInstanceError: there is no such set or file.
+        ParenvsError: the file is wrong; the line names the file, the problem and the field.
+    """
+    if name in PARTITION_SETS:
+        return _shipped_partitions(name)
+    if name.endswith(".json") and Path(name).exists():
+        return read_set(name)
+    if name.endswith(".json"):
+        raise UnknownInstanceError(f"instance {name!r}: no such file")
+    raise UnknownInstanceError(
+        f"unknown set {name!r}{did_you_mean(name, PARTITION_SETS)}; known: "
+        f"{', '.join(PARTITION_SETS)}, or give the path of a .json file of a set"
+    )
+
+
+@lru_cache(maxsize=len(PARTITION_SETS))
+def _shipped_partitions(name: str) -> dict[str, SetRow]:
+    """Read a shipped set of partition problems once."""
+    return read_set(data_folder() / f"{name}.json")
+
+
+_names: WeakKeyDictionary[Partitioning, str] = WeakKeyDictionary()
+"""Names of the problems that were loaded, whose plans carry the name of the graph."""
+
+
+def set_kind(name: str) -> SetKind:
+    """Return what evaluations know of a set of partition problems; see ``SetKind``."""
+    kind = share_kind(
+        "PartitionPlan-v1", lambda name: list(members(name)), _recorded, costs, "family"
+    )
+    return kind._replace(answered=_answered)
+
+
+def _recorded(name: str) -> Partitioning:
+    """Return the problem of a name."""
+    problem = problem_named(name)
+    _names[problem] = name
+    return problem
+
+
+def costs(name: str) -> Reference | None:
+    """Return the least seconds known of a problem of a set, and their bound; None without them.
+
+    The graph need not be read for it.
+    """
+    graphs = manifest()["instances"][row_of(name).instance]["graphs"]
+    return costs_of(PARTITIONS, name, graphs["train"]["fingerprint"])
+
+
+def _answered(answer: Answer) -> float:
+    """Return the least seconds known over those of an answer; -1 if its plan does not fit."""
+    if not answer.report.legal:
+        return float(ILLEGAL)
+    known = costs(_names[answer.problem])
+    assert known is not None
+    return known.value / answer.cost
+
+
+LIMITS = 8
+"""Problems that share arrays."""
+SAMPLES = 512
+"""Plans that are drawn to see which moments are the fullest."""
+
+
+@lru_cache(maxsize=len(PARTITION_SETS))
+def bank(name: str) -> Bank:
+    """Return the bank of a set, which has a row for each ``LIMITS`` problems."""
+    return Bank(name, len(members(name)) // LIMITS, partial(_row, name))
+
+
+@lru_cache(maxsize=1024)
+def played(name: str) -> Linear:
+    """Return a problem of a shipped set."""
+    set_name, _, member = name.rpartition("/")
+    rows = partition_rows(set_name)
+    number, which = divmod(list(rows).index(member), LIMITS)
+    shared, row = _shared(set_name, number)
+    limit, known = float(row["limits"][which]), costs(name)
+    return replace(
+        shared,
+        name=name,
+        limit=limit,
+        step=row["step"].reshape(LIMITS, -1)[which],
+        witnesses=row["witnesses"].reshape(LIMITS, -1, len(shared.gain))[which],
+        best=np.nan if known is None else known.value,
+        optimal=known is not None and known.kind == OPTIMUM,
+        cache={},
+    )
+
+
+@lru_cache(maxsize=len(PARTITION_SETS))
+def sizes_of(name: str) -> Sizes:
+    """Return the sizes of the largest problem of a shipped set."""
+    found = [_shared(name, number)[0] for number in range(len(bank(name)))]
+    witnesses = [bank(name)[n]["witnesses"].size // (LIMITS * len(x.gain))
+                 for n, x in enumerate(found)]  # fmt: skip
+    largest = Sizes.of(found[0])
+    for each, count in zip(found, witnesses, strict=True):
+        largest = largest.with_(Sizes.of(each)._replace(witnesses=count))
+    return largest
+
+
+@lru_cache(maxsize=256)
+def _shared(name: str, number: int) -> tuple[Linear, dict[str, Any]]:
+    """Return what ``LIMITS`` problems of a set share, and the row that says the rest.
+
+    Raises:
+        ParenvsError: the row is of another graph.
+    """
+    row = bank(name)[number]
+    instance = str(row["instance"])
+    if str(row["fingerprint"]) != _fingerprint(instance):
+        raise ParenvsError(
+            f"{bank(name).file}: of another {instance}; make it anew with python -m "
+            "parenvs.datasets.partition.problems"
+        )
+    count, moments = len(row["gain"]), len(row["whole"])
+    held = row["held"].reshape(count, moments).astype(np.float64)
+    rivals = [np.sort(row["rivals"][row["rivals"][:, 0] == k, 1]) for k in range(count)]
+    linear = Linear(
+        name="",
+        classes=row["classes"].astype(np.int64),
+        gain=row["gain"],
+        replicated=float(row["replicated"]),
+        rivals=tuple(each.astype(np.int64) for each in rivals),
+        whole=row["whole"].astype(np.float64),
+        saved=held * row["spared"][:, None],
+        limit=np.nan,
+        groups=tuple(np.split(row["members"].astype(np.int64), np.cumsum(row["sizes"])[:-1])),
+        weights=row["weights"],
+        paid=row["paid"],
+        figures=row["figures"].reshape(count, len(CLASS)),
+        step=row["step"],
+        witnesses=np.zeros((0, count), dtype=bool),
+        fullest=row["fullest"].astype(np.int64),
+    )
+    return linear, row
+
+
+def _row(name: str, number: int) -> Mapping[str, np.ndarray]:
+    """Return what a bank keeps of ``LIMITS`` problems."""
+    some = members(name)[number * LIMITS : (number + 1) * LIMITS]
+    begin = PartitionTask().start
+    problem = problem_named(some[0])
+    # The leanest plan is that of a limit which all keep to, as where sets are drawn.
+    whole = begin(Linear.of(unlimited(problem), some[0]))
+    found = [begin(whole.at(float(partition_rows(name)[x.rpartition("/")[2]].memory_limit)))
+             for x in some]  # fmt: skip
+    return packed(found, problem, partition_rows(name)[some[0].rpartition("/")[2]].instance)
+
+
+def packed(
+    found: Sequence[Linear], problem: Partitioning, instance: str
+) -> Mapping[str, np.ndarray]:
+    """Return what a bank keeps of problems that differ in their limit alone.
+
+    Args:
+        found: the problems as they are played.
+        problem: one of them.
+        instance: name of the graph.
+    """
+    first = found[0]
+    spared = 1.0 - problem.device_share[first.classes]
+    most = max(len(each.witnesses) for each in found)
+    several = [each.witnesses[np.arange(most) % len(each.witnesses)] for each in found]
+    rivals = [(k, r) for k, row in enumerate(first.rivals) for r in row.tolist()]
+    held = np.rint(np.divide(first.saved, spared[:, None], where=spared[:, None] > 0,
+                             out=np.zeros_like(first.saved)))  # fmt: skip
+    return {
+        "instance": np.array(instance),
+        "fingerprint": np.array(_fingerprint(instance)),
+        "classes": first.classes.astype(np.int32),
+        "gain": first.gain,
+        "replicated": np.array(first.replicated),
+        "rivals": np.array(rivals, dtype=np.int16).reshape(-1, 2),
+        "whole": first.whole.astype(np.int64),
+        "held": held.astype(np.int64).ravel(),
+        "spared": spared,
+        "fullest": fullest(first).astype(np.int16),
+        "members": np.concatenate(first.groups).astype(np.int16),
+        "sizes": np.array([len(row) for row in first.groups], dtype=np.int16),
+        "weights": first.weights,
+        "paid": first.paid,
+        "figures": first.figures.ravel(),
+        "step": np.concatenate([each.step for each in found]),
+        "limits": np.array([each.limit for each in found]),
+        "witnesses": np.concatenate([each.ravel() for each in several]),
+    }
+
+
+def fullest(problem: Linear) -> np.ndarray:
+    """Return the moments that can be the fullest of a legal plan, ascending, by linear programs.
+
+    A moment cannot be if the relaxed plan at which it exceeds some others most leaves it below one
+    of them. The duals of that program bound the excess whatever their precision, so a moment is
+    left out only if the bound, computed from them, is a byte or more below 0.
+    """
+    from scipy.optimize import linprog
+
+    whole, saved = problem.whole, problem.saved
+    some = _legal_plans(problem)
+    found = np.unique((whole - some.astype(np.float64) @ saved).argmax(axis=1)).tolist()
+    # Of the classes of a clique, any two of which exclude each other, a plan splits one at most.
+    at_once = _cliques(problem.rivals, len(saved))
+    column, scale = np.zeros((len(at_once), 1)), whole.max()
+    objective = np.append(np.zeros(len(saved)), -1.0)
+    for moment in sorted(set(range(len(whole))) - set(found), key=lambda m: -whole[m]):
+        more = (saved[:, found] - saved[:, [moment]]).T  # bytes that the others save more
+        room = whole[moment] - whole[found]
+        solved = linprog(
+            objective,
+            A_ub=np.block([[at_once, column], [-more / scale, np.ones((len(found), 1))]]),
+            b_ub=np.append(np.ones(len(at_once)), room / scale),
+            bounds=[(0, 1)] * len(saved) + [(None, None)],
+        )
+        duals = np.maximum(-solved.ineqlin.marginals, 0.0)
+        share = duals[len(at_once) :] / duals[len(at_once) :].sum()
+        price = duals[: len(at_once)] * scale
+        left = np.maximum(share @ more - price @ at_once, 0.0).sum()
+        if not share @ room + price.sum() + left <= -1.0:
+            found.append(moment)
+    return np.sort(found)
+
+
+def _legal_plans(problem: Linear) -> np.ndarray:
+    """Draw legal plans, (``SAMPLES``, K) bool, that split few classes to all that they may."""
+    rng, plans = np.random.default_rng(0), np.zeros((SAMPLES, len(problem.gain)), dtype=bool)
+    chance = rng.random(SAMPLES)
+    for plan, likely in zip(plans, chance, strict=True):
+        for k in rng.permutation(len(plan)):
+            plan[k] = rng.random() < likely and not plan[problem.rivals[k]].any()
+    return plans
+
+
+def _cliques(rivals: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """Cover all pairs of classes that exclude each other by cliques, (cliques, K) of 0 and 1."""
+    of, cliques = [set(row.tolist()) for row in rivals], []
+    pairs = {(i, j) for i, row in enumerate(of) for j in row if i < j}
+    while pairs:
+        clique = list(min(pairs))
+        for k in sorted(of[clique[0]] & of[clique[1]]):
+            if of[k].issuperset(clique):
+                clique.append(k)
+        pairs -= {(i, j) for i in clique for j in clique}
+        cliques.append(np.isin(np.arange(count), clique))
+    return np.array(cliques, dtype=np.float64).reshape(-1, count)
+
+
+def unlimited(problem: Partitioning) -> Partitioning:
+    """Return a problem with a limit that every plan keeps to: twice the replicated plan's peak."""
+    limit = 2.0 * problem.peak(np.zeros(len(problem.classes), dtype=bool))
+    return replace(problem, step=replace(problem.step, limit=limit))
+
+
+def _fingerprint(instance: str) -> str:
+    fingerprint: str = manifest()["instances"][instance]["graphs"]["train"]["fingerprint"]
+    return fingerprint
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    """Make banks again, and return the exit status."""
+    banks = {name: partial(bank, name) for name in PARTITION_SETS}
+    return write_banks("parenvs.datasets.partition.problems", __doc__, banks, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+
+
+KEPT = 64
+"""Problems of files that a process keeps."""
+
+
+def source_of(
+    instance: str | None, family: str | None, order: str, problem: Partitioning | Linear | None
+) -> tuple[Source, Sizes]:
+    """Return the source of problems that the arguments of ``PartitionChoice`` name.
+
+    Returns:
+        The source, and the sizes of its largest problem.
+
+    Raises:
+        ParenvsError: an argument is unknown, or there is no set that has an order or families.
+    """
+    name = PARTITION_SETS[0] if instance is None else instance
+    if not isinstance(name, str):
+        raise ParenvsError(f"'instance' must be the name of a set or problem, not {shown(name)}")
+    sequential = is_sequential(order)
+    if problem is None and is_set(name):
+        names = members(name, family)
+        if name in PARTITION_SETS:
+            return Members(names, played, order), sizes_of(name)
+        problems = [named(member) for member in names]
+        largest = Sizes.of(problems[0])
+        for each in problems[1:]:
+            largest = largest.with_(Sizes.of(each))
+        return Members(names, named, order), largest
+    for argument, given in (("family", family), ("order", sequential or None)):
+        if given is not None:
+            raise ParenvsError(f"{argument}: {name} is one problem, no set; leave {argument} out")
+    if isinstance(problem, Linear):
+        found = problem
+    else:
+        found = _begun(problem) if problem is not None else named(name)
+    return Fixed(found), Sizes.of(found)
+
+
+def named(name: object) -> Linear:
+    """Return a problem of a shipped set, or of a file of one, whose settings are read anew.
+
+    Raises:
+        ParenvsError: there is no such problem, or no plan of it fits.
+    """
+    if not isinstance(name, str):
+        raise ParenvsError(f"'instance' must be the name of a problem, not {shown(name)}")
+    if is_set(name):
+        example = members(name)[0]
+        raise ParenvsError(f"'instance' must name one problem of {name}, such as {example}")
+    row = row_of(name)
+    if name.rpartition("/")[0] in PARTITION_SETS:
+        return played(name)
+    path = Path(row.instance)
+    stamp = path.stat().st_mtime_ns if path.is_file() else 0
+    return _built(name, json.dumps(row.to_json(), sort_keys=True, default=str), stamp)
+
+
+def problem_of(linear: Linear) -> Partitioning:
+    """Return the problem itself, whose graph is read once."""
+    found = linear.cache.get("problem")
+    if found is None:
+        found = linear.cache["problem"] = problem_named(linear.name)
+    problem: Partitioning = found
+    return problem
+
+
+@lru_cache(maxsize=KEPT)
+def _built(name: str, row: str, stamp: int) -> Linear:
+    """Build a problem; ``stamp``, the time of its graph's last change, is part of the key."""
+    return _begun(build(SetRow(**json.loads(row)), name), name)
+
+
+def _begun(problem: Partitioning, name: str = "") -> Linear:
+    """Return a problem with the plans within memory that it begins with.
+
+    Raises:
+        ParenvsError: it has no limit of memory, or pays another reward; no plan of it fits.
+    """
+    if problem.scope != "variables" or problem.reward != REWARD:
+        raise ParenvsError(
+            "problem: PartitionPlan-v1 plays the scope variables with the reward "
+            f"{REWARD}, not {problem.scope} with {problem.reward}"
+        )
+    if problem.step.limit is None:
+        raise ParenvsError(f"problem: {problem.instance} has no limit; give memory_limit='device'")
+    linear: Linear = PartitionTask().start(Linear.of(problem, name))
+    linear.cache["problem"] = problem
+    return linear

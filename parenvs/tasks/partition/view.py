@@ -1,0 +1,775 @@
+"""Partition plans in plain text: verdict, figures of a step, table of what is partitioned."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from parenvs.core.plan import ROUNDING
+from parenvs.core.registry import problem
+from parenvs.diff import Part, require_equal
+from parenvs.errors import printable
+from parenvs.tasks.partition.classes import RULE_SETS, SETTINGS
+from parenvs.tasks.partition.problem import Partitioning, PartitionPlan, PartitionReport
+from parenvs.view.diff_text import MAX_ROWS, change_words, parts_lines, plans_lines, verdict_line
+from parenvs.view.layers import MAX_COLUMNS, kind_of, layers, merged, natural
+from parenvs.view.tables import empty
+from parenvs.view.words import (
+    SEPARATOR,
+    clip,
+    clip_start,
+    duration,
+    paint,
+    plural,
+    reason_lines,
+    size,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from parenvs.core.plan import Answer
+
+REPLICATED, BLOCKED, UNDECIDED = -1, -2, -3
+"""States of a variable that has no partitioned dimension."""
+STATE_NAMES = {
+    UNDECIDED: "undecided",
+    REPLICATED: "replicated",
+    BLOCKED: "cannot be partitioned",
+}
+MAX_TABLES, MOST_ROWS = 4, 64
+"""Beyond these, tables become lists, and rows stand for several layers."""
+_MANY_ROWS = 32  # from which on equal neighbours share a row
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What becomes of a variable or batch input.
+
+    Attributes:
+        path: its path.
+        shape: its dimensions.
+        state: the partitioned dimension, or ``REPLICATED``, ``BLOCKED`` (no dimension can be
+            partitioned) or ``UNDECIDED``.
+        fault: whether it is partitioned against a rule.
+        bytes: its size.
+        device_bytes: the part that each device holds.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    state: int
+    fault: bool
+    bytes: float
+    device_bytes: float
+
+
+class NamedCell(NamedTuple):
+    """A variable with its name within a layer or group."""
+
+    name: str
+    cell: Cell
+
+
+class LayerRow(NamedTuple):
+    """A layer of a table, or several layers that share a row.
+
+    Attributes:
+        label: name of the layer, or of the first and the last: ``layer_0–15``.
+        cells: variables by column: none where the layer has no such variable, several where the
+            row stands for several layers.
+    """
+
+    label: str
+    cells: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True)
+class LayerTable:
+    """Layers with the same variables.
+
+    Attributes:
+        title: what the names of all layers begin with; may be empty.
+        columns: names of the variables within a layer.
+        rows: the layers.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[LayerRow, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Variables outside of any layer.
+
+    Attributes:
+        title: what their paths begin with; may be empty.
+        cells: the variables, with their names within the group.
+    """
+
+    title: str
+    cells: tuple[NamedCell, ...]
+
+
+def cells(
+    problem: Partitioning,
+    report: PartitionReport | None,
+    undecided: Collection[str] | None = None,
+) -> tuple[list[Cell], list[Cell]]:
+    """Variables and batch inputs, in the order in which the step first reads them.
+
+    Args:
+        problem: the problem.
+        report: what the judge says of the plan; None: everything that can be partitioned is
+            undecided, unless ``undecided`` says otherwise.
+        undecided: paths of the variables and inputs that an episode has not yet settled.
+    """
+    graph, classes = problem.graph, problem.classes
+    no_class = np.zeros(len(classes), dtype=bool)
+    chosen = no_class if report is None else report.chosen
+    wrong = no_class if report is None or report.legal else _wrong(problem, chosen)
+    faulty = _faulty_paths(report)
+    open_ = set(graph.paths) if report is None and undecided is None else set(undecided or ())
+    scale = problem.footprint.scale(chosen)
+
+    def cell(index: int) -> Cell:
+        tensor, path = int(graph.parameter_tensor[index]), graph.paths[index]
+        start, end = graph.dim_offset[tensor : tensor + 2].tolist()
+        splittable = start + np.flatnonzero(graph.dims[start:end] > 1)
+        label = classes.label[splittable]
+        split = splittable[chosen[label]]
+        state = REPLICATED
+        if split.size:
+            state = int(split[0]) - start
+        elif classes.blocked[label].all():
+            state = BLOCKED
+        elif path in open_:
+            state = UNDECIDED
+        size = float(graph.tensor_bytes[tensor])
+        fault = bool(wrong[label].any()) or path in faulty
+        return Cell(path, graph.shape(tensor), state, fault, size, size * float(scale[tensor]))
+
+    reader = np.repeat(np.arange(len(graph.opcode)), np.diff(graph.operand_offset))
+    first = np.full(len(graph.element_type), len(graph.opcode))
+    np.minimum.at(first, graph.operands, reader)
+
+    def ordered(indices: np.ndarray) -> list[Cell]:
+        order = np.argsort(first[graph.parameter_tensor[indices]], kind="stable")
+        return [cell(i) for i in indices[order].tolist()]
+
+    return ordered(graph.weights), ordered(problem.inputs)
+
+
+def _wrong(problem: Partitioning, chosen: np.ndarray) -> np.ndarray:
+    """(C,) bool, the chosen classes that are blocked or exclude one another."""
+    wrong = chosen & problem.classes.blocked
+    pairs = problem.classes.conflicts
+    wrong[pairs[chosen[pairs].all(axis=1)]] = True
+    return wrong
+
+
+def _faulty_paths(report: PartitionReport | None) -> set[str]:
+    """Paths of which an illegal plan names no dimension or a wrong one.
+
+    A variable that the plan leaves out is at fault if it is tied to what the plan names.
+    """
+    if report is None or report.legal:
+        return set()
+    problem, named = report.problem, report.plan.partition
+    tied = problem.partition(report.chosen, report.plan.scope)
+    garbled = {
+        path
+        for path, d in named.items()
+        if path in problem.tensor
+        and (d >= len(shape := problem.graph.shape(problem.tensor[path])) or d < 0 or shape[d] == 1)
+    }
+    return (set(tied) - set(named)) | garbled
+
+
+Block = dict[str, dict[str, Cell]]
+"""Layers of a table: name -> name within the layer -> cell."""
+
+
+def grid(variables: Sequence[Cell]) -> tuple[list[LayerTable], list[Group]]:
+    """Tables of the layers, and the variables outside of them by the first part of their path.
+
+    What all paths begin with is left out, unless it tells what a number counts.
+    """
+    by_layer: Block = {}
+    loose: dict[str, list[NamedCell]] = {}
+    paths = _without_root([cell.path for cell in variables])
+    for cell, path, (layer, name) in zip(variables, paths, layers(paths), strict=True):
+        if layer:
+            by_layer.setdefault(layer, {})[name] = cell
+        else:
+            head, _, tail = path.partition("/")
+            loose.setdefault(head if tail else "", []).append(NamedCell(tail or head, cell))
+    by_kind: dict[str, Block] = {}
+    for layer in by_layer:
+        by_kind.setdefault(kind_of(layer), {})[layer] = by_layer[layer]
+    kinds = [
+        {layer: block[layer] for layer in sorted(block, key=natural)} for block in by_kind.values()
+    ]
+    blocks = _joined(kinds, loose)
+    smallest_first = sorted(
+        blocks, key=lambda block: (len(block) > 1, sum(map(len, block.values())))
+    )
+    while smallest_first and (
+        len(smallest_first[0]) == 1
+        or len(smallest_first) > MAX_TABLES
+        or sum(len(_columns(block)) for block in smallest_first) > MAX_COLUMNS
+    ):
+        too_wide = [block for block in smallest_first if len(_columns(block)) > MAX_COLUMNS]
+        block = too_wide[0] if too_wide else smallest_first[0]
+        smallest_first.remove(block)
+        blocks.remove(block)
+        for layer, named in block.items():
+            loose[layer] = [NamedCell(*item) for item in named.items()]
+    groups = [Group(title, tuple(cells)) for title, cells in loose.items()]
+    return [_layer_table(block) for block in blocks], groups
+
+
+def _without_root(paths: Sequence[str]) -> list[str]:
+    """The paths without the parts that all of them begin with, ``params``."""
+    split = [path.split("/") for path in paths]
+    root = 0
+    while split and all(
+        len(parts) > root + 1
+        and parts[root] == split[0][root]
+        and not re.search(r"\d", parts[root] + parts[root + 1])
+        for parts in split
+    ):
+        root += 1
+    return ["/".join(parts[root:]) for parts in split]
+
+
+def _joined(blocks: list[Block], loose: dict[str, list[NamedCell]]) -> list[Block]:
+    """The blocks, those with the same names joined.
+
+    Loose variables whose names are all among those of a block move from ``loose`` into it.
+    """
+    joined: dict[frozenset[str], Block] = {}
+    for block in blocks:
+        joined.setdefault(frozenset(_columns(block)), {}).update(block)
+    for title in [x for x in loose if x]:
+        names = {named.name for named in loose[title]}
+        home = next((block for columns, block in joined.items() if names <= columns), None)
+        if home is not None:
+            home[title] = dict(loose.pop(title))
+    return list(joined.values())
+
+
+def _columns(block: Block) -> list[str]:
+    """Names within the layers, in the order of the layer that has most."""
+    first = max(block.values(), key=len)
+    return list(dict.fromkeys([*first, *(name for layer in block.values() for name in layer)]))
+
+
+def _layer_table(block: Block) -> LayerTable:
+    """The table of a block.
+
+    Neighbours that are equal share a row where there are many layers; of more than ``MOST_ROWS``,
+    others have to share one too.
+    """
+    columns = _columns(block)
+    title, labels = _title_and_labels(list(block))
+    rows = [
+        LayerRow(label, tuple((named[column],) if column in named else () for column in columns))
+        for label, named in zip(labels, block.values(), strict=True)
+    ]
+    if len(rows) > _MANY_ROWS:
+        rows = [_joined_rows(list(same)) for _, same in groupby(rows, _look)]
+    step = -(-len(rows) // MOST_ROWS)
+    rows = [_joined_rows(rows[k : k + step]) for k in range(0, len(rows), step)]
+    return LayerTable(title, tuple(columns), tuple(rows))
+
+
+def _title_and_labels(names: Sequence[str]) -> tuple[str, list[str]]:
+    """What the names of layers begin with, and what each has besides.
+
+    Where they differ in several numbers, the title has ``#`` for them: ``stages/#/layers/#``.
+    """
+    (kind, *others) = {kind_of(name) for name in names}
+    if not others and len(re.findall(r"(?<![^/])#(?![^/])", kind)) > 1:
+        return kind, ["/".join(re.findall(r"\d+", name)) for name in names]
+    parts = [name.split("/") for name in names]
+    shared = 0
+    while all(len(x) > shared + 1 and x[shared] == parts[0][shared] for x in parts):
+        shared += 1
+    return "/".join(parts[0][:shared]), ["/".join(x[shared:]) for x in parts]
+
+
+def _look(row: LayerRow) -> Hashable:
+    """What a row shows but for its name."""
+    return tuple(tuple((c.state, c.fault, c.shape) for c in cells) for cells in row.cells)
+
+
+def _joined_rows(rows: Sequence[LayerRow]) -> LayerRow:
+    """One row for several."""
+    first, last = (row.label for row in (rows[0], rows[-1]))
+    same = len(re.sub(r"\d+$", "", last))
+    end = last[same:] if first[:same] == last[:same] and first[same:].isdecimal() else last
+    label = first if len(rows) == 1 else f"{first}–{end}"
+    columns = zip(*(row.cells for row in rows), strict=True)
+    return LayerRow(
+        label, tuple(tuple(cell for cells in column for cell in cells) for column in columns)
+    )
+
+
+WIDTH = 110
+"""Columns of the text."""
+MEMORY_PARTS = ("parameters", "optimiser", "inputs", "gradients", "activations")
+"""Fields of ``Memory`` in the order in which they are shown."""
+_MAX_LINES = 60  # of the table
+
+
+def text(
+    viewable: PartitionReport | Partitioning,
+    colour: bool = False,
+    undecided: Collection[str] | None = None,
+) -> str:
+    """A partition plan as text of at most 110 columns.
+
+    Args:
+        viewable: what the judge says of the plan, or the problem where nothing is decided yet.
+        colour: whether to colour dimensions with ANSI escapes.
+        undecided: paths that an episode has not settled.
+
+    Returns:
+        Lines without a newline at the end: title, verdict or reasons, the figures, and a table of
+        what is partitioned, equal layers merged.
+    """
+    problem, report = taken_apart(viewable)
+    variables, inputs = cells(problem, report, undecided)
+    open_ = sum(cell.state == UNDECIDED for cell in (*variables, *inputs))
+    parts = verdict(problem, report, open_)
+    if report is not None:
+        parts = parts[:2]  # the others are among the figures
+    lines = [clip(title(problem), WIDTH)]
+    lines += textwrap.wrap(SEPARATOR.join(parts), WIDTH, subsequent_indent="  ")
+    if report is not None:
+        lines += reason_lines(report.reasons, WIDTH)
+        if report.legal:
+            lines += ["", *_figures(report)]
+    return "\n".join([*lines, "", *_table(variables, inputs, colour)])
+
+
+def taken_apart(
+    viewable: PartitionReport | Partitioning,
+) -> tuple[Partitioning, PartitionReport | None]:
+    """The problem, and the report if there is one."""
+    if isinstance(viewable, PartitionReport):
+        return viewable.problem, viewable
+    return viewable, None
+
+
+def title(problem: Partitioning) -> str:
+    """Instance, cluster and rules."""
+    cluster = problem.cluster
+    parts = [printable(f"{problem.graph.name} on {cluster}"), f"{cluster.devices} devices"]
+    parts.append(f"{problem.rules} rules")
+    if problem.uneven != "pad":
+        parts.append(f"uneven dimensions: {problem.uneven}")
+    return SEPARATOR.join(parts)
+
+
+def verdict(
+    problem: Partitioning,
+    report: PartitionReport | None,
+    undecided: int = 0,
+) -> list[str]:
+    """Legality and the main figures; without a plan, the size of the problem.
+
+    Args:
+        problem: the problem.
+        report: what the judge says of the plan, or None.
+        undecided: number of variables and inputs that an episode has not settled.
+    """
+    if report is None:
+        dims = len(problem.classes.variable_dimensions)
+        return [
+            "nothing decided yet",
+            f"{plural(len(problem.graph.weights), 'variable')} with {plural(dims, 'dimension')}",
+            f"{plural(len(problem.decidable('variables')), 'class', 'es')} that can be partitioned",
+            f"replicated step {duration(problem.replicate_seconds)}",
+        ]
+    if not report.legal:
+        return ["illegal", _counts(report)]
+    memory = f"memory {size(report.memory.peak)} of {size(problem.memory_limit)}"
+    parts = [
+        f"{undecided:,} undecided" if undecided else "legal",
+        _counts(report),
+        f"step {duration(report.step_seconds)}, "
+        f"{duration(report.communication_seconds)} of it communication",
+        f"utilisation {report.utilisation * 100:.1f} %",
+        memory if report.fits else f"{memory}: does not fit",
+    ]
+    if report.reward:
+        value = report.value_of(report.reward)
+        parts.append(f"return {value:,.5g} ({report.reward}){_quality(report)}")
+    return parts
+
+
+def answer(report: PartitionReport) -> str:
+    """The step, what is split, and the memory, in one line."""
+    memory = f"{size(report.memory.peak)} of {size(report.problem.memory_limit)}"
+    step = f"{duration(report.step_seconds)} a step"
+    return SEPARATOR.join([step, _counts(report), f"{memory} a device"])
+
+
+def _quality(report: PartitionReport) -> str:
+    """How near the return is to its proven bound: ``, optimal``; empty without a bound."""
+    gap = report.gap(report)
+    if gap is None:
+        return ""
+    return ", optimal" if gap < ROUNDING else f", at most {gap:.2%} below the best"
+
+
+def _counts(report: PartitionReport) -> str:
+    """``434 variables, 434 of 1,114 dimensions partitioned``."""
+    things = [plural(report.variables, "variable")]
+    inputs = len(report.problem.partition(report.chosen, "inputs"))
+    if inputs:
+        things.append(plural(inputs, "batch input"))
+    kind = "input dimensions" if report.plan.scope == "inputs" else "variable dimensions"
+    return (
+        f"{' and '.join(things)}, {report.partitioned_dimensions:,} of {report.dimensions:,} "
+        f"{kind} partitioned"
+    )
+
+
+def _figures(report: PartitionReport) -> list[str]:
+    """The figures of a step, one a line."""
+    memory = report.memory
+    speedup = report.replicate_seconds / report.step_seconds
+    rewards = [report.reward] if report.reward else ["paper", "step_time"]
+    returns = SEPARATOR.join(f"{report.value_of(x):,.6g} ({x})" for x in rewards)
+    if report.bound is not None:
+        returns += f"{SEPARATOR}proven upper bound {report.bound:,.6g}{_quality(report)}"
+    limit = size(report.problem.memory_limit)
+    memory_parts = [f"{name} {size(getattr(memory, name))}" for name in MEMORY_PARTS]
+    rows = [
+        (
+            "step time",
+            duration(report.step_seconds),
+            f"{speedup:.2f} x as fast as replicated, {duration(report.replicate_seconds)}",
+        ),
+        ("  compute", duration(report.compute_seconds), ""),
+        (
+            "  communication",
+            duration(report.communication_seconds),
+            plural(report.all_reduces, "all-reduce"),
+        ),
+        ("utilisation", f"{report.utilisation * 100:.1f} %", ""),
+        (
+            "memory per device",
+            size(memory.peak),
+            f"{'within' if report.fits else 'over'} the limit of {limit}",
+        ),
+        ("", "", ", ".join(memory_parts[:3])),
+        ("", "", ", ".join(memory_parts[3:])),
+        (
+            "partitioned",
+            f"{report.variables:,}",
+            _counts(report).partition(" ")[2].removesuffix(" partitioned"),
+        ),
+        ("return", "", returns),
+    ]
+    return [f"{name:<20}{value:>10}   {remark}".rstrip() for name, value, remark in rows]
+
+
+def _table(variables: list[Cell], inputs: list[Cell], colour: bool) -> list[str]:
+    """Partitioned variables and inputs, equal layers merged; a line each for the other states."""
+    lines = [
+        f"{'dimension':<11}{'variable':<50}{'shape':<20}{'count':>7}{'bytes':>10}{'a device':>10}"
+    ]
+    for role_cells, role in ((variables, ""), (inputs, " (batch input)")):
+        split = [cell for cell in role_cells if cell.state >= 0]
+        keys = [(cell.state, cell.shape, cell.fault) for cell in split]
+        for name, indices in merged([cell.path for cell in split], keys):
+            lines.append(_row(printable(name) + role, [split[i] for i in indices], colour))
+    if len(lines) == 1:
+        lines = ["nothing is partitioned"]
+    if len(lines) > _MAX_LINES + 1:
+        lines[_MAX_LINES:] = [f"and {len(lines) - _MAX_LINES:,} lines more"]
+    for state, name in STATE_NAMES.items():
+        whole_variables = [cell for cell in variables if cell.state == state]
+        whole_inputs = [cell for cell in inputs if cell.state == state]
+        if whole_variables or whole_inputs:
+            counts = [plural(len(whole_variables), "variable")] if whole_variables else []
+            counts += [plural(len(whole_inputs), "batch input")] if whole_inputs else []
+            total = size(_bytes([*whole_variables, *whole_inputs]))
+            lines.append(f"{name}: {' and '.join(counts)}, {total}")
+    return lines
+
+
+def _row(name: str, equal: list[Cell], colour: bool) -> str:
+    """The line of variables with equal shape and state."""
+    first = equal[0]
+    dimension = f"{first.state}"
+    padding = " " * (11 - len(dimension))
+    shape = "x".join(map(str, first.shape))
+    device_bytes = sum(cell.device_bytes for cell in equal)
+    return (
+        f"{paint(dimension, first.state, colour)}{padding}{clip(name, 49):<50}"
+        f"{clip(shape, 19):<20}{len(equal):>7,}{size(_bytes(equal)):>10}{size(device_bytes):>10}"
+        f"{' !' if first.fault else ''}".rstrip()
+    )
+
+
+def _bytes(several: Iterable[Cell]) -> float:
+    return sum(cell.bytes for cell in several)
+
+
+def of_instance(instance: str, cluster: Any, options: Mapping[str, Any]) -> list[Table]:
+    """The dimension classes of an instance."""
+    return [classes(problem(instance, cluster, "partition", **options))]
+
+
+def classes(problem: Partitioning) -> Table:
+    """The dimension classes of a graph, for both rule sets."""
+    table = empty(f"dimension classes on {problem.cluster}", "what", *RULE_SETS)
+    both = [
+        problem
+        if rules == problem.rules
+        else Partitioning.build(problem.graph, problem.cluster, rules, problem.uneven)
+        for rules in RULE_SETS
+    ]
+    rows = (
+        ("variable dimensions", lambda p: len(p.dimensions("variables"))),
+        ("classes that hold some and can be partitioned", lambda p: len(p.decidable("variables"))),
+        ("variable dimensions in them", lambda p: p.counts("variables")[p.decidable("all")].sum()),
+        ("pairs of classes that conflict", lambda p: len(p.classes.conflicts)),
+        ("dimensions of batch inputs", lambda p: len(p.dimensions("inputs"))),
+        ("of them can be partitioned", lambda p: p.counts("inputs")[p.decidable("all")].sum()),
+    )
+    for name, count in rows:
+        table.add_row(name, *(str(count(p)) for p in both))
+    table.add_row("replicated step", *(f"{p.replicate_seconds:.4f} s" for p in both))
+    return table
+
+
+def comparison(answers: Sequence[Answer]) -> Table:
+    """Several plans of one problem side by side."""
+    problem, reward = answers[0].problem, answers[0].problem.reward
+    table = empty(
+        f"{problem.graph.name} on {problem.cluster}, {problem.rules} rules, reward {reward}",
+        "agent",
+        "return",
+        "vars",
+        "dims",
+        "step (s)",
+        "sent (s)",
+        "hybrid",
+        "GB each",
+        "used",
+        "proof",
+        "found",
+    )
+    for answer in answers:
+        report = answer.report
+        table.add_row(
+            answer.method,
+            f"{report.value_of(reward):.{4 if reward == 'step_time' else 1}f}",
+            str(report.variables),
+            f"{report.partitioned_dimensions}/{report.dimensions}",
+            f"{report.step_seconds:.4g}",
+            f"{report.communication_seconds:.3g}",
+            report.price.cell,
+            f"{report.memory.peak / 1e9:.3g}" + ("" if report.fits else " !"),
+            f"{100 * report.utilisation:.1f} %",
+            answer.claim,
+            f"{answer.seconds:.2f}",
+        )
+    table.caption = (
+        "vars, dims: partitioned; sent: all-reduces, part of the step; !: more than a device "
+        "holds\nfound: seconds of the planner"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+@dataclass(frozen=True)
+class ClassChange:
+    """A dimension class that one plan partitions and the other does not.
+
+    Attributes:
+        label: the class.
+        only: ``"a"`` or ``"b"``, the plan that partitions it.
+        partition: partitioned dimension of each variable and batch input of the class, by path.
+        compute_seconds: of a step, ``b - a``.
+        communication_seconds: of a step, ``b - a``.
+    """
+
+    label: int
+    only: str
+    partition: dict[str, int]
+    compute_seconds: float
+    communication_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """Of a step, ``b - a``."""
+        return self.compute_seconds + self.communication_seconds
+
+    def to_json(self) -> dict[str, Any]:
+        """The class as an object of JSON types."""
+        return {**vars(self), "seconds": self.seconds}
+
+
+@dataclass(frozen=True)
+class PartitionDiff:
+    """The difference of two partition plans.
+
+    Attributes:
+        a: what the judge says of the old plan.
+        b: what the judge says of the new plan.
+        parts: compute and communication, seconds of a step.
+        memory: bytes on each device when most is in use, part by part; the moments may differ.
+        classes: the classes that only one plan partitions, in ascending order; their seconds add
+            up to the difference of the step times.
+    """
+
+    a: PartitionReport
+    b: PartitionReport
+    parts: tuple[Part, ...]
+    memory: tuple[Part, ...]
+    classes: tuple[ClassChange, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Step time of ``b`` less that of ``a``."""
+        return self.b.step_seconds - self.a.step_seconds
+
+    def to_json(self) -> dict[str, Any]:
+        """The difference as an object of JSON types, with both reports (seconds and bytes)."""
+        return {
+            "task": self.a.plan.task,
+            "scope": {"a": self.a.plan.scope, "b": self.b.plan.scope},
+            "a": self.a.to_json(),
+            "b": self.b.to_json(),
+            "seconds": self.seconds,
+            "parts": [part.to_json() for part in self.parts],
+            "memory_bytes": [part.to_json() for part in self.memory],
+            "classes": [change.to_json() for change in self.classes],
+        }
+
+
+def difference(a: PartitionReport, b: PartitionReport) -> PartitionDiff:
+    """Compare what the judge says of two plans; see ``parenvs.diff.difference``."""
+    require_equal(PartitionPlan.settings, _settings(a.problem), _settings(b.problem))
+    problem = a.problem
+    changes = []
+    for label in np.flatnonzero(a.chosen != b.chosen).tolist():
+        alone = np.zeros(len(problem.classes), dtype=bool)
+        alone[label] = True
+        sign = 1 if b.chosen[label] else -1
+        changes.append(
+            ClassChange(
+                label=label,
+                only="b" if b.chosen[label] else "a",
+                partition=problem.partition(alone, "all"),
+                compute_seconds=-sign * float(problem.saved_seconds[label]),
+                communication_seconds=sign * float(problem.all_reduce_seconds[label]),
+            )
+        )
+    return PartitionDiff(
+        a=a,
+        b=b,
+        parts=(
+            Part("compute", a.compute_seconds, b.compute_seconds),
+            Part("communication", a.communication_seconds, b.communication_seconds),
+        ),
+        memory=tuple(
+            Part(name, size, getattr(b.memory, name))
+            for name, size in vars(a.memory).items()
+            if name != "at"
+        ),
+        classes=tuple(changes),
+    )
+
+
+def _settings(problem: Partitioning) -> dict[str, Any]:
+    own = {field: getattr(problem, field, None) for field in PartitionPlan.settings}
+    step = {name: getattr(problem.step, name) for name in SETTINGS}
+    return {**own, **step, "fingerprint": problem.graph.fingerprint}
+
+
+def diff_lines(diff: PartitionDiff, names: tuple[str, str]) -> list[str]:
+    """The difference as lines of at most 110 columns; see ``parenvs.view.diff_text.text``."""
+    a, b = diff.a, diff.b
+    lines = [clip(title(a.problem), WIDTH)]
+    lines += plans_lines(names, (a, b), [_diff_figures(report) for report in (a, b)])
+    lines += [verdict_line(diff.seconds, a.step_seconds), ""]
+    lines += parts_lines("where the seconds are", diff.parts, "step")
+    memory = f"memory per device, of {size(a.problem.memory_limit)}"
+    lines += ["", *parts_lines(memory, diff.memory, "in all", size)]
+    return [*lines, "", *_classes(diff)]
+
+
+def _diff_figures(report: PartitionReport) -> list[str]:
+    inputs = len(report.problem.partition(report.chosen, "inputs"))
+    things = [plural(report.variables, "variable")]
+    things += [plural(inputs, "batch input")] if inputs else []
+    return [f"step {duration(report.step_seconds)}", f"{' and '.join(things)} partitioned"]
+
+
+def _classes(diff: PartitionDiff) -> list[str]:
+    """The classes that differ, equal layers together, those that cost or save most first."""
+    if not diff.classes:
+        return ["the plans partition the same dimensions"]
+    groups = _equal_layers(diff)
+    groups.sort(key=lambda group: -abs(sum(change.seconds for change in group[1])))
+    lines = [
+        "what each dimension class costs that only one plan partitions (classes of equal layers "
+        "together)",
+        f"{'step':>11}{'compute':>12}{'sent':>12}  {'only':<6}{'classes':>7}  dimensions",
+    ]
+    scale = diff.a.step_seconds
+    for words, changes in groups[:MAX_ROWS]:
+        lines.append(f"{_seconds(changes, scale)}  {changes[0].only:<6}{len(changes):>7}  {words}")
+    hidden = [change for _, changes in groups[MAX_ROWS:] for change in changes]
+    if hidden:
+        more = f"and {len(groups) - MAX_ROWS} more rows, {plural(len(hidden), 'class', 'es')}"
+        lines.append(f"{_seconds(hidden, scale)}  {more}")
+    return [*lines, f"{_seconds(diff.classes, scale)}  in all"]
+
+
+def _seconds(changes: Sequence[ClassChange], scale: float) -> str:
+    """Three columns: the step, compute, communication."""
+    compute = sum(change.compute_seconds for change in changes)
+    sent = sum(change.communication_seconds for change in changes)
+    columns = [change_words(seconds, scale) for seconds in (compute + sent, compute, sent)]
+    return "{:>11}{:>12}{:>12}".format(*columns)
+
+
+def _equal_layers(diff: PartitionDiff) -> list[tuple[str, list[ClassChange]]]:
+    """Classes that differ in the numbers of their layers only, with words for each group.
+
+    A class is called after its largest variable.
+    """
+    problem, classes = diff.a.problem, diff.classes
+
+    def size_of(path: str) -> float:
+        return float(problem.graph.tensor_bytes[problem.tensor[path]])
+
+    heads = [max(change.partition, key=size_of) for change in classes]
+    keys = [
+        (change.only, tuple((kind_of(path), d) for path, d in change.partition.items()))
+        for change in classes
+    ]
+    groups = []
+    for name, indices in merged(heads, keys):
+        first = classes[indices[0]]
+        others = len(first.partition) - 1
+        words = f"{first.partition[heads[indices[0]]]} of {printable(name)}"
+        more = f" and {others:,} more" + (" each" if len(indices) > 1 else "") if others > 0 else ""
+        groups.append((f"{clip_start(words, 58 - len(more))}{more}", [classes[k] for k in indices]))
+    return groups

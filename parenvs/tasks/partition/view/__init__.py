@@ -1,1 +1,0 @@
-"""Partitions as text and as pictures."""
