@@ -19,7 +19,7 @@ def request_of(problem: Any, **options: Any) -> Request:
         **options: ``seed``, ``steps``, ``progress``, and those of the task: for pipelines
             ``radius``, ``candidates`` and ``time_limit`` (and ``clusters``, for commands); for
             partitions ``memory_limit``; for hybrid plans ``constraints``, ``objective``, ``price``
-            and ``time_limit``; for orders ``time_limit``.
+            and ``time_limit``.
 
     Raises:
         ParenvsError: ``problem`` is no problem, or the task does not have an option.

@@ -15,7 +15,7 @@ from benchmarks.framework import MADE, RESULTS, Row, columns, main, measurement,
 
 PROCESSOR = {
     "autoparallel": "processor", "cartpole": "seconds", "iopddl": "processor",
-    "packed_order": "seconds", "torch_models": "cpu_seconds",
+    "torch_models": "cpu_seconds",
 }  # fmt: skip
 """Measurement -> the field of its older rows that holds processor seconds."""
 CLOCK = {

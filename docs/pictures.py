@@ -42,7 +42,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "DataParallel-v0": {"instance": "t5-base"},
     "PartitionPlan-v1": {"instance": "partition-train/vgg-000"},
     "HybridPlan-v1": {"instance": "hetero-8-test/generations-000"},
-    "MicroBatchOrder-v1": {"instance": "order-test/p8-m16-000"},
 }
 """Arguments that make a picture worth looking at; the others have their defaults."""
 

@@ -32,7 +32,7 @@ def evaluate_set(
             a function ``values_of(problems)``, as a ``PlanPolicy`` has. Policies with an attribute
             ``env_id`` play the set in that environment.
         name: of the set: ``"plan-test"``, ``"hybrid-test"``, ``"hetero-8-test"``,
-            ``"order-test"``, ``"partition-test"``, ... (``parenvs.core.sets``).
+            ``"elastic-test"``, ``"partition-test"``, ... (``parenvs.core.sets``).
         family: problems of this family only (of orders: of this tier).
         greedy: whether models play their best action; otherwise they sample.
         seed: seed of models that sample.

@@ -39,12 +39,9 @@ _PLAIN = {"envs": 8, "minibatch": 64, "quantiles": 1, "sync": 500}
 """Rainbow's settings where actions have no rows."""
 OVERRIDES: dict[tuple[str, str], dict[str, Any]] = {
     # Sharpness is 3 logits for one unit of column 0, which environments scale so that it suits:
-    # a unit is 3 % of the step in HybridPlan-v1, of the fastest plan's rate in ElasticPlan-v1, 5 %
-    # in MicroBatchOrder-v1, and the first 2.5 % in IntraOpSharding-v1, where more counts ever less.
+    # a unit is 3 % of the step in HybridPlan-v1, of the fastest plan's rate in ElasticPlan-v1,
+    # and the first 2.5 % in IntraOpSharding-v1, where more counts ever less.
     # Rainbow, whose numbers are returns, has a tenth. Where that did not do it stands below.
-    # The rule is within 1 % of the best known, which a softer start loses in as many turns.
-    ("MicroBatchOrder-v1", "ppo"): {"sharpness": 100.0},
-    ("MicroBatchOrder-v1", "group"): {"sharpness": 100.0},
     # Most moves change nothing, and drown the few that do: a gain of 0.1 % has to be one logit.
     ("PipelinePlan-v1", "ppo"): {"sharpness": 30.0},
     ("PipelinePlan-v1", "group"): {"sharpness": 30.0, "envs": 64, "turns": 32},

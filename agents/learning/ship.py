@@ -33,7 +33,6 @@ from parenvs.files import write_text
 CHOSEN_ON: dict[str, tuple[tuple[str, str | None], ...]] = {
     "PipelinePlan-v1": (("plan-s16-validation", None),),
     "HybridPlan-v1": (("hybrid-validation", None), ("hetero-32-validation", None)),
-    "MicroBatchOrder-v1": (("order-validation", "p8-m32"), ("order-validation", "p16-m64")),
     "ElasticPlan-v1": (("elastic-validation", None),),
 }
 """Environment -> the sets, and their families, on the mean of which a network is chosen."""

@@ -21,11 +21,11 @@ from parenvs.machine import commit
 
 CUT, PLAN = "PipelineCut-v0", "PipelinePlan-v1"
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
-HYBRID, ORDER, SHARDING = "HybridPlan-v1", "MicroBatchOrder-v1", "IntraOpSharding-v1"
+HYBRID, SHARDING = "HybridPlan-v1", "IntraOpSharding-v1"
 PARTITION, ELASTIC = "PartitionPlan-v1", "ElasticPlan-v1"
 CHAIN = f"{CUT}, chain of 192"
 """A chain that may be cut at every pivot, which makes 123 candidates."""
-ROWED = (PLAN, PARTITION, HYBRID, ORDER, SHARDING, ELASTIC)
+ROWED = (PLAN, PARTITION, HYBRID, SHARDING, ELASTIC)
 """Environments of rows that are timed, with and without looking ahead."""
 TIMED = (CUT, OPERATOR, BATCH, *ROWED)
 """All environments that are timed."""

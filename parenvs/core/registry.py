@@ -7,9 +7,9 @@ A task of another package comes by the entry-point group ``parenvs.tasks``::
 
 >>> from parenvs.core.registry import TASKS
 >>> sorted(TASKS)[:3]
-['elastic', 'hybrid', 'order']
->>> TASKS["order"].sets[0]
-'order-validation'
+['elastic', 'hybrid', 'partition']
+>>> TASKS["elastic"].sets[0]
+'elastic-validation'
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ OLD_NAMES: dict[str, dict[str, str]] = {
     "pipeline-cut": {"task": "pipeline"},
     "operator-partition": {"task": "partition"},
     "data-parallel": {"task": "partition", "scope": "inputs"},
-    "packed-order": {"task": "order"},
     "iopddl": {"task": "sharding"},
 }
 """Names that only files have, written before a task had one name -> the fields that say it now."""
@@ -39,7 +38,6 @@ _OWN = {
     "partition": "parenvs.tasks.partition.task:PartitionTask",
     "pipeline": "parenvs.tasks.pipeline.task:PipelineTask",
     "hybrid": "parenvs.tasks.hybrid.task:HybridTask",
-    "order": "parenvs.tasks.order.task:OrderTask",
     "sharding": "parenvs.tasks.sharding.task:ShardingTask",
     "elastic": "parenvs.tasks.elastic.task:ElasticTask",
 }

@@ -83,8 +83,8 @@ def show(viewable: Any, path: str | os.PathLike[str] | None = None) -> None:
         ParenvsError: ``viewable`` is something else, or the path has another ending.
 
     >>> import parenvs
-    >>> parenvs.show(parenvs.problem("order-test/p4-m8-000"))  # doctest: +ELLIPSIS
-    order-test/p4-m8-000...
+    >>> parenvs.show(parenvs.problem("hybrid-test/mixture-000"))  # doctest: +ELLIPSIS
+    hybrid-test/mixture-000...
     """
     shown = viewable.report if hasattr(viewable, "proven") else viewable
     if path is not None:

@@ -28,7 +28,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "compare": ("parenvs compare t5-base --cluster C --stages 4 --agent even --agent exact",),
     "train": (
         "parenvs train --task pipeline --seed 0 --steps 100000 --out runs/ppo-0",
-        "parenvs train MicroBatchOrder-v1 --agent group --out runs/group-0",
+        "parenvs train HybridPlan-v1 --agent group --out runs/group-0",
     ),
     "evaluate": ("parenvs evaluate runs/ppo-0 runs/ppo-1 --set plan-test",),
     "calibrate": ("parenvs calibrate --out machine.json",),

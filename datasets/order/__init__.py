@@ -1,1 +1,0 @@
-"""Drawn orders of micro-batches, and their sets."""
