@@ -185,8 +185,8 @@ def problem(source: Any, cluster: Any = None, task: str | None = None, **options
     >>> import parenvs
     >>> parenvs.problem("t5-3b", cluster="C").stages
     4
-    >>> parenvs.problem("order-test/p4-m8-000").micro_batches
-    8
+    >>> parenvs.problem("hybrid-test/mixture-000").task
+    'hybrid'
     """
     chosen = (task_of_name(source) or TASKS[DEFAULT]) if task is None else TASKS.named(task)
     return chosen.problem(source, cluster, **options)
