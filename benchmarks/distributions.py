@@ -40,24 +40,23 @@ WORDS: dict[str, dict[str, Any]] = {
     "environments": {"learners": 2}, "server": {"learners": 3}, "server, staleness 2": {},
     FUSED: {"learners": 2},
 }  # fmt: skip
-ORDER: tuple[str, dict[str, Any]] = ("MicroBatchOrder-v1", {"tier": "p4-m8"})
 ENVS: dict[str, tuple[str, dict[str, Any]]] = {
     "CartPole-v1": ("CartPole-v1", {}), "Acrobot-v1": ("Acrobot-v1", {}),
-    "MicroBatchOrder-v1": ORDER, "HybridPlan-v1": ("HybridPlan-v1", {}),
+    "ElasticPlan-v1": ("ElasticPlan-v1", {}), "HybridPlan-v1": ("HybridPlan-v1", {}),
     "hybrid_v0": ("hybrid_v0", {}), "PipelinePlan-v1": ("PipelinePlan-v1", {}),
 }  # fmt: skip
-BOTH = ("CartPole-v1", "MicroBatchOrder-v1")
+BOTH = ("CartPole-v1", "ElasticPlan-v1")
 PAIRS: dict[str, tuple[str, ...]] = {
     "ppo": (*BOTH, "Acrobot-v1"), "rainbow": BOTH, "mappo": ("hybrid_v0",),
-    "group": ("MicroBatchOrder-v1",), "reinforce": ("CartPole-v1",),
-    "imitate": ("MicroBatchOrder-v1",), "maskable-ppo": ("MicroBatchOrder-v1",),
+    "group": ("ElasticPlan-v1",), "reinforce": ("CartPole-v1",),
+    "imitate": ("ElasticPlan-v1",), "maskable-ppo": ("ElasticPlan-v1",),
 }  # fmt: skip
 """Algorithm -> environments that it is trained in."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"turns_a_step": 32}, "mappo": {"turns_a_step": 48}, "group": {"copies": 2},
     "rainbow": {"first": 48, "minibatch": 32, "sync": 2},
 }  # fmt: skip
-WIRED = ("MicroBatchOrder-v1", "HybridPlan-v1", "PipelinePlan-v1", "hybrid_v0", "CartPole-v1")
+WIRED = ("ElasticPlan-v1", "HybridPlan-v1", "PipelinePlan-v1", "hybrid_v0", "CartPole-v1")
 """Environments whose bytes on the wire are counted."""
 ONLY = ("words", "kills", "wire", "parts", "returns")
 APART = ("CartPole-v1", "PipelinePlan-v1", "HybridPlan-v1")
@@ -400,7 +399,7 @@ def killed(agent: str, who: str, kills: int, updates: int) -> Row:
 def disturbed_config(agent: str, word: str, updates: int) -> Any:
     """A configuration for kills: two processes of a role are enough, as one of them is killed."""
     quick = QUICK.get(agent)
-    return config_of(agent, ORDER[0], word, updates, quick, actors=2, learners=2)
+    return config_of(agent, "ElasticPlan-v1", word, updates, quick, actors=2, learners=2)
 
 
 def told_of(run: Any) -> threading.Event:
@@ -454,7 +453,7 @@ def distributions(
                 yield key, partial(pair, agent, env, word, engine)
     for agent in [x for x in ("ppo", "rainbow") if x in agents] if "kills" in only else ():
         for who in ROLES:
-            key = {"what": "kills", "agent": agent, "env": ORDER[0], "word": who}
+            key = {"what": "kills", "agent": agent, "env": "ElasticPlan-v1", "word": who}
             yield key, partial(killed, agent, who, kills, updates)
     for env in WIRED if "wire" in only else ():
         yield {"what": "wire", "agent": "ppo", "env": env, "word": "actors"}, partial(wired, env)

@@ -68,10 +68,6 @@ from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.shipped import load_shape, shapes
 from parenvs.tasks.hybrid.stack import Stack
 from parenvs.tasks.hybrid.uniform import Uniform
-from parenvs.tasks.order import files as order_files
-from parenvs.tasks.order.load import load_ordering, ordering_steps
-from parenvs.tasks.order.plan import OrderPlan
-from parenvs.tasks.order.problem import Order
 from parenvs.tasks.partition.problem import PartitionPlan, load_partitioning
 from parenvs.tasks.pipeline.profile import load_profile
 from parenvs.tasks.sharding.files import load_iopddl, load_strategies, save_iopddl, to_json
@@ -79,8 +75,6 @@ from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.reduced import NEVER
 from parenvs.tasks.sharding.reduction import reduce
 
-ORDER = "order-test/p4-m8-000"
-"""A problem of ordering micro-batches."""
 CLUSTERS = (
     {
         "servers": 2,
@@ -230,8 +224,6 @@ def _forward() -> Graph:
 
 def _problem_of(plan: Any) -> Any:
     """Return a problem of a plan's task on its cluster."""
-    if isinstance(plan, OrderPlan):
-        return load_ordering(ORDER)
     if isinstance(plan, PartitionPlan):
         if plan.cluster.devices > 64:
             raise ParenvsError("a cluster that is larger than needed here")
@@ -319,20 +311,6 @@ def entries() -> list[bytes]:
     return made
 
 
-def orderings() -> list[bytes]:
-    """Return a problem of ordering micro-batches in both forms."""
-    problem = load_ordering(ORDER)
-    step = {"schema": 1, **ordering_steps(ORDER.split("/")[0])[ORDER.split("/")[1]].to_json()}
-    arrays = {"forward": problem.forward.tolist(), "backward": problem.backward.tolist()}
-    return [json.dumps(content).encode() for content in (step, {"schema": 1, **arrays})]
-
-
-def check_ordering(problem: Order) -> None:
-    """Check the bound and an order of a problem."""
-    must(0 < problem.bound_seconds < math.inf, f"a bound is {problem.bound_seconds}")
-    check_verdict(problem.plan(range(problem.micro_batches)), problem)
-
-
 def plans() -> list[bytes]:
     """Return a plan of each task."""
     pipeline = Pipeline(load_profile("vgg-19", "2x2:v100"), Cluster.parse("2x2:v100"))
@@ -343,7 +321,6 @@ def plans() -> list[bytes]:
         chosen = np.zeros(len(problem.counts()), dtype=bool)
         chosen[problem.decidable()[:2]] = True
         made.append(problem.plan(chosen).to_json())
-    made.append(load_ordering(ORDER).plan(range(8)).to_json())
     return [json.dumps(plan).encode() for plan in made]
 
 
@@ -792,15 +769,6 @@ _REGISTRY: tuple[tuple[str, str, int, Callable, Callable, Callable], ...] = (
         lambda path: load_profile(path, "1x2:v100"), check_profile,
     ),
     ("plan", ".json", 5, plans, load_plan, check_plan),
-    ("ordering", ".json", 4, orderings, load_ordering, check_ordering),
-    (
-        "orderings", ".json", 1,
-        lambda: [
-            file_of(lambda x: order_files.save_set(x, _some(ordering_steps("order-test"))), ".json")
-        ],
-        lambda path: order_files.read_set(path, shapes()),
-        lambda found: [check_ordering(Order.of_step(x, "x")) for x in found.values()],
-    ),
     ("entry", ".json", 4, entries, load_entry, check_entry),
     (
         "set", ".npz", 4,

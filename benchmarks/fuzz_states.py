@@ -24,7 +24,7 @@ from killed_commands import prepare
 from parenvs.clock.calibration import Calibration
 from parenvs.cluster import COLLECTIVES, Cluster, Measurement
 from parenvs.datasets.banks import Bank
-from parenvs.datasets.order.named import bank
+from parenvs.datasets.elastic.named import bank
 from parenvs.exports.checkpoint.folder import INDEX, Checkpoint
 from parenvs.jobs.journal import INTERVALS, JOB, STEPS, Interval, Journal, Step
 
@@ -224,7 +224,7 @@ def check_journal(found: Journal) -> None:
 
 def banks() -> list[bytes]:
     """Return a bank of three problems."""
-    rows = [bank("p4-m8")[k] for k in range(3)]
+    rows = [bank("gone")[k] for k in range(3)]
     stream = io.BytesIO()
     np.savez(stream, **{name: np.stack([row[name] for row in rows]) for name in rows[0]})
     return [stream.getvalue()]
@@ -236,7 +236,7 @@ def read_bank(path: Path) -> Bank:
     folder.mkdir(exist_ok=True)
     shutil.copy(path, folder / "fuzzed.npz")
     os.environ["PARENVS_CACHE"] = str(path.parent)
-    found = Bank("fuzzed", 3, lambda number: bank("p4-m8")[number])
+    found = Bank("fuzzed", 3, lambda number: bank("gone")[number])
     assert found.arrays
     return found
 
@@ -244,7 +244,7 @@ def read_bank(path: Path) -> Bank:
 def check_bank(found: Bank) -> None:
     """Check that its rows are of the form of problems."""
     for number in range(len(found)):
-        row, like = found[number], bank("p4-m8")[number]
+        row, like = found[number], bank("gone")[number]
         must(row.keys() == like.keys(), "other arrays")
         must(all(row[key].shape == like[key].shape for key in row), "arrays of other shapes")
 

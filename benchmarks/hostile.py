@@ -44,7 +44,7 @@ LIMITS = Limits(
 SECRET = "correct-horse-battery"
 CHAIN = "elastic-test/bulk-gpt-1.5b-000"
 _C = "import ctypes, os; c = ctypes.CDLL(None, use_errno=True); "
-_SOUND = "problem.target.plan(range(problem.target.micro_batches))"
+_SOUND = "__import__('parenvs').solve(problem.target, 'even').plan"
 METHODS: dict[str, str] = {
     # writing outside
     "open a file outside": "open('OUT/x', 'w').write('x')",
@@ -195,9 +195,9 @@ METHODS: dict[str, str] = {
     "flood the output": "while True: print('x' * 2**16)",
     "flood the result": "import os\nwhile True: os.write(3, b'x' * 2**16)",
     "a result of megabytes": "return {'x': 'x' * 2**22}",
-    "NaN in the plan": f"return {{**{_SOUND}.to_json(), 'order': [float('nan')] * 8}}",
-    "infinity in the plan": f"return {{**{_SOUND}.to_json(), 'order': [float('inf')] * 8}}",
-    "numbers of a thousand digits": f"return {{**{_SOUND}.to_json(), 'order': [10**1000]}}",
+    "NaN in the plan": f"return {{**{_SOUND}.to_json(), 'cuts': [float('nan')] * 8}}",
+    "infinity in the plan": f"return {{**{_SOUND}.to_json(), 'cuts': [float('inf')] * 8}}",
+    "numbers of a thousand digits": f"return {{**{_SOUND}.to_json(), 'cuts': [10**1000]}}",
     "a plan of another class": "class P:\n  def to_json(self): raise SystemExit(0)\nreturn P()",
     "json.dumps replaced": "import json; json.dumps = lambda *a, **k: '{\"value\": 1e999}'",
     "an error whose words fail": "class E(Exception):\n"
@@ -210,7 +210,7 @@ METHODS: dict[str, str] = {
     "brackets without end": "import os; os.write(3, b'[' * 2**19); os._exit(0)",
     "a result of two": "import os; os.write(3, b'{\"value\": {}}' * 2); os._exit(0)",
     "look the answer up": "from parenvs.leaderboard.methods import drawn_task\n"
-    "return drawn_task('order-drawn', 3, 1).problems['drawn/3-0'].reference.to_json()",
+    "return drawn_task('pipeline-drawn', 3, 1).problems['drawn/3-0'].reference.to_json()",
 }  # fmt: skip
 """What a method tries -> the body of its ``plan(problem)``."""
 _LAYER = {"weights": [[0.0]] * 26, "biases": [0.0], "activation": "none"}
@@ -331,9 +331,9 @@ def ended(kind: str, name: str, unsafe: bool) -> dict[str, str]:
         methods.run = policies.run = recorded
         try:
             if kind == "method":
-                entry = Entry("order-drawn", "hostile", ("M",), "x",
+                entry = Entry("pipeline-drawn", "hostile", ("M",), "x",
                               script=_method(METHODS[name], place))  # fmt: skip
-                task = drawn_task("order-drawn", 3, 1)
+                task = drawn_task("pipeline-drawn", 3, 1)
                 (verdict,) = method_verdicts(entry, task, LIMITS, unsafe)
             else:
                 content = {"schema": SCHEMA, "tasks": tasks().version, "task": "elastic",

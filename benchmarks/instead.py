@@ -45,12 +45,6 @@ ROWS = (
         (("rule-of-thumb", "Megatron's rule of thumb"), ("uniform", "best plan of equal stages")),
         (("exact", "exact search"),),
     ),
-    (
-        "packed-order",
-        "order of micro-batches",
-        (("as-drawn", "as they come"), ("descending", "longest first")),
-        (("exact", "exact search"), ("swap", "swap search")),
-    ),
 )
 """Task, what it asks, entries that people would take, entries of this project."""
 

@@ -1,7 +1,7 @@
 """The page of agents: what training adds to the rule that an environment of rows begins with.
 
     python benchmarks/learners.py                                # every environment of rows
-    python benchmarks/learners.py --envs MicroBatchOrder-v1 --agents group --seeds 0 --first 20
+    python benchmarks/learners.py --envs HybridPlan-v1 --agents group --seeds 0 --first 20
 
 An agent is trained by ``parenvs train`` with its defaults, kept in ``--runs``, and not trained
 again. It decodes every problem of a set by its best actions, and by more copies all at once, which
@@ -39,9 +39,6 @@ SEARCHES: dict[str, dict[str, dict[str, Any]]] = {
     "HybridPlan-v1": {
         "exact/0.3 s": {"time_limit": 0.3},
         **{f"{LEARNED_SEARCH}/{limit} s": {"time_limit": limit} for limit in (0.3, 1.0)},
-    },
-    "MicroBatchOrder-v1": {
-        f"{LEARNED_SEARCH}/{steps} turns": {"steps": steps} for steps in (600, 6_000)
     },
     "ElasticPlan-v1": {"fastest": {}},
 }
@@ -374,8 +371,6 @@ WHY = {
     "PartitionPlan-v1": "The exact search proves the optimum sooner than any network decides.",
     "HybridPlan-v1": "Judging the neighbours takes most of the time, so a walk that is led well "
     "beats a search of as long. Of unequal servers a longer search is better.",
-    "MicroBatchOrder-v1": "An insertion is never taken back, by rule or network. A search by swaps "
-    "takes any of them back.",
     "ElasticPlan-v1": "The rule has the same rows and takes what they promise. What is lost to "
     "hindsight, is lost at departures that no row announces.",
 }
@@ -429,9 +424,6 @@ def page(rows: list[Row]) -> list[str]:
         "more than "
         f"{PATIENCE:g} s. What happens in ElasticPlan-v1 is not known beforehand, so no copies are "
         "drawn, and none follows the rule beside the agent; its *exact* is hindsight.",
-        "One choice was made with knowledge of what is shown, so that rows of it are optimistic: "
-        "PPO and group begin sharper in MicroBatchOrder-v1, as drawn plays had found nothing on "
-        "these sets; the sharpness, 100 of 3, 30, 100 and 300, was chosen on validation.",
     ]
     ruled = [json.loads(x) for x in (RESULTS / "rules.jsonl").read_text("utf-8").splitlines()]
     missing, answers = [], []

@@ -42,7 +42,6 @@ PLANNERS = {
     "partition": ("exact",),
     "hybrid": ("exact", "search"),
     "hetero": ("subset-dp",),
-    "order": ("exact",),
     "sharding": ("exact",),
 }
 """Task, or kind of its problems that has planners of its own -> those that take a limit."""
@@ -68,7 +67,6 @@ LARGE: dict[str, tuple[str, Callable[[], Any]]] = {
         "hetero-64-test/spread-001",
         lambda: problem("hetero-64-test/spread-001", task="hybrid"),
     ),
-    "order": ("order-large/p32-m128-000", lambda: problem("order-large/p32-m128-000")),
     "sharding": ("intra-op/outside/mesh/1", lambda: problem("intra-op/outside/mesh/1")),
 }
 """The same -> a large problem, in words and made."""

@@ -80,7 +80,6 @@ SPINE = {
     "parenvs/fields.py": "tests/test_fields.py",
     "parenvs/tasks/partition/task.py": "tests/partition/test_report.py",
     "parenvs/tasks/hybrid/load.py": "tests/hybrid/test_problem.py",
-    "parenvs/tasks/order/load.py": "tests/order/test_problem.py",
     "parenvs/tasks/sharding/task.py": "tests/sharding/test_problem.py",
 }
 """What all tasks share, and what makes and judges the problems of each; as ``FORMULAS``."""
@@ -97,7 +96,6 @@ ABOUT = {
     ),
     "graph": "rules rules_oracle",
     "hybrid": "problem plan single batch graph_special_cases graph_splitting",
-    "order": "problem game",
     "sharding": "problem game",
     "elastic": "game",
     "core": "doors game registry toy",

@@ -1,8 +1,8 @@
 """The page of rules: what plays an environment of rows without learning, on its test sets.
 
     python benchmarks/rules.py                                   # every environment of rows
-    python benchmarks/rules.py --envs MicroBatchOrder-v1
-    python benchmarks/rules.py --envs MicroBatchOrder-v1 --only ppo
+    python benchmarks/rules.py --envs HybridPlan-v1
+    python benchmarks/rules.py --envs HybridPlan-v1 --only ppo
 
 Rules are chance, constants, and the least and the largest of every column of the rows; the rule of
 column 0 is the largest of it. Beside them stand the planners of the task, with the processor
@@ -36,7 +36,6 @@ from parenvs.core.task import late
 from parenvs.errors import NO_PLAN
 from parenvs.tasks.elastic.load import MEASURED, TRACES, WINDOWS
 from parenvs.tasks.hybrid.load import rules as hybrid
-from parenvs.tasks.order.load import rules as order
 
 NEAR, MOST = 0.02, 0.5
 """Within this of the best known on more than this share of problems, a rule makes *sanity*."""
@@ -79,7 +78,7 @@ def _sharding() -> Places:
 def places() -> dict[str, tuple[Any, list[tuple[str, str | None]], dict[str, dict[str, Any]]]]:
     """Environment of rows -> its game; sets and families; planners and their options."""
     result = {}
-    for rules_of in (partition, _pipeline, hybrid, order, _sharding, _elastic):
+    for rules_of in (partition, _pipeline, hybrid, _sharding, _elastic):
         for env_id, sets, planners in rules_of():
             result[env_id] = late(environments()[env_id]), sets, planners
     return result

@@ -276,7 +276,7 @@ def cases() -> Iterator[tuple[str, str, Callable[[], Parts]]]:
         yield "graphs", f"{name}, traced", partial(traced, name)
     for name in sets().set_names():
         yield "sets", name, partial(members, name)
-    for kind in ("numbered", "pipeline", "order", "sharding", "hybrid", "hetero-8", "hetero-64"):
+    for kind in ("numbered", "pipeline", "sharding", "hybrid", "hetero-8", "hetero-64"):
         numbers = range(20 if kind != "sharding" else 6)
         yield (
             "drawn problems",

@@ -38,11 +38,6 @@ ENVIRONMENTS: dict[str, list[dict[str, Any]]] = {
         {"instance": "hetero-16/3"}, {"fresh": True, "family": "gpt"},
         {"instance": "llama3-8b", "cluster": "2x8:h100", "batch": 64},
     ],
-    "MicroBatchOrder-v1": [
-        {}, {"tier": None, "ranges": "outside"}, {"tier": "p4-m8", "rows": "bare"},
-        {"instance": "order-test"}, {"instance": "order-outside", "order": "sequential"},
-        {"instance": "order-validation/p16-m32-003"},
-    ],
     "ElasticPlan-v1": [
         {}, {"instance": "elastic-test", "order": "sequential"}, {"family": "daynight"},
         {"rows": "bare"},
@@ -89,11 +84,6 @@ PLANNED: dict[str, tuple[list[tuple[str, dict[str, Any]]], dict[str, dict[str, A
         "uniform": {}, "rule-of-thumb": {}, "random": {}, "exact": {"time_limit": 600.0},
         "swap-search": {}, "subset-dp": {},
     }),
-    "order": ([(f"order-{x}", {}) for x in (
-        "test/p4-m8-000", "test/p8-m16-001", "validation/p4-m8-002", "outside/p4-m8-001")], {
-        **{x: {} for x in ("as-drawn", "ascending", "descending", "pyramid", "neh")},
-        "swap": {"steps": 2000}, "random": {"steps": 2000}, "exact": {"time_limit": 600.0},
-    }),
     "sharding": ([(f"intra-op-{x}", {}) for x in (
         "test/mesh-000", "test/classes-001", "validation/mesh-002", "outside/classes-003")], {
         "exact": {"rounds": 20}, "greedy": {}, "leanest": {},
@@ -108,7 +98,7 @@ PLANNED: dict[str, tuple[list[tuple[str, dict[str, Any]]], dict[str, dict[str, A
 LEARNED = ("ppo", "rainbow")
 """Planners that train, on the first problem of each list."""
 LONG = (
-    "order exact: order-test/p8-m16", "hybrid exact: hetero",
+    "hybrid exact: hetero",
     "pipeline exact: plan-outside",
     "pipeline pipedream: plan-outside",
 )  # fmt: skip

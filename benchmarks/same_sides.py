@@ -35,7 +35,7 @@ def problem_of(task: str, source: str, options: dict[str, Any]) -> Any:
         return import_module("parenvs.shipped").load_elastic(source, **options)
     rest = {key: value for key, value in options.items() if key != "scope"}
     is_batch = options.get("scope") == "inputs"
-    old = {"pipeline": "pipeline-cut", "order": "packed-order",
+    old = {"pipeline": "pipeline-cut",
            "partition": "data-parallel" if is_batch else "operator-partition"}  # fmt: skip
     return parenvs.problem(source, task=old.get(task, task), **rest)
 
@@ -51,10 +51,6 @@ def drawn(kind: str, number: int) -> Any:
         from parenvs.datasets.pipeline import problems as generators
 
         return generators.draw(rng, None, (generators.INSIDE, generators.OUTSIDE)[number % 2])
-    if kind == "order":
-        from parenvs.datasets.order import drawing
-
-        return drawing.draw_ordering(rng, list(drawing.TIERS)[number % len(drawing.TIERS)])
     if kind == "sharding":
         from parenvs.datasets.sharding import drawing as mesh
 

@@ -31,7 +31,7 @@ LAYERS = (
     ("tasks.pipeline",),
     ("tasks.partition",),
     ("tasks.hybrid", "tasks.sharding"),
-    ("tasks.order", "tasks.elastic"),
+    ("tasks.elastic",),
     ("datasets",),
     ("agents",),
     ("shardy",),

@@ -149,7 +149,6 @@ def test_instances__nothing_near():
     ("plan-test", "--set plan-test plays it"),
     ("plan-test/cnn-003", r"of task pipeline, .*problem\('plan-test/cnn-003'\)"),
     ("partition-train/bert-000", "is a problem of task partition, without a graph"),
-    ("order-outside/p4-m8-000", "is a problem of task order, without a graph"),
     ("hetero-32-test/spread-000", "is a problem of task hybrid, without a graph"),
     ("hybrid/7", "is a problem of task hybrid, without a graph"),
     ("elastic-test/spot-gpt-1.5b-000", "is a problem of task elastic, without a graph"),
@@ -365,13 +364,12 @@ def test_problem__reads_the_parameters_of_a_graph_anew():
     ("pipeline", "a Graph or a StageProfile"),
     ("partition", "a path or a Graph"),
     ("hybrid", "a Graph, a TransformerShape or a HybridModel"),
-    ("order", "a path or an Order"),
     ("sharding", "a path or a Sharding"),
     ("elastic", "a path or an Elastic"),
 ])  # fmt: skip
 def test_problem__of_what_its_task_does_not_take(task, kinds):
     shape, graph, profile = shapes()["gpt-7.5b"], load_graph("vgg-19"), toys.dense().profile
-    other = {"pipeline": shape, "order": graph, "elastic": graph}.get(task, profile)
+    other = {"pipeline": shape, "elastic": graph}.get(task, profile)
     for wrong in (other, 3, ["vgg-19"], None):
         with pytest.raises(TypeError, match=rf"instance: expected a name.*{kinds}, not "):
             problem(wrong, task=task)

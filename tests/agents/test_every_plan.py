@@ -50,17 +50,17 @@ def test_every_plan__nothing_worse_is_proven(task, planner):
 )
 def test_every_plan__false_claims_are_seen(monkeypatch, changes, said):
     """Costs as shares of an honest answer's, where the best order takes 0.8 of it."""
-    problem = every_plan.DRAWN["order"](3)[0]
-    honest = every_plan.solve(problem, agent="as-drawn")
+    problem = every_plan.DRAWN["elastic"](3)[0]
+    honest = every_plan.solve(problem, agent="fastest")
     shares = {
         key: x if key in ("proven", "among") else x * honest.cost for key, x in changes.items()
     }
     answer = replace(honest, **{"bound": None, "among": "", "proven": False, **shares})
     with monkeypatch.context() as patched:
         drawn = (problem, 0.8 * honest.cost)
-        patched.setitem(every_plan.DRAWN, "order", lambda number: drawn)
+        patched.setitem(every_plan.DRAWN, "elastic", lambda number: drawn)
         patched.setattr(every_plan, "solve", lambda *_, **__: answer)
-        found = every_plan.outcome("order", "neh", 3)
+        found = every_plan.outcome("elastic", "myopic", 3)
     assert found.startswith("WRONG: a " + said) if said else found in OUTCOMES, found
 
 
@@ -79,5 +79,5 @@ def test_every_plan__false_infeasibility_is_seen(monkeypatch):
         raise InfeasibleError("no plan fits")
 
     monkeypatch.setattr(every_plan, "solve", refuse)
-    assert every_plan.outcome("order", "exact", 0).startswith("WRONG: called infeasible")
-    assert every_plan.outcome("order", "neh", 0) == "no plan"
+    assert every_plan.outcome("hybrid", "exact", 19).startswith("WRONG: called infeasible")
+    assert every_plan.outcome("hybrid", "megatron", 19) == "no plan"

@@ -26,7 +26,6 @@ SEARCHES = {  # task -> a large problem, and the planners that search until thei
         {"graph": "bert-48", "cluster": "64x8:h100"},
         ("exact", "search"),
     ),
-    "order": ({"graph": "order-test/p16-m32-000"}, ("exact",)),
     "sharding": ({"graph": "intra-op-outside/mesh-000"}, ("exact",)),
 }
 

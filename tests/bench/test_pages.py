@@ -11,7 +11,7 @@ from benchmarks.framework import MADE, RESULTS, pages, remade
 EARLIER = ("mutants", "compute")
 """Pages about sources that have changed since; ``make renew`` holds the sum of all files."""
 PAGES = [name for name in pages() if name not in EARLIER]
-LONG = ("classes", "elastic", "packed_order", "paper_claims")
+LONG = ("classes", "elastic", "paper_claims")
 
 
 @pytest.mark.thorough

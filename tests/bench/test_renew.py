@@ -34,7 +34,7 @@ def test_renew__tells_of_a_figure_changed_by_hand(tmp_path, monkeypatch):
 
 def test_renew__tells_of_a_plan_changed_by_hand(tmp_path):
     """An entry is what its agent makes today; its seconds may be others."""
-    ((name, text),) = renew.entries("packed-order/ascending.json")
+    ((name, text),) = renew.entries("hetero/sorted.json")
     (tmp_path / name).parent.mkdir(parents=True)
     committed = json.loads((ROOT / name).read_text(encoding="utf-8"))
     for change, same in (("seconds", True), ("plans", False), ("method", False)):
@@ -43,7 +43,7 @@ def test_renew__tells_of_a_plan_changed_by_hand(tmp_path):
         if change == "seconds":
             content["seconds"][problem] += 1
         elif change == "plans":
-            content["plans"][problem]["order"].reverse()
+            content["plans"][problem]["stages"].reverse()
         else:
             content["method"] = "By hand."
         (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")

@@ -26,7 +26,6 @@ SMALL = {
     "classes": "--cases 2",
     "conflicts": "--instances vgg-19 --episodes 3",
     "flops": "--models vgg-19",
-    "packed_order": "--tiers p4-m8 --only heuristics",
     "iopddl_growth": "--seconds 1 --largest 1",
     "slow_networks": "--graphs mixer-l16 --limit 0.1",
     "models": "--instances vgg-19",
@@ -35,7 +34,7 @@ SMALL = {
     "kills": "--kills 1 --each 1 --kinds plan --commands export",
     "distributions": "--agents ppo --only words",
     "cartpole": "--envs CartPole-v1 --steps 256 --seeds 1 --episodes 2",
-    "learners": "--envs MicroBatchOrder-v1 --agents rule --sets p8-m32 --first 1",
+    "learners": "--envs HybridPlan-v1 --agents rule --sets hybrid-test --first 1",
     "iopddl_envs": "--only dead --episodes 1",
     "instead": "",
 }  # fmt: skip

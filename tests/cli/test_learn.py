@@ -1,7 +1,7 @@
 import pytest
 from commands import caller
 
-ENV = "MicroBatchOrder-v1"
+ENV = "ElasticPlan-v1"
 
 
 @pytest.mark.slow
@@ -15,12 +15,14 @@ def test_train__an_environment_by_its_id(monkeypatch, capfd, tmp_path):
         status, _, err = run(*words)
         assert status == 2 and "holds a run already; continue it with" in " ".join(err.split())
         assert run(*words, "--resume")[0] == 0
-    status, out, _ = run("evaluate", "run-group", "--set", "order-test", "--family", "p4-m8")
-    assert status == 0 and "20 problems" in " ".join(out.split())
+    status, out, _ = run(
+        "evaluate", "run-group", "--set", "elastic-test", "--family", "bulk-gpt-1.5b"
+    )
+    assert status == 0 and "4 problems" in " ".join(out.split())
     status, out, _ = run("evaluate", "run-ppo", "--episodes", "3")
     assert status == 0 and "CartPole-v1: mean return" in " ".join(out.split())
-    status, _, err = run("evaluate", "run-ppo", "--set", "order-test")
-    words = "run-ppo: order-test is a set of MicroBatchOrder-v1, not of 'CartPole-v1'"
+    status, _, err = run("evaluate", "run-ppo", "--set", "elastic-test")
+    words = "run-ppo: elastic-test is a set of ElasticPlan-v1, not of 'CartPole-v1'"
     assert status == 2 and words in " ".join(err.split())
     status, _, err = run("train", ENV, "--agent", "pp0")
     assert status == 2 and "unknown agent 'pp0' (did you mean 'ppo'?)" in " ".join(err.split())

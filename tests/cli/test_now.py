@@ -52,12 +52,10 @@ def test_now__degrees_and_files_of_flags(run):
 
 
 def test_now__of_other_tasks(run):
-    out, _ = good(run("plan", "order-test/p4-m8-000", "--agent", "neh"))
-    assert re.search(r"^now: as-drawn: .* this plan is [\d.]+ times as fast$", out, re.M)
     out, _ = good(run("plan", "t5-base", "--task", "partition", "--cluster", "1x8:a100"))
     assert re.search(r"^now: data parallel, FSDP if .*: tp 1, pp 1, dp 8, .* this plan ", out, re.M)
-    status, _, err = run("plan", "order-test/p4-m8-000", "--agent", "neh", "--now", "tp 2")
-    assert status == 2 and "--now is for plans with seconds of a step; task order" in err
+    status, _, err = run("plan", "intra-op-test/mesh-000", "--agent", "greedy", "--now", "tp 2")
+    assert status == 2 and "--now is for plans with seconds of a step; task sharding" in err
 
 
 def test_diff__of_hybrid_plans_is_by_decision_and_part(run):

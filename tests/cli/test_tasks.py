@@ -20,7 +20,6 @@ QUICK = {
     "pipeline": ("plan-test/cnn-003", "even", "pipedream"),
     "partition": ("partition-test/t5-006", "greedy", "expert"),
     "hybrid": ("hybrid-test/gpt-001", "rule-of-thumb", "random"),
-    "order": ("order-test/p4-m8-000", "neh", "pyramid"),
     "sharding": ("intra-op-test/mesh-000", "greedy", "leanest"),
     "elastic": ("elastic-test/bulk-gpt-1.5b-000", "fastest", "myopic"),
 }
@@ -122,13 +121,13 @@ def test_flags__values_stand_where_they_belong():
         "batch": ("a", "b")
     }
     assert values_for(TASKS["partition"], {"memory-limit": "2"})["options"] == {"memory_limit": 2e9}
-    assert values_for(TASKS["order"], {}) == {"options": {}, "search": {}}
+    assert values_for(TASKS["sharding"], {}) == {"options": {}, "search": {}}
     assert values_in(GraphOptions, {"args": "f", "tp": 2}) == {"arguments": "f"}
     for task, name, value, words in (
         ("hybrid", "batch", ["1", "2"], "--batch must be a whole number, given once, not '2'"),
         ("hybrid", "batch", ["x"], "--batch must be a whole number, given once, not 'x'"),
-        ("order", "tp", 2, "--tp is not an option of --task order, but of hybrid"),
-        ("order", "stages", 2, "--stages is not an option of --task order, but of pipeline, hyb"),
+        ("sharding", "tp", 2, "--tp is not an option of --task sharding, but of hybrid"),
+        ("sharding", "stages", 2, "--stages is not an option of --task sharding, but of pipel"),
         ("partition", "memory-limit", "-1", "--memory-limit must be 'device' or a positive numb"),
     ):
         with pytest.raises(ParenvsError) as error:

@@ -98,7 +98,7 @@ def test_words__a_plan_is_for_this_machine_or_for_a_cluster(run, monkeypatch):
     """What is planned for is said; it is never a cluster that nobody named."""
     status, out, err = run("plan", "vgg-19", "--agent", "even")
     assert status == 0 and "note: cluster 1x8:v100, the GPUs of this machine" in err
-    assert run("plan", "order-test/p4-m8-000", "--agent", "neh")[2] == ""  # it has its own
+    assert run("plan", "intra-op-test/mesh-000", "--agent", "greedy")[2] == ""  # it has its own
     for gpus, told in (
         ([], "--cluster is missing, and this machine has no GPU"),
         ([("NVIDIA T4", 16e9)], "the GPUs of this machine (NVIDIA T4) are no known device"),
@@ -169,13 +169,13 @@ LINES = {
     "a command": (("parenvs", "pl"), {"plan"}),
     "an option": (("parenvs", "plan", "--clu"), {"--cluster"}),
     "an instance": (("parenvs", "plan", "llama3-"), {"llama3-8b", "llama3-405b"}),
-    "an agent": (("parenvs", "plan", "t5-3b", "--task", "order", "--agent", "n"), {"neh"}),
+    "an agent": (("parenvs", "plan", "t5-3b", "--task", "elastic", "--agent", "va"), {"varuna"}),
     "a task": (("parenvs", "plan", "--task", "hy"), {"hybrid"}),
     "a cluster": (("parenvs", "plan", "--cluster", "h100"), {"h100-2", "h100-4"}),
     "a framework": (("parenvs", "export", "plan.json", "--to", "tor"), {"torch", "torchtitan"}),
     "a value of a task": (("parenvs", "plan", "--schedule", "dual"), {"dualpipe", "dualpipe-v"}),
     "one of a list": (("parenvs", "bench", "agents", "--agents", "ppo,gr"), {"ppo,group"}),
-    "of a group": (("parenvs", "leaderboard", "submit", "--task", "packed"), {"packed-order"}),
+    "of a group": (("parenvs", "leaderboard", "submit", "--task", "het"), {"hetero"}),
 }
 
 

@@ -15,7 +15,6 @@ EACH = {
     "pipeline": ("plan-test/cnn-003", "even"),
     "partition": ("partition-test/t5-006", "expert"),
     "hybrid": ("hybrid/7", "rule-of-thumb"),
-    "order": ("order-test/p4-m8-000", "pyramid"),
     "sharding": ("intra-op-test/mesh-000", "greedy"),
     "elastic": ("p3/gpt-1.5b", "fastest"),
 }
@@ -77,7 +76,7 @@ def test_doors__a_plan_of_another_problem_is_illegal_not_an_error(solved):
     task, problem, answer = solved
     other = {
         "pipeline": "plan-test/cnn-004", "partition": "partition-test/t5-016", "hybrid": "hybrid/8",
-        "order": "order-test/p4-m8-001", "sharding": "intra-op-test/mesh-001",
+        "sharding": "intra-op-test/mesh-001",
         "elastic": "g4dn/gpt-1.5b",
     }[task]  # fmt: skip
     report = parenvs.judge(answer.plan, parenvs.problem(other))
@@ -89,8 +88,6 @@ def test_doors__a_plan_of_another_problem_is_illegal_not_an_error(solved):
 def test_problem__settings_of_problems_of_sets_are_their_own():
     with pytest.raises(ParenvsError, match="stages: plan-test/cnn-003 has settings of its own"):
         parenvs.problem("plan-test/cnn-003", stages=3)
-    with pytest.raises(ParenvsError, match="cluster: order-test/p4-m8-000 has settings"):
-        parenvs.problem("order-test/p4-m8-000", "C")
     changed = parenvs.problem("hybrid/7", batch=7)  # a hybrid problem can be changed
     assert changed.batch == 7 and changed.cluster == parenvs.problem("hybrid/7").cluster
 

@@ -16,7 +16,7 @@ from parenvs.core.sets import set_names
 from parenvs.core.task import Task, given, late, option, refuse_settings
 from parenvs.errors import ParenvsError
 
-SIX = ("partition", "pipeline", "hybrid", "order", "sharding", "elastic")
+FIVE = ("partition", "pipeline", "hybrid", "sharding", "elastic")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +48,8 @@ def toy():
 
 
 def test_tasks__the_six_come_first_and_are_whole():
-    assert tuple(TASKS)[:6] == SIX
-    for name in SIX:
+    assert tuple(TASKS)[:5] == FIVE
+    for name in FIVE:
         task = TASKS[name]
         assert task.name == name and task.words.endswith(".")
         assert all(each.metadata["help"] and each.default is None for each in fields(task.options))
@@ -86,7 +86,7 @@ def test_tasks__unknown():
 
 
 def test_tasks__registered_and_removed(toy):
-    assert TASKS["toy"] is toy and len(TASKS) == 7 and list(TASKS)[-1] == "toy"
+    assert TASKS["toy"] is toy and len(TASKS) == 6 and list(TASKS)[-1] == "toy"
     assert task_of(type("Plan", (), {"task": "toy"})) is toy
 
 
@@ -97,7 +97,7 @@ def test_tasks__of_other_packages(monkeypatch):
     ]
     monkeypatch.setattr(registry, "entry_points", lambda group: points)
     tasks = Tasks()
-    assert list(tasks) == [*SIX, "toy"]
+    assert list(tasks) == [*FIVE, "toy"]
     assert tasks["toy"].words == TOY.words
     assert tasks["pipeline"].name == "pipeline"  # nobody takes the place of the six
 
@@ -116,7 +116,6 @@ def test_task_of__refuses_what_has_none():
         ("hybrid/7", "hybrid"),
         ("hetero-32/5", "hybrid"),
         ("hetero-32-test/spread-000", "hybrid"),
-        ("order-test/p4-m8-000", "order"),
         ("intra-op-test/mesh-000", "sharding"),
         ("elastic-test/bulk-gpt-1.5b-000", "elastic"),
         ("p3", "elastic"),
@@ -137,7 +136,7 @@ def test_settings__unknown_option(toy):
     with pytest.raises(ParenvsError, match=r"'wieght' is not an option of task toy.*'weight'"):
         toy.settings({"wieght": 3})
     with pytest.raises(ParenvsError, match="known: none, the instance says all"):
-        TASKS["order"].settings({"stages": 3})
+        TASKS["sharding"].settings({"stages": 3})
 
 
 def test_options__given_and_refused():

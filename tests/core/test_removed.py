@@ -6,6 +6,7 @@ import gymnasium as gym
 import pytest
 
 import parenvs  # noqa: F401
+from parenvs.agents.names import ALGORITHMS
 from parenvs.core.plan import load_plan
 from parenvs.core.registry import TASKS, environments
 from parenvs.core.removed import REMOVED
@@ -33,7 +34,10 @@ def test_load_plan__removed(task, tmp_path):
 
 def test_removed__names_are_gone():
     planners = {f"{task.name}/{name}" for task in TASKS.values() for name in task.planners}
-    names = {"environment": environments(), "task": TASKS, "planner": planners, "set": set_names()}
+    names = {
+        "environment": environments(), "task": TASKS, "planner": planners, "agent": ALGORITHMS,
+        "set": set_names(),
+    }  # fmt: skip
     assert names.keys() == REMOVED.keys()
     for kind, removed in REMOVED.items():
         assert not {*removed} & {*names[kind]}

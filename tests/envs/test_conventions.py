@@ -285,7 +285,7 @@ def test_conventions__make_vec(env_id):
     assert several.step(info["action_mask"].argmax(axis=1))[3].any() or several.step([0, 0])
 
 
-@each("env_id", ["HybridPlan-v1", "MicroBatchOrder-v1"])
+@each("env_id", ["HybridPlan-v1", "ElasticPlan-v1"])
 def test_conventions__make_vec_of_drawn_problems(env_id):
     """Gymnasium refuses wrappers of native batches; single environments take them."""
     with pytest.raises(gym.error.Error, match="with the wrappers argument"):
@@ -302,7 +302,7 @@ def test_conventions__make_vec_of_drawn_problems(env_id):
 
 
 @pytest.mark.thorough
-@each("env_id", ["HybridPlan-v1", "MicroBatchOrder-v1", "PipelinePlan-v1"])
+@each("env_id", ["HybridPlan-v1", "PipelinePlan-v1"])
 def test_conventions__policies_of_stable_baselines(env_id):
     """The policy for ``Dict`` observations takes all parts, whatever their names."""
     env = gym.make(env_id)
@@ -371,10 +371,6 @@ NAMED = [
     ("hybrid", "HybridPlan-v1", {"fresh": True}),
     ("hybrid", "HybridPlan-v1", {"instance": "hetero-64"}),
     ("hybrid", "HybridPlan-v1", {"instance": "hetero-8-test"}),
-    ("order", "MicroBatchOrder-v1", {"tier": "p16-m64", "ranges": "outside"}),
-    ("order", "MicroBatchOrder-v1", {"instance": "order-validation", "tier": "p4-m8"}),
-    ("order", "MicroBatchOrder-v1", {}),
-    ("order", "MicroBatchOrder-v1", {"tier": "p4-m8", "fresh": True}),
     ("sharding", "IntraOpSharding-v1", {}),
     ("sharding", "IntraOpSharding-v1", {"family": None, "form": "improve"}),
     ("sharding", "IntraOpSharding-v1", {"instance": "intra-op-test"}),
@@ -388,7 +384,7 @@ NAMED = [
 
 
 FORMER = (
-    "PipelinePlan", "MicroBatchOrder", "HybridPlan", "IntraOpSharding", "ElasticPlan",
+    "PipelinePlan", "HybridPlan", "IntraOpSharding", "ElasticPlan",
     "PartitionPlan",
 )  # fmt: skip
 

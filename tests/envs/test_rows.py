@@ -18,7 +18,6 @@ from parenvs.core.task import late
 from parenvs.errors import ParenvsError
 
 SMALL = {
-    "MicroBatchOrder-v1": ({"tier": "p4-m8"}, {"instance": "order-test/p4-m8-001"}),
     "ElasticPlan-v1": (
         {"instance": "elastic-windows", "family": "g4dn-gpt-1.5b"},
         {"instance": "elastic/gone/bert-large/3"},

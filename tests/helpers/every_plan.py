@@ -25,7 +25,6 @@ from drawn_hybrids import (
     drawn_problem,
 )
 from drawn_intra_op import draw, optimum
-from drawn_orders import drawn, every_order, longest_path
 
 from parenvs.agents.names import TRAINED
 from parenvs.agents.planners import request_class, solve
@@ -88,12 +87,6 @@ def _servers(number: int) -> tuple[Any, float]:
     return problem, best_of_orders(problem)
 
 
-def _order(number: int) -> tuple[Any, float]:
-    problem = drawn(np.random.default_rng(number))
-    orders = every_order(problem.micro_batches)
-    return problem, min(longest_path(problem, order) for order in orders)
-
-
 def _sharding(number: int) -> tuple[Any, float]:
     problem = draw(number, edges=11, most=4, forbidden=0.1, slack=0.45)
     best = optimum(problem)
@@ -111,7 +104,6 @@ DRAWN: dict[str, Callable[[int], tuple[Any, float]]] = {
     "pipeline": _pipeline,
     "partition": _partition,
     "hybrid": _hybrid,
-    "order": _order,
     "sharding": _sharding,
     "elastic": _elastic,
 }

@@ -38,7 +38,7 @@ COMMANDS = {
         "train", "CartPole-v1", "--agent", "ppo", "--steps", "65536", "--out", "run",
     ],
     "table": ["leaderboard", "table", "--folder", "entries", "--out", "table.md"],
-    "update": ["leaderboard", "update", "entries/packed-order/swap.json"],
+    "update": ["leaderboard", "update", "entries/hetero/swap.json"],
     "bench": _QUICK,
     "reshard": ["reshard", "state", "--new", "other.json"],
     "run": ["run", "torch.json", f"{ROOT / _MODEL}", "--args", "batch", "--repeats", "1"],
@@ -77,9 +77,9 @@ def prepare(name, folder):
         plan = ["plan", "vgg-19", "--task", "partition", "--cluster", "1x4:v100"]
         ended(folder, [*plan, "--out", "plan.json"])
     elif name in ("table", "update"):
-        own = folder / "entries" / "packed-order"
+        own = folder / "entries" / "hetero"
         own.mkdir(parents=True)
-        shutil.copy(ROOT / "leaderboard" / "submissions" / "packed-order" / "swap.json", own)
+        shutil.copy(ROOT / "leaderboard" / "submissions" / "hetero" / "swap.json", own)
         if name == "update":
             _copied(folder / "checkout")
     elif name in ("reshard", "run"):
@@ -98,7 +98,7 @@ def _copied(checkout):
     content = json.loads(listed.read_text(encoding="utf-8"))
     tasks = content["tasks"]
     for task in tasks if isinstance(tasks, list) else tasks.values():
-        for problem in task["problems"] if task["name"] == "packed-order" else ():
+        for problem in task["problems"] if task["name"] == "hetero" else ():
             problem["reference"] |= {"cost": problem["reference"]["cost"] * 2, "status": "bound"}
     listed.write_text(json.dumps(content), encoding="utf-8")
 

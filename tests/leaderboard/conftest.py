@@ -20,7 +20,7 @@ from parenvs.leaderboard.tasks import read_tasks
 BOARD = Path(__file__).parents[2] / "leaderboard"
 
 
-QUICK = ("pipeline-cut", "pipeline-plan", "packed-order", "hetero", "hybrid", "iopddl")
+QUICK = ("pipeline-cut", "pipeline-plan", "hetero", "hybrid", "iopddl")
 """Tasks whose entries are judged in less than two seconds together."""
 
 

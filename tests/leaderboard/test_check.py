@@ -65,7 +65,7 @@ def test_check__every_reference_is_some_entry_s(board):
 def test_check__exact_ones_reach_every_proven_reference(board):
     for checked in board.values():
         names = {"pipeline-cut": "exact-full", "pipeline-plan": "exact-full"}
-        names |= {"hybrid": "best-known", "hetero": "best-known", "packed-order": ""}
+        names |= {"hybrid": "best-known", "hetero": "best-known"}
         if checked.entry.entry == names.get(checked.task.name, "exact"):
             assert checked.score == pytest.approx(1, abs=1e-6)
             assert all(v.reaches for v in checked.verdicts if v.counts)

@@ -1,4 +1,4 @@
-"""Tasks of hybrid plans, orders and IOPDDL: entries accepted, tampered with, not judged."""
+"""Tasks of hybrid plans and IOPDDL: entries accepted, tampered with, not judged."""
 
 import copy
 import json
@@ -18,7 +18,6 @@ from parenvs.tasks.sharding.known import KNOWN
 SMALL = {
     "hybrid": ("hybrid-test/gpt-001", "best-known"),
     "hetero": ("hetero-8-test/spread-000", "best-known"),
-    "packed-order": ("order-test/p4-m8-000", "best-known"),
     "iopddl": ("vgg-19-4x8-2730MB", "partition-milp"),
 }
 """Task -> a small problem and an agent that is quick on it."""
@@ -67,9 +66,6 @@ def test_kinds__sound_plans_are_legal(plans, task):
         ("hetero", {"chunks": 2}, "field 'chunks' must be 1"),
         ("hetero", {"context": 2}, "field 'context' must be 1"),
         ("hetero", {"micro_batch": 32}, "field 'micro_batch' is 32, at most 16"),
-        ("packed-order", {"order": [0, 0, 1, 2, 3, 4, 5, 6]}, "names micro-batch 0 more than once"),
-        ("packed-order", {"order": [0]}, "order: has 1 positions, the step has 8"),
-        ("packed-order", {"instance": "order-test/p4-m8-001"}, "field 'instance' must be"),
         ("iopddl", {"strategies": [0]}, "1 strategies are given"),
         ("iopddl", {"strategies": [9] * 617}, "strategies do not exist"),
         ("iopddl", {"strategies": [0] * 617}, "are allowed"),  # over the limit of memory
@@ -153,13 +149,13 @@ def test_iopddl__points_are_the_contest_s():
 
 def test_kinds__certified_is_at_most_the_score():
     """The share of the optimum that is proven, by hand."""
-    task = tasks().task("packed-order")
-    figure = kind_of("packed-order").figures[0]
+    task = tasks().task("hetero")
+    figure = kind_of("hetero").figures[0]
     pairs = [(p, p.reference.cost) for p in task.problems.values()]
     expected = 1.0
     for problem, cost in pairs:
         expected *= (problem.reference.bound / cost) ** (1 / len(pairs))
-    assert figure.of(pairs) == pytest.approx(expected) and 0.9 < expected < 1
+    assert figure.of(pairs) == pytest.approx(expected) and 0.5 < expected < 1
 
 
 def test_kinds__every_reference_tells_where_it_is_from():

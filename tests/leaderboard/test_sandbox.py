@@ -404,14 +404,14 @@ def container(*command):
 @pytest.mark.slow
 def test_container__that_forbids_namespaces_runs_no_method():
     """Status 2 and a line that names what is missing; with the option it runs, and says so."""
-    entry = str(ROOT / "leaderboard/scripts/order-drawn/pyramid.json")
+    entry = str(ROOT / "leaderboard/scripts/pipeline-drawn/even.json")
     check = ("", "-m", "parenvs", "leaderboard", "check", entry)
     done = container(*check)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "not run: this system gives no namespaces (limit user.max_user" in done.stderr
     done = container(*check, "--unsafe-no-isolation")
     assert done.returncode == 0
-    assert "pyramid: isolation: " in done.stderr and "WITHOUT namespaces" in done.stderr
+    assert "even: isolation: " in done.stderr and "WITHOUT namespaces" in done.stderr
 
 
 @LINUX

@@ -22,7 +22,7 @@ SUBMISSIONS = Path(__file__).parents[2] / "leaderboard" / "submissions"
 NAMES = (
     "data-parallel/random", "data-parallel/replicate", "operator-partition-paper/expert",
     "operator-partition-step-time/data-parallel", "pipeline-cut/even", "pipeline-cut/exact-full",
-    "hybrid/best-known", "hetero/best-known", "packed-order/neh", "iopddl/partition-milp",
+    "hybrid/best-known", "hetero/best-known", "iopddl/partition-milp",
 )  # fmt: skip
 PROBLEM_COUNTS = {
     "operator-partition-paper": 3,
@@ -196,13 +196,9 @@ def test_site__plans_of_other_kinds_are_told(files, known):
     assert "Stages of hybrid-test/gpt-000: " in text and "sequence parallel" in text
     text = files["entries/hetero/best-known.html"]
     assert "Stages of hetero-8-test/spread-000: " in text and "; servers " in text
-    drawn = Page(files["entries/packed-order/neh.html"])
-    labels = [x["aria-label"] for x in drawn.all("svg") if "aria-label" in x]
-    name = next(iter(known.tasks["packed-order"].problems))
-    assert f"Order of {name}: seconds of each of 8 micro-batches" in labels
     text = files["entries/iopddl/partition-milp.html"]
     assert "617 nodes, 943 edges; cost " in text and " used, first at time " in text
-    for task in ("hybrid", "hetero", "packed-order"):
+    for task in ("hybrid", "hetero"):
         assert ">certified<" in files[f"tasks/{task}.html"]
         reference = next(iter(known.tasks[task].problems.values())).reference
         assert reference.source in files[f"tasks/{task}.html"]

@@ -116,16 +116,16 @@ def test_submit__a_run(run, tmp_path):
     folder = tmp_path / "Tiny"
     settings = {"envs": 16, "turns": 4}
     config = TrainConfig(
-        env_id="MicroBatchOrder-v1", env_kwargs={"tier": "p4-m8"}, steps=64, settings=settings
+        env_id="HybridPlan-v1", env_kwargs={"fresh": False}, steps=64, settings=settings
     )
     train(config, folder)
     words = ["submit", "--run", str(folder), "--folder", "made"]
     status, _, err = run(*words)
     assert status == 2 and "--run takes a --task, and no --agent" in err
-    status, _, err = run(*words, "--task", "hybrid")
-    assert status == 2 and "which is no environment of task hybrid" in " ".join(err.split())
-    status, _, err = run(*words, "--task", "packed-order")
+    status, _, err = run(*words, "--task", "iopddl")
+    assert status == 2 and "which is no environment of task iopddl" in " ".join(err.split())
+    status, _, err = run(*words, "--task", "hetero")
     assert status in (0, None), err
-    made = load_entry(tmp_path / "made" / "packed-order" / "tiny.json")
-    assert made.learned and made.trained_on == ("other: MicroBatchOrder-v1 tier p4-m8",)
+    made = load_entry(tmp_path / "made" / "hetero" / "tiny.json")
+    assert made.learned and made.trained_on == ("other: HybridPlan-v1 fresh False",)
     assert made.seeds == (0,) and "group, trained by parenvs train for 64 steps" in made.method

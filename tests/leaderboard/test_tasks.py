@@ -24,7 +24,7 @@ GRAPHS = [
 """Tasks of the graphs of Auto-MAP's paper."""
 MEMORY = "operator-partition-memory"
 """The task of partitions that fit, of the paper's graphs and others of the split for tests."""
-TASKS = [*GRAPHS[:2], MEMORY, *GRAPHS[2:], "hybrid", "hetero", "packed-order", "iopddl", "elastic"]
+TASKS = [*GRAPHS[:2], MEMORY, *GRAPHS[2:], "hybrid", "hetero", "iopddl", "elastic"]
 
 
 def test_tasks__list():

@@ -18,7 +18,6 @@ from parenvs.errors import ParenvsError
 PLACES = {
     "PipelinePlan-v1": ("vgg-19", {"cluster": "C", "stages": 4}),
     "HybridPlan-v1": ("hybrid-test/llama-000", {}),
-    "MicroBatchOrder-v1": ("order-test/p4-m8-000", {}),
     "ElasticPlan-v1": ("elastic-validation/bulk-gpt-1.5b-001", {}),
 }
 """Environment -> a problem of its task."""
@@ -117,7 +116,7 @@ def test_served__is_never_below_the_rule_where_plans_can_be_compared():
         def rate(self, seen):
             return np.where(seen["action_mask"] > 0, -1e3 * seen["actions"][..., 0], LOWEST)
 
-    env_id, name, family = "MicroBatchOrder-v1", "order-validation", "p8-m16"
+    env_id, name, family = "HybridPlan-v1", "hybrid-validation", "gpt"
     shares = learned.served(Worst(), env_id, name, family)
     game = late(environments()[env_id])(1, **set_of(name).env_kwargs(family))
     stream, rule = Stream(), []

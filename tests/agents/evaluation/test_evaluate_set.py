@@ -125,7 +125,7 @@ def test_evaluate_set__interrupted_early_leaves_nothing(tmp_path, monkeypatch):
     assert not folder.exists()
     monkeypatch.setattr("parenvs.agents.learning.trainer.judged", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        train(config_of("MicroBatchOrder-v1", {"tier": "p4-m8"}), folder)
+        train(config_of("ElasticPlan-v1", {}), folder)
     assert (folder / "model.pt").exists()
 
 
@@ -196,8 +196,6 @@ def test_evaluate_set__optima_are_those_of_the_planner(monkeypatch, tmp_path):
         ("hybrid-outside", "gpt"),
         ("hetero-8-test", None),
         ("plan-s16-test", "cnn"),
-        ("order-outside", "p4-m8"),
-        ("order-outside", "p8-m16"),
     ],
 )
 def test_evaluate_set__of_rows(name, family):
@@ -268,9 +266,6 @@ def test_evaluate_set__references(monkeypatch):
     rows[name]["length"] = "soon"
     with pytest.raises(ParenvsError, match=r"hybrid-references\.json: hybrid-test/gpt-000: "):
         hybrid.reference(name)
-    rows["order-test/p4-m8-000"] = {"fingerprint": "sha256:0"}
-    with pytest.raises(ParenvsError, match="order-test/p4-m8-000: of another problem"):
-        set_of("order-test").reference("order-test/p4-m8-000")
 
 
 @pytest.mark.parametrize(
@@ -281,8 +276,6 @@ def test_evaluate_set__references(monkeypatch):
          ("hetero-32-validation", None)),
         (None, "hetero-8", "HybridPlan-v1", {"instance": "hetero-8"},
          ("hetero-8-validation", None)),
-        ("order", None, "MicroBatchOrder-v1", {}, ("order-validation", "p16-m64")),
-        ("order", "p4-m8", "MicroBatchOrder-v1", {"tier": "p4-m8"}, ("order-validation", "p4-m8")),
         ("sharding", None, "IntraOpSharding-v1", {}, ("intra-op-validation", "mesh")),
         ("partition", None, "PartitionPlan-v1", {}, ("partition-validation", None)),
         (None, "partition-train", "PartitionPlan-v1", {"instance": "partition-train"},
@@ -304,19 +297,6 @@ def test_evaluate_set__tasks_of_train(monkeypatch, task, instance, env_id, kwarg
         app(["train", *given], standalone_mode=False)
     assert (asked[0].env_id, asked[0].env_kwargs) == (env_id, kwargs)
     assert validation_of(env_id, kwargs)[:2] == judged_on
-
-
-def test_evaluate_set__a_run_on_orders(tmp_path, capsys):
-    """Trained, judged on its validation set, loaded and evaluated again."""
-    result = train(config_of("MicroBatchOrder-v1", {"tier": "p4-m8"}), tmp_path).result
-    assert (result.judged_on, result.reference) == ("order-validation", "optima")
-    command = ["evaluate", str(tmp_path), "--set", "order-validation", "--family", "p4-m8"]
-    app(command, standalone_mode=False)
-    assert f"{result.regret:.4f}" in capsys.readouterr().out
-    with pytest.raises(ParenvsError, match="add --set order-test"):
-        app(["evaluate", str(tmp_path)], standalone_mode=False)
-    with pytest.raises(ParenvsError, match=r"hybrid-test is a set of HybridPlan-v1"):
-        app([*command[:3], "hybrid-test"], standalone_mode=False)
 
 
 @pytest.mark.parametrize(

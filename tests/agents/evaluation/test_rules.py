@@ -1,13 +1,12 @@
+import gymnasium as gym
 import numpy as np
 import pytest
 
 from parenvs.agents.evaluation.rules import play_rule, rules
-from parenvs.agents.order.heuristics import by_rule, neh
-from parenvs.agents.order.references import order_references
 from parenvs.core.sets import set_of
-from parenvs.tasks.order.insertion import MicroBatchInsertion
+from parenvs.tasks.hybrid.improve import HybridImprovement
 
-GAME, ENV = MicroBatchInsertion, "MicroBatchOrder-v1"
+GAME, ENV = HybridImprovement, "HybridPlan-v1"
 
 
 def test_rules__are_complete_over_the_columns():
@@ -36,24 +35,17 @@ def test_rules__choose_legal_actions_of_their_column():
 
 @pytest.mark.thorough
 def test_play_rule__plays_each_problem_once_in_order():
-    problems = [set_of("order-test").load(x) for x in set_of("order-test").of("p4-m8")]
-    played = play_rule(ENV, "order-test", rules(GAME)["largest rule"], "p4-m8")
-    assert played.costs == pytest.approx([neh(problem).cost for problem in problems], rel=1e-12)
-    assert played.start.tolist() == [by_rule(problem, "pyramid").cost for problem in problems]
-    assert (played.turns == 8).all() and (played.shares <= 1 + 1e-9).all()
-    known = order_references()
-    best = [known[x]["length"] for x in set_of("order-test").of("p4-m8")]
-    assert played.best.tolist() == best
-    few = play_rule(ENV, "order-test", rules(GAME, "bare")["first"], "p4-m8", "bare", first=3)
-    assert len(few.costs) == 3 and (few.shares < 1).all()
-
-
-@pytest.mark.thorough
-def test_play_rule__a_share_is_that_of_planners():
-    """On a set whose worth is a share of the best known, too."""
-    problems = set_of("order-large")
-    played = play_rule(ENV, "order-large", rules(GAME, "bare")["last"], "p32-m128", "bare", first=1)
-    answer = by_rule(problems.load(problems.of("p32-m128")[0]), "descending")
-    assert played.start[0] == by_rule(answer.problem, "pyramid").cost
-    assert played.costs[0] == answer.cost
-    assert played.shares[0] == pytest.approx(problems.answered(answer), rel=1e-12)
+    problems = set_of("hybrid-test")
+    played = play_rule(ENV, problems.name, rules(GAME)["largest rule"], "gpt", first=3)
+    env = gym.make(ENV, **problems.env_kwargs("gpt"))
+    for k, name in enumerate(problems.of("gpt")[:3]):
+        observation, info = env.reset(seed=0 if k == 0 else None)
+        assert info["instance"] == name
+        turns, done = 0, False
+        while not done:
+            score = np.where(info["action_mask"], observation["actions"][:, 0], -np.inf)
+            observation, _, done, _, info = env.step(score.argmax())
+            turns += 1
+        assert (played.costs[k], played.turns[k]) == (info["cost"], turns)
+        assert played.best[k] == info["best_known"]
+        assert played.shares[k] == info["best_known"] / info["cost"]

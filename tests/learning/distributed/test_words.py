@@ -32,9 +32,9 @@ from parenvs.agents.learning.seen import Lens
 from parenvs.agents.learning.trainer import Training, train
 from parenvs.core.game import EVERY
 from parenvs.errors import ParenvsError
-from parenvs.tasks.order.insertion import MicroBatchInsertion
+from parenvs.tasks.elastic.choice import ElasticChoice
 
-ORDER = {"env_id": "MicroBatchOrder-v1", "env_kwargs": {"tier": "p4-m8"}}
+ELASTIC = {"env_id": "ElasticPlan-v1", "env_kwargs": {"family": "gone"}}
 PAIRS = {"env_id": "Pairs-v0"}
 SETTINGS = {
     "mappo": {"envs": 6, "turns": 8, "turns_a_step": 24},
@@ -53,7 +53,7 @@ def several():
     del gym.registry["Pairs-v0"]
 
 
-def config_of(name, env=ORDER, updates=2, **more):
+def config_of(name, env=ELASTIC, updates=2, **more):
     settings, env = SETTINGS[name], PAIRS if name == "mappo" else env
     steps = updates * settings["envs"] * settings["turns"] * (1 + (name == "mappo"))
     return TrainConfig(**env, agent=name, steps=steps, seed=3, settings=settings, **more)
@@ -121,10 +121,11 @@ def beside_one(config, parts):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", list(SETTINGS))
-def test_learners__that_share_all_turns_learn_as_one(name, monkeypatch):
+def test_learners__that_share_all_turns_learn_as_one(name):
     """An uneven share each, two updates: the weights of one learner who has all turns."""
-    monkeypatch.setattr("parenvs.agents.order.teacher.JUDGED", 16)
-    before, alone, found = beside_one(config_of(name), (0, None))
+    before, alone, found = beside_one(
+        config_of(name, PAIRS if name == "group" else ELASTIC), (0, None)
+    )
     assert (alone - before).abs().max() > 1e-4
     for each_ in found:
         assert (each_ - alone).abs().max() < 1e-5
@@ -144,7 +145,7 @@ def test_learners__of_three_agents_with_many_rows_learn_as_one():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "env"),
-    [("ppo", ORDER), ("ppo", {"env_id": "Acrobot-v1"}), ("rainbow", ORDER), ("mappo", PAIRS)],
+    [("ppo", ELASTIC), ("ppo", {"env_id": "Acrobot-v1"}), ("rainbow", ELASTIC), ("mappo", PAIRS)],
 )
 def test_words__give_the_same_weights(name, env):
     config = config_of(name, env)
@@ -173,7 +174,7 @@ def test_chance__is_that_of_the_environment_and_the_turn():
 
 
 def test_wire__what_is_seen_is_exact_and_small():
-    game = MicroBatchInsertion(16, **ORDER["env_kwargs"])
+    game = ElasticChoice(16, **ELASTIC["env_kwargs"])
     lens = Lens(game.observation_space, game.action_space)
     from parenvs.core.game import Stream
 
@@ -201,7 +202,7 @@ def test_shares__are_whole_and_as_equal_as_can_be():
     )
     assert [each_.size for each_ in Share(4, 12, 20).dealt(2, 4)] == [4, 8]
     assert (
-        TrainConfig(**ORDER, agent="ppo", distribution="actors", actors=650).agent_settings().envs
+        TrainConfig(**ELASTIC, agent="ppo", distribution="actors", actors=650).agent_settings().envs
         == 650
     )
 
@@ -217,7 +218,7 @@ def test_shares__are_whole_and_as_equal_as_can_be():
 )  # fmt: skip
 def test_words__refuse_in_a_line(more, words):
     with pytest.raises(ParenvsError, match=words) as info:
-        train(TrainConfig(**{**ORDER, "agent": "ppo", "steps": 64, **more}), engine="local")
+        train(TrainConfig(**{**ELASTIC, "agent": "ppo", "steps": 64, **more}), engine="local")
     assert "\n" not in str(info.value)
 
 
