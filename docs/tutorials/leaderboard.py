@@ -1,7 +1,7 @@
 """Submit to the leaderboard.
 
-An entry is a file of plans, one for each problem of a task. The judge computes all costs anew, so
-an entry cannot claim what it does not have. The plain installation is enough.
+An entry is a file of plans, one per problem of a task. The leaderboard recomputes all costs, so an
+entry cannot claim a cost that its plans do not have. The plain installation is enough.
 """
 
 import numpy as np
@@ -9,40 +9,39 @@ import numpy as np
 from parenvs.leaderboard.check import check_file
 from parenvs.leaderboard.submit import submission
 
-TASK = "packed-order"
+TASK = "pipeline-cut"
 
 # %% A planner
-# `submission` calls a function with every problem of the task. The task here asks for the order
-# of micro-batches that take different times. `problem.target` is the problem as
-# `parenvs.problem` gives it, and `target.plan(order)` makes a plan. The order below puts short
-# micro-batches to both ends and long ones into the middle.
+# `submission` calls a function with every problem of the task. This task cuts a model into pipeline
+# stages. The planner below gives each stage the same share of the compute time and of the devices.
 
 
 def plan(problem):
-    """Short micro-batches first and last, long ones in the middle."""
-    target = problem.target
-    rising = np.argsort(target.work)
-    return target.plan(np.concatenate([rising[::2], rising[1::2][::-1]]))
+    """Return stages of equal compute time on equally many devices."""
+    chain, stages = problem.pipeline, problem.stages
+    share = np.arange(1, stages) / stages
+    cuts = np.searchsorted(chain.seconds_sum, share * chain.seconds_sum[-1])
+    return problem.pipeline_plan(cuts, np.rint(share * chain.cluster.devices))
 
 
 # %% The entry
-# The fields say who made it, how, and what it was trained on. A problem on which the planner raises
-# `InfeasibleError` or `TimeLimitError` is left out, and scores as the trivial plan.
+# The fields name the authors, the method, and what it was trained on. A problem on which the
+# planner raises `InfeasibleError` or `TimeLimitError` is left out, and scores as the trivial plan.
 
 entry = submission(
     TASK,
     plan,
-    entry="my-pyramid",
+    entry="my-even",
     authors=["Ada Lovelace"],
-    method="Short micro-batches at both ends, long ones in the middle.",
+    method="Stages of equal compute time on equally many devices.",
 )
-entry.save("submissions/packed-order/my-pyramid.json")
+entry.save("submissions/pipeline-cut/my-even.json")
 
-# %% The verdict
-# `check` judges a folder as the leaderboard does. From the command line:
-# `parenvs leaderboard check submissions/packed-order/my-pyramid.json`.
+# %% The check
+# `check` evaluates a folder as the leaderboard does. From the command line:
+# `parenvs leaderboard check submissions/pipeline-cut/my-even.json`.
 
-checked = check_file("submissions/packed-order/my-pyramid.json")
+checked = check_file("submissions/pipeline-cut/my-even.json")
 print(f"accepted: {not checked.reasons}, score {checked.score:.4f}")
 
 # %% Send it
