@@ -26,7 +26,6 @@ from benchmarks.framework import (
     spent,
     table,
 )
-from parenvs.agents.compiled import COMPILED
 from parenvs.agents.pipeline.bounds import least_length
 from parenvs.agents.pipeline.corridor import prepare
 from parenvs.agents.pipeline.exact import by_corridor, exact_full
@@ -61,7 +60,7 @@ def measure(pivots: int, stages: int, devices: int, index: int, limit: float) ->
 
 
 def _measured(pipeline: Pipeline, pivots: int, devices: int, limit: float) -> Row:
-    row: Row = {"compiled": COMPILED}
+    row: Row = {}
     for name in ("corridor", *OTHERS):
         row[name] = {}
         with spent(row[name]):
@@ -131,7 +130,6 @@ def page(rows: list[Row], limit: float) -> list[str]:
           for name in OTHERS),
         *((f"s, {name}", seconds(name)) for name in OTHERS),
     ]  # fmt: skip
-    loops = "compiled (extra `fast`)" if rows[0]["compiled"] else "not compiled"
     gaps, before = over_bound(rows), over(rows, [row["work"] for row in rows])
     small = [row for row in rows if "exact" in row]
     proven = sum(row["exact"]["length"] <= row["exact"]["bound"] * (1 + 1e-9) for row in small)
@@ -141,8 +139,7 @@ def page(rows: list[Row], limit: float) -> list[str]:
     )
     return [
         f"Generated problems; searches stop after {limit:g} processor s, and the most seconds of a "
-        "row's problems are shown; loops of the corridor search are "
-        f"{loops}. Ratios are lengths of a step over that of `--agent "
+        "row's problems are shown. Ratios are lengths of a step over that of `--agent "
         "corridor`: above 1, its plan is the shorter one. `exact-points` proves the optimum of 128 "
         "points and 64 units where it ends in time. The bound is that of all cuts with a price of "
         "devices (`agents/pipeline/relaxation.py`), of `exact-full` where that is greater; beside "

@@ -30,7 +30,6 @@ from benchmarks.framework import (
     percent,
     progress,
 )
-from parenvs.agents.compiled import COMPILED
 from parenvs.agents.sharding import solve_iopddl
 from parenvs.tasks.sharding.files import load_iopddl
 from parenvs.tasks.sharding.known import known
@@ -117,7 +116,6 @@ def solved(path: Path, name: str, seed: int, share: float, threads: int) -> Row:
         "load": os.getloadavg()[0],
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
         "note": answer.notes[0],
-        "compiled": COMPILED,
     }
 
 

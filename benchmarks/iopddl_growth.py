@@ -36,7 +36,6 @@ from benchmarks.framework import (
     spent,
 )
 from parenvs import Cluster
-from parenvs.agents.compiled import COMPILED
 from parenvs.agents.sharding import solve_iopddl
 from parenvs.datasets.sharding.drawing import drawn
 from parenvs.errors import InfeasibleError, TimeLimitError
@@ -184,7 +183,7 @@ def solved(make: Callable[[], Sharding], limit: float) -> Row:
     except (InfeasibleError, TimeLimitError) as error:
         progress(str(error))
     megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    return {**row, "megabytes": megabytes, "compiled": COMPILED}
+    return {**row, "megabytes": megabytes}
 
 
 COLUMNS: list[Column] = [

@@ -28,7 +28,6 @@ from benchmarks.framework import (
     spent,
 )
 from every_plan import DRAWN
-from parenvs.agents.compiled import COMPILED
 from parenvs.agents.planners import solve
 from parenvs.core.registry import problem
 from parenvs.datasets.pipeline.problems import INSIDE, draw
@@ -89,7 +88,7 @@ def asked(kind: str, planner: str, limits: tuple[float, ...]) -> Row:
     """Ask a planner for a plan within each limit."""
     progress(f"{kind} {planner}")
     _large(kind)  # made once, for all copies of this process
-    row: Row = {"compiled": COMPILED, "asked": []}
+    row: Row = {"asked": []}
     for limit in limits:
         row["asked"].append(forked(partial(_within, kind, planner, limit)))
     return row
@@ -140,12 +139,11 @@ def page(rows: list[Row]) -> list[str]:
     late = sum(over(case) > 0 for _, case in cases)
     large = "; ".join(f"{kind}: {LARGE[kind][0]}" for kind in dict.fromkeys(
         row["kind"] for row in rows))  # fmt: skip
-    loops = "compiled (extra `fast`)" if rows[0]["compiled"] else "not compiled"
     return [
         f"Processor seconds, and what came, of a large problem of each task ({large}). {late} of "
         f"{len(cases)} limits are exceeded by more than {SHARE:.0%} and {MORE:g} s; most by "
         f"`{row['planner']}` ({row['kind']}), which took {worst['seconds']:.2f} s of "
-        f"{worst['limit']:g} s. Loops are {loops}.",
+        f"{worst['limit']:g} s.",
         columns(
             rows,
             [

@@ -18,7 +18,7 @@ from parenvs.core.registry import TASKS
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (
-    ("arrays", "errors", "interrupts", "machine", "markdown"),
+    ("arrays", "compiled", "errors", "interrupts", "machine", "markdown"),
     ("files",),
     ("fields", "tensors"),
     ("cluster",),

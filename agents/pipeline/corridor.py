@@ -15,8 +15,7 @@ the steps, down to 1.
    hand are dropped, and tails are raised to the backward seconds that hide them in any case
    (facts 4 and 5 of ``label_search``).
 3. Work is counted in sweeps, and chance comes from a seed alone: the same budget finds the same
-   plan on every machine, whether loops are compiled (extra ``fast``) or not. A deadline only cuts
-   the search off.
+   plan on every machine. A deadline only cuts the search off.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.compiled import COMPILED, compiled
 from parenvs.agents.pipeline.bounds import SLACK, least_shares
 from parenvs.agents.pipeline.labels import pareto
 from parenvs.agents.pipeline.local_search import whole
 from parenvs.agents.pipeline.points import even_plan
 from parenvs.cluster import same_server, server_of
+from parenvs.compiled import compiled
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.problem import Pipeline
@@ -406,13 +405,12 @@ class Corridor:
 @cache
 def prepare() -> None:
     """Compile the loops, or load them, once a process: that is no part of a search."""
-    if COMPILED:
-        nothing, number = np.zeros(0, dtype=np.int64), np.zeros(0)
-        start = np.zeros((2, 2), dtype=np.int64)
-        pairs, costs = Pairs(nothing, nothing, number), Stages(number, number, nothing, nothing)
-        labels = Labels(start, number, number, nothing, nothing)
-        front = Front(*np.zeros((5, 1)))
-        _extended(pairs, costs, labels, front, 1, 1, np.inf, 1)
+    nothing, number = np.zeros(0, dtype=np.int64), np.zeros(0)
+    start = np.zeros((2, 2), dtype=np.int64)
+    pairs, costs = Pairs(nothing, nothing, number), Stages(number, number, nothing, nothing)
+    labels = Labels(start, number, number, nothing, nothing)
+    front = Front(*np.zeros((5, 1)))
+    _extended(pairs, costs, labels, front, 1, 1, np.inf, 1)
 
 
 def _joined(pairs: Pairs, costs: Stages, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
@@ -446,9 +444,8 @@ def _extended(
         budget: seconds; labels of longer plans are dropped.
         most: labels that stay of each place and row.
     """
-    extend = _extend_in_loops if COMPILED else extend_in_arrays
-    return Labels(*extend(*pairs, *costs, labels.start, labels.core, labels.tail, *front, places,
-                          micro_batches, budget, most))  # fmt: skip
+    return Labels(*_extend_in_loops(*pairs, *costs, labels.start, labels.core, labels.tail, *front,
+                                    places, micro_batches, budget, most))  # fmt: skip
 
 
 def extend_in_arrays(
@@ -550,8 +547,8 @@ def _put(
     return count + shift
 
 
-_prepend_core = compiled(formulas.prepend_core, inner=True)
-_prepend_tail = compiled(formulas.prepend_tail, inner=True)
+_prepend_core = compiled(formulas.prepend_core)
+_prepend_tail = compiled(formulas.prepend_tail)
 
 
 @compiled

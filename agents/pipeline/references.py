@@ -6,8 +6,8 @@
     python -m parenvs.agents.pipeline.references --check     # judge all, change nothing
 
 The plans are those of the planner ``corridor`` without a limit, so that every machine finds the
-same, and so are their bounds. It takes about ten seconds a problem where loops are
-compiled (extra ``fast``), a minute where they are not. Each row is written when it is known.
+same, and so are their bounds. It takes about ten seconds a problem.
+Each row is written when it is known.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from parenvs.agents.compiled import compiled
 from parenvs.agents.sharding.model import Arrays
+from parenvs.compiled import compiled
 
 _LEAST = -(2**62)
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from parenvs.agents.compiled import COMPILED, compiled
 from parenvs.agents.sharding.model import Arrays, ranges
+from parenvs.compiled import compiled
 
 _PATIENCE, _SHORTER, _MOMENTUM = 20, 0.85, 0.85
 """Sweeps without a better bound until steps become shorter, by how much, and their momentum."""
-_PART = 1 << (24 if COMPILED else 16)
+_PART = 1 << 24
 """Pairs of strategies that are swept at once, until the clock is looked at."""
 _STEPS = 0.1, 2e-3
 """Length of the steps to begin with again, at the best prices, and length to end with."""

@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.compiled import COMPILED
 from parenvs.agents.sharding.certificate import Certificate, certify
 from parenvs.agents.sharding.chain import Chain
 from parenvs.agents.sharding.core import Program, Tree, core_size, restricted
@@ -254,6 +254,22 @@ class Solving:
             made += 50
 
 
+@cache
+def prepare() -> None:
+    """Compile the loops, or load them, once per process: this is no part of a time limit."""
+    pair = np.arange(2)
+    toy = Reduced(
+        None, pair, 2 * np.arange(3), np.arange(4), pair[None], 4 * pair, np.arange(4), pair,
+        np.array([[0, 1], [0, 1]]), 2 * np.arange(3), np.arange(4), np.ones(1, dtype=np.int64), 0,
+        np.zeros(4, dtype=np.int64), (),
+    )  # fmt: skip
+    search = Search(toy, Clock(None, 1))
+    search.raise_bound(1.0, 2)
+    search.dual.settle()
+    search.chosen = np.zeros(2, dtype=np.int64)
+    search.anneal(Arm(0.03, 2), moves=1)
+
+
 @dataclass
 class Arm:
     """A way to search, and what came of it.
@@ -313,9 +329,9 @@ class Search:
         self.looked = np.inf  # cost at the last look for a core
         self.rest = 0.0  # when the next look may be
         self.kept: np.ndarray | None = None  # what plans can take that were better at the last look
-        self.length = (20 if COMPILED else 1) * len(self.reduced)
-        self.sweep = Pace(len(self.model.pair) * (1.5e-9 if COMPILED else 2e-8))
-        self.move = Pace(5e-5 if COMPILED else 5e-3)
+        self.length = 20 * len(self.reduced)
+        self.sweep = Pace(len(self.model.pair) * 1.5e-9)
+        self.move = Pace(5e-5)
         self.worked = self.clock.spent  # seconds of the steps that were counted
 
     # Budgets
@@ -397,10 +413,7 @@ class Search:
                 self.solving.stop()
 
     def _run(self) -> None:
-        if not COMPILED:  # a first sweep may take all the time
-            self.dual.return_to_best()
-            self.decode()
-        self.raise_bound(0.03, 200 if COMPILED else 10)
+        self.raise_bound(0.03, 200)
         self.look_for_core()
         if self.solving is not None and self.solving.size <= _PART:
             until = self.clock.spent + _EARLY * 5 * self.clock.left
@@ -413,9 +426,9 @@ class Search:
         is_large = self.solving is None and not self.proven
         is_long = is_large and self.clock.seconds is not None
         if is_long:
-            self.raise_bound(_EARLY, 10_000 if COMPILED else 40)
+            self.raise_bound(_EARLY, 10_000)
             self.cool(_WARM[2], share=_EARLY)
-        self.raise_bound(_BOUND if is_large else 0.3, 10_000 if COMPILED else 40)
+        self.raise_bound(_BOUND if is_large else 0.3, 10_000)
         self.shrink()
         if is_long:
             self.restart(_LONG)
@@ -430,7 +443,7 @@ class Search:
                 continue
             self.clock.round += 1
             if self.chosen is None or turn % 6 == 5:
-                self.raise_bound(0.05, 200 if COMPILED else 20)
+                self.raise_bound(0.05, 200)
             else:
                 self.try_arm(self.pick(arms))
             turn += 1

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from parenvs.agents.compiled import COMPILED
-from parenvs.agents.sharding.search import Clock, Search, Status, silent
+from parenvs.agents.sharding.search import Clock, Search, Status, prepare, silent
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
 from parenvs.tasks.sharding.problem import Sharding
@@ -58,18 +57,15 @@ def solve_iopddl(
             if threads < 1
             else "seconds of the process are for one thread; leave out processor, or threads"
         )
+    prepare()
     clock = Clock(seconds, steps, processor)
     tell(Status(0.0, None, None, "reduction"))
     half = np.inf if seconds is None else 0.5 * seconds
     reduced = reduce(problem, lambda: clock.spent > half)
-    notes: tuple[str, ...] = (
+    notes = (
         f"reduced from {len(problem):,} nodes and {len(problem.ends):,} edges to {len(reduced):,} "
         f"and {len(reduced.ends):,} in {clock.spent:.1f} s",
     )
-    if not COMPILED:
-        notes += (
-            "numba is not installed, so that the search is slow: pip install 'parenvs[fast]'",
-        )
     if not len(reduced):
         chosen, bound, rounds = np.zeros(0, dtype=np.int64), reduced.constant, 0
     else:

@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 
-from parenvs.agents.compiled import compiled
 from parenvs.agents.sharding.memory import change_node, fits, place_node
 from parenvs.agents.sharding.model import Arrays
+from parenvs.compiled import compiled
 
 
 @compiled

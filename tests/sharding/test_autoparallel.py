@@ -9,7 +9,6 @@ import pytest
 from cases import each
 from placement_programs import Expression, Variable, optimizer_of, program_of
 
-from parenvs.agents.compiled import COMPILED
 from parenvs.agents.sharding import autoparallel
 from parenvs.agents.sharding.autoparallel import attach, place, variables_of
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
@@ -204,7 +203,6 @@ def test_attach__time_is_up(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not FILES.is_dir(), reason="AutoParallel's own problems are not here")
-@pytest.mark.skipif(not COMPILED, reason="without numba they take many minutes")
 @each(
     ("name", "cost"),
     [

@@ -1,4 +1,4 @@
-"""The solver against brute force: plans, bounds, moves and messages; with or without numba."""
+"""The solver against brute force: plans, bounds, moves and messages."""
 
 import io
 from contextlib import suppress
@@ -13,7 +13,6 @@ from drawn_intra_op import draw, optimum
 from intra_op_files import FOLDER, needs_files
 from rich.console import Console
 
-from parenvs.agents.compiled import COMPILED
 from parenvs.agents.sharding import messages, search, solve_iopddl
 from parenvs.agents.sharding.certificate import certify
 from parenvs.agents.sharding.chain import Chain
@@ -576,8 +575,7 @@ def test_dual__sweeps_end_when_time_is_up(monkeypatch):
 @needs_files
 @pytest.mark.parametrize("letter", "BG")
 def test_solve__the_contests_small_problems_are_proven(letter):
-    """With or without compiled loops."""
     problem = load_iopddl(FOLDER / f"asplos-2025-iopddl-{letter}.json.gz")
-    answer = solve_iopddl(problem, 60.0 if COMPILED else 120.0, processor=True)
+    answer = solve_iopddl(problem, 60.0, processor=True)
     assert answer.cost == known(problem.name).best
     assert answer.bound <= known(problem.name).best

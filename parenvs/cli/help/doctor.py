@@ -29,7 +29,6 @@ PURPOSES = {
     "jax": "reading JAX functions, checking plans against XLA",
     "torch": "reading PyTorch modules, calibrate, profile, run, reshard",
     "envs": "the agents of hybrid_v0 (PettingZoo)",
-    "fast": "compiled searches over unequal servers",
     "ray": "training and benchmarks on several machines",
     "docs": "building the site",
     "dev": "tests and linters",

@@ -1,0 +1,138 @@
+"""Compiles loops over arrays with numba, which is imported when a loop is first called."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, update_wrapper
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+F = TypeVar("F", bound=Callable)
+
+
+def compiled(function: F) -> F:
+    """Compile a function of arrays and numbers; it then runs without the interpreter's lock.
+
+    Other compiled functions that it calls must be globals of its module. Machine code is kept for
+    later processes: in ``NUMBA_CACHE_DIR``, in the package's folder, or in the user's cache folder,
+    whichever can be written first. The undecorated function is ``py_func``.
+    """
+    return cast(F, Compiled(function))
+
+
+def warm(function: Callable, *arguments: Any) -> None:
+    """Compile a function, or load it from the disk, for the types of some arguments; do not run it.
+
+    Solvers call it before they start their clock.
+    """
+    dispatcher = cast(Compiled, function).dispatcher
+    dispatcher.compile(tuple(_numba().typeof(argument) for argument in arguments))
+
+
+class Compiled:
+    """A function that numba compiles on its first call, for each combination of argument types."""
+
+    def __init__(self, function: Callable) -> None:
+        self.py_func, self._dispatcher = function, None
+        update_wrapper(self, function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the function, compiled for the types of its arguments."""
+        return self.dispatcher(*arguments)
+
+    def __reduce__(self) -> str:
+        """Pickle by name, as functions are: machine code belongs to one process."""
+        return self.py_func.__qualname__
+
+    @property
+    def dispatcher(self) -> Any:
+        """Numba's own object for the function."""
+        if self._dispatcher is None:
+            dispatcher = _numba().njit(nogil=True)(self.py_func)
+            # Without a folder that can be written, every process compiles for itself.
+            with suppress(RuntimeError):
+                dispatcher._cache = _disk_cache(self.py_func)
+            self._dispatcher = self._dispatcher or dispatcher
+        return self._dispatcher
+
+    @property
+    def _numba_type_(self) -> Any:
+        # Numba reads this where a compiled function calls another.
+        return _numba().types.Dispatcher(self.dispatcher)
+
+
+@cache
+def _numba() -> Any:
+    import numba
+    from numba.core.compiler_lock import global_compiler_lock as lock
+
+    # A child of a process in which another thread compiles would wait for that thread forever.
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+        )
+    return numba
+
+
+def _disk_cache(function: Callable) -> Any:
+    """Return numba's cache of a function, but one whose broken files are written anew.
+
+    Raises:
+        RuntimeError: no folder can be written.
+    """
+    from numba.core import caching
+
+    stamp = _stamp(function)
+
+    def stamped(locator: Any) -> Any:
+        return type(locator.__name__, (locator,), {"get_source_stamp": lambda _: stamp})
+
+    class Files(caching.CompileResultCacheImpl):
+        # Later folders are used where earlier ones cannot be written.
+        _locator_classes = (
+            stamped(caching.UserProvidedCacheLocator),
+            stamped(caching.InTreeCacheLocator),
+            stamped(caching.UserWideCacheLocator),
+        )
+
+    class Cache(caching.FunctionCache):
+        _impl_class = Files
+
+        def load_overload(self, signature: Any, context: Any) -> Any:
+            try:
+                return super().load_overload(signature, context)
+            except Exception:  # files that were cut short break pickle in many ways
+                with suppress(OSError):
+                    self.flush()
+                return None
+
+        def save_overload(self, signature: Any, data: Any) -> None:
+            with suppress(OSError):  # the disk is full
+                super().save_overload(signature, data)
+
+    return Cache(function)
+
+
+def _stamp(function: Callable) -> str:
+    """Return a hash of everything that is compiled into a function; numba sees only its own file.
+
+    That is the source files of the compiled functions that it calls, and the constants that it
+    reads.
+    """
+    parts: list[bytes] = []
+    waiting, seen = [function], {function}
+    while waiting:
+        current = waiting.pop()
+        parts.append(Path(inspect.getfile(current)).read_bytes())
+        for name in current.__code__.co_names:
+            value = current.__globals__.get(name)
+            if isinstance(value, (int, float, str, tuple)):
+                parts.append(f"{name}={value}".encode())
+            elif isinstance(value, Compiled) and value.py_func not in seen:
+                seen.add(value.py_func)
+                waiting.append(value.py_func)
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
