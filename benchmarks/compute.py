@@ -14,12 +14,12 @@ from typing import Any
 from benchmarks.framework import MADE, RESULTS, Row, columns, main, measurement, pages
 
 PROCESSOR = {
-    "autoparallel": "processor", "cartpole": "seconds", "iopddl": "processor",
+    "cartpole": "seconds", "iopddl": "processor",
     "torch_models": "cpu_seconds",
 }  # fmt: skip
 """Measurement -> the field of its older rows that holds processor seconds."""
 CLOCK = {
-    "autoparallel": "wall", "clients": "wall", "distributions": "seconds", "exports": "wall",
+    "clients": "wall", "distributions": "seconds", "exports": "wall",
     "iopddl": "wall", "proofs": "seconds", "torch_models": "seconds",
 }  # fmt: skip
 """Measurement -> the field of its rows that holds seconds by the clock."""
