@@ -71,7 +71,7 @@ def _pipeline() -> Places:
 def _sharding() -> Places:
     names, families = ("intra-op-test", "intra-op-outside"), ("mesh", "classes")
     sets: Any = [(name, family) for name in names for family in families]
-    planners = {"greedy": {}, "messages": {}, "leanest": {}, "exact": {"time_limit": 5.0}}
+    planners = {"greedy": {}, "exact": {"time_limit": 5.0}}
     return [("IntraOpSharding-v1", sets, planners)]
 
 

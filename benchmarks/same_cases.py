@@ -86,7 +86,7 @@ PLANNED: dict[str, tuple[list[tuple[str, dict[str, Any]]], dict[str, dict[str, A
     }),
     "sharding": ([(f"intra-op-{x}", {}) for x in (
         "test/mesh-000", "test/classes-001", "validation/mesh-002", "outside/classes-003")], {
-        "exact": {"rounds": 20}, "greedy": {}, "leanest": {},
+        "exact": {"rounds": 20}, "greedy": {},
     }),
     "elastic": ([("elastic-test/independent-gpt-1.5b-000", {}), ("p3", {}), ("g4dn", {}),
                  ("elastic-validation/independent-gpt-1.5b-001", {})], {

@@ -1,4 +1,4 @@
-"""Strategies by rule: the greedy plan, the leanest, and the best of random ones."""
+"""Strategies by rule: the greedy plan and the best of random ones."""
 
 from __future__ import annotations
 
@@ -28,35 +28,6 @@ def greedy(problem: Sharding) -> Answer:
     begin = time.perf_counter()
     board = _board(problem)
     return _answer(board, board.first, "greedy", 1, begin)
-
-
-def by_messages(problem: Sharding) -> Answer:
-    """Return the plan that ``greedy`` makes if messages tell what the others will cost.
-
-    They are those of message passing over all of the program (``turns.advice``).
-
-    Raises:
-        InfeasibleError: no legal plan was found.
-    """
-    begin = time.perf_counter()
-    board, row = _board(problem), np.zeros(1, dtype=np.int64)
-    turns = Construct(1, int(board.sizes.max()), ("rule",))
-    turns.put(0, board)
-    turns.start(row)
-    while not turns.over[0]:
-        turns.play(row, turns.best(row, "rule"))
-    return _answer(board, turns.chosen[0, : len(board)], "messages", 1, begin)
-
-
-def leanest(problem: Sharding) -> Answer:
-    """Return the legal plan that was found to use little memory, whatever it costs.
-
-    Raises:
-        InfeasibleError: no legal plan was found.
-    """
-    begin = time.perf_counter()
-    board = _board(problem)
-    return _answer(board, board.witness, "leanest", 1, begin)
 
 
 def random_plans(problem: Sharding, evaluations: int, rng: np.random.Generator) -> Answer:

@@ -42,8 +42,6 @@ def _exact(request: ShardingRequest) -> Answer:
 SHARDING_PLANNERS: dict[str, Callable[[ShardingRequest], Answer]] = {
     "exact": _exact,
     "greedy": lambda r: heuristics.greedy(r.problem),
-    "messages": lambda r: heuristics.by_messages(r.problem),
-    "leanest": lambda r: heuristics.leanest(r.problem),
     "random": lambda r: heuristics.random_plans(
         r.problem, max(r.steps // len(r.problem), 1), np.random.default_rng(r.seed)
     ),

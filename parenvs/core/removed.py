@@ -37,6 +37,8 @@ REMOVED: dict[str, dict[str, str]] = {
         "pipeline/corridor": "search",
         "pipeline/learned+search": "search",
         "partition/replicate": "greedy",
+        "sharding/leanest": "greedy",
+        "sharding/messages": "exact",
     },
     "agent": {
         "a2c": "ppo",
