@@ -8,10 +8,9 @@ from typing import Any
 from benchmarks.framework import columns, main, measurement
 from parenvs import problem as problem_from
 from parenvs import solve
+from parenvs.tasks.hybrid.explain import axes_of, robustness
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import UniformSpace, software_of
-from parenvs.tasks.hybrid.space.explain import axes_of
-from parenvs.tasks.hybrid.space.robustness import robustness
 from parenvs.tasks.hybrid.uniform import Uniform
 
 DGXC = {"tp": 4, "pp": 4, "context": 2, "chunks": 5, "zero": 1}

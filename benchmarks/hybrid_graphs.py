@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.framework import INSTANCES, Column, cell, columns, main, measurement, spent, table
 from parenvs import Cluster, load_graph
 from parenvs.shipped import names
-from parenvs.tasks.hybrid.graph.layer import GraphLayer
+from parenvs.tasks.hybrid.graph_chain import GraphLayer
 from parenvs.tasks.hybrid.layers import Layer, Split
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.problem import Hybrid

@@ -18,16 +18,13 @@ from parenvs.agents.hybrid.exact import exact_uniform
 from parenvs.core.plan import Answer, Strategy
 from parenvs.core.stages import Stages
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
-from parenvs.tasks.hybrid.export import read_back
-from parenvs.tasks.hybrid.graph.price import problem_of
+from parenvs.tasks.hybrid import figure, view
+from parenvs.tasks.hybrid.explain import Shift, axes_of, robustness
+from parenvs.tasks.hybrid.export import problem_of, read_back
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import HybridReport
-from parenvs.tasks.hybrid.space import Constraints, UniformSpace, infeasible
-from parenvs.tasks.hybrid.space.explain import axes_of
-from parenvs.tasks.hybrid.space.objectives import near_best
-from parenvs.tasks.hybrid.space.robustness import Shift, robustness
-from parenvs.tasks.hybrid.view import plans_map, tables
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace, infeasible, near_best
 from parenvs.view.words import duration
 
 if TYPE_CHECKING:
@@ -281,11 +278,11 @@ class Remarks:
         request = self.request
         near = near_best(request.space, most=6, objective=request.goal)
         if len(near) > 1:
-            yield tables.near_best(near)
-        yield tables.other_machines(self.shifts)
+            yield view.near_best(near)
+        yield view.other_machines(self.shifts)
 
 
 def draw_map(request: HybridRequest, report: HybridReport) -> Figure:
     """The map of all uniform plans of a request, with the plan of a report marked."""
     held = max(stage.memory["total"] for stage in report.stages)
-    return plans_map.draw(request.space, report.length_seconds, held)
+    return figure.draw_plans(request.space, report.length_seconds, held)

@@ -71,7 +71,7 @@ class HybridProblem(TaskProblem):
         "micro_batch", "schedule", "chunks", "sequence_parallel", "context", "expert", "shard",
         "servers", "stages",
     )  # fmt: skip
-    page = "parenvs.tasks.hybrid.view.page:page"
+    page = "parenvs.tasks.hybrid.view:page"
     optional: ClassVar[Mapping[str, Any]] = {
         "p2p": SENDS[0],
         "gradient_bytes": 4,
@@ -253,7 +253,7 @@ def _subset(problem: Hybrid, seed: int) -> Answer:
 
 
 _MAKERS: dict[str, Callable[[Hybrid, int], Answer]] = {
-    "exact": lambda problem, seed: exact(problem, LIMITS, time_limit=SECONDS),
+    "exact": lambda problem, seed: exact(problem, LIMITS, time_limit=SECONDS, simulate=False),
     "search": lambda problem, seed: local_search(problem, seed=seed),
     "subset-dp": _subset,
     "swap-search": lambda problem, seed: swap_search(

@@ -16,12 +16,11 @@ import numpy as np
 from parenvs.agents.hybrid.labels import SLACK, HybridLabels, stage_of
 from parenvs.agents.hybrid.tables import FIRST, Setting, StageTables
 from parenvs.core.plan import Answer
-from parenvs.errors import InfeasibleError, TimeLimitError
+from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
+from parenvs.tasks.hybrid.explain import Judged
 from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.space import Constraints, UniformSpace, infeasible, software_of
-from parenvs.tasks.hybrid.space.objectives import Objective
-from parenvs.tasks.hybrid.space.robustness import Judged
+from parenvs.tasks.hybrid.space import Constraints, Objective, UniformSpace, infeasible, software_of
 
 CANDIDATES = 300
 """Uniform plans that are simulated, at most."""
@@ -276,114 +275,77 @@ def exact(
     constraints: Constraints | None = None,
     objective: Objective | None = None,
     time_limit: float | None = None,
+    simulate: bool = True,
 ) -> Answer:
-    """Return the better of the best uniform plan, chunks included, and the best of free stages.
+    """Return the best of uniform plans, chunks included, and of 1F1B plans of free stages.
+
+    By the closed form it is the shortest plan. Where stages differ, the closed form is a lower
+    bound; with ``simulate`` the plan of the best simulated step is returned: uniform plans are
+    simulated from the shortest on until the next one's closed form reaches the best simulated step,
+    then the best plan of every setting of free stages that may still hold a shorter one. Proofs are
+    of the closed form, which no simulation undercuts.
 
     Args:
         problem: the problem.
         constraints: that the plan must keep to.
-        objective: what is minimised (default: seconds of a step).
-        time_limit: seconds for the search over free stages.
+        objective: what is minimized (default: step time).
+        time_limit: seconds; with ``simulate`` for all, of which the search over free stages has
+            ``FREE_SHARE`` at least, else for that search alone.
+        simulate: whether plans are ranked by their simulated step time.
 
     Raises:
         InfeasibleError: no plan fits; says how many bytes the best uniform one lacks.
+        ParenvsError: layers are pinned, and a framework has to run the plan.
         TimeLimitError: no uniform plan fits, and none of free stages was found in time.
     """
     begin = time.perf_counter()
-    uniform, count = None, 0
-    try:
-        space = UniformSpace.build(problem, replace(constraints or Constraints(), uneven=True))
-        count = len(space)
-        uniform = exact_uniform(problem, constraints, objective, space)
-    except InfeasibleError:
-        pass  # stages that differ may still fit
-    free = exact_hybrid(problem, constraints, objective, uniform, time_limit)
-    notes = []
-    if uniform is not None:
-        goal = objective or Objective()
-        lengths = uniform.cost * _weight(goal, uniform), free.cost * _weight(goal, free)
-        gain = 1 - lengths[1] / lengths[0]
-        notes.append(
-            f"free stages gain {gain:.2%} over the best uniform plan, which takes "
-            f"{uniform.cost:.4g} s"
-            if gain > SLACK
-            else "no plan of free stages beats the best uniform plan"
-            if free.proven
-            else "no plan of free stages was found that beats the best uniform plan"
-        )
-    return replace(
-        free,
-        among=most_of(problem, constraints or Constraints()),
-        evaluations=free.evaluations + count,
-        seconds=time.perf_counter() - begin,
-        notes=tuple(notes),
-    )
-
-
-def ranked(
-    problem: Hybrid,
-    constraints: Constraints | None = None,
-    objective: Objective | None = None,
-    time_limit: float | None = None,
-) -> Answer:
-    """Return the plan whose simulated step is best, of uniform plans and of free stages.
-
-    Uniform plans are simulated from the shortest by the closed form on, until the next one's closed
-    form reaches the best simulated step: none behind it can be shorter. Then every setting of free
-    stages that may still hold a shorter plan gives the best that it has by the closed form. What
-    is proven is proven of the closed form, which no simulation undercuts.
-
-    Args:
-        problem: the problem.
-        constraints: that the plan must keep to.
-        objective: what is minimised (default: seconds of a step).
-        time_limit: seconds for both, of which the search over free stages has ``FREE_SHARE``.
-
-    Raises:
-        InfeasibleError: no plan fits; says how many bytes the best uniform one lacks.
-        TimeLimitError: no uniform plan fits, and none of free stages was found in time.
-    """
-    begin = time.perf_counter()
-    end = np.inf if time_limit is None else begin + (1 - FREE_SHARE) * time_limit
     limits, ranking = constraints or Constraints(), Ranking(objective or Objective())
     uniform, count = None, 0
-    try:
-        space = UniformSpace.build(problem, replace(limits, uneven=True))
-        count = len(space)
-        uniform = exact_uniform(problem, limits, objective, space)
-        left = max(min(SIMULATING, end - time.perf_counter()), 0.0)
-        simulate_uniform(space, ranking, time.process_time() + left)
-    except InfeasibleError:
-        if limits.framework is not None:
-            raise
-        # else stages that differ may still fit
-    if time_limit is not None:  # what uniform plans took counts
+    if limits.pinned and limits.framework is not None:
+        raise ParenvsError(
+            f"--pin: plans that {limits.framework} runs have equal stages; leave out --pin or --for"
+        )
+    if not limits.pinned:
+        try:
+            space = UniformSpace.build(problem, replace(limits, uneven=True))
+            count = len(space)
+            uniform = exact_uniform(problem, limits, objective, space)
+            if simulate:
+                end = np.inf if time_limit is None else begin + (1 - FREE_SHARE) * time_limit
+                left = max(min(SIMULATING, end - time.perf_counter()), 0.0)
+                simulate_uniform(space, ranking, time.process_time() + left)
+        except InfeasibleError:
+            if limits.framework is not None:
+                raise
+            # else stages that differ may still fit
+    if simulate and time_limit is not None:  # what uniform plans took counts
         time_limit = max(time_limit - (time.perf_counter() - begin), time_limit * FREE_SHARE)
     free = uniform
     if limits.framework is None:
-        free = exact_hybrid(problem, limits, objective, uniform, time_limit, ranking)
+        offered = ranking if simulate else None
+        free = exact_hybrid(problem, limits, objective, uniform, time_limit, offered)
     assert free is not None
-    ranking.offer(free)
-    best = ranking.best
-    assert best is not None
-    simulated = ranking.offer(best)
-    notes = []
-    if ranking.count > 1:
-        notes.append(
-            f"{ranking.count:,} plans were simulated; the passes of this one take {simulated:.4g} s"
-        )
-    if best.cost > free.cost * (1 + SLACK):
-        notes.append(
-            f"the closed form alone prefers a plan of {free.cost:.4g} s, which takes "
-            f"{ranking.offer(free):.4g} s when it is simulated"
-        )
+    best, notes = free, []
+    if simulate:
+        ranking.offer(free)
+        assert ranking.best is not None
+        best = ranking.best
+        if ranking.count > 1:
+            notes.append(
+                f"{ranking.count:,} plans were simulated; the passes of this one take "
+                f"{ranking.offer(best):.4g} s"
+            )
+        if best.cost > free.cost * (1 + SLACK):
+            notes.append(
+                f"the closed form alone prefers a plan of {free.cost:.4g} s, which takes "
+                f"{ranking.offer(free):.4g} s when it is simulated"
+            )
     bound = free.bound if free.bound is None else min(free.bound, best.cost)
-    proven = bound is not None and bound >= best.cost * (1 - SLACK)
     return replace(
         best,
         among=most_of(problem, limits),
         method="exact",
-        proven=proven,
+        proven=bound is not None and bound >= best.cost * (1 - SLACK),
         bound=bound,
         evaluations=free.evaluations + count,
         seconds=time.perf_counter() - begin,
@@ -395,7 +357,7 @@ def robust(space: UniformSpace) -> Answer:
     """Return the uniform plan of least worst regret while constants move in their ranges.
 
     Regret is the share by which a plan takes longer than the best uniform plan of the same
-    scenario; see ``parenvs.tasks.hybrid.space.robustness``.
+    scenario; see ``parenvs.tasks.hybrid.explain``.
 
     Args:
         space: the uniform plans.

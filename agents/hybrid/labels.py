@@ -35,6 +35,7 @@ from parenvs.agents.hybrid.tables import (
     StageCosts,
     StageTables,
 )
+from parenvs.tasks.hybrid.formulas import compose
 from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints
@@ -163,7 +164,8 @@ class HybridLabels:
         kinds = StageTables(problem, setting, limits, kinds=True)
         if len(kinds.configs.tp):  # all work, evenly dealt out, and the optimiser
             work = setting.micro_batches * kinds.device_seconds[-1]
-            self.bound = float((work + kinds.device_update[-1]) / setting.devices)
+            core = (work + kinds.device_update[-1]) / setting.devices
+            self.bound = float(compose(problem.machine, core))
 
     @cached_property
     def tables(self) -> StageTables:
@@ -434,7 +436,8 @@ class HybridLabels:
         """
         stretched = np.maximum(core + np.maximum(tail, front), self.setting.micro_batches * front)
         tied = float(self.tables.tied.min())
-        return np.asarray((stretched + update + tied) * (1 + SLACK))
+        length = compose(self.problem.machine, stretched, 0.0, tied, update)
+        return np.asarray(length * (1 + SLACK))
 
     def _front_of(self, labels: SuffixLabels) -> np.ndarray:
         """Indices of the labels that no other one of their state dominates."""
@@ -471,7 +474,7 @@ class HybridLabels:
             )
             update = np.maximum(labels.update[rows], costs.update[config, number])
             tied = tables.tied_seconds(config, labels.last[rows])
-            length = core + np.maximum(tail, 0.0) + update + tied
+            length = compose(self.problem.machine, core, tail, tied, update)
             self.evaluations += len(rows)
             best = int(length.argmin())
             if length[best] < self.upper * (1 - SLACK):

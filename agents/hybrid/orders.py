@@ -16,6 +16,7 @@ from parenvs.agents.hybrid.tables import FIRST, INNER, LAST, Setting, StageTable
 from parenvs.core.plan import Answer
 from parenvs.core.request import Budget
 from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.tasks.hybrid.formulas import compose
 from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, software_of
@@ -204,7 +205,8 @@ class ServerTables:
         cluster, m = self.problem.cluster, self.setting.micro_batches
         speeds = np.sort(cluster.speeds or (1.0,) * cluster.servers)[::-1][:most]
         turns = (1.0 - 1.0 / m) ** np.arange(len(speeds))
-        return float(m * self.work[-1] / (speeds * turns).sum())
+        core = m * self.work[-1] / (speeds * turns).sum()
+        return float(compose(self.problem.machine, core))
 
 
 def check(problem: Hybrid) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.agents.hybrid import baseline
-from parenvs.agents.hybrid.exact import exact_uniform, ranked, robust
+from parenvs.agents.hybrid.exact import exact, exact_uniform, robust
 from parenvs.agents.hybrid.orders import one_server, swap_search
 from parenvs.agents.hybrid.search import local_search
 from parenvs.agents.hybrid.subset_dp import subset_dp
@@ -19,10 +19,9 @@ from parenvs.agents.names import LEARNED
 from parenvs.core.plan import Answer
 from parenvs.core.request import SECONDS, Request
 from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.tasks.hybrid.plan_arrays import Start
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.space import Constraints, UniformSpace
-from parenvs.tasks.hybrid.space.objectives import Objective
-from parenvs.tasks.hybrid.starts import Start
+from parenvs.tasks.hybrid.space import Constraints, Objective, UniformSpace
 from parenvs.tasks.hybrid.task import HybridSearch
 
 
@@ -128,7 +127,7 @@ def _checked(
 ROBUST = ("exact", "uniform")
 """Planners that take the plan of least worst regret where they are asked to."""
 _PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
-    "exact": lambda r: ranked(
+    "exact": lambda r: exact(
         r.problem, r.constraints, r.goal, SECONDS if r.time_limit is None else r.time_limit
     ),
     "search": lambda r: local_search(

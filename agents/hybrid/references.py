@@ -130,7 +130,7 @@ def best_known(problem: Hybrid, seconds: float, evaluations: int = EVALUATIONS) 
     """
     best: Answer | None = None
     with suppress(*NO_PLAN):  # plans that share the tokens of a sample may still fit
-        best = exact(problem, LIMITS, time_limit=seconds)
+        best = exact(problem, LIMITS, time_limit=seconds, simulate=False)
     with suppress(*NO_PLAN):  # no uniform plan may fit
         space = UniformSpace.build(problem, Constraints(uneven=True))
         for seed in range(SEARCHES):

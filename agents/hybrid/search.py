@@ -16,14 +16,20 @@ import numpy as np
 from parenvs.core.plan import Answer
 from parenvs.core.request import Budget
 from parenvs.errors import ParenvsError
-from parenvs.tasks.hybrid.moves.judged import Table, prepared, table_of
-from parenvs.tasks.hybrid.moves.neighbours import neighbours
-from parenvs.tasks.hybrid.moves.plans import Plans, joined, plan_of, plans_of
+from parenvs.tasks.hybrid.moves import neighbours
 from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.plan_arrays import (
+    Plans,
+    Table,
+    distinct,
+    joined,
+    plan_of,
+    plans_of,
+    prepared,
+    table_of,
+)
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.space import Constraints, UniformSpace, infeasible
-from parenvs.tasks.hybrid.space.objectives import Objective
-from parenvs.tasks.hybrid.starts import distinct
+from parenvs.tasks.hybrid.space import Constraints, Objective, UniformSpace, infeasible
 
 EVALUATIONS = 20_000
 """Plans that are judged where no time limit is given."""

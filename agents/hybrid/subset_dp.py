@@ -39,6 +39,7 @@ from parenvs.agents.hybrid.orders import (
 )
 from parenvs.agents.hybrid.tables import FIRST, INNER, LAST
 from parenvs.core.plan import Answer
+from parenvs.tasks.hybrid.formulas import compose
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints
@@ -233,7 +234,8 @@ class ServerLabels:
         servers = free.sum(axis=0)[row]
         update = np.maximum(update, tables.server_update[begin] / servers)
         front, passed = self._front(free[:, row], tables.work[begin])
-        length = np.maximum(front, core + np.maximum(tail, passed)) + update
+        stretched = np.maximum(front, core + np.maximum(tail, passed))
+        length = compose(tables.problem.machine, stretched, optimizer=update)
         keep = np.flatnonzero(length * (1 + SLACK) < self.upper)
         if not len(keep):
             return []
@@ -262,7 +264,7 @@ class ServerLabels:
                 hiding, exposed = costs.hiding[speed][:, own], costs.exposed[speed][:, own]
                 tail = prepend_tail(labels.tail[rows], hiding, exposed)
             update = np.maximum(labels.update[rows], costs.update[speed][:, own])
-            length = core + np.maximum(tail, 0.0) + update
+            length = compose(tables.problem.machine, core, tail, optimizer=update)
             split, best = np.unravel_index(int(length.argmin()), length.shape)
             if length[split, best] < self.upper * (1 - SLACK):
                 self.upper = float(length[split, best])

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.tasks.hybrid import formulas
+from parenvs.tasks.hybrid.formulas import Stages
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, Software
-from parenvs.tasks.hybrid.stages import Stages
 
 FIRST, INNER, LAST = 0, 1, 2
 """Places of a stage in a pipeline; the only stage of a plan has place FIRST of other tables."""

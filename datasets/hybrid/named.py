@@ -23,11 +23,11 @@ from parenvs.datasets.hybrid import drawing, servers
 from parenvs.datasets.references import HETERO, HYBRID, SAME, costs_of
 from parenvs.errors import UnknownInstanceError, did_you_mean, shown
 from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.plan_arrays import Start, fastest
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.stack import Stack
-from parenvs.tasks.hybrid.starts import Start, fastest
 
 BANKS = {"hybrid": 6000, "hetero-8": 800, "hetero-16": 400, "hetero-32": 200, "hetero-64": 100}
 """Generator -> problems of its bank, those of the seeds from 0."""

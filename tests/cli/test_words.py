@@ -21,7 +21,7 @@ from parenvs.core import task as lists
 from parenvs.core.registry import TASKS
 from parenvs.exports.formats import FORMATS
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES
-from parenvs.tasks.hybrid.space.frameworks import FRAMEWORKS
+from parenvs.tasks.hybrid.space import FRAMEWORKS
 
 COMMANDS = dict(walk())
 MOST_LINES = 40

@@ -12,7 +12,7 @@ from parenvs import ParenvsError, PipelinePlan, load_graph
 from parenvs.cluster import choose_cluster
 from parenvs.core.plan import judge
 from parenvs.exports.stages import loss, recomputed, stages_of
-from parenvs.tasks.hybrid.graph.program import Program
+from parenvs.tasks.hybrid.graph_program import Program
 from parenvs.tasks.hybrid.space import Constraints
 from parenvs.tasks.partition.problem import PartitionPlan
 from parenvs.tasks.pipeline.borders import nearest_borders

@@ -11,12 +11,12 @@ import numpy as np
 
 from parenvs.cluster import Cluster, Device
 from parenvs.tasks.hybrid import formulas
+from parenvs.tasks.hybrid.formulas import Stages
 from parenvs.tasks.hybrid.layers import Layer, LayerSeconds, Split
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, software_of
 from parenvs.tasks.hybrid.stack import STACKS, Machine
-from parenvs.tasks.hybrid.stages import Stages
 from parenvs.tasks.hybrid.uniform import Uniform, even_bounds
 
 

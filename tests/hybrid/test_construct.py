@@ -17,9 +17,9 @@ from parenvs.tasks.hybrid.improve import (
     HybridConstruction,
     HybridImprovementEnv,
     HybridImprovementVectorEnv,
+    HybridTeam,
 )
-from parenvs.tasks.hybrid.starts import fastest
-from parenvs.tasks.hybrid.three_agents import HybridTeam
+from parenvs.tasks.hybrid.plan_arrays import fastest
 
 COLUMNS = list(HybridConstruction.columns)
 SMALL = {"instance": "llama3-8b", "cluster": "2x8:h100", "batch": 64, "form": "construct"}

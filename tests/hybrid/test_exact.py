@@ -6,18 +6,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cases import slow
-from drawn_hybrids import DrawnLayer, best_of_free_stages, drawn_problem
+from drawn_hybrids import DrawnLayer, best_of_free_stages, drawn_hetero, drawn_problem
 from hybrid_toys import toy
 
 import parenvs
 from parenvs import Cluster, Device, Hybrid
-from parenvs.agents.hybrid.exact import Ranking, exact, exact_hybrid, exact_uniform, ranked
+from parenvs.agents.hybrid.exact import Ranking, exact, exact_hybrid, exact_uniform
 from parenvs.agents.hybrid.labels import pareto3
+from parenvs.agents.hybrid.subset_dp import subset_search
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
 from parenvs.tasks.hybrid.model import HybridModel
-from parenvs.tasks.hybrid.space import Constraints, UniformSpace
-from parenvs.tasks.hybrid.space.objectives import Objective
+from parenvs.tasks.hybrid.space import Constraints, Objective, UniformSpace
 
 CASES = 30
 
@@ -62,7 +62,8 @@ def test_draws__need_pipelines_recomputation_and_different_stages():
 @pytest.mark.thorough
 def test_exact__is_the_better_of_both_and_says_over_what(problem):
     limits = Constraints(context=1)
-    uniform, free, both = (f(problem, limits) for f in (exact_uniform, exact_hybrid, exact))
+    uniform, free = exact_uniform(problem, limits), exact_hybrid(problem, limits)
+    both = exact(problem, limits, simulate=False)
     assert both.cost == min(uniform.cost, free.cost)
     assert both.proven and both.bound == both.cost
     assert both.claim == (
@@ -70,16 +71,15 @@ def test_exact__is_the_better_of_both_and_says_over_what(problem):
         "form under stack llama-2024@2"
     )
     assert uniform.claim.startswith("optimal among uniform plans with context 1, by the closed")
-    assert "free stages" in both.notes[0]
 
 
 @pytest.mark.thorough
-def test_ranked__simulated_step_is_best():
+def test_exact__simulated_step_is_best():
     """Unequal stages: the closed form's best is a lower bound, and another plan runs faster."""
     problem = toy("2x2:h100", 8, "llama-2024", layers=11, vocabulary=4096)
     device = replace(problem.cluster.device, memory_bytes=8e6)
     problem = replace(problem, cluster=replace(problem.cluster, device=device))
-    answer, closed = ranked(problem), exact(problem)
+    answer, closed = exact(problem), exact(problem, simulate=False)
     space = UniformSpace.build(problem)
     simulated = [
         problem.report(space.plan(k)).simulated_seconds for k in np.flatnonzero(space.fits).tolist()
@@ -110,7 +110,7 @@ def test_ranking__offers_are_simulated_once_and_the_least_is_kept():
 
 
 @pytest.mark.slow
-def test_ranked__a_thousand_devices_in_half_a_minute():
+def test_exact__a_thousand_devices_in_half_a_minute():
     problem = parenvs.problem("llama3-405b", "128x8:h100", task="hybrid", batch=512)
     begin = time.perf_counter()
     answer = parenvs.solve(problem)
@@ -131,10 +131,12 @@ def test_exact_hybrid__beats_uniform_stages_where_the_ends_weigh():
 
 def test_exact_hybrid__keeps_to_pins(problem):
     limits = Constraints(pp=3, most_micro_batch=2, pinned=((0, 5, 4),), chunks=1, context=1)
-    answer = exact_hybrid(problem, limits)
+    answer = exact(problem, limits)
     assert len(answer.plan.stages) == 3 and answer.report.legal
     assert answer.plan.stages[0].layers == ((0, 5),) and answer.plan.stages[0].devices == 4
     assert answer.cost >= exact_hybrid(problem, Constraints(pp=3, chunks=1, context=1)).cost
+    with pytest.raises(ParenvsError, match="--pin: plans that megatron runs have equal stages"):
+        exact(problem, replace(limits, framework="megatron"))
 
 
 def test_exact_hybrid__time_limit_leaves_a_valid_bound():
@@ -159,13 +161,13 @@ def test_exact_hybrid__no_time_is_not_no_plan():
 def test_exact__infeasible_says_what_is_missing():
     problem = parenvs.problem("llama3-70b", "1x8:h100", task="hybrid", batch=8)
     with pytest.raises(InfeasibleError, match=r"needs [\d,]+ bytes more .* largest part is \w+"):
-        exact(problem, Constraints(context=1))
+        exact(problem, Constraints(context=1), simulate=False)
 
 
 def test_exact__money_may_leave_servers_free(problem):
     limits = Constraints(idle=True, micro_batch=1, sequence_parallel=True)
-    fast = exact(problem, limits)
-    cheap = exact(problem, limits, Objective("money", 2.5))
+    fast = exact(problem, limits, simulate=False)
+    cheap = exact(problem, limits, Objective("money", 2.5), simulate=False)
     devices = [sum(stage.devices for stage in x.plan.stages) for x in (fast, cheap)]
     costs = [x.cost * count for x, count in zip((fast, cheap), devices, strict=True)]
     assert fast.cost <= cheap.cost and costs[1] <= costs[0]
@@ -227,3 +229,30 @@ def test_solve__unknown_constraint(problem):
         parenvs.solve(problem, "uniform", constraints={"tpp": 2})
     answer = parenvs.solve(problem, "uniform", constraints={"tp": 2})
     assert answer.plan.stages[0].tp == 2
+
+
+@pytest.mark.parametrize("seed", [3, 5, 7])
+@pytest.mark.parametrize("extra", [0.001, 1.0])
+def test_compose__every_evaluation_and_search_moves_by_a_second_alike(seed, extra):
+    """Judge, simulation, bounds and the costs and proofs of planners, equal servers and unequal."""
+    for draw, plan in ((drawn_problem, exact_hybrid), (drawn_hetero, subset_search)):
+        problem = draw(np.random.default_rng(seed))
+        later = replace(problem, stack=replace(problem.stack, step_seconds=extra))
+        for name in ("bound_seconds", "kernel_bound_seconds"):
+            assert getattr(later, name) == pytest.approx(getattr(problem, name) + extra, rel=1e-12)
+        try:
+            before = plan(problem)
+        except InfeasibleError:
+            with pytest.raises(InfeasibleError):
+                plan(later)
+            continue
+        after = plan(later)
+        assert after.cost == pytest.approx(before.cost + extra, rel=1e-9)
+        assert after.proven and after.bound == pytest.approx(after.cost, rel=1e-9)
+        report, old = after.report, later.report(replace(before.plan, stack=after.plan.stack))
+        assert report.length_seconds == pytest.approx(after.cost, rel=1e-12)
+        assert sum(report.seconds.values()) == pytest.approx(report.length_seconds, rel=1e-12)
+        assert report.seconds["host"] == extra
+        assert old.simulated_seconds == pytest.approx(
+            before.report.simulated_seconds + extra, rel=1e-12
+        )

@@ -11,7 +11,7 @@ from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Phase
 from parenvs.instances import load_graph
-from parenvs.tasks.hybrid.graph.program import Program, _label_backward
+from parenvs.tasks.hybrid.graph_program import Program, _label_backward
 from parenvs.tasks.hybrid.layers import Split
 from parenvs.tasks.hybrid.load import load_model
 from parenvs.tasks.hybrid.model import HybridModel

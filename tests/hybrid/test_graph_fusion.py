@@ -6,9 +6,8 @@ import pytest
 from partition_toys import MLP, read
 
 from parenvs.graph.graph import Phase
-from parenvs.tasks.hybrid.graph.fusion import kernels_of
-from parenvs.tasks.hybrid.graph.keep import with_least_kept
-from parenvs.tasks.hybrid.graph.program import Program
+from parenvs.tasks.hybrid.graph_program import Program, kernels_of
+from parenvs.tasks.hybrid.graph_work import with_least_kept
 from parenvs.tasks.hybrid.load import load_model
 
 

@@ -7,9 +7,9 @@ from cases import slow
 from parenvs.cluster import Cluster
 from parenvs.instances import load_graph
 from parenvs.tasks.hybrid import formulas
+from parenvs.tasks.hybrid.formulas import Stages
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.stack import STACKS
-from parenvs.tasks.hybrid.stages import Stages
 from parenvs.tasks.partition.problem import Partitioning
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.profile import StageProfile

@@ -6,7 +6,7 @@ from cases import each
 
 from parenvs.cluster import Cluster
 from parenvs.graph.graph import Phase
-from parenvs.tasks.hybrid.graph.splitting import Splitting
+from parenvs.tasks.hybrid.graph_work import Splitting
 from parenvs.tasks.hybrid.layers import Split
 from parenvs.tasks.hybrid.load import load_model
 from parenvs.tasks.hybrid.stack import STACKS

@@ -17,7 +17,7 @@ from parenvs.datasets.hybrid import named
 from parenvs.datasets.hybrid.named import BANKS, bank, drawn_by, start_of
 from parenvs.datasets.references import HYBRID, references
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.hybrid import starts
+from parenvs.tasks.hybrid import plan_arrays
 from parenvs.tasks.hybrid.improve import (
     TURNS,
     HybridImprovement,
@@ -25,8 +25,8 @@ from parenvs.tasks.hybrid.improve import (
     HybridImprovementVectorEnv,
 )
 from parenvs.tasks.hybrid.load import validation
-from parenvs.tasks.hybrid.moves.neighbours import CATALOGUE, SLOTS
-from parenvs.tasks.hybrid.moves.plans import plan_of
+from parenvs.tasks.hybrid.moves import CATALOGUE, SLOTS
+from parenvs.tasks.hybrid.plan_arrays import plan_of
 from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 
@@ -115,13 +115,13 @@ def test_improve__starts_from_the_best_uniform_plan():
 
 def test_improve__starts_from_no_more_stages_than_neighbours_have(monkeypatch):
     problem = parenvs.problem("hybrid/3")
-    most = int(starts.fastest(problem)[0, 1]) - 1
-    monkeypatch.setattr(starts, "MAX_STAGES", most)
-    assert 1 <= starts.fastest(problem)[0, 1] <= most
-    assert starts.Uniforms(problem).shown[1].max() <= np.log2(1 + most) / 8
-    monkeypatch.setattr(starts, "MAX_STAGES", 0)
+    most = int(plan_arrays.fastest(problem)[0, 1]) - 1
+    monkeypatch.setattr(plan_arrays, "MAX_STAGES", most)
+    assert 1 <= plan_arrays.fastest(problem)[0, 1] <= most
+    assert plan_arrays.Uniforms(problem).shown[1].max() <= np.log2(1 + most) / 8
+    monkeypatch.setattr(plan_arrays, "MAX_STAGES", 0)
     with pytest.raises(InfeasibleError, match="hybrid/3: no uniform plan within memory has"):
-        starts.fastest(problem)
+        plan_arrays.fastest(problem)
 
 
 def test_improve__decodes_end_where_nothing_becomes_better():

@@ -8,10 +8,16 @@ import pytest
 import parenvs
 from parenvs.agents.hybrid.search import local_search
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.hybrid.moves.judged import prepared, table_of
-from parenvs.tasks.hybrid.moves.legal import legal, settled
-from parenvs.tasks.hybrid.moves.neighbours import CATALOGUE, KINDS, SLOTS, neighbours
-from parenvs.tasks.hybrid.moves.plans import joined, plan_of, plans_of
+from parenvs.tasks.hybrid.moves import CATALOGUE, KINDS, SLOTS, neighbours
+from parenvs.tasks.hybrid.plan_arrays import (
+    joined,
+    legal,
+    plan_of,
+    plans_of,
+    prepared,
+    settled,
+    table_of,
+)
 from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 

@@ -11,7 +11,7 @@ from parenvs.cluster import Cluster
 from parenvs.core.plan import Strategy
 from parenvs.graph.flow import chain_bytes
 from parenvs.instances import load_graph
-from parenvs.tasks.hybrid.graph.price import price
+from parenvs.tasks.hybrid.export import price
 from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.pipeline.borders import borders_of
 

@@ -11,8 +11,16 @@ from cases import each
 import parenvs
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.hybrid import schedules
-from parenvs.tasks.hybrid.schedules import CHUNKS, SPLIT, chains, core, held, operations
-from parenvs.tasks.hybrid.simulate import ChunkSeconds, simulate
+from parenvs.tasks.hybrid.schedules import (
+    CHUNKS,
+    SPLIT,
+    ChunkSeconds,
+    chains,
+    core,
+    held,
+    operations,
+    simulate,
+)
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, uniform_plans
 from parenvs.tasks.hybrid.stack import STACKS
 from parenvs.tasks.pipeline.formulas import BACKWARD, FORWARD

@@ -10,8 +10,7 @@ from cases import each
 
 import parenvs
 from parenvs.tasks.hybrid.plan import HybridStage
-from parenvs.tasks.hybrid.schedules import order
-from parenvs.tasks.hybrid.simulate import ChunkSeconds, simulate
+from parenvs.tasks.hybrid.schedules import ChunkSeconds, order, simulate
 from parenvs.tasks.pipeline.formulas import BACKWARD, FORWARD, StageTimes, core_of
 
 

@@ -11,10 +11,15 @@ import parenvs
 from parenvs import Cluster
 from parenvs.agents.hybrid.exact import robust
 from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.tasks.hybrid.explain import moved, robustness, scenarios, under
 from parenvs.tasks.hybrid.model import HybridModel
-from parenvs.tasks.hybrid.space import Constraints, UniformSpace, uniform_plans
-from parenvs.tasks.hybrid.space.objectives import Objective, near_best
-from parenvs.tasks.hybrid.space.robustness import moved, robustness, scenarios, under
+from parenvs.tasks.hybrid.space import (
+    Constraints,
+    Objective,
+    UniformSpace,
+    near_best,
+    uniform_plans,
+)
 from parenvs.tasks.hybrid.stack import STACKS
 
 
@@ -210,7 +215,7 @@ def test_robustness__stacks_that_disagree_are_shown(monkeypatch):
     assert [shift.what for shift in shifts] == ["stack llama-2024"]
     assert shifts[0].excess > 0.02
     # One that takes another time is told of even where it is as good.
-    monkeypatch.setattr("parenvs.tasks.hybrid.space.robustness.APART", 1.0)
+    monkeypatch.setattr("parenvs.tasks.hybrid.explain.APART", 1.0)
     slower = replace(problem, stack={"name": "nemo-2026", "matmul_share": 0.4})
     best = UniformSpace.build(slower, Constraints(zero=(2,)))
     told = robustness(best, best.plan(best.best()))

@@ -12,7 +12,7 @@ from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, see
 
 from parenvs.core.rows import WORST
 from parenvs.envs import hybrid_v0
-from parenvs.tasks.hybrid.moves.neighbours import AXES, CATALOGUE, SLOTS
+from parenvs.tasks.hybrid.moves import AXES, CATALOGUE, SLOTS
 
 NAMED = {"instance": "llama3-8b", "cluster": "2x8:h100", "batch": 64}
 

@@ -9,13 +9,13 @@ import pytest
 import parenvs
 from parenvs import Cluster, HybridStage
 from parenvs import view as viewer
+from parenvs.tasks.hybrid import figure, view
+from parenvs.tasks.hybrid.explain import AXES, alternatives, axes_of, space_of
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
-from parenvs.tasks.hybrid.space.explain import AXES, alternatives, axes_of, space_of
 from parenvs.tasks.hybrid.uniform import Uniform
-from parenvs.tasks.hybrid.view import explanation, figure, plans_map, text
 from parenvs.view.page import style
 from parenvs.view.words import duration
 
@@ -38,10 +38,10 @@ def collection(drawn, gid):
 
 def test_text__says_what_the_judge_says(problem):
     report = report_of(problem)
-    shown = text.text(report)
+    shown = view.text(report)
     assert shown == viewer.text(report)
     lines = shown.splitlines()
-    assert max(map(len, lines)) <= text.WIDTH
+    assert max(map(len, lines)) <= view.WIDTH
     assert lines[0].startswith("small on 2x8 a100")
     assert "4 stages x dp 2 x tp 2 x chunks 2, ZeRO 1" in lines[0]
     assert f"L {duration(report.length_seconds)}" in lines[1]
@@ -56,7 +56,7 @@ def test_text__says_what_the_judge_says(problem):
 def test_text__equal_stages_share_a_row():
     wide = Hybrid(HybridModel.of_shape(SHAPE), "4x8:a100", 64)
     report = report_of(wide, pp=8, tp=2, dp=2, chunks=1, micro_batch=32, zero=0)
-    rows = [line for line in text.text(report).splitlines() if re.match(r"\d", line)]
+    rows = [line for line in view.text(report).splitlines() if re.match(r"\d", line)]
     assert rows[0].startswith("0 ")
     assert re.match(r"1–6 .*1 each", rows[1]), rows
     assert len(rows) == 3
@@ -120,7 +120,7 @@ def test_figure__equal_plans_give_equal_bytes(problem, tmp_path):
 def test_map__every_plan_is_a_mark(problem):
     space = UniformSpace.build(problem)
     with style():
-        drawn = plans_map.draw(space, 1.0, 1e9)
+        drawn = figure.draw_plans(space, 1.0, 1e9)
     marks = [c for axes in drawn.axes for c in axes.collections if (c.get_gid() or "")[:2] == "tp"]
     assert sum(len(c.get_offsets()) for c in marks) == len(space)
     assert len(collection(drawn, "plan")) == 1
@@ -140,8 +140,8 @@ def test_explain__alternatives_are_the_best_with_another_value(problem):
             assert other.excess >= -1e-12
         else:
             assert other.missing_bytes > 0
-    shown = explanation.explanation_text(report, found)
-    assert max(map(len, shown.splitlines())) <= text.WIDTH
+    shown = view.explanation_text(report, found)
+    assert max(map(len, shown.splitlines())) <= view.WIDTH
     assert f"tensor parallel ranks (tp): {own['tp']}" in shown
 
 
@@ -150,7 +150,7 @@ def test_explain__what_does_not_fit_says_what_is_missing():
     report = large.report(UniformSpace.build(large, Constraints(tp=8)).plan(0))
     (alone,) = (x for x in alternatives(report, space_of(report), ("tp",)) if x.value == 1)
     assert alone.missing_bytes > 0
-    assert "does not fit" in explanation.explanation_text(report, [alone])
+    assert "does not fit" in view.explanation_text(report, [alone])
 
 
 def test_figure__unequal_servers_stand_in_order_with_their_speeds():

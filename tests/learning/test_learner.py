@@ -38,8 +38,7 @@ from parenvs.core.sets import set_of
 from parenvs.core.task import Task
 from parenvs.errors import ParenvsError
 from parenvs.tasks.elastic.choice import ElasticChoice
-from parenvs.tasks.hybrid.improve import HybridImprovement
-from parenvs.tasks.hybrid.sources import named
+from parenvs.tasks.hybrid.improve import HybridImprovement, named
 
 ENV = "ElasticPlan-v1"
 SMALL = {"family": "gone"}

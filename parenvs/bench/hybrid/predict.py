@@ -15,9 +15,9 @@ from parenvs.bench.hybrid.settings import Setting, known_source, setting_of
 from parenvs.cluster import MEMORY_FRACTION
 from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid import formulas
-from parenvs.tasks.hybrid.legality import malformed
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.report import malformed
 from parenvs.tasks.hybrid.stack import STACKS, Stack
 from parenvs.tasks.hybrid.uniform import uniform_stages
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.graph.graph import Graph
-from parenvs.tasks.hybrid.graph.chain import GraphChain, chain_of
+from parenvs.tasks.hybrid.graph_chain import GraphChain, chain_of
 from parenvs.tasks.hybrid.layers import Embedding, Head, Layer, TransformerBlock
 from parenvs.tasks.hybrid.shape import TransformerShape
 

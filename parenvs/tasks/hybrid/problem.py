@@ -17,15 +17,14 @@ import numpy as np
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError, shown
 from parenvs.fields import LARGEST_NUMBER
-from parenvs.tasks.hybrid import formulas, legality
+from parenvs.tasks.hybrid import formulas, report
+from parenvs.tasks.hybrid.formulas import Chunks, Memory, Stages, Step
 from parenvs.tasks.hybrid.layers import Layer, Split
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.report import HybridReport
-from parenvs.tasks.hybrid.schedules import SPLIT, piece_of
-from parenvs.tasks.hybrid.simulate import ChunkSeconds
+from parenvs.tasks.hybrid.schedules import SPLIT, ChunkSeconds, piece_of
 from parenvs.tasks.hybrid.stack import LOW, Machine, Stack
-from parenvs.tasks.hybrid.stages import Chunks, Memory, Stages, Step
 from parenvs.tasks.hybrid.uniform import Uniform, even_bounds
 
 BEST_PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
@@ -162,7 +161,8 @@ class Hybrid:
         )
         seconds = kinds + of(self.model.embedding) + of(self.model.head)
         speeds = self.cluster.speeds or (1.0,) * self.cluster.servers
-        return seconds / (sum(speeds) * self.cluster.devices_per_server)
+        core = seconds / (sum(speeds) * self.cluster.devices_per_server)
+        return float(formulas.compose(machine, core))
 
     def plan(
         self, stages: Sequence[HybridStage], micro_batch: int = 1, **settings: Any
@@ -331,9 +331,9 @@ class Hybrid:
 
     def report(self, plan: HybridPlan) -> HybridReport:
         """Judge a plan on this problem."""
-        reasons = legality.malformed(plan, self.model, self.cluster)
+        reasons = report.malformed(plan, self.model, self.cluster)
         is_computable = not reasons
-        reasons += legality.mismatches(
+        reasons += report.mismatches(
             plan, self.model, self.cluster, self.stack, self.precision, self.batch
         )
         stages, step, held = None, None, None
@@ -341,7 +341,7 @@ class Hybrid:
             stages = self.stages(plan)
             step = formulas.step(self.model, self.cluster, self.machine, stages)
             held = formulas.memory(self.model, self.machine, stages, plan.schedule == SCHEDULES[2])
-            reasons += legality.over_memory(held, self.memory_limit)
+            reasons += report.over_memory(held, self.memory_limit)
         return HybridReport(
             plan=plan,
             model=self.model,

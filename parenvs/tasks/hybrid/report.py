@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -13,14 +13,386 @@ import numpy as np
 
 from parenvs.cluster import Cluster
 from parenvs.core.plan import ILLEGAL, TimedReport
-from parenvs.tasks.hybrid.legality import PARTS
+from parenvs.errors import ClusterError, PlanError
+from parenvs.tasks.hybrid import schedules
+from parenvs.tasks.hybrid.formulas import Memory, Stages, Step, compose
 from parenvs.tasks.hybrid.model import HybridModel
-from parenvs.tasks.hybrid.plan import HybridPlan
-from parenvs.tasks.hybrid.schedules import SPLIT
-from parenvs.tasks.hybrid.simulate import ChunkSeconds, HybridTimetable, simulate
-from parenvs.tasks.hybrid.stack import Machine
-from parenvs.tasks.hybrid.stages import Memory, Stages, Step
+from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
+from parenvs.tasks.hybrid.schedules import SPLIT, ChunkSeconds, HybridTimetable, simulate
+from parenvs.tasks.hybrid.stack import Machine, Stack
 from parenvs.tasks.pipeline import formulas as pure
+
+GRADIENT_BYTES = (2, 4)
+"""Bytes that a gradient can have."""
+
+
+def malformed(plan: HybridPlan, model: HybridModel, cluster: Cluster) -> list[str]:
+    """Reasons for which the cost of a plan cannot even be computed.
+
+    Args:
+        plan: the plan.
+        model: the chain.
+        cluster: the devices.
+    """
+    return [
+        *_ranges(plan, model),
+        *_schedule(plan),
+        *_parts(plan, model),
+        *_devices(plan, cluster),
+        *_samples(plan),
+        *_splits(plan, model),
+        *_recompute(plan),
+        *_offload(plan, cluster),
+    ]
+
+
+def mismatches(
+    plan: HybridPlan,
+    model: HybridModel,
+    cluster: Cluster,
+    stack: Stack,
+    precision: str,
+    batch: int,
+) -> list[str]:
+    """Reasons for which a plan is for something else than a model on a cluster.
+
+    Args:
+        plan: the plan.
+        model: the chain.
+        cluster: the devices.
+        stack: the training software.
+        precision: of matrix products.
+        batch: samples of a step.
+    """
+    reasons = []
+    if plan.fingerprint != model.fingerprint:
+        reasons.append(
+            f"fingerprint: the plan is for {plan.fingerprint[:19]}..., but {model.name} is "
+            f"{model.fingerprint[:19]}...; make the plan anew"
+        )
+    if plan.cluster != cluster:
+        reasons.append(f"cluster: the plan is for {plan.cluster}, not {cluster}")
+    try:
+        planned = Stack.parse(plan.stack, stored=True)
+        if planned != stack:
+            other = "" if planned.label != stack.label else " with other constants"
+            reasons.append(f"stack: the plan is for {planned.label}{other}, not {stack.label}")
+    except PlanError as error:
+        reasons.append(f"stack: {error}")
+    if plan.precision != precision:
+        reasons.append(f"precision: the plan is for {plan.precision}, not {precision}")
+    if plan.batch != batch:
+        reasons.append(f"batch: the plan is for {plan.batch}, not {batch}")
+    if plan.schedule not in stack.schedules:
+        reasons.append(
+            f"schedule: {stack.name} has {', '.join(stack.schedules)}, not {plan.schedule}; its "
+            "constant 'schedules' says which"
+        )
+    if plan.offload and not stack.offloads:
+        reasons.append(
+            f"offload: {stack.name} moves no activations to the memory of the server; its constant "
+            "'offloads' says so"
+        )
+    reasons += without_precision(plan.precision, plan.cluster)
+    return reasons
+
+
+def without_precision(precision: str, cluster: Cluster) -> list[str]:
+    """Why the devices of a cluster cannot compute in a precision."""
+    try:
+        cluster.device.peak(precision)
+    except ClusterError as error:
+        return [f"precision: {error}"]
+    return []
+
+
+def over_memory(held: Memory, limit: float) -> list[str]:
+    """Stages that need more than ``limit`` bytes on a device; each part of ``held`` is (S,)."""
+    reasons = []
+    for stage, size in enumerate(held.total):
+        if size > limit:
+            parts = {name: float(getattr(held, name)[stage]) for name in PARTS}
+            largest = max(parts, key=lambda name: parts[name])
+            reasons.append(
+                f"stage {stage}: {size:,.0f} bytes on each device, {size - limit:,.0f} more than "
+                f"the {limit:,.0f} allowed; the largest part is {largest}, {parts[largest]:,.0f}"
+            )
+    return reasons
+
+
+PARTS = tuple(name for name in Memory._fields if name != "total")
+"""Parts of a device's memory, by the names of ``Memory``."""
+
+
+def _ranges(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
+    """Layers: one range for each chunk, all layers once, in the order that data passes."""
+    is_complete = True
+    for number, stage in enumerate(plan.stages):
+        if len(stage.layers) != plan.chunks:
+            is_complete = False
+            yield (
+                f"stages[{number}].layers: {_count(len(stage.layers), 'range')} for "
+                f"{_count(plan.chunks, 'chunk')}"
+            )
+    if not is_complete:
+        return
+    if plan.chunks != schedules.CHUNKS.get(plan.schedule, plan.chunks):
+        return  # the schedule's own reason
+    for chain in schedules.chains(plan.schedule, len(plan.stages), plan.chunks):
+        passed = 0
+        for number, chunk in chain:
+            first, end = plan.stages[number].layers[chunk]
+            where = f"stages[{number}].layers: [{first}, {end}]"
+            if first < passed:
+                yield f"{where} overlaps the layers before it, which end at {passed}"
+            elif first > passed:
+                yield f"{where} leaves out layers {passed} to {first - 1}"
+            # What embedding and head take may fill the first and the last range alone.
+            at_front = (number, chunk) == chain[0] and model.embedding is not None
+            at_end = (number, chunk) == chain[-1] and model.head is not None
+            if end < first or (end == first and not (at_front or at_end)):
+                yield f"{where} holds no layer"
+            if first != passed or end < first:
+                return  # what comes behind would only repeat it
+            passed = end
+        if passed < len(model):
+            yield f"stages: layers {passed} to {len(model) - 1} of {model.name} are left out"
+        elif passed > len(model):
+            yield f"stages: the layers end at {passed}, but {model.name} has {len(model)}"
+
+
+def _schedule(plan: HybridPlan) -> Iterator[str]:
+    """Chunks, and the order of passes."""
+    count = len(plan.stages)
+    is_interleaved = plan.schedule == SCHEDULES[1]
+    if plan.schedule in schedules.SPLIT:
+        yield from _split(plan)
+    elif plan.chunks > 1 and not is_interleaved:
+        yield f"schedule: {plan.chunks} chunks need schedule {SCHEDULES[1]}, not {plan.schedule}"
+    if is_interleaved and plan.chunks < 2:
+        yield f"schedule: {SCHEDULES[1]} needs at least 2 chunks"
+    if plan.schedule in schedules.SPLIT:
+        pass
+    elif plan.chunks > 1 and count < 2:
+        yield "chunks: one stage has nothing to interleave; leave out chunks"
+    elif plan.chunks > 1:
+        micro_batches, rest = divmod(plan.batch, max(_samples_of(plan), 1))
+        if not rest and micro_batches % count:
+            yield (
+                f"schedule: {SCHEDULES[1]} needs micro-batches in multiples of {count} stages; "
+                f"batch {plan.batch} gives {micro_batches}"
+            )
+    if count > 1:
+        for number, stage in enumerate(plan.stages):
+            if stage.zero >= 2:
+                yield (
+                    f"stages[{number}].zero: {stage.zero} shares gradients, which micro-batches in "
+                    f"flight still add to; with {count} stages at most 1"
+                )
+
+
+def _parts(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
+    """Backward passes that can be split in two."""
+    if plan.schedule in schedules.SPLIT and model.shape is None:
+        yield (
+            f"schedule: {plan.schedule} splits backward passes, and {model.name} has no shape that "
+            "tells the gradients of weights apart"
+        )
+
+
+def _split(plan: HybridPlan) -> Iterator[str]:
+    """What schedules with split backward passes need."""
+    name, count = plan.schedule, len(plan.stages)
+    if plan.chunks != schedules.CHUNKS[name]:
+        yield f"chunks: schedule {name} has {schedules.CHUNKS[name]}, not {plan.chunks}"
+    if count < 2 or (name == schedules.TWO_WAYS and count % 2):
+        even = "an even number of" if name == schedules.TWO_WAYS else "at least 2"
+        yield f"schedule: {name} needs {even} stages, not {count}"
+    if plan.p2p != SENDS[1]:
+        yield f"p2p: sends of schedule {name} never block; make it {SENDS[1]}"
+    micro_batches, rest = divmod(plan.batch, max(_samples_of(plan), 1))
+    least = schedules.fewest(name, count)
+    if not rest and micro_batches < least:
+        yield (
+            f"schedule: {name} of {count} stages needs at least {least} micro-batches; batch "
+            f"{plan.batch} gives {micro_batches}"
+        )
+    if name == schedules.TWO_WAYS:
+        if not rest and micro_batches % 2:
+            yield (
+                f"schedule: half of the micro-batches of {name} enter at each end; batch "
+                f"{plan.batch} gives {micro_batches}"
+            )
+        for number, stage in enumerate(plan.stages[: count // 2]):
+            other = plan.stages[-1 - number]
+            if (stage.devices, stage.tp) != (other.devices, other.tp):
+                yield (
+                    f"stages[{number}].devices: {name} sums gradients with stages"
+                    f"[{count - 1 - number}], which needs as many devices and the same tp"
+                )
+
+
+def _devices(plan: HybridPlan, cluster: Cluster) -> Iterator[str]:
+    """Blocks of devices, the groups inside of them, and the order of servers."""
+    used, inside = sum(stage.devices for stage in plan.stages), cluster.devices_per_server
+    if used > cluster.devices:
+        yield f"stages: {used} devices are planned, but {cluster} has {cluster.devices}"
+    first = 0
+    for number, stage in enumerate(plan.stages):
+        where, ranks = f"stages[{number}]", stage.tp * plan.context
+        if stage.devices % ranks:
+            context = f" x context {plan.context}" if plan.context > 1 else ""
+            yield (
+                f"{where}.devices: {stage.devices} is not a multiple of tp {stage.tp}{context}, so "
+                "there is no whole number of replicas"
+            )
+        if stage.tp > inside:
+            yield f"{where}.tp: {stage.tp} ranks are more than a server's {inside} devices"
+        elif stage.tp > 1 and (torn := _torn(first, stage, inside)) is not None:
+            yield (
+                f"{where}.tp: ranks on devices {torn} to {torn + stage.tp - 1} lie in two servers "
+                f"of {inside} devices"
+            )
+        first += stage.devices
+    if plan.servers and sorted(plan.servers) != list(range(cluster.servers)):
+        yield f"servers: not each of 0 to {cluster.servers - 1} once"
+
+
+def _torn(first: int, stage: HybridStage, inside: int) -> int | None:
+    """First device of a group of tp ranks that spans two servers, or None."""
+    if first % stage.tp == 0 and inside % stage.tp == 0:
+        return None
+    starts = range(first, first + stage.devices - stage.tp + 1, stage.tp)[:inside]
+    return next((x for x in starts if x // inside != (x + stage.tp - 1) // inside), None)
+
+
+def _samples(plan: HybridPlan) -> Iterator[str]:
+    """Samples of a micro-batch, of a replica, of a step."""
+    samples = _samples_of(plan)
+    if not samples:
+        return  # no replica at all: its devices are the reason
+    replicas = samples // plan.micro_batch
+    if plan.batch % samples:
+        yield (
+            f"batch: {plan.batch} is not a multiple of {samples} (micro_batch {plan.micro_batch} x "
+            f"{_count(replicas, 'replica')})"
+        )
+    for number, stage in enumerate(plan.stages):
+        other = stage.devices // (stage.tp * plan.context)
+        if other and samples % other:
+            yield (
+                f"stages[{number}].devices: {_count(other, 'replica')} cannot share the {samples} "
+                "samples of a micro-batch of the first stage's replicas"
+            )
+
+
+def _samples_of(plan: HybridPlan) -> int:
+    """Samples of a micro-batch over all replicas of the first stage."""
+    stage = plan.stages[0]
+    return plan.micro_batch * (stage.devices // (stage.tp * plan.context))
+
+
+def _splits(plan: HybridPlan, model: HybridModel) -> Iterator[str]:
+    """What of the model each rank gets."""
+    widest = max(stage.tp for stage in plan.stages)
+    for tp in sorted({stage.tp for stage in plan.stages} - {1}):
+        if reason := model.reasons_against_tp(tp):
+            number = next(i for i, stage in enumerate(plan.stages) if stage.tp == tp)
+            yield f"stages[{number}].tp: {reason}"
+    if plan.sequence_parallel and widest == 1:
+        yield "sequence_parallel: needs tp of at least 2"
+    elif plan.sequence_parallel and (reason := model.reasons_against_sequence_parallel()):
+        yield f"sequence_parallel: {reason}"
+    shape = model.shape
+    if plan.context > 1 and shape is None:
+        yield f"context: {model.name} has no shape, so its tokens cannot be shared"
+    if shape is not None:
+        ranks = (2 * plan.context if plan.context > 1 else 1) * (
+            widest if plan.sequence_parallel else 1
+        )
+        if shape.sequence % ranks:
+            by = "2 x context" if plan.context > 1 else "tp"
+            by = "2 x context x tp" if plan.context > 1 and plan.sequence_parallel else by
+            yield f"sequence: {shape.sequence} tokens are not a multiple of {by} = {ranks}"
+    yield from _shard(plan)
+    if plan.expert > 1 or plan.expert_tp:
+        yield from _experts(plan, 1 if shape is None else shape.experts)
+    for number, stage in enumerate(plan.stages):
+        if stage.split:
+            yield f"stages[{number}].split: {model.name} is split by the Megatron pattern only"
+    if plan.gradient_bytes not in GRADIENT_BYTES:
+        yield f"gradient_bytes: {plan.gradient_bytes} is neither 2 nor 4"
+
+
+def _shard(plan: HybridPlan) -> Iterator[str]:
+    """Replicas among which ZeRO shares states."""
+    if not plan.shard:
+        return
+    if plan.shard == 1 or not any(stage.zero for stage in plan.stages):
+        yield f"shard: {plan.shard} needs zero of at least 1 and 2 replicas; leave it out"
+    for number, stage in enumerate(plan.stages):
+        replicas = stage.devices // stage.tp
+        if replicas % plan.shard:
+            yield (
+                f"shard: {plan.shard} does not divide the {_count(replicas, 'replica')} of "
+                f"stages[{number}]"
+            )
+
+
+def _experts(plan: HybridPlan, experts: int) -> Iterator[str]:
+    """Experts, and the replicas among which they are dealt out."""
+    if experts % plan.expert:
+        yield f"expert: {plan.expert} does not divide the model's {_count(experts, 'expert')}"
+    for number, stage in enumerate(plan.stages):
+        ranks = plan.expert_tp or stage.tp
+        if stage.tp % ranks:
+            yield (
+                f"expert_tp: {ranks} does not divide tp {stage.tp} of stages[{number}]; give 0 "
+                "for all of tp"
+            )
+        elif ranks < stage.tp and not plan.sequence_parallel:
+            yield (
+                f"expert_tp: {ranks} of tp {stage.tp} in stages[{number}] needs sequence_parallel, "
+                "by which each rank has tokens of its own"
+            )
+        elif (replicas := stage.devices // ranks) % plan.expert:
+            held = _count(replicas, "group" if plan.expert_tp else "replica")
+            held += f" of {_count(ranks, 'device')}" if plan.expert_tp else ""
+            yield f"expert: {plan.expert} does not divide the {held} of stages[{number}]"
+    if plan.expert_tp and experts == 1:
+        yield "expert_tp: the model has no experts; leave it out"
+
+
+def _recompute(plan: HybridPlan) -> Iterator[str]:
+    """As many modes as layers."""
+    for number, stage in enumerate(plan.stages):
+        again = stage.recompute
+        is_list = bool(again) and not isinstance(again, dict)
+        counted = sum(again.values()) if isinstance(again, dict) else len(again)
+        if counted > max(stage.size, 0) or (is_list and counted < stage.size):
+            yield (
+                f"stages[{number}].recompute: {_count(counted, 'layer')} named, the stage has "
+                f"{stage.size}"
+            )
+
+
+def _offload(plan: HybridPlan, cluster: Cluster) -> Iterator[str]:
+    """Activations that wait in the memory of the server."""
+    if not plan.offload:
+        return
+    if not cluster.device.host_bw:
+        yield (
+            f"offload: the link of a {cluster.device.name} to the memory of its server is not "
+            "known; leave it out"
+        )
+    if plan.schedule in schedules.SPLIT:
+        yield f"offload: is not counted for schedule {plan.schedule}; leave it out"
+
+
+def _count(number: int, noun: str) -> str:
+    """Return a number with its noun, ``1 chunk`` or ``2 chunks``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
 
 MOST_PASSES = 2_000_000
 """Passes of a step that are simulated, at most."""
@@ -203,7 +575,7 @@ class HybridReport(TimedReport):
             return None
         step = self.step
         passes = float(step.start.max()) + self.timetable.length(step.exposed)
-        return passes + float(step.tied) + float(step.optimizer)
+        return float(compose(self.machine, passes, 0.0, step.tied, step.optimizer))
 
     @cached_property
     def flops(self) -> dict[str, float]:
@@ -349,4 +721,5 @@ def seconds_by_part(step: Step, pivot: int, rounds: int) -> dict[str, float]:
     parts = {name: rounds * float(getattr(step, name)[pivot]) for name in names}
     parts["bubble"] = float(step.core) - sum(parts.values())
     parts["gradients"] = float(step.tail)
-    return {**parts, "tied": float(step.tied), "optimizer": float(step.optimizer)}
+    host = {"host": float(step.host)} if step.host else {}
+    return {**parts, "tied": float(step.tied), "optimizer": float(step.optimizer), **host}

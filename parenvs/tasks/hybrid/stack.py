@@ -122,6 +122,7 @@ class Stack:
             precision, ``gradient_bytes`` and ZeRO.
         schedules: orders of passes that the software has, of ``plan.SCHEDULES``.
         link_rule: one of ``LINKS``.
+        step_seconds: seconds of the host that every step takes besides, whatever the plan.
         source: what the figures are from.
         version: of the constants; 1 is the first.
         date: year and month of the software.
@@ -172,6 +173,7 @@ class Stack:
         tuple[Annotated[str, one_of(*SCHEDULES)], ...], words("a list of schedules", min_length=1)
     ] = SCHEDULES[:3]
     link_rule: Annotated[str, one_of(*LINKS)] = LINKS[0]
+    step_seconds: _Number = 0.0
     source: str = ""
     version: Annotated[int, whole(1, 1000)] = 1
     date: str = ""

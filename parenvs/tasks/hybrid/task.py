@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from parenvs.graph.graph import Graph
     from parenvs.graph.layout import Layout
     from parenvs.tasks.elastic.checkpoint import Shards
+    from parenvs.tasks.hybrid.explain import HybridDiff
     from parenvs.tasks.hybrid.plan import HybridPlan
     from parenvs.tasks.hybrid.problem import Hybrid
     from parenvs.tasks.hybrid.report import HybridReport
-    from parenvs.tasks.hybrid.space.diff import HybridDiff
 
 _TIERS = ("hetero-8", "hetero-16", "hetero-32", "hetero-64")
 
@@ -204,7 +204,7 @@ class HybridTask(Task):
     )
     drawn = ("hybrid", *_TIERS)
     envs = {"HybridPlan-v1": "parenvs.tasks.hybrid.improve:HybridImprovement"}
-    parallel_env = "parenvs.tasks.hybrid.three_agents:hybrid_v0"
+    parallel_env = "parenvs.tasks.hybrid.improve:hybrid_v0"
 
     def find(self, name: str) -> Hybrid:
         from parenvs.datasets.hybrid.named import find_hybrid
@@ -262,39 +262,39 @@ class HybridTask(Task):
         return TASKS
 
     def text(self, viewable: HybridReport | Hybrid, colour: bool = False) -> str:
-        from parenvs.tasks.hybrid.view.text import text
+        from parenvs.tasks.hybrid.view import text
 
         return text(viewable, colour)
 
     def answer(self, report: HybridReport) -> str:
-        from parenvs.tasks.hybrid.view.text import answer
+        from parenvs.tasks.hybrid.view import answer
 
         return answer(report)
 
     def figure(self, viewable: HybridReport | Hybrid) -> Figure:
-        from parenvs.tasks.hybrid.view.figure import draw
+        from parenvs.tasks.hybrid.figure import draw
 
         return draw(viewable)
 
     def comparison(self, answers: Sequence[Answer]) -> Table:
-        from parenvs.tasks.hybrid.view.tables import comparison
+        from parenvs.tasks.hybrid.view import comparison
 
         return comparison(answers)
 
     def explain(
         self, report: HybridReport, pattern: str | None = None
     ) -> tuple[str, dict[str, Any]]:
-        from parenvs.tasks.hybrid.view.explanation import of_plan
+        from parenvs.tasks.hybrid.view import of_plan
 
         return of_plan(report, pattern)
 
     def diff(self, a: HybridReport, b: HybridReport) -> HybridDiff:
-        from parenvs.tasks.hybrid.space.diff import difference
+        from parenvs.tasks.hybrid.explain import difference
 
         return difference(a, b)
 
     def diff_text(self, diff: HybridDiff, names: tuple[str, str]) -> list[str]:
-        from parenvs.tasks.hybrid.view.diff import diff_lines
+        from parenvs.tasks.hybrid.view import diff_lines
 
         return diff_lines(diff, names)
 
@@ -329,12 +329,12 @@ class HybridTask(Task):
         return Shards(plan)
 
     def strategy(self, report: HybridReport) -> Price:
-        from parenvs.tasks.hybrid.graph.price import own
+        from parenvs.tasks.hybrid.export import own
 
         return own(report)
 
     def price(self, strategy: Strategy) -> Price:
-        from parenvs.tasks.hybrid.graph.price import price
+        from parenvs.tasks.hybrid.export import price
 
         return price(strategy)
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from parenvs.cluster import Cluster
 from parenvs.tasks.hybrid import formulas
+from parenvs.tasks.hybrid.formulas import Chunks, Memory, Stages
 from parenvs.tasks.hybrid.layers import Chain, Figure, Layer, LayerSeconds, Split
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.schedules import piece_of
 from parenvs.tasks.hybrid.stack import Machine
-from parenvs.tasks.hybrid.stages import Chunks, Memory, Stages
 
 SECONDS = ("core", "tail", "tied", "optimizer", "length")
 """Parts of a step of uniform plans, and their sum."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,19 +17,377 @@ import numpy as np
 
 from parenvs.graph.graph import Role
 from parenvs.graph.opcodes import bytes_of
-from parenvs.tasks.hybrid.graph.attention import Cores, cores_of
-from parenvs.tasks.hybrid.graph.fusion import FUSIBLE, PRODUCTS, Kernel, kernels_of
-from parenvs.tasks.hybrid.graph.keep import with_least_kept
-from parenvs.tasks.hybrid.graph.program import (
+from parenvs.tasks.hybrid.graph_program import (
     BACKWARD,
     FORWARD,
+    FUSIBLE,
     NOWHERE,
+    PRODUCTS,
     STRUCTURE,
     UPDATE,
+    Cores,
+    Kernel,
     Program,
+    cores_of,
+    kernels_of,
 )
-from parenvs.tasks.hybrid.graph.splitting import Splitting
+from parenvs.tasks.partition import formulas
+from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes
+from parenvs.tasks.partition.explain import Explainer
 from parenvs.tasks.partition.formulas import runs
+from parenvs.tasks.partition.megatron import find_blocks, megatron_classes
+
+_LINEAR = ("add", "convert", "reshape", "transpose", "copy", "bitcast")
+"""Opcodes behind which partial results can be summed as well as in front of them; what is added to
+them, one rank adds."""
+
+
+class Splitting:
+    """The classes that tensor parallelism splits, and what that leaves of each tensor.
+
+    Args:
+        program: the instructions by layers.
+        uneven: ``"forbid"``: only dimensions that the ranks divide are split; ``"pad"``: any.
+        classes: the dimension classes of the program's graph (default: by the rules of Shardy).
+        chosen: (C,) bool, the classes to split, or path of an entry parameter -> the dimension of
+            it that is (default: Megatron's pattern).
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        uneven: str = "forbid",
+        classes: DimensionClasses | None = None,
+        chosen: np.ndarray | Mapping[str, int] | None = None,
+    ) -> None:
+        self.program, self.uneven = program, uneven
+        self._classes, self._chosen = classes, chosen
+
+    @cached_property
+    def classes(self) -> DimensionClasses:
+        """The dimension classes."""
+        return self._classes or dimension_classes(self.program.graph)
+
+    @cached_property
+    def has_attention(self) -> bool:
+        """Whether the pattern is a transformer's."""
+        return any(block.kind != "dense" for block in find_blocks(self.classes))
+
+    @cached_property
+    def chosen(self) -> np.ndarray:
+        """(C,) bool, the classes that are split."""
+        if isinstance(self._chosen, Mapping):
+            return self.classes.chosen(self._chosen)
+        if self._chosen is not None:
+            return self._chosen
+        chosen, _ = megatron_classes(self.classes)
+        for label in [*self._words(), *self._features()]:
+            open_ = not self.classes.blocked[label] and not chosen[label]
+            if open_ and not chosen[self.classes.rivals(label)].any():
+                chosen[label] = True
+        return chosen
+
+    @cached_property
+    def convolves(self) -> bool:
+        """Whether output features of convolutions are split."""
+        return bool(self.chosen[self._features()].any())
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """Which blocks stay whole at any tp, and why."""
+        words = Explainer(self.classes)
+        _, whole = megatron_classes(self.classes)
+        return tuple(
+            f"{len(labels)} {kind} class{'es stay' if len(labels) > 1 else ' stays'} whole under "
+            f"tensor parallelism: {words.blocked(labels[0])}"
+            for kind, labels in whole.items()
+        )
+
+    def _words(self) -> list[int]:
+        """Class of the outputs of the head's last product with a weight."""
+        program, flow = self.program, self.program.flow
+        head = (program.label == program.layers + 1) & (program.graph.phase == FORWARD)
+        for index in np.flatnonzero(head).tolist()[::-1]:
+            operands = flow.operands[index]
+            if flow.opcode[index] == "dot":
+                for operand in operands:
+                    if not program.on_data[operand]:
+                        made = set(self._labels(flow.results[index][0]))
+                        return [c for c in self._labels(operand) if c in made]
+        return []
+
+    def _features(self) -> list[int]:
+        """Classes of the output features of the convolutions, in order."""
+        program, flow = self.program, self.program.flow
+        found = []
+        for index in np.flatnonzero(program.graph.phase == FORWARD).tolist():
+            if flow.opcode[index] == "convolution":
+                kernel = flow.operands[index][1]
+                if not program.on_data[kernel]:
+                    made = set(self._labels(flow.results[index][0]))
+                    found += [c for c in self._labels(kernel) if c in made]
+        return found
+
+    def _labels(self, tensor: int) -> list[int]:
+        """Classes of a tensor's dimensions larger than 1."""
+        start, end = self.program.graph.dim_offset[tensor : tensor + 2].tolist()
+        wide = self.program.graph.dims[start:end] > 1
+        return self.classes.label[start:end][wide].tolist()
+
+    def class_shares(self, tp: int) -> np.ndarray:
+        """(C,) share of each class that a rank holds."""
+        if tp == 1:
+            return np.ones(len(self.classes))
+        share = formulas.device_share(self.classes, tp)
+        split = self.chosen.copy()
+        if self.uneven == "forbid":
+            dims = self.program.graph.dims
+            odd = (dims > 1) & (dims % tp != 0)
+            split[self.classes.label[odd]] = False
+        return np.where(split, share, 1.0)
+
+    def dimension_shares(self, tp: int) -> np.ndarray:
+        """(N,) share of each dimension of each tensor that a rank holds."""
+        if tp == 1:
+            return np.ones(len(self.program.graph.dims))
+        shares = self.class_shares(tp)[self.classes.label]
+        return np.where(self.program.graph.dims > 1, shares, 1.0)
+
+    def tensor_shares(self, tp: int) -> np.ndarray:
+        """(T,) share of each tensor that a rank holds."""
+        graph = self.program.graph
+        share = np.ones(len(graph.element_type))
+        if tp > 1:
+            owner = np.repeat(np.arange(len(share)), np.diff(graph.dim_offset))
+            np.multiply.at(share, owner, self.dimension_shares(tp))
+        return share
+
+    def instruction_shares(self, tp: int) -> np.ndarray:
+        """(I,) share of each instruction that a rank runs."""
+        graph = self.program.graph
+        share = np.ones(len(graph.opcode))
+        if tp > 1:
+            of_class = self.class_shares(tp)
+            factors = self.classes.factors
+            np.minimum.at(share, factors.instruction, of_class[self.classes.factor_class])
+        return share
+
+    def partial(self, tp: int) -> list[int]:
+        """Instructions that leave partial results, ascending."""
+        if tp == 1:
+            return []
+        factors = self.classes.factors
+        split = self.class_shares(tp)[self.classes.factor_class] < 1
+        return np.unique(factors.instruction[split & factors.partial]).tolist()
+
+    def summed(self, tp: int) -> dict[int, tuple[int, ...]]:
+        """Tensor that is all-reduced -> the instructions that leave the partial results in it.
+
+        Partial results that are added up are summed over the ranks once, behind the addition.
+        """
+        program, flow = self.program, self.program.flow
+        left = set(self.partial(tp))
+        open_: dict[int, tuple[int, ...]] = {}
+        done: dict[int, tuple[int, ...]] = {}
+        for index, operands in enumerate(flow.operands):
+            reads = [t for t in dict.fromkeys(operands) if t in open_]
+            if reads:
+                opcode = flow.opcode[index]
+                alone = all(len(flow.after[t]) == 1 for t in reads)
+                if opcode in _LINEAR and alone:
+                    origin = tuple(i for t in reads for i in open_.pop(t))
+                    open_[flow.results[index][0]] = origin
+                else:
+                    done.update((t, open_.pop(t)) for t in reads)
+            if index in left and program.label[index] >= 0:
+                open_.update(dict.fromkeys(flow.results[index], (index,)))
+        return {**done, **open_}
+
+    def reason_against(self, tp: int) -> str | None:
+        """Why nothing can be divided among ``tp`` ranks, or None."""
+        name = self.program.graph.name
+        if tp == 1 or (self.class_shares(tp) < 1).any():
+            return None
+        if not self.chosen.any():
+            why = (
+                "; ".join(self.notes) or "it has no attention, feed-forward network or dense layer"
+            )
+            return f"tp {tp}: no matrix of {name} can be divided among ranks: {why}"
+        dims = self.program.graph.dims
+        split = self.chosen[self.classes.label] & (dims > 1)
+        widths = sorted(set(dims[split & (dims % tp != 0)].tolist()))[:3]
+        listed = ", ".join(map(str, widths))
+        return f"tp {tp} divides none of the widths that would be split ({listed})"
+
+
+_SMALL = 8
+"""A divisor is small if its elements are at least so many times fewer than the quotient's."""
+_SCALE = 10**6
+"""Capacities are whole numbers: bytes over those of the largest tensor, times this."""
+
+
+def with_least_kept(program: Program, kernels: list[Kernel]) -> list[Kernel]:
+    """Return the kernels with what they read and write if as little as possible is kept.
+
+    Args:
+        program: the instructions by layers.
+        kernels: fused kernels of both passes.
+    """
+    opcode = program.flow.opcode
+    backward = [k for k, kernel in enumerate(kernels) if kernel.phase == BACKWARD]
+    fused = [k for k in backward if opcode[kernels[k].members[0]] in FUSIBLE]
+    kept = {t for k in set(backward) - set(fused) for t in kernels[k].reads}
+    kept |= set(program.graph.parameter_tensor.tolist())
+    wanted: dict[int, list[int]] = defaultdict(list)  # tensor -> backward kernels that read it
+    for k in fused:
+        for tensor in kernels[k].reads:
+            wanted[tensor].append(k)
+    reads = {k: dict(kernels[k].reads) for k in fused}
+    result = list(kernels)
+    known: dict[Any, tuple[int, ...]] = {}  # layers repeat
+    gone: dict[int, tuple[int, ...]] = {}  # tensor -> the kept ones that it is made of again
+    outputs = {program.source(t) for t in program.graph.outputs.tolist()}
+    phases = program.graph.phase.tolist()
+    in_order = sorted(range(len(kernels)), key=lambda k: kernels[k].phase)
+    for number in in_order:
+        kernel = kernels[number]
+        if kernel.phase > BACKWARD or opcode[kernel.members[0]] not in FUSIBLE:
+            continue
+        made = [t for i in kernel.members for t in program.flow.results[i]]
+        targets = [t for t in made if t in wanted and t not in kept]
+        targets = [t for t in targets if wanted[t] != [number]]
+        if not targets:
+            continue
+        needed = set()
+        for tensor, others in _instead(program, kernel, targets, kept, known).items():
+            whole = {t for other in others for t in gone.get(other, (other,))}
+            needed |= whole
+            if whole != {tensor}:
+                gone[tensor] = tuple(sorted(whole))
+            for k in wanted[tensor]:
+                if k != number:
+                    del reads[k][tensor]
+                    reads[k].update(dict.fromkeys(sorted(whole), 1.0))
+        members = set(kernel.members)
+        writes = [
+            t for t in made
+            if t in needed or t in outputs or (t in kept and t in kernel.writes) or any(
+                r not in members and (phases[r] != BACKWARD or opcode[r] not in FUSIBLE)
+                for r in program.readers[t]
+            )
+        ]  # fmt: skip
+        result[number] = replace(kernel, writes=tuple(writes))
+    for k, tensors in reads.items():
+        result[k] = replace(result[k], reads=tensors)
+    return result
+
+
+def _instead(
+    program: Program,
+    kernel: Kernel,
+    targets: list[int],
+    kept: set[int],
+    known: dict[Any, tuple[int, ...]],
+) -> dict[int, tuple[int, ...]]:
+    """Tensor that backward kernels read -> the kept ones that it is made of again."""
+    before = _made_of(program, kernel, kept)
+    chosen = _cut(program, kernel, targets, before, kept, known)
+    instead = {}
+    for target in targets:
+        found: list[int] = []
+        waiting, seen = [target], {target}
+        while waiting:
+            tensor = waiting.pop()
+            if tensor in chosen or not before.get(tensor):
+                if not program.free_tensors[tensor]:
+                    found.append(tensor)
+                continue
+            for other in before[tensor]:
+                if other not in seen:
+                    seen.add(other)
+                    waiting.append(other)
+        instead[target] = tuple(sorted(found))
+    return instead
+
+
+def _made_of(program: Program, kernel: Kernel, kept: set[int]) -> dict[int, tuple[int, ...]]:
+    """Tensor made in a kernel -> what it can be made of again; nothing for reductions.
+
+    What is divided by sums is quotient times sum, where the quotient is kept (softmax).
+    """
+    flow, elements = program.flow, program.elements
+    before: dict[int, tuple[int, ...]] = {}
+    for index in kernel.members:
+        read = tuple(dict.fromkeys(program.source(t) for t in flow.operands[index]))
+        again = () if flow.opcode[index] in ("reduce", "map") else read
+        for tensor in flow.results[index]:
+            before[tensor] = again
+    for index in kernel.members:
+        if flow.opcode[index] != "divide":
+            continue
+        dividend, divisor = (program.source(t) for t in flow.operands[index])
+        (quotient,) = flow.results[index]
+        small = elements[divisor] * _SMALL <= elements[quotient]
+        if quotient in kept and small and before.get(dividend):
+            before[dividend] = (quotient, divisor)
+            before[quotient] = ()
+    return before
+
+
+def _cut(
+    program: Program,
+    kernel: Kernel,
+    targets: list[int],
+    before: dict[int, tuple[int, ...]],
+    kept: set[int],
+    known: dict[Any, tuple[int, ...]],
+) -> set[int]:
+    """The tensors of least bytes of which the targets can be made."""
+    tensors = list(
+        dict.fromkeys([*kernel.reads, *before, *(t for b in before.values() for t in b)])
+    )
+    place = {tensor: number for number, tensor in enumerate(tensors)}
+    size, free = program.graph.tensor_bytes, program.free_tensors
+    largest = max((float(size[t]) for t in tensors), default=1.0)
+    weights = []
+    for tensor in tensors:
+        weight = int(_SCALE * float(size[tensor]) / largest) + (2 if tensor in before else 1)
+        weights.append(0 if tensor in kept or free[tensor] else weight)  # others are written, too
+    made_of = [tuple(place[other] for other in before.get(tensor, ())) for tensor in tensors]
+    wanted = tuple(sorted({place[tensor] for tensor in targets}))
+    key = (tuple(weights), tuple(made_of), wanted)
+    if key not in known:
+        known[key] = _minimum_cut(weights, made_of, wanted)
+    return {tensors[number] for number in known[key]}
+
+
+def _minimum_cut(
+    weights: list[int], made_of: list[tuple[int, ...]], wanted: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The nodes of least weight on all ways from nodes made of nothing to those that are wanted."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+    start, end = 2 * len(weights), 2 * len(weights) + 1
+    unlimited = _SCALE * (len(weights) + 1)
+    edges = []
+    for node, (weight, sources) in enumerate(zip(weights, made_of, strict=True)):
+        edges.append((2 * node, 2 * node + 1, weight))
+        edges += [(2 * other + 1, 2 * node, unlimited) for other in sources]
+        if not sources:
+            edges.append((start, 2 * node, unlimited))
+    edges += [(2 * node + 1, end, unlimited) for node in wanted]
+    # SciPy before 1.12 finds flows over indices of 32 bits alone.
+    rows, columns, limits = np.array(edges).astype(np.int32).T
+    capacity = coo_array((limits, (rows, columns)), shape=(end + 1, end + 1)).tocsr()
+    residual = capacity - maximum_flow(capacity, start, end).flow
+    residual.data[residual.data < 0] = 0
+    residual.eliminate_zeros()
+    reached = set(breadth_first_order(residual, start, return_predecessors=False).tolist())
+    return tuple(
+        node for node in range(len(weights)) if 2 * node in reached and 2 * node + 1 not in reached
+    )
+
 
 COSTS = ("kernels", "instructions", "flops")
 """What takes time: fused kernels, by bytes and FLOPs; each instruction, as for partitions; the

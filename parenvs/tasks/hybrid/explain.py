@@ -1,8 +1,4 @@
-"""What plans cost where the machine is not what a stack says it is, and which plan fares best.
-
-Constants move one at a time within ranges that measurements leave open; then other software takes
-the place of the stack. Costs are those of the closed form.
-"""
+"""Why not otherwise: what the best plan costs that takes another value on one axis."""
 
 from __future__ import annotations
 
@@ -13,11 +9,209 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.tasks.hybrid.plan import SENDS, HybridPlan
+from parenvs.diff import Change, Part
+from parenvs.tasks.hybrid.formulas import Memory
+from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.space.constraints import software_of
-from parenvs.tasks.hybrid.space.plans import UniformSpace
+from parenvs.tasks.hybrid.report import PARTS, HybridReport
+from parenvs.tasks.hybrid.schedules import SPLIT
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace, software_of
 from parenvs.tasks.hybrid.stack import STACKS, Stack
+
+AXES = ("tp", "pp", "dp", "micro_batch", "chunks", "sequence_parallel", "zero", "recompute",
+        "schedule")  # fmt: skip
+"""Axes of uniform plans that are told apart."""
+
+
+class Alternative(NamedTuple):
+    """The best uniform plan with another value on one axis.
+
+    Attributes:
+        axis: one of ``AXES``.
+        value: its other value.
+        text: the plan in words.
+        length: seconds of a step; inf if no such plan fits.
+        excess: share by which it takes longer than the plan explained.
+        slower: parts of a step that take longer, ``(part, seconds)``, the most first.
+        faster: parts that take less, likewise.
+        missing_bytes: bytes by which the smallest such plan exceeds the memory; 0 if one fits.
+        largest: the largest part of its memory.
+    """
+
+    axis: str
+    value: Any
+    text: str
+    length: float
+    excess: float
+    slower: tuple[tuple[str, float], ...] = ()
+    faster: tuple[tuple[str, float], ...] = ()
+    missing_bytes: float = 0.0
+    largest: str = ""
+
+
+def axes_of(plan: HybridPlan) -> dict[str, Any]:
+    """Return the plan's value on every axis; None where its stages differ."""
+    stages = plan.stages
+
+    def common(values: set[Any]) -> Any:
+        return values.pop() if len(values) == 1 else None
+
+    return {
+        "tp": common({stage.tp for stage in stages}),
+        "pp": len(stages),
+        "dp": common({stage.devices // (stage.tp * plan.context) for stage in stages}),
+        "micro_batch": plan.micro_batch,
+        "chunks": plan.chunks,
+        "sequence_parallel": plan.sequence_parallel,
+        "zero": common({stage.zero for stage in stages}),
+        "recompute": common({mode for stage in stages for mode in stage.modes}),
+        "schedule": plan.schedule if plan.schedule in SPLIT else SCHEDULES[0],
+    }
+
+
+def alternatives(
+    report: HybridReport, space: UniformSpace, axes: tuple[str, ...] = AXES
+) -> list[Alternative]:
+    """Return, for every other value of every axis, the best uniform plan that has it.
+
+    Args:
+        report: what the judge says of a well-formed plan.
+        space: the uniform plans of its problem.
+        axes: some of ``AXES``.
+    """
+    own = axes_of(report.plan)
+    found: list[Alternative] = []
+    for axis in axes:
+        column = getattr(space.plans, axis)
+        if axis == "schedule":  # with chunks it is interleaved
+            column = np.where(column == "", SCHEDULES[0], column)
+        found += [
+            _best(report, space, axis, value, column == value)
+            for value in np.unique(column).tolist()
+            if value != own[axis]
+        ]
+    return found
+
+
+def space_of(report: HybridReport, constraints: Constraints | None = None) -> UniformSpace:
+    """Return the uniform plans of a report's problem, on as many devices as its plan uses."""
+    plan = report.plan
+    problem = Hybrid(
+        report.model, report.cluster, report.batch, report.machine.stack, plan.precision,
+        instance=plan.instance,
+    )  # fmt: skip
+    used = report.devices_used
+    limits = constraints or Constraints(devices=None if used == report.cluster.devices else used)
+    return UniformSpace.build(problem, limits)
+
+
+def _best(
+    report: HybridReport, space: UniformSpace, axis: str, value: Any, which: np.ndarray
+) -> Alternative:
+    """Return the fastest of some plans that fits, or the smallest if none does."""
+    fitting = which & space.fits
+    if not fitting.any():
+        totals = np.where(which, space.memory["total"], np.inf)
+        k = int(totals.argmin())
+        missing = float(totals[k]) - space.problem.memory_limit
+        largest = max(PARTS, key=lambda name: float(space.memory[name][k]))
+        text = space.describe(k)
+        return Alternative(
+            axis, value, text, np.inf, np.inf, missing_bytes=missing, largest=largest
+        )
+    k = int(np.where(fitting, space.length, np.inf).argmin())
+    other = space.problem.report(space.plan(k))
+    changes = {
+        part: seconds - report.seconds.get(part, 0.0) for part, seconds in other.seconds.items()
+    }
+    order = sorted(changes.items(), key=lambda pair: -abs(pair[1]))
+    least = 1e-4 * report.length_seconds
+    return Alternative(
+        axis,
+        value,
+        space.describe(k),
+        other.length_seconds,
+        other.length_seconds / report.length_seconds - 1,
+        tuple((part, x) for part, x in order if x > least),
+        tuple((part, -x) for part, x in order if x < -least),
+    )
+
+
+_SHARED = (
+    "micro_batch", "schedule", "chunks", "sequence_parallel", "context", "expert", "expert_tp",
+    "shard", "p2p", "gradient_bytes", "gradient_overlap", "offload", "servers",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class HybridDiff:
+    """The difference of two hybrid plans of one problem; differences are b less a.
+
+    Attributes:
+        a: what the judge says of the old plan.
+        b: what the judge says of the new plan.
+        changes: the decisions that differ; a value is a list by stage where the stages differ.
+        parts: seconds of a step by part; they add up to its length. Empty if a plan is malformed.
+        memory: bytes by part on a device of each plan's fullest stage; empty likewise.
+    """
+
+    a: HybridReport
+    b: HybridReport
+    changes: tuple[Change, ...]
+    parts: tuple[Part, ...]
+    memory: tuple[Part, ...]
+
+    @property
+    def seconds(self) -> float | None:
+        """Length of a step of ``b`` less that of ``a``; None if a plan is malformed."""
+        return self.b.length_seconds - self.a.length_seconds if self.parts else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The difference as an object of JSON types, with both reports (seconds and bytes)."""
+        return {
+            "task": self.a.plan.task,
+            "a": self.a.to_json(),
+            "b": self.b.to_json(),
+            "seconds": self.seconds,
+            "parts": [part.to_json() for part in self.parts],
+            "memory_bytes": [part.to_json() for part in self.memory],
+            "changes": [dict(vars(change)) for change in self.changes],
+        }
+
+
+def difference(a: HybridReport, b: HybridReport) -> HybridDiff:
+    """Compare what the judge says of two plans; see ``parenvs.diff.difference``."""
+    own = [_decisions(report.plan) for report in (a, b)]
+    changes = tuple(
+        Change(name, value, own[1][name]) for name, value in own[0].items() if value != own[1][name]
+    )
+    if not (a.stages and b.stages):
+        return HybridDiff(a, b, changes, (), ())
+    seconds = tuple(Part(name, x, b.seconds[name]) for name, x in a.seconds.items())
+    held = [max(x.stages, key=lambda stage: stage.memory["total"]).memory for x in (a, b)]
+    memory = tuple(Part(x, held[0][x], held[1][x]) for x in Memory._fields if x != "total")
+    return HybridDiff(a, b, changes, seconds, memory)
+
+
+def _decisions(plan: HybridPlan) -> dict[str, Any]:
+    """What a plan decides, by field; one value for all stages where they share it."""
+
+    def by_stage(values: list[Any]) -> Any:
+        return values[0] if all(value == values[0] for value in values) else values
+
+    stages = plan.stages
+    return {
+        "stages": len(stages),
+        "devices": by_stage([x.devices for x in stages]),
+        "tp": by_stage([x.tp for x in stages]),
+        "dp": by_stage([x.devices // (x.tp * plan.context) for x in stages]),
+        "layers": by_stage([[end - first for first, end in x.layers] for x in stages]),
+        "zero": by_stage([x.zero for x in stages]),
+        "recompute": by_stage([x.redone for x in stages]),
+        "split": by_stage([dict(x.split) for x in stages]),
+        **{name: getattr(plan, name) for name in _SHARED},
+    }
+
 
 FACTORS = {
     "matmul_share": (0.9, 1.1),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from parenvs.tasks.hybrid.report import HybridReport
-from parenvs.tasks.hybrid.view.schedule import draw_schedule
-from parenvs.tasks.hybrid.view.text import (
+from parenvs.tasks.hybrid.schedules import WEIGHT
+from parenvs.tasks.hybrid.view import (
     MEMORY_PARTS,
     PARTS,
     recomputation,
@@ -17,6 +18,7 @@ from parenvs.tasks.hybrid.view.text import (
     verdict,
 )
 from parenvs.view.page import (
+    DPI,
     HEIGHT,
     INK,
     QUIET,
@@ -31,13 +33,129 @@ from parenvs.view.page import (
     stage_colour,
     text_inches,
 )
-from parenvs.view.words import duration, plural, size
+from parenvs.view.words import duration, plural, size, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from parenvs.tasks.hybrid.problem import Hybrid
+    from parenvs.tasks.hybrid.space import UniformSpace
+
+_WEIGHTS = "#8A8A8A"
+_LEAST_PIXELS = 3.5
+"""Width of a pass that is drawn; of a schedule with shorter ones the beginning is shown."""
+
+
+def draw_schedule(page: Page, top: float, height: float, report: HybridReport) -> None:
+    """Draw the simulated passes: a row per stage, light forward, dark backward, a tone per chunk.
+
+    Gradients of weights are grey where they are passes of their own.
+
+    Of a schedule with passes too short to see the beginning is drawn.
+    """
+    from matplotlib.collections import PolyCollection
+    from matplotlib.ticker import MaxNLocator
+
+    table = report.timetable
+    width = WIDTH - _LEFT - _RIGHT
+    axes = page.axes(_LEFT, top, width, height)
+    if table is None:
+        axes.set(xticks=[], yticks=[])
+        axes.text(0.0, 0.5, "the schedule has too many passes to be simulated", color=QUIET)
+        return
+    stages, chunks, batches = table.start.shape[1:]
+    span = float(table.end.max())
+    passes = span / (len(table.start) * chunks * batches)  # mean seconds, idle time included
+    room = width * DPI / _LEAST_PIXELS
+    whole = span <= passes * room
+    span = min(span, passes * room)
+    scale, unit = time_unit(span)
+    axes.set(xlim=(0, span / scale), ylim=(stages, 0))
+    shapes: list[np.ndarray] = []
+    colours: list[str] = []
+    per_row = height / stages
+    pixel = span / (width * DPI)
+    for stage in range(stages):
+        low, high = stage + 0.08, stage + 0.92
+        axes.axhspan(low, high, color=TRACK, linewidth=0, zorder=0)
+        for kind in range(len(table.start)):
+            for chunk in range(chunks):
+                begin, end = table.start[kind, stage, chunk], table.end[kind, stage, chunk]
+                shown = begin < span
+                begin, end = begin[shown], np.minimum(end[shown], span)
+                tone = 0.62 - 0.12 * (chunk % 3) if kind == 0 else 0.3 * (chunk % 3) / 2
+                colour = mix(stage_colour(stage), "#FFFFFF" if kind == 0 else "#000000", tone)
+                if kind == WEIGHT:
+                    colour = mix(_WEIGHTS, "#FFFFFF", 0.2 * (chunk % 3))
+                drawn = np.maximum(end - begin - np.minimum(1.2 * pixel, (end - begin) / 3), 0)
+                x = np.stack([begin, begin + drawn, begin + drawn, begin], axis=-1) / scale
+                y = np.broadcast_to([low, low, high, high], x.shape)
+                shapes.extend(np.stack([x, y], axis=-1))
+                colours += [colour] * len(begin)
+                _numbers(axes, begin, end, stage + 0.5, width / span, scale, per_row, colour)
+    axes.add_collection(
+        PolyCollection(shapes, facecolors=colours, linewidths=0, gid="passes", zorder=1)
+    )
+    each = max(1, round(stages / max(height / 0.17, 1)))
+    rows = range(0, stages, each)
+    axes.set_yticks([k + 0.5 for k in rows], [f"stage {k}" for k in rows])
+    axes.tick_params(axis="y", length=0)
+    axes.spines["bottom"].set(visible=True, color=QUIET, linewidth=0.7)
+    axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 2.5, 5, 10]))
+    axes.set_xlabel(f"time ({unit})", color=QUIET, size=9)
+    _passes_legend(axes, chunks, len(table.start) > WEIGHT)
+    words = f"passes {duration(table.core)} simulated"
+    words += "" if whole else f", of which the first {duration(span)} are drawn"
+    axes.annotate(
+        words, (1, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", size=9,
+        color=INK, ha="right", annotation_clip=False,
+    )  # fmt: skip
+
+
+def _numbers(
+    axes: Axes,
+    begin: np.ndarray,
+    end: np.ndarray,
+    y: float,
+    inches: float,
+    scale: float,
+    tall: float,
+    colour: str,
+) -> None:
+    """Write the numbers of micro-batches if the widest fits its box; ``inches`` per second."""
+    if not len(begin):
+        return
+    room = float(np.median(end - begin)) * inches
+    font = min(7.5, tall * 72 * 0.45)
+    if font < 4.5 or room < text_inches(f"{len(begin) - 1}", font) + 0.02:
+        return
+    for number, x in enumerate((begin + end) / 2):
+        axes.text(
+            float(x) / scale, y, f"{number}", size=font, color=ink_on(colour), ha="center",
+            va="center",
+        )  # fmt: skip
+
+
+def _passes_legend(axes: Axes, chunks: int, is_split: bool) -> None:
+    from matplotlib.patches import Patch
+
+    dark, light = "#555555", mix("#555555", "#FFFFFF", 0.55)
+    handles = [
+        Patch(facecolor=light, label="forward"),
+        Patch(facecolor=dark, label="backward"),
+        Patch(facecolor=TRACK, label="idle"),
+    ]
+    if is_split:
+        handles.insert(2, Patch(facecolor=_WEIGHTS, label="weights"))
+    if chunks > 1:
+        handles.append(Patch(facecolor="white", edgecolor=QUIET, label="a tone is a chunk"))
+    axes.legend(
+        handles=handles, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=5, frameon=False,
+        fontsize=9, labelcolor=QUIET, handlelength=1.4, handleheight=0.9, borderaxespad=0.2,
+        borderpad=0.1, columnspacing=1.4,
+    )  # fmt: skip
+
 
 _LEFT, _RIGHT = 1.1, 0.3  # inches beside the axes
 _UPPER = 2.35  # inches of the devices and of the memory
@@ -46,7 +164,7 @@ _MOST_SERVERS = 64  # drawn one by one
 _PART_COLOURS = {
     "forward": "#B3B3B3", "backward": "#6E6E6E", "recomputed": "#93A5B8", "exchange": "#C9607F",
     "sends": "#E39AAE", "gathers": "#F2CBD4", "bubble": "#ECECEC", "gradients": "#B07D4F",
-    "tied": "#D9B48F", "optimizer": "#7A4B2E",
+    "tied": "#D9B48F", "optimizer": "#7A4B2E", "host": "#4F5B66",
 }  # fmt: skip
 _MEMORY_COLOURS = {
     "weights": "#3C4652", "gradients": _PART_COLOURS["gradients"],
@@ -295,3 +413,125 @@ def _caption(axes: Axes, words: str) -> None:
 def _box(left: float, right: float, low: float, high: float) -> np.ndarray:
     """(4, 2) corners of a box."""
     return np.array([[left, low], [right, low], [right, high], [left, high]])
+
+
+_MAP_LEFT, _MAP_RIGHT, _BOTTOM = 1.0, 0.4, 0.75  # inches beside the axes
+_NAMED = 6  # plans of the front that are named
+_LETTERS = 56  # of a line of such a name
+_ROOM = 0.62  # of the least seconds, where the picture begins
+_TALLEST = 12.0  # times the limit: what needs more is not drawn
+
+
+def draw_plans(
+    space: UniformSpace, length: float | None = None, held: float | None = None
+) -> Figure:
+    """The map of the plans; ``style`` has to be in force.
+
+    Colour is tp, the mark's shape the recomputation; the front of plans that no other beats in both
+    is a line.
+
+    Args:
+        space: the plans.
+        length: seconds of a step of a plan to be marked, which need not be uniform.
+        held: bytes of its fullest stage.
+    """
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    found, problem = space.map(), space.problem
+    page = Page(blank_figure())
+    fit = int(found["fits"].sum())
+    verdict = [plural(len(space), "uniform plan"), f"{fit:,} within {size(problem.memory_limit)}"]
+    best = space.best()
+    if best is not None:
+        verdict.append(f"best {duration(float(space.length[best]))}: {space.describe(best)}")
+    top = page.heading(title(problem), verdict, (), legal=fit > 0)
+    axes = page.axes(
+        _MAP_LEFT, top + 0.1, WIDTH - _MAP_LEFT - _MAP_RIGHT, HEIGHT - top - 0.1 - _BOTTOM
+    )
+    scale, unit = time_unit(float(found["seconds"].min()))
+    left = float(found["seconds"].min()) / scale
+    axes.set(xscale="log", yscale="log")
+    marks = {"none": "o", "selective": "s", "full": "^"}
+    for index, tp in enumerate(np.unique(found["tp"]).tolist()):
+        for mode, mark in marks.items():
+            which = (found["tp"] == tp) & (found["recompute"] == mode)
+            for fits in (True, False):
+                chosen = which & (found["fits"] == fits)
+                axes.scatter(
+                    found["seconds"][chosen] / scale, found["bytes"][chosen] / 1e9, s=16,
+                    marker=mark, linewidths=0, color=stage_colour(index),
+                    alpha=0.75 if fits else 0.18, gid=f"tp-{tp}-{mode}",
+                )  # fmt: skip
+    front = space.pareto()
+    axes.plot(
+        found["seconds"][front] / scale, found["bytes"][front] / 1e9, color=QUIET, linewidth=0.9,
+        drawstyle="steps-post", zorder=1,
+    )  # fmt: skip
+    limit = problem.memory_limit / 1e9
+    axes.axhline(limit, color=RED, linewidth=1.2, linestyle=(0, (4, 2)))
+    axes.annotate(
+        f"limit {size(problem.memory_limit)}", (1, limit), (-4, 4), size=9, color=RED, ha="right",
+        xycoords=("axes fraction", "data"), textcoords="offset points",
+    )  # fmt: skip
+    if length is not None and held is not None:
+        axes.scatter([length / scale], [held / 1e9], s=130, facecolors="none", edgecolors=INK,
+                     linewidths=1.6, zorder=5, gid="plan")  # fmt: skip
+    fitting = front[found["fits"][front]]
+    axes.set_xlim(left=left * _ROOM)  # for the names of plans, which stand at the left of the front
+    axes.set_ylim(top=min(float(found["bytes"].max()) / 1e9 * 1.2, _TALLEST * limit))
+    written = np.inf
+    for k in fitting[np.unique(np.linspace(0, len(fitting) - 1, _NAMED).astype(int))]:
+        if found["bytes"][k] > 0.78 * written:
+            continue  # its name would stand on the one before
+        written = found["bytes"][k]
+        place = (found["seconds"][k] / scale, found["bytes"][k] / 1e9)
+        axes.annotate(
+            _lines(space.describe(int(k))), place, (-7, -3), size=8, color=INK,
+            textcoords="offset points", zorder=6, ha="right", va="top",
+        )  # fmt: skip
+    axes.grid(visible=True, color="#ECECEC", linewidth=0.7)
+    axes.set_axisbelow(True)
+    for side in ("bottom", "left"):
+        axes.spines[side].set(visible=True, color=QUIET, linewidth=0.7)
+    axes.set_xlabel(f"seconds of a step ({unit})", color=QUIET, size=9)
+    axes.set_ylabel("GB on a device of the fullest stage", color=QUIET, size=9)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7), numticks=20))
+        axis.set_major_formatter(lambda x, _: f"{x:g}")
+        axis.set_minor_locator(NullLocator())
+    _map_legend(axes, found, marks, is_marked=length is not None and held is not None)
+    return page.figure
+
+
+def _lines(name: str) -> str:
+    """The name of a plan in lines that end behind commas."""
+    whole = name.replace(" ", "\N{NO-BREAK SPACE}").replace(",\N{NO-BREAK SPACE}", ", ")
+    return textwrap.fill(whole, _LETTERS)
+
+
+def _map_legend(
+    axes: object, found: dict[str, np.ndarray], marks: dict[str, str], is_marked: bool
+) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], marker="o", linewidth=0, color=stage_colour(k), label=f"tp {tp}")
+        for k, tp in enumerate(np.unique(found["tp"]).tolist())
+    ]
+    handles += [
+        Line2D([], [], marker=mark, linewidth=0, color=QUIET, label=f"recompute {mode}")
+        for mode, mark in marks.items()
+        if (found["recompute"] == mode).any()
+    ]
+    handles.append(Line2D([], [], color=QUIET, linewidth=0.9, label="Pareto front"))
+    if is_marked:
+        handles.append(
+            Line2D(
+                [], [], marker="o", markersize=11, linewidth=0, markerfacecolor="none",
+                markeredgecolor=INK, markeredgewidth=1.6, label="the plan",
+            )
+        )  # fmt: skip
+    axes.legend(  # type: ignore[attr-defined]
+        handles=handles, loc="upper right", frameon=True, framealpha=0.9, edgecolor="none",
+        fontsize=9, labelcolor=QUIET,
+    )  # fmt: skip

@@ -13,10 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.arrays import running_sums
-from parenvs.tasks.hybrid.moves.judged import Table
-from parenvs.tasks.hybrid.moves.legal import legal, settled
-from parenvs.tasks.hybrid.moves.plans import Plans, joined
-from parenvs.tasks.hybrid.space.constraints import Constraints
+from parenvs.tasks.hybrid.plan_arrays import Plans, Table, joined, legal, settled
+from parenvs.tasks.hybrid.space import Constraints
 
 SLOTS = {"data": 32, "pipeline": 48, "operator": 16}
 """Axis -> neighbours that are kept of it; 96 in all."""

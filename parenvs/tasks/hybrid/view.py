@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
-from parenvs.errors import printable
+from parenvs.diff import Part
+from parenvs.errors import ParenvsError, printable
+from parenvs.tasks.hybrid.explain import HybridDiff, axes_of
 from parenvs.tasks.hybrid.report import HybridReport
+from parenvs.view.diff_text import parts_lines, plans_lines, verdict_line
+from parenvs.view.tables import empty
+from parenvs.view.web import Cell, PlanPage, Row
+from parenvs.view.web import Table as WebTable
 from parenvs.view.words import (
     SEPARATOR,
     clip,
@@ -14,11 +23,17 @@ from parenvs.view.words import (
     paint,
     plural,
     reason_lines,
+    size,
 )
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from parenvs.core.plan import Answer
+    from parenvs.tasks.hybrid.explain import Alternative, Shift
     from parenvs.tasks.hybrid.problem import Hybrid
     from parenvs.tasks.hybrid.report import HybridStageReport
+    from parenvs.tasks.hybrid.space import NearBest
 
 WIDTH = 110
 """Columns of the text."""
@@ -33,7 +48,8 @@ PARTS = {
     "bubble": "bubble",
     "gradients": "gradients",
     "tied": "tied weights",
-    "optimizer": "optimiser",
+    "optimizer": "optimizer",
+    "host": "host",
 }
 """Part of a step's seconds -> its name."""
 MEMORY_PARTS = {
@@ -44,7 +60,7 @@ MEMORY_PARTS = {
     "working": "working",
 }
 """Part of a device's bytes -> its name."""
-_FILLS = "█▓▒░▚▞·╱╳▪"
+_FILLS = "█▓▒░▚▞·╱╳▪▫"
 
 
 def text(report: HybridReport | Hybrid, colour: bool = False) -> str:
@@ -284,3 +300,224 @@ def _figures(stage: HybridStageReport) -> tuple[object, ...]:
     held = tuple(f"{stage.memory[name]:.3g}" for name in MEMORY_PARTS)
     degrees = (stage.tp, stage.dp, stage.zero, stage_layers(stage), redone_layers(stage))
     return (*degrees, milliseconds(compute), milliseconds(waits), held)
+
+
+def diff_lines(diff: HybridDiff, names: tuple[str, str]) -> list[str]:
+    """The difference as lines of at most 110 columns; see ``parenvs.view.diff_text.text``."""
+    a, b = diff.a, diff.b
+    lines = [clip(f"{a.model.name} on {a.cluster}, batch {a.batch:,}", WIDTH)]
+    lines += plans_lines(names, (a, b), [_diff_figures(report) for report in (a, b)])
+    if diff.seconds is None:
+        lines.append("a malformed plan has no length; nothing to compare but what is decided")
+    else:
+        lines.append(verdict_line(diff.seconds, a.length_seconds))
+    if not diff.changes:
+        return [*lines, "the plans decide the same"]
+    lines += ["", f"{plural(len(diff.changes), 'decision')} of the plans differ"]
+    for change in diff.changes:
+        words = " → ".join(map(_words, (change.a, change.b)))
+        lines.append(clip(f"  {change.field.replace('_', ' '):<20}{words}", WIDTH))
+    if diff.seconds is None:
+        return lines
+    lines += ["", *parts_lines("where the seconds are", _named(diff.parts, PARTS), "L")]
+    memory = _named(diff.memory, MEMORY_PARTS)
+    return [*lines, "", *parts_lines("bytes of the fullest stage", memory, "in all", size)]
+
+
+def _named(parts: tuple[Part, ...], names: dict[str, str]) -> list[Part]:
+    """Parts by their names; those that neither plan has are left out."""
+    return [Part(names[part.name], part.a, part.b) for part in parts if part.a or part.b]
+
+
+def _words(value: Any) -> str:
+    """A decision in words; equal neighbours of a list as one: ``40 x 1``."""
+    if isinstance(value, dict):
+        return " ".join(f"{name} {count}" for name, count in value.items()) or "none"
+    if not isinstance(value, (list, tuple)):
+        return str(value)
+    runs = [(word, len(list(run))) for word, run in groupby(map(_words, value))]
+    told = ", ".join(word if count == 1 else f"{count} x {word}" for word, count in runs)
+    return told if len(runs) == 1 else f"[{told}]"
+
+
+def _diff_figures(report: HybridReport) -> list[str]:
+    if not report.stages:
+        return ["malformed"]
+    words = [f"L {duration(report.length_seconds)}"]
+    if report.simulated_seconds is not None:
+        words.append(f"simulated {duration(report.simulated_seconds)}")
+    held = max(stage.memory["total"] for stage in report.stages)
+    return [*words, plural(len(report.stages), "stage"), f"{size(held)} a device at most"]
+
+
+_NAMES = {
+    "tp": "tensor parallel ranks", "pp": "stages", "dp": "replicas",
+    "micro_batch": "samples of a micro-batch", "chunks": "chunks a stage",
+    "sequence_parallel": "sequence parallel", "zero": "ZeRO level", "recompute": "recomputation",
+    "schedule": "order of passes",
+}  # fmt: skip
+_MOST_PARTS = 2
+
+
+def of_plan(report: HybridReport, pattern: str | None = None) -> tuple[str, dict[str, Any]]:
+    """Tell what other values on each axis of a plan would cost.
+
+    Args:
+        report: what the judge says of the plan.
+        pattern: must be None: a hybrid plan decides nothing by variable.
+
+    Returns:
+        The text, and as JSON types for each axis the plan's own value (None where stages differ)
+        and the alternatives: fields of ``Alternative``, null for the seconds where none fits.
+
+    Raises:
+        ParenvsError: it is not.
+    """
+    from parenvs.tasks.hybrid.explain import alternatives, axes_of, space_of
+
+    if pattern is not None:
+        raise ParenvsError("--variable is an option for plans of partitions")
+    found = alternatives(report, space_of(report)) if report.stages else []
+    own = axes_of(report.plan)
+    axes = [
+        {"axis": axis, "value": own[axis], "others": [_fields(x) for x in found if x.axis == axis]}
+        for axis in dict.fromkeys(alternative.axis for alternative in found)
+    ]
+    return explanation_text(report, found), {"axes": axes}
+
+
+def _fields(alternative: Alternative) -> dict[str, Any]:
+    """Return the fields of an alternative but its axis; what is infinite is null."""
+    fields = alternative._asdict()
+    del fields["axis"]
+    for key in ("length", "excess"):
+        fields[key] = fields[key] if math.isfinite(fields[key]) else None
+    return fields
+
+
+def explanation_text(report: HybridReport, found: Sequence[Alternative]) -> str:
+    """Text of at most 110 columns: the plan, and under each axis the other values of it.
+
+    Args:
+        report: what the judge says of the plan.
+        found: what ``parenvs.tasks.hybrid.explain.alternatives`` returns.
+    """
+    from parenvs.tasks.hybrid.explain import axes_of
+
+    own = axes_of(report.plan)
+    lines = [clip(title(report), WIDTH), SEPARATOR.join(verdict(report)), ""]
+    lines.append("Why not otherwise? The best uniform plan with another value on one axis:")
+    for axis in dict.fromkeys(alternative.axis for alternative in found):
+        chosen = "different by stage" if own[axis] is None else own[axis]
+        lines += ["", f"{_NAMES[axis]} ({axis.replace('_', '-')}): {chosen}"]
+        lines += [clip(_line(x), WIDTH) for x in found if x.axis == axis]
+    return "\n".join(lines)
+
+
+def _line(alternative: Alternative) -> str:
+    """One value: its seconds and why it is slower, or why it does not fit."""
+    start = f"  {alternative.value!s:<10}"
+    if alternative.missing_bytes > 0:
+        largest = MEMORY_PARTS.get(alternative.largest, alternative.largest)
+        return (
+            f"{start}does not fit: the smallest needs {size(alternative.missing_bytes)} more, most "
+            f"of it {largest}"
+        )
+    start += f"{duration(alternative.length):>9} {alternative.excess:>+7.1%}"
+    words = [f"{PARTS[part]} +{duration(x)}" for part, x in alternative.slower[:_MOST_PARTS]]
+    words += [f"{PARTS[part]} -{duration(x)}" for part, x in alternative.faster[:_MOST_PARTS]]
+    return f"{start}  {', '.join(words) or 'as fast'}"
+
+
+def comparison(answers: Sequence[Answer]) -> Table:
+    """Several hybrid plans of one problem side by side."""
+    reports = [answer.report for answer in answers]
+    report = reports[0]
+    head = f"{report.model.name} on {report.cluster}, {report.machine.stack.name}"
+    found = empty(
+        head, "agent", "step (s)", "over best", "plan", "GB each", "MFU", "proof", "found (s)"
+    )
+    best = min((r.length_seconds for r in reports if r.legal), default=float("nan"))
+    for answer, report in zip(answers, reports, strict=True):
+        over = f"{100 * (report.length_seconds / best - 1):.2f} %" if report.legal else "illegal"
+        held = max((stage.memory["total"] for stage in report.stages), default=float("nan"))
+        found.add_row(
+            answer.method, f"{report.length_seconds:.4g}", over, _degrees(report),
+            f"{held / 1e9:.1f}", "" if report.mfu is None else f"{report.mfu:.1%}", answer.claim,
+            f"{answer.seconds:.2f}",
+        )  # fmt: skip
+    return found
+
+
+def _degrees(report: Any) -> str:
+    """A plan in a few letters: ``pp 4 dp 8 tp 4 v 5 mb 1 z1``."""
+    own = axes_of(report.plan)
+    words = [f"{name} {'*' if own[name] is None else own[name]}" for name in ("pp", "dp", "tp")]
+    words += [f"v {own['chunks']}"] if own["chunks"] > 1 else []
+    words.append(f"mb {own['micro_batch']}")
+    words += ["sp"] if own["sequence_parallel"] else []
+    words += [f"z{own['zero']}"] if own["zero"] else []
+    short = {"none": "", "selective": "sel", "full": "full", None: "rc *"}
+    return " ".join([*words, short[own["recompute"]]]).strip()
+
+
+def near_best(near: Sequence[NearBest]) -> Table:
+    """Plans that come close to the best one."""
+    found = empty("near the best: the best plan of each mesh", "over best", "plan")
+    for row in near:
+        found.add_row(f"{row.excess:.2%}", row.text)
+    return found
+
+
+def other_machines(shifts: Sequence[Shift]) -> Table:
+    """How a plan fares if constants move in their plausible ranges, or under other stacks."""
+    worst = max((shift.excess for shift in shifts), default=0.0)
+    title = f"if the machine differs: at most {worst:.2%} over the best plan there"
+    found = empty(title, "what", "this plan", "over best", "best plan there")
+    for shift in shifts:
+        found.add_row(shift.what, duration(shift.seconds), f"{shift.excess:.2%}", shift.best)
+    return found
+
+
+def page(name: str, report: HybridReport) -> PlanPage:
+    """Return the table of a plan's stages.
+
+    Args:
+        name: name of the problem.
+        report: the judge's report.
+    """
+    if not report.stages:
+        return PlanPage("The plan is malformed: there is nothing to show.")
+    plan, limit = report.plan, report.memory_limit_bytes
+    rows: list[Row] = []
+    for number, (stage, asked) in enumerate(zip(report.stages, plan.stages, strict=True)):
+        total = stage.memory["total"]
+        over = total > limit
+        counts = ((asked.modes.count(mode), mode) for mode in ("selective", "full"))
+        again = ", ".join(f"{count} {mode}" for count, mode in counts if count)
+        ranges = ", ".join(f"{first}-{end - 1}" for first, end in stage.layers if end > first)
+        memory = f"{size(total)}{', over the limit' * over}"
+        rows.append(
+            {
+                "stage": number,
+                "layers": Cell(ranges or "none", f"{stage.layers[0][0]:06d}"),
+                "devices": asked.devices,
+                "speed": Cell(f"{stage.speed:.3g}", stage.speed),
+                "tp x dp": f"{stage.tp} x {stage.dp}",
+                "ZeRO": stage.zero,
+                "recomputed": again or "nothing",
+                "micro-batch": Cell(duration(stage.busy), stage.busy),
+                "memory": Cell(memory, total, "bad" * over),
+            }
+        )
+    shared = [
+        f"{report.micro_batches} micro-batches of {plan.micro_batch} samples a replica",
+        f"schedule {plan.schedule}, {plan.chunks} chunks" if plan.chunks > 1 else plan.schedule,
+        *(["sequence parallel"] if plan.sequence_parallel else []),
+        *([f"servers {' '.join(map(str, plan.servers))}"] if plan.servers else []),
+    ]
+    caption = (
+        f"Stages of {name}: {'; '.join(shared)}. Seconds are those of a micro-batch; the memory "
+        f"limit is {size(limit)}."
+    )
+    return PlanPage(tables=[WebTable(caption, rows)])

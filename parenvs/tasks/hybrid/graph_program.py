@@ -8,8 +8,9 @@ of the last layer up to there that made or read it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -382,4 +383,239 @@ def _candidates(graph: Graph, flow: Flow, label: np.ndarray) -> dict[int, set[in
     batch = graph.parameter_tensor[~np.isin(graph.parameter_tensor, list(weights))]
     for tensor in batch.tolist():
         found.pop(tensor, None)
+    return found
+
+
+PARTS = frozenset(("slice", "pad", "concatenate", "reverse"))
+"""Opcodes that pick or place parts of tensors, by index arithmetic."""
+FUSIBLE = ELEMENTWISE | PARTS | {"reduce", "map"}
+"""Opcodes that are joined; relabelling ones (``Program.sources``) take part in no kernel."""
+PRODUCTS = ("dot", "convolution")
+"""Opcodes of matrix products."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Instructions that run as one.
+
+    Attributes:
+        label: of the layer, see ``Program``.
+        phase: ``Phase``.
+        members: the instructions, ascending.
+        reads: tensor -> share of it that is read.
+        writes: tensors that something outside reads.
+    """
+
+    label: int
+    phase: int
+    members: tuple[int, ...]
+    reads: dict[int, float]
+    writes: tuple[int, ...]
+
+
+def kernels_of(program: Program, fuse: bool = True) -> list[Kernel]:
+    """Return the kernels of all layers, in the order of their first instructions.
+
+    Args:
+        program: the instructions by layers.
+        fuse: whether to join instructions; else each is a kernel.
+    """
+    works = program.works
+    groups: dict[int, list[int]] = {index: [index] for index in works}
+    if fuse:
+        groups = _joined(program, works)
+    group_of = {index: first for first, members in groups.items() for index in members}
+    outputs = {program.source(t) for t in program.graph.outputs.tolist()}
+    kernels = []
+    for first, members in groups.items():
+        made = {t for i in members for t in program.flow.results[i]}
+        writes = tuple(
+            t for i in members for t in program.flow.results[i]
+            if t in outputs or any(group_of.get(r) != first for r in program.readers[t])
+        )  # fmt: skip
+        kernels.append(
+            Kernel(
+                int(program.label[first]),
+                int(program.graph.phase[first]),
+                tuple(members),
+                _reads(program, members, made),
+                writes,
+            )
+        )
+    return kernels
+
+
+def _reads(program: Program, members: list[int], made: set[int]) -> dict[int, float]:
+    """Tensors that come from outside, and the share of each that is read: slices read parts."""
+    shares: dict[int, float] = defaultdict(float)
+    free = program.free_tensors
+    for index in members:
+        operands = program.flow.operands[index]
+        whole = program.flow.opcode[index] != "slice"
+        for tensor in {program.source(t) for t in operands}:
+            if tensor in made or free[tensor]:
+                continue
+            if whole:
+                shares[tensor] = 1.0
+            else:
+                part = program.elements[program.flow.results[index][0]]
+                shares[tensor] += part / max(program.elements[tensor], 1.0)
+    return {tensor: min(share, 1.0) for tensor, share in shares.items()}
+
+
+def _joined(program: Program, works: list[int]) -> dict[int, list[int]]:
+    """First member -> members of each kernel."""
+    level = _levels(program, works)
+    opcode, sources, producer = program.flow.opcode, program.sources, program.flow.producer
+    label, phase = program.label.tolist(), program.graph.phase.tolist()
+    parent = program.graph.parent.tolist()
+    leader = {index: index for index in works}
+
+    def find(index: int) -> int:
+        while leader[index] != index:
+            leader[index] = leader[leader[index]]
+            index = leader[index]
+        return index
+
+    for index in works:
+        if opcode[index] not in FUSIBLE:
+            continue
+        for tensor in program.flow.operands[index]:
+            maker = producer[sources[tensor]]
+            if (
+                maker in leader
+                and opcode[maker] in FUSIBLE
+                and level[maker] == level[index]
+                and label[maker] == label[index]
+                and phase[maker] == phase[index]
+                and parent[maker] == parent[index]
+            ):
+                one, other = find(maker), find(index)
+                leader[max(one, other)] = min(one, other)
+    groups: dict[int, list[int]] = {}
+    for index in works:
+        groups.setdefault(find(index), []).append(index)
+    return groups
+
+
+def _levels(program: Program, works: list[int]) -> dict[int, int]:
+    """Instruction -> number of those that are never joined on the longest way to it."""
+    opcode, sources, producer = program.flow.opcode, program.sources, program.flow.producer
+    label, phase = program.label.tolist(), program.graph.phase.tolist()
+    level: dict[int, int] = {}
+    for index in works:
+        most = 0
+        for tensor in program.flow.operands[index]:
+            maker = producer[sources[tensor]]
+            if maker in level:
+                most = max(most, level[maker] + (opcode[maker] not in FUSIBLE))
+        level[index] = most
+    for index in reversed(works):
+        if opcode[index] not in FUSIBLE:
+            continue
+        after = {r for t in program.flow.results[index] for r in program.readers[t]}
+        if after and all(
+            label[r] == label[index] != NOWHERE and phase[r] == phase[index] for r in after
+        ):
+            level[index] = max(level[index], min(level[r] for r in after))
+    return level
+
+
+@dataclass
+class Cores:
+    """The attention cores of all layers.
+
+    Attributes:
+        kernels: numbers of the kernels that they are made of.
+        causal: labels of layers in which a mask leaves out scores by their places alone.
+        inner: tensors that a core makes for itself.
+    """
+
+    kernels: set[int] = field(default_factory=set)
+    causal: set[int] = field(default_factory=set)
+    inner: set[int] = field(default_factory=set)
+
+
+def cores_of(program: Program, kernels: list[Kernel]) -> Cores:
+    """Find the attention cores among the kernels."""
+    cores = Cores()
+    flow, data = program.flow, program.on_data
+    of_label: dict[tuple[int, int], list[int]] = {}
+    for number, kernel in enumerate(kernels):
+        of_label.setdefault((kernel.label, kernel.phase), []).append(number)
+    maker = {t: number for number, k in enumerate(kernels) for i in k.members
+             for t in flow.results[i]}  # fmt: skip
+    for (label, phase), numbers in of_label.items():
+        if phase != FORWARD:
+            continue
+        products = {
+            n for n in numbers
+            if _opcode(program, kernels[n]) == "dot"
+            and all(data[program.source(t)] for t in flow.operands[kernels[n].members[0]])
+        }  # fmt: skip
+        found = _between(program, kernels, maker, numbers, products, products)
+        if not found:
+            continue
+        touched = {t for n in found & products for t in (*kernels[n].reads, *kernels[n].writes)}
+        behind = of_label.get((label, int(BACKWARD)), [])
+        parent = program.graph.parent
+        in_loop = any(parent[kernels[n].members[0]] >= 0 for n in found)
+        gradients = {
+            n for n in behind
+            if _opcode(program, kernels[n]) == "dot"
+            and (
+                parent[kernels[n].members[0]] >= 0  # in blocks of queries or keys, one by one
+                if in_loop else not touched.isdisjoint(kernels[n].reads)
+            )
+            and all(program.grows[t] for t in kernels[n].writes)
+            and all(data[program.source(t)] for t in flow.operands[kernels[n].members[0]])
+        }  # fmt: skip
+        last = found & products - {
+            n for n in products for t in kernels[n].writes
+            if any(t in kernels[m].reads for m in found)
+        }  # fmt: skip
+        made = {t for n in found - last for i in kernels[n].members for t in flow.results[i]}
+        cores.inner |= made
+        cores.kernels |= found | gradients
+        cores.kernels |= _between(program, kernels, maker, behind, gradients, gradients)
+        members = [i for n in found for i in kernels[n].members]
+        if any(flow.opcode[i] == "select" and _is_of_places(program, i) for i in members):
+            cores.causal.add(label)
+    return cores
+
+
+def _is_of_places(program: Program, select: int) -> bool:
+    """Whether scores are chosen by their places, the same of every sample and head."""
+    chooser = program.source(program.flow.operands[select][0])
+    shape = program.flow.shapes[program.flow.results[select][0]]
+    whole = len(shape) > 2 and program.elements[chooser] == shape[-1] * shape[-2]
+    return bool(whole or not program.on_data[chooser])
+
+
+def _opcode(program: Program, kernel: Kernel) -> str:
+    return program.flow.opcode[kernel.members[0]]
+
+
+def _between(
+    program: Program,
+    kernels: list[Kernel],
+    maker: dict[int, int],
+    numbers: Iterable[int],
+    first: Collection[int],
+    last: Collection[int],
+) -> set[int]:
+    """Kernels on ways from one of ``first`` through fused kernels to one of ``last``, ends too."""
+    ways: dict[int, set[int]] = {}  # kernel -> kernels on the ways that lead to it, itself too
+    found: set[int] = set()
+    before = -1
+    while before != (before := sum(map(len, ways.values()))):  # a kernel may begin in front of
+        for number in numbers:  # what it waits for
+            ahead = [maker[t] for t in kernels[number].reads if t in maker]
+            led = set().union(*(ways[n] for n in ahead if n in ways))
+            if number in last and led:
+                found |= led | {number}
+            if number in first:
+                ways[number] = {number}
+            elif led and _opcode(program, kernels[number]) in FUSIBLE:
+                ways[number] = led | {number}
     return found

@@ -1,1 +1,0 @@
-"""Chains of layers made of the HLO graph of a training step."""

@@ -1,0 +1,703 @@
+"""What people ask of hybrid plans beside speed, and how training software sends and sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
+from parenvs.fields import LARGEST_NUMBER
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES, HybridPlan
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.report import PARTS
+from parenvs.tasks.hybrid.schedules import CHUNKS, SPLIT, TWO_WAYS, fewest
+from parenvs.tasks.hybrid.task import Limits
+from parenvs.tasks.hybrid.uniform import Uniform, even_bounds
+
+
+@dataclass(frozen=True)
+class Framework:
+    """What a framework runs. Figures are those of ``parenvs.exports``; others would be rounded.
+
+    Attributes:
+        schedules: those that split backward passes; 1F1B is run by all.
+        recompute: modes of all layers.
+        zero: levels of one stage.
+        chunks: whether pipelines may be interleaved.
+        context: whether ranks may share tokens.
+        expert: whether experts may be dealt out.
+        shard: ZeRO levels that may be shared among some replicas.
+        sends: ``sends(plans)`` are the columns of plans that say how it sends and sums, where
+            these are not the plans' own.
+        also: ``also(plans, model)`` is (N,) bool, what else must hold.
+    """
+
+    schedules: tuple[str, ...] = ()
+    recompute: tuple[str, ...] = ("none", "selective", "full")
+    zero: tuple[int, ...] = (0, 1, 2, 3)
+    chunks: bool = True
+    context: bool = True
+    expert: bool = True
+    shard: tuple[int, ...] = ()
+    sends: Callable[[Uniform], dict[str, Any]] | None = None
+    also: Callable[[Uniform, HybridModel], Any] | None = None
+
+    def part(self, plans: Uniform, model: HybridModel) -> Uniform:
+        """Return the plans that the framework runs, sent as it sends.
+
+        Args:
+            plans: uniform plans.
+            model: that they are of.
+        """
+        fits = np.isin(plans.schedule, ("", *self.schedules))
+        fits &= np.isin(plans.recompute, self.recompute)
+        fits &= np.isin(plans.zero, self.zero) | (plans.pp > 1)
+        fits &= (plans.chunks == 1) | self.chunks
+        fits &= (plans.context == 1) | self.context
+        fits &= (plans.expert == 1) | self.expert
+        fits &= (plans.shard == 0) | np.isin(plans.zero, self.shard)
+        fits &= ~plans.offload.astype(bool)
+        if self.also is not None:
+            fits &= self.also(plans, model)
+        own = plans.take(np.flatnonzero(fits))
+        return replace(own, **self.sends(own)) if own.size and self.sends is not None else own
+
+
+def _megatron_sends(plans: Uniform) -> dict[str, Any]:
+    """Devices wait for their sends in schedules of one chunk."""
+    return {"blocking": plans.blocking | ((plans.pp > 1) & (plans.chunks == 1))}
+
+
+def _titan_sends(plans: Uniform) -> dict[str, Any]:
+    """Gradients are summed in fp32."""
+    return {"gradient_bytes": 4.0}
+
+
+def _deepspeed_sends(plans: Uniform) -> dict[str, Any]:
+    """Gradients of pipelines, and without ZeRO, are summed at the end."""
+    return {"gradient_overlap": plans.gradient_overlap & (plans.pp == 1) & (plans.zero > 0)}
+
+
+def _megatron(plans: Uniform, model: HybridModel) -> Any:
+    """It trains transformers."""
+    return model.attends
+
+
+def _titan(plans: Uniform, model: HybridModel) -> Any:
+    """Transformers; tp shares the tokens, too; shared states, whole groups of context ranks."""
+    fits = ((plans.tp == 1) | plans.sequence_parallel) & (plans.shard % plans.context == 0)
+    return fits & model.attends
+
+
+def _deepspeed(plans: Uniform, model: HybridModel) -> Any:
+    """Matrices are split by the topology of pipelines, and layers are dealt out evenly."""
+    return ((plans.tp == 1) | (plans.pp > 1)) & (len(model) % plans.pp == 0)
+
+
+def _torch(plans: Uniform, model: HybridModel) -> Any:
+    """Pipelines take as many micro-batches as stages at least, interleaved ones whole rounds.
+
+    They sum no gradients of a weight that several stages hold; DTensors split no convolutions.
+    """
+    count = plans.batch // (plans.micro_batch * plans.dp)
+    rounds = np.maximum(count // plans.pp, 1)
+    fits = (plans.pp == 1) | ((count >= plans.pp) & (count % rounds == 0))
+    if model.chain is None:
+        return fits
+    fits &= (plans.pp == 1) | (not model.chain.shared)
+    return fits & ((plans.tp == 1) | (not model.chain.splitting.convolves))
+
+
+def _jax(plans: Uniform, model: HybridModel) -> Any:
+    """Shardings of one stage and one batch."""
+    return (plans.pp == 1) & (plans.micro_batch * plans.dp == plans.batch)
+
+
+FRAMEWORKS = {
+    "megatron": Framework(shard=(1, 2, 3), sends=_megatron_sends, also=_megatron),
+    "torchtitan": Framework(
+        schedules=("zb-v",), zero=(0, 2, 3), shard=(1, 2, 3), sends=_titan_sends, also=_titan
+    ),
+    "deepspeed": Framework(
+        recompute=("none", "full"), chunks=False, context=False, expert=False, shard=(3,),
+        sends=_deepspeed_sends, also=_deepspeed,
+    ),
+    "torch": Framework(
+        recompute=("none",), zero=(0, 2, 3), context=False, expert=False, also=_torch
+    ),
+    "jax": Framework(
+        recompute=("none",), zero=(0, 1, 3), context=False, expert=False, also=_jax
+    ),
+}  # fmt: skip
+"""Name, as ``parenvs export --to`` has it -> what it runs."""
+
+
+LONG = 32_768
+"""Tokens of a sample from which on any ranks may share them, unless ``context`` is pinned."""
+TOKENS_EACH = 4096
+"""Tokens that ranks share of a shorter sample, at least; so 1 or 2 ranks share 8,192."""
+MOST_CONTEXT = 16
+"""Most ranks that share the tokens of a long sample, unless ``context`` is pinned."""
+_PINS = (
+    "tp", "pp", "dp", "micro_batch", "chunks", "context", "expert", "most_micro_batch", "devices",
+    "stage_devices",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Software:
+    """How a training software sends, and keeps and sums gradients.
+
+    Attributes:
+        blocking: whether devices wait for their sends.
+        gradient_bytes: bytes of a gradient.
+        gradient_overlap: whether gradients are summed during the last backward pass.
+    """
+
+    blocking: bool
+    gradient_bytes: int
+    gradient_overlap: bool
+
+
+SOFTWARE = {
+    "megatron-2021": Software(True, 2, False),
+    "megatron-2022": Software(True, 4, False),
+    "megatron-deepspeed-2022": Software(True, 4, False),
+    "internevo-2023": Software(True, 2, True),
+    "nemo-2024": Software(False, 4, True),
+    "nemo-2025": Software(False, 2, True),
+    "nemo-2026": Software(False, 2, True),
+    "llama-2024": Software(False, 4, True),
+    "megascale-2024": Software(False, 4, True),
+    "deepspeed-2022": Software(False, 2, False),
+    "torch-2024": Software(False, 4, True),
+    "titan-2025": Software(False, 4, True),
+    "titan-async": Software(False, 4, True),
+    "maxtext-2025": Software(False, 4, True),
+    "deepseek-2024": Software(False, 4, True),
+    "roofline": Software(False, 4, False),
+}
+"""Stack -> how it sends and sums; gradients of the first are kept in half precision."""
+
+
+@dataclass(frozen=True)
+class Constraints(Limits):
+    """What a plan must keep to, see ``parenvs.tasks.hybrid.task.Limits``."""
+
+    def __post_init__(self) -> None:
+        """Raise errors for values that no plan can have."""
+        for name in _PINS:
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (whole and 1 <= value <= LARGEST_NUMBER):
+                raise ParenvsError(f"{name} must be a whole number from 1, not {shown(value)}")
+        known = [name for name in SCHEDULES if name != "early"]
+        if self.schedule is not None and self.schedule not in known:
+            raise ParenvsError(
+                f"schedule must be one of {', '.join(known)}, not {shown(self.schedule)}"
+            )
+        if self.shard is not None and not (
+            isinstance(self.shard, int) and 0 <= self.shard <= LARGEST_NUMBER
+        ):
+            raise ParenvsError(f"shard must be a whole number from 0, not {shown(self.shard)}")
+        if self.framework is not None and self.framework not in FRAMEWORKS:
+            raise ParenvsError(
+                f"--for {shown(self.framework)} is unknown"
+                f"{did_you_mean(str(self.framework), FRAMEWORKS)}; known: {', '.join(FRAMEWORKS)}"
+            )
+        if not self.zero or not set(self.zero) <= {0, 1, 2, 3}:
+            raise ParenvsError(f"zero must be some of 0, 1, 2 and 3, not {shown(self.zero)}")
+        if not self.recompute or not set(self.recompute) <= set(RECOMPUTE_MODES):
+            raise ParenvsError(
+                f"recompute must be some of {', '.join(RECOMPUTE_MODES)}, not "
+                f"{shown(self.recompute)}"
+            )
+
+    def device_counts(self, problem: Hybrid) -> list[int]:
+        """Return the numbers of devices that plans may use, the most first.
+
+        Raises:
+            ParenvsError: the cluster has fewer devices than are asked for.
+        """
+        cluster = problem.cluster
+        if self.devices is not None:
+            cluster.part(self.devices)
+            return [self.devices]
+        if not self.idle:
+            return [cluster.devices]
+        return [part.devices for part in cluster.parts()] + [1]
+
+    def tensor_ranks(self, problem: Hybrid) -> list[int]:
+        """Return the tp by which the matrices divide, none across servers."""
+        inside = problem.cluster.devices_per_server
+        return [
+            tp
+            for tp in divisors(inside)
+            if self.tp in (None, tp) and problem.model.reasons_against_tp(tp) is None
+        ]
+
+    def contexts(self, problem: Hybrid) -> list[int]:
+        """Return the numbers of ranks that may share the tokens of a sample."""
+        shape = problem.model.shape
+        if shape is None:
+            return [1] if self.context in (None, 1) else []
+        if self.context is not None:
+            counts = [self.context]
+        else:
+            counts = [2**i for i in range(MOST_CONTEXT.bit_length())]
+            most = MOST_CONTEXT if shape.sequence >= LONG else shape.sequence // TOKENS_EACH
+            counts = [count for count in counts if count <= max(most, 1)]
+        return [count for count in counts if count == 1 or shape.sequence % (2 * count) == 0]
+
+    def experts(self, problem: Hybrid) -> list[int]:
+        """Return the numbers of replicas among which experts may be dealt out."""
+        shape = problem.model.shape
+        counts = divisors(1 if shape is None else shape.experts)
+        return [count for count in counts if self.expert in (None, count)]
+
+    def micro_batches(self, samples: int) -> list[int]:
+        """Return the micro-batches of a replica: powers of two, or the one that is asked for.
+
+        Args:
+            samples: of a replica in a step.
+        """
+        if self.micro_batch is not None:
+            sizes = [self.micro_batch]
+        else:
+            sizes = [2**i for i in range(self.most_micro_batch.bit_length())]
+        return [x for x in sizes if x <= self.most_micro_batch and samples % x == 0]
+
+    def sequences(self, problem: Hybrid, tp: int, context: int) -> list[bool]:
+        """Return whether tp ranks may, and may not, share what lies between the matrices."""
+        shape = problem.model.shape
+        ranks = tp * (2 * context if context > 1 else 1)
+        possible = tp > 1 and shape is not None and shape.sequence % ranks == 0
+        choices = [False, True] if possible else [False]
+        return [choice for choice in choices if self.sequence_parallel in (None, choice)]
+
+    def shards(self, problem: Hybrid, tp: int, replicas: int, zero: int) -> list[int]:
+        """Return the replicas among which ZeRO may share states: all, or those of one server.
+
+        Args:
+            problem: the problem.
+            tp: ranks that share every matrix.
+            replicas: context ranks counted.
+            zero: the level.
+        """
+        if not zero:
+            return [0] if not self.shard else []
+        if self.shard is not None:
+            fits = self.shard == 0 or (self.shard > 1 and replicas % self.shard == 0)
+            return [self.shard] if fits else []
+        near = problem.cluster.devices_per_server // tp
+        return [0, near] if 1 < near < replicas and replicas % near == 0 else [0]
+
+    def levels(self, pp: int, replicas: int) -> list[int]:
+        """Return the ZeRO levels: none for one replica, gradients only without a pipeline."""
+        if replicas == 1:
+            return [0]
+        return [level for level in sorted(self.zero) if pp == 1 or level <= 1]
+
+
+def software_of(problem: Hybrid) -> Software:
+    """Return how the problem's stack sends and sums gradients.
+
+    At full precision gradients take as many bytes as weights, whatever the stack.
+    """
+    software = SOFTWARE.get(problem.stack.name, SOFTWARE["megatron-2022"])
+    least = int(problem.machine.width)
+    return replace(software, gradient_bytes=max(software.gradient_bytes, least))
+
+
+def divisors(number: int) -> list[int]:
+    """Return the whole numbers that divide a number, from 1."""
+    return [x for x in range(1, number + 1) if number % x == 0]
+
+
+def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Uniform:
+    """Return all uniform plans that keep to the constraints, whether they fit the memory or not.
+
+    Layers are dealt out where they divide by the pieces, or do so with embedding and head as a
+    layer each; with ``uneven`` as evenly as they can be.
+
+    Raises:
+        InfeasibleError: there is none.
+    """
+    limits = constraints or Constraints()
+    rows = [(head, others) for head, others in _rows(problem, limits) if others]
+    if not rows:
+        asked = [
+            f"{item.name} {getattr(limits, item.name)}"
+            for item in fields(limits)
+            if getattr(limits, item.name) != item.default and item.name != "uneven"
+        ]
+        reason = problem.model.reasons_against_tp(limits.tp) if limits.tp else None
+        raise InfeasibleError(
+            f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no uniform plan "
+            f"keeps to {', '.join(asked) or 'the rules'}; "
+            + (reason or "the batch must divide by dp x micro_batch, devices by tp x pp, and "
+               "layers by the stages")
+        )  # fmt: skip
+    heads, tails = zip(*rows, strict=True)
+    counts = [len(others) for others in tails]
+    columns = [np.repeat(np.array(column), counts) for column in zip(*heads, strict=True)]
+    apart = {id(others): others for others in tails}  # of a mesh the same list
+    made = {key: [np.array(x) for x in zip(*own, strict=True)] for key, own in apart.items()}
+    parts = zip(*(made[id(others)] for others in tails), strict=True)
+    columns += [np.concatenate(part) for part in parts]
+    names = (
+        "tp", "pp", "dp", "context", "micro_batch", "chunks", "schedule", "expert",
+        "sequence_parallel", "zero", "recompute", "shard",
+    )  # fmt: skip
+    software = software_of(problem)
+    plans = Uniform(
+        batch=problem.batch,
+        blocking=software.blocking,
+        gradient_bytes=float(software.gradient_bytes),
+        gradient_overlap=software.gradient_overlap,
+        **dict(zip(names, columns, strict=True)),
+    )
+    if limits.framework is None:
+        return plans
+    own = FRAMEWORKS[limits.framework].part(plans, problem.model)
+    if not own.size:
+        raise InfeasibleError(
+            f"{problem.instance} on {problem.cluster}, batch {problem.batch}: {limits.framework} "
+            f"runs none of the {plans.size} uniform plans as it is; leave --for "
+            f"{limits.framework} out"
+        )
+    return own
+
+
+_Rows = Iterator[tuple[tuple[Any, ...], list[tuple[Any, ...]]]]
+
+
+def _rows(problem: Hybrid, limits: Constraints) -> _Rows:
+    """Every choice of the axes that shape the pipeline, and those of the others with it."""
+    layers = len(problem.model)
+    ends = sum(end is not None for end in (problem.model.embedding, problem.model.head))
+    for devices in limits.device_counts(problem):
+        for context in limits.contexts(problem):
+            for tp in limits.tensor_ranks(problem):
+                groups, rest = divmod(devices, tp * context)
+                whole = limits.stage_devices
+                for pp in () if rest else divisors(groups):
+                    if pp > layers + ends or limits.pp not in (None, pp):
+                        continue
+                    if whole is not None and devices != pp * whole:
+                        continue
+                    yield from _of_mesh(problem, limits, tp, pp, groups // pp, context)
+
+
+def _of_mesh(
+    problem: Hybrid, limits: Constraints, tp: int, pp: int, dp: int, context: int
+) -> _Rows:
+    """What can be chosen once tp, pp, dp and context are."""
+    if limits.dp not in (None, dp) or problem.batch % dp:
+        return
+    sequences = limits.sequences(problem, tp, context)
+    levels = limits.levels(pp, dp * context)
+    shards = {zero: limits.shards(problem, tp, dp * context, zero) for zero in levels}
+    modes = [mode for mode in RECOMPUTE_MODES if mode in limits.recompute]
+    others = [
+        (expert, sequence, zero, mode, shard)
+        for expert in limits.experts(problem)
+        if dp % expert == 0
+        for sequence in sequences
+        for zero in levels
+        for mode in modes
+        for shard in shards[zero]
+    ]
+    for micro_batch in limits.micro_batches(problem.batch // dp):
+        count = problem.batch // (dp * micro_batch)
+        orders = [(chunks, "") for chunks in _chunk_counts(problem, limits, pp, count)]
+        orders += [(CHUNKS[name], name) for name in _split(problem, limits, pp, count)]
+        for order in orders:
+            yield (tp, pp, dp, context, micro_batch, *order), others
+
+
+def _chunk_counts(problem: Hybrid, limits: Constraints, pp: int, micro_batches: int) -> list[int]:
+    """Numbers of chunks into which the layers of every stage divide."""
+    most = 1 if pp == 1 or micro_batches % pp else max((len(problem.model) + 2) // pp, 1)
+    wanted = limits.schedule
+    return [
+        chunks
+        for chunks in range(1, most + 1)
+        if limits.chunks in (None, chunks)
+        and wanted in (None, SCHEDULES[1 if chunks > 1 else 0])
+        and SCHEDULES[1 if chunks > 1 else 0] in problem.stack.schedules
+        and _divides(problem, limits, pp, pp * chunks)
+    ]
+
+
+def _split(problem: Hybrid, limits: Constraints, pp: int, micro_batches: int) -> Iterator[str]:
+    """Yield the schedules of the stack that split backward passes and can be had."""
+    if problem.model.shape is None or software_of(problem).blocking:
+        return
+    for name in SPLIT:
+        chunks, both = CHUNKS[name], name == TWO_WAYS
+        if (
+            name in problem.stack.schedules
+            and limits.schedule in (None, name)
+            and limits.chunks in (None, chunks)
+            and pp > 1
+            and not (both and (pp % 2 or micro_batches % 2))
+            and micro_batches >= fewest(name, pp)
+            and _divides(problem, limits, pp, pp if both else pp * chunks)
+        ):
+            yield name
+
+
+def _divides(problem: Hybrid, limits: Constraints, pp: int, pieces: int) -> bool:
+    """Whether layers are dealt out to pieces, with embedding and head as a layer each or not."""
+    layers = len(problem.model)
+    ends = tuple(end is not None for end in (problem.model.embedding, problem.model.head))
+    return bool(
+        layers % pieces == 0
+        or (limits.uneven and pieces <= layers and _all_have_layers(layers, ends, pieces))
+        or (all(ends) and layers % pp and (layers + 2) % pieces == 0)
+    )
+
+
+@lru_cache
+def _all_have_layers(layers: int, ends: tuple[bool, ...], pieces: int) -> bool:
+    """Whether layers that do not divide leave no piece empty that must have one."""
+    sizes = np.diff(even_bounds(layers, pieces))
+    first, last = int(ends[0]), len(sizes) - int(ends[1])
+    return bool((sizes[first:last] > 0).all())
+
+
+@dataclass(frozen=True, eq=False)
+class UniformSpace:
+    """All uniform plans of a problem and what each takes and holds.
+
+    Attributes:
+        problem: the problem.
+        plans: (N,) the plans.
+        memory: bytes on a device of the fullest stage by part, and ``total``, (N,) each.
+    """
+
+    problem: Hybrid
+    plans: Uniform
+    memory: dict[str, np.ndarray]
+
+    @classmethod
+    def build(cls, problem: Hybrid, constraints: Constraints | None = None) -> UniformSpace:
+        """List the plans, and judge what they hold.
+
+        Raises:
+            InfeasibleError: no plan keeps to the constraints.
+        """
+        plans = uniform_plans(problem, constraints)
+        return cls(problem, plans, plans.memory(problem.model, problem.machine))
+
+    def __len__(self) -> int:
+        """Return the number of plans."""
+        return int(self.plans.size)
+
+    @cached_property
+    def seconds(self) -> dict[str, np.ndarray]:
+        """Parts of a step and its ``length``, (N,) each, by name, of those that do not fit, too."""
+        return self.plans.seconds(self.problem.model, self.problem.cluster, self.problem.machine)
+
+    @cached_property
+    def length(self) -> np.ndarray:
+        """(N,) seconds of a step, infinite of plans that do not fit, which may be nearly all."""
+        found, fitting = np.full(len(self), np.inf), self.plans.take(self.fits)
+        seconds = fitting.seconds(self.problem.model, self.problem.cluster, self.problem.machine)
+        found[self.fits] = seconds["length"]
+        return found
+
+    @cached_property
+    def fits(self) -> np.ndarray:
+        """(N,) bool, which plans are within memory."""
+        return np.asarray(self.memory["total"] <= self.problem.memory_limit)
+
+    def best(self, values: np.ndarray | None = None) -> int | None:
+        """Return the plan within memory of the least value, or None if no plan fits.
+
+        Args:
+            values: (N,) what to minimise (default: seconds of a step).
+        """
+        if not self.fits.any():
+            return None
+        return int(np.where(self.fits, self.length if values is None else values, np.inf).argmin())
+
+    def smallest(self) -> int:
+        """Return the plan that needs the fewest bytes, the fastest of several."""
+        total = self.memory["total"]
+        return int(np.lexsort((self.seconds["length"], total))[0])
+
+    def plan(self, k: int) -> HybridPlan:
+        """Return one of the plans, which can be saved."""
+        return self.problem.uniform_plan(self.plans, k)
+
+    def describe(self, k: int) -> str:
+        """Return a plan in words: ``tp 4, pp 4, dp 8, micro-batch 1, chunks 20, zero 1``."""
+        plans = self.plans
+        words = [f"tp {plans.tp[k]}", f"pp {plans.pp[k]}", f"dp {plans.dp[k]}"]
+        words.append(f"micro-batch {plans.micro_batch[k]}")
+        words += [
+            f"{name} {getattr(plans, name)[k]}"
+            for name in ("chunks", "context", "expert")
+            if getattr(plans, name)[k] > 1
+        ]
+        words += ["sequence parallel"] if plans.sequence_parallel[k] else []
+        words += [str(plans.schedule[k])] if plans.schedule[k] else []
+        words += [f"ZeRO {plans.zero[k]}"] if plans.zero[k] else []
+        words += [f"shard {plans.shard[k]}"] if plans.shard[k] else []
+        words += [f"recompute {plans.recompute[k]}"] if plans.recompute[k] != "none" else []
+        return ", ".join(words)
+
+    def pareto(self) -> np.ndarray:
+        """Return the plans that no other beats in both seconds and bytes, the fastest first."""
+        order = np.lexsort((self.memory["total"], self.seconds["length"]))
+        total = self.memory["total"][order]
+        before = np.minimum.accumulate(np.append(np.inf, total[:-1]))
+        return order[total < before]
+
+    def map(self) -> dict[str, np.ndarray]:
+        """Return seconds, bytes, whether they fit, and the axes of all plans, (N,) each.
+
+        It is what a picture of seconds against memory needs; ``pareto`` is 1 on the front.
+        """
+        names = ("tp", "pp", "dp", "micro_batch", "chunks", "zero", "recompute")
+        front = np.zeros(len(self), dtype=bool)
+        front[self.pareto()] = True
+        return {
+            "seconds": self.seconds["length"],
+            "bytes": self.memory["total"],
+            "fits": self.fits,
+            "pareto": front,
+            **{name: np.asarray(getattr(self.plans, name)) for name in names},
+        }
+
+
+def infeasible(space: UniformSpace, others: str = "") -> InfeasibleError:
+    """Return the error for a problem none of whose uniform plans fits the memory.
+
+    Args:
+        space: the uniform plans that keep to the constraints.
+        others: what other plans do not fit either, in words.
+    """
+    k, problem = space.smallest(), space.problem
+    total = float(space.memory["total"][k])
+    parts = {name: float(space.memory[name][k]) for name in PARTS}
+    largest = max(parts, key=lambda name: parts[name])
+    return InfeasibleError(
+        f"{problem.instance} on {problem.cluster}, batch {problem.batch}: none of {len(space)} "
+        f"uniform plans{others} fits the memory; the smallest ({space.describe(k)}) needs "
+        f"{total - problem.memory_limit:,.0f} bytes more than the {problem.memory_limit:,.0f} "
+        f"allowed on its fullest stage; the largest part is {largest}, {parts[largest]:,.0f}"
+    )
+
+
+OBJECTIVES = ("seconds", "tokens", "money")
+"""Seconds of a step; tokens per second (samples where a model has no tokens); money per token."""
+HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What makes a plan good. Each is least for the best plan, tokens per second are negative.
+
+    Attributes:
+        name: one of ``OBJECTIVES``.
+        price: of an hour of one device, in any currency.
+    """
+
+    name: str = OBJECTIVES[0]
+    price: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Raise errors for an unknown name, and a price that is not positive."""
+        if self.name not in OBJECTIVES:
+            raise ParenvsError(
+                f"unknown objective {shown(self.name)}{did_you_mean(self.name, OBJECTIVES)}; "
+                f"known: {', '.join(OBJECTIVES)}"
+            )
+        is_number = isinstance(self.price, (int, float)) and not isinstance(self.price, bool)
+        if not is_number or not 0 < self.price < np.inf:
+            raise ParenvsError(
+                f"price of a device-hour must be a positive number, not {shown(self.price)}"
+            )
+
+    def values(self, problem: Hybrid, seconds: Any, devices: Any) -> Any:
+        """Return what is minimised, elementwise.
+
+        Args:
+            problem: the problem.
+            seconds: of a step.
+            devices: in use.
+        """
+        tokens = tokens_of(problem)
+        if self.name == "tokens":
+            return -tokens / seconds
+        if self.name == "money":
+            return seconds * devices * self.price / HOUR / tokens
+        return seconds
+
+    def weight(self, devices: int) -> float:
+        """Return the factor of seconds that orders plans on different numbers of devices."""
+        return float(devices) if self.name == "money" else 1.0
+
+
+def tokens_of(problem: Hybrid) -> int:
+    """Return the tokens of a step, or its samples if the model has no shape."""
+    shape = problem.model.shape
+    return problem.batch * (1 if shape is None else shape.sequence)
+
+
+class NearBest(NamedTuple):
+    """A plan that comes close to the best one.
+
+    Attributes:
+        number: of the plan in its space.
+        value: what is minimised.
+        excess: share by which it exceeds the best.
+        text: the plan in words.
+    """
+
+    number: int
+    value: float
+    excess: float
+    text: str
+
+
+def near_best(
+    space: UniformSpace, share: float = 0.05, most: int = 10, objective: Objective | None = None
+) -> list[NearBest]:
+    """Return the best plan of each mesh that comes close to the best of all, the best first.
+
+    Plans of one mesh, that is the same tp, pp, dp and context, differ by what can be changed from
+    one run to the next; of them only the best is listed.
+
+    Args:
+        space: the plans.
+        share: most excess over the best plan.
+        most: most plans in the list.
+        objective: what is minimised (default: seconds of a step).
+    """
+    goal = objective or Objective()
+    plans = space.plans
+    values = np.asarray(goal.values(space.problem, space.length, plans.devices), dtype=float)
+    values = np.where(space.fits, values, np.inf)
+    order = np.argsort(values, kind="stable")
+    order = order[np.isfinite(values[order])]
+    if not len(order):
+        return []
+    best = values[order[0]]
+    meshes = np.stack([plans.tp, plans.pp, plans.dp, plans.context])[:, order]
+    first = np.sort(np.unique(meshes, axis=1, return_index=True)[1])
+    listed = []
+    for k in order[first][:most].tolist():
+        excess = float((values[k] - best) / abs(best))
+        if excess > share:
+            break
+        listed.append(NearBest(k, float(values[k]), excess, space.describe(k)))
+    return listed

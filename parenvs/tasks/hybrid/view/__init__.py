@@ -1,1 +1,0 @@
-"""Hybrid plans as text and as pictures: devices, memory, seconds by part, schedule, all plans."""
