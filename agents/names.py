@@ -6,10 +6,10 @@ They have a module of their own, as some modules need them without importing the
 ALGORITHMS = {
     "ppo": "parenvs.agents.learning.ppo:PPO",
     "group": "parenvs.agents.learning.ppo:Group",
-    "mappo": "parenvs.agents.learning.mappo:MAPPO",
-    "rainbow": "parenvs.agents.learning.distributional:Rainbow",
-    "rainbow-paper": "parenvs.agents.learning.distributional:RainbowPaper",
-    "imitate": "parenvs.agents.learning.imitate:Imitate",
+    "mappo": "parenvs.agents.learning.ppo:MAPPO",
+    "rainbow": "parenvs.agents.learning.rainbow:Rainbow",
+    "rainbow-paper": "parenvs.agents.learning.rainbow:RainbowPaper",
+    "imitate": "parenvs.agents.learning.ppo:Imitate",
     "maskable-ppo": "parenvs.agents.learning.sb3:MaskablePPO",
 }
 """Agent of this package that ``parenvs train`` takes -> its class."""

@@ -45,8 +45,7 @@ def prepare(env_id: str) -> None:
 def trained(env_id: str, method: str, seed: int, steps: int, episodes: int) -> Row:
     """Train, with the defaults of each, then play by the best actions."""
     from parenvs.agents.learning.config import TrainConfig
-    from parenvs.agents.learning.play import one_thread
-    from parenvs.agents.learning.player import Player
+    from parenvs.agents.learning.play import Player, one_thread
     from parenvs.agents.learning.trainer import train
 
     prepare(env_id)

@@ -96,7 +96,7 @@ def config_of(
     agent: str, env: str, word: str, updates: int = 2, settings: Any = None, **more: Any
 ) -> Any:
     """A small configuration, of all words alike but for the word."""
-    from parenvs.agents.learning.algorithms import names, register_agent
+    from parenvs.agents.learning.algorithm import names, register_agent
     from parenvs.agents.learning.config import TrainConfig
 
     if "reinforce" not in names():

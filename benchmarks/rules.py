@@ -144,7 +144,7 @@ def trained(env_id: str, seed: int, steps: int, runs: Path) -> tuple[Any, float]
     from sb3_contrib import MaskablePPO
 
     from parenvs.agents.learning.play import one_thread
-    from parenvs.agents.learning.vec_env import NativeVecEnv
+    from parenvs.agents.learning.sb3 import NativeVecEnv
 
     def learnt() -> Any:
         batch: Any = gym.make_vec(

@@ -2,7 +2,7 @@
 
 import parenvs
 from parenvs.agents.learning.config import TrainConfig
-from parenvs.agents.learning.player import Player
+from parenvs.agents.learning.play import Player
 from parenvs.agents.learning.trainer import train
 
 agents = []

@@ -27,7 +27,7 @@ if __name__ == "parenvs" and (_Path(__file__).parent.parent / "setup.cfg").is_fi
 if _TYPE_CHECKING:
     from parenvs.agents.evaluation.evaluate import evaluate
     from parenvs.agents.evaluation.evaluate_set import evaluate_set
-    from parenvs.agents.learning.algorithms import register_agent
+    from parenvs.agents.learning.algorithm import register_agent
     from parenvs.agents.planners import solve
     from parenvs.cluster import Cluster, Device
     from parenvs.core.plan import judge, load_plan
@@ -110,7 +110,7 @@ _LAZY = {
     "load_plan": "parenvs.core.plan",
     "load_profile": "parenvs.tasks.pipeline.profile",
     "problem": "parenvs.core.registry",
-    "register_agent": "parenvs.agents.learning.algorithms",
+    "register_agent": "parenvs.agents.learning.algorithm",
     "show": "parenvs.view",
     "solve": "parenvs.agents.planners",
     "verify": "parenvs.shardy.verify",

@@ -10,16 +10,80 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from importlib.metadata import entry_points
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from parenvs.agents.learning.chance import Chance, Place
-from parenvs.agents.learning.net import SHARPNESS, RowsNet, log_policy
-from parenvs.agents.learning.seen import Lens, Seen
+from parenvs.agents.learning.net import SHARPNESS, Lens, RowsNet, Seen, log_policy
+from parenvs.agents.names import ALGORITHMS
+from parenvs.core.removed import refuse_removed
+from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tensors import check_finite
+
+_STEP = 0x9E3779B97F4A7C15 - (1 << 64)
+_FACTORS = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
+
+
+class Place(NamedTuple):
+    """Which environments of all a player has, and when.
+
+    Attributes:
+        first: number of its first one.
+        total: of all.
+        turn: number of the turn, of each; on a device a tensor.
+    """
+
+    first: int
+    total: int
+    turn: Any
+
+
+class Chance:
+    """Uniform numbers of a turn of n environments.
+
+    They are drawn by splitmix64 from a seed, the turn and the environment's number alone.
+
+    Args:
+        seed: the seed.
+        place: the turn, and the first of the environments.
+        count: n.
+        device: where the numbers are.
+
+    Attributes:
+        share: (n,), the environments' numbers, from 0 of the first to 1 of the last of all.
+    """
+
+    def __init__(self, seed: int, place: Place, count: int, device: Any = "cpu") -> None:
+        envs = torch.arange(place.first, place.first + count, device=device)
+        turn = torch.as_tensor(place.turn, device=device)
+        self._keys = keys_of(seed + turn * _STEP, envs)
+        self.share = envs.float() / max(place.total - 1, 1)
+
+    def __call__(self, count: int) -> Tensor:
+        """Return numbers from 0 to 1, (n, count), always the same first ones."""
+        return uniform(self._keys, count)
+
+
+def keys_of(words: Tensor, numbers: Tensor) -> Tensor:
+    """Return keys for ``uniform`` of words and numbers, int64 of shapes that go together."""
+    return _mixed(_mixed(words) + numbers)
+
+
+def uniform(keys: Tensor, count: int) -> Tensor:
+    """Return ``count`` numbers from 0 to 1 of each key, (n, count)."""
+    words = _mixed(keys[:, None] + torch.arange(count, device=keys.device) * _STEP)
+    return ((words >> 40) & 0xFFFFFF).float() * 2**-24
+
+
+def _mixed(words: Tensor) -> Tensor:
+    """Return words whose bits are mixed, by the last steps of splitmix64."""
+    words = (words ^ ((words >> 30) & ((1 << 34) - 1))) * _FACTORS[0]
+    words = (words ^ ((words >> 27) & ((1 << 37) - 1))) * _FACTORS[1]
+    return words ^ ((words >> 31) & ((1 << 33) - 1))
+
 
 LARGEST = {"envs": 1 << 16, "turns": 1 << 16, "width": 1 << 12}
 """Largest values of settings that take memory."""
@@ -336,3 +400,56 @@ def settings_of(kind: type[Algorithm], **given: Any) -> Settings:
         if not least <= value <= largest:
             raise ParenvsError(f"{name} must be from {least:g} to {largest:g}, not {shown(value)}")
     return replace(default, **given)
+
+
+GROUP = "parenvs.agents"
+"""Entry-point group; what an entry names is a class derived from ``Algorithm``."""
+_registered: dict[str, type[Algorithm]] = {}
+
+
+def names() -> list[str]:
+    """Return the names of all algorithms, those of this package first."""
+    return list(
+        dict.fromkeys((*ALGORITHMS, *(x.name for x in entry_points(group=GROUP)), *_registered))
+    )
+
+
+def algorithm(name: str) -> type[Algorithm]:
+    """Return an algorithm by its name.
+
+    Raises:
+        ParenvsError: there is none.
+    """
+    if name in _registered:
+        return _registered[name]
+    refuse_removed("agent", name)
+    known = {x.name: x.value for x in entry_points(group=GROUP)} | ALGORITHMS
+    if name not in known:
+        hint = did_you_mean(name, names())
+        raise ParenvsError(f"unknown agent {shown(name)}{hint}; known: {', '.join(names())}")
+    found: Any = late(known[name])
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        raise ParenvsError(
+            f"agent {shown(name)}: {known[name]} is no class derived from "
+            "parenvs.agents.learning.algorithm.Algorithm"
+        )
+    return found
+
+
+def register_agent(kind: type[Algorithm]) -> None:
+    """Make an agent of one's own known to ``train`` and every command until the process ends.
+
+    Args:
+        kind: a class derived from ``parenvs.agents.learning.algorithm.Algorithm``, asked for by its
+            attribute ``name``. A package registers its own with an entry point of that name, of the
+            group ``parenvs.agents``, which names the class.
+
+    Raises:
+        ParenvsError: it is no such class, or the name is another agent's.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
+        raise ParenvsError(f"an agent is a class derived from Algorithm, not {shown(kind)}")
+    name = getattr(kind, "name", None)
+    if not isinstance(name, str) or (name in names() and algorithm(name) is not kind):
+        raise ParenvsError(f"agent {shown(name)} is there already; choose another name")
+    _registered[name] = kind

@@ -15,8 +15,7 @@ from typing import Annotated, Any
 import gymnasium as gym
 import torch
 
-from parenvs.agents.learning.algorithm import Settings, settings_of
-from parenvs.agents.learning.algorithms import algorithm
+from parenvs.agents.learning.algorithm import Settings, algorithm, settings_of
 from parenvs.agents.learning.distributed.words import (
     ACTORS,
     ALONE,

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from parenvs.agents.learning.algorithm import Algorithm, Batch, Settings
-from parenvs.agents.learning.net import entropy, log_policy
-from parenvs.agents.learning.seen import Lens, Seen, beside
+from parenvs.agents.learning.net import Lens, RowsNet, Seen, beside, entropy, log_policy
+from parenvs.errors import ParenvsError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,3 +262,100 @@ class Group(PPO):
         spread = (square / max(ends, 1.0)) ** 0.5
         relative = (relative / (spread + 1e-8)).clamp(-4.0, 4.0)
         return relative[own], complete, turns / max(ends, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImitateSettings(PPOSettings):
+    """Settings of ``Imitate``.
+
+    Attributes:
+        worst: largest regret that counts.
+        scale: of regrets, in rewards: such a regret costs 1.
+    """
+
+    turns: int = 16
+    rate: float = 1e-3
+    passes: int = 2
+    entropy: float = 0.0003
+    critic: float = 0.0
+    worst: float = 3.0
+    scale: float = 1.0
+
+
+class Imitate(PPO):
+    """Plays by its own policy and learns from a teacher of the turns (DAgger, arXiv 1011.0686).
+
+    Where the teacher knows what every legal action is worth, the loss is the expected regret, so
+    that actions that are nearly as good cost nearly nothing. Where it knows its own choice alone,
+    the loss is the cross-entropy; turns of which it knows nothing teach nothing. See ``Play`` for
+    who teaches.
+    """
+
+    name: ClassVar[str] = "imitate"
+    settings_class: ClassVar[type[PPOSettings]] = ImitateSettings
+    settings: ImitateSettings
+    taught = True
+
+    def learn(self, batch: Batch, progress: float) -> dict[str, float]:
+        """See ``Algorithm.learn``."""
+        self.slow(progress)
+        batch = batch.to("cpu")
+        worth = batch.kept["worth"].flatten(0, 1)
+        seen = Seen(*(value.flatten(0, 1) for value in batch.seen))
+        known = (worth.isfinite() & seen.mask).any(dim=1)
+        if not self.mean(known.float()):
+            return {}
+        flat = {"actions": batch.actions, "keys": batch.keys()}
+        data = {"worth": worth[known], **{k: x.flatten()[known] for k, x in flat.items()}}
+        return self.improve(seen.at(known), data)
+
+    def losses(self, seen: Seen, part: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """See ``PPO.losses``."""
+        settings, worth = self.settings, part["worth"]
+        logs, _ = log_policy(self.net, seen)
+        known = worth.isfinite() & seen.mask
+        best = torch.where(known, worth, -torch.inf).amax(dim=1, keepdim=True)
+        regret = torch.where(known, (best - worth) / settings.scale, 0.0).clamp(max=settings.worst)
+        expected = (logs.exp() * regret).sum(dim=1)
+        chosen = known & (worth == best)
+        cross = -torch.where(chosen, logs, -torch.inf).logsumexp(dim=1)
+        is_whole = (known == seen.mask).all(dim=1)
+        loss = torch.where(is_whole, expected, cross)
+        spread = entropy(logs)
+        told = {"loss": loss.detach(), "entropy": spread.detach()}
+        return loss - settings.entropy * spread, told
+
+
+class CentralNet(RowsNet):
+    """The network of agents that act by what they see, with a critic that sees what all see."""
+
+    def __init__(self, lens: Lens, width: int, **shape: Any) -> None:
+        super().__init__(lens, width=width, **shape)
+        self.value = nn.Identity()
+        layers = (nn.Linear(lens.contexts + lens.joint, width), nn.Linear(width, width))
+        self.critic = nn.Sequential(
+            layers[0], nn.Tanh(), layers[1], nn.Tanh(), self.last_value
+        )  # fmt: skip
+
+    def forward(self, seen: Seen) -> tuple[Tensor, Tensor]:
+        """See ``RowsNet.forward``."""
+        return super().forward(seen)[0], self.critic(seen.context)
+
+
+class MAPPO(PPO):
+    """PPO with a central critic (arXiv 2103.01955); agents share a network that knows who acts."""
+
+    name: ClassVar[str] = "mappo"
+
+    def network(self) -> RowsNet:
+        """See ``Algorithm.network``.
+
+        Raises:
+            ParenvsError: the environment has one agent.
+        """
+        if not self.lens.joint:
+            raise ParenvsError(
+                "mappo is for environments of several agents, such as hybrid_v0; --agent ppo is "
+                "for this one"
+            )
+        return CentralNet(self.lens, **self.shape)

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
+import gymnasium as gym
 import numpy as np
 import sb3_contrib
 import torch
 from gymnasium import spaces
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.vector import AutoresetMode
 from sb3_contrib.common.maskable.distributions import MaskableDistribution
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 from torch import Tensor
 
 from parenvs.agents.learning.algorithm import Algorithm, Batch, Settings
-from parenvs.agents.learning.net import SHARPNESS, RowsNet, log_policy
+from parenvs.agents.learning.net import OWN, SHARPNESS, Lens, RowsNet, Seen, log_policy
 from parenvs.agents.learning.ppo import PPOSettings, turns_a_step
-from parenvs.agents.learning.seen import OWN, Lens, Seen
+from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError
 
 
@@ -187,3 +197,252 @@ class MaskablePPO(Algorithm):
     def _rate(self, left: float) -> float:
         settings = self.settings
         return settings.rate * (1.0 - (1.0 - settings.last_rate) * (1.0 - left))
+
+
+def make_env(
+    env_id: str, env_kwargs: dict[str, Any], seed: int, envs: int, native: bool = True
+) -> VecEnv:
+    """Make environments side by side in this process; with masks, subprocesses would be slower.
+
+    Rewards are divided by the largest return; the statistics of a ``Monitor`` are of the undivided
+    ones. Agents cannot tell a native batch from single environments.
+
+    Args:
+        env_id: id of the environment.
+        env_kwargs: arguments of the environment.
+        seed: seed of the first environment; the next ones have the next seeds.
+        envs: number of environments.
+        native: whether a native batch is taken where there is one.
+    """
+    if native and has_batch(env_id, env_kwargs):
+        batch: Any = gym.make_vec(
+            env_id,
+            num_envs=envs,
+            vectorization_mode="vector_entry_point",
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            **{"render_mode": "rgb_array", **env_kwargs},
+        )
+        env = NativeVecEnv(batch, batch.largest_return)
+        env.action_space.seed(seed)
+        env.seed(seed)
+        return env
+    return make_vec_env(
+        env_id, n_envs=envs, seed=seed, env_kwargs=env_kwargs, wrapper_class=ScaledReward
+    )
+
+
+def has_batch(env_id: str, env_kwargs: dict[str, Any]) -> bool:
+    """Whether the id names an environment of this suite that has a batch and no wrappers.
+
+    Args:
+        env_id: id of the environment.
+        env_kwargs: arguments of the environment.
+    """
+    spec = gym.registry.get(env_id.rpartition(":")[2])
+    if spec is None or spec.additional_wrappers or spec.max_episode_steps is not None:
+        return False
+    # These arguments of gym.make add wrappers, which a batch cannot have.
+    wrapping = {"max_episode_steps", "disable_env_checker"} & env_kwargs.keys()
+    if wrapping or spec.vector_entry_point is None:
+        return False
+    entry: Any = spec.vector_entry_point
+    maker = load_env_creator(entry) if isinstance(entry, str) else entry
+    return isinstance(maker, type) and issubclass(maker, GameVectorEnv)
+
+
+class NativeVecEnv(VecEnv):
+    """A native batch of n environments as a ``VecEnv``.
+
+    Agents see what ``make_vec_env`` shows them of n single environments, to the last bit: an
+    episode that ends starts anew in the same step, and its info holds the last observation
+    (``terminal_observation``) and the statistics of a ``Monitor`` (``episode``: return, steps,
+    seconds). Only the infos of episodes that go on differ. They are empty, because agents read
+    masks from ``env_method("action_masks")`` and filling them would take a loop over environments.
+
+    ``get_attr`` gives the attributes that the batch's ``get_attr`` gives. Attributes cannot be set.
+    The methods are ``action_masks``, ``plan`` and ``render``.
+
+    Args:
+        batch: a batch of this suite with the autoreset mode ``SAME_STEP``, or any batch with the
+            same methods: ``action_masks()`` (n, c) bool, ``plan(row)``, and partial resets.
+        scale: the number that the agent's rewards are divided by; statistics are of the undivided
+            rewards.
+
+    Raises:
+        ValueError: the batch has another autoreset mode.
+    """
+
+    def __init__(self, batch: Any, scale: float = 1.0) -> None:
+        mode = batch.metadata["autoreset_mode"]
+        if mode != AutoresetMode.SAME_STEP:
+            raise ValueError(
+                f"agents need a batch of the autoreset mode {AutoresetMode.SAME_STEP.value!r}, "
+                f"not {mode.value!r}"
+            )
+        self.batch, self.scale = batch, scale
+        self._methods: dict[str, Callable[[list[int]], list[Any]]] = {
+            "action_masks": self._action_masks,
+            "plan": lambda rows: [self.batch.plan(row) for row in rows],
+            "render": self._render,
+        }
+        self._returns = np.zeros(batch.num_envs)
+        self._steps = np.zeros(batch.num_envs, dtype=np.int64)
+        self._begin = time.time()
+        self._actions: Any = None
+        super().__init__(batch.num_envs, batch.single_observation_space, batch.single_action_space)
+        self.metadata = {k: v for k, v in batch.metadata.items() if k != "autoreset_mode"}
+
+    def reset(self) -> VecEnvObs:
+        """Start all episodes anew, with the seeds and options that have been set.
+
+        Returns:
+            the first observations.
+
+        Raises:
+            ValueError: the environments have different options.
+        """
+        seeds = None if None in self._seeds else self._seeds
+        options = self._options[0]
+        if any(other != options for other in self._options):
+            raise ValueError("environments of a batch are reset with the same options")
+        observation, infos = self.batch.reset(seed=seeds, options=options or None)
+        self._reset_seeds()
+        self._reset_options()
+        self._returns[:] = 0.0
+        self._steps[:] = 0
+        self.reset_infos = [info_of(infos, row) for row in range(self.num_envs)]
+        return observation
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Keep the actions, (n,) int64, for ``step_wait``."""
+        self._actions = actions
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Take the step.
+
+        Returns:
+            observations, scaled rewards (n,) float32, whether each episode ended (n,) bool, infos.
+        """
+        observation, rewards, terminated, truncated, batch_info = self.batch.step(self._actions)
+        self._returns += rewards
+        self._steps += 1
+        dones = terminated | truncated
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        ended = dones.nonzero()[0]
+        if ended.size:
+            seconds = round(time.time() - self._begin, 6)
+            for row in ended.tolist():
+                infos[row] = {
+                    **info_of(batch_info["final_info"], row),
+                    "TimeLimit.truncated": bool(truncated[row] and not terminated[row]),
+                    "terminal_observation": batch_info["final_obs"][row],
+                    "episode": {
+                        "r": round(float(self._returns[row]), 6),
+                        "l": int(self._steps[row]),
+                        "t": seconds,
+                    },
+                }
+                self.reset_infos[row] = info_of(batch_info, row)
+            self._returns[ended] = 0.0
+            self._steps[ended] = 0
+        return observation, (rewards / self.scale).astype(np.float32), dones, infos
+
+    def close(self) -> None:
+        """Close the batch."""
+        self.batch.close()
+
+    def get_images(self) -> Sequence[np.ndarray | None]:
+        """A picture of each environment; ``render`` tiles them."""
+        return self.env_method("render")
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """The value of an attribute in each of the environments ``indices`` (default: all).
+
+        Raises:
+            AttributeError: there is no such attribute, or it belongs to an episode's state.
+        """
+        rows = list(self._get_indices(indices))
+        if attr_name in self._methods:
+            return [partial(self._call, attr_name, row) for row in rows]
+        if attr_name == "spec":  # the batch's single environment has none: gym.make has not made it
+            return [self.batch.spec] * len(rows)
+        values = self.batch.get_attr(attr_name)
+        return [values[row] for row in rows]
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Refuse: environments of a batch share their attributes.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("environments of a batch share their attributes")
+
+    def env_method(
+        self,
+        method_name: str,
+        *method_args: Any,
+        indices: VecEnvIndices = None,
+        **method_kwargs: Any,
+    ) -> list[Any]:
+        """Call a method of each of the environments ``indices`` (default: all).
+
+        Returns:
+            what the method returns for each; masks are rows of one (n, c) bool array.
+
+        Raises:
+            AttributeError: the method is none of ``action_masks``, ``plan`` and ``render``.
+            TypeError: there are arguments, which these methods do not take.
+        """
+        if method_name not in self._methods:
+            raise AttributeError(f"environments of a batch have no method {method_name!r}")
+        if method_args or method_kwargs:
+            raise TypeError(f"{method_name}() takes no arguments")
+        return self._methods[method_name](list(self._get_indices(indices)))
+
+    def env_is_wrapped(self, wrapper_class: type[Any], indices: VecEnvIndices = None) -> list[bool]:
+        """True for ``Monitor``, whose statistics are made here; False for any other wrapper."""
+        return [wrapper_class is Monitor for _ in self._get_indices(indices)]
+
+    def _call(self, name: str, row: int) -> Any:
+        return self._methods[name]([row])[0]
+
+    def _action_masks(self, rows: list[int]) -> list[np.ndarray]:
+        masks = self.batch.action_masks()
+        return list(masks) if len(rows) == self.num_envs else [masks[row] for row in rows]
+
+    def _render(self, rows: list[int]) -> list[Any]:
+        pictures = self.batch.render()
+        return [None if pictures is None else pictures[row] for row in rows]
+
+
+def info_of(infos: dict[str, Any], row: int) -> dict[str, Any]:
+    """The info of one environment of a batch.
+
+    Args:
+        infos: of the batch; each key has a mask under ``_key``.
+        row: index of the environment.
+    """
+    return {
+        key: values[row].item() if isinstance(values[row], np.generic) else values[row]
+        for key, values in infos.items()
+        if isinstance(values, np.ndarray)
+        and f"_{key}" in infos
+        and infos[f"_{key}"][row]
+        and not key.startswith("final_")
+    }
+
+
+class ScaledReward(gym.RewardWrapper[Any, Any]):
+    """Divides rewards by the largest return, so that agents see returns of at most 1.
+
+    Args:
+        env: an environment with an attribute ``largest_return``.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.scale = float(env.get_wrapper_attr("largest_return"))
+
+    def reward(self, reward: Any) -> float:
+        """The reward divided by the largest return."""
+        return float(reward) / self.scale

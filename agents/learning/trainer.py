@@ -27,8 +27,7 @@ from parenvs.agents.learning.config import (
 )
 from parenvs.agents.learning.distributed.engine import LostError
 from parenvs.agents.learning.distributed.team import Recipe, Team
-from parenvs.agents.learning.play import Episode, one_thread, replayed
-from parenvs.agents.learning.player import Player
+from parenvs.agents.learning.play import Episode, Player, one_thread, replayed
 from parenvs.agents.learning.result import PLAN, RESULT, SCORES, TrainResult
 from parenvs.core.request import Request
 from parenvs.core.sets import validation_of

@@ -9,7 +9,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from with_sb3 import learn
 
 # glue
-from parenvs.agents.learning.vec_env import make_env
+from parenvs.agents.learning.sb3 import make_env
 
 # end
 

@@ -29,8 +29,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
 
-from parenvs.agents.learning.net import RowsNet, log_policy
-from parenvs.agents.learning.seen import Lens, Seen
+from parenvs.agents.learning.net import Lens, RowsNet, Seen, log_policy
 
 
 # glue

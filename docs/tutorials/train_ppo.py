@@ -10,7 +10,7 @@ import numpy as np
 
 import parenvs
 from parenvs.agents.learning.config import TrainConfig
-from parenvs.agents.learning.player import Player
+from parenvs.agents.learning.play import Player
 from parenvs.agents.learning.trainer import progress, train
 
 STEPS = 6_000

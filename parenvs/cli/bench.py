@@ -127,7 +127,7 @@ def agents(
 
     check_engine(engine, address)
     with need_extra("agents", "training"):
-        from parenvs.agents.learning.algorithms import names as algorithms
+        from parenvs.agents.learning.algorithm import names as algorithms
         from parenvs.bench.agents import TrainingRun
         from parenvs.bench.problems import clusters_of, solve_problems, suites
     from parenvs.bench.agents_table import agents as measured

@@ -17,20 +17,28 @@ from parenvs import judge, load_plan, load_profile
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.rules import play_rule, rules
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation
-from parenvs.agents.learning.algorithm import Batch, settings_of
-from parenvs.agents.learning.algorithms import algorithm, names, register_agent
-from parenvs.agents.learning.chance import Place
+from parenvs.agents.learning.algorithm import (
+    Batch,
+    Place,
+    algorithm,
+    names,
+    register_agent,
+    settings_of,
+)
 from parenvs.agents.learning.config import OVERRIDES, TrainConfig
 from parenvs.agents.learning.decode import decode
-from parenvs.agents.learning.distributional import Rainbow, RainbowPaper, RainbowSettings
-from parenvs.agents.learning.imitate import Imitate, ImitateSettings
-from parenvs.agents.learning.net import RowsNet, entropy, log_policy
-from parenvs.agents.learning.play import Envs, Play, Share
-from parenvs.agents.learning.player import Player
-from parenvs.agents.learning.ppo import PPO, Group, GroupSettings, PPOSettings
-from parenvs.agents.learning.replay import Memory
+from parenvs.agents.learning.net import Lens, RowsNet, Seen, entropy, log_policy
+from parenvs.agents.learning.play import Envs, Play, Player, Share
+from parenvs.agents.learning.ppo import (
+    PPO,
+    Group,
+    GroupSettings,
+    Imitate,
+    ImitateSettings,
+    PPOSettings,
+)
+from parenvs.agents.learning.rainbow import Memory, Rainbow, RainbowPaper, RainbowSettings
 from parenvs.agents.learning.sb3 import MaskablePPO, RowsPolicy
-from parenvs.agents.learning.seen import Lens, Seen
 from parenvs.agents.learning.trainer import STATE, load, train
 from parenvs.cluster import PRESETS
 from parenvs.core.registry import TASKS
@@ -326,7 +334,7 @@ class Mine(PPO):
 
 
 def test_train__an_algorithm_of_ones_own(corridor, monkeypatch):
-    monkeypatch.setattr("parenvs.agents.learning.algorithms._registered", {})
+    monkeypatch.setattr("parenvs.agents.learning.algorithm._registered", {})
     register_agent(Mine)
     config = TrainConfig(env_id=corridor, agent="mine", steps=64)
     assert type(train(config).algorithm) is Mine and "mine" in names()
@@ -346,7 +354,7 @@ def test_train__algorithms_of_other_packages(corridor, monkeypatch):
     places = {"mine": "test_learner_mine:Mine", "odd": "json:dumps"}
     made = [EntryPoint(name, place, "parenvs.agents") for name, place in places.items()]
     monkeypatch.setattr(
-        "parenvs.agents.learning.algorithms.entry_points",
+        "parenvs.agents.learning.algorithm.entry_points",
         lambda group: made if group == "parenvs.agents" else [],
     )
     monkeypatch.setitem(sys.modules, "test_learner_mine", SimpleNamespace(Mine=Mine))
@@ -417,7 +425,7 @@ def test_sb3__acts_and_learns_by_the_shared_network(sb3):
 @pytest.mark.thorough
 def test_rows_policy__in_sb3_itself(tmp_path):
     """Untrained it is the rule; it learns, and its file comes back."""
-    from parenvs.agents.learning.vec_env import make_env
+    from parenvs.agents.learning.sb3 import make_env
 
     env = make_env(ENV, SMALL, seed=0, envs=4)
     options = {"n_steps": 8, "batch_size": 16, "gamma": 1.0, "device": "cpu", "seed": 0}

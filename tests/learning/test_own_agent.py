@@ -13,7 +13,7 @@ import own_agent
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch):
-    monkeypatch.setattr("parenvs.agents.learning.algorithms._registered", {})
+    monkeypatch.setattr("parenvs.agents.learning.algorithm._registered", {})
     yield
     del gym.registry["Corridor-v0"]
 

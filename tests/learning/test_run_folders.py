@@ -17,9 +17,8 @@ pytest.importorskip("torch")
 import torch
 
 from parenvs.agents.learning.config import TrainConfig, building, load_config
-from parenvs.agents.learning.play import Envs, Play, Share
-from parenvs.agents.learning.player import Player
-from parenvs.agents.learning.seen import Seen
+from parenvs.agents.learning.net import Seen
+from parenvs.agents.learning.play import Envs, Play, Player, Share
 from parenvs.agents.learning.trainer import load, train
 from parenvs.errors import ParenvsError
 

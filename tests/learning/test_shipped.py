@@ -46,8 +46,7 @@ def test_network__rates_as_pytorch_does(arrays):
     torch = pytest.importorskip("torch")
     from gymnasium import spaces
 
-    from parenvs.agents.learning.net import RowsNet
-    from parenvs.agents.learning.seen import Lens
+    from parenvs.agents.learning.net import Lens, RowsNet
 
     seen = turns(5, 6, [6, 1, 3, 4, 2], np.random.default_rng(1))
     boxes = {name: spaces.Box(-9, 9, x.shape[1:], x.dtype) for name, x in seen.items()}

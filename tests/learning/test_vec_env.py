@@ -19,7 +19,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
 
 from parenvs.agents.learning.play import one_thread
-from parenvs.agents.learning.vec_env import NativeVecEnv, has_batch, make_env
+from parenvs.agents.learning.sb3 import NativeVecEnv, has_batch, make_env
 
 CUT, PLAN = "PipelineCut-v0", "PipelinePlan-v1"
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"

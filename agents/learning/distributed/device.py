@@ -16,10 +16,9 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from parenvs.agents.learning.algorithm import Algorithm, Batch
-from parenvs.agents.learning.chance import Chance, Place, keys_of, uniform
+from parenvs.agents.learning.algorithm import Algorithm, Batch, Chance, Place, keys_of, uniform
+from parenvs.agents.learning.net import Lens, Seen
 from parenvs.agents.learning.play import Share, Told, seeds_of
-from parenvs.agents.learning.seen import Lens, Seen
 from parenvs.errors import ParenvsError
 
 State = dict[str, Tensor]

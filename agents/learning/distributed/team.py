@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from parenvs.agents.learning.algorithm import Algorithm, Batch
-from parenvs.agents.learning.algorithms import algorithm
+from parenvs.agents.learning.algorithm import Algorithm, Batch, algorithm
 from parenvs.agents.learning.config import TrainConfig
 from parenvs.agents.learning.distributed.device import Fused, device_env
 from parenvs.agents.learning.distributed.engine import Engine, engine_of
@@ -25,8 +24,8 @@ from parenvs.agents.learning.distributed.words import (
     SERVED,
     word_of,
 )
+from parenvs.agents.learning.net import Seen, beside
 from parenvs.agents.learning.play import Envs, Play, Share, Step, Told
-from parenvs.agents.learning.seen import Seen, beside
 
 Tick = Callable[[Any], object]
 

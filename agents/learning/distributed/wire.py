@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from parenvs.agents.learning.seen import Packed, Seen
+from parenvs.agents.learning.net import Packed, Seen
 
 
 class _Tensor(NamedTuple):

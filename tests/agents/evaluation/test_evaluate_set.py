@@ -9,7 +9,7 @@ import parenvs
 from parenvs.agents.evaluation.evaluate_set import evaluate_set
 from parenvs.agents.evaluation.set_evaluation import SetEvaluation
 from parenvs.agents.learning.config import TrainConfig
-from parenvs.agents.learning.player import Player
+from parenvs.agents.learning.play import Player
 from parenvs.agents.learning.ppo import PPO
 from parenvs.agents.learning.trainer import train
 from parenvs.cli.app import app
