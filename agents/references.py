@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from parenvs.agents.learning.distributed.tasks import ENGINES, LOCAL, RAY, on_ray
+from parenvs.agents.learning.ray_tasks import ENGINES, LOCAL, RAY, on_ray
 from parenvs.datasets.references import Row, read, write
 from parenvs.errors import ParenvsError, printable
 from parenvs.files import locked

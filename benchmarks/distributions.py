@@ -156,8 +156,8 @@ def pair(agent: str, env: str, word: str, engine: str) -> Row:
 
 def learner_of(recipe: Any) -> Any:
     """One learner, who has all environments."""
-    from parenvs.agents.learning.distributed.team import Learner
     from parenvs.agents.learning.play import Share
+    from parenvs.agents.learning.team import Learner
 
     return Learner(recipe, Share(0, recipe.settings.envs, recipe.settings.envs))
 
@@ -166,8 +166,8 @@ def wired(env: str) -> Row:
     """Bytes of a turn of an environment, as actors send it, and as arrays alone are pickled."""
     import pickle
 
-    from parenvs.agents.learning.distributed.team import Recipe
-    from parenvs.agents.learning.distributed.wire import sent
+    from parenvs.agents.learning.engine import sent
+    from parenvs.agents.learning.team import Recipe
 
     recipe = Recipe(config_of("ppo", env, SINGLE))
     learner = learner_of(recipe)
@@ -188,9 +188,9 @@ def parted(env: str, updates: int = 3) -> Row:
 
     64 environments, 16 turns of each, 4 passes, 256 turns a step of the optimiser.
     """
-    from parenvs.agents.learning.distributed.team import Recipe
-    from parenvs.agents.learning.distributed.wire import received, sent
+    from parenvs.agents.learning.engine import received, sent
     from parenvs.agents.learning.play import one_thread
+    from parenvs.agents.learning.team import Recipe
 
     settings = {"envs": 64, "turns": 16, "passes": 4, "turns_a_step": 256}
     recipe = Recipe(config_of("ppo", env, SINGLE, settings=settings))

@@ -111,8 +111,7 @@ def policy_of(
     import torch
 
     from parenvs.agents.learning import trainer
-    from parenvs.agents.learning.config import TrainConfig
-    from parenvs.agents.learning.result import RESULT
+    from parenvs.agents.learning.config import RESULT, TrainConfig
     from parenvs.agents.learning.ship import TRAINED_ON, run_of
 
     torch.set_num_threads(1)  # so small products are slower on more
@@ -160,7 +159,7 @@ def decoded(
     policy: Any, env_id: str, name: str, family: str | None, first: int | None, rows: str = AHEAD
 ) -> Row:
     """Decode a set by a policy, with ever more copies."""
-    from parenvs.agents.learning.decode import decode
+    from parenvs.agents.learning.network import decode
 
     game_class, played = places()[env_id][0], set_of(name)
     count = len(played.of(family)[:first])

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from parenvs.agents.learning.distributed.tasks import ENGINES, LOCAL, RAY, on_ray
+from parenvs.agents.learning.ray_tasks import ENGINES, LOCAL, RAY, on_ray
 from parenvs.core.leaderboard import SECONDS, Reference, TaskProblem, is_less, kind_of, kinds
 from parenvs.errors import NO_PLAN, ParenvsError
 from parenvs.files import locked, write_text

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.weights import check_named, read_weights, single
+from parenvs.agents.learning.network import check_named, read_weights, single
 from parenvs.arrays import Array, joined, namespace, positive
 from parenvs.tasks.elastic.library import MAX_SPARES
 from parenvs.tasks.elastic.trace import MAX_NODES

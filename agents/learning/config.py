@@ -10,21 +10,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import gymnasium as gym
 import torch
 
 from parenvs.agents.learning.algorithm import Settings, algorithm, settings_of
-from parenvs.agents.learning.distributed.words import (
-    ACTORS,
-    ALONE,
-    DEVICE,
-    ENVS,
-    SINGLE,
-    check_agent,
-    word_of,
-)
 from parenvs.core.registry import environments
 from parenvs.core.removed import refuse_removed
 from parenvs.core.task import late
@@ -32,6 +23,68 @@ from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
 from parenvs.fields import SCHEMA, Text, read, whole
 from parenvs.files import read_object
 from parenvs.graph.sources import is_function
+
+if TYPE_CHECKING:
+    from parenvs.agents.learning.algorithm import Algorithm
+
+HERE, ACTORS, ENVS, DEVICE = "here", "actors", "environments", "device"
+"""Where turns are played: in the learner's process; by actors that have the policy, too; by
+processes of environments that ask the learner for every action; on the learner's device."""
+ALONE, REDUCED, SERVED = "alone", "reduced", "served"
+"""How learners learn together: one learns alone; all-reduced; by a server."""
+
+
+class Word(NamedTuple):
+    """What a word says.
+
+    Attributes:
+        plays: one of ``HERE``, ``ACTORS``, ``ENVS``, ``DEVICE``.
+        learns: one of ``ALONE``, ``REDUCED``, ``SERVED``.
+    """
+
+    plays: str
+    learns: str
+
+
+SINGLE = "single"
+WORDS = {
+    SINGLE: Word(HERE, ALONE),
+    "actors": Word(ACTORS, ALONE),
+    "inference": Word(ENVS, ALONE),
+    "learners": Word(HERE, REDUCED),
+    "environments": Word(ENVS, REDUCED),
+    "server": Word(HERE, SERVED),
+    "fused": Word(DEVICE, REDUCED),
+}
+
+
+def word_of(name: str, staleness: int | None = None) -> Word:
+    """Return what a word says.
+
+    Raises:
+        ParenvsError: there is no such word, or it knows no staleness.
+    """
+    if name not in WORDS:
+        raise ParenvsError(
+            f"no distribution {shown(name)}{did_you_mean(name, WORDS)}; known: {', '.join(WORDS)}"
+        )
+    if staleness is not None and WORDS[name].learns != SERVED:
+        raise ParenvsError(f"staleness is of the distribution server, not of {name}")
+    return WORDS[name]
+
+
+def check_agent(name: str, kind: type[Algorithm]) -> None:
+    """Check that an algorithm can be distributed so.
+
+    Raises:
+        ParenvsError: several learners cannot share its update.
+    """
+    if WORDS[name].learns != ALONE and not kind.divides:
+        able = ", ".join(word for word, says in WORDS.items() if says.learns == ALONE)
+        raise ParenvsError(
+            f"{kind.name} has an update that learners cannot share; it can be distributed as {able}"
+        )
+
 
 CONFIG = "config.json"
 _PLAIN = {"envs": 8, "minibatch": 64, "quantiles": 1, "sync": 500}
@@ -224,3 +277,44 @@ def check_names(content: Mapping[str, Any], known: Any, where: str) -> None:
             raise ParenvsError(
                 f"{where}: no such name {shown(name)}{did_you_mean(name[:80], known)}"
             )
+
+
+RESULT, PLAN = "result.json", "plan.json"
+SCORES = "scores.json"
+"""File of the returns on a validation set, in place of a plan where problems are drawn."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a training run found.
+
+    Attributes:
+        value: return of the best episode, None if none has ended; where problems are drawn, so
+            that episodes do not compare, the mean worth of the trained policy's best actions on
+            ``judged_on``, and without such a set the mean return of the last episodes.
+        actions: the actions of the best episode; none where problems are drawn.
+        steps: number of environment steps done.
+        best_steps: environment steps after which the best episode was found.
+        target_steps: environment steps after which the target was reached, or None.
+        target_seconds: processor seconds after which the target was reached, or None.
+        episodes: number of complete episodes; each is one plan judged.
+        seconds: processor seconds of training.
+        regret: where problems are drawn, the interquartile mean on ``judged_on``, see
+            ``SetEvaluation``; else None.
+        interval: its 95 % interval over the problems, or None.
+        judged_on: the validation set, or None.
+        reference: what the regret is to, see ``SetEvaluation``, or None.
+    """
+
+    value: float | None
+    actions: list[int]
+    steps: int
+    best_steps: int
+    target_steps: int | None
+    target_seconds: float | None
+    episodes: int
+    seconds: float
+    regret: float | None = None
+    interval: tuple[float, float] | None = None
+    judged_on: str | None = None
+    reference: str | None = None

@@ -2,17 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from parenvs.agents.weights import check_named, read_weights, single
-from parenvs.errors import ParenvsError
+from parenvs.core.game import EVERY, Stream
+from parenvs.core.registry import environments
+from parenvs.core.rows import RowGame
+from parenvs.core.sets import set_of
+from parenvs.core.task import late
+from parenvs.errors import InfeasibleError, ParenvsError, one_line, shown
 from parenvs.files import replacing
+from parenvs.graph.checks import UNREADABLE, read_arrays
+
+
+def read_weights(path: Path) -> dict[str, np.ndarray]:
+    """Read the arrays of a ``.npz`` file; nothing in it is unpickled.
+
+    Raises:
+        ParenvsError: the file cannot be read.
+    """
+    try:
+        return read_arrays(path)
+    except UNREADABLE as error:
+        raise ParenvsError(f"{path}: no file of weights ({one_line(error)})") from None
+
+
+def check_named(weights: Mapping[str, Any], names: Iterable[str], where: object) -> None:
+    """Raise ``ParenvsError`` unless weights have these names, and no others."""
+    if sorted(weights) != sorted(names):
+        raise ParenvsError(
+            f"{where}: weights must be named {', '.join(names)}; not {shown([*weights])}"
+        )
+
+
+def single(
+    weights: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], where: object
+) -> dict[str, np.ndarray]:
+    """Return weights in float32.
+
+    Args:
+        weights: name -> array.
+        shapes: name -> shape of it.
+        where: the weights come from, for errors.
+
+    Raises:
+        ParenvsError: an array is of another shape, has no floats, or numbers that are not finite.
+    """
+    result = {}
+    for name, shape in shapes.items():
+        array = np.asarray(weights[name])
+        is_float = array.dtype.kind == "f"
+        with np.errstate(over="ignore"):
+            kept = array.astype(np.float32) if is_float else array
+        if array.shape != shape or not is_float or not np.isfinite(kept).all():
+            raise ParenvsError(
+                f"{where}: {name!r} must be finite numbers of the shape {shape}, not "
+                f"{array.dtype} {array.shape}"
+            )
+        result[name] = kept
+    return result
+
 
 LAYERS = ("context", "action", "row.1", "pool.0", "head.0", "last")
 """Layers of a policy; ``action`` has no biases."""
@@ -147,3 +202,148 @@ def shipped(env_id: str) -> Network:
         ParenvsError: none does.
     """
     return Network.load(file_of(env_id))
+
+
+PATIENCE = 8
+"""Turns that an episode which has a plan goes on without a better one; networks seldom stop."""
+
+
+class Rater(Protocol):
+    """A policy over rows."""
+
+    def rate(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return logits of actions, (n, A), very low ones of illegal actions."""
+
+
+class Decoded(NamedTuple):
+    """What copies of an episode ended with.
+
+    Attributes:
+        costs: (k,) of each copy's plan, NaN without one: the best actions from each start, then
+            what was drawn, then the rule's.
+        plan: the plan of the least cost; None without one.
+        seconds: processor seconds.
+    """
+
+    costs: np.ndarray
+    plan: Any
+    seconds: float
+
+    @property
+    def cost(self) -> float:
+        """The least cost; inf without a plan."""
+        return float(np.nanmin(self.costs)) if np.isfinite(self.costs).any() else float("inf")
+
+
+def decode(
+    policy: Rater | None,
+    game: RowGame,
+    problem: Any,
+    samples: int = 1,
+    rule: bool = True,
+    seed: int = 0,
+    deadline: float = np.inf,
+) -> Decoded:
+    """Play a problem by several copies, and return the best plan.
+
+    The copies begin where the game may start otherwise, as far as it has such starts: the first
+    from each plays by its best actions, others are drawn. With the copy that follows the rule from
+    the problem's own start, the plan is never worse than the rule's. A copy that improves a plan
+    ends when its own has not become better for ``PATIENCE`` turns.
+
+    Args:
+        policy: the policy; None plays the rule alone.
+        game: of ``samples`` episodes, and one more with the rule; of one without a policy.
+        problem: as the game's ``put`` takes it.
+        samples: copies that the policy plays.
+        rule: whether a copy plays the rule.
+        seed: of what is drawn.
+        deadline: ``time.perf_counter()`` at which all copies end with the best plan so far.
+    """
+    begin = time.process_time()
+    samples = samples if policy is not None else 0
+    count = samples + (rule or policy is None)
+    rng = np.random.default_rng(seed)
+    game.put(EVERY, problem)
+    starts = game.restarts(problem, samples)
+    for copy, start in enumerate(starts[1:], 1):
+        game.put(np.array([copy]), start)
+    game.start(EVERY)
+    waited = np.zeros(count, dtype=np.int64)
+    while time.perf_counter() < deadline:
+        part = np.flatnonzero(~game.over & (waited < PATIENCE))
+        if not part.size:
+            break
+        rows = EVERY if part.size == count else part
+        seen = game.observation(rows)
+        legal = seen["action_mask"] != 0
+        actions = np.where(legal, seen["actions"][..., 0], -np.inf).argmax(axis=1)
+        own = int((part < samples).sum())  # the rule's copy is the last
+        if own:
+            assert policy is not None
+            logits = policy.rate({name: values[:own] for name, values in seen.items()})
+            is_best = (part[:own] < len(starts))[:, None]
+            drawn = np.where(is_best, 0.0, rng.gumbel(size=logits.shape))
+            rated = np.nan_to_num(logits + drawn)  # weights that are far too large rate nothing
+            actions[:own] = np.where(legal[:own], rated, -np.inf).argmax(axis=1)
+        before = game.cost[part]
+        game.play(rows, actions)
+        same = game.foreseen & (game.cost[part] >= before)
+        waited[part] = np.where(same, waited[part] + 1, 0)
+    costs = game.cost.copy()
+    best = None if np.isnan(costs).all() else game.plan(int(np.nanargmin(costs)))
+    return Decoded(costs, best, time.process_time() - begin)
+
+
+SAMPLES = 16
+"""Plans of a problem by the network; one more is its rule's."""
+COURSES = 32
+"""Courses of a problem that is not foreseen, on which policies are compared."""
+
+
+def learned(
+    env_id: str, problem: Any, samples: int = SAMPLES, seed: int = 0, deadline: float = np.inf
+) -> Decoded:
+    """Return the best plan that the network of an environment finds in it.
+
+    Args:
+        env_id: id of the environment.
+        problem: the problem, as the environment's argument ``problem`` takes it.
+        samples: plans by the network.
+        seed: of those that are drawn.
+        deadline: ``time.perf_counter()`` at which their episodes end.
+
+    Raises:
+        InfeasibleError: it is too large for the environment, or has no plan.
+    """
+    game = late(environments()[env_id])(samples + 1, problem=problem)
+    start = game.source.draw(Stream())
+    found = decode(shipped(env_id), game, start, samples, seed=seed, deadline=deadline)
+    if found.plan is None:
+        raise InfeasibleError(f"{problem.instance}: no episode of {env_id} ended with a plan")
+    return found
+
+
+def served(policy: Rater, env_id: str, name: str, family: str | None = None) -> np.ndarray:
+    """Return shares of the best known costs of a set, of plans that are made as ``learned`` does.
+
+    Where what happens is not foreseen, there is one play of each of ``COURSES`` courses, without
+    its rule's beside it.
+
+    Args:
+        policy: the policy.
+        env_id: id of the environment.
+        name: of the set.
+        family: of its problems; None for all.
+    """
+    game_class, played, stream = late(environments()[env_id]), set_of(name), Stream()
+    samples, courses = (SAMPLES, 1) if game_class.foreseen else (1, COURSES)
+    game = game_class(samples + game_class.foreseen, **played.env_kwargs(family))
+    shares = np.zeros((len(played.of(family)), courses))
+    for number, course in np.ndindex(shares.shape):
+        stream.reseed(course)
+        stream.number = number
+        problem = game.source.draw(stream)
+        found = decode(policy, game, problem, samples, game.foreseen, seed=number)
+        shares[number, course] = game.known[0] / found.cost
+    return shares.mean(axis=1)

@@ -21,11 +21,8 @@ from typing import Any
 import numpy as np
 
 from parenvs.agents.learning import trainer
-from parenvs.agents.learning.config import TrainConfig
-from parenvs.agents.learning.decode import Rater
-from parenvs.agents.learning.learned import served
-from parenvs.agents.learning.network import WEIGHTS, Network, file_of
-from parenvs.agents.learning.result import RESULT
+from parenvs.agents.learning.config import RESULT, TrainConfig
+from parenvs.agents.learning.network import WEIGHTS, Network, Rater, file_of, served
 from parenvs.core.registry import TASKS
 from parenvs.core.task import Task
 from parenvs.files import write_text

@@ -19,16 +19,19 @@ from parenvs.agents.evaluation.set_evaluation import SetEvaluation, judged
 from parenvs.agents.learning.algorithm import Algorithm
 from parenvs.agents.learning.config import (
     CONFIG,
+    PLAN,
+    RESULT,
+    SCORES,
     TrainConfig,
+    TrainResult,
     building,
     check_free,
     claimed,
     load_config,
 )
-from parenvs.agents.learning.distributed.engine import LostError
-from parenvs.agents.learning.distributed.team import Recipe, Team
+from parenvs.agents.learning.engine import LostError
 from parenvs.agents.learning.play import Episode, Player, one_thread, replayed
-from parenvs.agents.learning.result import PLAN, RESULT, SCORES, TrainResult
+from parenvs.agents.learning.team import Recipe, Team
 from parenvs.core.request import Request
 from parenvs.core.sets import validation_of
 from parenvs.errors import ParenvsError, one_line

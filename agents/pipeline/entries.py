@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from parenvs.agents.entries import TRAINED_AGENTS
-from parenvs.agents.learning.learned import SAMPLES
+from parenvs.agents.learning.network import SAMPLES
 from parenvs.agents.names import LEARNED
 from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster

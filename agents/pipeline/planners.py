@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.learning.learned import SAMPLES, learned
+from parenvs.agents.learning.network import SAMPLES, learned
 from parenvs.agents.names import LEARNED, TRAINED
 from parenvs.agents.pipeline.exact import (
     by_corridor,

@@ -10,7 +10,7 @@ from pathlib import Path
 from signal import SIG_IGN, SIGINT, signal
 from typing import Any, TypeVar
 
-from parenvs.agents.learning.distributed.tasks import LOCAL, RAY, on_ray
+from parenvs.agents.learning.ray_tasks import LOCAL, RAY, on_ray
 from parenvs.errors import ParenvsError
 from parenvs.files import locked, naming, write_text
 

@@ -123,7 +123,7 @@ def agents(
     for option, value in (("--seeds", seeds), ("--steps", steps), ("--jobs", jobs)):
         if value is not None:
             check_range(option, value, 1)
-    from parenvs.agents.learning.distributed.tasks import check_engine
+    from parenvs.agents.learning.ray_tasks import check_engine
 
     check_engine(engine, address)
     with need_extra("agents", "training"):

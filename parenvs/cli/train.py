@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from parenvs.agents.learning.distributed.tasks import ENGINES, LOCAL, check_engine
+from parenvs.agents.learning.ray_tasks import ENGINES, LOCAL, check_engine
 from parenvs.cli import values
 from parenvs.cli.model import Model
 from parenvs.cli.options import (

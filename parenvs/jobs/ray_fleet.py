@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from parenvs.agents.learning.distributed.session import load_ray, session
+from parenvs.agents.learning.ray_tasks import load_ray, session
 from parenvs.jobs.fleet import Fleet, Process
 from parenvs.jobs.member import Server, Settings
 

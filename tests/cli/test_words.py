@@ -14,7 +14,7 @@ from commands import walk
 
 from parenvs.agents import names
 from parenvs.agents.elastic.rules import POLICIES
-from parenvs.agents.learning.distributed.tasks import ENGINES
+from parenvs.agents.learning.ray_tasks import ENGINES
 from parenvs.agents.planners import request_class
 from parenvs.cluster import PRECISIONS, PRESETS
 from parenvs.core import task as lists

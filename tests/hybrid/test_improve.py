@@ -10,7 +10,7 @@ from batches import assert_same, both, drawn
 from cases import each
 
 import parenvs
-from parenvs.agents.learning.decode import PATIENCE, decode
+from parenvs.agents.learning.network import PATIENCE, decode
 from parenvs.core.game import EVERY, Stream
 from parenvs.core.sets import BEST_KNOWN, BOUND
 from parenvs.datasets.hybrid import named

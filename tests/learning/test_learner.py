@@ -26,8 +26,8 @@ from parenvs.agents.learning.algorithm import (
     settings_of,
 )
 from parenvs.agents.learning.config import OVERRIDES, TrainConfig
-from parenvs.agents.learning.decode import decode
 from parenvs.agents.learning.net import Lens, RowsNet, Seen, entropy, log_policy
+from parenvs.agents.learning.network import decode
 from parenvs.agents.learning.play import Envs, Play, Player, Share
 from parenvs.agents.learning.ppo import (
     PPO,

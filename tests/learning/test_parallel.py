@@ -11,8 +11,8 @@ pytest.importorskip("pettingzoo")
 import pairs
 
 from parenvs.agents.learning.config import TrainConfig
-from parenvs.agents.learning.distributed.team import Recipe
 from parenvs.agents.learning.play import Envs, Share, vector_env
+from parenvs.agents.learning.team import Recipe
 from parenvs.agents.learning.trainer import train
 from parenvs.core.rows import WORST
 from parenvs.envs import hybrid_v0

@@ -5,9 +5,8 @@ import pytest
 from cases import each
 
 import parenvs
-from parenvs.agents.learning import learned
-from parenvs.agents.learning.decode import decode
-from parenvs.agents.learning.network import LOWEST, WEIGHTS, Network, file_of, shipped
+from parenvs.agents.learning import network
+from parenvs.agents.learning.network import LOWEST, WEIGHTS, Network, decode, file_of, shipped
 from parenvs.agents.names import LEARNED
 from parenvs.core.game import Stream
 from parenvs.core.registry import environments
@@ -116,7 +115,7 @@ def test_served__is_never_below_the_rule_where_plans_can_be_compared():
             return np.where(seen["action_mask"] > 0, -1e3 * seen["actions"][..., 0], LOWEST)
 
     env_id, name, family = "HybridPlan-v1", "hybrid-validation", "gpt"
-    shares = learned.served(Worst(), env_id, name, family)
+    shares = network.served(Worst(), env_id, name, family)
     game = late(environments()[env_id])(1, **set_of(name).env_kwargs(family))
     stream, rule = Stream(), []
     for stream.number in range(len(shares)):
@@ -127,9 +126,9 @@ def test_served__is_never_below_the_rule_where_plans_can_be_compared():
 
 
 def test_served__has_the_same_courses_again(monkeypatch):
-    monkeypatch.setattr(learned, "COURSES", 2)
+    monkeypatch.setattr(network, "COURSES", 2)
     place = ("ElasticPlan-v1", "elastic-validation", "bulk-gpt-1.5b")
-    once, again = (learned.served(shipped(place[0]), *place) for _ in range(2))
+    once, again = (network.served(shipped(place[0]), *place) for _ in range(2))
     assert (once == again).all() and once.min() > 0.5
-    monkeypatch.setattr(learned, "COURSES", 1)
-    assert (learned.served(shipped(place[0]), *place) != once).any()
+    monkeypatch.setattr(network, "COURSES", 1)
+    assert (network.served(shipped(place[0]), *place) != once).any()

@@ -22,12 +22,11 @@ pytest.importorskip("pettingzoo")
 import pairs
 
 from parenvs.agents.learning.algorithm import Chance, Peers, Place
-from parenvs.agents.learning.config import TrainConfig
-from parenvs.agents.learning.distributed.team import Learner, Recipe
-from parenvs.agents.learning.distributed.wire import packed, received, sent, unpacked
-from parenvs.agents.learning.distributed.words import WORDS
+from parenvs.agents.learning.config import WORDS, TrainConfig
+from parenvs.agents.learning.engine import packed, received, sent, unpacked
 from parenvs.agents.learning.net import Lens
 from parenvs.agents.learning.play import Share
+from parenvs.agents.learning.team import Learner, Recipe
 from parenvs.agents.learning.trainer import Training, train
 from parenvs.core.game import EVERY
 from parenvs.errors import ParenvsError

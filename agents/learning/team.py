@@ -12,17 +12,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from parenvs.agents.learning.algorithm import Algorithm, Batch, algorithm
-from parenvs.agents.learning.config import TrainConfig
-from parenvs.agents.learning.distributed.device import Fused, device_env
-from parenvs.agents.learning.distributed.engine import Engine, engine_of
-from parenvs.agents.learning.distributed.peers import Meeting, Reduced, Served, Server, own_host
-from parenvs.agents.learning.distributed.words import (
-    ACTORS,
-    DEVICE,
-    ENVS,
-    HERE,
-    SERVED,
-    word_of,
+from parenvs.agents.learning.config import ACTORS, DEVICE, ENVS, HERE, SERVED, TrainConfig, word_of
+from parenvs.agents.learning.device import Fused, device_env
+from parenvs.agents.learning.engine import (
+    Engine,
+    Meeting,
+    Reduced,
+    Served,
+    Server,
+    engine_of,
+    own_host,
 )
 from parenvs.agents.learning.net import Seen, beside
 from parenvs.agents.learning.play import Envs, Play, Share, Step, Told

@@ -17,8 +17,7 @@ import ray
 from typer.testing import CliRunner
 
 from parenvs.agents.learning.config import TrainConfig
-from parenvs.agents.learning.distributed.session import session
-from parenvs.agents.learning.distributed.tasks import on_ray
+from parenvs.agents.learning.ray_tasks import on_ray, session
 from parenvs.agents.learning.trainer import Training, train
 from parenvs.agents.references import ReferenceFile
 from parenvs.errors import ParenvsError

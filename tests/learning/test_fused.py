@@ -11,9 +11,9 @@ import torch
 pytest.importorskip("sb3_contrib")
 
 from parenvs.agents.learning.config import TrainConfig
-from parenvs.agents.learning.distributed.device import DeviceCartPole, Fused
-from parenvs.agents.learning.distributed.team import Recipe
+from parenvs.agents.learning.device import DeviceCartPole, Fused
 from parenvs.agents.learning.play import Envs, Play, Share
+from parenvs.agents.learning.team import Recipe
 from parenvs.agents.learning.trainer import train
 from parenvs.errors import ParenvsError
 

@@ -1,1 +1,0 @@
-"""Runs that are independent of each other, as tasks of Ray (extra ``ray``)."""
