@@ -3,6 +3,8 @@
 They have a module of their own, as some modules need them without importing the planners.
 """
 
+from __future__ import annotations
+
 ALGORITHMS = {
     "ppo": "parenvs.agents.learning.ppo:PPO",
     "group": "parenvs.agents.learning.ppo:Group",

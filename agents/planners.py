@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from parenvs.core.plan import Answer
+from parenvs.agents.names import TRAINED
+from parenvs.core.leaderboard import Description
+from parenvs.core.plan import OPTIMAL, Answer
 from parenvs.core.registry import TASKS, task_of
 from parenvs.core.request import Request
 from parenvs.errors import ParenvsError, did_you_mean, shown
@@ -70,3 +72,52 @@ def solve(problem: Any, agent: str = "exact", **options: Any) -> Answer:
     (True, True)
     """
     return request_of(problem, **options).run(agent)
+
+
+def reference(space: Any) -> Answer:
+    """Find the best plan that an episode can build, and prove it.
+
+    Args:
+        space: the search space of an environment: its attribute ``space``.
+
+    Raises:
+        InfeasibleError: no plan fits the memory.
+        ParenvsError: the environment's task has no references.
+    """
+    return task_of(space).reference(space)
+
+
+def optimum(space: Any) -> float:
+    """Return the return of the best episode."""
+    return float(reference(space).value)
+
+
+def target(reward: str, best: float) -> float:
+    """Return the least return of episodes that count as optimal: their cost is within 0.1 %.
+
+    Args:
+        reward: ``"step_time"``, whose return is 1 - T / T_replicate with the cost T; for other
+            rewards the return itself is compared.
+        best: return of the best episode.
+    """
+    if reward == "step_time":
+        return 1 - (1 - best) * (1 + OPTIMAL)
+    return best * (1 - OPTIMAL)
+
+
+_LEARNERS = {
+    "ppo": "MaskablePPO",
+    "rainbow": "Rainbow",
+    "rainbow-paper": "Rainbow with the settings of arXiv 2007.04069",
+}
+"""Agent -> what trained the entries of the leaderboard; PPO's are older than our own PPO."""
+TRAINED_AGENTS: dict[str, Description] = {
+    agent: Description(
+        f"{_LEARNERS.get(agent, agent)}, trained on each problem by itself; its best plan.",
+        "",
+        "{steps:,} environment steps a problem",
+        seeded=True,
+    )
+    for agent in TRAINED
+}
+"""Agents that train on the problem itself -> their descriptions."""

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from benchmarks.framework import INSTANCES, Column, Row, columns, main, measurement, percent
-from parenvs.agents.reference import optimum
+from parenvs.agents.planners import optimum
 
 ENVIRONMENTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("OperatorPartition-v0", {}),

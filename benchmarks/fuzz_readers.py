@@ -37,7 +37,7 @@ from parenvs.agents.elastic.formats import OWN
 from parenvs.agents.elastic.play import play
 from parenvs.agents.elastic.ratings import SHAPES, loaded
 from parenvs.agents.elastic.rules import RULES
-from parenvs.agents.evaluation.set_evaluation import SetEvaluation
+from parenvs.agents.evaluation.evaluate_set import SetEvaluation
 from parenvs.agents.learning import network
 from parenvs.bench.hybrid import page
 from parenvs.bench.hybrid.predict import Prediction, Skipped, predictions

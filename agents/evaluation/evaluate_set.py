@@ -2,17 +2,309 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium as gym
 import numpy as np
 
-from parenvs.agents.evaluation.set_evaluation import SetEvaluation, play_set, references_of
+from parenvs.agents.evaluation.evaluate import chooser
+from parenvs.agents.evaluation.statistics import (
+    bootstrap_interval,
+    interquartile_mean,
+    performance_profile,
+    probability_of_improvement,
+)
 from parenvs.agents.planners import solve
-from parenvs.core.plan import ILLEGAL
-from parenvs.core.sets import ProblemSet, set_of
-from parenvs.errors import NO_PLAN, ParenvsError, shown
+from parenvs.core.game import regret_of
+from parenvs.core.plan import ILLEGAL, OPTIMAL
+from parenvs.core.sets import KINDS, ProblemSet, Reference, family_named, set_of
+from parenvs.errors import NO_PLAN, ParenvsError, one_line, shown
+from parenvs.files import read_json, write_text
+
+THRESHOLDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+"""Regrets at which performance profiles are printed; ``SetEvaluation.optimal`` comes before."""
+_WORDS = ("optima", "best known plans", "certified bounds")
+BATCH = 64
+"""Episodes side by side."""
+
+
+@dataclass(frozen=True, eq=False)
+class SetEvaluation:
+    """Returns of r runs of an agent on the k problems of a set, in the order of the set.
+
+    Attributes:
+        set_name: name of the set.
+        problems: names of the problems.
+        values: (r, k) float64, what each episode is worth, mostly its return
+            (``parenvs.core.sets``); -1 for an illegal plan.
+        references: what the returns on each problem are measured against.
+        env_id: id of the environment that played it; None: the set's own.
+        thresholds: regrets at which performance profiles are printed.
+    """
+
+    set_name: str
+    problems: tuple[str, ...]
+    values: np.ndarray
+    references: tuple[Reference, ...]
+    env_id: str | None = None
+
+    thresholds: ClassVar[tuple[float, ...]] = THRESHOLDS
+
+    @property
+    def optima(self) -> np.ndarray:
+        """(k,) returns that regrets are measured to.
+
+        Of optima where they are proven, else of the best plans known, else certified bounds;
+        ``reference`` says which.
+        """
+        return np.array([one.value for one in self.references])
+
+    @cached_property
+    def regrets(self) -> np.ndarray:
+        """(r, k) shares of ``optima`` that the returns fall short of; 1 for an illegal plan.
+
+        A plan that is better than the best known has none.
+        """
+        return np.maximum(regret_of(self.values, self.optima), 0.0)
+
+    @property
+    def bound_regret(self) -> float:
+        """Interquartile mean of the shares that returns fall short of certified bounds.
+
+        It is not less than that of the regrets to the optima, which may not be known.
+        """
+        bounds = np.array([one.bound for one in self.references])
+        return interquartile_mean(np.maximum(regret_of(self.values, bounds), 0.0))
+
+    @property
+    def reference(self) -> str:
+        """What regrets are measured to, in words, like ``"20 optima, 80 best known plans"``."""
+        kinds = [one.kind for one in self.references]
+        words = {kind: words for kind, words in zip(KINDS, _WORDS, strict=True) if kind in kinds}
+        if len(words) == 1:
+            return words[kinds[0]]
+        return ", ".join(f"{kinds.count(kind)} {named}" for kind, named in words.items())
+
+    @property
+    def proven(self) -> bool:
+        """Whether all regrets are to proven optima."""
+        return all(one.kind == KINDS[0] for one in self.references)
+
+    @property
+    def families(self) -> np.ndarray:
+        """(k,) family of each problem."""
+        return np.array([family_named(name) for name in self.problems])
+
+    @property
+    def regret(self) -> float:
+        """Interquartile mean of the regrets."""
+        return interquartile_mean(self.regrets)
+
+    @cached_property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of ``regret``, see ``bootstrap_interval``; problems by family."""
+        return bootstrap_interval(interquartile_mean, self.regrets, strata=self.families)
+
+    @property
+    def over(self) -> str:
+        """What ``interval`` is the spread over: ``"runs"`` or ``"problems"``."""
+        return "runs" if len(self.values) > 1 else "problems"
+
+    @property
+    def optimal(self) -> float:
+        """Share of the plans whose cost is within 0.1 % of the reference."""
+        return float((self.regrets <= OPTIMAL).mean())
+
+    @property
+    def illegal(self) -> float:
+        """Share of the episodes that ended with an illegal action or plan."""
+        return float((self.values <= 0).mean())
+
+    def profile(self, thresholds: Sequence[float] = THRESHOLDS) -> np.ndarray:
+        """Return the share of episodes whose regret is at most each threshold, (t,)."""
+        return performance_profile(self.regrets, thresholds)
+
+    def improvement_over(self, other: SetEvaluation) -> tuple[float, tuple[float, float]]:
+        """Return how likely this agent's regret is smaller than another's, and its interval.
+
+        Raises:
+            ParenvsError: the other agent was evaluated on other problems.
+        """
+        envs = [set_of(each.set_name, each.env_id).env_id for each in (self, other)]
+        if self.problems != other.problems or envs[0] != envs[1]:
+            raise ParenvsError(f"evaluated on {self.set_name} and on {other.set_name}: not alike")
+        scores = self.regrets, other.regrets
+        probability = probability_of_improvement(*scores)
+        return probability, bootstrap_interval(
+            probability_of_improvement, *scores, strata=self.families
+        )
+
+    def __str__(self) -> str:
+        """Return the figures in a few lines."""
+        low, high = self.interval
+        runs = f"{len(self.values)} run{'s' if len(self.values) > 1 else ''}"
+        shares = ", ".join(
+            f"{share:.1%} <= {threshold:g}"
+            for threshold, share in zip(THRESHOLDS, self.profile(), strict=True)
+        )
+        return "\n".join(
+            [
+                f"{self.set_name}: {runs} of {len(self.problems):,} problems, regret to "
+                f"{self.reference} {self.regret:.4f} (interquartile mean, 95 % interval "
+                f"{low:.4f} to {high:.4f} over {self.over}), mean {self.regrets.mean():.4f}",
+                f"  optimal {self.optimal:.1%}, illegal {self.illegal:.1%}",
+                f"  regret: {shares}",
+            ]
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write names and returns as JSON; references are those of the set."""
+        content = {
+            "set": self.set_name, "problems": self.problems, "values": self.values.tolist(),
+            "regret": self.regret, "interval": self.interval, "interval_over": self.over,
+            "reference": self.reference, "env_id": self.env_id,
+        }  # fmt: skip
+        write_text(Path(path), json.dumps(content) + "\n")
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> SetEvaluation:
+        """Read what ``save`` wrote.
+
+        Raises:
+            ParenvsError: the file is missing, damaged, or of problems that are not shipped.
+        """
+        content = read_json(path)
+        try:
+            problems = tuple(str(name) for name in content["problems"])
+            values = np.array(content["values"], dtype=np.float64)
+            if values.ndim != 2 or values.shape[1] != len(problems) or not values.size:
+                raise ValueError(f"field 'values' has the shape {values.shape}")
+            name = str(content["set"])
+            env_id = content.get("env_id")
+            references = references_of(name, problems, env_id)
+            return SetEvaluation(name, problems, values, references, env_id)
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise ParenvsError(
+                f"{os.fspath(path)}: not an evaluation ({one_line(error)})"
+            ) from None
+
+
+def play_set(
+    policy: Any,
+    name: str,
+    family: str | None,
+    count: int,
+    greedy: bool = True,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    env_id: str | None = None,
+) -> list[float]:
+    """Return the returns of a policy on the first ``count`` problems of a set.
+
+    Args:
+        policy: what ``parenvs.evaluate`` takes.
+        name: name of the set.
+        family: problems of this family only.
+        count: number of problems.
+        greedy: whether a model plays its best action; otherwise it samples.
+        settings: further arguments of the set's environment.
+        env_id: of the environment that plays it; None: the set's own.
+
+    Raises:
+        ParenvsError: the agent has another number of actions.
+    """
+    played = set_of(name, env_id)
+    choose = _batch_chooser(policy, greedy)
+    batch = min(BATCH, count)
+    # Environment i plays the problems i, i + batch, ... of a set in its order.
+    env: Any = gym.make_vec(
+        played.env_id,
+        num_envs=batch,
+        vectorization_mode="vector_entry_point",
+        autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
+        **played.env_kwargs(family),
+        **settings,
+    )
+    width = env.single_action_space.n
+    mine = getattr(getattr(policy, "action_space", None), "n", width)
+    if mine != width:
+        raise ParenvsError(
+            f"{name}: its environment has {width} actions, and the agent was trained with {mine}; "
+            "give the family that it was trained on (--family)"
+        )
+    observation, infos = env.reset(seed=0)
+    number, totals, values = np.arange(batch), np.zeros(batch), np.full(count, np.nan)
+    while (number < count).any():
+        actions = choose(observation, infos["action_mask"].astype(bool))
+        observation, rewards, terminated, _, infos = env.step(actions)
+        totals += rewards
+        ended = np.flatnonzero(terminated)
+        counted = ended[number[ended] < count]
+        for row in counted.tolist():
+            values[number[row]] = played.worth(totals[row], _final_info(infos, row))
+        number[ended] += batch
+        totals[ended] = 0.0
+    env.close()
+    return values.tolist()
+
+
+def _final_info(infos: Mapping[str, Any], row: int) -> dict[str, float]:
+    """Return the figures at the end of the episode of an environment of a batch."""
+    last = infos["final_info"]
+    return {
+        name: float(value[row]) for name, value in last.items()
+        if not name.startswith("_") and last[f"_{name}"][row] and value.dtype == np.float64
+    }  # fmt: skip
+
+
+def judged(
+    policy: Any,
+    name: str,
+    family: str | None = None,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> SetEvaluation:
+    """Return how the best actions of a policy do on a set, or on a family of it."""
+    env_id = getattr(policy, "env_id", None)
+    problems = set_of(name, env_id).of(family)
+    values = play_set(policy, name, family, len(problems), settings=settings, env_id=env_id)
+    references = references_of(name, problems, env_id)
+    return SetEvaluation(name, problems, np.array([values]), references, env_id)
+
+
+def _batch_chooser(policy: Any, greedy: bool) -> Callable[[dict[str, Any], np.ndarray], np.ndarray]:
+    """Return a function that chooses actions (n,) for batched observations and masks (n, a)."""
+    choose = chooser(policy)
+    if hasattr(policy, "predict"):
+        return lambda seen, masks: np.asarray(choose(seen, masks, greedy))
+
+    def each(seen: dict[str, Any], masks: np.ndarray) -> np.ndarray:
+        rows = range(len(masks))
+        return np.array(
+            [choose({k: v[row] for k, v in seen.items()}, masks[row], greedy) for row in rows]
+        )
+
+    return each
+
+
+def references_of(
+    name: str, problems: Sequence[str], env_id: str | None = None
+) -> tuple[Reference, ...]:
+    """Return what returns on problems of a set are measured against, in an environment of it.
+
+    Raises:
+        ValueError: one is no problem of the set.
+    """
+    problem_set = set_of(name, env_id)
+    for problem in problems:
+        if problem not in problem_set.problems:
+            raise ValueError(f"{problem!r} is no problem of {name}")
+    return tuple(problem_set.reference(problem) for problem in problems)
 
 
 def evaluate_set(

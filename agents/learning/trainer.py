@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from parenvs.agents.evaluation.set_evaluation import SetEvaluation, judged
+from parenvs.agents.evaluation.evaluate_set import SetEvaluation, judged
 from parenvs.agents.learning.algorithm import Algorithm
 from parenvs.agents.learning.config import (
     CONFIG,

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from parenvs.agents.entries import TRAINED_AGENTS
 from parenvs.agents.partition.exact import exact_partition
-from parenvs.agents.planners import solve
+from parenvs.agents.planners import TRAINED_AGENTS, solve
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.core.leaderboard import (
     BOUND,

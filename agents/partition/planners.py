@@ -12,7 +12,7 @@ import numpy as np
 from parenvs.agents.names import TRAINED
 from parenvs.agents.partition import heuristics
 from parenvs.agents.partition.exact import exact_partition
-from parenvs.agents.reference import target
+from parenvs.agents.planners import target
 from parenvs.core.plan import Answer
 from parenvs.core.request import Request
 from parenvs.errors import TimeLimitError

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from parenvs.agents.entries import TRAINED_AGENTS
 from parenvs.agents.learning.network import SAMPLES
 from parenvs.agents.names import LEARNED
-from parenvs.agents.planners import solve
+from parenvs.agents.planners import TRAINED_AGENTS, solve
 from parenvs.cluster import Cluster
 from parenvs.core.leaderboard import (
     BOUND,

@@ -12,7 +12,7 @@ import numpy as np
 
 from parenvs.agents.partition import suite as partition
 from parenvs.agents.pipeline import suite as pipeline
-from parenvs.agents.reference import optimum, target
+from parenvs.agents.planners import optimum, target
 from parenvs.errors import InfeasibleError
 
 

@@ -20,7 +20,7 @@ from parenvs.view.words import duration, size
 
 if TYPE_CHECKING:
     from parenvs.agents.evaluation.evaluate import Evaluation
-    from parenvs.agents.evaluation.set_evaluation import SetEvaluation
+    from parenvs.agents.evaluation.evaluate_set import SetEvaluation
     from parenvs.agents.learning.config import TrainResult
     from parenvs.clock.measured import Layers
     from parenvs.core.plan import Answer

@@ -14,9 +14,8 @@ from cases import each
 from gymnasium import spaces
 
 from parenvs import judge, load_plan, load_profile
-from parenvs.agents.evaluation.evaluate_set import evaluate_set
+from parenvs.agents.evaluation.evaluate_set import SetEvaluation, evaluate_set
 from parenvs.agents.evaluation.rules import play_rule, rules
-from parenvs.agents.evaluation.set_evaluation import SetEvaluation
 from parenvs.agents.learning.algorithm import (
     Batch,
     Place,

@@ -11,8 +11,7 @@ from cases import each
 from gymnasium.utils.env_checker import check_env
 
 import parenvs
-from parenvs.agents.partition.lean import begun, shortest
-from parenvs.agents.partition.sets import BOUND
+from parenvs.agents.partition.sets import BOUND, begun, shortest
 from parenvs.core.rows import WORST
 from parenvs.datasets.partition.problems import (
     LIMITS,

@@ -8,7 +8,7 @@ import pytest
 from cases import each, slow
 
 from parenvs.agents.partition.exact import exact_partition
-from parenvs.agents.reference import optimum
+from parenvs.agents.planners import optimum
 from parenvs.errors import InfeasibleError, TimeLimitError
 
 VARIABLES, INPUTS = "variables", "inputs"

@@ -14,7 +14,7 @@ from parenvs.agents.pipeline import points as module
 from parenvs.agents.pipeline.exact import exact_full
 from parenvs.agents.pipeline.point_search import PointSearch, SpaceTables
 from parenvs.agents.pipeline.points import even_plan, exact_points, few_points
-from parenvs.agents.reference import optimum
+from parenvs.agents.planners import optimum
 from parenvs.cluster import Cluster
 from parenvs.core.plan import Answer, judge
 from parenvs.errors import InfeasibleError

@@ -13,7 +13,7 @@ from second_writing import slow_length, slow_memory, slow_times
 
 import parenvs
 from parenvs import load_graph
-from parenvs.agents import reference
+from parenvs.agents import planners
 from parenvs.cluster import PRESETS, Cluster
 from parenvs.core.plan import ROUNDING, judge
 from parenvs.errors import ParenvsError, ProfileError, UnknownInstanceError
@@ -445,6 +445,6 @@ def test_judge__a_training_step_that_the_plan_is_for():
 
 
 def test_judge__a_thousandth_is_optimal_and_rounding_is_nothing():
-    assert reference.target("1/L", 0.5) == pytest.approx(0.4995, abs=1e-12)
-    assert reference.target("step_time", 0.5) == pytest.approx(0.4995, abs=1e-12)
+    assert planners.target("1/L", 0.5) == pytest.approx(0.4995, abs=1e-12)
+    assert planners.target("step_time", 0.5) == pytest.approx(0.4995, abs=1e-12)
     assert 1e-12 < ROUNDING < 1e-6

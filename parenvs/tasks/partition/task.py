@@ -309,6 +309,6 @@ class PartitionTask(Task):
 
     def start(self, problem: Linear) -> Linear:
         """Return the plan of least memory, where episodes begin."""
-        from parenvs.agents.partition.lean import begun
+        from parenvs.agents.partition.sets import begun
 
         return begun(problem)

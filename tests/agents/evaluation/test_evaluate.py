@@ -6,7 +6,7 @@ import pytest
 from cases import each
 
 import parenvs
-from parenvs.agents.reference import optimum, reference
+from parenvs.agents.planners import optimum, reference
 from parenvs.errors import ParenvsError
 from parenvs.wrappers import MaskInObservation
 

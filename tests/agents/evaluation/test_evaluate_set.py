@@ -6,8 +6,7 @@ import pytest
 from cases import each, slow
 
 import parenvs
-from parenvs.agents.evaluation.evaluate_set import evaluate_set
-from parenvs.agents.evaluation.set_evaluation import SetEvaluation
+from parenvs.agents.evaluation.evaluate_set import SetEvaluation, evaluate_set
 from parenvs.agents.learning.config import TrainConfig
 from parenvs.agents.learning.play import Player
 from parenvs.agents.learning.ppo import PPO
