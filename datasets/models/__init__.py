@@ -15,10 +15,11 @@ graph and nothing to its plans; so is the clipping of gradients. Losses compare 
 instead of gathering, so that the classes can be partitioned.
 """
 
-from parenvs.datasets.models.language import bert, gpt, llama, lstm, mixtral, t5
+from parenvs.datasets.models.language import gpt, llama, lstm, mixtral
 from parenvs.datasets.models.model import Model, forward, train_step
 from parenvs.datasets.models.multimodal import clip, dlrm, whisper
-from parenvs.datasets.models.vision import convnext, dit, mixer, resnet, unet, vgg, vit
+from parenvs.datasets.models.paper import bert, t5, vgg
+from parenvs.datasets.models.vision import convnext, dit, mixer, resnet, unet, vit
 
 __all__ = [
     "MODELS", "Model", "bert", "clip", "convnext", "dit", "dlrm", "forward", "gpt", "llama",

@@ -2,14 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import lax, named_scope
 from jax.ad_checkpoint import checkpoint_name
 
-from parenvs.datasets.models.layers import dense, dense_shapes
+from parenvs.datasets.models.layers import conv, dense, dense_shapes, norm_shapes
 from parenvs.datasets.models.model import Array, Tree, floats
-from parenvs.datasets.models.stack import KEPT
+
+
+def stack_shapes(layers: int, layer: Tree, scanned: bool) -> Tree:
+    """Return the shapes of a stack.
+
+    Args:
+        layers: Number of layers.
+        layer: Shapes of one layer.
+        scanned: Whether each array has a leading dimension of layers, else each layer is apart, as
+            ``layer_0``, ``layer_1``, ...
+    """
+    if not scanned:
+        return {f"layer_{i}": layer for i in range(layers)}
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((layers, *x.shape), x.dtype), layer)
+
+
+KEPT = "kept"
+"""Name of the results that ``recomputing`` keeps besides products with weights."""
+
+
+def recomputing(block: Callable[[Tree, Array], Array]) -> Callable[[Tree, Array], Array]:
+    """Return a layer of which the backward pass computes again what is cheap.
+
+    Kept are products with weights and what is called ``KEPT``; norms, activations and rotations
+    are computed again (selective recomputation, arXiv 2205.05198).
+    """
+    policies = jax.checkpoint_policies
+    policy = policies.save_from_both_policies(
+        policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(KEPT)
+    )
+    return jax.checkpoint(block, policy=policy)
+
+
+def run_stack(
+    weights: Tree, x: Array, block: Callable[[Tree, Array], Array], layers: int, scanned: bool
+) -> Array:
+    """Send ``x`` through the layers of ``stack_shapes``; ``block(weights, x)`` is one of them."""
+    if scanned:
+        return lax.scan(lambda y, layer: (block(layer, y), None), x, weights)[0]
+    for i in range(layers):
+        with named_scope(f"layer_{i}"):
+            x = block(weights[f"layer_{i}"], x)
+    return x
 
 
 def rms_norm(scale: Array, x: Array, epsilon: float = 1e-5) -> Array:
@@ -168,6 +212,27 @@ def feed_forward_shapes(width: int, hidden: int) -> Tree:
     return {"up": dense_shapes(width, hidden), "down": dense_shapes(hidden, width)}
 
 
+def layer_shapes(width: int, hidden: int) -> Tree:
+    """Return the shapes of ``transformer_layer``."""
+    return {
+        "attention_norm": norm_shapes(width),
+        "attention": attention_shapes(width),
+        "ffn_norm": norm_shapes(width),
+        "ffn": feed_forward_shapes(width, hidden),
+    }
+
+
+def transformer_layer(
+    weights: Tree, x: Array, heads: int, causal: bool = False, recompute: bool = False
+) -> Array:
+    """Apply self-attention and a feed-forward block, both behind a norm and beside a residual."""
+    with named_scope("attention"):
+        y = layer_norm(weights["attention_norm"], x)
+        x += attention(weights["attention"], y, y, heads, causal=causal, recompute=recompute)
+    with named_scope("ffn"):
+        return x + feed_forward(weights["ffn"], layer_norm(weights["ffn_norm"], x))
+
+
 def gated_feed_forward(weights: Tree, x: Array) -> Array:
     """Apply SwiGLU (arXiv 2002.05202): ``down (silu(gate x) * up x)``, without biases."""
     return dense(weights["down"], jax.nn.silu(dense(weights["gate"], x)) * dense(weights["up"], x))
@@ -182,10 +247,7 @@ def patches(weights: Tree | Array, images: Array, size: int) -> Array:
         size: Height and width of a patch.
     """
     kernel = weights["kernel"] if isinstance(weights, dict) else weights
-    layout = ("NHWC", "HWIO", "NHWC")
-    x = lax.conv_general_dilated(
-        images.astype(kernel.dtype), kernel, (size, size), "VALID", dimension_numbers=layout
-    )
+    x = conv(kernel, images.astype(kernel.dtype), size, "VALID")
     x = x + weights["bias"] if isinstance(weights, dict) else x
     return x.reshape(len(x), -1, x.shape[-1])
 

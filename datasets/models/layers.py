@@ -37,10 +37,16 @@ def dense(weights: Tree | Array, x: Array) -> Array:
     return jnp.dot(x, weights)
 
 
-def conv(kernel: Array, x: Array, stride: int = 1) -> Array:
-    """Convolve NHWC images with an HWIO kernel, padded to ``ceil(size / stride)`` outputs."""
-    layout = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(x, kernel, (stride, stride), "SAME", dimension_numbers=layout)
+def conv(kernel: Array, x: Array, stride: int = 1, padding: str = "SAME", groups: int = 1) -> Array:
+    """Convolve NHWC images with an HWIO kernel, ``SAME`` gives ``ceil(size / stride)`` outputs."""
+    return lax.conv_general_dilated(
+        x,
+        kernel,
+        (stride, stride),
+        padding,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=groups,
+    )
 
 
 def layer_norm(weights: Tree, x: Array, epsilon: float = 1e-6) -> Array:

@@ -10,12 +10,115 @@ import jax
 import jax.numpy as jnp
 from jax import named_scope
 
-from parenvs.datasets.models.optimisers import Optimiser, adam
+Tree = dict[str, Any]
+Array = jax.Array
+
+
+@dataclass(frozen=True, eq=False)
+class Optimiser:
+    """What a training step does with gradients.
+
+    Attributes:
+        name: Lower-case name, which is also the scope of its instructions.
+        init: Function from shapes of parameters to those of its state.
+        update: ``update(params, grads, state) -> (params, state)``; params and state are float32,
+            and gradients are made so.
+        moments: Arrays of the state that each parameter has.
+    """
+
+    name: str
+    init: Callable[[Tree], Tree]
+    update: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
+    moments: int
+
+
+def adam(
+    learning_rate: float = 1e-3,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    decay: float = 0.0,
+) -> Optimiser:
+    """Return Adam (arXiv 1412.6980), or AdamW (arXiv 1711.05101) if weights decay.
+
+    The state holds the moments ``m`` and ``v``, shaped like the parameters, and ``count``, the
+    int32 number of steps taken. The bias correction has the efficient form that ends section 2 of
+    the paper. Biases and scales, which have one dimension, do not decay.
+    """
+    name = "adamw" if decay else "adam"
+
+    def init(params: Tree) -> Tree:
+        return {"m": params, "v": params, "count": jax.ShapeDtypeStruct((), jnp.int32)}
+
+    def update(params: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
+        with named_scope(name):
+            count = state["count"] + 1
+            time = count.astype(jnp.float32)
+            rate = learning_rate * jnp.sqrt(1 - beta2**time) / (1 - beta1**time)
+
+            def new(param: Array, grad: Array, m: Array, v: Array) -> tuple[Array, ...]:
+                grad = grad.astype(param.dtype)
+                m = beta1 * m + (1 - beta1) * grad
+                v = beta2 * v + (1 - beta2) * jnp.square(grad)
+                step = rate * m / (jnp.sqrt(v) + epsilon)
+                if decay and param.ndim > 1:
+                    param = (1 - learning_rate * decay) * param
+                return param - step, m, v
+
+            updated = jax.tree.map(new, params, grads, state["m"], state["v"])
+            params, m, v = jax.tree.transpose(jax.tree.structure(params), None, updated)
+        return params, {"m": m, "v": v, "count": count}
+
+    return Optimiser(name, init, update, 2)
+
+
+def adamw(learning_rate: float = 1e-3, decay: float = 0.1, beta2: float = 0.95) -> Optimiser:
+    """Return AdamW with the settings of language models (arXiv 2005.14165, appendix B)."""
+    return adam(learning_rate, beta2=beta2, decay=decay)
+
+
+def momentum(learning_rate: float = 0.1, rate: float = 0.9) -> Optimiser:
+    """Return gradient descent with momentum; the state is ``m``, shaped like the parameters."""
+
+    def update(params: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
+        with named_scope("momentum"):
+            m = jax.tree.map(lambda m, g: rate * m + g.astype(m.dtype), state["m"], grads)
+            return jax.tree.map(lambda w, v: w - learning_rate * v, params, m), {"m": m}
+
+    return Optimiser("momentum", lambda params: {"m": params}, update, 1)
+
+
+def adagrad(learning_rate: float = 0.2, epsilon: float = 1e-7) -> Optimiser:
+    """Return Adagrad; the state is ``v``, sums of squares shaped like the parameters."""
+
+    def update(params: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
+        with named_scope("adagrad"):
+
+            def new(param: Array, grad: Array, v: Array) -> tuple[Array, Array]:
+                grad = grad.astype(param.dtype)
+                v = v + jnp.square(grad)
+                return param - learning_rate * grad / (jnp.sqrt(v) + epsilon), v
+
+            updated = jax.tree.map(new, params, grads, state["v"])
+            params, v = jax.tree.transpose(jax.tree.structure(params), None, updated)
+        return params, {"v": v}
+
+    return Optimiser("adagrad", lambda params: {"v": params}, update, 1)
+
+
+def descent(learning_rate: float = 1.0) -> Optimiser:
+    """Return gradient descent, which has no state."""
+
+    def update(params: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
+        with named_scope("descent"):
+            new = jax.tree.map(lambda w, g: w - learning_rate * g.astype(w.dtype), params, grads)
+        return new, state
+
+    return Optimiser("descent", lambda params: {}, update, 0)
+
 
 ADAM = adam()
 """Adam with the settings of its paper, which the paper's models are trained with."""
-Tree = dict[str, Any]
-Array = jax.Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from small_models import SCANNED, SMALL, drawn, small  # noqa: E402
 from parenvs import from_jax  # noqa: E402
 from parenvs.cluster import DEVICES  # noqa: E402
 from parenvs.datasets.models import MODELS, bert, forward, t5, train_step, vgg  # noqa: E402
-from parenvs.datasets.models.language.mixtral import mixture, two_experts  # noqa: E402
+from parenvs.datasets.models.language import mixture, two_experts  # noqa: E402
 from parenvs.graph.graph import Role  # noqa: E402
 from parenvs.tasks.partition.problem import Partitioning  # noqa: E402
 from parenvs.tasks.pipeline.profile import StageProfile  # noqa: E402

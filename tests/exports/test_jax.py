@@ -113,7 +113,7 @@ def test_sharding__two_axes_and_shared_states(graph):
 def test_sharding__a_loop_over_layers():
     """The chain has it written out; what is split is the stacked weights."""
     from parenvs.datasets.models import train_step
-    from parenvs.datasets.models.language.gpt import gpt
+    from parenvs.datasets.models.language import gpt
     from parenvs.tasks.hybrid.model import HybridModel
 
     small = gpt(2, 16, 4, vocab=32, tokens=8, batch_size=8, scanned=True)

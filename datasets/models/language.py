@@ -1,0 +1,427 @@
+"""Models of text: GPT-3, Llama 3, Mixtral and a recurrent language model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax, named_scope
+
+from parenvs.datasets.models.blocks import (
+    attention,
+    cross_entropy,
+    gated_feed_forward,
+    layer_norm,
+    layer_shapes,
+    recomputing,
+    rms_norm,
+    run_stack,
+    stack_shapes,
+    transformer_layer,
+)
+from parenvs.datasets.models.layers import embed, norm_shapes
+from parenvs.datasets.models.model import Array, Model, Tree, adagrad, adamw, floats, integers
+
+
+def gpt(
+    layers: int = 96,
+    width: int = 12288,
+    heads: int = 96,
+    vocab: int = 50257,
+    tokens: int = 2048,
+    batch_size: int = 1536,
+    scanned: bool = False,
+    name: str = "gpt",
+) -> Model:
+    """Return GPT-3; the defaults are its 175 B parameters (arXiv 2005.14165, Table 2.1).
+
+    One table serves as embedding and, transposed, as output, as in GPT-2. All attentions are
+    dense, where GPT-3's are dense and locally banded by turns. The backward pass computes the
+    attention scores again.
+
+    Args:
+        layers: Decoder layers.
+        width: Residual width; feed-forward blocks are four times as wide.
+        heads: Attention heads.
+        vocab: Size of the vocabulary.
+        tokens: Length of a sequence, and rows of the position table.
+        batch_size: Sequences in a batch.
+        scanned: Whether the layers are a loop over stacked weights.
+        name: Instance name.
+    """
+
+    def init() -> Tree:
+        layer = layer_shapes(width, 4 * width)
+        return {
+            "embedding": floats(vocab, width),
+            "positions": floats(tokens, width),
+            "decoder": stack_shapes(layers, layer, scanned),
+            "norm": norm_shapes(width),
+        }
+
+    def block(weights: Tree, x: Array) -> Array:
+        return transformer_layer(weights, x, heads, causal=True, recompute=True)
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        with named_scope("embedding"):
+            x = embed(params["embedding"], batch["tokens"]) + params["positions"]
+        with named_scope("decoder"):
+            x = run_stack(params["decoder"], x, block, layers, scanned)
+        with named_scope("head"):
+            x = layer_norm(params["norm"], x)
+            logits = jnp.einsum("btd,vd->btv", x, params["embedding"])
+        with named_scope("loss"):
+            return cross_entropy(logits, batch["labels"])
+
+    return Model(
+        name,
+        f"GPT-3, {layers} layers, width {width}, {heads} heads",
+        "arXiv 2005.14165",
+        init,
+        loss,
+        {"tokens": integers(batch_size, tokens), "labels": integers(batch_size, tokens)},
+        batch_size,
+        family="gpt",
+        trained_as="arXiv 2104.04473, section 5.1: GPT-3 of 175 B parameters, batch 1,536",
+        mixed=True,
+        optimiser=adamw(),
+    )
+
+
+CHUNK = 512
+"""Queries that attend at a time."""
+LLAMA_BASE, MIXTRAL_BASE = 5e5, 1e6
+"""Bases of the rotary positions: arXiv 2407.21783, Table 3, and Mixtral's configuration."""
+
+
+def _grouped_shapes(width: int, heads: int, kv_heads: int) -> Tree:
+    """Shapes of projections to heads of queries, and to fewer of keys and values."""
+    sizes = {"q": width, "k": width // heads * kv_heads, "v": width // heads * kv_heads}
+    return {**{key: floats(width, size) for key, size in sizes.items()}, "o": floats(width, width)}
+
+
+def _grouped_attention(weights: Tree, x: Array, heads: int, kv_heads: int, base: float) -> Array:
+    """Attend behind a norm, ``CHUNK`` queries at a time."""
+    with named_scope("attention"):
+        y, chunk = rms_norm(weights["attention_norm"], x), min(CHUNK, x.shape[1])
+        y = attention(weights["attention"], y, y, heads, kv_heads, True, base, chunk=chunk)
+        return x + y
+
+
+def _decoder_shapes(vocab: int, width: int, stack: Tree) -> Tree:
+    return {
+        "embedding": floats(vocab, width),
+        "decoder": stack,
+        "norm": floats(width),
+        "head": floats(width, vocab),
+    }
+
+
+def _decoder_loss(
+    params: Tree, batch: Tree, block: Callable[[Tree, Array], Array], layers: int, scanned: bool
+) -> Array:
+    """Loss of a decoder with RMSNorm whose tables of inputs and outputs are apart."""
+    with named_scope("embedding"):
+        x = embed(params["embedding"], batch["tokens"])
+    with named_scope("decoder"):
+        x = run_stack(params["decoder"], x, block, layers, scanned)
+    with named_scope("head"):
+        logits = rms_norm(params["norm"], x) @ params["head"]
+    with named_scope("loss"):
+        return cross_entropy(logits, batch["labels"])
+
+
+def llama(
+    layers: int = 32,
+    width: int = 4096,
+    hidden: int = 14336,
+    heads: int = 32,
+    kv_heads: int = 8,
+    vocab: int = 128256,
+    tokens: int = 8192,
+    batch_size: int = 16,
+    scanned: bool = False,
+    trained_as: str = "torchtitan, benchmarks: Llama 3.1 8B on 8 H100, 2 sequences on each",
+    name: str = "llama",
+) -> Model:
+    """Return Llama 3 with grouped queries, rotary positions, RMSNorm and SwiGLU, without biases.
+
+    The defaults are Llama 3 8B (arXiv 2407.21783, Table 3; vocabulary with its special tokens as
+    in the released configuration). Input and output tables are apart. Attention takes some
+    queries at a time, and the backward pass computes again what is cheap, as fused kernels and
+    selective recomputation do.
+
+    Args:
+        layers: Decoder layers.
+        width: Residual width.
+        hidden: Width inside the feed-forward blocks.
+        heads: Heads of queries.
+        kv_heads: Heads of keys and values.
+        vocab: Size of the vocabulary.
+        tokens: Length of a sequence.
+        batch_size: Sequences in a batch.
+        scanned: Whether the layers are a loop over stacked weights.
+        trained_as: Where batch and length come from.
+        name: Instance name.
+    """
+
+    def init() -> Tree:
+        layer = {
+            "attention_norm": floats(width),
+            "attention": _grouped_shapes(width, heads, kv_heads),
+            "ffn_norm": floats(width),
+            "ffn": {
+                "gate": floats(width, hidden),
+                "up": floats(width, hidden),
+                "down": floats(hidden, width),
+            },
+        }
+        return _decoder_shapes(vocab, width, stack_shapes(layers, layer, scanned))
+
+    def block(weights: Tree, x: Array) -> Array:
+        x = _grouped_attention(weights, x, heads, kv_heads, LLAMA_BASE)
+        with named_scope("ffn"):
+            return x + gated_feed_forward(weights["ffn"], rms_norm(weights["ffn_norm"], x))
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        return _decoder_loss(params, batch, recomputing(block), layers, scanned)
+
+    return Model(
+        name,
+        f"Llama 3, {layers} layers, width {width}, SwiGLU {hidden}, {heads} heads on {kv_heads}",
+        "arXiv 2407.21783",
+        init,
+        loss,
+        {"tokens": integers(batch_size, tokens), "labels": integers(batch_size, tokens)},
+        batch_size,
+        family="llama",
+        trained_as=trained_as,
+        mixed=True,
+        optimiser=adamw(),
+    )
+
+
+def lstm(
+    layers: int = 2,
+    cells: int = 8192,
+    width: int = 1024,
+    vocab: int = 793_471,
+    samples: int = 8192,
+    tokens: int = 20,
+    batch_size: int = 128,
+    name: str = "lstm",
+) -> Model:
+    """Return a recurrent language model; the defaults are BIG LSTM (arXiv 1602.02410, Table 1).
+
+    It is trained with a sampled softmax: the true word against ``samples`` words that the whole
+    batch shares (section 3.1), which are an input. Each layer is a loop over time, in which the
+    same weights work on one token after another.
+
+    Args:
+        layers: LSTM layers.
+        cells: Cells of a layer.
+        width: Width to which a layer's output is projected, and of the embedding.
+        vocab: Size of the vocabulary.
+        samples: Words that the softmax is sampled with.
+        tokens: Length of a sequence: steps of the loop.
+        batch_size: Sequences in a batch.
+        name: Instance name.
+    """
+
+    def init() -> Tree:
+        layer = {
+            "input": floats(width, 4 * cells),
+            "recurrent": floats(width, 4 * cells),
+            "bias": floats(4 * cells),
+            "projection": floats(cells, width),
+        }
+        return {
+            "embedding": floats(vocab, width),
+            "lstm": {f"layer_{i}": layer for i in range(layers)},
+            "softmax": {"kernel": floats(vocab, width), "bias": floats(vocab)},
+        }
+
+    def recurrence(weights: Tree, x: Array) -> Array:
+        """Run a layer over (tokens, batch, width)."""
+        gates = x @ weights["input"] + weights["bias"]  # of all tokens at once
+
+        def step(state: tuple[Array, Array], given: Array) -> tuple[tuple[Array, Array], Array]:
+            hidden, cell = state
+            i, f, g, o = jnp.split(given + hidden @ weights["recurrent"], 4, axis=-1)
+            cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+            hidden = (jax.nn.sigmoid(o) * jnp.tanh(cell)) @ weights["projection"]
+            return (hidden, cell), hidden
+
+        start = jnp.zeros(x.shape[1:], x.dtype), jnp.zeros((x.shape[1], cells), x.dtype)
+        return lax.scan(step, start, gates)[1]
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        with named_scope("embedding"):
+            x = embed(params["embedding"], batch["tokens"]).astype(jnp.bfloat16)
+            x = x.transpose(1, 0, 2)
+        with named_scope("lstm"):
+            for i in range(layers):
+                with named_scope(f"layer_{i}"):
+                    x = recurrence(params["lstm"][f"layer_{i}"], x)
+        with named_scope("softmax"):
+            x, kernel = x.transpose(1, 0, 2), params["softmax"]["kernel"]
+            true = embed(kernel, batch["labels"]).astype(x.dtype)
+            logit = (x * true).sum(-1).astype(jnp.float32)
+            logit += embed(params["softmax"]["bias"], batch["labels"])
+            drawn = embed(kernel, batch["samples"]).astype(x.dtype)
+            logits = jnp.einsum("btd,sd->bts", x, drawn).astype(jnp.float32)
+            logits += embed(params["softmax"]["bias"], batch["samples"])
+        with named_scope("loss"):
+            return (jnp.logaddexp(jax.nn.logsumexp(logits, -1), logit) - logit).mean()
+
+    return Model(
+        name,
+        f"LSTM language model, {layers} layers of {cells} cells, projected to {width}",
+        "arXiv 1602.02410",
+        init,
+        loss,
+        {
+            "tokens": integers(batch_size, tokens),
+            "labels": integers(batch_size, tokens),
+            "samples": integers(samples),
+        },
+        batch_size,
+        family="lstm",
+        trained_as="arXiv 1602.02410, section 4.4: batch 128, 20 steps, Adagrad, 8,192 samples",
+        mixed=True,
+        kept=("embedding", "softmax"),
+        optimiser=adagrad(),
+    )
+
+
+def mixtral(
+    layers: int = 32,
+    width: int = 4096,
+    hidden: int = 14336,
+    experts: int = 8,
+    heads: int = 32,
+    kv_heads: int = 8,
+    vocab: int = 32000,
+    tokens: int = 4096,
+    group: int = 1024,
+    batch_size: int = 256,
+    scanned: bool = False,
+    name: str = "mixtral",
+) -> Model:
+    """Return Mixtral, of which each token uses two experts; the defaults are Mixtral 8x7B.
+
+    Sizes are those of arXiv 2401.04088, Table 1. Tokens are sent to experts as in GShard (arXiv
+    2006.16668, section 2.2): in groups, and by products with arrays of ones and zeros, so that the
+    program is static and the experts are a dimension like any other. An expert takes as many
+    tokens of a group as two for each token make on average; what is beyond that passes it by. The
+    loss that balances the experts is left out. Attention takes some queries at a time.
+
+    Args:
+        layers: Decoder layers.
+        width: Residual width.
+        hidden: Width inside an expert.
+        experts: Number of experts.
+        heads: Heads of queries.
+        kv_heads: Heads of keys and values.
+        vocab: Size of the vocabulary.
+        tokens: Length of a sequence, a multiple of ``group``.
+        group: Tokens that are sent to the experts together.
+        batch_size: Sequences in a batch.
+        scanned: Whether the layers are a loop over stacked weights.
+        name: Instance name.
+    """
+    capacity = 2 * group // experts
+
+    def init() -> Tree:
+        layer = {
+            "attention_norm": floats(width),
+            "attention": _grouped_shapes(width, heads, kv_heads),
+            "experts_norm": floats(width),
+            "experts": {
+                "router": floats(width, experts),
+                "gate": floats(experts, width, hidden),
+                "up": floats(experts, width, hidden),
+                "down": floats(experts, hidden, width),
+            },
+        }
+        return _decoder_shapes(vocab, width, stack_shapes(layers, layer, scanned))
+
+    def block(weights: Tree, x: Array) -> Array:
+        x = _grouped_attention(weights, x, heads, kv_heads, MIXTRAL_BASE)
+        with named_scope("experts"):
+            y = rms_norm(weights["experts_norm"], x)
+            return x + mixture(weights["experts"], y, group, capacity)
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        return _decoder_loss(params, batch, block, layers, scanned)
+
+    return Model(
+        name,
+        f"Mixtral, {layers} layers, width {width}, {experts} experts of {hidden}, two a token",
+        "arXiv 2401.04088",
+        init,
+        loss,
+        {"tokens": integers(batch_size, tokens), "labels": integers(batch_size, tokens)},
+        batch_size,
+        family="mixtral",
+        trained_as="Megatron-LM, megatron/core/transformer/moe/README.md: Mixtral 8x7B",
+        mixed=True,
+        optimiser=adamw(),
+    )
+
+
+def mixture(weights: Tree, x: Array, group: int, capacity: int) -> Array:
+    """Send each token of ``x`` (batch, tokens, width) to two experts, and add what they return.
+
+    Args:
+        weights: ``router`` (width, experts); ``gate`` and ``up`` (experts, width, hidden) and
+            ``down`` (experts, hidden, width).
+        x: (batch, tokens, width).
+        group: Tokens that are sent together.
+        capacity: Tokens of a group that an expert takes.
+    """
+    grouped = x.reshape(-1, group, x.shape[-1])
+    with named_scope("router"):
+        gates = jax.nn.softmax((grouped @ weights["router"]).astype(jnp.float32))
+        dispatch, combine = two_experts(gates, capacity)
+    with named_scope("dispatch"):
+        sent = jnp.einsum("gtec,gtd->egcd", dispatch.astype(x.dtype), grouped)
+    with named_scope("expert"):
+        gate = jax.nn.silu(jnp.einsum("egcd,edf->egcf", sent, weights["gate"]))
+        up = jnp.einsum("egcd,edf->egcf", sent, weights["up"])
+        outputs = jnp.einsum("egcf,efd->egcd", gate * up, weights["down"])
+    with named_scope("combine"):
+        return jnp.einsum("gtec,egcd->gtd", combine.astype(x.dtype), outputs).reshape(x.shape)
+
+
+def two_experts(gates: Array, capacity: int) -> tuple[Array, Array]:
+    """Choose the two experts of each token and its place in them (arXiv 2006.16668, algorithm 1).
+
+    Args:
+        gates: (groups, tokens, experts), the probabilities of the router.
+        capacity: Places of an expert for a group.
+
+    Returns:
+        Whether a token takes a place, and by how much its result counts: both (groups, tokens,
+        experts, capacity) float32. The two weights of a token sum to one.
+    """
+    taken = jnp.zeros_like(gates[:, 0])  # places that are taken, (groups, experts)
+    left, chosen = gates, []
+    for _ in range(2):
+        best = left.max(-1, keepdims=True)
+        expert = lax.stop_gradient(left == best).astype(gates.dtype)
+        position = jnp.cumsum(expert, axis=1) - expert + taken[:, None]
+        taken = taken + expert.sum(1)
+        chosen.append((expert, position))
+        left = jnp.where(expert > 0, -1.0, left)
+    weight = [(expert * gates).sum(-1) for expert, _ in chosen]
+    total = weight[0] + weight[1]
+    shape = (*gates.shape, capacity)
+    positions = lax.broadcasted_iota(jnp.float32, shape, 3)
+    dispatch, combine = jnp.zeros(shape), jnp.zeros(shape)
+    for (expert, position), share in zip(chosen, weight, strict=True):
+        takes = jnp.where(position[..., None] == positions, expert[..., None], 0.0)
+        dispatch = dispatch + takes
+        combine = combine + takes * (share / total)[..., None, None]
+    return dispatch, combine

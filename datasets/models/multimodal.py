@@ -1,0 +1,332 @@
+"""Models of several kinds of data: CLIP, DLRM and Whisper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+from jax import lax, named_scope
+
+from parenvs.datasets.models.blocks import (
+    attention,
+    attention_shapes,
+    cross_entropy,
+    feed_forward,
+    feed_forward_shapes,
+    layer_norm,
+    layer_shapes,
+    log_features,
+    patches,
+    stack_shapes,
+)
+from parenvs.datasets.models.layers import dense, dense_shapes, embed, norm_shapes
+from parenvs.datasets.models.model import Array, Model, Tree, adam, descent, floats, integers
+
+
+def clip(
+    image_layers: int = 24,
+    image_width: int = 1024,
+    text_layers: int = 12,
+    text_width: int = 768,
+    shared: int = 768,
+    patch: int = 14,
+    image: int = 224,
+    vocab: int = 49408,
+    tokens: int = 77,
+    head: int = 64,
+    batch_size: int = 32768,
+    name: str = "clip",
+) -> Model:
+    """Return CLIP; the defaults are ViT-L/14 (arXiv 2103.00020, Table 20).
+
+    The loss compares each image with each text of the batch, so that the batch cannot be split
+    without an exchange. The text's feature is that of its last token, which has the highest id.
+
+    Args:
+        image_layers: Layers of the image encoder.
+        image_width: Its residual width.
+        text_layers: Layers of the text encoder.
+        text_width: Its residual width.
+        shared: Width of the features that are compared.
+        patch: Height and width of a patch in pixels.
+        image: Height and width of the RGB images.
+        vocab: Size of the vocabulary.
+        tokens: Length of a text.
+        head: Width of an attention head.
+        batch_size: Pairs of an image and a text in a batch.
+        name: Instance name.
+    """
+
+    def stack(layers: int, width: int) -> Tree:
+        return stack_shapes(layers, layer_shapes(width, 4 * width), False)
+
+    def init() -> Tree:
+        return {
+            "image": {
+                "patches": floats(patch, patch, 3, image_width),
+                "class": floats(1, 1, image_width),
+                "positions": floats(1, (image // patch) ** 2 + 1, image_width),
+                "first_norm": norm_shapes(image_width),
+                "encoder": stack(image_layers, image_width),
+                "norm": norm_shapes(image_width),
+                "projection": floats(image_width, shared),
+            },
+            "text": {
+                "embedding": floats(vocab, text_width),
+                "positions": floats(tokens, text_width),
+                "encoder": stack(text_layers, text_width),
+                "norm": norm_shapes(text_width),
+                "projection": floats(text_width, shared),
+            },
+            "temperature": floats(1),
+        }
+
+    def encoded(weights: Tree, x: Array, causal: bool) -> Array:
+        for i in range(len(weights)):
+            layer = weights[f"layer_{i}"]
+            with named_scope(f"layer_{i}"):
+                with named_scope("attention"):
+                    y = layer_norm(layer["attention_norm"], x)
+                    x += attention(layer["attention"], y, y, x.shape[-1] // head, causal=causal)
+                with named_scope("ffn"):
+                    y = dense(layer["ffn"]["up"], layer_norm(layer["ffn_norm"], x))
+                    x += dense(layer["ffn"]["down"], y * jax.nn.sigmoid(1.702 * y))
+        return x
+
+    def unit(x: Array) -> Array:
+        y = x.astype(jnp.float32)
+        return (y * lax.rsqrt(jnp.square(y).sum(-1, keepdims=True))).astype(x.dtype)
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        with named_scope("image"):
+            weights = params["image"]
+            x = patches(weights["patches"], batch["images"], patch)
+            first = jnp.broadcast_to(weights["class"], (batch_size, 1, image_width))
+            x = jnp.concatenate([first, x], 1) + weights["positions"]
+            x = encoded(weights["encoder"], layer_norm(weights["first_norm"], x), False)
+            images = unit(layer_norm(weights["norm"], x[:, 0]) @ weights["projection"])
+        with named_scope("text"):
+            weights, ids = params["text"], batch["tokens"]
+            y = embed(weights["embedding"], ids) + weights["positions"]
+            y = layer_norm(weights["norm"], encoded(weights["encoder"], y, True))
+            last = (ids == ids.max(-1, keepdims=True)).astype(y.dtype)
+            y = jnp.einsum("btd,bt->bd", y, last)
+            texts = unit(y @ weights["projection"])
+        with named_scope("loss"):
+            scale = jnp.exp(params["temperature"].astype(jnp.float32))
+            logits = (images @ texts.T).astype(jnp.float32) * scale
+            pairs = lax.iota(jnp.int32, batch_size)
+            return (cross_entropy(logits, pairs) + cross_entropy(logits.T, pairs)) / 2
+
+    return Model(
+        name,
+        f"CLIP, image {image_layers} layers of {image_width}, text {text_layers} of {text_width}",
+        "arXiv 2103.00020",
+        init,
+        loss,
+        {
+            "images": floats(batch_size, image, image, 3),
+            "tokens": integers(batch_size, tokens),
+        },
+        batch_size,
+        family="clip",
+        trained_as="arXiv 2103.00020, Table 18: batch 32,768, Adam with weight decay",
+        mixed=True,
+        optimiser=adam(4e-4, beta2=0.98, decay=0.2),
+    )
+
+
+CRITEO = (
+    39_884_406, 39_043, 17_289, 7_420, 20_263, 3, 7_120, 1_543, 63, 38_532_951, 2_953_546,
+    403_346, 10, 2_208, 11_938, 155, 4, 976, 14, 39_979_771, 25_641_295, 39_664_984, 585_935,
+    12_972, 108, 36,
+)  # fmt: skip
+"""Rows of the tables for Criteo's click logs of 1 TB, ids taken modulo 40 million."""
+
+
+def dlrm(
+    rows: Sequence[int] = CRITEO,
+    width: int = 128,
+    numbers: int = 13,
+    bottom: Sequence[int] = (512, 256, 128),
+    top: Sequence[int] = (1024, 1024, 512, 256, 1),
+    batch_size: int = 65536,
+    name: str = "dlrm",
+) -> Model:
+    """Return DLRM; the defaults are the model of MLPerf's recommendation task.
+
+    The rows that categories select, and the numbers after dense layers, are multiplied with each
+    other; the products go through more dense layers to one logit. The tables stay float32, and
+    their gradients are as large as they are, where trainers update the rows alone.
+
+    Args:
+        rows: Rows of each embedding table.
+        width: Width of the tables.
+        numbers: Number of continuous features.
+        bottom: Widths of the dense layers that the numbers go through; the last is ``width``.
+        top: Widths of the dense layers after the products.
+        batch_size: Examples in a batch.
+        name: Instance name.
+    """
+    vectors = len(rows) + 1
+    pairs = vectors * (vectors - 1) // 2
+
+    def chain(inputs: int, widths: Sequence[int]) -> Tree:
+        return {f"dense_{i}": dense_shapes(*w) for i, w in enumerate(pairwise((inputs, *widths)))}
+
+    def init() -> Tree:
+        return {
+            "tables": {f"table_{i}": floats(n, width) for i, n in enumerate(rows)},
+            "bottom": chain(numbers, bottom),
+            "top": chain(width + pairs, top),
+        }
+
+    def run(weights: Tree, x: Array, last: bool) -> Array:
+        for i in range(len(weights)):
+            with named_scope(f"dense_{i}"):
+                x = dense(weights[f"dense_{i}"], x)
+                x = jax.nn.relu(x) if last or i + 1 < len(weights) else x
+        return x
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        with named_scope("bottom"):
+            x = run(params["bottom"], batch["numbers"].astype(jnp.bfloat16), True)
+        with named_scope("tables"):
+            features = [x]
+            for i in range(len(rows)):
+                with named_scope(f"table_{i}"):
+                    taken = embed(params["tables"][f"table_{i}"], batch[f"category_{i}"])
+                    features.append(taken.astype(x.dtype))
+        with named_scope("products"):
+            both = jnp.stack(features, 1)
+            products = jnp.einsum("bid,bjd->bij", both, both)
+            below = [products[:, i, :i] for i in range(1, vectors)]
+            x = jnp.concatenate([x, *below], 1)
+        with named_scope("top"):
+            logit = run(params["top"], x, False)[:, 0].astype(jnp.float32)
+        with named_scope("loss"):
+            clicked = batch["clicked"].astype(jnp.float32)
+            return (jax.nn.softplus(logit) - clicked * logit).mean()
+
+    return Model(
+        name,
+        f"DLRM, {len(rows)} tables of width {width}, {sum(rows):,} rows",
+        "arXiv 1906.00091; MLPerf Training v0.7",
+        init,
+        loss,
+        {
+            "numbers": floats(batch_size, numbers),
+            **{f"category_{i}": integers(batch_size) for i in range(len(rows))},
+            "clicked": integers(batch_size),
+        },
+        batch_size,
+        family="dlrm",
+        trained_as="SparseOperationKit, DLRM benchmark: 65,536 examples on 8 A100",
+        mixed=True,
+        kept=("tables",),
+        optimiser=descent(),
+    )
+
+
+def whisper(
+    layers: int = 32,
+    width: int = 1280,
+    heads: int = 20,
+    frequencies: int = 80,
+    frames: int = 3000,
+    vocab: int = 51865,
+    tokens: int = 448,
+    batch_size: int = 256,
+    name: str = "whisper",
+) -> Model:
+    """Return Whisper; the defaults are the large model (arXiv 2212.04356, Table 1).
+
+    Two convolutions over time halve the frames of a log-mel spectrogram. The encoder's positions
+    are sines, the decoder's are learned, and keys have no bias. One table serves as embedding
+    and, transposed, as output.
+
+    Args:
+        layers: Layers of the encoder, and of the decoder.
+        width: Residual width; feed-forward blocks are four times as wide.
+        heads: Attention heads.
+        frequencies: Mel bins of a frame.
+        frames: Frames of a segment of 30 seconds.
+        vocab: Size of the vocabulary.
+        tokens: Length of a text.
+        batch_size: Segments in a batch.
+        name: Instance name.
+    """
+
+    def stack(*attentions: str) -> Tree:
+        layer = {
+            **{key: attention_shapes(width, "qvo") for key in attentions},
+            **{f"{key}_norm": norm_shapes(width) for key in (*attentions, "ffn")},
+            "ffn": feed_forward_shapes(width, 4 * width),
+        }
+        return {f"layer_{i}": layer for i in range(layers)}
+
+    def init() -> Tree:
+        return {
+            "conv1": dense_shapes(3, frequencies, width),
+            "conv2": dense_shapes(3, width, width),
+            "encoder": {**stack("self"), "norm": norm_shapes(width)},
+            "embedding": floats(vocab, width),
+            "positions": floats(tokens, width),
+            "decoder": {**stack("self", "cross"), "norm": norm_shapes(width)},
+        }
+
+    def convolved(weights: Tree, x: Array, stride: int) -> Array:
+        x = lax.conv_general_dilated(
+            x, weights["kernel"], (stride,), ((1, 1),), dimension_numbers=("NHC", "HIO", "NHC")
+        )
+        return jax.nn.gelu(x + weights["bias"])
+
+    def run(params: Tree, x: Array, memory: Array | None) -> Array:
+        for i in range(layers):
+            weights = params[f"layer_{i}"]
+            with named_scope(f"layer_{i}"):
+                with named_scope("self"):
+                    y = layer_norm(weights["self_norm"], x)
+                    x += attention(weights["self"], y, y, heads, causal=memory is not None)
+                if memory is not None:
+                    with named_scope("cross"):
+                        y = layer_norm(weights["cross_norm"], x)
+                        x += attention(weights["cross"], y, memory, heads)
+                with named_scope("ffn"):
+                    x += feed_forward(weights["ffn"], layer_norm(weights["ffn_norm"], x))
+        return layer_norm(params["norm"], x)
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        with named_scope("frames"):
+            x = convolved(params["conv1"], batch["frames"].astype(jnp.bfloat16), 1)
+            x = convolved(params["conv2"], x, 2)
+            x += log_features(jnp.arange(x.shape[1]), width).astype(x.dtype)
+        with named_scope("encoder"):
+            memory = run(params["encoder"], x, None)
+        with named_scope("decoder"):
+            y = embed(params["embedding"], batch["tokens"]) + params["positions"]
+            y = run(params["decoder"], y, memory)
+        with named_scope("head"):
+            logits = jnp.einsum("btd,vd->btv", y, params["embedding"])
+        with named_scope("loss"):
+            return cross_entropy(logits, batch["labels"])
+
+    return Model(
+        name,
+        f"Whisper, {layers}+{layers} layers, width {width}, {frames} frames, {tokens} tokens",
+        "arXiv 2212.04356",
+        init,
+        loss,
+        {
+            "frames": floats(batch_size, frames, frequencies),
+            "tokens": integers(batch_size, tokens),
+            "labels": integers(batch_size, tokens),
+        },
+        batch_size,
+        family="whisper",
+        trained_as="arXiv 2212.04356, Table 17: batch 256, AdamW",
+        mixed=True,
+        optimiser=adam(1.75e-4, beta2=0.98, decay=0.1),
+    )

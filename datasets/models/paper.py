@@ -1,0 +1,296 @@
+"""The models of Auto-MAP's paper: VGG, T5 and BERT, in float32 (arXiv 2007.04069)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax, named_scope
+
+from parenvs.datasets.models.layers import (
+    MASKED,
+    attention,
+    conv,
+    cross_entropy,
+    dense,
+    dense_shapes,
+    embed,
+    feed_forward,
+    ffn_shapes,
+    layer_norm,
+    norm_shapes,
+)
+from parenvs.datasets.models.model import Array, Model, Tree, floats, integers
+
+
+def vgg(
+    blocks: Sequence[tuple[int, int]] = ((2, 64), (2, 128), (4, 256), (4, 512), (4, 512)),
+    hidden: int = 4096,
+    classes: int = 1000,
+    image: int = 224,
+    batch_size: int = 64,
+    name: str = "vgg",
+) -> Model:
+    """Return a VGG network; the defaults are VGG-19 (arXiv 1409.1556, Table 1, configuration E).
+
+    Args:
+        blocks: Number and width of the 3x3 convolutions of each block, which a 2x2 max pool ends.
+        hidden: Width of fc1 and fc2.
+        classes: Number of classes.
+        image: Height and width of the RGB images.
+        batch_size: Images in a batch.
+        name: Instance name.
+    """
+
+    def init() -> Tree:
+        params, features = {}, 3
+        for block, (convolutions, width) in enumerate(blocks, 1):
+            for i in range(1, convolutions + 1):
+                params[f"block{block}_conv{i}"] = dense_shapes(3, 3, features, width)
+                features = width
+        flat = features * (image >> len(blocks)) ** 2
+        return params | {
+            "fc1": dense_shapes(flat, hidden),
+            "fc2": dense_shapes(hidden, hidden),
+            "predictions": dense_shapes(hidden, classes),
+        }
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        x = batch["images"]
+        for block, (convolutions, _) in enumerate(blocks, 1):
+            for i in range(1, convolutions + 1):
+                with named_scope(f"block{block}_conv{i}"):
+                    weights = params[f"block{block}_conv{i}"]
+                    x = jax.nn.relu(conv(weights["kernel"], x) + weights["bias"])
+            with named_scope(f"block{block}_pool"):
+                x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        x = x.reshape(batch_size, -1)
+        for layer in "fc1", "fc2":
+            with named_scope(layer):
+                x = jax.nn.relu(dense(params[layer], x))
+        with named_scope("predictions"):
+            logits = dense(params["predictions"], x)
+        with named_scope("loss"):
+            return cross_entropy(logits, batch["labels"])
+
+    batch = {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)}
+    depth = sum(convolutions for convolutions, _ in blocks) + 3
+    description = f"VGG of {depth} layers, {image}x{image} images"
+    return Model(name, description, "arXiv 1409.1556", init, loss, batch, batch_size, family="vgg")
+
+
+POSITION_BUCKETS = 32
+POSITION_MAX_DISTANCE = 128
+
+
+def t5(
+    layers: int = 12,
+    d_model: int = 768,
+    d_ff: int = 3072,
+    heads: int = 12,
+    d_kv: int = 64,
+    vocab: int = 32128,
+    tokens: int = 512,
+    batch_size: int = 64,
+    name: str = "t5",
+) -> Model:
+    """Return a T5 encoder-decoder; the defaults are T5-base (arXiv 1910.10683, section 3.1.1).
+
+    T5-3B and T5-11B are in section 3.7. As in T5, scores are not scaled, one table per stack gives
+    the relative-position bias of all its self-attentions, and one embedding serves both inputs and,
+    scaled by ``d_model**-0.5``, the softmax. Unlike in T5, feed-forward layers and normalisations
+    have biases and the latter subtract the mean, as in Auto-MAP's T5 (arXiv 2007.04069, Table 3).
+
+    Args:
+        layers: Layers of the encoder, and of the decoder.
+        d_model: Residual width.
+        d_ff: Hidden width of the feed-forward blocks.
+        heads: Attention heads.
+        d_kv: Width of a head.
+        vocab: Size of the vocabulary.
+        tokens: Length of inputs and of targets.
+        batch_size: Pairs of sequences in a batch.
+        name: Instance name.
+    """
+
+    def attention_shapes() -> Tree:
+        kernels = {key: floats(d_model, heads * d_kv) for key in "qkv"}
+        return kernels | {"o": floats(heads * d_kv, d_model)}
+
+    def stack_shapes(*attentions: str) -> Tree:
+        stack = {"positions": floats(POSITION_BUCKETS, heads), "norm": norm_shapes(d_model)}
+        for i in range(layers):
+            stack[f"layer_{i}"] = {
+                **{block: attention_shapes() for block in attentions},
+                **{f"{block}_norm": norm_shapes(d_model) for block in (*attentions, "ffn")},
+                **ffn_shapes(d_model, d_ff),
+            }
+        return stack
+
+    def init() -> Tree:
+        return {
+            "embedding": floats(vocab, d_model),
+            "encoder": stack_shapes("self"),
+            "decoder": stack_shapes("self", "cross"),
+        }
+
+    def stack(params: Tree, x: Array, bias: Array, memory: Array | None = None) -> Array:
+        for i in range(layers):
+            weights = params[f"layer_{i}"]
+            with named_scope(f"layer_{i}"):
+                with named_scope("self"):
+                    y = layer_norm(weights["self_norm"], x)
+                    x += attention(weights["self"], y, y, heads, bias)
+                if memory is not None:
+                    with named_scope("cross"):
+                        y = layer_norm(weights["cross_norm"], x)
+                        x += attention(weights["cross"], y, memory, heads)
+                with named_scope("ffn"):
+                    y = layer_norm(weights["ffn_norm"], x)
+                    x += feed_forward(weights, y, jax.nn.relu)
+        return layer_norm(params["norm"], x)
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        embedding, targets = params["embedding"], batch["targets"]
+        with named_scope("encoder"):
+            x = embed(embedding, batch["inputs"])
+            bias = position_bias(params["encoder"]["positions"], tokens, causal=False)
+            memory = stack(params["encoder"], x, bias)
+        with named_scope("decoder"):
+            start = jnp.zeros((batch_size, 1), targets.dtype)
+            x = embed(embedding, jnp.concatenate([start, targets[:, :-1]], 1))
+            bias = position_bias(params["decoder"]["positions"], tokens, causal=True)
+            x = stack(params["decoder"], x, bias, memory)
+        with named_scope("logits"):
+            logits = jnp.einsum("btd,vd->btv", x * d_model**-0.5, embedding)
+        with named_scope("loss"):
+            return cross_entropy(logits, targets)
+
+    batch = {"inputs": integers(batch_size, tokens), "targets": integers(batch_size, tokens)}
+    description = f"T5, {layers}+{layers} layers, width {d_model}, FFN {d_ff}, {heads} heads"
+    return Model(name, description, "arXiv 1910.10683", init, loss, batch, batch_size, family="t5")
+
+
+def position_bias(table: Array, tokens: int, causal: bool) -> Array:
+    """Return T5's relative-position bias (heads, tokens, tokens), and the causal mask in it.
+
+    Half of the buckets are for one distance each, the others grow logarithmically; the last one has
+    all from ``POSITION_MAX_DISTANCE`` on (arXiv 1910.10683, section 2.1). Where both directions are
+    seen, each has half of the buckets. Buckets depend on no input.
+
+    Args:
+        table: (buckets, heads).
+        tokens: Length of the sequence.
+        causal: Whether a token sees only itself and those before it.
+    """
+    with named_scope("position_bias"):
+        queries, keys = (lax.broadcasted_iota(jnp.int32, (tokens, tokens), i) for i in (0, 1))
+        ahead = keys - queries
+        distance = jnp.maximum(-ahead, 0) if causal else jnp.abs(ahead)
+        buckets = len(table) if causal else len(table) // 2
+        exact = buckets // 2
+        growth = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / exact)
+        growth = growth / math.log(POSITION_MAX_DISTANCE / exact) * (buckets - exact)
+        bucket = jnp.minimum(exact + growth.astype(jnp.int32), buckets - 1)
+        bucket = jnp.where(distance < exact, distance, bucket)
+        if causal:
+            return embed(table, bucket).transpose(2, 0, 1) + jnp.where(ahead > 0, MASKED, 0.0)
+        return embed(table, bucket + jnp.where(ahead > 0, buckets, 0)).transpose(2, 0, 1)
+
+
+def bert(
+    layers: int = 24,
+    hidden: int = 1024,
+    heads: int = 16,
+    intermediate: int = 4096,
+    vocab: int = 30522,
+    positions: int = 512,
+    tokens: int = 512,
+    predictions: int = 76,
+    batch_size: int = 64,
+    name: str = "bert",
+) -> Model:
+    """Return BERT with its two pre-training losses; the defaults are BERT-large.
+
+    Sizes are those of arXiv 1810.04805, section 3, and of its released uncased vocabulary. As in
+    the released code, only the masked positions, 15 % of 512, go through the vocabulary's softmax.
+
+    Args:
+        layers: Encoder layers.
+        hidden: Residual width.
+        heads: Attention heads.
+        intermediate: Hidden width of the feed-forward blocks.
+        vocab: Size of the vocabulary.
+        positions: Rows of the position table, at least ``tokens``.
+        tokens: Length of a sequence.
+        predictions: Masked positions of a sequence.
+        batch_size: Sequences in a batch.
+        name: Instance name.
+    """
+
+    def init() -> Tree:
+        encoder = {
+            f"layer_{i}": {
+                "self": {key: dense_shapes(hidden, hidden) for key in "qkvo"},
+                "self_norm": norm_shapes(hidden),
+                "ffn_norm": norm_shapes(hidden),
+                **ffn_shapes(hidden, intermediate),
+            }
+            for i in range(layers)
+        }
+        embeddings = {
+            "words": floats(vocab, hidden),
+            "positions": floats(positions, hidden),
+            "types": floats(2, hidden),
+            "norm": norm_shapes(hidden),
+        }
+        return {
+            "embeddings": embeddings,
+            "encoder": encoder,
+            "pooler": dense_shapes(hidden, hidden),
+            "next_sentence": dense_shapes(hidden, 2),
+            "mlm": {
+                **dense_shapes(hidden, hidden),
+                "norm": norm_shapes(hidden),
+                "output_bias": floats(vocab),
+            },
+        }
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        tables, norm = params["embeddings"], partial(layer_norm, epsilon=1e-12)
+        with named_scope("embeddings"):
+            x = embed(tables["words"], batch["input_ids"]) + tables["positions"][:tokens]
+            x = norm(tables["norm"], x + embed(tables["types"], batch["token_type_ids"]))
+        with named_scope("encoder"):
+            bias = (1.0 - batch["attention_mask"].astype(jnp.float32))[:, None, None, :] * MASKED
+            for i in range(layers):
+                weights = params["encoder"][f"layer_{i}"]
+                with named_scope(f"layer_{i}"):
+                    with named_scope("self"):
+                        y = attention(weights["self"], x, x, heads, bias, (hidden // heads) ** -0.5)
+                        x = norm(weights["self_norm"], x + y)
+                    with named_scope("ffn"):
+                        x = norm(weights["ffn_norm"], x + feed_forward(weights, x, jax.nn.gelu))
+        with named_scope("next_sentence"):
+            pooled = jnp.tanh(dense(params["pooler"], x[:, 0]))
+            logits = dense(params["next_sentence"], pooled)
+            sentence_loss = cross_entropy(logits, batch["nsp_labels"])
+        with named_scope("mlm"):
+            masked = jnp.take_along_axis(x, batch["mlm_positions"][..., None], axis=1, mode="clip")
+            y = norm(params["mlm"]["norm"], jax.nn.gelu(dense(params["mlm"], masked)))
+            logits = jnp.einsum("bth,vh->btv", y, tables["words"]) + params["mlm"]["output_bias"]
+            return cross_entropy(logits, batch["mlm_labels"]) + sentence_loss
+
+    sequences = "input_ids", "token_type_ids", "attention_mask"
+    batch = {
+        **{key: integers(batch_size, tokens) for key in sequences},
+        **{key: integers(batch_size, predictions) for key in ("mlm_positions", "mlm_labels")},
+        "nsp_labels": integers(batch_size),
+    }
+    description = f"BERT, {layers} layers, width {hidden}, FFN {intermediate}, {heads} heads"
+    return Model(
+        name, description, "arXiv 1810.04805", init, loss, batch, batch_size, family="bert"
+    )

@@ -1,0 +1,649 @@
+"""Models of images: ConvNeXt, DiT, MLP-Mixer, ResNet, a diffusion U-Net and ViT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax, named_scope
+
+from parenvs.datasets.models.blocks import (
+    attention,
+    attention_shapes,
+    cross_entropy,
+    feed_forward,
+    feed_forward_shapes,
+    group_norm,
+    layer_norm,
+    layer_shapes,
+    log_features,
+    patches,
+    run_stack,
+    stack_shapes,
+    transformer_layer,
+)
+from parenvs.datasets.models.layers import conv, dense, dense_shapes, embed, norm_shapes
+from parenvs.datasets.models.model import Array, Model, Tree, adam, floats, integers, momentum
+
+
+def convnext(
+    stages: Sequence[tuple[int, int]] = ((192, 3), (384, 3), (768, 27), (1536, 3)),
+    classes: int = 1000,
+    image: int = 224,
+    batch_size: int = 4096,
+    name: str = "convnext",
+) -> Model:
+    """Return a ConvNeXt; the defaults are ConvNeXt-L (arXiv 2201.03545, section 3).
+
+    Args:
+        stages: Width and number of blocks of each stage.
+        classes: Number of classes.
+        image: Height and width of the RGB images.
+        batch_size: Images in a batch.
+        name: Instance name.
+    """
+
+    def init() -> Tree:
+        params: Tree = {}
+        before = 3
+        for stage, (width, blocks) in enumerate(stages):
+            size = 2 if stage else 4
+            params[f"stage{stage}_down"] = {
+                "norm": norm_shapes(before if stage else width),
+                **dense_shapes(size, size, before, width),
+            }
+            for i in range(blocks):
+                params[f"stage{stage}_block{i}"] = {
+                    "depthwise": dense_shapes(7, 7, 1, width),
+                    "norm": norm_shapes(width),
+                    "ffn": feed_forward_shapes(width, 4 * width),
+                    "scale": floats(width),
+                }
+            before = width
+        return {**params, "norm": norm_shapes(before), "predictions": dense_shapes(before, classes)}
+
+    def convolved(weights: Tree, x: Array, stride: int, groups: int = 1) -> Array:
+        padding = "SAME" if stride == 1 else "VALID"
+        return conv(weights["kernel"], x, stride, padding, groups) + weights["bias"]
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        x = batch["images"].astype(jax.numpy.bfloat16)
+        for stage, (width, blocks) in enumerate(stages):
+            key = f"stage{stage}_down"
+            with named_scope(key):
+                if stage:
+                    x = convolved(params[key], layer_norm(params[key]["norm"], x), 2)
+                else:
+                    x = layer_norm(params[key]["norm"], convolved(params[key], x, 4))
+            for i in range(blocks):
+                key = f"stage{stage}_block{i}"
+                with named_scope(key):
+                    weights = params[key]
+                    y = layer_norm(weights["norm"], convolved(weights["depthwise"], x, 1, width))
+                    x += weights["scale"] * feed_forward(weights["ffn"], y)
+        with named_scope("predictions"):
+            logits = dense(params["predictions"], layer_norm(params["norm"], x.mean((1, 2))))
+        with named_scope("loss"):
+            return cross_entropy(logits, batch["labels"])
+
+    return Model(
+        name,
+        f"ConvNeXt, blocks {'-'.join(str(n) for _, n in stages)}, widest {stages[-1][0]}",
+        "arXiv 2201.03545",
+        init,
+        loss,
+        {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)},
+        batch_size,
+        family="convnext",
+        trained_as="arXiv 2201.03545, Table 5: batch 4,096, AdamW",
+        mixed=True,
+        optimiser=adam(4e-3, decay=0.05),
+    )
+
+
+FREQUENCIES = 256
+"""Sines and cosines of a diffusion step."""
+
+
+def dit(
+    layers: int = 28,
+    width: int = 1152,
+    heads: int = 16,
+    patch: int = 2,
+    image: int = 32,
+    features: int = 4,
+    classes: int = 1000,
+    batch_size: int = 256,
+    name: str = "dit",
+) -> Model:
+    """Return a diffusion transformer; the defaults are DiT-XL/2 (arXiv 2212.09748, Table 1).
+
+    Each layer is shifted, scaled and gated by the image's class and diffusion step (adaLN-Zero).
+    Positions are sines, which are not learned. It predicts the noise and its variance, of which
+    the loss here takes the first.
+
+    Args:
+        layers: Transformer layers.
+        width: Residual width; feed-forward blocks are four times as wide.
+        heads: Attention heads.
+        patch: Height and width of a patch of latents.
+        image: Height and width of the latents.
+        features: Features of the latents.
+        classes: Number of classes; one more stands for none.
+        batch_size: Images in a batch.
+        name: Instance name.
+    """
+    side = image // patch
+    tokens = side * side
+
+    def init() -> Tree:
+        layer = {
+            "attention": attention_shapes(width),
+            "ffn": feed_forward_shapes(width, 4 * width),
+            "modulation": dense_shapes(width, 6 * width),
+        }
+        return {
+            "patches": dense_shapes(patch, patch, features, width),
+            "step": {"in": dense_shapes(FREQUENCIES, width), "out": dense_shapes(width, width)},
+            "classes": floats(classes + 1, width),
+            "dit": {f"layer_{i}": layer for i in range(layers)},
+            "final": {
+                "modulation": dense_shapes(width, 2 * width),
+                **dense_shapes(width, patch * patch * 2 * features),
+            },
+        }
+
+    def modulated(x: Array, shift: Array, scale: Array) -> Array:
+        return layer_norm({}, x, 1e-6) * (1 + scale[:, None]) + shift[:, None]
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        with named_scope("patches"):
+            x = patches(params["patches"], batch["latents"], patch)
+            position = jnp.arange(tokens)
+            sides = [log_features(part, width // 2) for part in (position // side, position % side)]
+            x += jnp.concatenate(sides, -1).astype(x.dtype)
+        with named_scope("condition"):
+            y = log_features(batch["steps"], FREQUENCIES).astype(x.dtype)
+            y = dense(params["step"]["out"], jax.nn.silu(dense(params["step"]["in"], y)))
+            y = jax.nn.silu(y + embed(params["classes"], batch["labels"]))
+        with named_scope("dit"):
+            for i in range(layers):
+                weights = params["dit"][f"layer_{i}"]
+                with named_scope(f"layer_{i}"):
+                    with named_scope("modulation"):
+                        given = jnp.split(dense(weights["modulation"], y), 6, axis=-1)
+                    with named_scope("attention"):
+                        z = modulated(x, given[0], given[1])
+                        z = attention(weights["attention"], z, z, heads)
+                        x += given[2][:, None] * z
+                    with named_scope("ffn"):
+                        z = feed_forward(weights["ffn"], modulated(x, given[3], given[4]))
+                        x += given[5][:, None] * z
+        with named_scope("final"):
+            shift, scale = jnp.split(dense(params["final"]["modulation"], y), 2, axis=-1)
+            x = dense(params["final"], modulated(x, shift, scale))
+            x = x.reshape(batch_size, side, side, patch, patch, 2 * features)[..., :features]
+        with named_scope("loss"):
+            noise = batch["noise"].reshape(batch_size, side, patch, side, patch, features)
+            error = x.astype(jnp.float32) - noise.transpose(0, 1, 3, 2, 4, 5)
+            return jnp.square(error).mean()
+
+    latents = floats(batch_size, image, image, features)
+    return Model(
+        name,
+        f"DiT, {layers} layers, width {width}, {patch}x{patch} patches of {image}x{image} latents",
+        "arXiv 2212.09748",
+        init,
+        loss,
+        {
+            "latents": latents,
+            "noise": latents,
+            "steps": integers(batch_size),
+            "labels": integers(batch_size),
+        },
+        batch_size,
+        family="dit",
+        trained_as="arXiv 2212.09748, section 4: batch 256, AdamW",
+        mixed=True,
+        optimiser=adam(1e-4),
+    )
+
+
+def mixer(
+    layers: int = 24,
+    width: int = 1024,
+    token_hidden: int = 512,
+    hidden: int = 4096,
+    patch: int = 16,
+    image: int = 224,
+    classes: int = 1000,
+    batch_size: int = 4096,
+    scanned: bool = False,
+    name: str = "mixer",
+) -> Model:
+    """Return an MLP-Mixer; the defaults are Mixer-L/16 (arXiv 2105.01601, Table 1).
+
+    Args:
+        layers: Mixer layers.
+        width: Residual width.
+        token_hidden: Width inside the blocks that mix tokens.
+        hidden: Width inside the blocks that mix features.
+        patch: Height and width of a patch in pixels.
+        image: Height and width of the RGB images.
+        classes: Number of classes.
+        batch_size: Images in a batch.
+        scanned: Whether the layers are a loop over stacked weights.
+        name: Instance name.
+    """
+    tokens = (image // patch) ** 2
+
+    def init() -> Tree:
+        layer = {
+            "tokens_norm": norm_shapes(width),
+            "tokens": feed_forward_shapes(tokens, token_hidden),
+            "features_norm": norm_shapes(width),
+            "features": feed_forward_shapes(width, hidden),
+        }
+        return {
+            "patches": dense_shapes(patch, patch, 3, width),
+            "mixer": stack_shapes(layers, layer, scanned),
+            "norm": norm_shapes(width),
+            "predictions": dense_shapes(width, classes),
+        }
+
+    def block(weights: Tree, x: Array) -> Array:
+        with named_scope("tokens"):
+            y = layer_norm(weights["tokens_norm"], x).transpose(0, 2, 1)
+            x += feed_forward(weights["tokens"], y).transpose(0, 2, 1)
+        with named_scope("features"):
+            return x + feed_forward(weights["features"], layer_norm(weights["features_norm"], x))
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        with named_scope("patches"):
+            x = patches(params["patches"], batch["images"], patch)
+        with named_scope("mixer"):
+            x = run_stack(params["mixer"], x, block, layers, scanned)
+        with named_scope("predictions"):
+            logits = dense(params["predictions"], layer_norm(params["norm"], x).mean(1))
+        with named_scope("loss"):
+            return cross_entropy(logits, batch["labels"])
+
+    return Model(
+        name,
+        f"MLP-Mixer, {layers} layers, width {width}, patches of {patch}x{patch}",
+        "arXiv 2105.01601",
+        init,
+        loss,
+        {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)},
+        batch_size,
+        family="mixer",
+        trained_as="arXiv 2105.01601, section 3: batch 4,096, Adam with weight decay",
+        mixed=True,
+        optimiser=adam(decay=0.1),
+    )
+
+
+AVERAGE = 0.9
+"""Share of the running statistics that stays in each step (arXiv 1706.02677, section 5.1)."""
+
+
+def resnet(
+    stages: Sequence[tuple[int, int]] = ((64, 3), (128, 4), (256, 6), (512, 3)),
+    classes: int = 1000,
+    image: int = 224,
+    batch_size: int = 256,
+    name: str = "resnet",
+) -> Model:
+    """Return a residual network; the defaults are ResNet-50 v1.5 (arXiv 1512.03385, Table 1).
+
+    As in v1.5, the 3x3 convolution of a block has the stride. Batch normalisation keeps running
+    means and variances, which the loss returns anew.
+
+    Args:
+        stages: Width of the 3x3 convolutions and number of blocks of each stage.
+        classes: Number of classes.
+        image: Height and width of the RGB images.
+        batch_size: Images in a batch.
+        name: Instance name.
+    """
+
+    def tree(unit: Sequence[int], make: bool) -> Tree:
+        """Shapes of a convolution with its normalisation, or those of its statistics."""
+        if make:
+            return {"kernel": floats(*unit), "norm": norm_shapes(unit[-1])}
+        return {"mean": floats(unit[-1]), "variance": floats(unit[-1])}
+
+    def units(make: bool) -> Tree:
+        result: Tree = {"stem": tree((7, 7, 3, stages[0][0]), make)}
+        features = stages[0][0]
+        for stage, (width, blocks) in enumerate(stages, 1):
+            for i in range(blocks):
+                result[f"stage{stage}_block{i}"] = block = {
+                    "conv1": tree((1, 1, features, width), make),
+                    "conv2": tree((3, 3, width, width), make),
+                    "conv3": tree((1, 1, width, 4 * width), make),
+                }
+                if i == 0:
+                    block["shortcut"] = tree((1, 1, features, 4 * width), make)
+                features = 4 * width
+        return result
+
+    def init() -> Tree:
+        return {**units(True), "predictions": dense_shapes(4 * stages[-1][0], classes)}
+
+    def unit(weights: Tree, running: Tree, x: Array, stride: int = 1) -> tuple[Array, Tree]:
+        """Convolve and normalise; return the new statistics too."""
+        x = conv(weights["kernel"], x, stride)
+        y = x.astype(jnp.float32)
+        mean = y.mean((0, 1, 2))
+        variance = jnp.square(y).mean((0, 1, 2)) - jnp.square(mean)
+        new = {
+            "mean": AVERAGE * running["mean"] + (1 - AVERAGE) * mean,
+            "variance": AVERAGE * running["variance"] + (1 - AVERAGE) * variance,
+        }
+        scale = weights["norm"]["scale"] * lax.rsqrt(variance + 1e-5)
+        return ((y - mean) * scale + weights["norm"]["bias"]).astype(x.dtype), new
+
+    def loss(params: Tree, statistics: Tree, batch: Tree) -> tuple[Array, Tree]:
+        new: Tree = {}
+        with named_scope("stem"):
+            images = batch["images"].astype(jnp.bfloat16)
+            x, new["stem"] = unit(params["stem"], statistics["stem"], images, 2)
+            padding = (0, 0), (1, 1), (1, 1), (0, 0)
+            x = jax.nn.relu(x)
+            x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), padding)
+        for stage, (_, blocks) in enumerate(stages, 1):
+            for i in range(blocks):
+                key, stride = f"stage{stage}_block{i}", 2 if stage > 1 and i == 0 else 1
+                weights, running, result = params[key], statistics[key], {}
+                with named_scope(key):
+                    y, result["conv1"] = unit(weights["conv1"], running["conv1"], x)
+                    y = jax.nn.relu(y)
+                    y, result["conv2"] = unit(weights["conv2"], running["conv2"], y, stride)
+                    y = jax.nn.relu(y)
+                    y, result["conv3"] = unit(weights["conv3"], running["conv3"], y)
+                    if i == 0:
+                        with named_scope("shortcut"):
+                            x, result["shortcut"] = unit(
+                                weights["shortcut"], running["shortcut"], x, stride
+                            )
+                    x = jax.nn.relu(x + y)
+                new[key] = result
+        with named_scope("predictions"):
+            logits = dense(params["predictions"], x.mean((1, 2)))
+        with named_scope("loss"):
+            return cross_entropy(logits, batch["labels"]), new
+
+    return Model(
+        name,
+        f"ResNet v1.5 of {3 * sum(n for _, n in stages) + 2} layers, {image}x{image} images",
+        "arXiv 1512.03385",
+        init,
+        loss,
+        {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)},
+        batch_size,
+        family="resnet",
+        trained_as="arXiv 1706.02677, section 5.1: 256 images on 8 devices, momentum",
+        mixed=True,
+        optimiser=momentum(),
+        statistics=lambda: units(False),
+    )
+
+
+STEPS, FIRST, LAST = 1000, 0.00085, 0.012
+"""Steps of the diffusion, and the variance of the noise that the first and the last one add."""
+
+
+def unet(
+    widths: Sequence[int] = (320, 640, 1280, 1280),
+    attends: Sequence[bool] = (True, True, True, False),
+    blocks: int = 2,
+    heads: int = 8,
+    image: int = 64,
+    features: int = 4,
+    text: tuple[int, int] = (77, 768),
+    batch_size: int = 2048,
+    name: str = "unet",
+) -> Model:
+    """Return a diffusion U-Net; the defaults are that of Stable Diffusion v1.
+
+    It predicts the noise in latents. Text enters by attention from each place of the image to
+    the encoded tokens, which come from elsewhere.
+
+    Args:
+        widths: Features at each level, from the largest images to the smallest.
+        attends: Whether the blocks of a level have attention.
+        blocks: Residual blocks of a level on the way down; there is one more on the way up.
+        heads: Attention heads.
+        image: Height and width of the latents.
+        features: Features of the latents.
+        text: Tokens and width of the encoded text.
+        batch_size: Images in a batch.
+        name: Instance name.
+    """
+    wide = 4 * widths[0]  # of the diffusion step's embedding
+
+    def residual_shapes(inputs: int, outputs: int) -> Tree:
+        result = {
+            "norm1": norm_shapes(inputs),
+            "conv1": dense_shapes(3, 3, inputs, outputs),
+            "step": dense_shapes(wide, outputs),
+            "norm2": norm_shapes(outputs),
+            "conv2": dense_shapes(3, 3, outputs, outputs),
+        }
+        if inputs != outputs:
+            result["shortcut"] = dense_shapes(1, 1, inputs, outputs)
+        return result
+
+    def transformer_shapes(width: int) -> Tree:
+        return {
+            "norm": norm_shapes(width),
+            "in": dense_shapes(width, width),
+            "self_norm": norm_shapes(width),
+            "self": attention_shapes(width, "o"),
+            "cross_norm": norm_shapes(width),
+            "cross": attention_shapes(width, "o", text[1]),
+            "ffn_norm": norm_shapes(width),
+            "ffn": {
+                "gate": dense_shapes(width, 4 * width),
+                "up": dense_shapes(width, 4 * width),
+                "down": dense_shapes(4 * width, width),
+            },
+            "out": dense_shapes(width, width),
+        }
+
+    def block_shapes(inputs: int, outputs: int, with_attention: bool) -> Tree:
+        result = {"residual": residual_shapes(inputs, outputs)}
+        if with_attention:
+            result["transformer"] = transformer_shapes(outputs)
+        return result
+
+    def init() -> Tree:
+        params: Tree = {
+            "step": {"in": dense_shapes(widths[0], wide), "out": dense_shapes(wide, wide)},
+            "stem": dense_shapes(3, 3, features, widths[0]),
+        }
+        skips, now = [widths[0]], widths[0]
+        for level, width in enumerate(widths):
+            for i in range(blocks):
+                params[f"down{level}_block{i}"] = block_shapes(now, width, attends[level])
+                now = width
+                skips.append(now)
+            if level + 1 < len(widths):
+                params[f"down{level}_resize"] = dense_shapes(3, 3, now, now)
+                skips.append(now)
+        params["middle_block0"] = block_shapes(now, now, True)
+        params["middle_block1"] = block_shapes(now, now, False)
+        for level in reversed(range(len(widths))):
+            for i in range(blocks + 1):
+                params[f"up{level}_block{i}"] = block_shapes(
+                    now + skips.pop(), widths[level], attends[level]
+                )
+                now = widths[level]
+            if level:
+                params[f"up{level}_resize"] = dense_shapes(3, 3, now, now)
+        params["final"] = {"norm": norm_shapes(now), **dense_shapes(3, 3, now, features)}
+        return params
+
+    def convolved(weights: Tree, x: Array, stride: int = 1) -> Array:
+        return conv(weights["kernel"], x, stride) + weights["bias"]
+
+    def residual(weights: Tree, x: Array, step: Array) -> Array:
+        y = convolved(weights["conv1"], jax.nn.silu(group_norm(weights["norm1"], x)))
+        y += dense(weights["step"], step)[:, None, None]
+        y = convolved(weights["conv2"], jax.nn.silu(group_norm(weights["norm2"], y)))
+        return y + (convolved(weights["shortcut"], x) if "shortcut" in weights else x)
+
+    def transformer(weights: Tree, x: Array, tokens: Array) -> Array:
+        y = group_norm(weights["norm"], x, epsilon=1e-6).reshape(len(x), -1, x.shape[-1])
+        y = dense(weights["in"], y)
+        with named_scope("self"):
+            z = layer_norm(weights["self_norm"], y)
+            y += attention(weights["self"], z, z, heads)
+        with named_scope("cross"):
+            y += attention(weights["cross"], layer_norm(weights["cross_norm"], y), tokens, heads)
+        with named_scope("ffn"):
+            z, ffn = layer_norm(weights["ffn_norm"], y), weights["ffn"]
+            y += dense(ffn["down"], dense(ffn["up"], z) * jax.nn.gelu(dense(ffn["gate"], z)))
+        return x + dense(weights["out"], y).reshape(x.shape)
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        tokens = batch["text"].astype(jnp.bfloat16)
+
+        def run(key: str, x: Array, step: Array) -> Array:
+            with named_scope(key):
+                x = residual(params[key]["residual"], x, step)
+                if "transformer" in params[key]:
+                    with named_scope("transformer"):
+                        x = transformer(params[key]["transformer"], x, tokens)
+            return x
+
+        with named_scope("noise"):
+            added = np.linspace(FIRST**0.5, LAST**0.5, STEPS) ** 2
+            signal = jnp.asarray(np.cumprod(1 - added), jnp.float32)
+            signal = embed(signal, batch["steps"])[:, None, None, None]
+            x = jnp.sqrt(signal) * batch["latents"] + jnp.sqrt(1 - signal) * batch["noise"]
+            x = x.astype(jnp.bfloat16)
+        with named_scope("step"):
+            step = log_features(batch["steps"], widths[0]).astype(jnp.bfloat16)
+            step = dense(params["step"]["in"], step)
+            step = jax.nn.silu(dense(params["step"]["out"], jax.nn.silu(step)))
+        with named_scope("stem"):
+            x = convolved(params["stem"], x)
+        skips = [x]
+        for level in range(len(widths)):
+            for i in range(blocks):
+                x = run(f"down{level}_block{i}", x, step)
+                skips.append(x)
+            if level + 1 < len(widths):
+                with named_scope(f"down{level}_resize"):
+                    x = convolved(params[f"down{level}_resize"], x, 2)
+                    skips.append(x)
+        x = run("middle_block1", run("middle_block0", x, step), step)
+        for level in reversed(range(len(widths))):
+            for i in range(blocks + 1):
+                x = run(f"up{level}_block{i}", jnp.concatenate([x, skips.pop()], -1), step)
+            if level:
+                with named_scope(f"up{level}_resize"):
+                    x = convolved(params[f"up{level}_resize"], twice(x))
+        with named_scope("final"):
+            x = convolved(params["final"], jax.nn.silu(group_norm(params["final"]["norm"], x)))
+        with named_scope("loss"):
+            return jnp.square(x.astype(jnp.float32) - batch["noise"]).mean()
+
+    latents = floats(batch_size, image, image, features)
+    return Model(
+        name,
+        f"diffusion U-Net, widths {'-'.join(map(str, widths))}, {image}x{image} latents, text",
+        "arXiv 2112.10752; Stable Diffusion v1 model card",
+        init,
+        loss,
+        {
+            "latents": latents,
+            "noise": latents,
+            "steps": integers(batch_size),
+            "text": floats(batch_size, *text),
+        },
+        batch_size,
+        family="unet",
+        trained_as="Stable Diffusion v1 model card: batch 2,048, AdamW",
+        mixed=True,
+        optimiser=adam(1e-4, decay=0.01),
+    )
+
+
+def twice(x: Array) -> Array:
+    """Return images (batch, height, width, features) twice as large, each pixel four times."""
+    batch, height, width, features = x.shape
+    x = jnp.broadcast_to(x[:, :, None, :, None], (batch, height, 2, width, 2, features))
+    return x.reshape(batch, 2 * height, 2 * width, features)
+
+
+def vit(
+    layers: int = 32,
+    width: int = 1280,
+    hidden: int = 5120,
+    heads: int = 16,
+    patch: int = 14,
+    image: int = 224,
+    classes: int = 1000,
+    batch_size: int = 4096,
+    scanned: bool = False,
+    name: str = "vit",
+) -> Model:
+    """Return a vision transformer; the defaults are ViT-H/14 (arXiv 2010.11929, Table 1).
+
+    Args:
+        layers: Encoder layers.
+        width: Residual width.
+        hidden: Width inside the feed-forward blocks.
+        heads: Attention heads.
+        patch: Height and width of a patch in pixels.
+        image: Height and width of the RGB images.
+        classes: Number of classes.
+        batch_size: Images in a batch.
+        scanned: Whether the layers are a loop over stacked weights.
+        name: Instance name.
+    """
+    tokens = (image // patch) ** 2 + 1
+
+    def init() -> Tree:
+        return {
+            "patches": dense_shapes(patch, patch, 3, width),
+            "class": floats(1, 1, width),
+            "positions": floats(1, tokens, width),
+            "encoder": stack_shapes(layers, layer_shapes(width, hidden), scanned),
+            "norm": norm_shapes(width),
+            "predictions": dense_shapes(width, classes),
+        }
+
+    def block(weights: Tree, x: Array) -> Array:
+        return transformer_layer(weights, x, heads)
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        with named_scope("patches"):
+            x = patches(params["patches"], batch["images"], patch)
+            first = jnp.broadcast_to(params["class"], (batch_size, 1, width))
+            x = jnp.concatenate([first, x], 1) + params["positions"]
+        with named_scope("encoder"):
+            x = run_stack(params["encoder"], x, block, layers, scanned)
+        with named_scope("predictions"):
+            logits = dense(params["predictions"], layer_norm(params["norm"], x[:, 0]))
+        with named_scope("loss"):
+            return cross_entropy(logits, batch["labels"])
+
+    return Model(
+        name,
+        f"ViT, {layers} layers, width {width}, patches of {patch}x{patch} in {image}x{image}",
+        "arXiv 2010.11929",
+        init,
+        loss,
+        {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)},
+        batch_size,
+        family="vit",
+        trained_as="arXiv 2010.11929, Table 3: batch 4,096, Adam with weight decay",
+        mixed=True,
+        optimiser=adam(decay=0.1),
+    )
