@@ -6,7 +6,6 @@ python benchmarks/corridors.py --pivots 100 --stages 8 --devices 64 --limit 0.2 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,9 +15,7 @@ import numpy as np
 
 from benchmarks.framework import (
     Case,
-    Column,
     Row,
-    columns,
     main,
     measurement,
     percent,
@@ -104,77 +101,30 @@ def corridors(
 
 
 @corridors.page
-def page(rows: list[Row], limit: float) -> list[str]:
-    summary = []
-    for name in OTHERS:
-        ratios = _ratios(rows, name)
-        summary.append([
-            name, f"{np.median(ratios):.4f}", f"{ratios.max():.4f}", f"{ratios.min():.4f}",
-            int((ratios > 1 + 1e-9).sum()), int((ratios < 1 - 1e-9).sum()), len(ratios),
+def page(rows: list[Row]) -> list[str]:
+    def over(row: Row) -> float:
+        bound = max(row["bound"]["length"], row.get("exact", {"bound": 0.0})["bound"])
+        return float(row["corridor"]["length"] / bound - 1)
+
+    lines = []
+    for devices in sorted({row["devices"] for row in rows}):
+        mine = [row for row in rows if row["devices"] == devices]
+        gaps = sorted(map(over, mine))
+        seconds = [row["corridor"]["seconds"] for row in mine]
+        lines.append([
+            f"{devices:,}", len(mine), percent(gaps[len(gaps) // 2], 1), percent(gaps[-1], 1),
+            f"{np.median(seconds):.2f}", f"{max(seconds):.2f}",
         ])  # fmt: skip
-    cells: dict[tuple[int, ...], list[Row]] = {}
-    for row in rows:
-        cells.setdefault(tuple(row[name] for name in SIZES), []).append(row)
-
-    def seconds(name: str) -> Callable[[list[Row]], str]:
-        return lambda cell: f"{max(row[name]['seconds'] for row in cell):.2f}"
-
-    told: list[Column] = [
-        *((name, lambda cell, name=name: cell[0][name]) for name in SIZES),
-        ("problems", len),
-        ("above the bound", lambda cell: _shares(over_bound(cell))),
-        ("above that of the work", lambda cell: _shares(over(cell, [x["work"] for x in cell]))),
-        ("s, corridor", seconds("corridor")),
-        ("s, bound", seconds("bound")),
-        *((f"{name} / corridor", lambda cell, name=name: _least_to_most(_ratios(cell, name), ".3f"))
-          for name in OTHERS),
-        *((f"s, {name}", seconds(name)) for name in OTHERS),
-    ]  # fmt: skip
-    gaps, before = over_bound(rows), over(rows, [row["work"] for row in rows])
     small = [row for row in rows if "exact" in row]
     proven = sum(row["exact"]["length"] <= row["exact"]["bound"] * (1 + 1e-9) for row in small)
-    exact = (
-        f" `exact-full` proves {proven} of the {len(small)} with at most {EXACT[0]} pivots and "
-        f"{EXACT[1]} devices in {SECONDS:g} s."
-    )
+    sizes = ", ".join(f"{name} {min(x)} to {max(x):,}" for name, x in (
+        (name, [row[name] for row in rows]) for name in SIZES))  # fmt: skip
     return [
-        f"Generated problems; searches stop after {limit:g} processor s, and the most seconds of a "
-        "row's problems are shown. Ratios are lengths of a step over that of `--agent "
-        "corridor`: above 1, its plan is the shorter one. `exact-points` proves the optimum of 128 "
-        "points and 64 units where it ends in time. The bound is that of all cuts with a price of "
-        "devices (`agents/pipeline/relaxation.py`), of `exact-full` where that is greater; beside "
-        "it that of the work alone. The plans are "
-        f"{percent(float(np.median(gaps)), 1)} above the bound in the median, at most "
-        f"{percent(float(gaps.max()), 1)}; above that of the work "
-        f"{percent(float(np.median(before)), 1)} and {percent(float(before.max()), 1)}."
-        + (exact if small else ""),
-        table(["planner", "median", "greatest", "least", "longer", "shorter", "of"], summary),
-        columns(list(cells.values()), told, left=0),
+        f"{len(rows)} generated problems ({sizes}). Gaps are step times of the search over the "
+        f"lower bound. The exact planner proves {proven} of the {len(small)} with at most "
+        f"{EXACT[0]} pivots and {EXACT[1]} devices within {SECONDS:g} s.",
+        table(["devices", "problems", "median gap", "largest gap", "median s", "most s"], lines),
     ]
-
-
-def over(rows: list[Row], bounds: list[float]) -> np.ndarray:
-    """By which shares plans are longer than bounds."""
-    return np.array([row["corridor"]["length"] for row in rows]) / bounds - 1
-
-
-def over_bound(rows: list[Row]) -> np.ndarray:
-    """By which shares they are longer than the greatest bounds."""
-    exact = [row.get("exact", {"bound": 0.0})["bound"] for row in rows]
-    return over(rows, [max(row["bound"]["length"], x) for row, x in zip(rows, exact, strict=True)])
-
-
-def _ratios(rows: list[Row], name: str) -> np.ndarray:
-    return np.array([row[name]["length"] / row["corridor"]["length"] for row in rows])
-
-
-def _least_to_most(values: np.ndarray, form: str) -> str:
-    least, most = (format(value, form) for value in (values.min(), values.max()))
-    return least if least == most else f"{least} to {most}"
-
-
-def _shares(values: np.ndarray) -> str:
-    return _least_to_most(100 * values, ".1f") + " %"
 
 
 if __name__ == "__main__":

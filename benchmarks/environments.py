@@ -1,53 +1,146 @@
-"""Each environment in a row: chance, the best rule of one line, agents that were trained, planners.
+"""Each environment in a row: chance, the best heuristic of one line, trained agents, planners.
 
     python benchmarks/environments.py
+    python benchmarks/environments.py --envs ElasticPlan-v1 --first 10
 
-Reads ``rules.jsonl``, ``learners.jsonl``, ``agents.jsonl`` of ``benchmarks/results``; what is not
-measured there is left empty. README shows the table, and the page of every environment its row.
+Heuristics take a constant action, or the least or the largest value of one action feature. Agents
+are those of ``learners.jsonl``; problems that are searched one by one are those of
+``agents.jsonl``. README shows the table, and the page of every environment its row.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.framework import RESULTS, main, measurement, table
+from benchmarks.framework import RESULTS, Case, Row, main, measurement, read_rows, table
+from parenvs.agents.evaluation.rules import play_rule, rules
+from parenvs.agents.planners import solve
+from parenvs.core.registry import environments as registered
+from parenvs.core.sets import set_of
+from parenvs.core.task import late
+from parenvs.errors import NO_PLAN
 
 AGENTS = ("ppo", "group")
-"""Agents of ``benchmarks/learners.py`` that have a column; PPO, and PPO by groups of plays."""
-Row = dict[str, Any]
+"""Methods of ``learners.jsonl`` that have a column."""
+Planners = dict[str, dict[str, Any]]
+"""Planner, with a slash and a word where its options differ -> its options."""
+_ELASTIC = [f"{trace}-{model}" for trace in ("p3", "g4dn") for model in ("gpt-1.5b", "bert-large")]
 
 
-def rows(name: str) -> list[Row]:
-    """The rows of a measurement."""
-    lines = (RESULTS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+class Place(NamedTuple):
+    """A held-out set, or a family of one, on which an environment is tested."""
+
+    env: str
+    name: str
+    family: str
+    planners: Planners
+
+
+def _places() -> Iterator[Place]:
+    tests: dict[str, tuple[list[tuple[str, str]], Planners]] = {
+        "PartitionPlan-v1": (
+            [("partition-validation", ""), ("partition-test", "")],
+            {"greedy": {}, "exact": {"time_limit": 20.0}},
+        ),
+        "PipelinePlan-v1": (
+            [(f"plan-s{stages}-test", "") for stages in (16, 32, 64)],
+            {"even": {}, "search/2.5 s": {"time_limit": 2.5}},
+        ),
+        "HybridPlan-v1": (
+            [("hybrid-test", "")],
+            {"uniform": {}, "search/0.3 s": {"time_limit": 0.3}},
+        ),
+        "IntraOpSharding-v1": (
+            [(f"intra-op-{n}", kind) for n in ("test", "outside") for kind in ("mesh", "classes")],
+            {"greedy": {}, "exact": {"time_limit": 5.0}},
+        ),
+        "ElasticPlan-v1": (
+            [("elastic-windows", family) for family in _ELASTIC],
+            {"hysteresis": {}, "look-ahead": {}, "exact": {}},
+        ),
+    }
+    for env, (sets, planners) in tests.items():
+        yield from (Place(env, name, family, planners) for name, family in sets)
+
+
+PLACES = tuple(_places())
+
+
+def ruled(place: Place, rule: str, first: int | None) -> Row:
+    """Play a heuristic."""
+    choose = rules(late(registered()[place.env]))[rule]
+    played = play_rule(place.env, place.name, choose, place.family or None, first=first)
+    return {
+        "share": float(played.shares.mean()),
+        "seconds": played.seconds / len(played.shares),
+        "problems": len(played.shares),
+    }
+
+
+def solved(place: Place, planner: str, first: int | None) -> tuple[list[float], float]:
+    """Solve a set by a planner: shares of the best known costs, and processor seconds of each."""
+    played = set_of(place.name)
+    shares, seconds = [], 0.0
+    for problem in played.of(place.family or None)[:first]:
+        loaded = played.load(problem)
+        begin = time.process_time()
+        try:
+            answer = solve(loaded, planner.split("/")[0], **place.planners[planner])
+        except NO_PLAN:
+            answer = None
+        seconds += time.process_time() - begin
+        score = 0.0 if answer is None else max(played.answered(answer), 0.0)
+        shares.append(score / played.reference(problem).value)
+    return shares, seconds / len(shares)
+
+
+def planned(place: Place, planner: str, first: int | None) -> Row:
+    """Solve a set by a planner."""
+    shares, seconds = solved(place, planner, first)
+    return {"share": float(np.mean(shares)), "seconds": seconds, "problems": len(shares)}
+
+
+@measurement(
+    key="env set family method",
+    title="Environments beside heuristics and planners",
+    about={"envs": "environments (default: all)", "first": "problems of each set"},
+)
+def environments(envs: tuple[str, ...] = (), first: int | None = None) -> Iterator[Case]:
+    for place in PLACES:
+        if envs and place.env not in envs:
+            continue
+        key = {"env": place.env, "set": place.name, "family": place.family}
+        for rule in rules(late(registered()[place.env])):
+            yield {**key, "method": rule}, partial(ruled, place, rule, first)
+        for planner in place.planners:
+            yield {**key, "method": f"planner {planner}"}, partial(planned, place, planner, first)
 
 
 def mean(chosen: Sequence[Row], places: set[tuple[str, str]]) -> float | None:
-    """Mean share over the problems of some families of sets; None if one is missing."""
-    found = {(row["set"], row["family"]): row for row in chosen}
-    if not places <= set(found):
+    """Return the mean share over the problems of some sets; None if one is missing."""
+    shares = {(row["set"], row["family"]): row for row in chosen}
+    if not places <= set(shares):
         return None
-    counts = [found[place]["problems"] for place in places]
-    return float(np.average([found[place]["share"] for place in places], weights=counts))
+    counts = [shares[place]["problems"] for place in places]
+    return float(np.average([shares[place]["share"] for place in places], weights=counts))
 
 
 def trained(chosen: Sequence[Row], places: set[tuple[str, str]]) -> str:
-    """Mean share of an agent's seeds, the least and the most of them, and how many there are."""
+    """Return the mean share of an agent over its seeds, in words."""
     seeds: dict[int, dict[tuple[str, str], list[float]]] = {}
     for row in chosen:
         seeds.setdefault(row["seed"], {})[row["set"], row["family"]] = row["alone"]["1"]
-    whole = [of for of in seeds.values() if places <= set(of)]
-    return by_seed([float(np.mean([x for place in places for x in of[place]])) for of in whole])
+    whole = [shares for shares in seeds.values() if places <= set(shares)]
+    return by_seed([float(np.mean([x for p in places for x in shares[p]])) for shares in whole])
 
 
 def by_seed(means: Sequence[float]) -> str:
-    """The mean of an agent's seeds, the least and the most of them, and how many there are."""
+    """Return the mean of an agent's seeds, the least and the largest, and their number."""
     if not means:
         return ""
     if len(means) == 1:
@@ -55,45 +148,41 @@ def by_seed(means: Sequence[float]) -> str:
     return f"{np.mean(means):.3f} ({min(means):.3f} to {max(means):.3f}, {len(means)} seeds)"
 
 
-def searched(found: Sequence[Row]) -> list[list[str]]:
-    """A row for each environment in which agents search on one problem, beside its optimum."""
-    shown = []
-    for env in dict.fromkeys(row["problem"].split()[0] for row in found):
-        mine = [x for x in found if x["agent"] == "ppo" and x["problem"].split()[0] == env]
-        count = len({row["problem"] for row in mine})
-        runs = Counter(row["seed"] for row in mine)
-        mine = [row for row in mine if runs[row["seed"]] == count]  # of seeds that are whole
+def searched(rows: Sequence[Row]) -> Iterator[list[str]]:
+    """Yield a row for each environment in which PPO searches one problem, beside its optimum."""
+    rows = [row for row in rows if row["agent"] == "ppo"]
+    for env in dict.fromkeys(row["problem"].split()[0] for row in rows):
+        mine = [row for row in rows if row["problem"].split()[0] == env]
+        problems = {row["problem"] for row in mine}
+        seeds = [[row for row in mine if row["seed"] == s] for s in {row["seed"] for row in mine}]
+        seeds = [rows for rows in seeds if {row["problem"] for row in rows} == problems]
+        mine = [row for rows in seeds for row in rows]
 
-        def share(name: str, chosen: Sequence[Row]) -> float:
-            return float(np.mean([(row.get(name) or 0.0) / row["optimum"] for row in chosen]))
+        def share(value: Any, rows: list[Row]) -> float:
+            return float(np.mean([(value(row) or 0.0) / row["optimum"] for row in rows]))
 
         known = set.intersection(*(set(row["references"]) for row in mine))
-        rules = {name: share(name, [{**x, **x["references"]} for x in mine]) for name in known}
-        best = max(sorted(rules), key=rules.__getitem__)
-        of_seeds = [
-            [row for row in mine if row["seed"] == seed]
-            for seed in sorted({row["seed"] for row in mine})
+        heuristics = {
+            name: share(lambda row, name=name: row["references"][name], mine) for name in known
+        }
+        best = max(sorted(heuristics), key=heuristics.__getitem__)
+        yield [
+            f"`{env}`",
+            f"{len(problems)} problems, each searched",
+            f"{share(lambda row: row['random_value'], mine):.3f}",
+            f"{best} {heuristics[best]:.3f}",
+            by_seed([share(lambda row: row["value"], rows) for rows in seeds]),
+            "",
+            "exact 1.000",
         ]
-        shown.append(
-            [
-                f"`{env}`",
-                f"{count} problems, each searched",
-                f"{share('random_value', mine):.3f}",
-                f"{best} {rules[best]:.3f}",
-                by_seed([share("value", of) for of in of_seeds]),
-                "",
-                "exact 1.000",
-            ]
-        )
-    return shown
 
 
-@measurement(derived=True, title="Environments beside rules of one line")
-def environments() -> list[list[str]]:
-    ruled, learned = rows("rules"), rows("learners")
-    shown = []
-    for env in dict.fromkeys(row["env"] for row in ruled):
-        mine = [row for row in ruled if row["env"] == env]
+@environments.page
+def page(rows: list[Row]) -> list[str]:
+    learned = read_rows(RESULTS / "learners.jsonl")
+    lines = []
+    for env in dict.fromkeys(row["env"] for row in rows):
+        mine = [row for row in rows if row["env"] == env]
         agents = [row for row in learned if row["env"] == env and row["method"] in AGENTS]
         of_agents = {(row["set"], row["family"]) for row in agents}
         places = {(row["set"], row["family"]) for row in mine if row["method"] == "random"}
@@ -102,35 +191,32 @@ def environments() -> list[list[str]]:
         means = {name: mean([r for r in mine if r["method"] == name], places) for name in methods}
         known = {name: value for name, value in means.items() if value is not None}
         planners = {k: v for k, v in known.items() if k.startswith("planner ")}
-        others = {name for name in known if name.startswith(("planner ", "PPO, seed "))}
-        rules = {k: v for k, v in known.items() if k not in {*others, "random"}}
-        best, planner = max(rules, key=rules.__getitem__), max(planners, key=planners.__getitem__)
-        by = [trained([r for r in agents if r["method"] == name], places) for name in AGENTS]
-        sets = ", ".join(dict.fromkeys(name for name, _ in sorted(places)))
-        shown.append(
+        heuristics = {k: v for k, v in known.items() if k not in {*planners, "random"}}
+        best = max(heuristics, key=heuristics.__getitem__)
+        planner = max(planners, key=planners.__getitem__)
+        lines.append(
             [
                 f"`{env}`",
-                sets,
+                ", ".join(dict.fromkeys(name for name, _ in sorted(places))),
                 f"{known['random']:.3f}",
-                f"{best} {rules[best]:.3f}",
-                *by,
+                f"{best} {heuristics[best]:.3f}",
+                *(trained([r for r in agents if r["method"] == name], places) for name in AGENTS),
                 f"{planner.removeprefix('planner ')} {planners[planner]:.3f}",
             ]
         )
-    return sorted(shown + searched(rows("agents")))
-
-
-@environments.page
-def page(found: list[list[str]]) -> list[str]:
-    heads = ["environment", "set", "random", "best rule", "PPO", "group", "planner"]
+    lines += searched(read_rows(RESULTS / "agents.jsonl"))
     return [
-        "Best known cost over the plan's cost, on average: 1 is as good as the best plan known. "
-        "A rule takes the action whose row is largest or least in one column; agents were trained "
-        "for 65,536 steps and play their best actions, with the least and the most of their seeds; "
-        "the planner is the best of a few. Where a problem is searched, cells are mean shares of "
-        "its optimum, which the planner proves: the best episode of PPO within 200,000 steps on "
-        "it, and of as many random episodes; a rule is a heuristic.",
-        table(heads, found, 2),
+        "Mean of the best known cost over the plan's cost: 1 matches the best known plan. A "
+        "heuristic takes the action with the largest or the least value of one feature; agents "
+        "were trained for 65,536 steps and play their best actions (mean, least and largest of "
+        "their seeds); the planner is the best of a few. Where a problem is searched, cells are "
+        "mean shares of its proven optimum: the best episode of PPO within 200,000 steps on it, "
+        "and of as many random episodes.",
+        table(
+            ["environment", "set", "random", "best heuristic", "PPO", "group", "planner"],
+            sorted(lines),
+            2,
+        ),
     ]
 
 

@@ -1,59 +1,117 @@
-"""Exported plans, compiled and run: collectives, memory and losses beside what is predicted.
+"""Exported plans, compiled and run: collectives, memory and losses beside predictions.
 
-Needs the extras ``jax`` and ``torch``.
+    python benchmarks/exports.py
+    python benchmarks/exports.py --graphs vgg-19
+
+Plans of shipped graphs are compiled by XLA for virtual CPU devices; deep models with the few layers
+of ``SHALLOW``, at full width, batch and length. Needs the extras ``jax`` and ``torch``.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from benchmarks.compiled_plans import (
-    DEVICES,
-    KINDS,
-    TIMEOUT,
-    TP,
-    compiled,
-    depths,
-    predicted,
-)
-from benchmarks.framework import (
-    ROOT,
-    Case,
-    Row,
-    Rows,
-    apart,
-    main,
-    measurement,
-    table,
-)
-from parenvs.exports.liveness import BROADCAST, COPY, EARLY
+from benchmarks.framework import ROOT, Case, Row, apart, main, measurement, table
+from parenvs import Graph, HybridPlan, HybridStage, from_jax
+from parenvs import problem as problem_from
+from parenvs.agents.partition.exact import exact_partition
+from parenvs.cluster import choose_cluster
+from parenvs.core.plan import Plan
+from parenvs.errors import ParenvsError
+from parenvs.exports.compilation import compile_plan
+from parenvs.exports.layout import layout_of
+from parenvs.graph.reader import read_proto
+from parenvs.graph.sources import proto_of
+from parenvs.instances import load_graph
 from parenvs.shipped import names
+from parenvs.tasks.hybrid.model import HybridModel
 
+DEVICES, TP = 8, 4
 STEPS = 20
+TIMEOUT = 3600.0
+"""Seconds after which a compiler or a run is stopped."""
 TOLERANCE = 1e-4
+"""Largest relative difference of losses that is none."""
 BAND = 0.8, 1.25
-"""Of the ratio of memory predicted to XLA's, outside of which the largest tensors are listed."""
-EQUAL = 0.01
-"""Most by which memory that is said to be known to a sum differs from it."""
-_RUNS = (
-    ("jax_transformer.py",),
-    ("torch_transformer.py",),
-    ("torch_transformer.py", "--processes", "4"),
-)
+"""Ratios of predicted memory to XLA's that count as near."""
+SHALLOW: dict[str, Callable[[Any], Any]] = {
+    "t5-3b": lambda models: models.t5(2, 1024, 16384, 32, 128),
+    "t5-11b": lambda models: models.t5(2, 1024, 65536, 128, 128),
+    "bert-48": lambda models: models.bert(2),
+    "llama3-8b": lambda models: models.llama(2),
+    "llama3-70b": lambda models: models.llama(2, 8192, 28672, 64, batch_size=64),
+    "gpt3-175b": lambda models: models.gpt(2),
+    "mixtral-8x7b": lambda models: models.mixtral(2),
+    "vit-h14": lambda models: models.vit(2),
+    "mixer-l16": lambda models: models.mixer(2),
+    "dit-xl2": lambda models: models.dit(2),
+    "clip-l14": lambda models: models.clip(4, text_layers=2),
+    "whisper-large": lambda models: models.whisper(2),
+}
+"""Deep shipped graph -> its model with two layers; others are compiled whole."""
+_RUNS = ("jax_transformer.py", "torch_transformer.py", "torch_transformer.py --processes 4")
+
+
+def partition(graph: Graph, scope: str, reward: str) -> Plan:
+    """Return the exact plan of a step that splits evenly."""
+    cluster = choose_cluster(devices=DEVICES)
+    problem = problem_from(graph, cluster, "partition", scope=scope, reward=reward, uneven="forbid")
+    return exact_partition(problem).plan
+
+
+def hybrid(graph: Graph) -> Plan:
+    """Return a plan of two replicas with four tensor-parallel ranks, the whole batch at once."""
+    stage = HybridStage(((0, len(HybridModel.of_graph(graph))),), DEVICES, tp=TP)
+    cluster = choose_cluster(devices=DEVICES)
+    roomy = replace(cluster.device, memory_bytes=1e15)  # a virtual device has any memory
+    return HybridPlan(
+        graph.name, graph.fingerprint, replace(cluster, device=roomy), "roofline", "fp32",
+        batch=graph.batch_size, micro_batch=graph.batch_size * TP // DEVICES, stages=(stage,),
+    )  # fmt: skip
+
+
+KINDS: dict[str, Callable[[Graph], Plan]] = {
+    "operators": lambda graph: partition(graph, "variables", "paper"),
+    "batch": lambda graph: partition(graph, "inputs", "step_time"),
+    f"{DEVICES // TP} x {TP}": hybrid,
+}
+"""Kind of a plan -> the plan of a step."""
+
+
+def compiled(name: str, kind: str) -> Row:
+    """Compile a plan of a step, and predict the same step; a refusal gives its reason."""
+    begin = time.perf_counter()
+    graph, source = load_graph(name), None
+    if name in SHALLOW:
+        import jax
+
+        from parenvs.datasets import models
+
+        model = SHALLOW[name](models)
+        function, shapes = models.train_step(model)
+        source = jax.jit(function, keep_unused=True).lower(*shapes)
+        graph = read_proto(proto_of(source), name, name=name, batch_size=model.batch_size)
+    try:
+        plan = KINDS[kind](graph)
+        result = compile_plan(plan, source, graph, timeout_seconds=TIMEOUT).to_json()
+        expected = asdict(layout_of(plan, graph).expected())
+    except ParenvsError as error:
+        return {"refused": str(error)}
+    return {**result, "predicted": expected, "wall": time.perf_counter() - begin}
 
 
 def t5_losses(layers: int = 2) -> list[Row]:
-    """Train T5 of the shipped code, small, under every kind of plan; in a process of its own."""
+    """Train a small T5 of the shipped code under every kind of plan, in a process of its own."""
     import jax
     import numpy as np
 
-    from parenvs import from_jax
     from parenvs.datasets.models import t5, train_step
     from parenvs.exports.jax import shardings
 
@@ -62,54 +120,44 @@ def t5_losses(layers: int = 2) -> list[Row]:
     graph = from_jax(function, *shapes, name="t5-small")
     random = np.random.default_rng(0)
 
-    def first() -> Any:
-        params = jax.tree.map(
-            lambda x: (
-                np.ones(x.shape, x.dtype)  # scales of norms, and biases
-                if len(x.shape) == 1
-                else random.normal(scale=x.shape[0] ** -0.5, size=x.shape).astype(x.dtype)
-            ),
-            shapes[0],
-        )
-        state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes[1])
-        words = {key: random.integers(0, 64, x.shape, np.int32) for key, x in shapes[2].items()}
-        return params, state, words
+    def parameter(x: Any) -> np.ndarray:
+        if len(x.shape) == 1:  # scales of norms, and biases
+            return np.ones(x.shape, x.dtype)
+        return random.normal(scale=x.shape[0] ** -0.5, size=x.shape).astype(x.dtype)
 
-    start = first()
+    start = (
+        jax.tree.map(parameter, shapes[0]),
+        jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes[1]),
+        {key: random.integers(0, 64, x.shape, np.int32) for key, x in shapes[2].items()},
+    )
 
-    def curve(own: Any = None) -> list[float]:
-        out = {} if own is None else {"out_shardings": (own[0], own[1], None)}
+    def curve(sharding: Any = None) -> list[float]:
+        out = {} if sharding is None else {"out_shardings": (sharding[0], sharding[1], None)}
         run = jax.jit(function, donate_argnums=(0, 1), keep_unused=True, **out)
-        params, state, batch = start if own is None else jax.device_put(start, own)
+        params, state, batch = start if sharding is None else jax.device_put(start, sharding)
         losses = []
         for _ in range(STEPS):
             params, state, value = run(params, state, batch)
             losses.append(float(value))
         return losses
 
-    single = curve()
-    rows = []
-    plans = {kind: plan(graph) for kind, plan in KINDS.items()}
-    for kind, plan in plans.items():
-        sizes = (DEVICES // TP, TP) if kind == "2 x 4" else (DEVICES,)
+    single, rows = curve(), []
+    for kind, plan_of in KINDS.items():
+        sizes = (DEVICES // TP, TP) if plan_of is hybrid else (DEVICES,)
         mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(sizes), ("a", "b")[: len(sizes)])
-        own = shardings(plan, mesh, start, graph)
-        assert any(not x.is_fully_replicated for x in jax.tree.leaves(own)), kind
-        losses = curve(own)
+        sharding = shardings(plan_of(graph), mesh, start, graph)
+        assert any(not x.is_fully_replicated for x in jax.tree.leaves(sharding)), kind
+        losses = curve(sharding)
         worst = max(abs(a / b - 1) for a, b in zip(losses, single, strict=True))
+        run = f"T5 of the shipped code, {layers} + {layers} layers"
         rows.append(
-            {
-                "run": f"T5 of the shipped code, {layers} + {layers} layers",
-                "plan": kind,
-                "worst": worst,
-            }
+            {"run": run, "plan": kind, "worst": worst, "first": single[0], "last": losses[-1]}
         )
-        rows[-1] |= {"first": single[0], "last": losses[-1]}
     return rows
 
 
 def losses(which: str) -> list[Row]:
-    """Losses of an example, or of T5, in processes of its own."""
+    """Return the losses of an example, or of T5, in processes of its own."""
     own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     if which == "t5":
         flags = f"{os.environ.get('XLA_FLAGS', '')} "
@@ -118,257 +166,78 @@ def losses(which: str) -> list[Row]:
     script, *words = which.split()
     ended = subprocess.run(
         [sys.executable, "-W", "ignore", str(ROOT / "examples" / script), *words],
-        env={**os.environ, **own},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
-    if ended.returncode:
-        return [{"run": which, "plan": "", "failed": ended.stderr.strip().splitlines()[-1]}]
-    head, *lines = [line for line in ended.stdout.splitlines() if ": " in line]
-    start = float(re.findall(r"\d+\.\d+", head)[0])
+        env={**os.environ, **own}, capture_output=True, text=True, timeout=TIMEOUT, check=True,
+    )  # fmt: skip
     rows = []
-    for line in lines:
-        plan, words = line.split(": ", 1)
-        words = words.replace(", loss ->", "; loss ->")
-        last = float(re.findall(r"loss -> (\d+\.\d+)", words)[0])
-        row = {"run": which, "plan": plan, "worst": float(words.rsplit(" ", 1)[1])}
-        rows.append(row | {"first": start, "last": last, "told": words.split("; ")[:-1]})
+    for line in [line for line in ended.stdout.splitlines() if ": " in line][1:]:
+        plan, words_of = line.split(": ", 1)
+        rows.append({"run": which, "plan": plan, "worst": float(words_of.rsplit(" ", 1)[1])})
     return rows
-
-
-def rows_of(rows: list[Row], name: str, kind: str) -> dict[int | None, Row]:
-    """Layers -> what is known of a plan of a graph with so many; None for a graph as it is."""
-    own = (x for x in rows if (x.get("graph"), x.get("kind")) == (name, kind))
-    return {x["layers"]: x for x in own}
-
-
-def missing(rows: list[Row], name: str, kind: str) -> list[int | None]:
-    """Layers with which a plan of a graph is still to be compiled, or predicted."""
-    own, deep = rows_of(rows, name, kind), depths().get(name)
-    if any("refused" in x for x in own.values()):
-        return []
-    if deep is None:
-        return [] if None in own else [None]
-    shallow = (
-        [] if len(own.keys() - {deep.layers}) >= 2 else [n for n in deep.shallow if n not in own]
-    )
-    return [*shallow, *([] if deep.layers in own else [deep.layers])]
-
-
-def found(rows: list[Row], name: str, kind: str) -> Row:
-    """What was compiled of a plan of a graph: whole, or extrapolated from few layers by layer."""
-    own = rows_of(rows, name, kind)
-    if any("refused" in x for x in own.values()):
-        return next(x for x in own.values() if "refused" in x)
-    if name not in depths():
-        row = own[None]
-        return {**row, "whole": row["predicted"], "linear": True}
-    depth = sorted(own)  # two shallow ones, and the whole
-    few, more = own[depth[0]], own[depth[1]]
-    steps = (depth[-1] - depth[0]) / (depth[1] - depth[0])
-
-    def at_depth(a: Any, b: Any) -> Any:
-        if isinstance(a, dict):
-            none = {"operations": 0, "arrays": 0, "bytes": 0.0}
-            keys = dict.fromkeys([*a, *b])
-            empty = none if isinstance(next(iter(b.values()), 0.0), dict) else 0.0
-            return {key: at_depth(a.get(key, empty), b.get(key, empty)) for key in keys}
-        return a + (b - a) * steps
-
-    keys = ("alive", "collectives", "argument_bytes", "peak_bytes", "predicted", "asked", "seconds")
-    deep = {key: at_depth(few[key], more[key]) for key in keys if key in few and key in more}
-    whole = own[depth[-1]]["predicted"]
-    same = (deep["predicted"]["arrays"], round(deep["predicted"]["bytes"] / 1e3))
-    return {
-        **more,
-        **deep,
-        "changed": [*few["changed"], *more["changed"]],
-        "whole": whole,
-        "depth": f"{depth[0]}, {depth[1]} of {depth[-1]}",
-        "linear": same == (whole["arrays"], round(whole["bytes"] / 1e3)),
-        "seconds": few["seconds"] + more["seconds"],
-    }
-
-
-def in_band(row: Row) -> bool:
-    """Whether XLA takes about the memory that is predicted of its compiler for CPUs."""
-    return BAND[0] <= row["whole"]["cpu_peak_bytes"] / row["peak_bytes"] <= BAND[1]
-
-
-def without(row: Row, *kinds: str) -> float:
-    """The same ratio to XLA's memory without tensors of some kinds that are alive at its peak."""
-    left_out = sum(row["alive"].get(kind, 0.0) for kind in kinds)
-    return row["whole"]["cpu_peak_bytes"] / (row["peak_bytes"] - left_out)
-
-
-def explained(row: Row) -> str:
-    """Why XLA's memory is outside of the band; empty if it is inside, or if nothing known fits.
-
-    What is named was seen in compiled modules; that it fits a row is told by the row's bytes.
-    """
-    whole, peak = row["whole"], row["peak_bytes"]
-    if in_band(row):
-        return ""
-    reduced = row["collectives"].get("all-reduce", {"bytes": 0.0})["bytes"]
-    if whole["cpu_peak_bytes"] > peak:
-        if whole["peak_bytes"] > BAND[1] * peak:
-            return "kept narrow, and made again: fewer tensors than the graph has are kept"
-        return "kept narrow: between all in bfloat16 and all in float32"
-    alive = row.get("alive", {})
-    written = sum(alive.get(kind, 0.0) for kind in (BROADCAST, COPY))
-    if alive and without(row, BROADCAST, COPY) >= BAND[0]:
-        return f"broadcasts and copies of {written / 1e9:,.1f} GB"
-    if alive and BAND[0] <= without(row, BROADCAST, COPY, EARLY) <= BAND[1]:
-        early = alive.get(EARLY, 0.0)
-        return (
-            f"made early: {early / 1e9:,.1f} GB; broadcasts and copies of {written / 1e9:,.1f} GB"
-        )
-    if abs((whole["cpu_peak_bytes"] + reduced) / peak - 1) < EQUAL:
-        return f"sums of {reduced / 1e9:,.1f} GB beside their parts"
-    return ""
-
-
-def as_predicted(row: Row) -> bool:
-    """Whether shardings, arrays, bytes and kinds of collectives are those predicted."""
-    reduced = row["collectives"].get("all-reduce", {"arrays": 0, "bytes": 0.0})
-    same = abs(reduced["bytes"] - row["whole"]["cpu_bytes"]) <= 1e-6 * row["whole"]["cpu_bytes"]
-    others = any(x["arrays"] for k, x in row["collectives"].items() if k != "all-reduce")
-    arrays = reduced["arrays"] == row["whole"]["arrays"]
-    return arrays and same and not others and not row["changed"]
-
-
-def cells(name: str, kind: str, row: Row) -> list[str]:
-    """The cells of a compiled plan."""
-    head = [name, kind, row.get("depth", "all")]
-    if "refused" in row:
-        return [*head, row["refused"].split(";")[0], *[""] * 8]
-    reduced = row["collectives"].get("all-reduce", {"arrays": 0, "bytes": 0.0})
-    others = ", ".join(
-        f"{x['arrays']:,.0f} {kind} of {x['bytes'] / 1e9:.3f} GB"
-        for kind, x in row["collectives"].items()
-        if kind != "all-reduce" and x["arrays"]
-    )
-    whole, peak = row["whole"], row["peak_bytes"]
-    return [
-        *head,
-        "all" if not row["changed"] else f"all but {len(row['changed'])}",
-        f"{whole['arrays']:,} / {reduced['arrays']:,.0f}",
-        " / ".join(
-            f"{x / 1e9:,.4f}" for x in (whole["bytes"], whole["cpu_bytes"], reduced["bytes"])
-        ),
-        others or "none",
-        " / ".join(f"{x / 1e9:,.2f}" for x in (whole["peak_bytes"], whole["cpu_peak_bytes"], peak)),
-        f"{whole['peak_bytes'] / peak:.2f}",
-        f"{whole['cpu_peak_bytes'] / peak:.2f}",
-        f"{without(row, BROADCAST, COPY):.2f}" if row.get("alive") else "",
-        explained(row),
-    ]
 
 
 @measurement(
     title="Plans predicted and compiled",
-    key=lambda row: tuple(row.get(x) for x in ("run", "plan", "graph", "kind", "layers")),
+    key="run plan graph kind layers",
     wrong=lambda rows: any(x.get("worst", 1.0) > TOLERANCE for x in rows if "run" in x),
     among={"graphs": names()},
     about={"graphs": "shipped graphs to compile"},
 )
-def exports(rows: Rows, graphs: tuple[str, ...] = names()) -> Iterator[Case]:
-    for which in ("t5", *(" ".join(words) for words in _RUNS)):
-        for row in [] if rows.of(asked_for=which) else losses(which):
+def exports(known: list[Row], graphs: tuple[str, ...] = names()) -> Iterator[Case]:
+    for which in ("t5", *_RUNS):
+        for row in [] if any(x.get("asked_for") == which for x in known) else losses(which):
             yield {"run": row["run"], "plan": row["plan"]}, partial(dict, row, asked_for=which)
     for name in graphs:
         for kind in KINDS:
-            for layers in missing(list(rows), name, kind):
-                own = {"graph": name, "kind": kind, "layers": layers}
-                yield own, partial(compiled_or_predicted, **own)
+            layers = 2 if name in SHALLOW else None
+            key = {"graph": name, "kind": kind, "layers": layers}
+            yield key, partial(compiled, name, kind)
 
 
-def compiled_or_predicted(graph: str, kind: str, layers: int | None) -> Row:
-    if graph not in depths() or layers != depths()[graph].layers:
-        return compiled(graph, kind, layers)
-    content = predicted(graph, kind)
-    return content if "refused" in content else {"predicted": content}
+def as_predicted(row: Row) -> bool:
+    """Return whether shardings, arrays, bytes and kinds of collectives are those predicted."""
+    reduced = row["collectives"].get("all-reduce", {"arrays": 0, "bytes": 0.0})
+    expected = row["predicted"]
+    same = abs(reduced["bytes"] - expected["cpu_bytes"]) <= 1e-6 * expected["cpu_bytes"]
+    others = any(x["arrays"] for k, x in row["collectives"].items() if k != "all-reduce")
+    arrays = reduced["arrays"] == expected["arrays"]
+    return arrays and same and not others and not row["changed"]
 
 
 @exports.page
-def page(rows: list[Row], graphs: tuple[str, ...]) -> list[str]:
-    plans = [(name, kind) for name in graphs for kind in KINDS]
-    known = {plan: found(rows, *plan) for plan in plans if not missing(rows, *plan)}
-    return [*loss_sections(rows), *compiled_sections(known, graphs)]
-
-
-def loss_sections(rows: list[Row]) -> list[str]:
-    """Losses of runs."""
+def page(rows: list[Row]) -> list[str]:
+    runs = [row for row in rows if "run" in row]
+    done = [row for row in rows if "collectives" in row and "predicted" in row]
+    same = [row for row in done if as_predicted(row)]
+    ratios = [row["predicted"]["cpu_peak_bytes"] / row["peak_bytes"] for row in done]
+    near = sum(BAND[0] <= ratio <= BAND[1] for ratio in ratios)
+    refused = {(row["graph"], row["kind"]) for row in rows if "refused" in row}
+    lines = []
+    for kind in KINDS:
+        mine = [row for row in done if row["kind"] == kind]
+        ratio = sorted(row["predicted"]["cpu_peak_bytes"] / row["peak_bytes"] for row in mine)
+        if mine:
+            lines.append([
+                kind, str(len({row["graph"] for row in mine})), str(len(mine)),
+                str(sum(map(as_predicted, mine))),
+                f"{ratio[len(ratio) // 2]:.2f} ({ratio[0]:.2f} to {ratio[-1]:.2f})",
+            ])  # fmt: skip
     return [
-        f"Losses of {STEPS} steps on virtual devices and local processes, beside one device: "
-        "largest relative difference.",
+        f"Losses of {STEPS} steps on virtual devices and local processes, beside one device: of "
+        f"{len(runs)} runs the largest relative difference is "
+        f"{max(row['worst'] for row in runs):.1e}.",
+        "Training steps of shipped graphs at full width, batch and length, deep models with few "
+        f"layers, compiled by XLA for {DEVICES} virtual CPU devices. `operators`: the exact plan "
+        "under the paper's reward; `batch`: the exact data-parallel plan; "
+        f"`{DEVICES // TP} x {TP}`: a hybrid plan of {DEVICES // TP} replicas with {TP} "
+        "tensor-parallel ranks. As predicted: all shardings kept, arrays and bytes of collectives "
+        f"equal, no other collective: {len(same)} of {len(done)}. Memory per device is within "
+        f"{BAND[0]} to {BAND[1]} of XLA's in {near}; the prediction is for its compiler for CPUs, "
+        f"which widens bfloat16. {len(refused)} plans cannot be exported.",
         table(
-            ["run", "plan", "as what, collectives of a step", "first loss", "last", "difference"],
-            [
-                [
-                    x["run"],
-                    x["plan"],
-                    "; ".join(x.get("told", [])),
-                    f"{x['first']:.4f}",
-                    f"{x['last']:.4f}",
-                    f"{x['worst']:.1e}",
-                ]
-                if "worst" in x
-                else [x["run"], x["plan"], x["failed"], "", "", ""]
-                for x in rows
-                if "run" in x
-            ],
-            left=3,
+            ["plan", "graphs", "compiled", "as predicted", "memory predicted / XLA's, median"],
+            lines,
         ),
     ]
-
-
-def compiled_sections(plans: dict[tuple[str, str], Row], graphs: Sequence[str]) -> list[str]:
-    """Compiled plans beside what is predicted, and which are missing."""
-    done = [x for x in plans.values() if "refused" not in x]
-    same, near = sum(map(as_predicted, done)), sum(map(in_band, done))
-    header = ["graph", "plan", "layers compiled", "shardings kept"]
-    header += ["all-reduced arrays, predicted / XLA", "their GB, predicted / for CPUs / XLA"]
-    header += ["other collectives", "GB a device, predicted / for CPUs / XLA", "ratio", "for CPUs"]
-    header += ["but for what is written out", "off by more than the band because of"]
-    far = {" ".join(x): y for x, y in plans.items() if "refused" not in y and not in_band(y)}
-    open_ = [name for name, row in far.items() if not explained(row)]
-    told = f"{len(far) - len(open_)} are explained"
-    told += f", and these are not: {', '.join(open_)}" if open_ else ""
-    others = [" ".join(x) for x, y in plans.items() if "refused" not in y and not as_predicted(y)]
-    but = f", all but {' and '.join(others)}" if others else ""
-    bent = [f"{name} {kind}" for (name, kind), x in plans.items() if not x.get("linear", True)]
-    sections = [
-        f"Training steps of shipped graphs at full width, batch and length, compiled for {DEVICES} "
-        "virtual CPU devices. `operators`: the exact plan under the paper's reward, `batch`: the "
-        f"exact data-parallel plan, both with `uneven=forbid`; `{DEVICES // TP} x {TP}`: a hybrid "
-        f"plan of {DEVICES // TP} replicas with {TP} tp ranks. Deep models are compiled with "
-        "few layers and extrapolated by layer; what is predicted is of the whole graph"
-        + (f", not linear in the layers for {', '.join(bent)}" if bent else "")
-        + ". `for CPUs`: predicted of XLA's compiler for CPUs, which widens bfloat16 to float32 "
-        "and writes out an int32 position for each dimension and element in the backward pass of "
-        f"max pooling. As predicted (all shardings kept, arrays and bytes equal, no other "
-        f"collective): {same} of {len(done)}{but}; memory within {BAND[0]} to {BAND[1]} of that "
-        f"for CPUs: {near}; of the other {len(far)}, {told}. `but for what is written "
-        "out`: the same ratio to XLA's memory without the broadcasts and the "
-        "transposed copies that are alive when most is in use. The compiler for "
-        "CPUs calls libraries for products, reductions and softmax, and what those read has to lie "
-        "in memory; the judge takes broadcasts as fused, and has no layouts. `kept narrow`: that "
-        "prediction widens every bfloat16 tensor, but XLA widens what it computes at the moment, "
-        "and what the backward pass of an unrolled layer reads may stay bfloat16; `made again`: "
-        "intermediate results of functions like GELU are computed anew in the fusions that read "
-        "them, where the judge keeps each (`mixer-l16 operators` with 2 layers: 13 tensors of 6.6 "
-        "GB, XLA 8, and 3 for a moment in float32). `made early`: of tensors alive at the peak, "
-        "those that nothing has read yet; XLA for CPUs drops the barriers that hold recomputation "
-        "back, and then makes what the backward passes of all layers need without gradients "
-        "(recomputed tensors, factors of norms, float32 copies) before the first gradient; a loop "
-        "over layers, as in `-scanned`, keeps it from that. `sums beside their parts`: what is "
-        "all-reduced at once lies in memory twice.",
-        table(header, [cells(*plan, row) for plan, row in plans.items()], left=4),
-    ]
-    left = [f"{name} {kind}" for name in graphs for kind in KINDS if (name, kind) not in plans]
-    return [*sections, f"Not compiled yet: {', '.join(left)}."] if left else sections
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.framework import ROOT
 from benchmarks.fuzz_states import STATES, WrongAcceptanceError, apart, must
+from benchmarks.hybrid_predictions import Prediction, Skipped, predictions
 from drawn_intra_op import draw
 from parenvs import (
     Graph,
@@ -39,10 +40,6 @@ from parenvs.agents.elastic.ratings import SHAPES, loaded
 from parenvs.agents.elastic.rules import RULES
 from parenvs.agents.evaluation.evaluate_set import SetEvaluation
 from parenvs.agents.learning import network
-from parenvs.bench.hybrid import page
-from parenvs.bench.hybrid.predict import Prediction, Skipped, predictions
-from parenvs.bench.hybrid.rows import read_json, read_rows, shipped
-from parenvs.bench.hybrid.steps import Steps, compared, read_steps
 from parenvs.cluster import Cluster
 from parenvs.core.plan import ILLEGAL, Plan
 from parenvs.core.sets import set_of
@@ -64,6 +61,7 @@ from parenvs.tasks.hybrid.load import load_model
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.rows import read_json, read_rows, shipped
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.shipped import load_shape, shapes
 from parenvs.tasks.hybrid.stack import Stack
@@ -412,26 +410,9 @@ def check_stack(stack: Stack) -> None:
 
 def check_predictions(found: tuple[list[Prediction], list[Skipped]]) -> None:
     """Check what published rows are predicted to be."""
-    rows, skipped = found
-    for row in rows:
+    for row in found[0]:
         must(0 < row.predicted < math.inf, f"row {row.row}: {row.column} is {row.predicted}")
         must(math.isfinite(row.error), "an error that is not finite")
-    _check_page(rows, skipped, [])
-
-
-def check_steps(steps: Steps) -> None:
-    """Check the constants fitted on measured steps, and what they predict."""
-    _check_page([], [], [steps])
-
-
-def _check_page(rows: list[Prediction], skipped: list[Skipped], files: list[Steps]) -> None:
-    """Check the page of ``parenvs bench hybrid``, and its JSON."""
-    data = page.to_json(rows, skipped, files, compared(files))
-    must("nan" not in " ".join(page.page(data)).split(), "a page with figures that are none")
-    try:
-        json.dumps(data, allow_nan=False)
-    except ValueError:
-        raise WrongAcceptanceError("a figure of the page is not finite") from None
 
 
 def hybrid_plans() -> list[bytes]:
@@ -478,18 +459,6 @@ def rows() -> list[bytes]:
     first = {(row.get("source"), row.get("table")): row for row in content["rows"]}
     chosen = list(first.values())
     return [json.dumps({"rows": chosen[k : k + 4]}).encode() for k in range(0, len(chosen), 4)]
-
-
-def steps() -> list[bytes]:
-    """Return files of measured steps: of a shape, and of a profile's layers, on a cluster."""
-    measured = [[1, 2, 900.0], [2, 2, 500.0], [2, 1, 700.0], [1, 4, 650.0]]
-    head = {"global_batch": 16, "micro_batch": 2, "measured": measured}
-    shape = {"name": "x", "layers": 4, "hidden": 64, "heads": 4, "sequence": 32, "vocabulary": 99}
-    layers = [[1.0, 2.0, 0.1, 8.0, 4096], *[[3.0, 6.0, 0.1, 16.0, 1024]] * 4, [2, 4, 0.1, 4, 4096]]
-    return [
-        json.dumps({"model": "mine", "shape": shape, **head}).encode(),
-        json.dumps({"model": "other", "layers": layers, "cluster": "4x1:v100", **head}).encode(),
-    ]
 
 
 def stacks() -> list[bytes]:
@@ -807,7 +776,6 @@ _REGISTRY: tuple[tuple[str, str, int, Callable, Callable, Callable], ...] = (
         check_stack,
     ),
     ("rows", ".json", 3, rows, lambda path: predictions(read_rows(path)), check_predictions),
-    ("steps", ".json", 3, steps, read_steps, check_steps),
     (
         "trace", ".csv", 3,
         lambda: [(SEEDS / f"{name}.csv").read_bytes() for name in ("events", "counts")],

@@ -1,12 +1,10 @@
-"""Models of Hugging Face, torchvision, timm and Flax: plans of every kind, run beside one device.
+"""Models of Hugging Face, torchvision and timm: plans of every kind, run beside one device.
 
 Each is small, and read as users give it, inputs by name and a loss of its own; then planned for
 two devices as replicas, as tensor-parallel ranks and as two stages, and trained for a few steps in
-local processes, those of Flax on virtual devices. Needs packages that are no extras of parenvs;
-measured with the first line, and with the second for Flax, which later versions do not have:
+local processes. Needs packages that are no extras of parenvs:
 
     pip install 'transformers==5.24.0' 'torchvision==0.28.0' 'timm==1.0.31'
-    pip install 'transformers==4.57.6' 'flax==0.12.8' 'optax==0.2.8'
 """
 
 from __future__ import annotations
@@ -15,22 +13,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
-from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.framework import Case, Row, columns, main, measurement
+from benchmarks.framework import Case, Row, main, measurement, table
 from parenvs import from_torch, problem, solve
 from parenvs.clock.runs.run import run
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph
-from parenvs.graph.python_source import lower
 
-FLAX = version("transformers").startswith("4.")
-ZOO = "flax_zoo" if FLAX else "hub_zoo"
-SOURCE = str(Path(__file__).with_name(f"{ZOO}.py"))
-MODELS = import_module(f"benchmarks.{ZOO}").MODELS
+SOURCE = str(Path(__file__).with_name("hub_zoo.py"))
 KINDS: dict[str, dict[str, Any]] = {
     "replicas": {"tp": 1, "pp": 1, "zero": (0,)},
     "ZeRO 3": {"tp": 1, "pp": 1, "zero": (3,)},
@@ -42,26 +34,23 @@ STEPS = 2
 
 def planned(name: str, kind: str, folder: Path) -> Path:
     """The file of the best plan of a kind for two devices."""
-    graph = _graph(name, folder)
+    graph = _graph(name)
     graph.save(folder / "graph.npz")
     target = problem(
         str(folder / "graph.npz"), "1x2:v100", task="hybrid", batch=graph.batch_size,
         stack="roofline", precision="fp32",
     )  # fmt: skip
-    framework = "jax" if FLAX else "torch"
-    limits = {**KINDS[kind], "framework": framework, "uneven": True, "chunks": 1}
+    limits = {**KINDS[kind], "framework": "torch", "uneven": True, "chunks": 1}
     answer = solve(target, "uniform", constraints=limits)
     answer.plan.save(folder / "plan.json")
     return folder / "plan.json"
 
 
-def _graph(name: str, folder: Path) -> Graph:
-    """The graph of a model; its module is written to the folder where it runs from that."""
-    if FLAX:
-        lowered = lower(f"{SOURCE}:{name}", f"{name}_inputs")
-        (folder / "graph.pb").write_bytes(lowered.proto)
-        return lowered.graph(name=name)
+def _graph(name: str) -> Graph:
+    """Return the graph of a model."""
     import torch
+
+    from benchmarks.hub_zoo import MODELS
 
     module, inputs = MODELS[name]
     torch.manual_seed(0)
@@ -93,10 +82,11 @@ def tried(name: str, kind: str) -> Row:
 @measurement(
     title="Models of transformers, torchvision, timm and Flax",
     key="model kind",
-    about={"models": "only these (default: all of the version installed)"},
+    about={"models": "only these (default: all)"},
 )
 def hub_models(models: tuple[str, ...] = ()) -> Iterator[Case]:
-    # No list: rows of models that need another version of transformers stay on the page.
+    from benchmarks.hub_zoo import MODELS
+
     for name in models or MODELS:
         for kind in KINDS:
             yield {"model": name, "kind": kind}, partial(tried, name, kind)
@@ -106,31 +96,16 @@ def hub_models(models: tuple[str, ...] = ()) -> Iterator[Case]:
 def page(rows: list[Row]) -> list[str]:
     plans = [x for x in rows if x["plans"]]
     same = sum(x["same"] for x in plans)
-    sections = [
-        f"Of {len(plans)} plans of {len({x['model'] for x in rows})} models, {same} train as one "
-        f"device does, {STEPS + 1} steps by Adam. {len(rows) - len(plans)} were refused as they "
-        "were planned.",
-        columns(list(_by_model(rows)), [("model", "{model}"), *((x, f"{{{x}}}") for x in KINDS)]),
+    lines = []
+    for kind in KINDS:
+        mine = [row for row in rows if row["kind"] == kind]
+        counts = (sum(row[name] for row in mine) for name in ("plans", "runs", "same"))
+        lines.append([kind, len(mine), *counts])
+    return [
+        f"Of {len(plans)} plans of {len({x['model'] for x in rows})} models of transformers, "
+        f"torchvision, timm and Flax, {same} train as one device does, {STEPS + 1} steps by Adam.",
+        table(["plan", "models", "have a plan", "run", "equal one device"], lines),
     ]
-    lines = [x for x in rows if x["line"]]
-    if lines:
-        told = [("model", "{model}"), ("kind", "{kind}"), ("line", "{line}")]
-        sections += ["## What was refused, or differs", columns(lines, told, left=3)]
-    return sections
-
-
-def _by_model(rows: list[Row]) -> Iterator[Row]:
-    """A row for each model: what became of each kind."""
-    for name in dict.fromkeys(x["model"] for x in rows):
-        row: Row = {"model": name, **dict.fromkeys(KINDS, "")}
-        for x in rows:
-            if x["model"] == name:
-                row[x["kind"]] = (
-                    "no plan" if not x["plans"]
-                    else "refused" if not x["runs"]
-                    else f"same, bytes {x['bytes']}" if x["same"] else "differs"
-                )  # fmt: skip
-        yield row
 
 
 if __name__ == "__main__":

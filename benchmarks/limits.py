@@ -19,13 +19,13 @@ import numpy as np
 from benchmarks.framework import (
     Case,
     Row,
-    columns,
     forked,
     main,
     measurement,
     processor_clock,
     progress,
     spent,
+    table,
 )
 from every_plan import DRAWN
 from parenvs.agents.planners import solve
@@ -137,29 +137,21 @@ def page(rows: list[Row]) -> list[str]:
     cases = [(row, case) for row in rows for case in row["asked"]]
     row, worst = max(cases, key=lambda pair: over(pair[1]))
     late = sum(over(case) > 0 for _, case in cases)
-    large = "; ".join(f"{kind}: {LARGE[kind][0]}" for kind in dict.fromkeys(
-        row["kind"] for row in rows))  # fmt: skip
+    lines = []
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        mine = [(x, case) for x, case in cases if x["kind"] == kind]
+        longest = max(case["seconds"] - case["limit"] for _, case in mine)
+        lines.append([
+            kind, len({x["planner"] for x, _ in mine}), len(mine),
+            sum(over(case) > 0 for _, case in mine), f"{longest:.2f}",
+            sum(case["plan"].startswith("no plan") for _, case in mine),
+        ])  # fmt: skip
     return [
-        f"Processor seconds, and what came, of a large problem of each task ({large}). {late} of "
-        f"{len(cases)} limits are exceeded by more than {SHARE:.0%} and {MORE:g} s; most by "
-        f"`{row['planner']}` ({row['kind']}), which took {worst['seconds']:.2f} s of "
-        f"{worst['limit']:g} s.",
-        columns(
-            rows,
-            [
-                ("problem", "{kind}"),
-                ("planner", "{planner}"),
-                *(
-                    (f"{case['limit']:g} s", lambda row, i=i: _cell(row["asked"][i]))
-                    for i, case in enumerate(rows[0]["asked"])
-                ),
-            ],
-        ),
+        f"{late} of {len(cases)} limits are exceeded by more than {SHARE:.0%} and {MORE:g} "
+        f"processor seconds; most by `{row['planner']}` ({row['kind']}), which took "
+        f"{worst['seconds']:.2f} s of {worst['limit']:g} s. One large problem per kind.",
+        table(["problem", "planners", "limits", "exceeded", "longest excess, s", "no plan"], lines),
     ]
-
-
-def _cell(case: Row) -> str:
-    return f"{case['seconds']:.2f}, {case['plan']}{', late' if over(case) > 0 else ''}"
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from benchmarks.framework import Case, Column, Row, Rows, columns, main, measurement, progress
+from benchmarks.framework import Case, Column, Row, columns, main, measurement, progress
 from parenvs import Cluster, HybridPlan, HybridStage, from_torch
 from parenvs.clock.members import run_members
 from parenvs.exports.checkpoint.layout import Files, predicted_bytes
@@ -226,20 +226,14 @@ def agrees(row: Row) -> bool:
     wrong=lambda rows: [row for row in rows if not agrees(row)],
     about={"widths": "of the model"},
 )
-def live(rows: Rows, widths: tuple[int, ...] = WIDTHS) -> Iterator[Case]:
+def live(known: list[Row], widths: tuple[int, ...] = WIDTHS) -> Iterator[Case]:
     for width in widths:
         names = [f"{old} -> {new}" for old, new in pairwise(SCHEDULE)]
-        if all(rows.of(width=width, change=name) for name in names):
+        if all((width, name) in {(x["width"], x["change"]) for x in known} for name in names):
             continue
         progress(f"width {width}")
         for name, row in zip(names, moved(width), strict=True):
             yield {"width": width, "change": name}, partial(dict, row)
-
-
-def numbers(row: Row, way: str) -> str:
-    """Bytes of every process, and whether they are those priced."""
-    found = row["bytes"][way]
-    return ", ".join(f"{x:,}" for x in found)
 
 
 COLUMNS: list[Column] = [
@@ -253,29 +247,15 @@ COLUMNS: list[Column] = [
 
 @live.page
 def page(rows: list[Row]) -> list[str]:
-    good = sum(map(agrees, rows))
-    largest = max(rows, key=itemgetter("state"))
     return [
         f"A transformer of {LAYERS} layers with Adam, float32, on {PROCESSES} processes of one "
         "machine, after a step under each plan. `minimal` moves between the processes what each of "
         "them misses; `tenplex` writes a checkpoint, of which each reads its own part; `central` "
-        "lets one process write that anew for the next plan. Seconds are of the slowest process, "
-        "until the state is in the modules of the next plan; building these and forming groups is "
-        "left out. MB: sent, or read (`central`: by the one process, and by all). Files are in the "
-        "system's cache, and processes share the cores named above.",
-        f"Bytes of every process are those priced by `parenvs/tasks/elastic/movement.py`, and all "
-        f"three ways give the same numbers, bit by bit: {good} of {len(rows)}.",
+        "lets one process write that anew for the next plan. Seconds are of the slowest process. "
+        f"Bytes of every process are those predicted, and all ways give the same numbers, bit by "
+        f"bit: {sum(map(agrees, rows))} of {len(rows)}.",
         columns(rows, COLUMNS, left=2),
-        f"## Bytes of every process\n\nThe {largest['state'] / 1e6:.1f} MB of the largest model, "
-        "as they were sent or read, process by process; priced are the same.",
-        columns(
-            [{**row, "way": way} for row in rows if row["state"] == largest["state"]
-             for way in WAYS],
-            [("change", "{change}"), ("way", "{way}"),
-             ("bytes", lambda row: numbers(row, row["way"]))],
-            left=2,
-        ),
-    ]  # fmt: skip
+    ]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.framework import Case, Row, columns, main, measurement, progress, spent
+from benchmarks.framework import Case, Row, main, measurement, progress, spent, table
 from brute_force import all_plans, best_of, legal_plans, random_pipeline, random_space
 from every_plan import DRAWN, LIMITS, outcome, planners
 from parenvs.agents.pipeline import bounds as prefixes
@@ -119,42 +119,25 @@ def proofs(
 
 @proofs.page
 def page(rows: list[Row]) -> list[str]:
-    small, limits = (
-        [row for row in rows if row["against"] == what] for what in ("excess", "plans")
-    )
+    lines = []
+    for task in dict.fromkeys(row["task"] for row in rows):
+        mine = [row for row in rows if row["task"] == task]
+        counts = {kind: sum(row.get(kind, 0) for row in mine) for kind in KINDS}
+        exact = sum(row.get("equal", 0) + row.get("infeasible", 0) for row in mine)
+        cases = exact + sum(counts.values())
+        wrong = sum(row["wrong"] for row in mine)
+        lines.append(
+            [task, len(mine), f"{cases + wrong:,}", wrong, f"{exact + counts['proven']:,}"]
+        )
     return [
-        "Random small problems with memory limits, server sizes, micro-batches, copies and ways of "
-        "synchronising drawn; brute force lists every legal plan. The least excess over the "
-        "memory is compared as well.",
-        columns(
-            small,
-            [
-                ("planner", "{planner}"), ("cases", "{cases}"), ("equal to brute force", "{equal}"),
-                ("infeasible in both", "{infeasible}"), ("wrong", "{wrong}"),
-                ("seconds", "{seconds:.1f}"),
-            ],
-        ),
-        "Every planner of every task that needs no training, on small problems whose plans are all "
-        f"tried. Those that take a time limit have {', '.join(f'{x:g} s' for x in LIMITS if x)} "
-        "or any time, by turns, or a number of rounds. Wrong: a worse plan called proven, a bound "
-        "beyond the best plan, a plan that is better than all or does not cost what the judge "
-        "says, and of exact planners an illegal plan or a problem called infeasible that is not. "
-        "All plans are those that a planner chooses among: of hybrid ones 1F1B plans of free "
-        "stages and uniform ones (`exact`), or uniform ones (`uniform`), so that `proven "
-        "among some` is held against the best of these; `search` and the network that starts "
-        "one reach plans that are too many to be tried, and of `exact-points` and "
-        "`exact-candidates`, which choose "
-        "among candidates, bounds and proofs are not held against all plans (but above, those of "
-        "the pruned one).",
-        columns(
-            limits,
-            [
-                *((name, f"{{{name}}}") for name in ("task", "planner", "wrong", *KINDS)),
-                ("seconds", "{seconds:.1f}"),
-            ],
-        ),
+        "Every planner that needs no training, on random small problems whose plans are all "
+        f"tried, with limits of {', '.join(f'{x:g} s' for x in LIMITS if x)} or none. Wrong: a "
+        "worse plan called proven, a bound beyond the best plan, a plan that does not cost what "
+        "the evaluator says, and of exact planners an illegal plan or a feasible problem called "
+        "infeasible.",
+        table(["task", "planners", "answers", "wrong", "proven or equal to brute force"], lines),
         *[words for row in rows for words in row["words"]][:5],
-    ]  # fmt: skip
+    ]
 
 
 if __name__ == "__main__":

@@ -1,64 +1,32 @@
-"""Run every benchmark, one after the other, and put the tables into the README.
+"""Run every benchmark that takes minutes, one after the other, then write the pages.
 
-python benchmarks/run_all.py
+    python benchmarks/run_all.py
 
-It rewrites ``benchmarks/results``, the README and docs/results/. The agents are left out, because
-they take hours: ``parenvs bench agents --out benchmarks/results``.
+Trainings (``learners.py``, ``distributions.py``, ``clients.py``), ``mutants.py`` and ``fuzz.py``
+take hours and are left out.
 """
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from pathlib import Path
 
 SCRIPTS = (
-    "known_cuts",
-    "exact",
-    "proofs",
-    "limits",
-    "simulation",
-    "flops",
-    "hybrid_cases",
-    "hybrid_graphs",
-    "hybrid_versions",
-    "text_order",
-    "shardy",
-    "classes",
-    "verify",
-    "partition",
-    "paper_plans",
-    "fits",
-    "memory",
-    "models",
-    "conflicts",
-    "public_models",
-    "reading",
-    "roles",
-    "cartpole",
-    "distributions",
-    "paper_claims",
-    "exact_points",
-    "inference",
-    "learners",
-    "instead",
-)
+    "hybrid --leave-out --search", "speed", "environments", "price", "frameworks", "shardy",
+    "corridors", "limits", "proofs", "elastic", "live", "kills", "newcomer", "instead", "house",
+    "exports", "memory", "pages",
+)  # fmt: skip
 
 
 def main() -> int:
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     here = Path(__file__).parent
-    commands = {name: [str(here / f"{name}.py")] for name in SCRIPTS}
-    commands["bench speed"] = ["-m", "parenvs", "bench", "speed", "--out", str(here / "results")]
-    own = ["--leave-out", "--search", "--out", str(here / "results")]
-    commands["bench hybrid"] = ["-m", "parenvs", "bench", "hybrid", *own]
-    commands["readme"] = [str(here / "readme.py")]
-    for name, command in commands.items():
-        print(f"== {name}", flush=True)
-        status = subprocess.run([sys.executable, *command], cwd=here.parent, check=False).returncode
-        if status:
-            return status
+    for words in SCRIPTS:
+        name, *options = words.split()
+        print(f"== {words}", flush=True)
+        done = subprocess.run([sys.executable, str(here / f"{name}.py"), *options], cwd=here.parent)
+        if done.returncode:
+            return done.returncode
     return 0
 
 

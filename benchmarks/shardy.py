@@ -203,33 +203,23 @@ def shardy(full: int = 50, pairs: int = 300) -> dict[str, Any]:
 
 @shardy.page
 def page(data: dict[str, Any]) -> list[str]:
-    header = ["model", "decisions", "of", "inputs compared", "legal in both", "conflict in both"]
-    header += ["ours stricter", "disagree", "seconds"]
-    stricter = Counter(x.rsplit(": ", 1)[1] for x in data["odd"])
-    names = ["legal", "conflict", "stricter", "disagree"]
     ops = data["ops"]
-    reasons = ops["stricter"]
-    why = [
-        [opcode, STRICTER.get(opcode, "not documented"),
-         *(str(reasons[kind].get(opcode, 0)) for kind in reasons)]
-        for opcode in sorted({*reasons["single"], *reasons["pair"]})
-    ]  # fmt: skip
     ends = ("not blocked", "other inputs", "other all-reduces")
-    wrong = [x for x in ops["odd"] if x.endswith(ends)]
+    wrong = [x for x in [*data["odd"], *ops["odd"]] if x.endswith(ends)]
+    lines = []
+    for name, mine, first in (
+        ("training steps", data["rows"], 4),
+        ("functions of one instruction, single decisions", ops["rows"][-1:], 3),
+        ("functions of one instruction, pairs of decisions", ops["rows"][-1:], 8),
+    ):
+        counts = [[int(str(x).replace(",", "")) for x in row[first : first + 4]] for row in mine]
+        lines.append([name, *map(sum, zip(*counts, strict=True))])
     return [
-        f"Training steps on a mesh of {DEVICES}. `legal`: no reshard, and every input is "
-        "partitioned as its class says; `conflict`: Shardy reshards where a class is blocked or "
-        "two conflict; "
-        "`stricter`: we block what Shardy does without a reshard.",
-        table(header, data["rows"], left=2),
-        "Stricter or in disagreement, by the instruction that blocks: "
-        + (", ".join(f"{k} {v}" for k, v in sorted(stricter.items())) or "none")
-        + ".",
-        "Functions of one instruction, or a few: every decision on one dimension, and every pair "
-        "on two inputs.",
-        table(["instruction", "functions", "single", *names, "pairs", *names], ops["rows"]),
-        "Stricter, by the instruction that blocks, and what we leave alone there.",
-        table(["instruction", "what is left alone", "single", "pairs"], why, left=2),
+        f"Decisions on a mesh of {DEVICES}. Legal: no reshard, and every input is partitioned as "
+        "its class says; conflict: Shardy reshards where a class is blocked or two conflict; "
+        "stricter: a decision is blocked that Shardy takes without a reshard.",
+        table(["", "legal in both", "conflict in both", "ours stricter", "disagree"], lines),
+        "Stricter are: " + "; ".join(f"{key}, {words}" for key, words in STRICTER.items()) + ".",
         "In disagreement: " + (", ".join(wrong) or "none") + ".",
     ]
 

@@ -2,8 +2,7 @@
 
 A page an environment, from its docstring, its registration and its measured agents; a page a
 tutorial, from its script and what that prints; a page a group of commands, from Typer; the public
-names, for autodoc; the tables of ``benchmarks/results`` that no page shows; and copies of the pages
-that lie outside of ``docs``.
+names, for autodoc; and copies of the pages that lie outside of ``docs``.
 
     python docs/generate.py
 """
@@ -20,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +90,6 @@ def _pages() -> Iterator[tuple[Path, str]]:
     yield OUT / "api.md", names_page()
     yield OUT / "stacks.md", stacks_page()
     yield OUT / "rows.md", rows_page()
-    for source, page in table_pages().items():
-        if page.startswith("docs/generated/"):
-            yield ROOT / page, linked((ROOT / source).read_text(encoding="utf-8"), page, source)
     for source, page in OUTSIDE.items():
         if page.startswith("docs/generated/"):
             text = linked((ROOT / source).read_text(encoding="utf-8"), page, source)
@@ -148,8 +143,8 @@ def environment_page(name: str) -> str:
 
 def _agents(name: str) -> list[str]:
     """What chance, rules, agents and planners reach in an environment, and learning curves."""
-    page = ROOT / "benchmarks" / "results" / "environments.md"
-    text = page.read_text(encoding="utf-8")
+    page = DOCS / "results" / "agents.md"
+    text = page.read_text(encoding="utf-8").partition("\n## What learning adds")[0]
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     mine = [row for row in rows if row[0] == f"`{name}`"]
     lines: list[str] = []
@@ -161,9 +156,6 @@ def _agents(name: str) -> list[str]:
         there = os.path.relpath(page, OUT / "environments")
         where = f"docs/generated/environments/{name}.md"
         lines += ["", linked(f"[How it was measured]({there}).", where), ""]
-    if any("searched" in row[1] for row in mine):
-        curves = os.path.relpath(page.with_name("curves.png"), OUT / "environments")
-        lines += [f"![Learning curves of every searched problem]({curves})", ""]
     return lines
 
 
@@ -363,7 +355,7 @@ def stacks_page() -> str:
     """Every constant of the stacks: meaning, values, plausible ranges, what it was fitted on."""
     from dataclasses import MISSING, fields
 
-    from parenvs.bench.hybrid.constants import CONSTANTS
+    from benchmarks.hybrid_settings import CONSTANTS
     from parenvs.cluster import DEVICES
     from parenvs.tasks.hybrid.stack import STACKS, VERSIONS, Stack
 
@@ -374,7 +366,7 @@ def stacks_page() -> str:
         "A *stack* is one training software. It has a date and a version; a plan file names both, "
         "`nemo-2024@2`, and `nemo-2024` alone is its first version. On the command line a name "
         "alone is the newest. Formulas: [hybrid plans](../hybrid.md); errors: "
-        "[costs against measurements](../hybrid-errors.md).",
+        "[predicted step times](../results/hybrid.md).",
         "",
         "| stack | date | versions | from |",
         "|:--|:--|:--|:--|",
@@ -431,14 +423,14 @@ def _attributes(kind: type) -> dict[str, str]:
 
 def rows_page() -> str:
     """Every field that a row of published measurements may have."""
-    from parenvs.bench.hybrid import rows
+    from parenvs.tasks.hybrid import rows
 
     lines = [
         "# Rows of published measurements",
         "",
-        "`parenvs bench hybrid --rows FILE.json` holds the cost model against your own rows. The "
-        "file is an object with `rows`, a list of objects (or that list alone); `sources` says of "
-        "each source where it is from, `reference_outputs` what other tools predict for a row. A "
+        "`python benchmarks/hybrid.py --rows FILE --json` compares the cost model with your own "
+        "rows. The file is an object with `rows`, a list of objects (or that list alone); "
+        "`sources` says where each source is from, `reference_outputs` what other tools predict. A "
         "row needs `layers`, `hidden` and something measured. What it leaves out is assumed, and "
         "the page says what. A field that stands in none of these tables is refused, and so is a "
         "figure that the devices cannot reach.",
@@ -481,21 +473,6 @@ def names_page() -> str:
     return "\n".join(lines)
 
 
-@cache
-def table_pages() -> dict[str, str]:
-    """Files of ``benchmarks/results`` -> the pages that show them."""
-    shown = {}
-    for page in sorted(DOCS.rglob("*.md")):
-        if OUT not in page.parents:
-            for name in re.findall(r"<!-- begin (\S+) -->", page.read_text(encoding="utf-8")):
-                shown.setdefault(name, str(page.relative_to(ROOT)))
-    for path in sorted((ROOT / "benchmarks" / "results").glob("*.md")):
-        name = str(path.relative_to(ROOT))
-        if not path.stem.endswith(("_summary", "_totals")):
-            shown.setdefault(name, f"docs/generated/results/{path.name}")
-    return shown
-
-
 def linked(text: str, page: str, source: str | None = None) -> str:
     """Links between files become links between pages; those to code become plain words.
 
@@ -514,7 +491,7 @@ def linked(text: str, page: str, source: str | None = None) -> str:
         if not path.is_relative_to(ROOT):
             return match[0]
         name = str(path.relative_to(ROOT))
-        name = {**table_pages(), **OUTSIDE}.get(name, name)
+        name = OUTSIDE.get(name, name)
         name = re.sub(r"^docs/(tutorials/\w+)\.py$", r"docs/generated/\1.md", name)
         if not image and not (name.startswith("docs/") and name.endswith(".md")):
             return words

@@ -14,12 +14,11 @@ from cases import each
 from commands import main
 
 import parenvs
-from benchmarks import instead
-from benchmarks.readme import pages
 from parenvs.tasks.hybrid.stack import Stack
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+PAGES = [page for page in DOCS.rglob("*.md") if DOCS / "generated" not in page.parents]
 
 
 def module(path):
@@ -144,7 +143,7 @@ def test_generate__a_page_for_everything():
         assert f"\n## {heading}\n" in page
     assert "`Discrete(302)`" in page and "../../pictures/PipelineCut-v0.webp" in page
     commands = dict(generate.command_pages())
-    assert {"parenvs", "bench", "leaderboard", "iopddl"} <= set(commands)
+    assert {"parenvs", "leaderboard", "iopddl"} <= set(commands)
     assert "## parenvs plan" in commands["parenvs"] and "`--cluster`" in commands["parenvs"]
     assert "parenvs iopddl solve problem.json" in commands["iopddl"]
     text = generate.names_page()
@@ -166,9 +165,10 @@ def test_generate__constants_and_rows_are_all_described():
 
 def test_generate__titles_are_distinct():
     """In the sidebar no two pages look alike, and none has a bare file's name."""
-    texts = {page: page.read_text(encoding="utf-8") for page in pages() if DOCS in page.parents}
-    shown = {**generate.table_pages(), **generate.OUTSIDE}
-    generated = [source for source, page in shown.items() if page.startswith("docs/generated/")]
+    texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
+    generated = [
+        source for source, page in generate.OUTSIDE.items() if page.startswith("docs/generated/")
+    ]
     texts |= {ROOT / source: (ROOT / source).read_text(encoding="utf-8") for source in generated}
     titles = {page: text.splitlines()[0].removeprefix("# ") for page, text in texts.items()}
     titles |= {ROOT / source: title for source, title in generate.TITLES.items()}
@@ -204,8 +204,8 @@ def test_generate__options_have_types_and_choices():
 
 def test_generate__an_environment_has_the_row_of_its_agents():
     lines = generate._agents("HybridPlan-v1")
-    table = (ROOT / "benchmarks" / "results" / "environments.md").read_text(encoding="utf-8")
-    (row,) = [line for line in table.splitlines() if line.startswith("| `HybridPlan-v1` |")]
+    table = (DOCS / "results" / "agents.md").read_text(encoding="utf-8")
+    row = next(line for line in table.splitlines() if line.startswith("| `HybridPlan-v1` |"))
     shown = [line.split(" | ")[1].strip(" |") for line in lines if " | " in line][1:]
     assert shown == [cell.strip() for cell in row.strip("| ").split(" | ")[2:]]
 
@@ -223,8 +223,6 @@ def test_generate__links():
 
     assert at("[x](hybrid.md#seconds)") == "[x](hybrid.md#seconds)"
     assert at("[x](../CHANGELOG.md)") == "[x](generated/changelog.md)"
-    assert at("[x](../benchmarks/results/memory.md)") == "[x](results/partitions.md)"
-    assert at("[x](../benchmarks/results/kills.md)") == "[x](generated/results/kills.md)"
     assert at("[x](tutorials/train_ppo.py)") == "[x](generated/tutorials/train_ppo.md)"
     assert at("[x](../benchmarks/memory.py)") == "x"
     assert at("[x](https://a.b/c)") == "[x](https://a.b/c)"
@@ -233,8 +231,8 @@ def test_generate__links():
 def test_generate__every_page_is_in_the_contents():
     text = generate.front((DOCS / "index.md").read_text(encoding="utf-8"))
     named = re.findall(r"^[\w/*.-]+$", text, re.M)
-    for page in pages():
-        if DOCS in page.parents and page.name != "index.md":
+    for page in PAGES:
+        if page.name != "index.md":
             name = str(page.relative_to(DOCS).with_suffix(""))
             assert name in named or f"{Path(name).parent}/*" in named, name
 
@@ -265,13 +263,6 @@ def test_readme__answers(question):
 
 def test_readme__two_screens():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 132
-
-
-def test_readme__table_is_the_leaderboards():
-    shown = (ROOT / "benchmarks" / "results" / "instead.md").read_text(encoding="utf-8")
-    assert instead.page(instead.instead.measure())[0] in shown, (
-        "run benchmarks/instead.py, then benchmarks/readme.py"
-    )
 
 
 # The site

@@ -37,7 +37,7 @@ LAYERS = (
     ("shardy",),
     ("exports",),
     ("clock",),
-    ("leaderboard", "bench", "jobs"),
+    ("leaderboard", "jobs"),
     ("cli",),
     ("__main__",),
 )

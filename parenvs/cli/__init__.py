@@ -32,7 +32,6 @@ its hooks, all of which may be left out:
 ``decisions``             ``(plan, graph)`` -> what Shardy is told, and what should follow from it
 ``checkpoint``            ``(plan)`` -> shards of the state of its ranks, for ``reshard``
 ``chain``                 ``(**columns)`` -> what measured layers become, for ``profile``
-``bench``                 class of what ``bench agents`` needs of a search space
 ``commands``              ``(app)``, adds commands of its own
 ========================= ======================================================================
 """

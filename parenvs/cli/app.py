@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from parenvs import __version__
-from parenvs.cli.bench import add_bench
+from parenvs.cli.clock import add_clock
 from parenvs.cli.help import add_doctor, add_examples
 from parenvs.cli.leaderboard import add_leaderboard
 from parenvs.cli.listing import add_listing
@@ -156,7 +156,7 @@ add_listing(shelf)
 add_planning(shelf)
 add_plans(shelf)
 add_training(shelf)
-add_bench(shelf)
+add_clock(shelf)
 add_leaderboard(shelf)
 for _task in TASKS.values():
     _task.add_commands(shelf)

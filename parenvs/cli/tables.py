@@ -254,18 +254,6 @@ def set_evaluation(result: SetEvaluation, other: SetEvaluation | None = None) ->
     return table
 
 
-def bench_totals(rows: Sequence[Sequence[str]]) -> Table:
-    """How often each agent reached the optimum; ``rows`` as of ``agents_table.totals``."""
-    from parenvs.bench.agents_table import TOTALS
-
-    table = empty("", *TOTALS, names=2)
-    for column in table.columns[:2]:
-        column.no_wrap = True
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
 def standings(entries: Sequence[CheckedEntry]) -> Table:
     """The entries of every task of the leaderboard, best first."""
     from parenvs.leaderboard.check import by_version, ranking

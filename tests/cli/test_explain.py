@@ -102,5 +102,4 @@ def test_explain__wrong_numbers_get_one_line_that_names_them(refused):
         told = "--batch must be a whole number, not 'abc'; see parenvs plan --help"
         refused(*where, *words, words=told)
     refused(*where, "--batch", "0", words="batch must be a whole number of samples from 1, not 0")
-    refused("bench", "speed", "--seconds", "x", words="--seconds must be a number, not 'x'")
     refused("plan", words="Missing argument 'instance'; see parenvs plan --help")

@@ -124,7 +124,7 @@ def test_words__a_transformer_is_planned_along_all_axes(run):
 
 
 WRITERS = {
-    "export", "bench speed", "leaderboard submit", "leaderboard site",
+    "export", "leaderboard submit", "leaderboard site",
     "leaderboard update", "iopddl add", "iopddl export",
 }  # fmt: skip
 """Commands whose result is a file; what they print is where it lies, or the file itself."""
@@ -174,7 +174,6 @@ LINES = {
     "a cluster": (("parenvs", "plan", "--cluster", "h100"), {"h100-2", "h100-4"}),
     "a framework": (("parenvs", "export", "plan.json", "--to", "tor"), {"torch", "torchtitan"}),
     "a value of a task": (("parenvs", "plan", "--schedule", "dual"), {"dualpipe", "dualpipe-v"}),
-    "one of a list": (("parenvs", "bench", "agents", "--agents", "ppo,gr"), {"ppo,group"}),
     "of a group": (("parenvs", "leaderboard", "submit", "--task", "het"), {"hetero"}),
 }
 

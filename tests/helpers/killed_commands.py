@@ -24,7 +24,6 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 20.0
 """Seconds in which what a killed command has started has to end, too."""
 _MODEL = "examples/torch_transformer.py:make"
-_QUICK = ["bench", "agents", "--quick", "--steps", "64", "--seeds", "1", "--out", "bench"]
 _JOB = [
     "elastic", "run", "nodes.csv", f"{ROOT / 'examples/elastic_transformer.py'}:build",
     "--interval-steps", "2", "--processes", "3", "--batch", "12", "--every", "2",
@@ -39,7 +38,6 @@ COMMANDS = {
     ],
     "table": ["leaderboard", "table", "--folder", "entries", "--out", "table.md"],
     "update": ["leaderboard", "update", "entries/hetero/swap.json"],
-    "bench": _QUICK,
     "reshard": ["reshard", "state", "--new", "other.json"],
     "run": ["run", "torch.json", f"{ROOT / _MODEL}", "--args", "batch", "--repeats", "1"],
     "export": ["export", "plan.json", "--to", "jax", "--out", "exported.py"],

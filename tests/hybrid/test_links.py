@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from parenvs.bench.hybrid.errors import groups
-from parenvs.bench.hybrid.predict import predictions
-from parenvs.bench.hybrid.rows import read_rows
+from benchmarks.hybrid import groups
+from benchmarks.hybrid_predictions import predictions
 from parenvs.cluster import Cluster, Links
+from parenvs.tasks.hybrid.rows import read_rows
 
 
 @pytest.fixture

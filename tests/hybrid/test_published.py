@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from cases import each
 
-from parenvs.bench.hybrid.errors import groups
-from parenvs.bench.hybrid.predict import predictions
-from parenvs.bench.hybrid.rows import Published, checked, read_rows
+from benchmarks.hybrid import groups
+from benchmarks.hybrid_predictions import predictions
+from parenvs.tasks.hybrid.rows import Published, checked, read_rows
 
 MODEL_162B = {"hidden": 20480, "heads": 128, "layers": 32}
 MODEL_6B = {"hidden": 3840, "heads": 32, "layers": 32}

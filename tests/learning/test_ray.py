@@ -14,7 +14,6 @@ pytest.importorskip("sb3_contrib")
 pytest.importorskip("ray", reason="needs the extra 'ray'")
 
 import ray
-from typer.testing import CliRunner
 
 from parenvs.agents.learning.config import TrainConfig
 from parenvs.agents.learning.ray_tasks import on_ray, session
@@ -81,28 +80,6 @@ def test_leaderboard_references__as_tasks(tmp_path, monkeypatch):
         arguments = ["--tasks", "data-parallel", "--out", str(path), "--engine", engine]
         assert references.main(arguments) == 0
     assert (tmp_path / "local.json").read_bytes() == (tmp_path / "ray.json").read_bytes()
-
-
-TIMES = ("seconds", "target_seconds", "made")
-"""What differs from run to run: times, and by which command a line was made."""
-
-
-def lines_of(path):
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    found = [{k: v for k, v in one.items() if k not in TIMES} for one in found]
-    return sorted(found, key=lambda one: (one["agent"], one["problem"], one["seed"]))
-
-
-def test_bench__lines_are_the_local_engine_s(tmp_path):
-    from parenvs.cli import app as cli
-
-    runner = CliRunner()
-    for engine in ("local", "ray"):
-        arguments = ["bench", "agents", "--quick", "--engine", engine, "--out"]
-        done = runner.invoke(cli.app, [*arguments, str(tmp_path / engine), "--jobs", "2"])
-        assert done.exit_code == 0, done.output
-    local, other = (lines_of(tmp_path / engine / "agents.jsonl") for engine in ("local", "ray"))
-    assert len(local) == 2 and local == other
 
 
 @pytest.mark.parametrize("word", ["actors", "environments", "server"])

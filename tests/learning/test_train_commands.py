@@ -30,9 +30,9 @@ def refused(monkeypatch, capfd, tmp_path):
 @each(
     ("arguments", "words"),
     [
-        (("bench", "agents", "--engine", "ray"), MISSING),
-        (("bench", "agents", "--engine", "rya"), "no engine 'rya'"),
-        (("bench", "agents", "--address", "auto"), "--address is an option of --engine ray"),
+        (("train", "t5-3b", "--engine", "ray"), MISSING),
+        (("train", "t5-3b", "--engine", "rya"), "no engine 'rya'"),
+        (("train", "t5-3b", "--address", "auto"), "--address is an option of --engine ray"),
     ],
 )
 def test_commands__refuse(refused, arguments, words):
@@ -44,5 +44,5 @@ def test_commands__nobody_at_the_address(refused):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         assert "nobody answers" in refused(
-            "bench", "agents", "--engine", "ray", "--address", f"127.0.0.1:{port}", ray=socket
+            "train", "t5-3b", "--engine", "ray", "--address", f"127.0.0.1:{port}", ray=socket
         )

@@ -35,9 +35,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "profile": ("parenvs profile my_model.py:make --args batch --out chain.csv",),
     "run": ("parenvs run plan.json my_model.py:make --args batch --calibration machine.json",),
     "reshard": ("parenvs reshard checkpoint --old old.json --new new.json --out moved",),
-    "bench agents": ("parenvs bench agents --steps 1000 --seeds 1 --out results",),
-    "bench speed": ("parenvs bench speed --quick --out results",),
-    "bench hybrid": ("parenvs bench hybrid --rows mine.json",),
     "leaderboard submit": (
         "parenvs leaderboard submit --task data-parallel --agent greedy --folder submissions",
     ),

@@ -1,1 +1,0 @@
-"""Measures agents on the problems of the suite, and its speed: behind ``parenvs bench``."""

@@ -1,1 +1,0 @@
-"""The cost model of hybrid plans against what others measured and published."""

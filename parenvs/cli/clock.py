@@ -1,0 +1,225 @@
+"""The commands that measure: ``parenvs calibrate``, ``profile`` and ``run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parenvs.cli import values
+from parenvs.cli.options import FunctionArguments
+from parenvs.errors import ParenvsError, did_you_mean, need_extra, shown
+from parenvs.view.commands import of
+from parenvs.view.terminal import (
+    Json,
+    PlanFile,
+    Step,
+    check_range,
+    note,
+    say_json,
+    say_tables,
+    say_text,
+    written,
+)
+
+_Kind = Annotated[
+    str,
+    typer.Option(metavar="cpu|cuda", help="Kind of device.", autocompletion=values.devices),
+]
+_Repeats = Annotated[int, typer.Option(help="Runs of everything that count.")]
+_Meet = Annotated[
+    str, typer.Option(help="HOST:PORT of this machine where processes meet; 0: a free port.")
+]
+_Timeout = Annotated[float, typer.Option(help="Seconds in which they have to meet.")]
+_HERE = "127.0.0.1:0"
+
+
+def add_clock(app: typer.Typer) -> None:
+    """Add the commands that measure."""
+    app.command()(calibrate)
+    app.command()(profile)
+    app.command()(run)
+
+
+def calibrate(
+    path: Annotated[
+        Path, typer.Option("--out", help="Write the cluster to this .json file.")
+    ] = Path("machine.json"),
+    framework: Annotated[
+        str,
+        typer.Option(
+            metavar="torch|jax",
+            help="Framework that measures.",
+            autocompletion=of(*values.RUNNERS),
+        ),
+    ] = "torch",
+    device: _Kind = "cpu",
+    processes: Annotated[
+        int,
+        typer.Option(help="Processes here (of JAX: devices), each with a GPU or some cores."),
+    ] = 2,
+    repeats: _Repeats = 20,
+    largest: Annotated[
+        float, typer.Option(help="Largest array of collectives in MB, from 0.004.")
+    ] = 67.2,
+    meet: _Meet = _HERE,
+    timeout: _Timeout = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Measure this machine with PyTorch or JAX: products, memory, collectives; write a cluster.
+
+    Every command takes the file as --cluster.
+    """
+    from parenvs.cli import tables
+    from parenvs.clock.calibration import SIZES, calibrated
+
+    _check_framework(framework)
+    check_range("--repeats", repeats, 1)
+    check_range("--processes", processes, 1)
+    _check_ending(path, ".json")
+    sizes = [size for size in SIZES if size <= 1e6 * largest]
+    if len(sizes) < 2:
+        raise ParenvsError(
+            f"--largest must be at least 0.0041 MB, not {largest:g}; two sizes are needed"
+        )
+    _check_timeout(timeout)
+    with Step(f"measuring {processes} x {device}"):
+        if framework == "jax":
+            from parenvs.clock.xla.calibration import calibrated as measured
+
+            calibration = measured(device, processes, repeats, sizes)
+        else:
+            calibration = calibrated(device, processes, repeats, sizes, meet=meet, seconds=timeout)
+    words = f"written to {path}; give it as --cluster {path}"
+    with written(lambda: calibration.save(path), words, quiet=as_json):
+        say_tables(tables.calibration(calibration.rows), as_json=as_json)
+        for words in calibration.missing:
+            note(f"not measured: {words}")
+
+
+def profile(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A PyTorch module or JAX function: FILE.py:NAME.")
+    ],
+    arguments: FunctionArguments = None,
+    path: Annotated[Path, typer.Option("--out", help="Write the chain to this .csv file.")] = Path(
+        "chain.csv"
+    ),
+    device: _Kind = "cpu",
+    repeats: _Repeats = 20,
+    warm_up: Annotated[int, typer.Option(help="Runs before those.")] = 3,
+    threads: Annotated[int, typer.Option(help="Threads of PyTorch on a CPU.")] = 1,
+    processes: Annotated[
+        int, typer.Option(help="Processes of PyTorch that measure at once, as stages will run.")
+    ] = 1,
+    as_json: Json = False,
+) -> None:
+    """Measure the layers of a model; write the chain that pipelines are planned on.
+
+    Layers are a PyTorch module's submodules, or the named scopes of a JAX function.
+    """
+    from parenvs.cli import tables
+    from parenvs.graph.python_source import is_torch
+    from parenvs.graph.sources import is_function
+
+    for option, value, minimum in (("--repeats", repeats, 1), ("--warm-up", warm_up, 0),
+                                 ("--threads", threads, 1),
+                                 ("--processes", processes, 1)):  # fmt: skip
+        check_range(option, value, minimum)
+    _check_ending(path, ".csv")
+    if not is_function(model):
+        raise ParenvsError(
+            f"profile takes a PyTorch module or a JAX function, FILE.py:NAME, not {shown(model)}"
+        )
+    given = (model, arguments, path.stem, repeats, warm_up, device)
+    with Step(f"measuring {model}"):
+        if is_torch(model):
+            with need_extra("torch", "profiling"):
+                from parenvs.clock.layers import profiled
+            measured_profile = profiled(*given, threads, processes)
+        else:
+            from parenvs.clock.xla.profile import profiled as scopes
+
+            measured_profile = scopes(*given)
+    head = [f"parenvs profile {model} on {device}", *measured_profile.comments()]
+    with written(
+        lambda: measured_profile.profile.to_csv(path, head),
+        f"written to {path}; plan it with --micro-batch {measured_profile.samples}",
+        quiet=as_json,
+    ):
+        say_tables(tables.layers(measured_profile), as_json=as_json)
+
+
+def run(
+    file: PlanFile,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="The model that it is for: FILE.py:NAME.")
+    ],
+    arguments: FunctionArguments = None,
+    repeats: Annotated[int, typer.Option(help="Runs of everything that count: timed steps.")] = 20,
+    processes: Annotated[
+        int | None, typer.Option(help="Processes, or devices of JAX (default: the plan's).")
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="File of parenvs calibrate, to predict seconds by.")
+    ] = None,
+    device: _Kind = "cpu",
+    loss: Annotated[
+        str | None,
+        typer.Option(help="Output of a JAX step that is the loss, where several may be: 1/loss."),
+    ] = None,
+    meet: _Meet = _HERE,
+    timeout: _Timeout = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Run a plan here, in local processes of PyTorch or on virtual devices of JAX, and compare.
+
+    Losses and state beside one device; collectives, memory and seconds beside what is predicted.
+    Exit status 2 if they are not those of one device, or anything is not finite.
+    """
+    from parenvs.clock.runs.run import run as running
+    from parenvs.graph.sources import is_function
+
+    check_range("--repeats", repeats, 1)
+    if processes is not None:
+        check_range("--processes", processes, 1)
+    _check_timeout(timeout)
+    if not is_function(model):
+        raise ParenvsError(f"run takes a model FILE.py:NAME, not {shown(model)}")
+    with Step(f"running {file}"):
+        outcome = running(
+            file, model, arguments, repeats, processes, calibration, device, meet, timeout, loss
+        )
+    if as_json:
+        say_json(outcome.to_json())
+    else:
+        say_text(outcome.text())
+    if not outcome.agrees:
+        raise ParenvsError(f"{file}: {'; '.join(outcome.faults)}")
+
+
+def _check_framework(name: str) -> None:
+    """Refuse an unknown framework."""
+    known = ("torch", "jax")
+    if name not in known:
+        raise ParenvsError(
+            f"--framework {shown(name)} is unknown{did_you_mean(name, known)}; known: "
+            f"{', '.join(known)}"
+        )
+
+
+def _check_timeout(seconds: float) -> None:
+    """Refuse a limit that means nothing."""
+    if not 0 < seconds <= 3600:
+        raise ParenvsError(f"--timeout must be more than 0 and at most 3600, not {seconds:g}")
+
+
+def _check_ending(path: Path, ending: str) -> None:
+    """Refuse a file that commands would not take for what it is.
+
+    Raises:
+        ParenvsError: it ends otherwise.
+    """
+    if path.suffix != ending:
+        raise ParenvsError(f"--out must end in {ending}, not {shown(str(path))}")
