@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.framework import INSTANCES, main, measurement, progress, table
 from parenvs import from_jax
 from parenvs.graph.graph import Role
-from parenvs.shardy.oracle import ShardyOracle
+from parenvs.shardy.verify import ShardyOracle
 from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes
 
 DEVICES = 2

@@ -309,7 +309,7 @@ def _next(task: Task, report: Any, path: Path | None, plot: Path | None) -> str:
         return f"parenvs judge {name}{picture}"
     commands = [f"parenvs explain {name}"]
     if task.supports(Task.decisions) and importlib.util.find_spec("jax"):
-        from parenvs.shardy.module import has_module
+        from parenvs.shardy.verify import has_module
 
         if has_module(report.plan.instance):
             commands.append(f"parenvs verify {name}")

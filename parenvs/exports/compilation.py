@@ -25,8 +25,7 @@ from parenvs.exports.liveness import BROADCAST, COPY, EARLY, alive_at_peak
 from parenvs.graph.graph import Graph
 from parenvs.graph.layout import Layout, Prediction
 from parenvs.instances import load_graph
-from parenvs.shardy.module import need_jax
-from parenvs.shardy.verify import module_for
+from parenvs.shardy.verify import module_for, need_jax
 from parenvs.view.words import plural, size
 
 TIMEOUT_SECONDS = 3600.0

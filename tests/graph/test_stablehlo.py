@@ -108,7 +108,7 @@ def test_stablehlo__mlir_that_is_something_else(tmp_path):
 
 
 def test_stablehlo__shardy_takes_it(lowered, tmp_path):
-    from parenvs.shardy.module import module_of
+    from parenvs.shardy.verify import module_of
 
     path = tmp_path / "step.mlir"
     path.write_text(lowered.as_text(debug_info=True))

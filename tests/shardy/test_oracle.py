@@ -16,7 +16,7 @@ from parenvs.tasks.partition.classes import dimension_classes
 jax = jax_that_verifies()
 
 from parenvs.datasets.models import bert, t5, train_step, vgg  # noqa: E402
-from parenvs.shardy.oracle import ShardyOracle  # noqa: E402
+from parenvs.shardy.verify import ShardyOracle  # noqa: E402
 
 MODELS = {
     "t5": lambda: t5(1, 32, 64, 4, 8, vocab=64, tokens=8, batch_size=4),

@@ -344,17 +344,17 @@ def test_verify__a_source_of_another_module(graph, tmp_path):
 
 
 def test_verify__a_shipped_model_that_lowers_differently(monkeypatch):
-    from parenvs.shardy import module
+    from parenvs.shardy import verify
 
     graph = load_graph("vgg-19")
     plan = plan_of(graph, {}, instance="vgg-19")
-    module._shipped.cache_clear()
+    verify._shipped.cache_clear()
     monkeypatch.setitem(MODELS, "vgg-19", vgg(((1, 8),), 16, 10, 8, 4))
     try:
         with pytest.raises(ParenvsError, match=r"lowered again with JAX .* pip install jax=="):
             verify_plan(plan)
     finally:
-        module._shipped.cache_clear()
+        verify._shipped.cache_clear()
 
 
 def test_verify__sources_that_are_none(graph, lowered, tmp_path):
