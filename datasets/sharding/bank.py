@@ -88,11 +88,3 @@ def _row(family: str, number: int) -> Mapping[str, np.ndarray]:
     }
 
 
-def main(arguments: Iterable[str] | None = None) -> int:
-    """Make banks again, and return the exit status."""
-    banks = {family: partial(bank, family) for family in BANKS}
-    return write_banks("parenvs.datasets.sharding.bank", __doc__, banks, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

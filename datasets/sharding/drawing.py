@@ -1,7 +1,8 @@
 """Draws IOPDDL problems from parts of the shipped graphs, with costs and limits at random.
 
-    python -m parenvs.datasets.sharding.drawing                 # what is drawn, as a table
-    python -m parenvs.datasets.sharding.drawing --sets          # write the list of the sets again
+    python -m parenvs.datasets.sharding.problems sets            # write the list of the sets again
+    python -m parenvs.datasets.sharding.problems                 # make the banks again
+    python -m parenvs.datasets.sharding.problems mesh --out /tmp/banks
 
 Two families of problems. ``mesh``: the nodes are tensors, in the order in which they are made; a
 strategy splits dimensions over the two axes of a mesh, an edge leads from what an instruction reads
@@ -17,12 +18,11 @@ noticed.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ import numpy as np
 
 from parenvs.cluster import Cluster
 from parenvs.core.sets import Reference, SetKind, share_kind
+from parenvs.datasets.banks import write_banks
 from parenvs.datasets.references import INTRA_OP, costs_of
 from parenvs.errors import (
     InfeasibleError,
@@ -47,7 +48,7 @@ from parenvs.tasks.sharding.problem import Sharding
 from parenvs.tasks.sharding.turns.board import Board
 from parenvs.tasks.sharding.turns.construct import completed
 
-COMMAND = "python -m parenvs.datasets.sharding.drawing"
+MODULE = "parenvs.datasets.sharding.problems"
 FIRST = "intra-op"
 """First word of the names of drawn problems."""
 SEED = 2025
@@ -424,7 +425,7 @@ def _sets() -> dict[str, dict[str, str]]:
         return json.loads(path.read_text(encoding="utf-8"))["sets"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ParenvsError(
-            f"{path}: damaged ({error}); make it anew with {COMMAND} --sets"
+            f"{path}: damaged ({error}); make it anew with python -m {MODULE} sets"
         ) from None
 
 
@@ -448,33 +449,23 @@ def costs(name: str, fingerprint: str) -> Reference | None:
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    """Print what is drawn or write the sets, and return the exit status."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.splitlines()[0])
-    parser.add_argument("--sets", action="store_true", help="write the list of the sets again")
-    parser.add_argument("--count", type=int, default=5, help="problems of each family to print")
-    options = parser.parse_args(None if arguments is None else list(arguments))
-    if options.sets:
-        sets = {
-            name: {
-                f"{family}-{number:03d}": _member(name, f"{family}-{number}").fingerprint
-                for family in FAMILIES
-                for number in range(count)
-            }
-            for name, (_, count, _) in SETS.items()
+    """Write the list of the sets, or banks, and return the exit status."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given != ["sets"]:
+        from parenvs.datasets.sharding.bank import BANKS, bank
+
+        banks = {family: partial(bank, family) for family in BANKS}
+        return write_banks(MODULE, __doc__, banks, given)
+    sets = {
+        name: {
+            f"{family}-{number:03d}": _member(name, f"{family}-{number}").fingerprint
+            for family in FAMILIES
+            for number in range(count)
         }
-        path = data_folder() / FILE
-        write_text(
-            path, json.dumps({"command": f"{COMMAND} --sets", "sets": sets}, indent=1) + "\n"
-        )
-        sys.stdout.write(f"{path}: {sum(map(len, sets.values()))} problems\n")
-        return 0
-    for family, ranges, number in product(FAMILIES, RANGES, range(options.count)):
-        board = Board.of(drawn(family, number, ranges))
-        sys.stdout.write(
-            f"{board.problem.name}: {len(board.problem)} nodes, reduced {len(board)}, "
-            f"{len(board.reduced.ends)} edges, at most {board.sizes.max()} strategies, "
-            f"{board.times} times{', free' if board.is_free else ''}\n"
-        )
+        for name, (_, count, _) in SETS.items()
+    }
+    content = {"command": f"python -m {MODULE} sets", "sets": sets}
+    write_text(data_folder() / FILE, json.dumps(content, indent=1) + "\n")
     return 0
 
 

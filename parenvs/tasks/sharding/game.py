@@ -270,9 +270,9 @@ class ShardingImprovement(IntraOpSharding):
     """
 
     rule = "the block whose nodes save most one by one within the limit"
-    columns: ClassVar[Mapping[str, str]] = improve.COLUMNS
-    ahead = frozenset(improve.AHEAD)
-    contexts: ClassVar[Mapping[str, str]] = improve.CONTEXTS
+    columns: ClassVar[Mapping[str, str]] = improve.BLOCK_COLUMNS
+    ahead = frozenset(improve.BLOCK_AHEAD)
+    contexts: ClassVar[Mapping[str, str]] = improve.BLOCK_CONTEXTS
 
     def _turns(self, count: int) -> Improve:
         """Return the turns of the form."""

@@ -15,7 +15,7 @@ from parenvs.tasks.sharding.plan import ShardingPlan
 from parenvs.tasks.sharding.turns.blocks import LARGEST, Block, Blocks, blocks_of
 from parenvs.tasks.sharding.turns.board import Board
 
-COLUMNS = {
+BLOCK_COLUMNS = {
     "rule": "30 times what the nodes of the block save one by one within the limit, in sum, over "
     "the plan's cost",
     "single": "ln(1 + x) / 4 of what the node alone saves within the limit",
@@ -33,9 +33,9 @@ COLUMNS = {
 
 Costs are in units of what a node costs on average in the greedy plan.
 """
-AHEAD = ("rule", "single", "block", "unlimited", "excess")
+BLOCK_AHEAD = ("rule", "single", "block", "unlimited", "excess")
 """Columns that look ahead."""
-CONTEXTS = {
+BLOCK_CONTEXTS = {
     "played": "share of the turns that are over",
     "legal": "share of the blocks that are legal",
     "saved": "ln of the start plan's cost over the plan's, / 4, at most 1",
@@ -46,7 +46,7 @@ CONTEXTS = {
 """What it says of the turn."""
 MOVES = 64
 """Most moves of an episode."""
-_SHARP, _DEPTH = 30.0, 4.0
+_BLOCK_SHARP = 30.0
 """Factor of the rule's score, and what logarithms of amounts are divided by."""
 
 
@@ -58,13 +58,13 @@ class Improve:
     """
 
     def __init__(self, count: int, width: int, columns: Sequence[str] = ()) -> None:
-        self.width, self.looks = width, not set(AHEAD).isdisjoint(columns)
-        self._columns = [list(COLUMNS).index(name) for name in columns]
+        self.width, self.looks = width, not set(BLOCK_AHEAD).isdisjoint(columns)
+        self._columns = [list(BLOCK_COLUMNS).index(name) for name in columns]
         self.boards: list[Board] = [None] * count  # type: ignore[list-item]
         self.turn = np.zeros(count, dtype=np.int64)
         self.legal = np.zeros((count, width), dtype=np.bool_)
         self.rows = np.zeros((count, width, len(columns)), dtype=np.float32)
-        self.contexts = np.zeros((count, len(CONTEXTS)), dtype=np.float32)
+        self.contexts = np.zeros((count, len(BLOCK_CONTEXTS)), dtype=np.float32)
         self.over = np.zeros(count, dtype=np.bool_)
         self.cost = np.full(count, np.nan)
         self._states: list[_State] = [None] * count  # type: ignore[list-item]
@@ -172,15 +172,15 @@ class _State:
         return singles
 
     def rows(self, turn: int, looks: bool) -> np.ndarray:
-        """Return the description of all blocks, (n, len(COLUMNS))."""
+        """Return the description of all blocks, (n, len(BLOCK_COLUMNS))."""
         parts, unit = self.parts, self.board.unit
-        ahead = np.zeros((len(AHEAD), len(self.board)))
+        ahead = np.zeros((len(BLOCK_AHEAD), len(self.board)))
         if looks:
             single = self.singles()
             block = parts.sums(single)
             amounts = [single, block, parts.sums(self.could)]
             amounts.append(parts.sums(np.maximum(self.now - parts.least, 0.0)))
-            ahead[0] = _SHARP * block / max(self.cost, 1)
+            ahead[0] = _BLOCK_SHARP * block / max(self.cost, 1)
             ahead[1:] = _depth(np.stack(amounts) / unit)
         columns = [
             *ahead,
@@ -194,7 +194,7 @@ class _State:
         return np.stack(columns, axis=1).astype(np.float32)
 
     def contexts(self, turn: int) -> list[float]:
-        """Return the context of the turn, (len(CONTEXTS),)."""
+        """Return the context of the turn, (len(BLOCK_CONTEXTS),)."""
         board = self.board
         saved = np.log(max(board.reference, 1) / max(self.cost, 1)) / _DEPTH
         share = self.room[:-1] / np.maximum(board.headroom[:-1], 1)

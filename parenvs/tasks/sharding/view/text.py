@@ -6,10 +6,6 @@ from parenvs.errors import printable
 from parenvs.tasks.sharding.problem import Sharding, ShardingReport
 from parenvs.view.words import SEPARATOR, clip
 
-WIDTH = 110
-"""Columns of the text."""
-
-
 def title(problem: Sharding) -> str:
     """The problem in one line."""
     sizes = f"{len(problem):,} nodes, {len(problem.ends):,} edges"
@@ -48,4 +44,4 @@ def text(report: ShardingReport | Sharding, colour: bool = False) -> str:
         lines = [title(report), ", ".join(verdict(report))]
     else:
         lines = str(report).splitlines()
-    return "\n".join(clip(printable(line), WIDTH) for line in lines)
+    return "\n".join(clip(printable(line), 110) for line in lines)
