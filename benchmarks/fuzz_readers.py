@@ -69,9 +69,7 @@ from parenvs.tasks.hybrid.uniform import Uniform
 from parenvs.tasks.partition.problem import PartitionPlan, load_partitioning
 from parenvs.tasks.pipeline.profile import load_profile
 from parenvs.tasks.sharding.files import load_iopddl, load_strategies, save_iopddl, to_json
-from parenvs.tasks.sharding.problem import Sharding
-from parenvs.tasks.sharding.reduced import NEVER
-from parenvs.tasks.sharding.reduction import reduce
+from parenvs.tasks.sharding.problem import NEVER, Sharding, reduce
 
 CLUSTERS = (
     {

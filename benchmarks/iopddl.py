@@ -29,8 +29,7 @@ from benchmarks.framework import (
     table,
 )
 from parenvs.agents.sharding import solve_iopddl
-from parenvs.tasks.sharding.files import load_iopddl
-from parenvs.tasks.sharding.known import known
+from parenvs.tasks.sharding.files import known, load_iopddl
 
 SEARCH = 2
 """Number of the search that rows are of: 2 drops what no better plan takes, by budgets of steps."""

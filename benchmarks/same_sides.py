@@ -52,7 +52,7 @@ def drawn(kind: str, number: int) -> Any:
 
         return generators.draw(rng, None, (generators.INSIDE, generators.OUTSIDE)[number % 2])
     if kind == "sharding":
-        from parenvs.datasets.sharding import drawing as mesh
+        from parenvs.datasets.sharding import problems as mesh
 
         return mesh.drawn(mesh.FAMILIES[number % 2], number)
     return problem_of("hybrid", f"{kind}/{number}", {})
@@ -73,8 +73,8 @@ def solved(task: str, problem: Any, agent: str, options: dict[str, Any]) -> Any:
             return exact.hindsight(problem, course)
         policy = exact.optimal(problem) if agent == "optimal" else rules.RULES[agent]()
         return follow(problem, course, policy)
-    from parenvs.agents.sharding.solve import solve_iopddl
-    from parenvs.tasks.sharding.turns.construct import board_of
+    from parenvs.agents.sharding.planners import solve_iopddl
+    from parenvs.tasks.sharding.turns import board_of
 
     if agent == "exact":
         return solve_iopddl(problem, None, 0, options["rounds"])

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from parenvs.agents.sharding.memory import add
+from parenvs.agents.sharding.loops import add
 from parenvs.compiled import warm
 
 MODULE = """
@@ -92,7 +92,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 @pytest.mark.slow
 def test_compiled__imports_stay_light(folder):
-    words = "import sys, parenvs.agents.sharding.trees; print('numba' in sys.modules)"
+    words = "import sys, parenvs.agents.sharding.loops; print('numba' in sys.modules)"
     assert run(folder, words) == ["False"]
 
 

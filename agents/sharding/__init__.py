@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from parenvs.agents.sharding.solve import Answer, solve_iopddl
+    from parenvs.agents.sharding.planners import Answer, solve_iopddl
 
 __all__ = ["Answer", "solve_iopddl"]
 
@@ -12,6 +12,6 @@ def __getattr__(name: str) -> object:
     """Import the solver when it is asked for, as that takes its time."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from parenvs.agents.sharding import solve
+    from parenvs.agents.sharding import planners
 
-    return getattr(solve, name)
+    return getattr(planners, name)

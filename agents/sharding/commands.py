@@ -50,38 +50,38 @@ def add(app: typer.Typer) -> None:
 
 def add_files(files: Annotated[list[Path], typer.Argument(metavar="FILE...")]) -> None:
     """Check files of problems and keep copies, so that their names are enough."""
-    from parenvs.tasks.sharding import store
+    from parenvs.tasks.sharding import files
 
     for path in files:
-        problem, copy, same = store.add(path)
+        problem, copy, same = files.add(path)
         check = "the contest's file by its SHA-256" if same else "its SHA-256 is not listed"
         say(f"{problem.name}: {len(problem):,} nodes, {len(problem.ends):,} edges; {check}; {copy}")
 
 
 def list_(as_json: Json = False) -> None:
     """List the added problems, with what is known of the contest's."""
-    from parenvs.tasks.sharding import known, store
+    from parenvs.tasks.sharding import files
     from parenvs.view import tables
 
     columns = ("name", "model", "limit (s)", "best of the contest", "best known", "bound known")
     table = tables.empty("added IOPDDL problems", *columns)
-    for name in store.names():
-        of = known.known(name)
+    for name in files.names():
+        of = files.known(name)
         row = [f"{x:,}" if isinstance(x, int) else x for x in of] if of else [""] * 5
         table.add_row(name, *row)
-    say_tables(table, as_json=as_json, folder=str(store.folder()))
+    say_tables(table, as_json=as_json, folder=str(files.folder()))
     if not as_json:
-        say(f"folder: {store.folder()}")
+        say(f"folder: {files.folder()}")
 
 
 def show(target: Problem, as_json: Json = False, reduced: Annotated[
     bool, typer.Option("--reduced", help="Reduce it, and show what is left.")
 ] = False) -> None:  # fmt: skip
     """Show a problem's sizes; what is left of it after the exact reduction."""
-    from parenvs.tasks.sharding import known, store
-    from parenvs.tasks.sharding.reduction import reduce
+    from parenvs.tasks.sharding import files
+    from parenvs.tasks.sharding.problem import reduce
 
-    problem = store.find(target)
+    problem = files.find(target)
     sizes = problem.sizes
     content = {
         "name": problem.name,
@@ -93,7 +93,7 @@ def show(target: Problem, as_json: Json = False, reduced: Annotated[
         "edge_costs": len(problem.edge_costs),
         "usage_limit": problem.limit,
     }
-    of = known.known(problem.name)
+    of = files.known(problem.name)
     if of is not None:
         content |= {"contest": of._asdict()}
     if reduced:
@@ -142,8 +142,8 @@ def solve(
 ) -> None:
     """Search for the cheapest plan and a bound. Ctrl-C gives the best so far."""
     from parenvs.agents.sharding import solve_iopddl
-    from parenvs.agents.sharding.solve import SECONDS
-    from parenvs.tasks.sharding import store
+    from parenvs.agents.sharding.planners import SECONDS
+    from parenvs.tasks.sharding import files
 
     if seconds is None and rounds is None:
         seconds = SECONDS
@@ -157,7 +157,7 @@ def solve(
         raise ParenvsError(f"--seed must be a whole number from 0, not {seed}")
     if path is not None and path.suffix != ".json":
         raise ParenvsError(f"--out must be a .json file, not {path}")
-    problem = store.find(target)
+    problem = files.find(target)
     answer = solve_iopddl(problem, seconds, seed, rounds, processor, _Progress(), threads)
     report = answer.report
     if path is not None:
@@ -184,16 +184,16 @@ def judge(
 ) -> None:
     """Judge a plan in exact integers, as the contest does. Exit status 2 if it is illegal."""
     from parenvs.core.plan import load_plan
-    from parenvs.tasks.sharding import store
+    from parenvs.tasks.sharding import files
     from parenvs.tasks.sharding.files import load_strategies
-    from parenvs.tasks.sharding.plan import ShardingPlan
+    from parenvs.tasks.sharding.problem import ShardingPlan
 
     if target is None:
         loaded = load_plan(plan)
         if not isinstance(loaded, ShardingPlan):
             raise ParenvsError(f"{plan}: a plan of task {loaded.task}; parenvs judge judges it")
         target = loaded.instance
-    problem = store.find(target)
+    problem = files.find(target)
     report = problem.report(load_strategies(plan, problem))
     if as_json:
         say_json(report.to_json())
@@ -221,8 +221,7 @@ def export(
     problem is read back and written as a partition plan.
     """
     from parenvs.tasks.partition.problem import load_partitioning
-    from parenvs.tasks.sharding.exchange import Exchange
-    from parenvs.tasks.sharding.files import load_strategies, save_iopddl
+    from parenvs.tasks.sharding.files import Exchange, load_strategies, save_iopddl
 
     suffixes = (".json",) if answer else (".json", ".json.gz")
     if not path.name.endswith(suffixes):

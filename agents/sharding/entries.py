@@ -31,13 +31,12 @@ from parenvs.core.leaderboard import (
     drawn_kind,
     reference_of,
 )
-from parenvs.datasets.sharding.drawing import FAMILIES, drawn
+from parenvs.datasets.sharding.problems import FAMILIES, drawn
 from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError, one_line
 from parenvs.tasks.partition.problem import load_partitioning
-from parenvs.tasks.sharding import known, store
-from parenvs.tasks.sharding.exchange import Exchange
-from parenvs.tasks.sharding.plan import ShardingPlan
-from parenvs.tasks.sharding.problem import Sharding, ShardingReport
+from parenvs.tasks.sharding import files
+from parenvs.tasks.sharding.files import Exchange
+from parenvs.tasks.sharding.problem import Sharding, ShardingPlan, ShardingReport
 
 EXPORTS, CONTEST = "exports", "contest"
 """Tiers."""
@@ -83,7 +82,7 @@ class ShardingProblem(TaskProblem):
 
     plan_class = ShardingPlan
     decisions = ("strategies",)
-    page = "parenvs.tasks.sharding.view.page:page"
+    page = "parenvs.tasks.sharding.view:page"
 
     @property
     def added(self) -> bool:
@@ -106,7 +105,7 @@ class ShardingProblem(TaskProblem):
     def load(self) -> Sharding:
         """See ``TaskProblem.load``."""
         if self.added:
-            return replace(store.find(self.instance), instance=self.instance)
+            return replace(files.find(self.instance), instance=self.instance)
         settings = self.settings
         return _limited(settings["graph"], settings["cluster"], settings["limit"], self.instance)
 
@@ -120,7 +119,7 @@ class ShardingProblem(TaskProblem):
         except UnknownInstanceError:
             return f"the file {file} is not here; add it with parenvs iopddl add {file}"
         except ParenvsError as error:
-            other = f"{store.folder()} holds another problem of its name or a damaged file"
+            other = f"{files.folder()} holds another problem of its name or a damaged file"
             return f"{other} ({one_line(error)}); put {file} of the contest there"
         return ""
 
@@ -139,19 +138,19 @@ class ShardingProblem(TaskProblem):
         Nothing partitioned would be cheaper than what keeps the limit.
         """
         if self.added:
-            return _WORST * known.KNOWN[self.letter].best
+            return _WORST * files.KNOWN[self.letter].best
         target: Sharding = self.target
         return int(np.maximum.reduceat(target.costs, target.offset[:-1]).sum())
 
     def solved(self, seconds: float) -> Reference:
         """See ``TaskProblem.solved``: of the contest's problems, what was published."""
         if self.added:
-            row = known.KNOWN[self.letter]
+            row = files.KNOWN[self.letter]
             bound = max(row.bound, _BOUNDS.get(self.letter, 0))
             by = "benchmarks/iopddl.py" if bound > row.bound else ""
             return reference_of(
                 row.best, bound, "best known before this solver", "", by,
-                "ASPLOS 2025 contest, arXiv 2501.10387; parenvs/tasks/sharding/known.py",
+                "ASPLOS 2025 contest, arXiv 2501.10387; parenvs/tasks/sharding/files.py",
             )  # fmt: skip
         answer = solve_iopddl(self.target, seconds)
         assert answer.bound is not None
@@ -192,7 +191,7 @@ def problems(instances: Instances = None) -> Iterator[ShardingProblem]:
                 name, ShardingPlan.task, "", name, target.fingerprint, settings, UNKNOWN, 0.0
             )
     for letter, fingerprint in _FINGERPRINTS.items():
-        row, name = known.KNOWN[letter], f"{_PREFIX}{letter}"
+        row, name = files.KNOWN[letter], f"{_PREFIX}{letter}"
         settings = {"tier": CONTEST, "model": row.model, "seconds": row.seconds}
         if instances is None or name in instances:
             yield ShardingProblem(
@@ -211,7 +210,7 @@ def _points(pairs: list[tuple[TaskProblem, float | None]]) -> float | None:
     rows = _contest(pairs)
     if not rows:
         return None
-    return math.fsum(known.KNOWN[letter].contest / cost for letter, cost in rows if cost)
+    return math.fsum(files.KNOWN[letter].contest / cost for letter, cost in rows if cost)
 
 
 def _geometric(pairs: list[tuple[TaskProblem, float | None]]) -> float | None:
@@ -220,7 +219,7 @@ def _geometric(pairs: list[tuple[TaskProblem, float | None]]) -> float | None:
     if not rows:
         return None
     shares = [
-        math.log(known.KNOWN[letter].best / cost) if cost else -math.log(_WORST)
+        math.log(files.KNOWN[letter].best / cost) if cost else -math.log(_WORST)
         for letter, cost in rows
     ]
     return math.exp(math.fsum(shares) / len(shares))

@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from parenvs.agents.references import ReferenceFile, run
-from parenvs.agents.sharding.solve import solve_iopddl
+from parenvs.agents.sharding.planners import solve_iopddl
 from parenvs.datasets.references import INTRA_OP
-from parenvs.datasets.sharding.bank import BANKS
-from parenvs.datasets.sharding.drawing import SETS, find, name_of, set_names
+from parenvs.datasets.sharding.problems import BANKS, SETS, find, name_of, set_names
 from parenvs.tasks.sharding.problem import Sharding
-from parenvs.tasks.sharding.turns.construct import board_of
+from parenvs.tasks.sharding.turns import board_of
 
 SECONDS = 20.0
 """Processor seconds of the search on a problem; it ends sooner where the bound is met."""

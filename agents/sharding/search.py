@@ -16,14 +16,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.sharding.certificate import Certificate, certify
-from parenvs.agents.sharding.chain import Chain
-from parenvs.agents.sharding.core import Program, Tree, core_size, restricted
-from parenvs.agents.sharding.memory import empty_tree
-from parenvs.agents.sharding.messages import Dual, priced_costs
-from parenvs.agents.sharding.model import arrays_of
-from parenvs.agents.sharding.trees import complete, plan_cost
-from parenvs.tasks.sharding.reduced import NEVER, Reduced
+from parenvs.agents.sharding.loops import (
+    Chain,
+    Dual,
+    arrays_of,
+    complete,
+    empty_tree,
+    plan_cost,
+    priced_costs,
+)
+from parenvs.agents.sharding.program import (
+    Certificate,
+    Program,
+    Tree,
+    certify,
+    core_size,
+    restricted,
+)
+from parenvs.tasks.sharding.problem import NEVER, Reduced
 
 _PROGRAM, _SHRUNK = 60_000, 2 / 3
 """Pairs of a core that HiGHS is given as a whole, and the share of them that it is given anew."""

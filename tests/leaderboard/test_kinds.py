@@ -13,7 +13,7 @@ from parenvs.errors import ParenvsError
 from parenvs.leaderboard.check import CheckedEntry, PlanState, check, judged
 from parenvs.leaderboard.entry import Entry
 from parenvs.leaderboard.tasks import tasks
-from parenvs.tasks.sharding.known import KNOWN
+from parenvs.tasks.sharding.files import KNOWN
 
 SMALL = {
     "hybrid": ("hybrid-test/gpt-001", "best-known"),

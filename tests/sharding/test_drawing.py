@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from parenvs.datasets.sharding import drawing as intra_op
-from parenvs.datasets.sharding.drawing import (
+from parenvs.datasets.sharding import problems as intra_op
+from parenvs.datasets.sharding.problems import (
     NODES,
     RANGES,
     SETS,
@@ -12,7 +12,7 @@ from parenvs.datasets.sharding.drawing import (
     set_names,
 )
 from parenvs.errors import ParenvsError
-from parenvs.tasks.sharding.turns.construct import board_of
+from parenvs.tasks.sharding.turns import board_of
 
 
 @pytest.mark.thorough

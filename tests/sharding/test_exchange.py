@@ -8,7 +8,7 @@ from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.sharding import solve_iopddl
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.problem import load_partitioning
-from parenvs.tasks.sharding.exchange import NANOSECONDS, Exchange
+from parenvs.tasks.sharding.files import NANOSECONDS, Exchange
 
 
 @pytest.fixture(scope="module")

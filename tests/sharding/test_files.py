@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 from intra_op_files import FOLDER, SMALL, needs_files, written
 
 from parenvs.errors import ParenvsError, PlanError
-from parenvs.tasks.sharding.files import load_iopddl, load_strategies, save_iopddl, to_json
-from parenvs.tasks.sharding.known import KNOWN, SHA256, check_file, known
+from parenvs.tasks.sharding.files import (
+    KNOWN,
+    SHA256,
+    check_file,
+    known,
+    load_iopddl,
+    load_strategies,
+    save_iopddl,
+    to_json,
+)
 
 BLANKS = gzip.compress(b" " * 40_000_000, mtime=0)
 

@@ -17,16 +17,20 @@ from scipy.sparse.csgraph import connected_components
 
 from parenvs import judge
 from parenvs.core.rows import WORST
-from parenvs.datasets.sharding.bank import BANKS, bank, numbered
-from parenvs.datasets.sharding.drawing import SETS, fingerprint_of, set_names
-from parenvs.datasets.sharding.drawing import drawn as drawn_problem
+from parenvs.datasets.sharding.problems import (
+    BANKS,
+    SETS,
+    bank,
+    fingerprint_of,
+    numbered,
+    set_names,
+)
+from parenvs.datasets.sharding.problems import drawn as drawn_problem
 from parenvs.errors import InfeasibleError, ParenvsError
+from parenvs.tasks.sharding.board import Board, messages_of, wanted_of
 from parenvs.tasks.sharding.game import IntraOpShardingVectorEnv, ShardingImprovement
 from parenvs.tasks.sharding.problem import FORBIDDEN
-from parenvs.tasks.sharding.turns import tables
-from parenvs.tasks.sharding.turns.advice import messages_of, wanted_of
-from parenvs.tasks.sharding.turns.board import Board
-from parenvs.tasks.sharding.turns.construct import BARE, COLUMNS, Construct, board_of
+from parenvs.tasks.sharding.turns import BARE, COLUMNS, Construct, board_of
 
 ID = "IntraOpSharding-v1"
 both = partial(batches.both, IntraOpShardingVectorEnv)
@@ -283,7 +287,7 @@ def test_construct__episodes_of_any_boards_are_played_together_as_alone(columns)
 
 def test_construct__boards_come_and_go(monkeypatch):
     """More boards than are kept: what is played is what a new game plays."""
-    monkeypatch.setattr(tables, "_KEPT", 2)
+    monkeypatch.setattr("parenvs.tasks.sharding.board.BOARDS_KEPT", 2)
     drawn_boards = boards(12, nodes=6, edges=7)
     old = Construct(2, 4, tuple(COLUMNS))
     for first, second in pairwise(drawn_boards):

@@ -12,8 +12,7 @@ from intra_op_files import FOLDER, SMALL, needs_files, written
 from parenvs import judge, load_plan
 from parenvs.errors import ParenvsError
 from parenvs.tasks.sharding.files import load_iopddl
-from parenvs.tasks.sharding.plan import ShardingPlan
-from parenvs.tasks.sharding.problem import FORBIDDEN
+from parenvs.tasks.sharding.problem import FORBIDDEN, ShardingPlan
 
 
 @settings(max_examples=80)

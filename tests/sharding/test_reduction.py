@@ -8,9 +8,7 @@ from cases import slow
 from drawn_intra_op import draw, optimum
 
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.sharding.problem import FORBIDDEN, Sharding
-from parenvs.tasks.sharding.reduced import NEVER
-from parenvs.tasks.sharding.reduction import reduce
+from parenvs.tasks.sharding.problem import FORBIDDEN, NEVER, Sharding, reduce
 
 
 def choices(reduced):

@@ -13,22 +13,29 @@ from drawn_intra_op import draw, optimum
 from intra_op_files import FOLDER, needs_files
 from rich.console import Console
 
-from parenvs.agents.sharding import messages, search, solve_iopddl
-from parenvs.agents.sharding.certificate import certify
-from parenvs.agents.sharding.chain import Chain
-from parenvs.agents.sharding.core import Program, Tree, core_size, restricted
-from parenvs.agents.sharding.memory import add, change_node, empty_tree, most, place_node
-from parenvs.agents.sharding.messages import Dual, priced_costs, profile
-from parenvs.agents.sharding.model import arrays_of
+from parenvs.agents.sharding import search, solve_iopddl
+from parenvs.agents.sharding.loops import (
+    Chain,
+    Dual,
+    add,
+    arrays_of,
+    change_node,
+    empty_tree,
+    improve,
+    most,
+    place_node,
+    plan_cost,
+    priced_costs,
+    profile,
+    surroundings,
+)
+from parenvs.agents.sharding.program import Program, Tree, certify, core_size, restricted
 from parenvs.agents.sharding.search import Clock, Search, luby
-from parenvs.agents.sharding.trees import improve, plan_cost, surroundings
 from parenvs.cli import tables
 from parenvs.core.leaderboard import reference_of_row
 from parenvs.errors import NO_PLAN, InfeasibleError, ParenvsError
-from parenvs.tasks.sharding.files import load_iopddl
-from parenvs.tasks.sharding.known import known
-from parenvs.tasks.sharding.problem import FORBIDDEN, Sharding
-from parenvs.tasks.sharding.reduction import reduce
+from parenvs.tasks.sharding.files import known, load_iopddl
+from parenvs.tasks.sharding.problem import FORBIDDEN, Sharding, reduce
 from parenvs.view.terminal import proof
 
 
@@ -557,7 +564,7 @@ def test_search__shrinks_to_what_better_plans_take():
 
 def test_dual__sweeps_end_when_time_is_up(monkeypatch):
     """Where a sweep takes seconds, several of them overran the limit by a third."""
-    monkeypatch.setattr(messages, "_PART", 4)
+    monkeypatch.setattr("parenvs.agents.sharding.loops.PAIRS_AT_ONCE", 4)
     _, reduced, best = drawn()[0]
     asked = []
     whole, parts = Dual(arrays_of(reduced)), Dual(arrays_of(reduced), lambda: len(asked) > 30)

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import gc
 import gzip
+import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from parenvs.core.plan import load_plan
-from parenvs.errors import ParenvsError, PlanError, shown
+from parenvs.errors import ParenvsError, PlanError, UnknownInstanceError, did_you_mean, shown
 from parenvs.fields import read, whole, words
 from parenvs.files import no_duplicates, replacing
-from parenvs.tasks.sharding.plan import ShardingPlan
-from parenvs.tasks.sharding.problem import Sharding
+from parenvs.tasks.partition.problem import Partitioning
+from parenvs.tasks.sharding.problem import FORBIDDEN, Sharding, ShardingPlan
 
 MOST_BYTES = 2**29
 """Limit of the bytes of a file unpacked."""
@@ -273,3 +274,280 @@ def _first(wrong: np.ndarray, what: str, text: str) -> None:
     (indices,) = np.nonzero(wrong)
     if len(indices):
         raise _Refused(f"{what}[{indices[0]}] {text}")
+
+
+class Known(NamedTuple):
+    """What is known of a problem of the contest.
+
+    Attributes:
+        model: what was partitioned.
+        seconds: the contest's time limit, on 8 cores.
+        contest: cost of the best team.
+        best: best cost known.
+        bound: lower bound known before this solver.
+    """
+
+    model: str
+    seconds: int
+    contest: int
+    best: int
+    bound: int
+
+
+KNOWN: dict[str, Known] = {
+    letter: Known(*row)
+    for letter, row in {
+        "A": ("GNS", 60, 6548641531, 6548641531, 6513812172),
+        "B": ("Transformer", 60, 532843, 532843, 532843),
+        "C": ("Gemma1-2B", 60, 84102445260, 84102445244, 82509087987),
+        "D": ("Gemma1-7B", 60, 313613524736, 309396217429, 298253500099),
+        "G": ("Transformer", 120, 217039, 217039, 216931),
+        "K": ("GNS", 180, 2274276676, 2242635784, 2065623588),
+        "L": ("U-Net", 180, 1970993742, 1970993742, 1918617707),
+        "M": ("Gemma1-2B", 180, 49928460991, 49928157537, 49407421919),
+        "N": ("Gemma1-7B", 180, 202739586553, 199470115118, 172940125422),
+        "P": ("Gemma1-27B", 240, 662197407330, 651833115436, 616246285727),
+        "Q": ("Gemma2-9B", 240, 526776842042, 526776842042, 505549458726),
+        "R": ("Gemma2-27B", 240, 371899551572, 351826900528, 304520000000),
+        "S": ("U-Net", 240, 1534613444, 1521949307, 1511240136),
+        "T": ("Diffusion", 240, 682895254913, 656798881333, 585686829499),
+        "U": ("GNS", 300, 2569342178, 2443995952, 2018900000),
+        "V": ("Transformer", 300, 1632051, 1617084, 1617084),
+    }.items()
+}
+"""Letter of a problem -> what is known of it."""
+SHA256 = {
+    "B": "03d742412734762fe2e9cebcdfe381a6508c2e33be14a44625156256f55215f2",
+    "G": "c63898defb2136a47ea1cd8c264891dac82ae0223c6348884e6940ba986cd2bf",
+    "K": "ee4ce51d2a74c5735df5722349ae78c2defae36f49c0badfd7823a460403f4da",
+    "L": "591864a653a99000b9fe8d705b1ed0f496abfda7ca367d5da0fb8e6398d75949",
+    "P": "42305e52616128d6b36a46c4db015e718c525e70c0563b5a77ac672ddf1a7773",
+    "V": "22918f968ce8cde6266ecaea5e1075e6ab74580986cd57d5be77445b985a7c72",
+}
+"""Letter of a problem -> SHA-256 of its file ``asplos-2025-iopddl-<letter>.json.gz``."""
+
+
+def known(name: str) -> Known | None:
+    """Return what is known of a problem by its name, like ``asplos-2025-iopddl-B``."""
+    return KNOWN.get(name.removeprefix("asplos-2025-iopddl-"))
+
+
+def check_file(path: str | os.PathLike[str], name: str) -> bool:
+    """Compare a file with the contest's; whether the contest's is known.
+
+    Args:
+        path: the file.
+        name: name of the problem in it.
+
+    Raises:
+        ParenvsError: the file is not the contest's, though its problem has a name of it.
+    """
+    expected = SHA256.get(name.removeprefix("asplos-2025-iopddl-"))
+    if expected is None or not os.fspath(path).endswith(".gz"):
+        return False
+    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    if digest != expected:
+        raise ParenvsError(
+            f"{os.fspath(path)}: it calls itself {name}, but its SHA-256 is {digest}, not that of "
+            f"the contest's file, {expected}; rename the problem or take the contest's file"
+        )
+    return True
+
+
+SUFFIXES = (".json.gz", ".json")
+
+
+def folder() -> Path:
+    """Return the folder of the added files; it may not exist yet."""
+    given = os.environ.get("PARENVS_IOPDDL")
+    return Path(given) if given else Path.home() / ".local" / "share" / "parenvs" / "iopddl"
+
+
+def names() -> list[str]:
+    """Return the names of the added files, without their suffixes, sorted."""
+    place = folder()
+    if not place.is_dir():
+        return []
+    names_ = {
+        path.name.removesuffix(suffix)
+        for path in place.iterdir()
+        for suffix in SUFFIXES
+        if path.name.endswith(suffix) and not path.name.startswith(".")
+    }
+    return sorted(names_)
+
+
+def add(path: str | os.PathLike[str]) -> tuple[Sharding, Path, bool]:
+    """Check a file and copy it to the folder.
+
+    Returns:
+        The problem, where its copy is, and whether it is the contest's file by its SHA-256.
+
+    Raises:
+        ParenvsError: the file holds no problem, is not what it calls itself, or another of its
+            name was added.
+    """
+    source = Path(path)
+    problem = load_iopddl(source)
+    same = check_file(source, problem.name)
+    target = folder() / source.name
+    if not source.name.endswith(SUFFIXES):
+        raise ParenvsError(f"{source}: the name of a problem's file ends with .json or .json.gz")
+    data = source.read_bytes()
+    if target.exists() and target.read_bytes() != data:
+        raise ParenvsError(f"{target} exists and differs; remove it, or rename {source}")
+    with replacing(target) as stream:
+        stream.write(data)
+    return problem, target, same
+
+
+def find(target: str, sets: Iterable[str] = ()) -> Sharding:
+    """Read a problem by path, or by the name of an added file (its last letter is enough).
+
+    Args:
+        target: the path or the name.
+        sets: further names that the caller knows, offered when ``target`` is near one.
+
+    Raises:
+        UnknownInstanceError: it is neither.
+        ParenvsError: the file holds no problem.
+    """
+    if Path(target).is_file():
+        return load_iopddl(target)
+    listed = names()
+    wanted = [name for name in listed if name == target]
+    wanted = wanted or [name for name in listed if name.endswith(f"-{target}")]
+    for name in wanted:
+        for suffix in SUFFIXES:
+            path = folder() / f"{name}{suffix}"
+            if path.is_file():
+                return load_iopddl(path)
+    hint = did_you_mean(target, (*listed, *sets))
+    raise UnknownInstanceError(
+        f"{target!r} is neither a file nor an added IOPDDL problem{hint}; "
+        "add files with parenvs iopddl add FILE.json.gz"
+    )
+
+
+NANOSECONDS = 1e9
+"""Units of cost in a second."""
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """A partition problem and its form as an IOPDDL problem.
+
+    Attributes:
+        partitioning: the partition problem; its plans are to be fast within the memory.
+        problem: the IOPDDL problem; its cost is nanoseconds of a step.
+        classes: (k,) classes of the first k nodes.
+    """
+
+    partitioning: Partitioning
+    problem: Sharding
+    classes: np.ndarray
+
+    @classmethod
+    def of(cls, partitioning: Partitioning, limit: float | None = None) -> Exchange:
+        """Write a partition problem in the contest's format.
+
+        Args:
+            partitioning: the partition problem.
+            limit: bytes that a device may use (default: the cluster's).
+        """
+        classes = partitioning.decidable()
+        gain = np.rint(partitioning.gain_seconds[classes] * NANOSECONDS).astype(np.int64)
+        saved = np.maximum(gain, 0)
+        whole = round(partitioning.replicate_seconds * NANOSECONDS)
+        costs = [[int(a), int(b)] for a, b in zip(saved, np.maximum(-gain, 0), strict=True)]
+        costs.append([max(whole - int(saved.sum()), 0)])
+        usages = [[0] * len(row) for row in costs]
+        intervals = [[0, 0]] * len(costs)
+        node_of = {int(label): node for node, label in enumerate(classes)}
+        ends, tables = [], []
+        for a, b in partitioning.classes.conflicts.tolist():
+            if a in node_of and b in node_of:
+                ends.append([node_of[a], node_of[b]])
+                tables.append([0, 0, 0, FORBIDDEN])
+        for (lo, hi, parameters), sizes in _groups(partitioning, node_of).items():
+            for index, label in enumerate(parameters):
+                tie = np.full((2, len(sizes)), FORBIDDEN)
+                tie[0, :] = 0
+                tie[0, index + 1] = FORBIDDEN
+                tie[1, index + 1] = 0
+                ends.append([node_of[label], len(costs)])
+                tables.append(tie.ravel().tolist())
+            costs.append([0] * len(sizes))
+            usages.append([int(np.ceil(size)) for size in sizes])
+            intervals.append([lo, hi])
+        allowed = partitioning.memory_limit if limit is None else limit
+        problem = Sharding(
+            name=partitioning.graph.name,
+            limit=int(min(allowed, 2.0**62)),
+            intervals=np.array(intervals, dtype=np.int64).reshape(-1, 2),
+            offset=_offset(costs),
+            costs=np.array([x for row in costs for x in row], dtype=np.int64),
+            usages=np.array([x for row in usages for x in row], dtype=np.int64),
+            ends=np.array(ends, dtype=np.int64).reshape(-1, 2),
+            edge_offset=_offset(tables),
+            edge_costs=np.array([x for table in tables for x in table], dtype=np.int64),
+        )
+        return cls(partitioning, problem, classes)
+
+    def strategies(self, chosen: np.ndarray) -> np.ndarray:
+        """(n,) strategies of the IOPDDL problem that partition these classes, (C,) bool.
+
+        A group of tensors takes the strategy that its ties to the classes leave.
+        """
+        problem, count = self.problem, len(self.classes)
+        taken = np.zeros(len(problem), dtype=np.int64)
+        taken[:count] = chosen[self.classes]
+        for (a, b), first in zip(problem.ends, problem.edge_offset[:-1], strict=True):
+            if b > count and taken[a]:
+                size = problem.sizes[b]
+                row = problem.edge_costs[first + size : first + 2 * size]
+                taken[b] = int(np.argmin(row))
+        return taken
+
+    def chosen(self, plan: ShardingPlan) -> np.ndarray:
+        """(C,) bool, the classes that a plan of the IOPDDL problem partitions.
+
+        Raises:
+            ParenvsError: the plan is for another problem, exceeds the limit or takes what is
+                forbidden.
+        """
+        report = self.problem.report(plan)
+        if not report.legal or report.forbidden:
+            reasons = "; ".join(report.reasons) or "it takes what is forbidden"
+            raise ParenvsError(f"{self.problem.name}: the solution is no plan: {reasons}")
+        chosen = np.zeros(len(self.partitioning.classes), dtype=bool)
+        taken = np.array(plan.strategies[: len(self.classes)], dtype=np.int64)
+        chosen[self.classes[taken > 0]] = True
+        return chosen
+
+
+def _groups(
+    partitioning: Partitioning, node_of: dict[int, int]
+) -> dict[tuple[int, int, tuple[int, ...]], np.ndarray]:
+    """(first moment, end, classes) -> bytes if none of these is partitioned, or each one."""
+    footprint, graph = partitioning.footprint, partitioning.graph
+    moments = max(len(footprint.order), 1)
+    parameters = footprint.parameters[footprint.bytes[footprint.parameters] > 0]
+    lives = [(tensor, 0, moments) for tensor in parameters.tolist()]
+    stays = np.stack(footprint.stays, axis=1)
+    lives += [(tensor, first, last + 1) for tensor, first, last in stays.tolist()]
+    groups: dict[tuple[int, int, tuple[int, ...]], np.ndarray] = {}
+    for tensor, lo, hi in sorted(lives, key=lambda life: life[0]):
+        labels = footprint.label[graph.dim_offset[tensor] : graph.dim_offset[tensor + 1]].tolist()
+        own = tuple(sorted({x for x in labels if x in node_of and footprint.share[x] < 1}))
+        size = float(footprint.bytes[tensor])
+        sizes = [size] + [size * float(footprint.share[x]) ** labels.count(x) for x in own]
+        key = (lo, hi, own)
+        groups[key] = groups.get(key, np.zeros(len(sizes))) + np.array(sizes)
+    return groups
+
+
+def _offset(parts: list[list[int]]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum([len(part) for part in parts], dtype=np.int64)]).astype(
+        np.int64
+    )

@@ -3,23 +3,122 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from parenvs.core.game import ORDERS, Fixed, Rows, Source
+from parenvs.core.game import ORDERS, Drawn, Fixed, Members, Rows, Source, Stream, is_sequential
 from parenvs.core.rows import AHEAD, RowGame, Timed
-from parenvs.datasets.sharding.drawing import FAMILIES, NODES, STRATEGIES
+from parenvs.core.sets import family_named
+from parenvs.datasets.sharding import problems
+from parenvs.datasets.sharding.problems import (
+    BANKS,
+    FAMILIES,
+    NODES,
+    RANGES,
+    SETS,
+    STRATEGIES,
+    board_of_set,
+    numbered,
+)
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import InfeasibleError, ParenvsError, shown
-from parenvs.tasks.sharding.plan import ShardingPlan
-from parenvs.tasks.sharding.problem import Sharding, ShardingReport
-from parenvs.tasks.sharding.sources import named, source_of
-from parenvs.tasks.sharding.turns import construct, improve
-from parenvs.tasks.sharding.turns.board import Board
-from parenvs.tasks.sharding.turns.construct import Construct
-from parenvs.tasks.sharding.turns.improve import MOVES, Improve
+from parenvs.tasks.sharding import files, turns
+from parenvs.tasks.sharding.board import Board
+from parenvs.tasks.sharding.problem import Sharding, ShardingPlan, ShardingReport
+from parenvs.tasks.sharding.turns import MOVES, Construct, Improve, board_of
+
+DRAWS = 10**6
+"""Numbers of the problems that are drawn."""
+KEPT = 1024
+"""Problems of banks and sets that are kept as they are played."""
+
+
+def source_of(
+    instance: str | None, family: str | None, fresh: bool, ranges: str, order: str,
+    reduction: bool, problem: Sharding | None,
+) -> Source:  # fmt: skip
+    """Return the source of boards that the arguments of ``IntraOpSharding`` name.
+
+    Raises:
+        ParenvsError: an argument is wrong, or goes with no other.
+    """
+    if family is not None:
+        problems.check_family(family)
+    if ranges not in RANGES:
+        raise ParenvsError(f"ranges must be one of {', '.join(RANGES)}, not {shown(ranges)}")
+    is_drawn = problem is None and instance is None
+    for name, is_given, words in (
+        ("order", is_sequential(order) and (problem is not None or instance not in SETS),
+         "of a set, like instance='intra-op-test'"),
+        ("fresh", fresh and not is_drawn, "of problems that are drawn"),
+        ("reduction", not reduction and (is_drawn or instance in SETS), "of one problem"),
+    ):  # fmt: skip
+        if is_given:
+            raise ParenvsError(f"{name}: it is {words}; leave it out")
+    if problem is not None:
+        if not isinstance(problem, Sharding):
+            raise ParenvsError(f"problem must be a Sharding, not {shown(problem)}")
+        return Fixed(board_of(problem, reduction))
+    families = list(FAMILIES) if family is None else [family]
+    if instance is None:
+        if fresh or ranges != "inside":
+            return Drawn(partial(_fresh, families, ranges))
+        return Drawn(partial(_of_bank, families))
+    if instance not in SETS:
+        return Fixed(named(instance, reduction))
+    members = [x for x in problems.set_names(instance) if family_named(x) in families]
+    return Members(members, named, order)
+
+
+def named(name: object, reduction: bool = True) -> Board:
+    """Return the board of a problem of a set, a drawn one, an added file, or a path, read once.
+
+    Raises:
+        ParenvsError: there is no such problem, no plan of it is legal, or nothing is to decide.
+    """
+    if not isinstance(name, str):
+        raise ParenvsError(f"'instance' must be the name of a problem, not {shown(name)}")
+    if name in SETS:
+        raise ParenvsError(f"'instance' must name one problem of {name}, such as {name}/mesh-000")
+    if name.split("/")[0] == problems.FIRST:
+        board = _numbered(*problems.named(name))
+        return board if reduction else board_of(board.problem, reduction)
+    if name.split("/")[0] in SETS:
+        return _of_set(name) if reduction else board_of(problems.of_set(name), reduction)
+    return _of_file(name, reduction)
+
+
+@lru_cache(maxsize=KEPT)
+def _numbered(family: str, number: int, ranges: str) -> Board:
+    return numbered(family, number, ranges)
+
+
+@lru_cache(maxsize=KEPT)
+def _of_set(name: str) -> Board:
+    return board_of_set(name)
+
+
+@lru_cache(maxsize=32)
+def _of_file(name: str, reduction: bool) -> Board:
+    return board_of(files.find(name, SETS), reduction)
+
+
+def _family(families: list[str], stream: Stream) -> str:
+    return families[int(stream.rng.integers(len(families)))] if len(families) > 1 else families[0]
+
+
+def _of_bank(families: list[str], stream: Stream) -> Board:
+    family = _family(families, stream)
+    return _numbered(family, int(stream.rng.integers(BANKS[family])), "inside")
+
+
+def _fresh(families: list[str], ranges: str, stream: Stream) -> Board:
+    family = _family(families, stream)
+    return numbered(family, int(stream.rng.integers(BANKS[family], DRAWS)), ranges)
+
 
 FORMS = ("construct", "improve")
 """Values of the argument ``form``."""
@@ -86,7 +185,7 @@ class IntraOpSharding(RowGame):
       enough: ``"B"``) or a path gives that problem at every reset.
       ``reset(options={"instance": ...})`` sets the problem of one episode.
     * ``family``: ``"mesh"`` or ``"classes"``, of the bank, of draws and of sets
-      (``parenvs.datasets.sharding.drawing``). None: both.
+      (``parenvs.datasets.sharding.problems``). None: both.
     * ``fresh``: with True each reset draws a new problem, reduces it and computes its messages, in
       half a second.
     * ``ranges``: ``"inside"``, what agents train on, or ``"outside"``, which is always fresh.
@@ -111,9 +210,9 @@ class IntraOpSharding(RowGame):
         "the strategy of the least cost with decided neighbours and messages, less what the limit "
         "is exceeded by if all that follow take what messages lead to"
     )
-    columns: ClassVar[Mapping[str, str]] = construct.COLUMNS
-    ahead = frozenset(construct.AHEAD)
-    contexts: ClassVar[Mapping[str, str]] = construct.CONTEXTS
+    columns: ClassVar[Mapping[str, str]] = turns.COLUMNS
+    ahead = frozenset(turns.AHEAD)
+    contexts: ClassVar[Mapping[str, str]] = turns.CONTEXTS
     turns: Construct | Improve
 
     def __new__(cls, *args: Any, **arguments: Any) -> IntraOpSharding:
@@ -247,7 +346,7 @@ class ShardingImprovement(IntraOpSharding):
 
     ## Description
     The episode begins with the greedy plan. Each action chooses a node, whose block, up to 16 nodes
-    around it, is solved anew by bucket elimination (``parenvs.tasks.sharding.turns.blocks``); the
+    around it, is solved anew by bucket elimination (``parenvs.tasks.sharding.turns``); the
     plan changes where that makes it cheaper.
 
     ## Action Space
@@ -270,9 +369,9 @@ class ShardingImprovement(IntraOpSharding):
     """
 
     rule = "the block whose nodes save most one by one within the limit"
-    columns: ClassVar[Mapping[str, str]] = improve.BLOCK_COLUMNS
-    ahead = frozenset(improve.BLOCK_AHEAD)
-    contexts: ClassVar[Mapping[str, str]] = improve.BLOCK_CONTEXTS
+    columns: ClassVar[Mapping[str, str]] = turns.BLOCK_COLUMNS
+    ahead = frozenset(turns.BLOCK_AHEAD)
+    contexts: ClassVar[Mapping[str, str]] = turns.BLOCK_CONTEXTS
 
     def _turns(self, count: int) -> Improve:
         """Return the turns of the form."""

@@ -8,7 +8,7 @@ Two families of problems. ``mesh``: the nodes are tensors, in the order in which
 strategy splits dimensions over the two axes of a mesh, an edge leads from what an instruction reads
 to what it makes and costs what changing the splits costs. No pair is forbidden, as in the contest's
 problems after their reduction. ``classes``: the partition problem of a graph as ``parenvs iopddl
-export`` writes it (``parenvs.tasks.sharding.exchange``), cut to a part of the step; nodes are
+export`` writes it (``parenvs.tasks.sharding.files``), cut to a part of the step; nodes are
 dimension classes and groups of tensors, and most edges forbid something.
 
 A problem is known by its number: what is drawn depends on family, ranges and number alone. Sets
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
@@ -29,24 +29,18 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.core.sets import Reference, SetKind, share_kind
-from parenvs.datasets.banks import write_banks
+from parenvs.core.sets import OPTIMUM, Reference, SetKind, share_kind
+from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.references import INTRA_OP, costs_of
-from parenvs.errors import (
-    InfeasibleError,
-    ParenvsError,
-    UnknownInstanceError,
-    did_you_mean,
-    shown,
-)
+from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.files import write_text
 from parenvs.graph.graph import Graph
 from parenvs.shipped import data_folder
 from parenvs.tasks.partition.problem import Partitioning, load_partitioning
-from parenvs.tasks.sharding.exchange import Exchange
-from parenvs.tasks.sharding.problem import Sharding
-from parenvs.tasks.sharding.turns.board import Board
-from parenvs.tasks.sharding.turns.construct import completed
+from parenvs.tasks.sharding.board import Board, Known, messages_of
+from parenvs.tasks.sharding.files import Exchange
+from parenvs.tasks.sharding.problem import Reduced, Sharding
+from parenvs.tasks.sharding.turns import board_of, completed
 
 MODULE = "parenvs.datasets.sharding.problems"
 FIRST = "intra-op"
@@ -448,12 +442,74 @@ def costs(name: str, fingerprint: str) -> Reference | None:
     return costs_of(INTRA_OP, name, fingerprint)
 
 
+BANKS = {"mesh": 400, "classes": 200}
+"""Family -> problems of its bank, those of the numbers from 0 and ranges inside."""
+_ARRAYS = (
+    "offset", "costs", "ends", "edge_offset", "edge_costs", "term_node", "term_times",
+    "term_offset", "usages", "slack",
+)  # fmt: skip
+"""Fields of a reduced problem that a bank keeps."""
+
+
+@lru_cache(maxsize=len(BANKS))
+def bank(family: str) -> Bank:
+    """Return the bank of a family."""
+    return Bank(f"intra-op-{family}", BANKS[family], partial(_row, family))
+
+
+def numbered(family: str, number: int, ranges: str = "inside") -> Board:
+    """Return the board of a drawn problem by its number, from 0, which may be of the bank."""
+    if ranges != "inside" or number >= BANKS[family]:
+        return board_of(drawn(family, number, ranges))
+    row = bank(family)[number]
+    reduced = Reduced(
+        problem=None, nodes=np.arange(len(row["offset"]) - 1), constant=int(row["constant"]),
+        values=np.zeros(0, dtype=np.int64), steps=(), **{name: row[name] for name in _ARRAYS},
+    )  # fmt: skip
+    name = name_of(family, number, ranges)
+    return replace(
+        Board.made(name, reduced),
+        witness=row["witness"],
+        first=row["first"],
+        reference=reduced.cost(row["first"]),
+        known=known_of(costs(name, str(row["fingerprint"]))),
+        draw=find,
+        cache={"messages": row["messages"]},
+    )
+
+
+def board_of_set(name: str) -> Board:
+    """Return the board of a problem of a set, with what is known of it."""
+    problem = of_set(name)
+    return replace(board_of(problem), known=known_of(costs(name, problem.fingerprint)))
+
+
+def known_of(reference: Reference | None) -> Known:
+    """Return costs that are known from a reference."""
+    if reference is None:
+        return Known()
+    best = reference.value
+    return Known(reference.bound, best, best if reference.kind == OPTIMUM else np.nan)
+
+
+def _row(family: str, number: int) -> Mapping[str, np.ndarray]:
+    """Return what a bank keeps of a problem."""
+    problem = drawn(family, number)
+    board = board_of(problem)
+    return {
+        **{name: getattr(board.reduced, name) for name in _ARRAYS},
+        "constant": np.array(board.reduced.constant),
+        "witness": board.witness,
+        "first": board.first,
+        "messages": messages_of(board),
+        "fingerprint": np.array(problem.fingerprint),
+    }
+
+
 def main(arguments: Iterable[str] | None = None) -> int:
     """Write the list of the sets, or banks, and return the exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given != ["sets"]:
-        from parenvs.datasets.sharding.bank import BANKS, bank
-
         banks = {family: partial(bank, family) for family in BANKS}
         return write_banks(MODULE, __doc__, banks, given)
     sets = {

@@ -1,4 +1,4 @@
-"""Pictures of IOPDDL plans: the memory in use under the limit, and what each node costs."""
+"""IOPDDL problems and judged plans in plain text."""
 
 from __future__ import annotations
 
@@ -6,14 +6,57 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from parenvs.errors import printable
 from parenvs.tasks.sharding.problem import Sharding, ShardingReport
-from parenvs.tasks.sharding.view.text import title, verdict
 from parenvs.view.page import HEIGHT, QUIET, RED, WIDTH, Page, blank_figure, reasons_shown
-from parenvs.view.words import size
+from parenvs.view.web import PlanPage
+from parenvs.view.words import SEPARATOR, clip, size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+def title(problem: Sharding) -> str:
+    """The problem in one line."""
+    sizes = f"{len(problem):,} nodes, {len(problem.ends):,} edges"
+    return printable(f"{problem.instance}: {sizes}, {len(problem.costs):,} strategies")
+
+
+def verdict(report: ShardingReport | Sharding) -> list[str]:
+    """The parts of the verdict."""
+    if isinstance(report, Sharding):
+        allowed = "no limit" if report.limit is None else f"limit {report.limit:,}"
+        return ["no strategies yet", allowed]
+    if report.cost is None or report.peak is None:
+        return ["MALFORMED"]
+    limit = report.problem.limit
+    share = f" ({report.peak / limit:.1%} of the limit)" if limit else ""
+    legal = "legal" if report.legal else "ILLEGAL"
+    return [legal, f"cost {report.cost:,}", f"peak {report.peak:,}{share}"]
+
+
+def answer(report: ShardingReport) -> str:
+    """The cost and the memory, in one line."""
+    return SEPARATOR.join(verdict(report))
+
+
+def text(report: ShardingReport | Sharding, colour: bool = False) -> str:
+    """A judged plan, or a problem without one, as text of at most 110 columns.
+
+    Args:
+        report: what the judge says of a plan, or the problem.
+        colour: is ignored; the text has no colours.
+
+    Returns:
+        Lines without a newline at the end.
+    """
+    if isinstance(report, Sharding):
+        lines = [title(report), ", ".join(verdict(report))]
+    else:
+        lines = str(report).splitlines()
+    return "\n".join(clip(printable(line), 110) for line in lines)
+
 
 _LEFT, _RIGHT, _FOOT = 1.1, 0.3, 0.75  # inches beside and below the axes
 _GAP = 0.95  # inches between the axes
@@ -94,3 +137,20 @@ def _profile(problem: Sharding, used: np.ndarray) -> tuple[np.ndarray, np.ndarra
     """Places at which what is used changes, by number, and what is used from there on."""
     _, nodes, signs = problem.events
     return np.arange(len(nodes)), np.cumsum(used[nodes].astype(float) * signs)
+
+
+def page(name: str, report: ShardingReport) -> PlanPage:
+    """Return a sentence about the strategies.
+
+    Args:
+        name: name of the problem.
+        report: the judge's report.
+    """
+    if report.cost is None or report.peak is None:
+        return PlanPage("The strategies are none: there is nothing to show.")
+    problem = report.problem
+    limit = "" if not problem.limit else f" of {problem.limit:,}"
+    return PlanPage(
+        f"{name}: {len(problem):,} nodes, {len(problem.ends):,} edges; cost {report.cost:,}; at "
+        f"most {report.peak:,}{limit} used, first at time {report.peak_at:,}."
+    )

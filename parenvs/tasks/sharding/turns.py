@@ -2,14 +2,15 @@
 
 A strategy is legal if it is allowed with all decided neighbours, every neighbour that follows keeps
 one that is allowed with it, the limit is kept with all other nodes at their floors, and, on boards
-that are not free, the witness can be mended for it (``parenvs.tasks.sharding.turns.witness``).
+that are not free, the witness can be mended for it (``parenvs.tasks.sharding.board``).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -17,12 +18,8 @@ import numpy as np
 
 from parenvs.core.rows import RANGE, Timed
 from parenvs.errors import InfeasibleError
-from parenvs.tasks.sharding.plan import ShardingPlan
-from parenvs.tasks.sharding.problem import Sharding
-from parenvs.tasks.sharding.turns.advice import wanted_of
-from parenvs.tasks.sharding.turns.board import Board
-from parenvs.tasks.sharding.turns.tables import Tables, begins, ranges
-from parenvs.tasks.sharding.turns.witness import Witness
+from parenvs.tasks.sharding.board import Board, Tables, Witness, begins, ranges, wanted_of
+from parenvs.tasks.sharding.problem import Sharding, ShardingPlan
 
 COLUMNS = {
     "rule": "-2 ln(1 + 20 x) of the excess x of cost and messages over the least legal one, less "
@@ -473,3 +470,428 @@ def _first_witness(board: Board) -> np.ndarray:
     raise InfeasibleError(
         f"{board.instance}: no legal plan was found in {_TRIES} attempts; there may be none"
     )
+
+
+LARGEST = 16
+"""Most nodes of a block."""
+LARGEST_TABLE = 1 << 12
+"""Most numbers of a table of joint costs in a block of two nodes and more."""
+_REFUSED = 12  # nodes in a row that do not join, after which none is tried
+_PRICES = np.array([0.1, 1.0, 10.0])
+"""Prices of all the memory that is free, in units of what could be gained without the limit."""
+
+
+class Block:
+    """The block of a node.
+
+    Attributes:
+        nodes: its nodes, the one that it is of first.
+        order: (node, neighbours in the block that are left when it is eliminated), as places in
+            ``nodes``.
+        around: nodes whose strategies decide what the block can gain: it and its neighbours.
+    """
+
+    def __init__(self, board: Board, root: int) -> None:
+        self.board = board
+        self.nodes = [root]
+        self.order: list[tuple[int, tuple[int, ...]]] = [(0, ())]
+        seen, waiting, refused = {root}, deque([root]), 0
+        while waiting and len(self.nodes) < LARGEST and refused < _REFUSED:
+            node = waiting.popleft()
+            if node != root:
+                order = self._elimination([*self.nodes, node])
+                if order is None:
+                    refused += 1
+                    continue
+                self.nodes.append(node)
+                self.order, refused = order, 0
+            for other in board.beside[node]:
+                if other.node not in seen:
+                    seen.add(other.node)
+                    waiting.append(other.node)
+        near = {other.node for node in self.nodes for other in board.beside[node]}
+        self.around = np.array(sorted({*self.nodes, *near}), dtype=np.int64)
+
+    def _elimination(self, nodes: list[int]) -> list[tuple[int, tuple[int, ...]]] | None:
+        """Return an order of elimination, least tables first; None if a table is too large."""
+        index = {node: at for at, node in enumerate(nodes)}
+        beside = [
+            {index[other.node] for other in self.board.beside[node] if other.node in index}
+            for node in nodes
+        ]
+        size = np.log2(self.board.sizes[nodes]).tolist()
+        table = [size[at] + sum(size[x] for x in others) for at, others in enumerate(beside)]
+        left, order, max_log_size = set(index.values()), [], np.log2(LARGEST_TABLE) + 1e-9
+        while left:
+            at = min(left, key=table.__getitem__)
+            if table[at] > max_log_size:
+                return None
+            others = beside[at]
+            order.append((at, tuple(sorted(others))))
+            left.discard(at)
+            for one in others:
+                beside[one] = (beside[one] | others) - {one, at}
+                table[one] = size[one] + sum(size[x] for x in beside[one])
+        return order
+
+    @cached_property
+    def tables(self) -> list[tuple[tuple[int, int], np.ndarray]]:
+        """Places of two neighbours in the block, and the costs of their pairs."""
+        index = {node: at for at, node in enumerate(self.nodes)}
+        return [
+            ((index[other.node], at), other.table)
+            for at, node in enumerate(self.nodes)
+            for other in self.board.beside[node]
+            if index.get(other.node, at) < at
+        ]
+
+    def solve(self, chosen: np.ndarray, room: np.ndarray) -> np.ndarray | None:
+        """Find better strategies for the block's nodes.
+
+        Args:
+            chosen: (n,) strategies of the plan.
+            room: (T + 1,) what the plan leaves of the headroom.
+
+        Returns:
+            Strategies of ``nodes`` with which the plan is legal and costs less; None if none are
+            found.
+        """
+        board, nodes = self.board, self.nodes
+        free = room.copy()
+        for node in nodes:
+            board.spend(free, node, int(chosen[node]), 1)
+        inside = set(nodes)
+        own, shares = [], []
+        for node in nodes:
+            costs = board.costs[board.offset[node] : board.offset[node + 1]].copy()
+            for other in board.beside[node]:
+                if other.node not in inside:
+                    costs += other.table[chosen[other.node]]
+            share = self._share(node, free)
+            costs[share > 1.0] = np.inf
+            own.append(costs)
+            shares.append(share)
+        now = self._cost(own, chosen[nodes])
+        best, lowest = self._best(own, shares, np.zeros(1))
+        if not lowest[0] < now:
+            return None
+        if self._fits(best[0], free):
+            return best[0]
+        strategies, costs = self._best(own, shares, _PRICES * (now - lowest[0]))
+        for at in np.argsort(costs, kind="stable").tolist():
+            if costs[at] < now and self._fits(strategies[at], free):
+                return strategies[at]
+        return None
+
+    def _share(self, node: int, free: np.ndarray) -> np.ndarray:
+        """Return the largest share of what is free that each strategy takes, (k,)."""
+        usage = self.board.usage[node]
+        if usage is None:
+            return np.zeros(int(self.board.sizes[node]))
+        free_share = np.minimum.reduceat(free[usage.first : usage.last], usage.starts)[:, None]
+        over = usage.amount > free_share
+        return np.where(over, np.inf, usage.amount / np.maximum(free_share, 1)).max(axis=0)
+
+    def _best(
+        self, own: list[np.ndarray], shares: list[np.ndarray], prices: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the best strategies, (p, m), at each of p prices of memory, and their costs."""
+        total = [
+            costs + np.where(prices[:, None] > 0, prices[:, None] * np.minimum(share, 1.0), 0.0)
+            for costs, share in zip(own, shares, strict=True)
+        ]
+        factors: list[tuple[tuple[int, ...], np.ndarray]]
+        factors = [((at,), costs) for at, costs in enumerate(total)]
+        factors += [(scope, table[None]) for scope, table in self.tables]
+        back = []
+        for at, others in self.order:
+            scope = (*others, at)
+            whole = np.asarray(sum(_spread(x, scope) for x in factors if at in x[0]))
+            factors = [x for x in factors if at not in x[0]]
+            factors.append((others, whole.min(axis=-1)))
+            back.append((at, others, whole.argmin(axis=-1)))
+        strategies = np.zeros((len(prices), len(own)), dtype=np.int64)
+        rows = np.arange(len(prices))
+        for at, others, best in reversed(back):
+            strategies[:, at] = best[(rows, *(strategies[:, x] for x in others))]
+        return strategies, np.array([self._cost(own, one) for one in strategies])
+
+    def _cost(self, own: list[np.ndarray], taken: np.ndarray) -> float:
+        """Return what strategies of the block, (m,), cost within it and with its neighbours."""
+        total = sum(float(costs[s]) for costs, s in zip(own, taken.tolist(), strict=True))
+        return total + sum(float(table[taken[a], taken[b]]) for (a, b), table in self.tables)
+
+    def _fits(self, taken: np.ndarray, free: np.ndarray) -> bool:
+        left = free.copy()
+        for node, strategy in zip(self.nodes, taken.tolist(), strict=True):
+            self.board.spend(left, node, strategy, -1)
+        return bool(left.min() >= 0)
+
+
+def _spread(factor: tuple[tuple[int, ...], np.ndarray], scope: tuple[int, ...]) -> np.ndarray:
+    """Return the table of a factor with the axes of a scope that holds its own, prices first."""
+    places, table = factor
+    axes = [0, *(1 + places.index(x) for x in scope if x in places)]
+    index = (slice(None), *(slice(None) if x in places else None for x in scope))
+    return table.transpose(axes)[index]
+
+
+class Blocks:
+    """The blocks of a board, by root, made when they are asked for."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self._made: dict[int, Block] = {}
+
+    def __getitem__(self, root: int) -> Block:
+        """Return the block of a node."""
+        if root not in self._made:
+            self._made[root] = Block(self.board, root)
+        return self._made[root]
+
+
+def blocks_of(board: Board) -> Blocks:
+    """Return the blocks of a board, which are made once."""
+    if "blocks" not in board.cache:
+        board.cache["blocks"] = Blocks(board)
+    return board.cache["blocks"]
+
+
+BLOCK_COLUMNS = {
+    "rule": "30 times what the nodes of the block save one by one within the limit, in sum, over "
+    "the plan's cost",
+    "single": "ln(1 + x) / 4 of what the node alone saves within the limit",
+    "block": "the same of the sum over the block",
+    "unlimited": "the same of that sum without the limit",
+    "excess": "the same of what the block's nodes cost with their neighbours beyond their least",
+    "size": "nodes of the block / 16",
+    "degree": "log2(1 + neighbours of the node) / 12",
+    "since": "turns since the block was solved over those of an episode; 1: never",
+    "changed": "1 if its nodes or their neighbours have changed since",
+    "gained": "ln(1 + x) / 4 of what it gained then",
+    "free": "least share of the headroom that is free while the node uses memory",
+}
+"""What the observation says of the block of each node.
+
+Costs are in units of what a node costs on average in the greedy plan.
+"""
+BLOCK_AHEAD = ("rule", "single", "block", "unlimited", "excess")
+"""Columns that look ahead."""
+BLOCK_CONTEXTS = {
+    "played": "share of the turns that are over",
+    "legal": "share of the blocks that are legal",
+    "saved": "ln of the start plan's cost over the plan's, / 4, at most 1",
+    "last": "ln(1 + x) / 4 of what the last block gained",
+    "fullest": "least share of the headroom that is free at a time",
+    "nodes": "log2 of the nodes / 12",
+}
+"""What it says of the turn."""
+MOVES = 64
+"""Most moves of an episode."""
+_BLOCK_SHARP = 30.0
+"""Factor of the rule's score, and what logarithms of amounts are divided by."""
+
+
+class Improve:
+    """The moves of n episodes at once; a single environment is the case n = 1.
+
+    Attributes and arguments are as of ``Construct``. Rows and actions are of nodes, whose blocks
+    they stand for; ``cost`` is that of the plan as it is now.
+    """
+
+    def __init__(self, count: int, width: int, columns: Sequence[str] = ()) -> None:
+        self.width, self.looks = width, not set(BLOCK_AHEAD).isdisjoint(columns)
+        self._columns = [list(BLOCK_COLUMNS).index(name) for name in columns]
+        self.boards: list[Board] = [None] * count  # type: ignore[list-item]
+        self.turn = np.zeros(count, dtype=np.int64)
+        self.legal = np.zeros((count, width), dtype=np.bool_)
+        self.rows = np.zeros((count, width, len(columns)), dtype=np.float32)
+        self.contexts = np.zeros((count, len(BLOCK_CONTEXTS)), dtype=np.float32)
+        self.over = np.zeros(count, dtype=np.bool_)
+        self.cost = np.full(count, np.nan)
+        self._states: list[_State] = [None] * count  # type: ignore[list-item]
+
+    def put(self, row: int, board: Board) -> None:
+        """Give an episode a board, before it starts."""
+        self.boards[row] = board
+
+    def start(self, rows: np.ndarray) -> None:
+        """Start episodes, (k,) int64, with the greedy plans of their boards."""
+        self.turn[rows] = 0
+        self.over[rows] = False
+        for row in rows.tolist():
+            self._states[row] = _State(self.boards[row])
+            self._look(row)
+
+    def play(self, rows: np.ndarray, actions: np.ndarray) -> None:
+        """Solve legal blocks of episodes that are not over; see ``Construct.play``."""
+        for row, action in zip(rows.tolist(), actions.tolist(), strict=True):
+            self._states[row].move(action, int(self.turn[row]))
+            self.turn[row] += 1
+            self._look(row)
+            self.over[row] = self.turn[row] == MOVES or not self.legal[row].any()
+
+    def plan(self, row: int) -> ShardingPlan:
+        """Return the plan of an episode as it is now."""
+        board = self.boards[row]
+        return board.problem.plan(board.whole.lift(self._states[row].chosen))
+
+    def _look(self, row: int) -> None:
+        """Tell which blocks are legal, and describe all."""
+        state, turn = self._states[row], int(self.turn[row])
+        rows = state.rows(turn, self.looks)[:, self._columns]
+        rows[~state.open] = 0.0
+        self.rows[row], self.legal[row] = 0.0, False
+        self.rows[row, : len(rows)], self.legal[row, : len(rows)] = rows, state.open
+        self.contexts[row], self.cost[row] = state.contexts(turn), state.cost
+
+
+class _State:
+    """The plan of one episode, and what was tried."""
+
+    def __init__(self, board: Board) -> None:
+        self.board, self.blocks = board, blocks_of(board)
+        self.parts = _Parts.of(board, self.blocks)
+        self.chosen = board.first.copy()
+        self.cost = board.reference
+        self.room = board.room_of(self.chosen)
+        self.open = np.ones(len(board), dtype=np.bool_)
+        self.tried = np.full(len(board), -1)  # turn of the last try
+        self.changed = np.ones(len(board), dtype=np.bool_)  # near the block, since then
+        self.gain = np.zeros(len(board))  # of the last try
+        self.last = 0.0
+        self.costs: list[np.ndarray] = [np.zeros(0)] * len(board)  # of strategies, all else as is
+        self.now = np.zeros(len(board))  # cost of each node with its neighbours
+        self.could = np.zeros(len(board))  # what each node alone could save, memory apart
+        self._measure(range(len(board)))
+
+    def move(self, root: int, turn: int) -> None:
+        """Solve a block, and take what is found."""
+        block = self.blocks[root]
+        strategies = block.solve(self.chosen, self.room)
+        self.tried[root], self.changed[root] = turn, False
+        before = self.cost
+        if strategies is not None:
+            moved = [n for n, s in zip(block.nodes, strategies.tolist(), strict=True)
+                     if self.chosen[n] != s]  # fmt: skip
+            for node, strategy in zip(block.nodes, strategies.tolist(), strict=True):
+                self.board.spend(self.room, node, int(self.chosen[node]), 1)
+                self.board.spend(self.room, node, strategy, -1)
+            self.chosen[block.nodes] = strategies
+            self.cost = self.board.reduced.cost(self.chosen)
+            self.open[:] = True
+            near = set(moved)
+            for node in moved:
+                near.update(other.node for other in self.board.beside[node])
+            self._measure(sorted(near))
+            touched = np.zeros(len(self.board), dtype=np.bool_)
+            touched[moved] = True
+            self.changed |= self.parts.around(touched)
+        self.open[root] = False
+        self.last = float(_depth((before - self.cost) / self.board.unit))
+        self.gain[root] = self.last
+
+    def _measure(self, nodes: range | list[int]) -> None:
+        board = self.board
+        for node in nodes:
+            costs = board.costs[board.offset[node] : board.offset[node + 1]].copy()
+            for other in board.beside[node]:
+                costs += other.table[self.chosen[other.node]]
+            self.costs[node] = costs
+            self.now[node] = costs[self.chosen[node]]
+            self.could[node] = self.now[node] - costs.min()
+
+    def singles(self) -> np.ndarray:
+        """Return what each node alone can save within the limit, (n,)."""
+        board, singles = self.board, self.could.copy()
+        for node in np.flatnonzero(singles > 0).tolist():
+            usage = board.usage[node]
+            if usage is not None:
+                free = np.minimum.reduceat(self.room[usage.first : usage.last], usage.starts)
+                free += usage.amount[:, self.chosen[node]]
+                fits = (usage.amount <= free[:, None]).all(axis=0)
+                singles[node] = self.now[node] - self.costs[node][fits].min()
+        return singles
+
+    def rows(self, turn: int, looks: bool) -> np.ndarray:
+        """Return the description of all blocks, (n, len(BLOCK_COLUMNS))."""
+        parts, unit = self.parts, self.board.unit
+        ahead = np.zeros((len(BLOCK_AHEAD), len(self.board)))
+        if looks:
+            single = self.singles()
+            block = parts.sums(single)
+            amounts = [single, block, parts.sums(self.could)]
+            amounts.append(parts.sums(np.maximum(self.now - parts.least, 0.0)))
+            ahead[0] = _BLOCK_SHARP * block / max(self.cost, 1)
+            ahead[1:] = _depth(np.stack(amounts) / unit)
+        columns = [
+            *ahead,
+            parts.size,
+            parts.degree,
+            np.where(self.tried < 0, 1.0, np.minimum((turn - self.tried) / MOVES, 1.0)),
+            self.changed,
+            self.gain,
+            parts.free(self.room),
+        ]
+        return np.stack(columns, axis=1).astype(np.float32)
+
+    def contexts(self, turn: int) -> list[float]:
+        """Return the context of the turn, (len(BLOCK_CONTEXTS),)."""
+        board = self.board
+        saved = np.log(max(board.reference, 1) / max(self.cost, 1)) / _DEPTH
+        share = self.room[:-1] / np.maximum(board.headroom[:-1], 1)
+        fullest = min(max(float(share.min(initial=1.0)), 0.0), 1.0)
+        nodes = float(np.log2(len(board)) / 12)
+        opened = float(self.open.mean())
+        return [turn / MOVES, opened, min(float(saved), 1.0), self.last, fullest, nodes]
+
+
+class _Parts:
+    """Which nodes each block of a board holds, as arrays of places."""
+
+    def __init__(self, board: Board, blocks: Blocks) -> None:
+        every: list[Block] = [blocks[root] for root in range(len(board))]
+        self.board = board
+        self.inside, self._inside = _flat([np.array(block.nodes) for block in every])
+        self.near, self._near = _flat([block.around for block in every])
+        self.size = np.array([len(block.nodes) / LARGEST for block in every])
+        self.degree = np.minimum([np.log2(1 + len(x)) / 12 for x in board.beside], 1.0)
+        minimum = np.minimum.reduceat(board.costs, board.offset[:-1])
+        for node, others in enumerate(board.beside):
+            minimum[node] += sum(float(other.table.min()) for other in others)
+        self.least = minimum
+
+    @classmethod
+    def of(cls, board: Board, blocks: Blocks) -> _Parts:
+        """Return the parts of a board, made once."""
+        if "parts" not in board.cache:
+            board.cache["parts"] = cls(board, blocks)
+        return board.cache["parts"]
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum of values, (n,), over each block, (n,)."""
+        return np.add.reduceat(values[self.inside], self._inside)
+
+    def around(self, touched: np.ndarray) -> np.ndarray:
+        """Return the blocks in or beside which a node, (n,) bool, is touched."""
+        return np.logical_or.reduceat(touched[self.near], self._near)
+
+    def free(self, room: np.ndarray) -> np.ndarray:
+        """Return the least share of the headroom that is free while each node uses memory, (n,)."""
+        share = room[:-1] / np.maximum(self.board.headroom[:-1], 1)
+        free = np.ones(len(self.board))
+        for node, usage in enumerate(self.board.usage):
+            if usage is not None:
+                free[node] = share[usage.first : usage.last].min()
+        return np.clip(free, 0.0, 1.0)
+
+
+def _flat(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return parts one after the other, and where each begins."""
+    begin = np.cumsum([0, *(len(part) for part in parts[:-1])])
+    return np.concatenate(parts), begin
+
+
+def _depth(values: np.ndarray | float) -> np.ndarray:
+    """Return ln(1 + x) / 4 of amounts x in units."""
+    return np.asarray(np.log1p(np.maximum(values, 0.0)) / _DEPTH)

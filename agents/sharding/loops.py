@@ -1,0 +1,916 @@
+"""A reduced IOPDDL problem as flat arrays for loops: costs as floats, edges from both ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from parenvs.compiled import compiled
+from parenvs.tasks.sharding.problem import NEVER, Reduced
+
+
+class Arrays(NamedTuple):
+    """A pairwise model with memory terms: n nodes, s strategies, d = 2 m directed edges, u terms.
+
+    A directed edge p leads from a node, its source, to a neighbour; its table is the costs of the
+    source's strategies (rows) with the neighbour's.
+    """
+
+    offset: np.ndarray  # (n + 1,) where each node's strategies begin
+    costs: np.ndarray  # (s,) float64
+    start: np.ndarray  # (n + 1,) where each node's directed edges begin; by neighbour ascending
+    neighbour: np.ndarray  # (d,)
+    reverse: np.ndarray  # (d,) the same edge from the other end
+    table: np.ndarray  # (d,) where each table begins in ``pair``
+    pair: np.ndarray  # (2 e,) float64, costs of pairs; inf if forbidden
+    message: np.ndarray  # (d + 1,) where the message into each directed edge's source begins
+    term_start: np.ndarray  # (n + 1,) where each node's terms begin
+    term_times: np.ndarray  # (u, 2) half-open intervals
+    term_at: np.ndarray  # (u,) where each term's usages begin
+    usage: np.ndarray  # int64, usages of each term by strategy
+    slack: np.ndarray  # (T,) int64, what the terms may use at each time
+
+
+def arrays_of(reduced: Reduced) -> Arrays:
+    """Return the arrays of a reduced problem."""
+    count, sizes = len(reduced), np.diff(reduced.offset)
+    a, b = reduced.ends.T
+    source = np.concatenate([a, b])
+    target = np.concatenate([b, a])
+    edges = len(a)
+    order = np.lexsort((target, source))
+    position = np.empty_like(order)
+    position[order] = np.arange(len(order))
+    edge_sizes = np.diff(reduced.edge_offset)
+    lengths = np.concatenate([edge_sizes, edge_sizes])[order]
+    table = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    pair = np.empty(int(table[-1]))
+    values = np.where(reduced.edge_costs >= NEVER, np.inf, reduced.edge_costs.astype(float))
+    for edge in range(edges):
+        one = values[reduced.edge_offset[edge] : reduced.edge_offset[edge + 1]]
+        first, second = table[position[edge]], table[position[edge + edges]]
+        pair[first : first + len(one)] = one
+        pair[second : second + len(one)] = one.reshape(sizes[a[edge]], -1).T.ravel()
+    message = np.concatenate([[0], np.cumsum(sizes[source[order]])]).astype(np.int64)
+    by_node = np.argsort(reduced.term_node, kind="stable")
+    return Arrays(
+        offset=reduced.offset,
+        costs=reduced.costs.astype(float),
+        start=np.searchsorted(source[order], np.arange(count + 1)).astype(np.int64),
+        neighbour=target[order],
+        reverse=position[(order + edges) % max(2 * edges, 1)],
+        table=table[:-1],
+        pair=pair,
+        message=message,
+        term_start=np.searchsorted(reduced.term_node[by_node], np.arange(count + 1)).astype(
+            np.int64
+        ),
+        term_times=np.ascontiguousarray(reduced.term_times[by_node]),
+        term_at=reduced.term_offset[:-1][by_node],
+        usage=reduced.usages,
+        slack=reduced.slack,
+    )
+
+
+def ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Whole numbers from each beginning on, so many of each."""
+    ends = np.cumsum(length)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) - np.repeat(ends - length - begin, length)
+
+
+_LEAST = -(2**62)
+
+
+def empty_tree(m: Arrays) -> np.ndarray:
+    """Return the tree of a plan in which every node uses its least."""
+    half = 1
+    while half < max(len(m.slack), 1):
+        half *= 2
+    tree = np.zeros((2, 2 * half), dtype=np.int64)
+    tree[0, half:] = _LEAST
+    tree[0, half : half + len(m.slack)] = -m.slack
+    for index in range(half - 1, 0, -1):
+        tree[0, index] = max(tree[0, 2 * index], tree[0, 2 * index + 1])
+    return tree
+
+
+@compiled
+def add(tree: np.ndarray, lo: int, hi: int, amount: int) -> None:
+    """Add an amount in the times from ``lo`` to before ``hi``."""
+    half = tree.shape[1] // 2
+    left, right = lo + half, hi + half
+    first, last = left, right - 1
+    while left < right:
+        if left & 1:
+            tree[0, left] += amount
+            tree[1, left] += amount
+            left += 1
+        if right & 1:
+            right -= 1
+            tree[0, right] += amount
+            tree[1, right] += amount
+        left >>= 1
+        right >>= 1
+    while first > 1:
+        first >>= 1
+        tree[0, first] = max(tree[0, 2 * first], tree[0, 2 * first + 1]) + tree[1, first]
+    while last > 1:
+        last >>= 1
+        tree[0, last] = max(tree[0, 2 * last], tree[0, 2 * last + 1]) + tree[1, last]
+
+
+@compiled
+def most(tree: np.ndarray, lo: int, hi: int) -> int:
+    """Return the maximum in the times from ``lo`` to before ``hi``."""
+    half = tree.shape[1] // 2
+    left, right = lo + half, hi + half
+    best_left, best_right = _LEAST, _LEAST
+    first, last = left, right - 1  # walked upward beside the borders, for what is added above
+    while left < right:
+        if left & 1:
+            best_left = max(best_left, tree[0, left])
+            left += 1
+        if right & 1:
+            right -= 1
+            best_right = max(best_right, tree[0, right])
+        left >>= 1
+        right >>= 1
+        first >>= 1
+        last >>= 1
+        if first >= 1:
+            best_left += tree[1, first]
+        if last >= 1:
+            best_right += tree[1, last]
+    while first > 1:
+        first >>= 1
+        best_left += tree[1, first]
+    while last > 1:
+        last >>= 1
+        best_right += tree[1, last]
+    return max(best_left, best_right)
+
+
+@compiled
+def place_node(m: Arrays, tree: np.ndarray, node: int, strategy: int, sign: int) -> None:
+    """Add (1) or take away (-1) what a node's strategy uses."""
+    for term in range(m.term_start[node], m.term_start[node + 1]):
+        used = m.usage[m.term_at[term] + strategy]
+        if used:
+            add(tree, m.term_times[term, 0], m.term_times[term, 1], sign * used)
+
+
+@compiled
+def change_node(m: Arrays, tree: np.ndarray, node: int, old: int, new: int) -> None:
+    """Change what a node uses from one strategy's to another's."""
+    if old == new:
+        return
+    for term in range(m.term_start[node], m.term_start[node + 1]):
+        more = m.usage[m.term_at[term] + new] - m.usage[m.term_at[term] + old]
+        if more:
+            add(tree, m.term_times[term, 0], m.term_times[term, 1], more)
+
+
+@compiled
+def fits(m: Arrays, tree: np.ndarray, node: int, strategy: int) -> bool:
+    """Whether a strategy of a node that uses its least in the tree keeps the limit."""
+    for term in range(m.term_start[node], m.term_start[node + 1]):
+        used = m.usage[m.term_at[term] + strategy]
+        if used and most(tree, m.term_times[term, 0], m.term_times[term, 1]) + used > 0:
+            return False
+    return True
+
+
+@compiled
+def complete(
+    m: Arrays,
+    costs: np.ndarray,
+    messages: np.ndarray,
+    tree: np.ndarray,
+    allowed: np.ndarray,
+    chosen: np.ndarray,
+    work: np.ndarray,
+) -> int:
+    """Choose a strategy for each node in turn, so that the limit is kept; return the first failure.
+
+    Args:
+        m: the model.
+        costs: (s,) costs that lead the choice.
+        messages: from neighbours that have not chosen.
+        tree: memory of the empty plan; changed to that of the plan.
+        allowed: (s,) int8, all 1; changed.
+        chosen: (n,) overwritten.
+        work: as long as the most strategies of a node.
+
+    Returns:
+        -1 if all nodes have a strategy, else the node that found none.
+    """
+    for node in range(len(m.offset) - 1):
+        begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
+        for s in range(size):
+            work[s] = costs[begin + s] if allowed[begin + s] else np.inf
+        for p in range(m.start[node], m.start[node + 1]):
+            other = m.neighbour[p]
+            if other < node:
+                row = m.table[m.reverse[p]] + chosen[other] * size
+                for s in range(size):
+                    work[s] += m.pair[row + s]
+            else:
+                for s in range(size):
+                    work[s] += messages[m.message[p] + s]
+        strategy = -1
+        for _ in range(size):
+            best = 0
+            for s in range(1, size):
+                if work[s] < work[best]:
+                    best = s
+            if work[best] == np.inf:
+                break
+            if fits(m, tree, node, best) and leaves_choice(m, allowed, node, best):
+                place_node(m, tree, node, best, 1)
+                if tree[0, 1] <= 0:
+                    strategy = best
+                    break
+                place_node(m, tree, node, best, -1)  # its terms fit alone, but not together
+            work[best] = np.inf
+        if strategy < 0:
+            return node
+        chosen[node] = strategy
+        for p in range(m.start[node], m.start[node + 1]):
+            other = m.neighbour[p]
+            if other > node:
+                at, row = m.offset[other], m.table[p]
+                width = m.offset[other + 1] - at
+                for t in range(width):
+                    if m.pair[row + strategy * width + t] == np.inf:
+                        allowed[at + t] = 0
+    return -1
+
+
+@compiled
+def leaves_choice(m: Arrays, allowed: np.ndarray, node: int, strategy: int) -> bool:
+    """Whether every later neighbour keeps a strategy that goes with this one."""
+    for p in range(m.start[node], m.start[node + 1]):
+        other = m.neighbour[p]
+        if other < node:
+            continue
+        at = m.offset[other]
+        width = m.offset[other + 1] - at
+        row, is_free = m.table[p] + strategy * width, False
+        for t in range(width):
+            if allowed[at + t] and m.pair[row + t] < np.inf:
+                is_free = True
+                break
+        if not is_free:
+            return False
+    return True
+
+
+@compiled
+def plan_cost(m: Arrays, chosen: np.ndarray) -> float:
+    """Return the cost of a choice."""
+    total = 0.0
+    for node in range(len(m.offset) - 1):
+        total += m.costs[m.offset[node] + chosen[node]]
+        for p in range(m.start[node], m.start[node + 1]):
+            other = m.neighbour[p]
+            if other > node:
+                width = m.offset[other + 1] - m.offset[other]
+                total += m.pair[m.table[p] + chosen[node] * width + chosen[other]]
+    return total
+
+
+@compiled
+def improve(
+    m: Arrays,
+    priced: np.ndarray,
+    tree: np.ndarray,
+    chosen: np.ndarray,
+    best: np.ndarray,
+    local: np.ndarray,
+    blocked: np.ndarray,
+    marks: np.ndarray,
+    space: np.ndarray,
+    rng: np.random.Generator,
+    lead: float,
+    first: int,
+    moves: int,
+    total: int,
+    largest: int,
+    warm: float,
+    cold: float,
+    heed: float,
+) -> float:
+    """Try moves over random trees; return the change of the plan's cost, which may be positive.
+
+    Args:
+        m: the model.
+        priced: (s,) costs of memory of each strategy, at the prices of the bound.
+        tree: memory of ``chosen``; changed with it.
+        chosen: (n,) the plan, legal; changed.
+        best: (n,) the best plan; changed where a better one is found.
+        local: (s,) costs of each strategy with the neighbours in ``chosen``; changed with it.
+        blocked: (s,) how many neighbours forbid each strategy, which ``local`` leaves out; changed.
+        marks: (n,) int64, all 0; a place in the tree, or a number of neighbours in it, below 0.
+        space: float64 scratch, (2 * largest + 1) * (most strategies of a node).
+        rng: draws the trees.
+        lead: by how much ``best`` is cheaper than ``chosen`` at first.
+        first: number of moves of this schedule that were made before.
+        moves: number of moves to make.
+        total: number of moves of the whole schedule.
+        largest: most nodes of a tree.
+        warm: temperature at the first move, in units of cost.
+        cold: temperature at the last move.
+        heed: share of the price of memory that counts at the first move; 0 at the last.
+    """
+    count = len(m.offset) - 1
+    widest = len(space) // (2 * largest + 1)
+    half = largest * widest
+    nodes = np.empty(largest, dtype=np.int64)
+    parents = np.empty(largest, dtype=np.int64)  # directed edge to the parent
+    fresh = np.empty(largest, dtype=np.int64)
+    frontier = np.empty(4096, dtype=np.int64)
+    current, lowest = 0.0, -lead
+    for move in range(moves):
+        left = 1.0 - (first + move) / total
+        temperature = warm * (cold / warm) ** (1.0 - left) if warm > 0.0 else 0.0
+        wanted = int(math.exp(rng.random() * math.log(largest + 1.0)))
+        # Grow an induced tree: a node joins if exactly one neighbour is in it.
+        size, waiting = 0, 0
+        node, through = int(rng.random() * count), -1
+        while True:
+            nodes[size], parents[size] = node, through
+            marks[node] = size + 1
+            size += 1
+            for p in range(m.start[node], m.start[node + 1]):
+                other = m.neighbour[p]
+                if marks[other] <= 0:
+                    marks[other] -= 1
+                    if waiting < len(frontier):
+                        frontier[waiting] = m.reverse[p]
+                        waiting += 1
+                    else:
+                        at = int(rng.random() * waiting)
+                        frontier[at] = m.reverse[p]
+            if size == wanted:
+                break
+            improved = False
+            while waiting:
+                at = int(rng.random() * waiting)
+                through = frontier[at]
+                waiting -= 1
+                frontier[at] = frontier[waiting]
+                node = m.neighbour[m.reverse[through]]
+                if marks[node] == -1:
+                    improved = True
+                    break
+            if not improved:
+                break
+        # Costs of each strategy with the neighbours outside of the tree; the forbidden ones are
+        # counted in the second half meanwhile.
+        for i in range(size):
+            begin, width = m.offset[nodes[i]], m.offset[nodes[i] + 1] - m.offset[nodes[i]]
+            for s in range(width):
+                space[i * widest + s] = local[begin + s]
+                space[half + i * widest + s] = blocked[begin + s]
+        for i in range(1, size):
+            p = parents[i]
+            node, other = nodes[i], m.neighbour[p]
+            above = (marks[other] - 1) * widest
+            width, across = (
+                m.offset[node + 1] - m.offset[node],
+                m.offset[other + 1] - m.offset[other],
+            )
+            withdraw(m.pair, m.table[p] + chosen[node] * across, across, space, above, half)
+            withdraw(
+                m.pair,
+                m.table[m.reverse[p]] + chosen[other] * width,
+                width,
+                space,
+                i * widest,
+                half,
+            )
+        for i in range(size):
+            for s in range(i * widest, i * widest + m.offset[nodes[i] + 1] - m.offset[nodes[i]]):
+                if space[half + s] > 0.0:
+                    space[s] = np.inf
+        drawn = rng.random()
+        theta = heed * left
+        factor = 2.0 * theta * drawn if rng.random() < 0.7 else 3.0 * drawn
+        done = False
+        for _ in range(3):
+            best_subtrees(m, priced, nodes, parents, marks, size, factor, widest, space, fresh)
+            change = price = 0.0
+            same = True
+            for i in range(size):
+                node, old, new = nodes[i], chosen[nodes[i]], fresh[i]
+                same = same and old == new
+                change += space[i * widest + new] - space[i * widest + old]
+                price += priced[m.offset[node] + new] - priced[m.offset[node] + old]
+                if i:
+                    p = parents[i]
+                    other = m.neighbour[p]
+                    width = m.offset[other + 1] - m.offset[other]
+                    target = fresh[marks[other] - 1]
+                    change += m.pair[m.table[p] + new * width + target]
+                    change -= m.pair[m.table[p] + old * width + chosen[other]]
+            if same:
+                break
+            worse = change + theta * price
+            if worse > 0.0 and (
+                temperature <= 0.0 or rng.random() >= math.exp(-worse / temperature)
+            ):
+                break
+            for i in range(size):
+                change_node(m, tree, nodes[i], chosen[nodes[i]], fresh[i])
+            if tree[0, 1] <= 0:
+                done = True
+                break
+            for i in range(size):
+                change_node(m, tree, nodes[i], fresh[i], chosen[nodes[i]])
+            factor = 2.0 * factor + 0.5
+        for i in range(size):
+            node = nodes[i]
+            for p in range(m.start[node], m.start[node + 1]):
+                marks[m.neighbour[p]] = 0
+            marks[node] = 0
+            if done and fresh[i] != chosen[node]:
+                tell_neighbours(m, node, chosen[node], fresh[i], local, blocked)
+                chosen[node] = fresh[i]
+        if done:
+            current += change
+            if current < lowest - 1e-6:
+                lowest = current
+                for node in range(count):
+                    best[node] = chosen[node]
+    return current
+
+
+@compiled
+def surroundings(m: Arrays, chosen: np.ndarray, local: np.ndarray, blocked: np.ndarray) -> None:
+    """Write what each strategy costs with the neighbours in a choice, as ``improve`` takes it.
+
+    Args:
+        m: the model.
+        chosen: (n,) the choice.
+        local: (s,) overwritten by costs; forbidden pairs are left out.
+        blocked: (s,) overwritten by numbers of forbidden pairs.
+    """
+    for s in range(len(m.costs)):
+        local[s] = m.costs[s]
+        blocked[s] = 0.0
+    for node in range(len(m.offset) - 1):
+        begin, width = m.offset[node], m.offset[node + 1] - m.offset[node]
+        for p in range(m.start[node], m.start[node + 1]):
+            row = m.table[m.reverse[p]] + chosen[m.neighbour[p]] * width
+            for s in range(width):
+                cost = m.pair[row + s]
+                local[begin + s] += cost if cost < np.inf else 0.0
+                blocked[begin + s] += 0.0 if cost < np.inf else 1.0
+
+
+@compiled
+def tell_neighbours(
+    m: Arrays, node: int, old: int, new: int, local: np.ndarray, blocked: np.ndarray
+) -> None:
+    """Change what the neighbours' strategies cost with a node that changes its own."""
+    for p in range(m.start[node], m.start[node + 1]):
+        other = m.neighbour[p]
+        begin, width = m.offset[other], m.offset[other + 1] - m.offset[other]
+        before, after = m.table[p] + old * width, m.table[p] + new * width
+        for t in range(width):
+            lost, won = m.pair[before + t], m.pair[after + t]
+            local[begin + t] += (won if won < np.inf else 0.0) - (lost if lost < np.inf else 0.0)
+            blocked[begin + t] += (0.0 if won < np.inf else 1.0) - (0.0 if lost < np.inf else 1.0)
+
+
+@compiled
+def withdraw(pair: np.ndarray, row: int, width: int, space: np.ndarray, at: int, half: int) -> None:
+    """Take a row of pairs out of sums of costs, and out of the numbers of forbidden ones."""
+    for t in range(width):
+        cost = pair[row + t]
+        space[at + t] -= cost if cost < np.inf else 0.0
+        space[half + at + t] -= 0.0 if cost < np.inf else 1.0
+
+
+@compiled
+def best_subtrees(
+    m: Arrays,
+    priced: np.ndarray,
+    nodes: np.ndarray,
+    parents: np.ndarray,
+    marks: np.ndarray,
+    size: int,
+    factor: float,
+    widest: int,
+    space: np.ndarray,
+    fresh: np.ndarray,
+) -> None:
+    """Write the best strategies of a tree's nodes, with memory at a price, into ``fresh``.
+
+    The first half of ``space`` holds the costs of strategies outside of the tree, the second
+    becomes the best costs of what lies below each strategy. What led to them is found again on the
+    way back, for the strategies that are taken alone.
+    """
+    half = (len(space) - widest) // 2
+    low = 2 * half
+    for i in range(size):
+        begin, width = m.offset[nodes[i]], m.offset[nodes[i] + 1] - m.offset[nodes[i]]
+        for s in range(width):
+            space[half + i * widest + s] = space[i * widest + s] + factor * priced[begin + s]
+    for i in range(size - 1, 0, -1):
+        p = parents[i]
+        node, other = nodes[i], m.neighbour[p]
+        width, across = m.offset[node + 1] - m.offset[node], m.offset[other + 1] - m.offset[other]
+        above, row, below = half + (marks[other] - 1) * widest, m.table[p], half + i * widest
+        value, line, costs = space[below], m.pair[row : row + across], space[low : low + across]
+        for t in range(across):
+            costs[t] = value + line[t]
+        for s in range(1, width):
+            value = space[below + s]
+            row += across
+            line = m.pair[row : row + across]
+            for t in range(across):
+                whole = value + line[t]
+                costs[t] = whole if whole < costs[t] else costs[t]
+        for t in range(across):
+            space[above + t] += costs[t]
+    for i in range(size):
+        width = m.offset[nodes[i] + 1] - m.offset[nodes[i]]
+        below = half + i * widest
+        if i:
+            other = m.neighbour[parents[i]]
+            row = m.table[m.reverse[parents[i]]] + fresh[marks[other] - 1] * width
+            for s in range(width):
+                space[below + s] += m.pair[row + s]
+        top = 0
+        for s in range(1, width):
+            if space[below + s] < space[below + top]:
+                top = s
+        fresh[i] = top
+
+
+_PATIENCE, _SHORTER, _MOMENTUM = 20, 0.85, 0.85
+"""Sweeps without a better bound until steps become shorter, by how much, and their momentum."""
+PAIRS_AT_ONCE = 1 << 24
+"""Pairs of strategies that are swept at once, until the clock is looked at."""
+_STEPS = 0.1, 2e-3
+"""Length of the steps to begin with again, at the best prices, and length to end with."""
+
+
+@compiled
+def priced_costs(m: Arrays, price: np.ndarray, out: np.ndarray) -> None:
+    """Write the costs of strategies with what their usage costs into ``out``, (s,).
+
+    Args:
+        m: the model.
+        price: (T + 1,) sums of the prices of all times before each one.
+        out: overwritten.
+    """
+    for node in range(len(m.offset) - 1):
+        begin, end = m.offset[node], m.offset[node + 1]
+        for s in range(begin, end):
+            out[s] = m.costs[s]
+        for term in range(m.term_start[node], m.term_start[node + 1]):
+            each = price[m.term_times[term, 1]] - price[m.term_times[term, 0]]
+            if each > 0.0:
+                at = m.term_at[term] - begin
+                for s in range(begin, end):
+                    out[s] += each * m.usage[at + s]
+
+
+@compiled
+def sweep(
+    m: Arrays,
+    costs: np.ndarray,
+    messages: np.ndarray,
+    work: np.ndarray,
+    marginals: np.ndarray,
+    first: int,
+    last: int,
+) -> float:
+    """Pass messages forward and backward once; return a lower bound of the minimum.
+
+    It is infinite where everything is forbidden; messages are of no use then. A sweep of n nodes is
+    2 n steps, and may be done in parts, whose bounds sum to its bound.
+
+    Args:
+        m: the model; its memory is left out.
+        costs: (s,) costs of the strategies.
+        messages: changed in place; zeros at first.
+        work: as long as the most strategies of a node.
+        marginals: (s,) overwritten: by how much each strategy raises the bound if it is taken. The
+            least cost with it is no less than a bound of the same costs from the sweep before,
+            plus this.
+        first: first step.
+        last: end of the steps.
+    """
+    count = len(m.offset) - 1
+    bound = 0.0
+    for turn in range(2):
+        for step in range(max(first - turn * count, 0), min(last - turn * count, count)):
+            node = step if turn == 0 else count - 1 - step
+            begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
+            after = 0
+            for s in range(size):
+                work[s] = costs[begin + s]
+            for p in range(m.start[node], m.start[node + 1]):
+                at = m.message[p]
+                for s in range(size):
+                    work[s] += messages[at + s]
+                if m.neighbour[p] > node:
+                    after += 1
+            degree = m.start[node + 1] - m.start[node]
+            share = 1.0 / max(after, degree - after, 1)
+            if turn == 1:
+                minimum = np.inf
+                for s in range(size):
+                    minimum = min(minimum, work[s])
+                bound += minimum
+                for s in range(size):
+                    work[s] -= minimum if minimum < np.inf else 0.0
+                    marginals[begin + s] = work[s]
+            for p in range(m.start[node], m.start[node + 1]):
+                other = m.neighbour[p]
+                if (other > node) != (turn == 0):
+                    continue
+                width = m.offset[other + 1] - m.offset[other]
+                into, row = m.message[m.reverse[p]], m.table[p]
+                out = messages[into : into + width]
+                own = messages[m.message[p] : m.message[p] + size]
+                value = share * work[0] - own[0] if work[0] < np.inf else np.inf
+                line = m.pair[row : row + width]
+                for t in range(width):
+                    out[t] = value + line[t]
+                for s in range(1, size):
+                    value = share * work[s] - own[s] if work[s] < np.inf else np.inf
+                    row += width
+                    line = m.pair[row : row + width]
+                    for t in range(width):
+                        total = value + line[t]
+                        out[t] = total if total < out[t] else out[t]
+                minimum = np.inf
+                for t in range(width):
+                    minimum = min(minimum, out[t])
+                if minimum == np.inf:
+                    return minimum
+                for t in range(width):
+                    out[t] -= minimum
+                if turn == 1:
+                    bound += minimum
+    return bound
+
+
+@compiled
+def share_out(m: Arrays, costs: np.ndarray, messages: np.ndarray) -> None:
+    """Leave to each edge to a node before the share that ``sweep`` sends on it, in place."""
+    for node in range(len(m.offset) - 1):
+        begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
+        degree, before = m.start[node + 1] - m.start[node], 0
+        for p in range(m.start[node], m.start[node + 1]):
+            before += m.neighbour[p] < node
+        share = 1.0 / max(degree - before, before, 1)
+        for s in range(size):
+            total = costs[begin + s]
+            for p in range(m.start[node], m.start[node + 1]):
+                total += messages[m.message[p] + s]
+            for p in range(m.start[node], m.start[node] + before):
+                messages[m.message[p] + s] -= share * total
+
+
+@compiled
+def decode(
+    m: Arrays, costs: np.ndarray, messages: np.ndarray, chosen: np.ndarray, work: np.ndarray
+) -> None:
+    """Choose a strategy for each node in turn, by its costs, neighbours and messages.
+
+    The memory is left out, and what is forbidden may be chosen where nothing else is left.
+    """
+    for node in range(len(m.offset) - 1):
+        begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
+        for s in range(size):
+            work[s] = costs[begin + s]
+        for p in range(m.start[node], m.start[node + 1]):
+            other = m.neighbour[p]
+            if other < node:
+                row = m.table[m.reverse[p]] + chosen[other] * size
+                for s in range(size):
+                    work[s] += m.pair[row + s]
+            else:
+                at = m.message[p]
+                for s in range(size):
+                    work[s] += messages[at + s]
+        best = 0
+        for s in range(1, size):
+            if work[s] < work[best]:
+                best = s
+        chosen[node] = best
+
+
+@compiled
+def profile(m: Arrays, chosen: np.ndarray, out: np.ndarray) -> None:
+    """Write what a choice uses at each time into ``out``, (T + 1,) float64; the last is no time."""
+    for t in range(len(out)):
+        out[t] = 0.0
+    for node in range(len(m.offset) - 1):
+        for term in range(m.term_start[node], m.term_start[node + 1]):
+            used = m.usage[m.term_at[term] + chosen[node]]
+            out[m.term_times[term, 0]] += used
+            out[m.term_times[term, 1]] -= used
+    total = 0.0
+    for t in range(len(out)):
+        total += out[t]
+        out[t] = total
+
+
+class Dual:
+    """Maximises the Lagrangian bound over the prices of memory.
+
+    Attributes:
+        bound: best bound so far.
+        price: (T,) its prices.
+        chosen: (n,) the last choice that was decoded; it may exceed the limit.
+
+    Args:
+        model: the problem.
+        stopped: asked within sweeps whether to end; what is not swept by then stays as it is.
+    """
+
+    def __init__(self, model: Arrays, stopped: Callable[[], bool] = lambda: False) -> None:
+        self.model, self.stopped = model, stopped
+        steps = 2 * (len(model.offset) - 1)
+        parts = max(2 * len(model.pair) // PAIRS_AT_ONCE, 1)
+        self.part = max(-(-steps // parts), 1)
+        times = len(model.slack)
+        self.price = self.prices = np.zeros(times)
+        self.momentum = np.zeros(times)
+        self.costs = np.empty(len(model.costs))
+        self.messages = np.zeros(int(model.message[-1]))
+        self.best_messages = self.messages
+        self.marginals = np.zeros(len(model.costs))
+        self.work = np.zeros(int(np.diff(model.offset).max(initial=1)))
+        self.chosen = np.zeros(len(model.offset) - 1, dtype=np.int64)
+        self.used = np.zeros(times + 1)
+        self.bound = -np.inf
+        self.scale, self.stale = 1.0, 0
+
+    def keep(self, kept: np.ndarray, model: Arrays) -> None:
+        """Go on with some of the strategies, (s,) bool, whose model is given."""
+        old = self.model
+        sizes = np.diff(old.offset)
+        source = np.repeat(np.arange(len(sizes)), np.diff(old.start))
+        entry = kept[ranges(old.offset[source], sizes[source])]
+        self.model, self.messages = model, self.messages[entry]
+        self.best_messages = self.best_messages[entry]
+        self.costs, self.marginals = self.costs[kept], self.marginals[kept]
+        self.work = np.zeros(int(np.diff(model.offset).max(initial=1)))
+
+    def sums(self, price: np.ndarray) -> np.ndarray:
+        """(T + 1,) sums of the prices of all times before each one."""
+        return np.concatenate([[0.0], np.cumsum(price)])
+
+    def step(self, best: float) -> float:
+        """Sweep once, then move the prices; return the bound at the prices before.
+
+        Args:
+            best: cost of the best plan so far, infinite if there is none.
+        """
+        model = self.model
+        priced_costs(model, self.sums(self.prices), self.costs)
+        value = self._sweep(self.messages) - float(self.prices @ model.slack)
+        if not np.isfinite(value):  # it was stopped, or everything is forbidden
+            return value
+        if value > self.bound:
+            gap = best - value if np.isfinite(best) else abs(value)
+            much = not np.isfinite(self.bound) or value > self.bound + 1e-4 * abs(gap)
+            self.stale = 0 if much else self.stale + 1
+            self.bound, self.price = value, self.prices
+            self.best_messages = self.messages.copy()
+        else:
+            self.stale += 1
+        if self.stale > _PATIENCE:
+            self.scale, self.stale = _SHORTER * self.scale, 0
+            if self.scale < _STEPS[1]:
+                self.scale = _STEPS[0]
+                self.return_to_best()
+        if len(model.slack):
+            self.move(value, best)
+        return value
+
+    def return_to_best(self) -> None:
+        """Go back to the best prices and their messages."""
+        self.prices, self.messages = self.price, self.best_messages.copy()
+        self.momentum = np.zeros(len(self.momentum))
+        priced_costs(self.model, self.sums(self.prices), self.costs)
+
+    def _sweep(self, messages: np.ndarray) -> float:
+        """Pass messages once, in parts; return the bound without memory, -inf if it was stopped."""
+        bound, end = 0.0, 2 * (len(self.model.offset) - 1)
+        for first in range(0, end, self.part):
+            if self.stopped():
+                return -np.inf
+            bound += sweep(
+                self.model, self.costs, messages, self.work, self.marginals, first,
+                min(first + self.part, end),
+            )  # fmt: skip
+        return bound
+
+    def sweep(self, count: int) -> None:
+        """Pass messages some times at the prices as they are."""
+        for _ in range(count):
+            self._sweep(self.messages)
+
+    def settle(self, sweeps: int = 3) -> tuple[np.ndarray, np.ndarray]:
+        """Return messages at the best prices, which are made better by some sweeps, and (s,) costs.
+
+        The second is by how much each strategy raises the bound, nearly. Messages are such that
+        least costs of nodes and of edges, each for itself, sum to it.
+        """
+        messages = self.best_messages.copy()
+        priced_costs(self.model, self.sums(self.price), self.costs)
+        for _ in range(sweeps):
+            self._sweep(messages)
+        share_out(self.model, self.costs, messages)
+        return messages, self.marginals.copy()
+
+    def move(self, value: float, best: float) -> None:
+        """Take a step of Polyak's length along what the decoded choice uses beyond the limit."""
+        model = self.model
+        decode(model, self.costs, self.messages, self.chosen, self.work)
+        profile(model, self.chosen, self.used)
+        excess = self.used[:-1] - model.slack
+        excess[(self.prices <= 0) & (excess < 0)] = 0.0
+        length = float(excess @ excess)
+        if not length:
+            return
+        top = best if np.isfinite(best) else value + 0.05 * abs(value) + 1.0
+        target = self.bound + 0.3 * (top - self.bound)
+        step = self.scale * max(target - value, 1e-6 * abs(value)) / length * excess
+        self.momentum = _MOMENTUM * self.momentum + step
+        self.prices = np.maximum(self.prices + self.momentum, 0.0)
+
+
+_COOLED = 300.0
+"""Ratio of the first temperature to the last."""
+
+
+class Chain:
+    """Plans that follow one another by moves that a temperature allows.
+
+    The moves are compiled and hold no lock of the interpreter, so that chains in threads run beside
+    each other.
+
+    Args:
+        model: the problem.
+        empty: memory of the empty plan.
+        chosen: (n,) the plan to begin with.
+        rng: draws the moves.
+        largest: most nodes of a tree.
+        widest: most strategies of a node.
+
+    Attributes:
+        best: (n,) cheapest plan that the chain has passed, as far as it was cheaper than what was
+            known.
+        change: cost of the plan it is at, above that of the first.
+    """
+
+    def __init__(
+        self,
+        model: Arrays,
+        empty: np.ndarray,
+        chosen: np.ndarray,
+        rng: np.random.Generator,
+        largest: int,
+        widest: int,
+    ) -> None:
+        self.model, self.rng, self.largest = model, rng, largest
+        self.chosen, self.best, self.change = chosen.copy(), chosen.copy(), 0.0
+        self.tree = empty.copy()
+        for node in range(len(chosen)):
+            place_node(model, self.tree, node, chosen[node], 1)
+        self.marks = np.zeros(len(chosen), dtype=np.int64)
+        self.local, self.blocked = np.empty_like(model.costs), np.empty_like(model.costs)
+        surroundings(model, self.chosen, self.local, self.blocked)
+        self.space = np.zeros((2 * largest + 1) * widest)
+
+    def move(
+        self, priced: np.ndarray, warm: float, done: int, moves: int, total: int, lead: float
+    ) -> None:
+        """Make some moves.
+
+        Args:
+            priced: (s,) price of the memory of each strategy.
+            warm: temperature of the chain's first move, in units of cost.
+            done: number of moves made before.
+            moves: number of moves to make.
+            total: number of moves of the whole chain, over which it cools.
+            lead: by how much the plan it is at costs more than the best one known.
+        """
+        self.change += improve(
+            self.model, priced, self.tree, self.chosen, self.best, self.local, self.blocked,
+            self.marks, self.space, self.rng, lead, done, moves, total, self.largest, warm,
+            warm / _COOLED, 1.0,
+        )  # fmt: skip

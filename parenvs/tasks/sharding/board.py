@@ -1,0 +1,626 @@
+"""``Board``: a reduced IOPDDL problem in the arrays that episodes are played on.
+
+Nodes are decided in their order, which is that of the program. What a node uses is counted from its
+*floor*, the least that any of its strategies uses at a time; floors are taken off the slack once,
+so that the headroom is what the decided nodes leave if all others use their least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parenvs.errors import InfeasibleError
+from parenvs.tasks.sharding.problem import NEVER, Reduced, Sharding, reduce
+
+
+class Known(NamedTuple):
+    """What is known of the costs of a problem's plans, as far as it is; else NaN.
+
+    Attributes:
+        bound: no plan costs less.
+        best: cost of the best plan known.
+        optimum: the same, if it is proven.
+    """
+
+    bound: float = np.nan
+    best: float = np.nan
+    optimum: float = np.nan
+
+
+class Beside(NamedTuple):
+    """A neighbour of a node.
+
+    Attributes:
+        node: the neighbour.
+        table: (k of the neighbour, k of the node) float64 costs of pairs; inf if forbidden.
+        forbids: whether a pair is forbidden.
+    """
+
+    node: int
+    table: np.ndarray
+    forbids: bool
+
+
+class Usage(NamedTuple):
+    """What a node uses beyond its floor, in consecutive intervals of the kept times.
+
+    Attributes:
+        first: first time.
+        last: end of the last interval.
+        starts: (j,) where each interval begins, counted from ``first``.
+        lengths: (j,) number of times of each interval.
+        amount: (j, k) int64, what each strategy uses beyond the floor.
+    """
+
+    first: int
+    last: int
+    starts: np.ndarray
+    lengths: np.ndarray
+    amount: np.ndarray
+
+    def at_times(self, chosen: np.ndarray) -> np.ndarray:
+        """Return what strategies, (g,), use at each time from first to last, (g, times)."""
+        return np.repeat(self.amount[:, chosen].T, self.lengths, axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Board:
+    """A problem to be decided node by node; n nodes, s strategies, T times.
+
+    Attributes:
+        instance: name or path of the problem.
+        reduced: what is left of it to decide.
+        offset: (n + 1,) where each node's strategies begin.
+        costs: (s,) float64; inf if forbidden.
+        usage: usage of each node, None if it uses nothing beyond its floor.
+        headroom: (T + 1,) int64, slack less all floors; the last is no time.
+        witness: (n,) strategies of a legal plan; empty while none is known.
+        first: (n,) strategies of the greedy plan, with which the improving form begins.
+        reference: its cost.
+        known: costs that are known.
+        draw: draws the problem by its name, if it is kept without.
+        cache: what other modules compute of the board, by name.
+    """
+
+    instance: str
+    reduced: Reduced
+    offset: np.ndarray
+    costs: np.ndarray
+    usage: tuple[Usage | None, ...]
+    headroom: np.ndarray
+    witness: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    first: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    reference: int = 1
+    known: Known = field(default_factory=Known)
+    draw: Callable[[str], Sharding] | None = None
+    cache: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, problem: Sharding, reduction: bool = True) -> Board:
+        """Make the arrays of a problem.
+
+        Args:
+            problem: the problem.
+            reduction: whether it is reduced first; without, only what forbids every plan is.
+
+        Raises:
+            InfeasibleError: no plan is legal, or the reduction leaves nothing to decide.
+        """
+        reduced = reduce(problem) if reduction else reduce(problem, lambda: True)
+        if not len(reduced):
+            raise InfeasibleError(
+                f"{problem.name}: its reduction decides every node, and leaves nothing to play; "
+                "give reduction=False to play it as it is"
+            )
+        return cls.made(problem.instance, reduced)
+
+    @classmethod
+    def made(cls, instance: str, reduced: Reduced) -> Board:
+        """Make the arrays of what a problem was reduced to.
+
+        Args:
+            instance: name or path of the problem.
+            reduced: the reduced problem.
+
+        Raises:
+            InfeasibleError: no plan is legal.
+        """
+        sizes = np.diff(reduced.offset)
+        headroom = np.append(reduced.slack, 2**62)
+        usage = _usages(reduced, sizes, headroom)
+        if headroom.min() < 0:
+            raise InfeasibleError(f"{instance}: no plan keeps the limit")
+        costs = np.where(reduced.costs >= NEVER, np.inf, reduced.costs.astype(float))
+        if np.isinf(np.minimum.reduceat(costs, reduced.offset[:-1])).any():
+            raise InfeasibleError(f"{instance}: a node has no strategy that is allowed")
+        return cls(
+            instance,
+            reduced,
+            reduced.offset,
+            costs,
+            usage,
+            headroom,
+        )
+
+    def __len__(self) -> int:
+        """Number of nodes, which is that of the turns."""
+        return len(self.offset) - 1
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Board:
+        """Itself: nothing in it changes."""
+        return self
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """(n,) number of strategies of each node."""
+        return np.diff(self.offset)
+
+    @cached_property
+    def times(self) -> int:
+        """Number of times, T."""
+        return len(self.headroom) - 1
+
+    @cached_property
+    def beside(self) -> tuple[tuple[Beside, ...], ...]:
+        """Neighbours of each node, ascending."""
+        reduced, sizes = self.reduced, self.sizes
+        beside: list[list[Beside]] = [[] for _ in sizes]
+        values = np.where(reduced.edge_costs >= NEVER, np.inf, reduced.edge_costs.astype(float))
+        for (a, b), begin in zip(reduced.ends.tolist(), reduced.edge_offset.tolist(), strict=False):
+            table = values[begin : begin + sizes[a] * sizes[b]].reshape(sizes[a], sizes[b])
+            forbids = not bool(np.isfinite(table).all())
+            beside[a].append(Beside(b, np.ascontiguousarray(table.T), forbids))
+            beside[b].append(Beside(a, table, forbids))
+        return tuple(tuple(sorted(x, key=lambda other: other.node)) for x in beside)
+
+    @cached_property
+    def later(self) -> tuple[tuple[Beside, ...], ...]:
+        """Neighbours of each node that are decided after it."""
+        return tuple(
+            tuple(other for other in others if other.node > node)
+            for node, others in enumerate(self.beside)
+        )
+
+    @cached_property
+    def mass(self) -> np.ndarray:
+        """(s,) float64 what each strategy uses beyond the floor, summed over all times."""
+        mass = np.zeros(len(self.costs))
+        for node, usage in enumerate(self.usage):
+            if usage is not None:
+                at = slice(self.offset[node], self.offset[node + 1])
+                mass[at] = usage.lengths @ usage.amount.astype(float)
+        return mass
+
+    @cached_property
+    def is_free(self) -> bool:
+        """Whether no pair is forbidden and every node has a strategy that never exceeds its floor.
+
+        Then a partial plan can be completed if it keeps the limit with all other nodes at their
+        floors: they take those strategies.
+        """
+        forbidden = bool((self.reduced.edge_costs >= NEVER).any())
+        lean = np.where(np.isfinite(self.costs), self.mass, np.inf)
+        return not forbidden and not np.minimum.reduceat(lean, self.offset[:-1]).any()
+
+    @cached_property
+    def floor(self) -> float:
+        """What all nodes cost at least, with what the reduction took out."""
+        least = np.minimum.reduceat(self.costs, self.offset[:-1])
+        return float(least.sum() + self.reduced.constant)
+
+    @cached_property
+    def is_exact(self) -> bool:
+        """Whether sums of costs are whole numbers that floats hold."""
+        reduced = self.reduced
+        total = float(reduced.constant)
+        for costs, offset in (
+            (reduced.costs, reduced.offset), (reduced.edge_costs, reduced.edge_offset)
+        ):  # fmt: skip
+            if len(costs):
+                allowed = np.where(costs >= NEVER, 0, costs).astype(float)
+                total += float(np.maximum.reduceat(allowed, offset[:-1]).sum())
+        return total < 2.0**53
+
+    @cached_property
+    def lean(self) -> np.ndarray:
+        """(n,) strategy of each node that uses least over all times, where it is allowed."""
+        lean = np.where(np.isfinite(self.costs), self.mass, np.inf)
+        spans = zip(self.offset[:-1].tolist(), self.offset[1:].tolist(), strict=True)
+        return np.array([int(lean[a:b].argmin()) for a, b in spans], dtype=np.int64)
+
+    @cached_property
+    def unit(self) -> float:
+        """What a node costs on average in a plan of the reference's cost, at least 1."""
+        return max(self.reference / len(self), 1.0)
+
+    @cached_property
+    def whole(self) -> Reduced:
+        """What is left to decide, with the way back to the problem's own strategies."""
+        if self.reduced.problem is not None:
+            return self.reduced
+        assert self.draw is not None
+        return reduce(self.draw(self.instance))
+
+    @property
+    def problem(self) -> Sharding:
+        """The problem; one that is kept without is drawn again."""
+        assert self.whole.problem is not None
+        return self.whole.problem
+
+    def spend(self, room: np.ndarray, node: int, strategy: int, sign: int) -> None:
+        """Add to the room, (T + 1,), what a strategy uses (1), or take it off (-1)."""
+        usage = self.usage[node]
+        if usage is not None:
+            used = np.repeat(usage.amount[:, strategy], usage.lengths)
+            room[usage.first : usage.last] += sign * used
+
+    def room_of(self, chosen: np.ndarray) -> np.ndarray:
+        """Return what a plan, (n,), leaves of the headroom, (T + 1,)."""
+        room = self.headroom.copy()
+        for node, strategy in enumerate(chosen.tolist()):
+            self.spend(room, node, strategy, -1)
+        return room
+
+
+def _usages(reduced: Reduced, sizes: np.ndarray, headroom: np.ndarray) -> tuple[Usage | None, ...]:
+    """Return the usage of each node, and take the floors off the headroom."""
+    of_node: list[list[int]] = [[] for _ in sizes]
+    for term, node in enumerate(reduced.term_node.tolist()):
+        of_node[node].append(term)
+    usages: list[Usage | None] = []
+    for node, terms in enumerate(of_node):
+        if not terms:
+            usages.append(None)
+            continue
+        at = reduced.term_times[terms]
+        borders = np.unique(at)
+        change = np.zeros((len(borders), int(sizes[node])), dtype=np.int64)
+        used = reduced.usages[reduced.term_offset[terms][:, None] + np.arange(sizes[node])]
+        np.add.at(change, np.searchsorted(borders, at[:, 0]), used)
+        np.subtract.at(change, np.searchsorted(borders, at[:, 1]), used)
+        amount = np.cumsum(change, axis=0)[:-1]
+        floor, lengths = amount.min(axis=1), np.diff(borders)
+        first, last = int(borders[0]), int(borders[-1])
+        headroom[first:last] -= np.repeat(floor, lengths)
+        amount -= floor[:, None]
+        usages.append(
+            Usage(first, last, borders[:-1] - first, lengths, amount) if amount.any() else None
+        )
+    return tuple(usages)
+
+
+class Witness:
+    """A legal plan that agrees with all decided nodes.
+
+    Attributes:
+        chosen: (n,) strategies.
+        spare: (T + 1,) what the plan leaves of the headroom.
+        mended: strategy of the node in hand -> what the others change to for it.
+    """
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.chosen = board.witness.copy()
+        self.spare = board.room_of(self.chosen)
+        self.mended: dict[int, dict[int, int]] = {}
+
+    def look(self, node: int, costs: np.ndarray, legal: np.ndarray) -> None:
+        """Find the strategies that the witness can be mended for.
+
+        Args:
+            node: the node in hand.
+            costs: (s,) of strategies with all decided neighbours; inf if forbidden.
+            legal: (k,) bool, strategies to look at; those that fail become false.
+        """
+        self.mended = {int(self.chosen[node]): {}}
+        for strategy in np.flatnonzero(legal).tolist():
+            if strategy not in self.mended:
+                changes = self._mend(node, strategy, costs)
+                if changes is None:
+                    legal[strategy] = False
+                else:
+                    self.mended[strategy] = changes
+        legal[self.chosen[node]] = True
+
+    def take(self, node: int, strategy: int) -> None:
+        """Mend the plan for a strategy of the node that was looked at."""
+        for other, value in {node: strategy, **self.mended[strategy]}.items():
+            self.board.spend(self.spare, other, int(self.chosen[other]), 1)
+            self.board.spend(self.spare, other, value, -1)
+            self.chosen[other] = value
+
+    def _mend(self, node: int, strategy: int, costs: np.ndarray) -> dict[int, int] | None:
+        """Return what neighbours change to so that a strategy can be taken; None if nothing."""
+        board, changes = self.board, {node: strategy}
+        spare = self.spare.copy()
+        board.spend(spare, node, int(self.chosen[node]), 1)
+        board.spend(spare, node, strategy, -1)
+        for other in board.later[node]:
+            if other.forbids and np.isinf(other.table[self.chosen[other.node], strategy]):
+                value = self._instead(other.node, changes, costs, spare)
+                if value < 0:
+                    return None
+                changes[other.node] = value
+        del changes[node]
+        return changes if spare.min() >= 0 else None
+
+    def _instead(
+        self, node: int, changes: dict[int, int], costs: np.ndarray, spare: np.ndarray
+    ) -> int:
+        """Choose the leanest strategy of a node that goes with all around it; -1 if none does."""
+        board = self.board
+        begin, end = board.offset[node], board.offset[node + 1]
+        allowed = np.isfinite(costs[begin:end])
+        first = min(changes)  # the node in hand; costs hold what is decided before it
+        for other in board.beside[node]:
+            if other.forbids and other.node >= first:
+                value = changes.get(other.node, int(self.chosen[other.node]))
+                allowed &= np.isfinite(other.table[value])
+        board.spend(spare, node, int(self.chosen[node]), 1)
+        order = np.argsort(board.mass[begin:end], kind="stable")
+        for value in order[allowed[order]].tolist():
+            board.spend(spare, node, value, -1)
+            usage = board.usage[node]
+            if usage is None or spare[usage.first : usage.last].min() >= 0:
+                return int(value)
+            board.spend(spare, node, value, 1)
+        return -1
+
+
+SWEEPS = 60
+"""Sweeps of the messages."""
+
+
+def messages_of(board: Board) -> np.ndarray:
+    """Return the messages that each strategy gets from all neighbours that follow, (s,) float32.
+
+    They are computed once for a board.
+    """
+    if "messages" not in board.cache:
+        passing = _Messages(board)
+        best, messages = -np.inf, passing.ahead()
+        for _ in range(SWEEPS):
+            bound = passing.sweep(board.costs)
+            if bound > best:
+                best, messages = bound, passing.ahead()
+        board.cache["messages"] = messages.astype(np.float32)
+    return board.cache["messages"]
+
+
+def wanted_of(board: Board) -> np.ndarray:
+    """Return what the messages lead to if memory has no limit, (n,) strategies."""
+    if "wanted" not in board.cache:
+        total, chosen = board.costs + messages_of(board), np.zeros(len(board), dtype=np.int64)
+        for node in range(len(board)):
+            chosen[node] = total[board.offset[node] : board.offset[node + 1]].argmin()
+            for other in board.later[node]:
+                at = slice(board.offset[other.node], board.offset[other.node + 1])
+                total[at] += other.table[:, chosen[node]]
+        board.cache["wanted"] = chosen
+    return board.cache["wanted"]
+
+
+class _Messages:
+    """Messages into every node from each of its neighbours, (k,) each; 0 at first."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.into = [
+            {other.node: np.zeros(int(size)) for other in others}
+            for others, size in zip(board.beside, board.sizes.tolist(), strict=True)
+        ]
+        self.share = [
+            1.0 / max(len(board.later[node]), len(others) - len(board.later[node]), 1)
+            for node, others in enumerate(board.beside)
+        ]
+
+    def sweep(self, costs: np.ndarray) -> float:
+        """Pass messages forward and back; return the bound of all costs."""
+        count, bound = len(self.board), 0.0
+        for node in range(count):
+            self._pass(node, costs, forward=True)
+        for node in reversed(range(count)):
+            bound += self._pass(node, costs, forward=False)
+        return bound
+
+    def _pass(self, node: int, costs: np.ndarray, forward: bool) -> float:
+        board, into = self.board, self.into[node]
+        total = costs[board.offset[node] : board.offset[node + 1]].copy()
+        for message in into.values():
+            total += message
+        bound = 0.0
+        if not forward:
+            minimum = float(total.min())
+            bound, total = minimum, total - minimum
+        allowed = np.isfinite(total)
+        for other in board.beside[node]:
+            if (other.node > node) == forward:
+                received = np.where(allowed, into[other.node], 0.0)  # without inf - inf
+                sent = (other.table + (self.share[node] * total - received)).min(axis=1)
+                minimum = float(sent.min())
+                self.into[other.node][node] = sent - minimum
+                bound += 0.0 if forward else minimum
+        return bound
+
+    def ahead(self) -> np.ndarray:
+        """Return the sums of messages from neighbours that follow, (s,)."""
+        ahead = np.zeros(len(self.board.costs))
+        for node, others in enumerate(self.board.later):
+            at = slice(self.board.offset[node], self.board.offset[node + 1])
+            for other in others:
+                ahead[at] += self.into[node][other.node]
+        return ahead
+
+
+NODES = (
+    "offset", "size", "edge", "later", "earlier", "interval", "intervals", "headroom", "wanted",
+)  # fmt: skip
+"""Whole numbers of nodes: where its strategies begin in the board, and how many they are; where its
+edges to nodes that follow begin, how many they and the others are; the same of the intervals in
+which it uses memory; the least headroom in these; what the messages lead to."""
+EDGES = ("other", "width", "pair")
+"""Of edges to nodes that follow: where the other's strategies begin, how many; the first pair."""
+INTERVALS = ("begin", "length", "whole", "amount")
+"""Of intervals: first time, number of times, least headroom, where what strategies use begins."""
+BOARDS_KEPT = 64
+"""Boards that are kept beside those in play."""
+
+
+def ranges(begin: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Return whole numbers from each beginning on, so many of each, (sum of lengths,)."""
+    ends = length.cumsum()
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(begin - ends + length, length)
+
+
+def begins(length: np.ndarray) -> np.ndarray:
+    """Return where parts of these lengths begin in a row."""
+    return length.cumsum() - length
+
+
+class Tables:
+    """Arrays of boards by name, one board after the other.
+
+    Their names are those of ``NODES``, ``EDGES`` and ``INTERVALS``; ``mass`` and ``messages`` are
+    of strategies, the first as a share of the node's largest; ``pairs`` are costs of an edge's
+    pairs, those of the node's first strategy first; ``amounts`` are what strategies use in an
+    interval.
+
+    Args:
+        count: number of episodes.
+        looks: whether messages are needed.
+    """
+
+    def __init__(self, count: int, looks: bool) -> None:
+        self.count, self.looks = count, looks
+        self._clear()
+
+    def _clear(self) -> None:
+        self._places: dict[int, tuple[Board, int, int]] = {}
+        self._held = dict.fromkeys(("node", "edge", "interval", "strategy", "pair", "use"), 0)
+        self._parts: dict[str, np.ndarray] = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what was pickled; boards have other identities then."""
+        self.__dict__.update(state)
+        self._places = {id(held[0]): held for held in self._places.values()}
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        """Return an array by its name."""
+        try:
+            return self.__dict__["_parts"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def places(self, board: Board) -> tuple[int, int]:
+        """Return where nodes and strategies of a board begin; it is added if it is not there."""
+        held = self._places.get(id(board))
+        if held is None:
+            self._places[id(board)] = held = self._add(board)
+        return held[1:]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are many more boards than episodes, so that it is time to begin anew."""
+        return len(self._places) > 2 * self.count + BOARDS_KEPT
+
+    def clear(self) -> None:
+        """Give all boards up; places have to be asked for again."""
+        self._clear()
+
+    def _add(self, board: Board) -> tuple[Board, int, int]:
+        arrays, held = flat(board), self._held
+        node, strategy = held["node"], held["strategy"]
+        moved = {
+            "edge": held["edge"], "interval": held["interval"], "pair": held["pair"],
+            "amount": held["use"],
+        }  # fmt: skip
+        for name, values in arrays.items():
+            self._append(name, values + moved.get(name, 0), held[_kind(name)])
+        if self.looks:
+            self._append("wanted", wanted_of(board), node)
+            self._append("messages", messages_of(board), strategy)
+        for name in ("offset", "other", "begin", "mass", "pairs", "amounts"):
+            held[_kind(name)] += len(arrays[name])
+        return board, node, strategy
+
+    def _append(self, name: str, values: np.ndarray, at: int) -> None:
+        """Write values from a place on into an array that grows."""
+        array = self._parts.get(name)
+        if array is None or len(array) < at + len(values):
+            grown = np.zeros(max(2 * at, at + len(values)), dtype=values.dtype)
+            if array is not None:
+                grown[:at] = array[:at]
+            self._parts[name] = array = grown
+        array[at : at + len(values)] = values
+
+
+def _kind(name: str) -> str:
+    """What an array is of."""
+    for kind, names in (
+        ("node", NODES), ("edge", EDGES), ("interval", INTERVALS), ("pair", ("pairs",)),
+        ("use", ("amounts",)),
+    ):  # fmt: skip
+        if name in names:
+            return kind
+    return "strategy"
+
+
+def flat(board: Board) -> dict[str, np.ndarray]:
+    """Return the arrays of a board, made once; places are those within the board."""
+    if "flat" not in board.cache:
+        board.cache["flat"] = _flat(board)
+    return board.cache["flat"]
+
+
+def _flat(board: Board) -> dict[str, np.ndarray]:
+    reduced, sizes = board.reduced, board.sizes
+    a, b = reduced.ends.T
+    order = np.lexsort((b, a))
+    later, earlier = (np.bincount(x, minlength=len(board)) for x in (a, b))
+    amounts, count, begin, length, whole, headroom = [], [], [], [], [], []
+    for usage in board.usage:
+        count.append(0 if usage is None else len(usage.starts))
+        if usage is None:
+            headroom.append(0)
+            continue
+        span = board.headroom[usage.first : usage.last]
+        least = np.minimum.reduceat(span, usage.starts)
+        begin.append(usage.first + usage.starts)
+        length.append(usage.lengths)
+        whole.append(least)
+        headroom.append(int(least.min()))
+        amounts.append(usage.amount.ravel())
+
+    def row(parts: list[np.ndarray]) -> np.ndarray:
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+    intervals = np.array(count, dtype=np.int64)
+    mass = board.mass
+    most = np.maximum.reduceat(mass, board.offset[:-1])
+    return {
+        "offset": board.offset[:-1],
+        "size": sizes,
+        "edge": begins(later),
+        "later": later,
+        "earlier": earlier,
+        "interval": begins(intervals),
+        "intervals": intervals,
+        "headroom": np.array(headroom, dtype=np.int64),
+        "other": board.offset[:-1][b[order]],
+        "width": sizes[b[order]],
+        "pair": reduced.edge_offset[:-1][order],
+        "begin": row(begin),
+        "length": row(length),
+        "whole": row(whole),
+        "amount": begins(np.repeat(sizes, intervals)),
+        "amounts": row(amounts),
+        "mass": mass / np.maximum(np.repeat(most, sizes), 1.0),
+        "pairs": np.where(
+            reduced.edge_costs >= NEVER, np.inf, reduced.edge_costs.astype(np.float64)
+        ),
+    }

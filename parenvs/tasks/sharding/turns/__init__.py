@@ -1,1 +1,0 @@
-"""IOPDDL problems decided turn by turn: what is legal, what is left, and what a plan is worth."""

@@ -1,1 +1,0 @@
-"""Plans of strategies (IOPDDL) as text and as pictures."""
