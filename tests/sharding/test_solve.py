@@ -103,7 +103,7 @@ def test_chain__draws_of_its_own_and_an_account_of_its_cost():
             chain = Chain(search.model, search.empty, search.chosen, rng, 2, search.widest)
             chain.move(np.zeros(len(search.model.costs)), 1e9, 0, 40, 40, np.inf)
             assert plan_cost(search.model, chain.chosen) == pytest.approx(start + chain.change)
-            assert reduced.legal(chain.chosen)
+            assert search.reduced.legal(chain.chosen)
         assert search.rngs[0].bit_generator.state != search.rngs[1].bit_generator.state
 
 
