@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from parenvs.tasks.elastic.chances import plan_chances
-from parenvs.tasks.elastic.library import EVENTS, Library
-from parenvs.tasks.elastic.markov import Markov, binomial
+from parenvs.tasks.elastic.library import EVENTS, Library, binomial
+from parenvs.tasks.elastic.markov import Markov
 
 
 def transitions(library: Library, chain: Markov, phase: int) -> np.ndarray:

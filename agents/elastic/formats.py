@@ -20,7 +20,7 @@ from parenvs.errors import did_you_mean, shown
 from parenvs.tasks.elastic.library import EVENTS, MAX_PLANS
 from parenvs.tasks.elastic.load import MEASURED, load_library
 from parenvs.tasks.elastic.tables import CHANGE_COLUMNS, PLAN_COLUMNS
-from parenvs.tasks.elastic.trace import MAX_INTERVALS, MAX_NODES
+from parenvs.tasks.elastic.course import MAX_INTERVALS, MAX_NODES
 from parenvs.tasks.elastic.turns import NUMBERS
 
 OBSERVATION = 1

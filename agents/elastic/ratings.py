@@ -16,7 +16,7 @@ import numpy as np
 from parenvs.agents.learning.network import check_named, read_weights, single
 from parenvs.arrays import Array, joined, namespace, positive
 from parenvs.tasks.elastic.library import MAX_SPARES
-from parenvs.tasks.elastic.trace import MAX_NODES
+from parenvs.tasks.elastic.course import MAX_NODES
 
 WIDTH, LAST = 32, 16
 """Widths of the hidden layers, and of the last of them."""

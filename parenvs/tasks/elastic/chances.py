@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.tasks.elastic.library import EVENTS, GONE, LOST, READY
-from parenvs.tasks.elastic.markov import binomial
+from parenvs.tasks.elastic.library import EVENTS, GONE, LOST, READY, binomial
 
 PRIOR = (3.6, 1200.0)
 """Departures, and intervals of a node, that ``departures`` counts before any are seen.

@@ -22,7 +22,7 @@ from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.elastic.chances import departures
-from parenvs.tasks.elastic.course import Course
+from parenvs.tasks.elastic.course import MAX_NODES, Course
 from parenvs.tasks.elastic.library import (
     CHECKPOINT,
     EVENTS,
@@ -45,7 +45,6 @@ from parenvs.tasks.elastic.problem import INTERVALS, SECONDS, Elastic, Moment
 from parenvs.tasks.elastic.references import Known, known_of
 from parenvs.tasks.elastic.run import Run, replay
 from parenvs.tasks.elastic.task import ElasticTask
-from parenvs.tasks.elastic.trace import MAX_NODES
 
 ACTIONS = MAX_PLANS + 1
 """Plans, and ``CHECKPOINT``."""

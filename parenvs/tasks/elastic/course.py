@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+
+MAX_NODES = 64
+"""Most nodes at a time."""
+MAX_INTERVALS = 20_000
+"""Most intervals of a course."""
 
 
 class Course(NamedTuple):
@@ -76,8 +81,52 @@ class Course(NamedTuple):
         return result
 
 
+class Source:
+    """Where the nodes of a job come from: a trace, a Markov chain, or a recorded course.
+
+    Attributes:
+        name: of the source.
+        most: N, nodes at most.
+        is_named: whether it is known which nodes leave, so that nothing is random.
+    """
+
+    name: Any
+    most: Any
+    is_named: Any
+    is_chain: ClassVar[bool] = False
+
+    def intervals(self, seconds: float) -> int:
+        """Return the number of intervals of a length; of a chain, the default.
+
+        Raises:
+            ParenvsError: there are too many.
+        """
+        raise NotImplementedError
+
+    def draw(self, rng: np.random.Generator, seconds: float, intervals: int) -> np.ndarray | None:
+        """Draw the numbers that decide a course, None if nothing is random.
+
+        Args:
+            rng: the generator.
+            seconds: length of an interval.
+            intervals: of the episode.
+        """
+        if self.is_named:
+            return None
+        return rng.random((self.intervals(seconds), self.most), dtype=np.float32)
+
+    def course(self, seconds: float, uniform: np.ndarray | None = None) -> Course:
+        """Return the course in intervals of a length, decided by numbers of ``draw``."""
+        raise NotImplementedError
+
+    def expected(self, best: np.ndarray, seconds: float, intervals: int) -> float:
+        """Return the expected sum over an episode of ``best``, (N+1,), by the number of nodes."""
+        zeros = np.zeros((self.intervals(seconds), self.most))
+        return float(best[self.course(seconds, zeros).nodes[:intervals]].sum())
+
+
 @dataclass(frozen=True, eq=False)
-class Recorded:
+class Recorded(Source):
     """A course that is the same in every episode, as the source of a problem's nodes.
 
     Attributes:
@@ -87,16 +136,12 @@ class Recorded:
 
     name: str
     events: Course
+    is_named: ClassVar[bool] = True
 
     @property
     def most(self) -> int:
         """N, nodes at most."""
         return self.events.lost.shape[1] - 1
-
-    @property
-    def is_named(self) -> bool:
-        """Whether it is known which nodes leave: it is."""
-        return True
 
     def intervals(self, seconds: float) -> int:
         """Return the number of intervals, whatever their length."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from math import comb
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -331,6 +332,14 @@ def happened(
     event[((before[:, 1:] - before[:, :-1] == sizes) & (sizes > 0)).any(axis=1)] = GONE
     event[count == 0] = 0
     return event
+
+
+@lru_cache(maxsize=4096)
+def binomial(count: int, chance: float) -> np.ndarray:
+    """Return the probabilities of 0 to ``count`` of so many nodes, (count + 1,)."""
+    each = np.arange(count + 1)
+    ways = np.array([comb(count, i) for i in range(count + 1)], dtype=float)
+    return np.asarray(ways * chance**each * (1.0 - chance) ** each[::-1])
 
 
 def replica_nodes(degrees: Degrees, devices: int) -> int | None:

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from math import comb
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.fields import check, number, read, whole
-from parenvs.tasks.elastic.course import Course
-from parenvs.tasks.elastic.trace import MAX_INTERVALS, MAX_NODES
+from parenvs.tasks.elastic.course import MAX_INTERVALS, MAX_NODES, Course, Source
+from parenvs.tasks.elastic.library import binomial
+from parenvs.tasks.elastic.problem import INTERVALS
 
 FAMILIES = ("independent", "bulk", "daynight", "growth")
 """Names of the families."""
@@ -29,7 +29,7 @@ _Probability = Annotated[int, _Bounds] | Annotated[float, _Bounds]
 
 
 @dataclass(frozen=True)
-class Markov:
+class Markov(Source):
     """Nodes that leave and come by chance.
 
     Attributes:
@@ -49,6 +49,10 @@ class Markov:
     bulk: _Probability = 0.0
     severity: _Probability = 0.0
     phase: Annotated[int, whole(1, MAX_INTERVALS)] = 1
+
+    name: ClassVar[str] = "markov"
+    is_named: ClassVar[bool] = False
+    is_chain: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Raise errors for numbers that no cluster has."""
@@ -72,6 +76,28 @@ class Markov:
         phase = (np.arange(intervals) // self.phase) % len(self.leave)
         leave, join = (np.array(x, dtype=np.float32)[phase] for x in (self.leave, self.join))
         return leave, join, np.full(intervals, self.severity, dtype=np.float32)
+
+    @property
+    def most(self) -> int:
+        """N, nodes at most."""
+        return self.nodes
+
+    def intervals(self, seconds: float) -> int:
+        """Return the default number of intervals, whatever their length."""
+        return INTERVALS
+
+    def draw(self, rng: np.random.Generator, seconds: float, intervals: int) -> np.ndarray:
+        """See ``Source.draw``."""
+        return self.uniform(rng, intervals)
+
+    def course(self, seconds: float, uniform: np.ndarray | None = None) -> Course:
+        """See ``Source.course``."""
+        assert uniform is not None
+        return courses([self], uniform[None]).of(0)
+
+    def expected(self, best: np.ndarray, seconds: float, intervals: int) -> float:
+        """See ``Source.expected``."""
+        return float((self.distribution(intervals) @ best).sum())
 
     def uniform(self, rng: np.random.Generator, intervals: int) -> np.ndarray:
         """Draw what decides one course, (S, 1+N) float32: of bulk preemptions, and of each node."""
@@ -179,11 +205,3 @@ def _moves(nodes: int, leave: float, join: float) -> np.ndarray:
         stay, come = binomial(now, 1.0 - leave), binomial(nodes - now, join)
         result[now] = np.convolve(stay, come)
     return result
-
-
-@lru_cache(maxsize=4096)
-def binomial(count: int, chance: float) -> np.ndarray:
-    """Return the probabilities of 0 to ``count`` of so many nodes, (count + 1,)."""
-    each = np.arange(count + 1)
-    ways = np.array([comb(count, i) for i in range(count + 1)], dtype=float)
-    return np.asarray(ways * chance**each * (1.0 - chance) ** each[::-1])

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.tasks.elastic.chances import plan_chances
+from parenvs.tasks.elastic.course import MAX_NODES
 from parenvs.tasks.elastic.library import (
     EVENTS,
     GONE,
@@ -23,7 +24,6 @@ from parenvs.tasks.elastic.library import (
     READY,
 )
 from parenvs.tasks.elastic.problem import Elastic
-from parenvs.tasks.elastic.trace import MAX_NODES
 
 HORIZON = 10
 """Intervals in which a change has to pay off."""

@@ -25,11 +25,9 @@ import numpy as np
 
 from parenvs.core.registry import TASKS
 from parenvs.errors import InfeasibleError, ParenvsError, shown
-from parenvs.tasks.elastic.course import Course, Recorded
+from parenvs.tasks.elastic.course import MAX_INTERVALS, Course, Source
 from parenvs.tasks.elastic.library import CHECKPOINT, GONE, Library, happened
-from parenvs.tasks.elastic.markov import Markov, courses
 from parenvs.tasks.elastic.plan import WAIT, ElasticPlan
-from parenvs.tasks.elastic.trace import MAX_INTERVALS, Trace
 
 SECONDS = 60.0
 """Length of an interval by default."""
@@ -75,7 +73,7 @@ class Elastic:
 
     task: ClassVar[str] = "elastic"
     library: Library
-    source: Trace | Markov | Recorded
+    source: Source
     seconds: float = SECONDS
     intervals: int = 0
     name: str = ""
@@ -86,18 +84,16 @@ class Elastic:
         seconds, source = self.seconds, self.source
         if not (isinstance(seconds, (int, float)) and 1.0 <= seconds <= 86400.0):
             raise ParenvsError(f"interval must be from 1 to 86,400 s, not {shown(seconds)}")
-        is_chain = isinstance(source, Markov)
-        whole = INTERVALS if isinstance(source, Markov) else source.intervals(seconds)
+        whole = source.intervals(seconds)
         count = self.intervals or whole
-        max_intervals = MAX_INTERVALS if is_chain else whole
+        max_intervals = MAX_INTERVALS if source.is_chain else whole
         if type(count) is not int or not 1 <= count <= max_intervals:
             raise ParenvsError(
                 f"intervals must be a whole number from 1 to {max_intervals:,}, not {shown(count)}"
             )
         object.__setattr__(self, "intervals", count)
         if not self.name:
-            named = "markov" if isinstance(source, Markov) else source.name
-            object.__setattr__(self, "name", f"{self.library.name}/{named}")
+            object.__setattr__(self, "name", f"{self.library.name}/{source.name}")
         if int(self.library.needed[1:].min()) > self.nodes:
             raise InfeasibleError(
                 f"{self.name}: the smallest plan takes {self.library.needed[1:].min()} nodes, and "
@@ -112,12 +108,12 @@ class Elastic:
     @property
     def nodes(self) -> int:
         """N, nodes at most."""
-        return self.source.nodes if isinstance(self.source, Markov) else self.source.most
+        return int(self.source.most)
 
     @property
     def is_random(self) -> bool:
         """Whether episodes differ by what is drawn."""
-        return isinstance(self.source, Markov) or not self.source.is_named
+        return not self.source.is_named
 
     @cached_property
     def earned(self) -> np.ndarray:
@@ -150,10 +146,7 @@ class Elastic:
 
         Of a Markov chain it is the expected number, so that rewards depend on the state alone.
         """
-        source = self.source
-        if not isinstance(source, Markov):
-            return float(self.best[self._counts()].sum()) or 1.0
-        return float((source.distribution(self.intervals) @ self.best).sum()) or 1.0
+        return self.source.expected(self.best, self.seconds, self.intervals) or 1.0
 
     def samples(self, moment: Moment, plan: int) -> float:
         """Return the samples of an interval for which a plan, or ``CHECKPOINT``, is chosen."""
@@ -223,7 +216,7 @@ class Elastic:
     def fingerprint(self) -> str:
         """``sha256:...`` of the candidate plans, and of what chance decides."""
         course = self.drawn(0)
-        chain = asdict(self.source) if isinstance(self.source, Markov) else None
+        chain = asdict(self.source) if self.source.is_chain else None  # type: ignore[call-overload]
         library = self.library
         figures = [library.rate.tolist(), library.needed.tolist(), self.intervals, chain]
         digest = hashlib.sha256(json.dumps(figures).encode())
@@ -254,25 +247,12 @@ class Elastic:
 
     def draw(self, rng: np.random.Generator) -> np.ndarray | None:
         """Draw the numbers that decide a course, or None if nothing is random."""
-        if isinstance(self.source, Markov):
-            return self.source.uniform(rng, self.intervals)
-        if self.source.is_named:
-            return None
-        return rng.random((self.source.intervals(self.seconds), self.nodes), dtype=np.float32)
+        return self.source.draw(rng, self.seconds, self.intervals)
 
     def course(self, drawn: np.ndarray | None = None) -> Course:
         """Return the course that drawn numbers decide."""
-        if isinstance(self.source, Markov):
-            assert drawn is not None
-            return courses([self.source], drawn[None]).of(0)
         return Course(*(x[: self.intervals] for x in self.source.course(self.seconds, drawn)))
 
     def drawn(self, seed: int) -> Course:
         """Return the course of a seed."""
         return self.course(self.draw(np.random.default_rng(seed)))
-
-    def _counts(self) -> np.ndarray:
-        """Return the number of nodes in each interval of a trace."""
-        assert not isinstance(self.source, Markov)
-        zeros = np.zeros((self.source.intervals(self.seconds), self.nodes))
-        return self.course(zeros).nodes

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parenvs.tasks.elastic.course import MAX_NODES
 from parenvs.tasks.elastic.library import MAX_PLANS, MAX_SPARES, Library
 from parenvs.tasks.elastic.problem import Elastic
-from parenvs.tasks.elastic.trace import MAX_NODES
 
 PLAN_COLUMNS = ("tensor", "pipeline", "data", "nodes", "spares", "rate")
 """Columns of the observation's ``plans``: log2(1 + degree) / 7 of T, P and D, nodes that train over

@@ -17,21 +17,17 @@ from pathlib import Path
 import numpy as np
 
 from parenvs.errors import ParenvsError, shown
-from parenvs.tasks.elastic.course import Course
+from parenvs.tasks.elastic.course import MAX_INTERVALS, MAX_NODES, Course, Source
 
 EVENTS = ("seconds", "event", "node")
 COUNTS = ("seconds", "nodes")
 """Heads of the two forms."""
-MAX_NODES = 64
-"""Most nodes at a time."""
-MAX_INTERVALS = 20_000
-"""Most intervals of a course."""
 MOST_BYTES = 16 << 20
 """Size of the largest file that is read."""
 
 
 @dataclass(frozen=True)
-class Trace:
+class Trace(Source):
     """Joins and departures of nodes over time.
 
     Attributes:

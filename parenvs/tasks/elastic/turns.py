@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.tasks.elastic.course import Course
+from parenvs.tasks.elastic.course import MAX_NODES, Course
 from parenvs.tasks.elastic.library import GONE, LOST, MAX_PLANS, READY, happened
 from parenvs.tasks.elastic.markov import Markov, courses
 from parenvs.tasks.elastic.run import Run, replay
 from parenvs.tasks.elastic.tables import Tables
-from parenvs.tasks.elastic.trace import MAX_NODES
 
 NUMBERS = (
     "nodes", "joined", "left", "used", "spares", "idle", "rate", "lost", "ready", "gone", "since",
