@@ -13,8 +13,7 @@ import numpy as np
 
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tasks.elastic.course import Course
-from parenvs.tasks.elastic.markov import FAMILIES as CHAINS
-from parenvs.tasks.elastic.markov import courses, draw_markov
+from parenvs.tasks.elastic.markov import CHAINS, courses, draw_markov
 from parenvs.tasks.elastic.problem import INTERVALS
 
 NODES = 32

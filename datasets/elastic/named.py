@@ -9,14 +9,13 @@ fastest plans earn on them.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache, partial
 
 import numpy as np
 
 from parenvs.core.game import generator_of, word_of
-from parenvs.datasets.banks import Bank, write_banks
+from parenvs.datasets.banks import Bank
 from parenvs.datasets.elastic.drawing import FAMILIES, NODES, draw_course
 from parenvs.errors import UnknownInstanceError, shown
 from parenvs.tasks.elastic.course import Course, Recorded
@@ -119,13 +118,3 @@ def find_elastic(name: str) -> Elastic:
 
 def _name(family: str, model: str, which: str) -> str:
     return f"{ElasticTask.drawn[0]}/{family}/{model}/{which}"
-
-
-def main(arguments: Iterable[str] | None = None) -> int:
-    """Make banks again, and return the exit status."""
-    banks = {family: partial(bank, family) for family in FAMILIES}
-    return write_banks("parenvs.datasets.elastic.named", __doc__, banks, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,13 +12,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from parenvs.core.plan import Answer
 from parenvs.core.sets import OPTIMUM, Reference, SetKind
-from parenvs.datasets.elastic.drawing import NODES
+from parenvs.datasets.banks import write_banks
+from parenvs.datasets.elastic.drawing import FAMILIES, NODES
+from parenvs.datasets.elastic.named import bank
 from parenvs.datasets.set_commands import command_line, write_files
 from parenvs.tasks.elastic.files import Row, save_set
 from parenvs.tasks.elastic.load import (
@@ -29,11 +32,11 @@ from parenvs.tasks.elastic.load import (
     load_elastic,
     windows,
 )
-from parenvs.tasks.elastic.markov import FAMILIES, draw_markov
+from parenvs.tasks.elastic.markov import CHAINS, draw_markov
 from parenvs.tasks.elastic.problem import INTERVALS
 from parenvs.tasks.elastic.references import known_of
 
-MODULE = "parenvs.datasets.elastic.sets"
+MODULE = "parenvs.tasks.elastic.problems"
 SEED = 2024
 """Seed of the shipped sets."""
 COUNTS = dict(zip(ELASTIC_SETS, (16, 2, 4), strict=True))
@@ -49,7 +52,7 @@ def make_set(name: str, seed: int) -> dict[str, Row]:
             INTERVALS,
             draw_markov(np.random.default_rng([seed, stream, i, k, number]), family, NODES),
         )
-        for i, family in enumerate(FAMILIES)
+        for i, family in enumerate(CHAINS)
         for k, model in enumerate(MEASURED)
         for number in range(COUNTS[name])
     }
@@ -86,7 +89,12 @@ def _of_hindsight(answer: Answer) -> float:
 
 def main(arguments: Iterable[str] | None = None) -> int:
     """Run the command line of this module, and return the exit status."""
-    return write_files(command_line(MODULE, __doc__, SEED), COUNTS, write_set, arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == ["banks"]:
+        banks = {family: partial(bank, family) for family in FAMILIES}
+        return write_banks(f"{MODULE} banks", "Make the banks again.", banks, given[1:])
+    about = "Make the sets of Markov chains again."
+    return write_files(command_line(MODULE, about, SEED), COUNTS, write_set, given)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from parenvs.tasks.elastic.course import MAX_INTERVALS, MAX_NODES, Course, Sourc
 from parenvs.tasks.elastic.library import binomial
 from parenvs.tasks.elastic.problem import INTERVALS
 
-FAMILIES = ("independent", "bulk", "daynight", "growth")
+CHAINS = ("independent", "bulk", "daynight", "growth")
 """Names of the families."""
 
 _Bounds = number(0, 1, "a probability from 0 to 1")
@@ -138,10 +138,10 @@ def draw_markov(rng: np.random.Generator, family: str, nodes: int) -> Markov:
     Raises:
         ParenvsError: there is no such family.
     """
-    if family not in FAMILIES:
+    if family not in CHAINS:
         raise ParenvsError(
-            f"unknown family {shown(family)}{did_you_mean(str(family), FAMILIES)}; known: "
-            f"{', '.join(FAMILIES)}"
+            f"unknown family {shown(family)}{did_you_mean(str(family), CHAINS)}; known: "
+            f"{', '.join(CHAINS)}"
         )
 
     def rate(low: float, high: float) -> float:

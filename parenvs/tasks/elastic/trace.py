@@ -19,8 +19,8 @@ import numpy as np
 from parenvs.errors import ParenvsError, shown
 from parenvs.tasks.elastic.course import MAX_INTERVALS, MAX_NODES, Course, Source
 
-EVENTS = ("seconds", "event", "node")
-COUNTS = ("seconds", "nodes")
+EVENT_HEAD = ("seconds", "event", "node")
+COUNT_HEAD = ("seconds", "nodes")
 """Heads of the two forms."""
 MOST_BYTES = 16 << 20
 """Size of the largest file that is read."""
@@ -125,12 +125,12 @@ def read_trace(path: str | os.PathLike[str], name: str | None = None) -> Trace:
     except csv.Error as error:
         raise ParenvsError(f"{where}: not a CSV file ({error})") from None
     head = tuple(cell.strip() for cell in rows[0]) if rows else ()
-    if head not in (EVENTS, COUNTS):
+    if head not in (EVENT_HEAD, COUNT_HEAD):
         raise ParenvsError(
-            f"{where}: the first line must be {','.join(EVENTS)!r} or {','.join(COUNTS)!r}, not "
+            f"{where}: the first line must be {','.join(EVENT_HEAD)!r} or {','.join(COUNT_HEAD)!r}, not "
             f"{shown(','.join(head))}"
         )
-    reader = _named if head == EVENTS else _counted
+    reader = _named if head == EVENT_HEAD else _counted
     events, max_nodes = reader(
         where, [(i, row) for i, row in enumerate(rows[1:], 2) if row], len(head)
     )

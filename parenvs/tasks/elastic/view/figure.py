@@ -54,7 +54,7 @@ def draw(viewable: Run | Elastic) -> Figure:
         axes.set_xlim(0, edges[-1])
     for axes in panels[:-1]:
         axes.set_xticklabels([])
-    _nodes(panels[0], run, edges)
+    _draw_nodes(panels[0], run, edges)
     _plans(panels[1], run, edges, width / edges[-1])
     _samples(panels[2], run, edges)
     _changes(panels[3], run, edges)
@@ -62,7 +62,7 @@ def draw(viewable: Run | Elastic) -> Figure:
     return page.figure
 
 
-def _nodes(axes: Axes, run: Run, edges: np.ndarray) -> None:
+def _draw_nodes(axes: Axes, run: Run, edges: np.ndarray) -> None:
     """Draw the nodes, as far as the run has come."""
     library, count = run.problem.library, len(run.plans)
     nodes = run.course.nodes[: max(count, 1)]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from parenvs.tasks.elastic.run import Run
-from parenvs.view.web import WIDTH, Cell, Figure, Picture, PlanPage, Row, Table, shape, steps
+from parenvs.view import web
+from parenvs.view.web import Cell, Picture, PlanPage, Row, Table, shape, steps
 
 if TYPE_CHECKING:
     from parenvs.tasks.elastic.run import PolicyReport
@@ -28,7 +29,7 @@ def page(name: str, report: PolicyReport) -> PlanPage:
     return PlanPage(figures=[_nodes(name, report.runs[0])], tables=[Table(caption, rows)])
 
 
-def _nodes(name: str, run: Run) -> Figure:
+def _nodes(name: str, run: Run) -> web.Figure:
     """Draw nodes that are there, and in front of them those that train."""
     nodes = run.course.nodes[: len(run.plans)].astype(int)
     used = run.problem.library.used[run.plans]
@@ -42,13 +43,13 @@ def _nodes(name: str, run: Run) -> Figure:
         for values, style in ((nodes, "there"), (used, "used"))
     ]
     picture = Picture(f"Nodes over time of {name}, and those in use", areas, _HEIGHT)
-    return Figure([picture], caption)
+    return web.Figure([picture], caption)
 
 
 def _area(values: np.ndarray, total: int) -> str:
     """Return the path of the area below steps; equal neighbours are one step."""
     starts = np.flatnonzero(np.diff(values, prepend=-1))
-    top = steps(starts * WIDTH / len(values), _HEIGHT * (1 - values[starts] / total), WIDTH)
+    top = steps(starts * web.WIDTH / len(values), _HEIGHT * (1 - values[starts] / total), web.WIDTH)
     return f"{top}V{_HEIGHT}H0Z"
 
 

@@ -10,11 +10,11 @@ from parenvs.tasks.elastic.problem import Elastic
 from parenvs.tasks.elastic.run import Run, replay
 from parenvs.view.words import SEPARATOR, clip, duration, plural, reason_lines
 
-WIDTH = 110
+COLUMNS = 110
 """Columns of the text."""
 _BARS = " ▁▂▃▄▅▆▇█"
 _MAX_CHANGES = 12
-_COLUMNS = 96  # of the line over time
+_BAR_COLUMNS = 96  # of the line over time
 
 
 def run_of(viewable: Run | Elastic) -> Run:
@@ -71,7 +71,7 @@ def clock(run: Run, interval: int) -> str:
 
 def bars(values: np.ndarray, top: float) -> str:
     """One letter for each part of the time, as high as the mean of its values."""
-    parts = np.array_split(values, min(len(values), _COLUMNS))
+    parts = np.array_split(values, min(len(values), _BAR_COLUMNS))
     level = [float(part.mean()) / (top or 1.0) * (len(_BARS) - 1) for part in parts]
     return "".join(_BARS[min(max(round(x), 0), len(_BARS) - 1)] for x in level)
 
@@ -82,8 +82,8 @@ def text(viewable: Run | Elastic, colour: bool = False) -> str:
     ``colour`` changes nothing: lines over time have one.
     """
     run = run_of(viewable)
-    lines = [clip(title(run), WIDTH), SEPARATOR.join(verdict(run))]
-    lines += reason_lines(run.reasons, WIDTH)
+    lines = [clip(title(run), COLUMNS), SEPARATOR.join(verdict(run))]
+    lines += reason_lines(run.reasons, COLUMNS)
     count = len(run.plans)
     if not count:
         return "\n".join(lines)
@@ -96,7 +96,7 @@ def text(viewable: Run | Elastic, colour: bool = False) -> str:
     ]
     changes = np.flatnonzero(run.changed)
     for t in changes[:_MAX_CHANGES].tolist():
-        lines.append(clip(_change(run, t), WIDTH))
+        lines.append(clip(_change(run, t), COLUMNS))
     if len(changes) > _MAX_CHANGES:
         lines.append(f"and {plural(len(changes) - _MAX_CHANGES, 'change')} more")
     return "\n".join(lines)
