@@ -23,4 +23,4 @@ that a network makes, and a search from it."""
 POLICIES = (
     "keep-degrees", "fastest", "myopic", "hysteresis", "look-ahead", "parcae", "varuna", "bamboo",
 )  # fmt: skip
-"""Policies on nodes that come and go, of ``parenvs.agents.elastic.rules``."""
+"""Policies on nodes that come and go, of ``parenvs.agents.elastic.policies``."""

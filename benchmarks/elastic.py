@@ -28,16 +28,18 @@ from benchmarks.framework import (
     percent,
     table,
 )
-from parenvs.agents.elastic.exact import optimal
-from parenvs.agents.elastic.rules import RULES, Given
+from parenvs.agents.elastic.policies import RULES, Given, optimal
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
 from parenvs.shipped import data_folder
-from parenvs.tasks.elastic.course import Course
-from parenvs.tasks.elastic.load import ELASTIC_SETS, MEASURED, TRACES, elastic_rows, load_elastic
-from parenvs.tasks.elastic.movement import Degrees, move
-from parenvs.tasks.elastic.references import hindsight
-from parenvs.tasks.elastic.run import Policy, Run, follow
-from parenvs.tasks.elastic.state import State
+from parenvs.tasks.elastic.movement import Degrees, State, move
+from parenvs.tasks.elastic.problem import Course, Policy, Run, follow, hindsight
+from parenvs.tasks.elastic.problems import (
+    ELASTIC_SETS,
+    MEASURED,
+    TRACES,
+    elastic_rows,
+    load_elastic,
+)
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.shipped import shapes

@@ -34,10 +34,9 @@ from parenvs import (
 from parenvs import (
     problem as problem_from,
 )
-from parenvs.agents.elastic.formats import OWN
+from parenvs.agents.elastic.formats import OWN, SHAPES, loaded
 from parenvs.agents.elastic.play import play
-from parenvs.agents.elastic.ratings import SHAPES, loaded
-from parenvs.agents.elastic.rules import RULES
+from parenvs.agents.elastic.policies import RULES
 from parenvs.agents.evaluation.evaluate_set import SetEvaluation
 from parenvs.agents.learning import network
 from parenvs.cluster import Cluster
@@ -51,12 +50,10 @@ from parenvs.graph.text import parse
 from parenvs.instances import load_graph
 from parenvs.leaderboard.check import check
 from parenvs.leaderboard.entry import Entry, load_entry
-from parenvs.tasks.elastic import files as elastic_files
+from parenvs.tasks.elastic import problems as elastic_files
 from parenvs.tasks.elastic.library import Library
-from parenvs.tasks.elastic.load import MEASURED, load_elastic, load_library
-from parenvs.tasks.elastic.problem import Elastic
-from parenvs.tasks.elastic.run import follow
-from parenvs.tasks.elastic.trace import Trace, read_trace
+from parenvs.tasks.elastic.problem import Elastic, follow
+from parenvs.tasks.elastic.problems import MEASURED, Trace, load_elastic, load_library, read_trace
 from parenvs.tasks.hybrid.load import load_model
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage

@@ -24,9 +24,9 @@ from killed_commands import prepare
 from parenvs.clock.calibration import Calibration
 from parenvs.cluster import COLLECTIVES, Cluster, Measurement
 from parenvs.datasets.banks import Bank
-from parenvs.datasets.elastic.named import bank
 from parenvs.exports.checkpoint.folder import INDEX, Checkpoint
 from parenvs.jobs.journal import INTERVALS, JOB, STEPS, Interval, Journal, Step
+from parenvs.tasks.elastic.problems import bank
 
 JOB_FIELDS = {"trace": "four-nodes", "batch": 8, "interval": 60.0, "cluster": None}
 

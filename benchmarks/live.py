@@ -37,8 +37,7 @@ from parenvs.exports.checkpoint.training import Holding, held, install, load, sa
 from parenvs.exports.parallel import Parallel
 from parenvs.exports.torch import torch_plan
 from parenvs.jobs.plans import PER_PARAMETER
-from parenvs.tasks.elastic.movement import Degrees, Layout, atom_bytes, flows, sent
-from parenvs.tasks.elastic.state import State
+from parenvs.tasks.elastic.movement import Degrees, Layout, State, atom_bytes, flows, sent
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.uniform import even_bounds
 from resharding import example

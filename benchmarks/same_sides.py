@@ -65,13 +65,13 @@ def solved(task: str, problem: Any, agent: str, options: dict[str, Any]) -> Any:
     if not is_old() or task not in ("sharding", "elastic"):
         return parenvs.solve(problem, agent, **options)
     if task == "elastic":
-        from parenvs.agents.elastic import exact, rules
-        from parenvs.tasks.elastic.run import follow
+        from parenvs.agents.elastic import policies
+        from parenvs.tasks.elastic.problem import follow
 
         course = problem.drawn(0)
         if agent == "exact":
-            return exact.hindsight(problem, course)
-        policy = exact.optimal(problem) if agent == "optimal" else rules.RULES[agent]()
+            return policies.hindsight(problem, course)
+        policy = policies.optimal(problem) if agent == "optimal" else policies.RULES[agent]()
         return follow(problem, course, policy)
     from parenvs.agents.sharding.planners import solve_iopddl
     from parenvs.tasks.sharding.turns import board_of

@@ -26,8 +26,7 @@ from parenvs.view.terminal import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from parenvs.tasks.elastic.problem import Elastic
-    from parenvs.tasks.elastic.run import Policy, Run
+    from parenvs.tasks.elastic.problem import Elastic, Policy, Run
 
 
 def elastic(
@@ -64,8 +63,8 @@ def elastic(
     The table has the hindsight optimum of the same events, which no policy exceeds, and on a chain
     the optimal policy.
     """
-    from parenvs.agents.elastic.rules import play
-    from parenvs.tasks.elastic.load import load_elastic
+    from parenvs.agents.elastic.policies import play
+    from parenvs.tasks.elastic.problems import load_elastic
 
     if seed < 0:
         raise ParenvsError(f"--seed must be a whole number from 0, not {seed}")
@@ -92,11 +91,10 @@ def _policies(problem: Elastic, names: list[str]) -> list[Policy]:
     Raises:
         ParenvsError: a name is unknown.
     """
-    from parenvs.agents.elastic.exact import optimal
-    from parenvs.agents.elastic.rules import POLICIES
-    from parenvs.agents.elastic.trained import policy_of
+    from parenvs.agents.elastic.planners import policy_of
+    from parenvs.agents.elastic.policies import POLICIES, optimal
     from parenvs.agents.names import LEARNED
-    from parenvs.tasks.elastic.markov import Markov
+    from parenvs.tasks.elastic.problems import Markov
 
     is_chain = isinstance(problem.source, Markov)
     if names == ["all"]:
@@ -114,7 +112,7 @@ def _policies(problem: Elastic, names: list[str]) -> list[Policy]:
 
 def _hindsight(problem: Elastic, seed: int) -> Run:
     """Return the hindsight optimum of a seed's course."""
-    from parenvs.tasks.elastic.references import hindsight
+    from parenvs.tasks.elastic.problem import hindsight
 
     return hindsight(problem, problem.drawn(seed))
 

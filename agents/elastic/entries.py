@@ -10,18 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.agents.elastic.exact import optimal
 from parenvs.agents.elastic.formats import (
     OBSERVATION,
     OWN,
     Recorded,
     Rule,
+    loaded,
     read_policy,
     with_arrays,
 )
 from parenvs.agents.elastic.play import Plans, followed, load, seeds
-from parenvs.agents.elastic.ratings import loaded
-from parenvs.agents.elastic.rules import AHEAD, RULES, LookAhead
+from parenvs.agents.elastic.policies import AHEAD, RULES, LookAhead, optimal
 from parenvs.core.leaderboard import (
     ONE,
     OPTIMAL,
@@ -37,11 +36,8 @@ from parenvs.core.leaderboard import (
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
 from parenvs.tasks.elastic.library import EVENTS
-from parenvs.tasks.elastic.load import ELASTIC_SETS, MEASURED, TRACES, elastic_rows
-from parenvs.tasks.elastic.markov import Markov
-from parenvs.tasks.elastic.problem import Elastic
-from parenvs.tasks.elastic.references import hindsight
-from parenvs.tasks.elastic.run import PolicyReport, Run, follow, replay
+from parenvs.tasks.elastic.problem import Elastic, PolicyReport, Run, follow, hindsight, replay
+from parenvs.tasks.elastic.problems import ELASTIC_SETS, MEASURED, TRACES, Markov, elastic_rows
 
 KIND = "elastic"
 """Name of the task."""
@@ -53,7 +49,7 @@ class ElasticProblem(TaskProblem):
     """Nodes that come and go; settings: tier, model, courses, seed, and of chains the optimum."""
 
     decisions = ()
-    page = "parenvs.tasks.elastic.view.page:page"
+    page = "parenvs.tasks.elastic.view:page"
 
     def load(self) -> Elastic:
         """See ``TaskProblem.load``."""

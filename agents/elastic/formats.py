@@ -1,6 +1,6 @@
 """Policies as data: a decision table, a network, a rule by name, or recorded runs.
 
-All of them choose by what ``parenvs.tasks.elastic.turns`` shows, in version ``OBSERVATION``.
+All of them choose by what ``parenvs.agents.elastic.play`` shows, in version ``OBSERVATION``.
 Nothing in them is code, and every size is checked before anything is made of it.
 """
 
@@ -9,19 +9,133 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
-from parenvs.agents.elastic.ratings import SHAPES, features, rate
-from parenvs.agents.elastic.rules import RULES
+from parenvs.agents.elastic.policies import RULES
+from parenvs.agents.learning.network import check_named, read_weights, single
+from parenvs.arrays import Array, joined, namespace, positive
 from parenvs.core.leaderboard import PolicyError
 from parenvs.errors import did_you_mean, shown
-from parenvs.tasks.elastic.library import EVENTS, MAX_PLANS
-from parenvs.tasks.elastic.load import MEASURED, load_library
-from parenvs.tasks.elastic.tables import CHANGE_COLUMNS, PLAN_COLUMNS
-from parenvs.tasks.elastic.course import MAX_INTERVALS, MAX_NODES
-from parenvs.tasks.elastic.turns import NUMBERS
+from parenvs.tasks.elastic.library import EVENTS, MAX_PLANS, MAX_SPARES
+from parenvs.tasks.elastic.problem import MAX_INTERVALS, MAX_NODES
+from parenvs.tasks.elastic.problems import MEASURED, load_library
+
+PLAN_COLUMNS = ("tensor", "pipeline", "data", "nodes", "spares", "rate")
+"""Columns of the observation's ``plans``: log2(1 + degree) / 7 of T, P and D, nodes that train over
+64, spares over 2, samples a second over those of the fastest candidate."""
+CHANGE_COLUMNS = ("seconds", "bytes", "current")
+"""Columns of the observation's ``change``, from the plan in force and what happened to it: seconds
+of the change over an interval, at most 1; bytes that the busiest node sends over those of the
+state; 1 for the plan in force."""
+NUMBERS = (
+    "nodes", "joined", "left", "used", "spares", "idle", "rate", "lost", "ready", "gone", "since",
+    "quiet", "remaining", "leaving", "joining", "interval",
+)  # fmt: skip
+"""Names of the observation's ``numbers``: nodes there, joined, left, in use, spares, idle (all over
+64); rate of the plan in force over the fastest; nodes in use that were lost over 4; 1 if spares are
+ready; 1 if state is lost; intervals since the state was safe over those between checkpoints, since
+the last event over 60; share of the episode that remains; running means of the departures of a node
+and of joins over 64; 1 / intervals of an episode."""
+WIDTH, LAST = 32, 16
+"""Widths of the hidden layers, and of the last of them."""
+PLAN_FEATURES, JOB = 13, 19
+"""Features of a candidate, and of the job."""
+
+
+class Seen(NamedTuple):
+    """What the network makes of observations.
+
+    Attributes:
+        own: (b, 64, PLAN_FEATURES) features of the candidates.
+        state: (b, JOB + 2 PLAN_FEATURES) features of the job, of the plan in force, and the mean
+            of those that fit.
+        fits: (b, 64) 1 for candidates that train and that the nodes are enough for.
+    """
+
+    own: Array
+    state: Array
+    fits: Array
+
+
+def features(plans: Array, change: Array, numbers: Array) -> Seen:
+    """Return the features of what ``parenvs.agents.elastic.play`` shows.
+
+    Speeds are told as shares of the fastest plan that fits, nodes by how many more there are than a
+    plan takes, departures by how many nodes of a plan they are in an interval.
+
+    Args:
+        plans: (b, 64, 6), see ``ElasticPlanEnv``.
+        change: (b, 64, 3).
+        numbers: (b, 16).
+    """
+    xp = namespace(plans)
+    nodes, leaving, joining = (numbers[:, i : i + 1] for i in (0, 13, 14))
+    rate, used = plans[..., 5], plans[..., 3]
+    held = used + plans[..., 4] * (MAX_SPARES / MAX_NODES)
+    fits = xp.where((held <= nodes + 1e-4) & (rate > 0), 1.0 + 0.0 * rate, 0.0 * rate)
+    most = xp.max(fits * rate, axis=1, keepdims=True).clip(1e-6)
+    share = (rate / most).clip(0.0, 2.0)
+    seconds, sent, current = change[..., 0], change[..., 1], change[..., 2]
+    own = xp.stack(
+        [
+            (10.0 * share - 9.0).clip(-4.0, 2.0), share * seconds, share, seconds, sent, current,
+            plans[..., 0], plans[..., 1], plans[..., 2], plans[..., 4], rate,
+            (8.0 * (nodes - held)).clip(-1.0, 1.0), (MAX_NODES * used * leaving).clip(0.0, 2.0),
+        ], axis=-1,
+    )  # fmt: skip
+    each = [numbers[:, i] for i in range(16)]
+    net = MAX_NODES * (joining - nodes * leaving)[:, 0]
+    left = each[12] / each[15].clip(1e-6)  # intervals
+    scaled = zip((2.0, 8.0, 8.0, 2.0, 32.0, 8.0), each[:6], strict=True)
+    job = xp.stack(
+        [
+            *((factor * column).clip(0.0, 4.0) for factor, column in scaled), *each[6:13],
+            (20.0 * each[13]).clip(0.0, 2.0), (MAX_NODES * each[14]).clip(0.0, 4.0),
+            net.clip(-2.0, 2.0), most[:, 0], (left / 30.0).clip(0.0, 1.0),
+            (each[6] / most[:, 0]).clip(0.0, 1.0),
+        ], axis=-1,
+    )  # fmt: skip
+    mine = own[xp.arange(len(own)), xp.argmax(current, axis=1)]
+    mean = (own * fits[..., None]).sum(1) / fits.sum(1)[:, None].clip(1.0)
+    return Seen(own, joined((job, mine, mean)), fits)
+
+
+def rate(weights: Mapping[str, Array], seen: Seen) -> Array:
+    """Return the ratings of candidates, (b, 64).
+
+    Args:
+        weights: by name, see ``shapes``.
+        seen: the features.
+    """
+    w, own, state = weights, seen.own, seen.state
+    context = positive(state @ w["state"] + w["first"])
+    hidden = positive(own @ w["own"] + (context @ w["inner"] + w["second"])[:, None])
+    deeper = positive(hidden @ w["hidden"] + (context @ w["outer"] + w["third"])[:, None])
+    return deeper @ w["score"] + own @ w["prior"]
+
+
+SHAPES: dict[str, tuple[int, ...]] = {
+    "state": (JOB + 2 * PLAN_FEATURES, WIDTH), "first": (WIDTH,), "own": (PLAN_FEATURES, WIDTH),
+    "inner": (WIDTH, WIDTH), "second": (WIDTH,), "hidden": (WIDTH, LAST),
+    "outer": (WIDTH, LAST), "third": (LAST,), "score": (LAST,), "prior": (PLAN_FEATURES,),
+}  # fmt: skip
+"""Names and shapes of the weights."""
+
+
+def loaded(path: Path) -> dict[str, np.ndarray]:
+    """Read weights of a ``.npz`` file, float32; nothing in it is unpickled.
+
+    Raises:
+        ParenvsError: the file cannot be read; weights are missing, unknown, of another shape, or
+            not finite.
+    """
+    weights = read_weights(path)
+    check_named(weights, SHAPES, path)
+    return single(weights, SHAPES, path)
+
 
 OBSERVATION = 1
 """Version of what networks see: ``Network.seen``."""
@@ -144,7 +258,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Ratings:
-    """Rates candidates by ``parenvs.agents.elastic.ratings``; the best is chosen.
+    """Rates candidates by ``parenvs.agents.elastic.formats``; the best is chosen.
 
     Attributes:
         weights: by name, float32.
@@ -165,7 +279,7 @@ class Ratings:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of ``parenvs.agents.elastic.rules``, by its name."""
+    """A rule of ``parenvs.agents.elastic.policies``, by its name."""
 
     name: str
     kind: ClassVar[str] = "rule"

@@ -3,19 +3,106 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from parenvs.agents.elastic.exact import optimal
-from parenvs.agents.elastic.rules import RULES, KeepDegrees, play
-from parenvs.agents.elastic.trained import policy_of
+import numpy as np
+
+from parenvs.agents.elastic.policies import POLICIES, RULES, KeepDegrees, optimal, play
+from parenvs.agents.learning.network import Network, shipped
 from parenvs.agents.names import LEARNED
+from parenvs.core.game import EVERY, Stream
 from parenvs.core.plan import Answer
 from parenvs.core.request import Request
-from parenvs.tasks.elastic.problem import Elastic
-from parenvs.tasks.elastic.references import hindsight
-from parenvs.tasks.elastic.run import Policy, Run, follow
+from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.tasks.elastic.game import ElasticChoice, Job
+from parenvs.tasks.elastic.problem import Elastic, Foresight, Moment, Policy, Run, follow, hindsight
+
+ENV_ID = "ElasticPlan-v1"
+"""Environment of the agents."""
+Best = Callable[[Any, np.ndarray], int]
+"""Gives the best action of an observation and a mask, (65,) bool."""
+
+
+class Trained:
+    """Chooses what an agent rates highest of what ``ElasticPlan-v1`` would show it.
+
+    Args:
+        name: of the agent.
+        best: the agent.
+        **settings: arguments of the environment.
+    """
+
+    saves = True
+    """Whether it may choose ``CHECKPOINT``."""
+
+    def __init__(self, name: str, best: Best, **settings: Any) -> None:
+        self.name, self.best, self.settings = name, best, settings
+
+    def start(self, problem: Elastic) -> None:
+        """See ``Policy``."""
+        self.game = ElasticChoice(problem=replace(problem, checkpoints=True), **self.settings)
+        stream = Stream()
+        stream.reseed(0)
+        self.game.deal(EVERY, [stream])
+
+    def choose(self, moment: Moment, joined: int, left: int) -> int:
+        """See ``Policy``."""
+        self.game.meet(0, moment, joined, left)
+        seen = {key: values[0] for key, values in self.game.observation(EVERY).items()}
+        return self.best(seen, self.game.legal[0])
+
+
+def of_network(network: Network, name: str = LEARNED) -> Trained:
+    """Return a network as a policy."""
+
+    def best(seen: Any, mask: np.ndarray) -> int:
+        batch = {**{key: seen[key][None] for key in seen}, "action_mask": mask[None]}
+        return int(network.rate(batch)[0].argmax())
+
+    return Trained(name, best)
+
+
+def policy_of(source: str) -> Callable[[], Policy]:
+    """Return what makes the policy of a name.
+
+    Args:
+        source: a rule or a system (``POLICIES``), the network that ships (``learned``), an ``.npz``
+            file of another one, or the folder of a training of ``ElasticPlan-v1`` by ``parenvs
+            train``.
+
+    Raises:
+        ParenvsError: it is none of these, or damaged; the line says which.
+    """
+    if source in POLICIES:
+        return POLICIES[source]
+    if source == LEARNED:
+        return partial(of_network, shipped(ENV_ID))
+    if source.endswith(".npz"):
+        return partial(of_network, Network.load(Path(source)), Path(source).stem)
+    if not Path(source).is_dir():
+        known = [*POLICIES, LEARNED]
+        raise ParenvsError(
+            f"--policy {shown(source)} is unknown{did_you_mean(source, known)}; known: "
+            f"{', '.join(known)}, an .npz file of a network, a folder of parenvs "
+            f"train {ENV_ID}"
+        )
+    from parenvs.agents.learning.config import load_config
+    from parenvs.agents.learning.trainer import player, rules_of
+
+    config = load_config(source)
+    if config.env_id.removeprefix("parenvs/") != ENV_ID:
+        raise ParenvsError(
+            f"--policy {shown(source)}: was trained in {config.env_id}; policies are of {ENV_ID}"
+        )
+    agent = player(source)
+
+    def best(seen: Any, mask: np.ndarray) -> int:
+        return int(agent.predict(seen, mask)[0])
+
+    return lambda: Trained(Path(source).name, best, **rules_of(config))
 
 
 @dataclass(frozen=True)
@@ -84,3 +171,31 @@ that is optimal on a Markov chain; ``learned`` is the network of ``ElasticPlan-v
 rules.
 """
 ElasticRequest.planners, ElasticRequest.usual = ELASTIC_PLANNERS, KeepDegrees.name
+
+
+def teach(game: Any) -> Callable[[], np.ndarray] | None:
+    """Return a function of what actions are worth, (n, 65); None if nothing is known of the game.
+
+    The unit is what hindsight earns in a mean interval of the course.
+    """
+    if not isinstance(game, ElasticChoice):
+        return None
+    seen: dict[int, tuple[Job, Foresight]] = {}
+
+    def worth() -> np.ndarray:
+        nonlocal seen
+        rows = np.flatnonzero(~game.over).tolist()
+        known = {id(job): seen.get(id(job)) for job in (game.jobs[row] for row in rows)}
+        result = np.full(game.mask.shape, np.nan, dtype=np.float32)
+        for row in rows:
+            job = game.jobs[row]
+            mine = known[id(job)] or (job, Foresight(job.problem, job.course))
+            known[id(job)] = mine
+            figures = (game.interval, game.nodes, game.plans, game.event, game.since)
+            values = mine[1].worth(Moment(*(int(figure[row]) for figure in figures)))
+            values *= len(job.course) / job.known.best
+            result[row, : len(values) - 1], result[row, -1] = values[:-1], values[-1]
+        seen = {key: value for key, value in known.items() if value is not None}
+        return np.where(game.legal & np.isfinite(result), result, np.nan)
+
+    return worth

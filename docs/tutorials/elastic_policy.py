@@ -9,10 +9,9 @@ import gymnasium as gym
 import numpy as np
 
 import parenvs  # noqa: F401 (registers the environments)
-from parenvs.agents.elastic.rules import Fastest, Hysteresis
-from parenvs.tasks.elastic.load import load_elastic
-from parenvs.tasks.elastic.references import hindsight
-from parenvs.tasks.elastic.run import follow
+from parenvs.agents.elastic.policies import Fastest, Hysteresis
+from parenvs.tasks.elastic.problem import follow, hindsight
+from parenvs.tasks.elastic.problems import load_elastic
 
 STEPS = 12_000
 """Environment steps of the training; a run that is reported takes a million."""
@@ -36,7 +35,7 @@ class Patient(Fastest):
     name = "patient"
 
     def choose(self, moment, joined, left):
-        """See ``parenvs.tasks.elastic.run.Policy``."""
+        """See ``parenvs.tasks.elastic.problem.Policy``."""
         fits = self.problem.fits(moment.nodes)
         earned = self.problem.earned[moment.event, moment.plan]
         rate = self.problem.library.rate

@@ -150,7 +150,7 @@ def run(
     on. A node that leaves is killed. What happened is shown beside what was predicted. The same
     command goes on after a kill.
     """
-    from parenvs.agents.elastic.trained import policy_of
+    from parenvs.agents.elastic.planners import policy_of
     from parenvs.files import write_text
     from parenvs.jobs.journal import SHORTEST
     from parenvs.jobs.ray_fleet import nodes_of_ray

@@ -23,10 +23,8 @@ from parenvs.jobs.fleet import Fleet, LostError, meeting
 from parenvs.jobs.journal import INTERVALS, WAYS, Interval, Journal, Step
 from parenvs.jobs.member import STATE, Settings
 from parenvs.jobs.plans import Plans
-from parenvs.tasks.elastic.course import Course
 from parenvs.tasks.elastic.library import CHECKPOINT, EVENTS, GONE, LOST, READY
-from parenvs.tasks.elastic.problem import Elastic, Moment
-from parenvs.tasks.elastic.run import Policy
+from parenvs.tasks.elastic.problem import Course, Elastic, Moment, Policy
 
 
 class Driver:

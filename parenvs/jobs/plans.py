@@ -9,10 +9,8 @@ from parenvs.cluster import Cluster, Device
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.exports.torch import TorchPlan, torch_plan
 from parenvs.graph.graph import Graph
-from parenvs.tasks.elastic.costs import Costs
 from parenvs.tasks.elastic.library import Library, chosen, degrees_of
-from parenvs.tasks.elastic.movement import Degrees, Movement
-from parenvs.tasks.elastic.state import State
+from parenvs.tasks.elastic.movement import Costs, Degrees, Movement, State
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid

@@ -10,8 +10,8 @@ import numpy as np
 
 from parenvs.jobs.journal import WAYS, Interval, Step
 from parenvs.markdown import table
-from parenvs.tasks.elastic.run import Run
-from parenvs.tasks.elastic.view.text import plan_name
+from parenvs.tasks.elastic.problem import Run
+from parenvs.tasks.elastic.view import plan_name
 from parenvs.view.page import INK, QUIET, RED, WIDTH, Page, blank_figure, mix
 
 if TYPE_CHECKING:

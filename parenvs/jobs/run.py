@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from parenvs.agents.elastic.rules import play
-from parenvs.agents.elastic.trained import policy_of
+from parenvs.agents.elastic.planners import policy_of
+from parenvs.agents.elastic.policies import play
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
 from parenvs.exports.cutting import cut
@@ -29,9 +29,8 @@ from parenvs.jobs.member import Settings
 from parenvs.jobs.model import Model, alone
 from parenvs.jobs.plans import LOCAL, Plans, cores, plans_of
 from parenvs.jobs.result import Happened
-from parenvs.tasks.elastic.course import Course, Recorded
-from parenvs.tasks.elastic.load import load_trace
-from parenvs.tasks.elastic.problem import Elastic
+from parenvs.tasks.elastic.problem import Course, Elastic, Recorded
+from parenvs.tasks.elastic.problems import load_trace
 
 GRAPH = "graph.npz"
 _TIMED = 3

@@ -13,7 +13,7 @@ from cases import each
 from commands import walk
 
 from parenvs.agents import names
-from parenvs.agents.elastic.rules import POLICIES
+from parenvs.agents.elastic.policies import POLICIES
 from parenvs.agents.learning.ray_tasks import ENGINES
 from parenvs.agents.planners import request_class
 from parenvs.cluster import PRECISIONS, PRESETS

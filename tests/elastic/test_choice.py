@@ -8,19 +8,15 @@ import pytest
 from cases import each
 
 import parenvs
-from parenvs.agents.elastic.teacher import teach
+from parenvs.agents.elastic.planners import teach
 from parenvs.core.game import EVERY
 from parenvs.core.rows import WORST
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.elastic import outlook as outlooks
-from parenvs.tasks.elastic.chances import departures, plan_chances
-from parenvs.tasks.elastic.choice import ElasticChoice, ElasticChoiceEnv, ElasticChoiceVectorEnv
-from parenvs.tasks.elastic.course import Course, Recorded
-from parenvs.tasks.elastic.library import CHECKPOINT, GONE, READY
-from parenvs.tasks.elastic.load import load_elastic
-from parenvs.tasks.elastic.problem import Elastic
-from parenvs.tasks.elastic.references import hindsight, known_of
-from parenvs.tasks.elastic.run import replay
+from parenvs.tasks.elastic import game as outlooks
+from parenvs.tasks.elastic.game import ElasticChoice, ElasticChoiceEnv, ElasticChoiceVectorEnv
+from parenvs.tasks.elastic.library import CHECKPOINT, GONE, READY, departures, plan_chances
+from parenvs.tasks.elastic.problem import Course, Elastic, Recorded, hindsight, known_of, replay
+from parenvs.tasks.elastic.problems import load_elastic
 
 COLUMNS = list(ElasticChoice.columns)
 CONTEXTS = list(ElasticChoice.contexts)

@@ -9,18 +9,12 @@ import elastic_toys as toys
 import numpy as np
 import pytest
 
-from parenvs.agents.elastic.chances import transitions
-from parenvs.agents.elastic.exact import optimal
-from parenvs.agents.elastic.rules import RULES, Given
+from parenvs.agents.elastic.policies import RULES, Given, optimal, transitions
 from parenvs.errors import ParenvsError
-from parenvs.tasks.elastic.chances import intact
-from parenvs.tasks.elastic.course import Course, Recorded
-from parenvs.tasks.elastic.library import CHECKPOINT
-from parenvs.tasks.elastic.load import load_trace
+from parenvs.tasks.elastic.library import CHECKPOINT, intact
 from parenvs.tasks.elastic.movement import Degrees
-from parenvs.tasks.elastic.problem import Moment
-from parenvs.tasks.elastic.references import hindsight
-from parenvs.tasks.elastic.run import follow, replay
+from parenvs.tasks.elastic.problem import Course, Moment, Recorded, follow, hindsight, replay
+from parenvs.tasks.elastic.problems import load_trace
 
 
 def expected(problem):

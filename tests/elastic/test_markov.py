@@ -6,7 +6,7 @@ import pytest
 from cases import each
 
 from parenvs.errors import ParenvsError
-from parenvs.tasks.elastic.markov import FAMILIES, Markov, courses, draw_markov
+from parenvs.tasks.elastic.problems import CHAINS, Markov, courses, draw_markov
 
 
 @each("name", toys.CHAINS)
@@ -40,7 +40,7 @@ def test_markov__chains_side_by_side():
     assert (both.lost[0, :, :4] == alone.lost[0]).all()
 
 
-@each("family", FAMILIES)
+@each("family", CHAINS)
 def test_markov__families(family):
     one, same = (draw_markov(np.random.default_rng(3), family, 16) for _ in range(2))
     assert one == same

@@ -14,6 +14,7 @@ from parenvs.tasks.elastic.movement import (
     WAYS,
     Degrees,
     Layout,
+    State,
     atom_bytes,
     fewest_bytes,
     flows,
@@ -23,7 +24,6 @@ from parenvs.tasks.elastic.movement import (
     sent,
     slices,
 )
-from parenvs.tasks.elastic.state import State
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.shipped import shapes
 

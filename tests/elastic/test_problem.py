@@ -10,12 +10,10 @@ import pytest
 
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.elastic.files import read_set, save_set
 from parenvs.tasks.elastic.library import GONE, LOST, READY, Library, replica_nodes
-from parenvs.tasks.elastic.load import elastic_rows, load_elastic
 from parenvs.tasks.elastic.movement import Degrees
-from parenvs.tasks.elastic.problem import Elastic, Moment
-from parenvs.tasks.elastic.run import follow, replay
+from parenvs.tasks.elastic.problem import Elastic, Moment, follow, replay
+from parenvs.tasks.elastic.problems import elastic_rows, load_elastic, read_set, save_set
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shipped import shapes

@@ -7,21 +7,20 @@ import numpy as np
 import pytest
 from cases import each
 
-from parenvs.agents.elastic.rules import POLICIES, LookAhead, play
+from parenvs.agents.elastic.policies import POLICIES, LookAhead, play
 from parenvs.errors import ParenvsError
-from parenvs.tasks.elastic.chances import departures, plan_chances
-from parenvs.tasks.elastic.course import Course, Recorded
 from parenvs.tasks.elastic.library import (
     GONE,
     RECOVERIES,
     REDUNDANCY,
     Candidate,
     Library,
+    departures,
+    plan_chances,
 )
-from parenvs.tasks.elastic.load import load_elastic, load_library
 from parenvs.tasks.elastic.movement import Degrees
-from parenvs.tasks.elastic.problem import Elastic, Moment
-from parenvs.tasks.elastic.references import hindsight
+from parenvs.tasks.elastic.problem import Course, Elastic, Moment, Recorded, hindsight
+from parenvs.tasks.elastic.problems import load_elastic, load_library
 
 
 def recorded(library, joined, gone, nodes=4):
@@ -138,9 +137,9 @@ def test_look_ahead__a_figure_of_older_pages_was_a_tie(monkeypatch):
         with monkeypatch.context() as patch:
             if scipys:
                 pmf = lambda n, chance: binom.pmf(np.arange(n + 1), n, chance)  # noqa: E731
-                patch.setattr("parenvs.tasks.elastic.chances.binomial", pmf)
+                patch.setattr("parenvs.tasks.elastic.library.binomial", pmf)
             if first:
-                patch.setattr("parenvs.agents.elastic.rules.SAME", -1.0)
+                patch.setattr("parenvs.agents.elastic.policies.SAME", -1.0)
             plan_chances.cache_clear()
             totals.append(round(play(problem, course, policy(prior=(0.0, 0.0))).total))
     plan_chances.cache_clear()

@@ -4,24 +4,24 @@ import numpy as np
 import pytest
 from cases import each
 
-from parenvs.datasets.elastic import named
-from parenvs.datasets.elastic import sets as elastic_sets
-from parenvs.datasets.elastic.drawing import FAMILIES as DRAWN
-from parenvs.datasets.elastic.drawing import draw_course
 from parenvs.errors import ParenvsError
 from parenvs.shipped import data_folder
-from parenvs.tasks.elastic.load import (
+from parenvs.tasks.elastic import problems
+from parenvs.tasks.elastic import problems as elastic_sets
+from parenvs.tasks.elastic.problems import (
+    CHAINS,
     ELASTIC_SETS,
     MEASURED,
     STRIDE,
     TRACES,
     WINDOW,
+    draw_course,
     elastic_rows,
     load_elastic,
     window,
     windows,
 )
-from parenvs.tasks.elastic.markov import FAMILIES
+from parenvs.tasks.elastic.problems import CHAINS as DRAWN
 
 
 def test_elastic_sets__are_those_of_the_command(tmp_path, capsys):
@@ -30,7 +30,7 @@ def test_elastic_sets__are_those_of_the_command(tmp_path, capsys):
         made = (tmp_path / f"{name}.json").read_bytes()
         assert made == (data_folder() / f"{name}.json").read_bytes()
         rows = elastic_rows(name)
-        assert {row.split("-")[0] for row in rows} == set(FAMILIES)
+        assert {row.split("-")[0] for row in rows} == set(CHAINS)
     chains = [row.chain for name in ELASTIC_SETS for row in elastic_rows(name).values()]
     assert len(set(chains)) == len(chains)  # none is trained on and tested
     assert elastic_sets.main(["elastic-tes"]) == 2
@@ -40,8 +40,8 @@ def test_elastic_sets__are_those_of_the_command(tmp_path, capsys):
 @pytest.mark.thorough
 @each("family", DRAWN)
 def test_banks__are_the_numbered_courses(family):
-    kept = named.bank(family)
-    assert len(kept) == len(kept.arrays["gone"]) == named.COUNT
+    kept = problems.bank(family)
+    assert len(kept) == len(kept.arrays["gone"]) == problems.COUNT
     for number in (0, len(kept) - 1):
         row = kept.row(number)
         assert all(np.array_equal(kept[number][key], row[key]) for key in row)
@@ -50,7 +50,7 @@ def test_banks__are_the_numbered_courses(family):
 
 
 def test_banks__bad_arguments(capsys):
-    assert named.main(["gon"]) == 2
+    assert problems.main(["banks", "gon"]) == 2
     assert "no bank 'gon'" in capsys.readouterr().err
     with pytest.raises(ParenvsError, match="unknown family 'gon'"):
         draw_course(np.random.default_rng(0), "gon")

@@ -8,8 +8,7 @@ from cases import each
 
 from parenvs.errors import ParenvsError
 from parenvs.shipped import data_folder
-from parenvs.tasks.elastic.load import load_trace
-from parenvs.tasks.elastic.trace import read_trace
+from parenvs.tasks.elastic.problems import load_trace, read_trace
 
 
 def written(tmp_path, text):

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 import parenvs
-from parenvs.agents.elastic.rules import play
-from parenvs.agents.elastic.trained import ENV_ID, Trained, policy_of
+from parenvs.agents.elastic.planners import ENV_ID, Trained, policy_of
+from parenvs.agents.elastic.policies import play
 from parenvs.agents.learning.network import shipped
 from parenvs.agents.names import LEARNED
 from parenvs.errors import ParenvsError
-from parenvs.tasks.elastic.choice import ElasticChoiceEnv
-from parenvs.tasks.elastic.course import Recorded
+from parenvs.tasks.elastic.game import ElasticChoiceEnv
 from parenvs.tasks.elastic.library import CHECKPOINT
+from parenvs.tasks.elastic.problem import Recorded
 
 
 def ruled(observation, mask):

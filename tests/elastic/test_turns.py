@@ -4,12 +4,10 @@ import elastic_toys as toys
 import numpy as np
 import pytest
 
-from parenvs.agents.elastic.rules import Hysteresis
-from parenvs.tasks.elastic.problem import Elastic
-from parenvs.tasks.elastic.run import follow
-from parenvs.tasks.elastic.tables import Tables
-from parenvs.tasks.elastic.trace import read_trace
-from parenvs.tasks.elastic.turns import Turns
+from parenvs.agents.elastic.play import Tables, Turns
+from parenvs.agents.elastic.policies import Hysteresis
+from parenvs.tasks.elastic.problem import Elastic, follow
+from parenvs.tasks.elastic.problems import read_trace
 
 COUNTS = "seconds,nodes\n0,3\n60,2\n130,6\n200,1\n300,4\n420,2\n"
 NAMES = "seconds,event,node\n0,add,a\n0,add,b\n70,add,c\n190,remove,a\n260,add,d\n300,remove,c\n"

@@ -4,8 +4,8 @@ import elastic_toys as toys
 import numpy as np
 import pytest
 
-from parenvs.agents.elastic.rules import Fastest
-from parenvs.tasks.elastic.run import follow, replay
+from parenvs.agents.elastic.policies import Fastest
+from parenvs.tasks.elastic.problem import follow, replay
 from parenvs.view import rgb_array, text
 
 

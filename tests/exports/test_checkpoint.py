@@ -26,8 +26,7 @@ from parenvs.exports.checkpoint.folder import (
 from parenvs.exports.checkpoint.layout import Files, Place, box_of
 from parenvs.exports.checkpoint.reshard import reshard
 from parenvs.exports.torch import torch_plan
-from parenvs.tasks.elastic.movement import move, slices
-from parenvs.tasks.elastic.state import State
+from parenvs.tasks.elastic.movement import State, move, slices
 from parenvs.tasks.hybrid.model import HybridModel
 
 pytestmark = pytest.mark.thorough

@@ -10,8 +10,7 @@ from cases import each
 from parenvs.exports.checkpoint.folder import PARAMETER, Tensor
 from parenvs.exports.checkpoint.layout import Files, elements
 from parenvs.exports.torch import torch_plan
-from parenvs.tasks.elastic.movement import Layout, atom_bytes, flows, move, sent
-from parenvs.tasks.elastic.state import State
+from parenvs.tasks.elastic.movement import Layout, State, atom_bytes, flows, move, sent
 from parenvs.tasks.hybrid.model import HybridModel
 
 pytestmark = pytest.mark.thorough

@@ -4,12 +4,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from parenvs.tasks.elastic.costs import Costs
 from parenvs.tasks.elastic.library import Candidate, Library
-from parenvs.tasks.elastic.markov import Markov
-from parenvs.tasks.elastic.movement import Degrees
+from parenvs.tasks.elastic.movement import Costs, Degrees, State
 from parenvs.tasks.elastic.problem import Elastic
-from parenvs.tasks.elastic.state import State
+from parenvs.tasks.elastic.problems import Markov
 
 COSTS = Costs(join=0.5, leave=0.1, save=4.0, load=9.0, every=3)
 

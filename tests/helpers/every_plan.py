@@ -29,7 +29,7 @@ from drawn_intra_op import draw, optimum
 from parenvs.agents.names import TRAINED
 from parenvs.agents.planners import request_class, solve
 from parenvs.errors import InfeasibleError, TimeLimitError
-from parenvs.tasks.elastic.run import replay
+from parenvs.tasks.elastic.problem import replay
 from parenvs.tasks.hybrid.space import Constraints
 
 LIMITS = (None, 1e-3, 0.01, 0.1)

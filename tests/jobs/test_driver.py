@@ -9,7 +9,7 @@ from cases import each
 
 from parenvs.errors import ParenvsError
 from parenvs.jobs.journal import Interval, Journal
-from parenvs.tasks.elastic.course import Course
+from parenvs.tasks.elastic.problem import Course
 
 pytest.importorskip("torch")
 ROW = {"nodes": 3, "plan": 5, "event": 0}

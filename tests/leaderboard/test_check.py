@@ -17,7 +17,7 @@ from parenvs.leaderboard.check import (
 )
 from parenvs.leaderboard.entry import Entry
 from parenvs.leaderboard.tasks import tasks
-from parenvs.tasks.elastic.load import ELASTIC_SETS
+from parenvs.tasks.elastic.problems import ELASTIC_SETS
 
 pytestmark = pytest.mark.thorough
 

@@ -12,10 +12,9 @@ import pytest
 from cases import each, slow
 
 from parenvs.agents.elastic.entries import AGENTS, ElasticProblem, policy
-from parenvs.agents.elastic.formats import OWN, PolicyError, read_policy
-from parenvs.agents.elastic.play import followed, load, play, seeds
-from parenvs.agents.elastic.ratings import SHAPES, features, rate
-from parenvs.agents.elastic.rules import RULES
+from parenvs.agents.elastic.formats import OWN, SHAPES, PolicyError, features, rate, read_policy
+from parenvs.agents.elastic.play import Tables, Turns, followed, load, play, seeds
+from parenvs.agents.elastic.policies import RULES
 from parenvs.core.leaderboard import kind_of
 from parenvs.errors import ParenvsError
 from parenvs.leaderboard import policies as judging
@@ -27,10 +26,8 @@ from parenvs.leaderboard.sandbox.isolation import Isolation, IsolationError
 from parenvs.leaderboard.submit import agent_submission
 from parenvs.leaderboard.tasks import tasks
 from parenvs.leaderboard.verdicts import PlanState
-from parenvs.tasks.elastic.run import follow
-from parenvs.tasks.elastic.tables import Tables
-from parenvs.tasks.elastic.turns import Turns
-from parenvs.tasks.elastic.view.page import page
+from parenvs.tasks.elastic.problem import follow
+from parenvs.tasks.elastic.view import page
 
 
 def start(name, count):

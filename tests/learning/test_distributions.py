@@ -30,7 +30,7 @@ from parenvs.agents.learning.team import Learner, Recipe
 from parenvs.agents.learning.trainer import Training, train
 from parenvs.core.game import EVERY
 from parenvs.errors import ParenvsError
-from parenvs.tasks.elastic.choice import ElasticChoice
+from parenvs.tasks.elastic.game import ElasticChoice
 
 ELASTIC = {"env_id": "ElasticPlan-v1", "env_kwargs": {"family": "gone"}}
 PAIRS = {"env_id": "Pairs-v0"}

@@ -44,7 +44,7 @@ from parenvs.core.registry import TASKS
 from parenvs.core.sets import set_of
 from parenvs.core.task import Task
 from parenvs.errors import ParenvsError
-from parenvs.tasks.elastic.choice import ElasticChoice
+from parenvs.tasks.elastic.game import ElasticChoice
 from parenvs.tasks.hybrid.improve import HybridImprovement, named
 
 ENV = "ElasticPlan-v1"

@@ -15,13 +15,80 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.errors import ParenvsError, shown
-from parenvs.tasks.elastic.state import State, shards
+from parenvs.errors import InfeasibleError, ParenvsError, shown
+from parenvs.graph.graph import Graph
+from parenvs.tasks.hybrid.layers import Layer, Split
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.plan import HybridPlan
+from parenvs.tasks.hybrid.schedules import CHUNKS
+from parenvs.tasks.hybrid.uniform import even_bounds
+
+BYTES = 14.0
+"""Bytes of a parameter with its optimiser state, in half precision with Adam."""
+
+
+@dataclass(frozen=True)
+class State:
+    """The state of a chain of n layers, embedding and head among them.
+
+    Attributes:
+        name: of the model.
+        split: (n,) bytes that tensor parallelism divides.
+        whole: (n,) bytes that every tensor-parallel rank holds: norms, positions, some biases.
+        inner: layers without embedding and head, which are what is dealt out to stages.
+    """
+
+    name: str
+    split: np.ndarray
+    whole: np.ndarray
+    inner: int
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of one copy of the state."""
+        return float(self.split.sum() + self.whole.sum())
+
+    def bounds(self, stages: int) -> np.ndarray:
+        """(P+1,) first layer of each stage; the first also has the embedding, the last the head.
+
+        Layers are dealt out by ``even_bounds``: where their number does not divide, the first and
+        the last stage have fewer, in place of embedding and head.
+        """
+        result = even_bounds(self.inner, stages) + 1
+        result[0], result[-1] = 0, len(self.split)
+        return result
+
+    @classmethod
+    def of(cls, model: HybridModel, per_parameter: float = BYTES) -> State:
+        """Return the state of a model.
+
+        What divides is what a rank of two has less than a rank of one (``Layer.parameters``).
+        """
+        ends = (model.embedding, model.head)
+        kinds = [_divided(kind) for kind in model.kinds]
+        chain = [kinds[kind] for kind in model.kind_of]
+        first, last = (_divided(layer) if layer is not None else (0.0, 0.0) for layer in ends)
+        split, whole = np.array([first, *chain, last]).T * per_parameter
+        return cls(model.name, split, whole, len(model))
+
+
+def _divided(layer: Layer) -> tuple[float, float]:
+    """Return the parameters of a layer that tensor parallelism divides, and the others."""
+    one, two = (sum(map(float, layer.parameters(Split(tp, 1.0)))) for tp in (1, 2))
+    return 2.0 * (one - two), 2.0 * two - one
+
+
+@lru_cache(maxsize=64)
+def shards(tensor: int, grid: int) -> np.ndarray:
+    """(T, grid) bool, which of ``grid`` equal parts each of T shards has; T divides the grid."""
+    return np.repeat(np.eye(tensor, dtype=bool), grid // tensor, axis=1)
+
 
 WAYS = ("minimal", "tenplex", "central")
 """Ways to move the state."""
@@ -486,3 +553,177 @@ def _program(
     by_kind[:, np.flatnonzero(used)[bytes_.any(axis=0)]] = bytes_[:, bytes_.any(axis=0)]
     shares = by_kind / np.maximum(by_kind.sum(axis=0), 1e-300)
     return chosen, float(answer.x[-1]) * 1e9, shares[:, inverse.ravel()]
+
+
+CHECKPOINT_BYTES = 23e9
+"""Bytes of the state of GPT-1.5B, to which the seconds of checkpoints apply."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds and bytes a second of a system that changes plans.
+
+    Attributes:
+        fixed: seconds of every planned change: rendezvous, processes.
+        join: seconds to form one group of processes when nodes join.
+        leave: the same when none does.
+        build: (stages, seconds) to build the model of a stage, at some numbers of stages.
+        restart: (nodes, seconds) to start anew when nobody was ready, at some numbers of nodes.
+        egress: bytes a second that a node sends.
+        sliced: bytes a second that are cut or put together.
+        save: seconds in which training waits for a checkpoint to be written.
+        load: seconds to read one.
+        every: intervals between two checkpoints.
+        source: where the numbers are from.
+    """
+
+    fixed: float = FIXED_SECONDS
+    join: float = 0.0
+    leave: float = 0.0
+    build: tuple[tuple[float, float], ...] = ((1, 0.0),)
+    restart: tuple[tuple[float, float], ...] = (
+        (1, 28.76), (2, 33.587), (4, 36.189), (8, 40.882), (12, 39.02), (16, 42.892), (20, 36.749),
+        (24, 37.849), (32, 37.588),
+    )  # fmt: skip
+    egress: float = EGRESS_BYTES
+    sliced: float = SLICED_BYTES
+    save: float = 7.0
+    load: float = 7.0
+    every: int = 10
+    source: str = (
+        "changes: fit to Tenplex (SOSP 2024); restarts and checkpoints: Parcae (NSDI 2024)"
+    )
+
+    def planned(self, movement: Movement, new: Degrees, joins: bool) -> float:
+        """Return the seconds of a change that was planned, or for which spares were ready.
+
+        Args:
+            movement: what moves.
+            new: degrees of the new plan; there is a group for each replica and stage, one of all
+                ranks, and one for each pair of replica and stage (Parcae's rule).
+            joins: whether the new plan takes more nodes than are left of the old one.
+        """
+        data, stages = new.data, new.pipeline
+        groups = data + stages + 1 + data * stages
+        formed = groups * (self.join if joins else self.leave)
+        moved = movement.seconds(0.0, self.egress, self.sliced)
+        return self.fixed + formed + _at(self.build, stages) + moved
+
+    def unplanned(self, movement: Movement | None, new: Degrees, devices: int) -> float:
+        """Return the seconds of a stop, until a plan trains.
+
+        Args:
+            movement: what moves from the nodes that are left; None if a checkpoint is read.
+            new: degrees of the new plan.
+            devices: of a node.
+        """
+        moved = self.load if movement is None else movement.seconds(0.0, self.egress, self.sliced)
+        return _at(self.restart, new.hosts(devices)) + moved
+
+    @classmethod
+    def of_state(cls, size: float) -> Costs:
+        """Return the default costs, with checkpoints of so many bytes.
+
+        They are written and read at the rate of the defaults, which are of GPT-1.5B.
+        """
+        seconds = size / CHECKPOINT_BYTES
+        return cls(save=cls.save * seconds, load=cls.load * seconds)
+
+    @classmethod
+    def of_parcae(cls, build: dict[str, Any]) -> Costs:
+        """Return what Parcae measured on p3.2xlarge, with a model's milliseconds by stages.
+
+        A checkpoint is saved and loaded in 14 s there, of which either is taken to be half.
+        """
+        points = tuple(sorted((float(key), value / 1e3) for key, value in build.items()))
+        return replace(
+            cls(), fixed=6.6 + 0.24 + 0.035, join=0.5, leave=0.0393, build=points,
+            egress=2**30 / 1.1982559, source="Parcae (NSDI 2024), liveput/cost_cfg.py at efedee7",
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _at(points: tuple[tuple[float, float], ...], where: float) -> float:
+    """Return a measured figure between and beyond the places where it was measured."""
+    return float(np.interp(where, *np.array(points, dtype=float).T))
+
+
+class Shards:
+    """The shards of a hybrid plan whose stages are alike; the hook ``checkpoint`` of its task.
+
+    Args:
+        plan: the plan.
+
+    Attributes:
+        degrees: T, P and D of the plan; rank ``t + T (d + D p)`` is of tp rank t, replica d and
+            stage p.
+        writing: replicas that hold states of their own: those that share them (ZeRO), else 1.
+
+    Raises:
+        InfeasibleError: stages differ in tp, devices or ZeRO level.
+    """
+
+    flows = staticmethod(flows)
+    """Which device sends what to which one when plans change."""
+
+    def __init__(self, plan: HybridPlan) -> None:
+        first = plan.stages[0]
+        if CHUNKS.get(plan.schedule, 1) > 1:
+            raise InfeasibleError(
+                f"schedule: a checkpoint's chunks follow 1f1b or interleaved, not {plan.schedule}"
+            )
+        for number, stage in enumerate(plan.stages):
+            for field in ("tp", "devices", "zero"):
+                if getattr(stage, field) != getattr(first, field):
+                    raise InfeasibleError(
+                        f"stages[{number}].{field}: a checkpoint's stages are alike, and the plan "
+                        f"has {getattr(stage, field)} there, not {getattr(first, field)}"
+                    )
+        data = first.devices // (first.tp * plan.context)
+        self.degrees = Degrees(first.tp, len(plan.stages), data)
+        sharing = max(plan.shard // plan.context, 1) if plan.shard else data
+        self.writing = sharing if first.zero else 1
+        self._plan = plan
+
+    def stages(self, graph: Graph) -> dict[str, int]:
+        """Return the stage of each parameter of a graph by name.
+
+        The first stage has the embedding, the last one the head.
+        """
+        model = HybridModel.of_graph(graph)
+        assert model.chain is not None
+        work, written = model.chain.work, model.chain.program.graph
+        names = dict(zip(written.parameter_tensor.tolist(), written.paths, strict=True))
+        inside = self.within(len(model))
+        return {
+            names[tensor].replace("/", "."): int(inside[:, label].argmax())
+            for label, rows in work.weights.items()
+            for tensor, _ in rows
+        }
+
+    def within(self, layers: int) -> np.ndarray:
+        """Return (P, layers + 2) 1 where a layer is in a stage; embedding and head are layers."""
+        result = np.zeros((len(self._plan.stages), layers + 2))
+        for number, stage in enumerate(self._plan.stages):
+            for first, end in stage.layers:
+                result[number, first + 1 : end + 1] = 1
+        result[:, 0], result[:, -1] = result[:, 1], result[:, -2]
+        return result
+
+    def read_from(self, old: Shards, graph: Graph, per_parameter: float) -> np.ndarray:
+        """Return the bytes that each shard takes of each shard of an old plan, (P T, P' T').
+
+        Args:
+            old: shards of the old plan.
+            graph: that both plans are for.
+            per_parameter: bytes of a parameter with the optimiser's state.
+        """
+        model = HybridModel.of_graph(graph)
+        state, layers = State.of(model, per_parameter), len(model)
+        inside = (old.within(layers), self.within(layers))
+        return slices(state, old.degrees, self.degrees, inside)
+
+    def fetched_from(self, old: Shards, graph: Graph, per_parameter: float) -> float:
+        """Return all bytes that Tenplex's way fetches, each replica its own; see ``read_from``."""
+        state = State.of(HybridModel.of_graph(graph), per_parameter)
+        return move(state, old.degrees, self.degrees, "tenplex").bytes

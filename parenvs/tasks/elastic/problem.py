@@ -17,17 +17,206 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+import os
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from parenvs.core.plan import Bounded, Plan, Price, Report
 from parenvs.core.registry import TASKS
 from parenvs.errors import InfeasibleError, ParenvsError, shown
-from parenvs.tasks.elastic.course import MAX_INTERVALS, Course, Source
-from parenvs.tasks.elastic.library import CHECKPOINT, GONE, Library, happened
-from parenvs.tasks.elastic.plan import WAIT, ElasticPlan
+from parenvs.fields import Index, Text, words
+from parenvs.files import write_text
+from parenvs.tasks.elastic.library import CHECKPOINT, GONE, READY, Library, happened
+
+MAX_NODES = 64
+"""Most nodes at a time."""
+MAX_INTERVALS = 20_000
+"""Most intervals of a course."""
+
+
+class Course(NamedTuple):
+    """What happens to the nodes of a cluster, whatever the plans are.
+
+    Nodes are ranked by age: the oldest is number 0. A plan runs on the oldest nodes, and its spares
+    are the next ones, so which nodes a plan loses follows from ``lost`` alone. An event counts from
+    the next interval on: a node that gets notice finishes its interval.
+
+    Attributes:
+        nodes: (S,) int16, nodes that are there in each interval.
+        joined: (S,) int16, nodes that came since the interval before.
+        left: (S,) int16, nodes of the interval before that left.
+        lost: (S, N+1) int8, how many of the m oldest nodes of the interval before left, by m.
+    """
+
+    nodes: np.ndarray
+    joined: np.ndarray
+    left: np.ndarray
+    lost: np.ndarray
+
+    def __len__(self) -> int:
+        """Return S, the number of intervals."""
+        return len(self.nodes)
+
+    def of(self, row: int) -> Course:
+        """Return one of several courses, whose arrays have an axis more in front."""
+        return Course(*(part[row] for part in self))
+
+    def window(self, first: int, count: int) -> Course:
+        """Return some of its intervals, in the first of which all nodes come.
+
+        Args:
+            first: number of the first interval.
+            count: how many.
+        """
+        nodes, joined, left, lost = (part[first : first + count].copy() for part in self)
+        joined[0], left[0], lost[0] = nodes[0], 0, 0
+        return Course(nodes, joined, left, lost)
+
+    @classmethod
+    def of_bits(cls, start: Any, joined: np.ndarray, gone: np.ndarray, nodes: int) -> Course:
+        """Return the course of what ``bits`` says, or several, whose arrays have axes in front.
+
+        Args:
+            start: (...) nodes in the first interval.
+            joined: (..., S) nodes that come before each interval; of the first it means nothing.
+            gone: (..., S) of ``bits``.
+            nodes: N.
+        """
+        lost = np.zeros((*gone.shape, nodes + 1), dtype=np.int8)
+        for node in range(nodes):
+            left = (gone >> np.uint64(node)) & np.uint64(1)
+            np.add(lost[..., node], left.astype(np.int8), out=lost[..., node + 1])
+        left, come = lost[..., -1].astype(np.int16), joined.astype(np.int16)
+        come[..., 0] = start
+        return cls((come - left).cumsum(axis=-1, dtype=np.int16), come, left, lost)
+
+    def bits(self) -> np.ndarray:
+        """Return which nodes of the interval before left, (S,) uint64, bit i for the i-th oldest.
+
+        There are at most 64 nodes.
+        """
+        gone = np.diff(self.lost, axis=1).astype(np.uint64)
+        result: np.ndarray = (gone << np.arange(gone.shape[1], dtype=np.uint64)).sum(
+            axis=1, dtype=np.uint64
+        )
+        return result
+
+
+class Source:
+    """Where the nodes of a job come from: a trace, a Markov chain, or a recorded course.
+
+    Attributes:
+        name: of the source.
+        most: N, nodes at most.
+        is_named: whether it is known which nodes leave, so that nothing is random.
+    """
+
+    name: Any
+    most: Any
+    is_named: Any
+    is_chain: ClassVar[bool] = False
+
+    def intervals(self, seconds: float) -> int:
+        """Return the number of intervals of a length; of a chain, the default.
+
+        Raises:
+            ParenvsError: there are too many.
+        """
+        raise NotImplementedError
+
+    def draw(self, rng: np.random.Generator, seconds: float, intervals: int) -> np.ndarray | None:
+        """Draw the numbers that decide a course, None if nothing is random.
+
+        Args:
+            rng: the generator.
+            seconds: length of an interval.
+            intervals: of the episode.
+        """
+        if self.is_named:
+            return None
+        return rng.random((self.intervals(seconds), self.most), dtype=np.float32)
+
+    def course(self, seconds: float, uniform: np.ndarray | None = None) -> Course:
+        """Return the course in intervals of a length, decided by numbers of ``draw``."""
+        raise NotImplementedError
+
+    def expected(self, best: np.ndarray, seconds: float, intervals: int) -> float:
+        """Return the expected sum over an episode of ``best``, (N+1,), by the number of nodes."""
+        zeros = np.zeros((self.intervals(seconds), self.most))
+        return float(best[self.course(seconds, zeros).nodes[:intervals]].sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded(Source):
+    """A course that is the same in every episode, as the source of a problem's nodes.
+
+    Attributes:
+        name: of the course.
+        events: the course.
+    """
+
+    name: str
+    events: Course
+    is_named: ClassVar[bool] = True
+
+    @property
+    def most(self) -> int:
+        """N, nodes at most."""
+        return self.events.lost.shape[1] - 1
+
+    def intervals(self, seconds: float) -> int:
+        """Return the number of intervals, whatever their length."""
+        return len(self.events)
+
+    def course(self, seconds: float, uniform: np.ndarray | None = None) -> Course:
+        """Return the course, whatever the length of its intervals."""
+        return self.events
+
+
+WAIT = None
+"""What an interval that waits has in place of degrees."""
+
+_Degrees = Annotated[
+    tuple[Index, Index, Index, Index], words("null or [tensor, pipeline, data, spares]")
+]
+
+
+@dataclass(frozen=True)
+class ElasticPlan(Plan):
+    """Candidate plans that were chosen on the course of a seed. It names no cluster.
+
+    Attributes:
+        instance: name of a problem of a set, or ``TRACE/MODEL``.
+        fingerprint: ``sha256:...`` of the candidates, and of what chance decides.
+        chosen: of each interval, tensor, pipeline and data degree and the spares of its plan;
+            ``WAIT`` for an interval that waits.
+        seed: of the course; of a trace whose nodes are named it changes nothing.
+        policy: who chose.
+        saved: intervals at whose end the policy had a checkpoint written.
+    """
+
+    instance: Text
+    fingerprint: Text
+    chosen: tuple[_Degrees | None, ...]
+    seed: Index = 0
+    policy: str = ""
+    saved: tuple[Index, ...] = ()
+
+    task: ClassVar[str] = "elastic"
+    settings: ClassVar[tuple[str, ...]] = ("fingerprint", "seed")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as an object of JSON types, schema version first."""
+        chosen = [WAIT if plan is None else list(plan) for plan in self.chosen]
+        saved = {"saved": list(self.saved)} if self.saved else {}
+        return {
+            **self._head(), "seed": self.seed, "policy": self.policy, "chosen": chosen, **saved
+        }  # fmt: skip
+
 
 SECONDS = 60.0
 """Length of an interval by default."""
@@ -256,3 +445,388 @@ class Elastic:
     def drawn(self, seed: int) -> Course:
         """Return the course of a seed."""
         return self.course(self.draw(np.random.default_rng(seed)))
+
+
+class Policy(Protocol):
+    """Chooses a plan in every interval."""
+
+    name: str
+
+    def start(self, problem: Elastic) -> None:
+        """Begin an episode."""
+
+    def choose(self, moment: Moment, joined: int, left: int) -> int:
+        """Return the number of the plan for an interval, or ``CHECKPOINT``.
+
+        Args:
+            moment: the state.
+            joined: nodes that came since the interval before.
+            left: nodes that left.
+        """
+        ...
+
+
+def price(report: Run) -> Price:
+    """Return that a run of many plans has no price; a hook of the task."""
+    many = "a run is of many plans; a step of each takes what the hybrid model says"
+    return Price(notes=(many,))
+
+
+@dataclass(frozen=True)
+class Run(Report):
+    """What a job earned on a course, interval by interval; the judge's report on a plan.
+
+    Attributes:
+        problem: the problem.
+        course: the course.
+        plans: (T,) plans in force, T of at most S intervals.
+        events: (T,) what had happened to the plan before.
+        samples: (T,) of each interval.
+        seconds: (T,) of the change in it.
+        saved: (T,) bool, intervals at whose end the policy had a checkpoint written.
+        policy: who chose.
+        plan: the plan that was judged; None if a policy chose.
+        reasons: a sentence for every rule that the plan breaks; empty if it is legal.
+    """
+
+    task: ClassVar[str] = "elastic"
+    bound_words: ClassVar[tuple[str, str]] = ("lower", " of the ideal lost")
+    problem: Elastic
+    course: Course
+    plans: np.ndarray
+    events: np.ndarray
+    samples: np.ndarray
+    seconds: np.ndarray
+    saved: np.ndarray
+    policy: str = ""
+    plan: ElasticPlan | None = None
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def chosen(self) -> np.ndarray:
+        """(T,) what was chosen: plans, and ``CHECKPOINT``."""
+        return np.where(self.saved, CHECKPOINT, self.plans)
+
+    @property
+    def cost(self) -> float:
+        """Share of the ideal samples that is lost, the number that the task minimises."""
+        return 1.0 - self.share
+
+    def gap(self, answer: Bounded) -> float | None:
+        """Return the share of a bound's samples that the run falls short of; None without one."""
+        if answer.bound is None or answer.bound >= 1.0 or not self.legal:
+            return None
+        return 1.0 - self.share / (1.0 - answer.bound)
+
+    @property
+    def total(self) -> float:
+        """Samples of all intervals."""
+        return float(self.samples.sum())
+
+    @property
+    def share(self) -> float:
+        """Share of what the fastest plan with free changes earns on the same nodes."""
+        best = self.problem.best[self.course.nodes[: len(self.plans)]].sum()
+        return self.total / float(best) if best else 0.0
+
+    @property
+    def value(self) -> float:
+        """The return of the environment: samples over those of ``Elastic.ideal``."""
+        return self.total / self.problem.ideal
+
+    @cached_property
+    def changed(self) -> np.ndarray:
+        """(T,) bool, intervals in which another plan came into force, or a lost node was replaced.
+
+        The start is none.
+        """
+        before = np.concatenate([[0], self.plans[:-1]])
+        return np.asarray(((self.plans != before) | (self.events > 0)) & (before > 0))
+
+    @cached_property
+    def stopped(self) -> np.ndarray:
+        """(T,) bool, intervals before which nodes in use left and no spares were ready."""
+        return np.asarray((self.events > 0) & ((self.events <= READY) | (self.events == GONE)))
+
+    @property
+    def gone(self) -> np.ndarray:
+        """(T,) bool, intervals before which a part of the state was lost."""
+        return np.asarray(self.events == GONE)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the totals as an object of JSON types."""
+        return {
+            "instance": self.problem.name,
+            "policy": self.policy,
+            "intervals": len(self.plans),
+            "samples": self.total,
+            "share_of_ideal": self.share,
+            "changes": int(self.changed.sum()),
+            "stops": int(self.stopped.sum()),
+            "state_lost": int(self.gone.sum()),
+            "change_seconds": float(self.seconds.sum()),
+            **({} if self.plan is None else {"legal": self.legal, "reasons": list(self.reasons)}),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the totals as JSON, and of each interval the degrees T, P, D and spares chosen.
+
+        An interval that waits has none.
+        """
+        plans = (None, *self.problem.library.candidates)
+        taken = [plans[number] for number in self.plans.tolist()]
+        chosen = [None if plan is None else [*plan.degrees, plan.spares] for plan in taken]
+        write_text(Path(path), json.dumps({**self.to_json(), "chosen": chosen}) + "\n")
+
+
+@dataclass(frozen=True)
+class PolicyReport:
+    """What a policy earned on the courses of a problem.
+
+    Attributes:
+        runs: a run for each course.
+    """
+
+    runs: tuple[Run, ...]
+
+    legal = True
+    """Whether the plans fit the nodes; runs are of such plans alone."""
+
+    @property
+    def share(self) -> float:
+        """Samples of all courses over those of the fastest plan with free changes."""
+        best = [float(run.problem.best[run.course.nodes].sum()) for run in self.runs]
+        return sum(run.total for run in self.runs) / sum(best)
+
+
+def follow(problem: Elastic, course: Course, policy: Policy) -> Run:
+    """Let a policy choose through a course.
+
+    Raises:
+        ValueError: it chooses a plan that the nodes are not enough for.
+    """
+    policy.start(problem)
+    return _played(problem, course, problem.intervals, policy.choose, policy.name)
+
+
+def replay(problem: Elastic, course: Course, plans: Any, policy: str = "") -> Run:
+    """Return what given plans earn in the first intervals of a course; arguments as of ``Run``."""
+    plans = np.asarray(plans, dtype=np.int64)
+    chosen = iter(plans.tolist())
+    return _played(problem, course, len(plans), lambda *_: next(chosen), policy)
+
+
+def judged(problem: Elastic, plan: ElasticPlan) -> Run:
+    """Judge a plan: replay it on the course of its seed.
+
+    The run ends before the first interval whose choice breaks a rule. A plan that has checkpoints
+    written is judged as one of a problem that allows it.
+    """
+    if plan.saved and not problem.checkpoints:
+        problem = replace(problem, checkpoints=True)
+    course, library, reasons = problem.drawn(plan.seed), problem.library, []
+    if plan.fingerprint != problem.fingerprint:
+        reasons.append(
+            f"fingerprint: the plan is for {plan.fingerprint[:19]}..., but {problem.instance} is "
+            f"{problem.fingerprint[:19]}...; make the plan anew"
+        )
+    if len(plan.chosen) != problem.intervals:
+        reasons.append(f"chosen: has {len(plan.chosen)} intervals, not {problem.intervals}")
+    candidates = enumerate(library.candidates, 1)
+    number: dict[Any, int] = {(*plan.degrees, plan.spares): k for k, plan in candidates}
+    number[WAIT] = 0
+    good: list[int] = []
+    saved = set(plan.saved)
+    for t, choice in enumerate(plan.chosen[: problem.intervals]):
+        words = f"chosen: interval {t}: {choice and list(choice)}"
+        if choice not in number:
+            reasons.append(f"{words} is no candidate of {library.name}")
+            break
+        needed, nodes = int(library.needed[number[choice]]), int(course.nodes[t])
+        if needed > nodes:
+            reasons.append(f"{words} takes {needed} nodes, there are {nodes}")
+            break
+        good.append(number[choice])
+    last = max(saved, default=-1)
+    if last >= problem.intervals:
+        reasons.append(f"saved: there is no interval {last}")
+    events = replay(problem, course, good).events
+    for t in sorted(saved & set(range(len(good)))):
+        if t == 0 or not good[t] == good[t - 1] != 0 or events[t]:
+            reasons.append(f"saved: interval {t} keeps no plan, so it writes no checkpoint")
+            good = good[:t]
+            break
+    good = [CHECKPOINT if t in saved else plan for t, plan in enumerate(good)]
+    run = replay(problem, course, good, plan.policy)
+    return replace(run, plan=plan, reasons=tuple(reasons))
+
+
+def _played(problem: Elastic, course: Course, count: int, choose: Any, name: str) -> Run:
+    """Simulate ``count`` intervals."""
+    seconds, _ = problem.library.tables
+    plans, events = np.zeros((2, count), dtype=np.int64)
+    samples, spent = np.zeros((2, count))
+    saved = np.zeros(count, dtype=np.bool_)
+    moment = Moment(0, int(course.nodes[0]))
+    for t in range(count):
+        plan = int(choose(moment, int(course.joined[t]), int(course.left[t])))
+        refused = problem.refused(moment, plan)
+        if refused is not None:
+            raise ValueError(f"interval {t}: {refused}")
+        samples[t] = problem.samples(moment, plan)
+        saved[t] = plan == CHECKPOINT
+        kept = moment.plan if saved[t] else plan
+        plans[t], events[t] = kept, moment.event
+        stays = kept == moment.plan and moment.event == 0
+        spent[t] = 0.0 if stays or kept == 0 else seconds[moment.event, moment.plan, kept]
+        if t + 1 < problem.intervals:
+            moment = problem.after(moment, plan, course)
+    return Run(problem, course, plans, events, samples, spent, saved, name)
+
+
+class Fastest:
+    """The fastest plan that fits, whatever the change costs; among equals that with most spares."""
+
+    name = "fastest"
+
+    def start(self, problem: Elastic) -> None:
+        """See ``Policy``."""
+        self.problem = problem
+        library = problem.library
+        self.rank = library.rate * (1.0 + 1e-9 * library.spares)
+
+    def choose(self, moment: Moment, joined: int, left: int) -> int:
+        """See ``Policy``."""
+        return self.best_of(self.problem.fits(moment.nodes), moment)
+
+    def best_of(self, allowed: np.ndarray, moment: Moment) -> int:
+        """Return the best of some plans, the one in force among equals."""
+        best = int(np.where(allowed, self.rank, -1.0).argmax())
+        old = moment.plan
+        return old if allowed[old] and self.rank[old] >= self.rank[best] else best
+
+
+class Backup:
+    """What an interval earns, laid out for going back.
+
+    Attributes:
+        change: (EVENTS, K, K) samples of changes and repairs; those that are none cannot be chosen.
+        keep: (K, C) samples of keeping a plan, by the intervals since its state was safe.
+        write: (K,) the same with a checkpoint that the policy has written; minus infinity where
+            it cannot.
+    """
+
+    def __init__(self, problem: Elastic) -> None:
+        plans, every = len(problem.library), problem.library.costs.every
+        self.change = problem.earned.copy()
+        own = np.arange(1, plans)
+        self.change[0, own, own] = -np.inf  # to keep a plan is no change
+        unchanged = np.diagonal(problem.earned[0])[:, None]
+        written = np.array([problem.saves(since) for since in range(every)])
+        self.keep = unchanged - written * problem.saved[:, None]
+        self.write = unchanged[:, 0] - (problem.saved if problem.checkpoints else np.inf)
+
+    def kept(self, after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return what keeping a plan earns, and whether to have a checkpoint written for that.
+
+        Args:
+            after: (..., K, C) samples to come, by the intervals since the state is safe then.
+
+        Returns:
+            (..., K, C) float64 and bool.
+        """
+        keep = self.keep + np.roll(after, -1, axis=-1)
+        write = (self.write + after[..., 0])[..., None]
+        return np.maximum(keep, write), write > keep
+
+
+class Foresight:
+    """What every choice is worth on a course that is known beforehand; as a policy, hindsight.
+
+    Args:
+        problem: the problem.
+        course: the course.
+
+    Attributes:
+        after: (S+1, K, C) most samples to come at the beginning of each interval, by the plan in
+            force and the intervals since its state is safe; what happened to the plan before the
+            interval is the course's.
+    """
+
+    name = "hindsight"
+
+    def __init__(self, problem: Elastic, course: Course) -> None:
+        self.problem, self.backup = problem, Backup(problem)
+        plans, every = self.backup.keep.shape
+        rows, since = np.arange(plans), np.arange(every)
+        self.after = np.zeros((problem.intervals + 1, plans, every))
+        for t in range(problem.intervals - 1, -1, -1):
+            after = self.after[t + 1]
+            fits, event = problem.fits(int(course.nodes[t])), problem.events(course.lost[t])
+            options = self.backup.change[event, rows] + np.where(fits, after[:, 0], -np.inf)
+            lost = np.where(event == GONE, problem.lost_samples, 0.0)
+            moved = options.max(axis=1)[:, None] - lost[:, None] * since
+            keep, _ = self.backup.kept(after)
+            keep[~fits | (event > 0)] = -np.inf
+            keep[0] = -np.inf
+            self.after[t] = np.maximum(keep, moved)
+
+    def worth(self, moment: Moment) -> np.ndarray:
+        """Return the samples of an interval's choices and those to come, (K + 1,).
+
+        The last is to keep the plan and have a checkpoint written; minus infinity stands for what
+        cannot be chosen. What was lost before the interval is left out, as no choice changes it.
+        """
+        t, nodes, plan, event, since = moment
+        after, fits = self.after[t + 1], self.problem.fits(nodes)
+        result = np.full(len(fits) + 1, -np.inf)
+        result[:-1] = self.backup.change[event, plan] + np.where(fits, after[:, 0], -np.inf)
+        if event == 0 and plan > 0 and fits[plan]:
+            every = after.shape[1]
+            result[plan] = self.backup.keep[plan, since] + after[plan, (since + 1) % every]
+            result[-1] = self.backup.write[plan] + after[plan, 0]
+        return result
+
+    def start(self, problem: Elastic) -> None:
+        """See ``Policy``."""
+
+    def choose(self, moment: Moment, joined: int, left: int) -> int:
+        """See ``Policy``: ties go to the plan in force."""
+        worth, old = self.worth(moment), moment.plan
+        best = int(worth[:-1].argmax())
+        if moment.event == 0 and old > 0 and max(worth[old], worth[-1]) >= worth[best]:
+            return CHECKPOINT if worth[-1] > worth[old] else old
+        return best
+
+
+def hindsight(problem: Elastic, course: Course) -> Run:
+    """Return the most that can be earned on a course that is known beforehand.
+
+    No policy earns more on it. Ties go to the plan in force.
+    """
+    return follow(problem, course, Foresight(problem, course))
+
+
+class Known(NamedTuple):
+    """What is earned on the course of a problem on which nothing is random.
+
+    Attributes:
+        best: samples of hindsight, which no policy exceeds; more than 0.
+        start: samples of ``Fastest``.
+    """
+
+    best: float
+    start: float
+
+
+def known_of(problem: Elastic, course: Course | None = None) -> Known:
+    """Return what is earned on a course (default: the problem's only one).
+
+    Raises:
+        InfeasibleError: no plan earns anything on it.
+    """
+    course = problem.course() if course is None else course
+    best = hindsight(problem, course).total
+    if best <= 0.0:
+        raise InfeasibleError(f"{problem.name}: no plan earns anything on this course")
+    return Known(best, follow(problem, course, Fastest()).total)

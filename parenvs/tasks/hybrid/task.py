@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from parenvs.core.stages import Stages, Step
     from parenvs.graph.graph import Graph
     from parenvs.graph.layout import Layout
-    from parenvs.tasks.elastic.checkpoint import Shards
+    from parenvs.tasks.elastic.movement import Shards
     from parenvs.tasks.hybrid.explain import HybridDiff
     from parenvs.tasks.hybrid.plan import HybridPlan
     from parenvs.tasks.hybrid.problem import Hybrid
@@ -324,7 +324,7 @@ class HybridTask(Task):
         return step(plan, target, element_bytes)
 
     def checkpoint(self, plan: HybridPlan) -> Shards:
-        from parenvs.tasks.elastic.checkpoint import Shards
+        from parenvs.tasks.elastic.movement import Shards
 
         return Shards(plan)
 

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parenvs.tasks.elastic.chances import PRIOR, departures, plan_chances
-from parenvs.tasks.elastic.course import Course
-from parenvs.tasks.elastic.library import GONE
+from parenvs.errors import ParenvsError
+from parenvs.tasks.elastic.library import (
+    CHECKPOINT,
+    EVENTS,
+    GONE,
+    PRIOR,
+    Library,
+    binomial,
+    departures,
+    plan_chances,
+)
 from parenvs.tasks.elastic.movement import Degrees
-from parenvs.tasks.elastic.problem import Elastic, Moment
-from parenvs.tasks.elastic.references import Fastest
-from parenvs.tasks.elastic.run import Policy, Run, follow
+from parenvs.tasks.elastic.problem import (
+    Backup,
+    Course,
+    Elastic,
+    Fastest,
+    Moment,
+    Policy,
+    Run,
+    follow,
+)
+from parenvs.tasks.elastic.problems import Markov
 
 FASTER = 1.1
 """By how much a plan must be faster for ``Hysteresis`` to change without need."""
@@ -89,7 +105,7 @@ class LookAhead:
     """The most samples over the next intervals, with nodes as predicted.
 
     The number of nodes keeps to the mean trend of the last hour. Within it, what departures cost
-    each plan is an expectation, and exact (``parenvs.tasks.elastic.chances``); their rate is that
+    each plan is an expectation, and exact (``parenvs.tasks.elastic.library``); their rate is that
     of the last hour with known counts before it. The first plan of the best sequence is chosen; of
     plans that are equally good, the one in force.
 
@@ -280,3 +296,129 @@ def play(problem: Elastic, course: Course, policy: Policy) -> Run:
         return follow(problem, course, policy)
     run = follow(replace(problem, library=library), course, policy)
     return replace(run, problem=problem)
+
+
+def transitions(library: Library, chain: Markov, phase: int) -> np.ndarray:
+    """Return the probability of what happens to a plan with the next number of nodes.
+
+    Args:
+        library: the plans.
+        chain: of the nodes.
+        phase: of the day.
+
+    Returns:
+        (N+1, K, EVENTS, N+1), by nodes, plan, event and next nodes; 0 where nodes are not enough.
+    """
+    max_nodes = chain.nodes
+    result = np.zeros((max_nodes + 1, len(library), EVENTS, max_nodes + 1))
+    for likely, leave in chain.modes(phase):
+        for n in range(max_nodes + 1):
+            come = binomial(max_nodes - n, chain.join[phase])
+            done: dict[tuple[int, int, int], np.ndarray] = {}
+            for k, (used, spares, replicas) in enumerate(library.sizes):
+                nodes_held = used + spares
+                if nodes_held > n:
+                    continue
+                if (used, spares, replicas) not in done:
+                    chances = plan_chances(used, spares, replicas, leave)
+                    stay = binomial(n - nodes_held, 1.0 - leave)
+                    others = np.convolve(stay, come)
+                    left = chances[:, ::-1]  # by nodes of the plan that stay
+                    rows = np.zeros((EVENTS, max_nodes + 1))
+                    for event in np.flatnonzero(chances.any(axis=1)):
+                        rows[event] = np.convolve(left[event], others)
+                    done[used, spares, replicas] = rows
+                result[n, k] += likely * done[used, spares, replicas]
+    return result
+
+
+@dataclass
+class Optimal:
+    """The optimal policy of a problem on a Markov chain.
+
+    Attributes:
+        problem: the problem.
+        samples: expected samples of an episode.
+        change: (S, EVENTS, N+1, K) int8, the best plan to change to, or to repair.
+        stays: (S, N+1, K, C) bool, whether to keep a plan to which nothing happened.
+        writes: (S, N+1, K, C) bool, whether to have a checkpoint written then.
+    """
+
+    problem: Elastic
+    samples: float
+    change: np.ndarray
+    stays: np.ndarray
+    writes: np.ndarray
+    name: str = field(default="optimal", init=False)
+
+    @property
+    def value(self) -> float:
+        """The expected return in the environment."""
+        return self.samples / self.problem.ideal
+
+    def start(self, problem: Elastic) -> None:
+        """See ``Policy``.
+
+        Raises:
+            ParenvsError: the problem is another one.
+        """
+        if problem.name != self.problem.name:
+            raise ParenvsError(
+                f"the optimal policy of {self.problem.name} is none of {problem.name}"
+            )
+
+    def choose(self, moment: Moment, joined: int, left: int) -> int:
+        """See ``Policy``."""
+        t, nodes, plan, event, since = moment
+        if event == 0 and self.stays[t, nodes, plan, since]:
+            return CHECKPOINT if self.writes[t, nodes, plan, since] else plan
+        return int(self.change[t, event, nodes, plan])
+
+
+def optimal(problem: Elastic, seen: Callable[[int, np.ndarray], None] | None = None) -> Optimal:
+    """Return the optimal policy on a Markov chain, by going back from the last interval.
+
+    Args:
+        problem: the problem.
+        seen: is called with each interval and the expected samples after a choice in it, (N+1, K,
+            C) by nodes, choice, and intervals since the state is safe then.
+
+    Raises:
+        ParenvsError: the nodes of the problem come from a trace.
+    """
+    chain = problem.source
+    if not isinstance(chain, Markov):
+        raise ParenvsError(
+            f"{problem.name}: a trace has no optimal policy; take the hindsight optimum"
+        )
+    library, count = problem.library, problem.intervals
+    max_nodes, plans, every = chain.nodes, len(library), library.costs.every
+    chances = [transitions(library, chain, phase) for phase in range(len(chain.leave))]
+    fits = np.array([problem.fits(n) for n in range(max_nodes + 1)])
+    backup = Backup(problem)
+    change = np.zeros((count, EVENTS, max_nodes + 1, plans), dtype=np.int8)
+    stays, writes = np.zeros((2, count, max_nodes + 1, plans, every), dtype=bool)
+    after = np.zeros((max_nodes + 1, plans, every))  # expected samples to come, by what is chosen
+    for t in range(count - 1, -1, -1):
+        if seen is not None:
+            seen(t, after)
+        keep, writes[t] = backup.kept(after)
+        keep[~fits] = -np.inf
+        value = np.empty((EVENTS, max_nodes + 1, plans))
+        for n in range(max_nodes + 1):
+            options = backup.change + np.where(fits[n], after[n, :, 0], -np.inf)
+            best = options.argmax(axis=2)
+            change[t, :, n] = best
+            value[:, n] = np.take_along_axis(options, best[:, :, None], axis=2)[:, :, 0]
+        stays[t] = keep >= value[0][:, :, None]
+        stays[t, :, 0] = False
+        calm = np.where(stays[t], keep, value[0][:, :, None])
+        if t == 0:
+            break
+        chance = chances[chain.phase_of(t)]
+        after = np.matmul(chance[:, :, 0].transpose(1, 0, 2), calm.transpose(1, 0, 2))
+        after = after.transpose(1, 0, 2)
+        broken = np.einsum("nkem,emk->nk", chance[:, :, 1:], value[1:], optimize=True)
+        gone = chance[:, :, GONE].sum(axis=2) * problem.lost_samples
+        after = after + broken[:, :, None] - gone[:, :, None] * np.arange(every)
+    return Optimal(problem, float(calm[chain.start, 0, 0]), change, stays, writes)

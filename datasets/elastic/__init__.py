@@ -1,1 +1,0 @@
-"""Sets of problems of jobs on nodes that come and go."""

@@ -1,0 +1,951 @@
+"""Elastic problems by name: traces, Markov chains, generated courses, sets and problem pools.
+
+A trace file has one of two forms. ``seconds,event,node``: events are ``add`` or ``remove``, nodes
+have names. ``seconds,nodes``: the number of nodes from then on; which nodes leave is drawn.
+
+A set is one JSON file of chains per family and measured model; problems are called
+FAMILY-MODEL-NUMBER. Generated problems are called ``elastic/FAMILY/MODEL/WHICH``; WHICH is a
+number, or the state of the generator. The first courses of each family ship as a problem pool,
+with what hindsight and the fastest plans earn on them.
+
+    python -m parenvs.tasks.elastic.problems                           # make the sets again
+    python -m parenvs.tasks.elastic.problems elastic-test --out /tmp/sets
+    python -m parenvs.tasks.elastic.problems banks                     # make the pools again
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from parenvs.cluster import Cluster
+from parenvs.core.game import generator_of, word_of
+from parenvs.core.plan import Answer
+from parenvs.core.sets import OPTIMUM, Reference, SetKind
+from parenvs.datasets.banks import Bank, write_banks
+from parenvs.datasets.set_commands import command_line, write_files
+from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
+from parenvs.fields import Integer, Text, check, number, read, read_rows, whole, write_rows
+from parenvs.shipped import data_folder
+from parenvs.tasks.elastic.library import Library, binomial
+from parenvs.tasks.elastic.movement import State
+from parenvs.tasks.elastic.problem import (
+    INTERVALS,
+    MAX_INTERVALS,
+    MAX_NODES,
+    SECONDS,
+    Course,
+    Elastic,
+    Known,
+    Recorded,
+    Source,
+    known_of,
+)
+from parenvs.tasks.elastic.task import ElasticTask
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shipped import load_shape, shapes
+
+EVENT_HEAD = ("seconds", "event", "node")
+COUNT_HEAD = ("seconds", "nodes")
+"""Heads of the two forms."""
+MOST_BYTES = 16 << 20
+"""Size of the largest file that is read."""
+
+
+@dataclass(frozen=True)
+class Trace(Source):
+    """Joins and departures of nodes over time.
+
+    Attributes:
+        name: name or path.
+        events: (seconds, nodes that leave, nodes that come, names of both or None), by time; the
+            names are those of the leaving and of the coming nodes.
+        most: nodes that are there at the same time at most.
+    """
+
+    name: str
+    events: tuple[tuple[float, tuple[str, ...] | int, tuple[str, ...] | int], ...]
+    most: int
+
+    @property
+    def is_named(self) -> bool:
+        """Whether nodes have names, so that it is known which of them leave."""
+        return not self.events or isinstance(self.events[0][1], tuple)
+
+    def intervals(self, seconds: float) -> int:
+        """Return the number of intervals of a length, up to the last event.
+
+        Raises:
+            ParenvsError: there are too many.
+        """
+        count = math.floor(self.events[-1][0] / seconds) + 1
+        if count > MAX_INTERVALS:
+            raise ParenvsError(
+                f"{self.name}: {count:,} intervals of {seconds:g} s, more than {MAX_INTERVALS:,}; "
+                "give a longer interval"
+            )
+        return count
+
+    def course(self, seconds: float, uniform: np.ndarray | None = None) -> Course:
+        """Return the course in intervals of a length.
+
+        Args:
+            seconds: length of an interval.
+            uniform: (S, most) numbers in [0, 1) that choose the nodes that leave, for traces whose
+                nodes have no names.
+        """
+        count = self.intervals(seconds)
+        nodes, joined, left = np.zeros((3, count), dtype=np.int16)
+        lost = np.zeros((count, self.most + 1), dtype=np.int8)
+        alive: list[str] = []  # by age
+        anonymous = 0
+        slots = [math.ceil(event[0] / seconds) for event in self.events]
+        for slot, group in groupby(zip(slots, self.events, strict=True), key=lambda pair: pair[0]):
+            if slot == count:  # the end of the trace, within its last interval
+                break
+            before, gone = list(alive), set[str]()
+            for _, (_, leaving, coming) in group:
+                if isinstance(leaving, tuple) and isinstance(coming, tuple):
+                    alive = [name for name in alive if name not in leaving]
+                    gone.update(leaving)
+                    alive.extend(coming)
+                    continue
+                assert uniform is not None
+                assert isinstance(leaving, int)
+                assert isinstance(coming, int)
+                # The numbers of an interval are used from the first on, one for each departure.
+                for _ in range(leaving):
+                    draw = uniform[slot, len(gone) % self.most]
+                    gone.add(alive.pop(int(draw * len(alive))))
+                alive.extend(str(anonymous + i) for i in range(coming))
+                anonymous += coming
+            out = np.array([name in gone for name in before], dtype=np.int8).cumsum()
+            total = int(out[-1]) if before else 0
+            nodes[slot:], left[slot] = len(alive), total
+            joined[slot] = len(alive) - len(before) + total
+            lost[slot, 1 : len(before) + 1] = out
+            lost[slot, len(before) + 1 :] = total
+        return Course(nodes, joined, left, lost)
+
+
+def read_trace(path: str | os.PathLike[str], name: str | None = None) -> Trace:
+    """Read a trace of either form.
+
+    Args:
+        path: the file, CSV.
+        name: name of the trace (default: the path).
+
+    Raises:
+        ParenvsError: the file is missing or wrong; the line names file, row and field.
+    """
+    where = os.fspath(path)
+    try:
+        if Path(path).stat().st_size > MOST_BYTES:
+            raise ParenvsError(f"{where}: larger than {MOST_BYTES >> 20} MiB; cut the trace")
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise ParenvsError(f"{where}: not a trace ({reason})") from None
+    try:
+        rows = list(csv.reader(text.splitlines()))
+    except csv.Error as error:
+        raise ParenvsError(f"{where}: not a CSV file ({error})") from None
+    head = tuple(cell.strip() for cell in rows[0]) if rows else ()
+    if head not in (EVENT_HEAD, COUNT_HEAD):
+        raise ParenvsError(
+            f"{where}: the first line must be {','.join(EVENT_HEAD)!r} or "
+            f"{','.join(COUNT_HEAD)!r}, not {shown(','.join(head))}"
+        )
+    reader = _named if head == EVENT_HEAD else _counted
+    events, max_nodes = reader(
+        where, [(i, row) for i, row in enumerate(rows[1:], 2) if row], len(head)
+    )
+    if not events or not max_nodes:
+        raise ParenvsError(f"{where}: no node ever joins; a trace needs one")
+    return Trace(name or where, tuple(events), max_nodes)
+
+
+def _named(where: str, rows: list[tuple[int, list[str]]], width: int) -> tuple[list, int]:
+    """Return the events of the first form, those of the same second together, and most nodes."""
+    present: set[str] = set()
+    events: list[tuple[float, list[str], list[str]]] = []
+    max_nodes = 0
+    for line, row in rows:
+        where_line = f"{where}: line {line}"
+        seconds = _seconds(where_line, row, width, events[-1][0] if events else 0.0)
+        kind, node = row[1].strip(), row[2].strip()
+        if kind not in ("add", "remove"):
+            raise ParenvsError(f"{where_line}: 'event' must be add or remove, not {shown(kind)}")
+        if not node or len(node) > 200:
+            raise ParenvsError(f"{where_line}: 'node' must be a name, not {shown(node)}")
+        if (kind == "add") == (node in present):
+            state = "is there already" if kind == "add" else "is not there"
+            raise ParenvsError(f"{where_line}: 'node' {shown(node)} {state}; remove the line")
+        # A departure after a join of the same second is an event of its own.
+        if not events or events[-1][0] != seconds or (kind == "remove" and events[-1][2]):
+            events.append((seconds, [], []))
+        (events[-1][2] if kind == "add" else events[-1][1]).append(node)
+        (present.add if kind == "add" else present.remove)(node)
+        max_nodes = max(max_nodes, _bounded(where_line, len(present)))
+    return [(second, tuple(out), tuple(come)) for second, out, come in events], max_nodes
+
+
+def _counted(where: str, rows: list[tuple[int, list[str]]], width: int) -> tuple[list, int]:
+    """Return the events of the second form, and most nodes; the last row stays the end."""
+    events: list[tuple[float, int, int]] = []
+    now = max_nodes = 0
+    for line, row in rows:
+        where_line = f"{where}: line {line}"
+        seconds = _seconds(where_line, row, width, events[-1][0] if events else 0.0)
+        text = row[1].strip()
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise ParenvsError(f"{where_line}: 'nodes' must be a whole number, not {shown(text)}")
+        count = _bounded(where_line, int(text))
+        events.append((seconds, max(now - count, 0), max(count - now, 0)))
+        now, max_nodes = count, max(max_nodes, count)
+    return events, max_nodes
+
+
+def _seconds(where: str, row: list[str], width: int, before: float) -> float:
+    """Return the time of a row, which does not go back.
+
+    Raises:
+        ParenvsError: it does, or the row has another number of fields.
+    """
+    if len(row) != width:
+        raise ParenvsError(f"{where}: expected {width} fields, not {len(row)}")
+    try:
+        seconds = float(row[0])
+    except ValueError:
+        seconds = math.nan
+    if not before <= seconds <= 1e9:
+        raise ParenvsError(
+            f"{where}: 'seconds' must be a number from {before:g} on, not {shown(row[0])}; sort "
+            "the rows by time"
+        )
+    return seconds
+
+
+def _bounded(where: str, count: int) -> int:
+    """Return a number of nodes.
+
+    Raises:
+        ParenvsError: there are more than ``MAX_NODES``.
+    """
+    if count > MAX_NODES:
+        raise ParenvsError(f"{where}: {count:,} nodes at a time, more than {MAX_NODES}")
+    return count
+
+
+CHAINS = ("independent", "bulk", "daynight", "growth")
+"""Names of the families."""
+
+_Bounds = number(0, 1, "a probability from 0 to 1")
+_Probability = Annotated[int, _Bounds] | Annotated[float, _Bounds]
+
+
+@dataclass(frozen=True)
+class Markov(Source):
+    """Nodes that leave and come by chance.
+
+    Attributes:
+        nodes: N, nodes at most.
+        start: nodes in the first interval.
+        leave: probability that a node leaves before the next interval, for each phase of the day.
+        join: probability that a missing node comes, for each phase.
+        bulk: probability of a bulk preemption in an interval.
+        severity: probability that a node leaves in a bulk preemption.
+        phase: intervals of a phase; phases follow each other over and over.
+    """
+
+    nodes: Annotated[int, whole(1, MAX_NODES)]
+    start: Annotated[int, whole(0, MAX_NODES)]
+    leave: tuple[_Probability, ...]
+    join: tuple[_Probability, ...]
+    bulk: _Probability = 0.0
+    severity: _Probability = 0.0
+    phase: Annotated[int, whole(1, MAX_INTERVALS)] = 1
+
+    name: ClassVar[str] = "markov"
+    is_named: ClassVar[bool] = False
+    is_chain: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Raise errors for numbers that no cluster has."""
+        check(self)
+        if self.start > self.nodes:
+            raise ParenvsError(f"start must be at most {self.nodes}, the nodes, not {self.start}")
+        if not 1 <= len(self.leave) == len(self.join) <= 64:
+            raise ParenvsError("leave and join must be lists of equal length, 1 to 64 phases")
+
+    def phase_of(self, interval: int) -> int:
+        """Return the phase of the day in which nodes leave and come before an interval."""
+        return (interval // self.phase) % len(self.leave)
+
+    def modes(self, phase: int) -> tuple[tuple[float, float], ...]:
+        """Return (probability, probability that a node leaves) with and without a bulk one."""
+        calm = (1.0 - self.bulk, self.leave[phase])
+        return (calm,) if self.bulk == 0.0 else (calm, (self.bulk, self.severity))
+
+    def rates(self, intervals: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the probabilities before each interval, (S,) float32: leave, join, severity."""
+        phase = (np.arange(intervals) // self.phase) % len(self.leave)
+        leave, join = (np.array(x, dtype=np.float32)[phase] for x in (self.leave, self.join))
+        return leave, join, np.full(intervals, self.severity, dtype=np.float32)
+
+    @property
+    def most(self) -> int:
+        """N, nodes at most."""
+        return self.nodes
+
+    def intervals(self, seconds: float) -> int:
+        """Return the default number of intervals, whatever their length."""
+        return INTERVALS
+
+    def draw(self, rng: np.random.Generator, seconds: float, intervals: int) -> np.ndarray:
+        """See ``Source.draw``."""
+        return self.uniform(rng, intervals)
+
+    def course(self, seconds: float, uniform: np.ndarray | None = None) -> Course:
+        """See ``Source.course``."""
+        assert uniform is not None
+        return courses([self], uniform[None]).of(0)
+
+    def expected(self, best: np.ndarray, seconds: float, intervals: int) -> float:
+        """See ``Source.expected``."""
+        return float((self.distribution(intervals) @ best).sum())
+
+    def uniform(self, rng: np.random.Generator, intervals: int) -> np.ndarray:
+        """Draw what decides one course, (S, 1+N) float32: of bulk preemptions, and of each node."""
+        return rng.random((intervals, self.nodes + 1), dtype=np.float32)
+
+    def distribution(self, intervals: int) -> np.ndarray:
+        """Return the probability of each number of nodes in each interval, (S, N+1)."""
+        result = np.zeros((intervals, self.nodes + 1))
+        result[0, self.start] = 1.0
+        for t in range(1, intervals):
+            phase = self.phase_of(t)
+            step = sum(p * _moves(self.nodes, q, self.join[phase]) for p, q in self.modes(phase))
+            result[t] = result[t - 1] @ step
+        return result
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the chain as an object of JSON types."""
+        return {key: list(x) if isinstance(x, tuple) else x for key, x in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, content: Any, where: str) -> Markov:
+        """Make a chain of an object of JSON types.
+
+        Raises:
+            ParenvsError: a field is missing, unknown or wrong.
+        """
+        return read(cls, content, where)
+
+
+def draw_markov(rng: np.random.Generator, family: str, nodes: int) -> Markov:
+    """Draw a chain of a family; intervals are taken to be minutes.
+
+    ``independent``: a node stays 30 minutes to 5 hours, a missing one comes after 10 to 60 minutes.
+    ``bulk``: nodes stay longer, but every half an hour to 3 hours a fifth to two thirds of them
+    leave together. ``daynight``: two phases, in one of which nodes leave 3 to 10 times as often.
+    ``growth``: an eighth to a quarter of the nodes at first, which rarely leave, more to come.
+
+    Raises:
+        ParenvsError: there is no such family.
+    """
+    if family not in CHAINS:
+        raise ParenvsError(
+            f"unknown family {shown(family)}{did_you_mean(str(family), CHAINS)}; known: "
+            f"{', '.join(CHAINS)}"
+        )
+
+    def rate(low: float, high: float) -> float:
+        return round(float(np.exp(rng.uniform(np.log(low), np.log(high)))), 6)
+
+    start = int(rng.integers(nodes // 2, nodes + 1))
+    if family == "independent":
+        return Markov(nodes, start, (rate(1 / 300, 1 / 30),), (rate(1 / 60, 1 / 10),))
+    if family == "bulk":
+        leave, join = rate(1 / 1000, 1 / 200), rate(1 / 40, 1 / 8)
+        severity = round(float(rng.uniform(0.2, 0.67)), 6)
+        return Markov(nodes, start, (leave,), (join,), rate(1 / 180, 1 / 30), severity)
+    if family == "daynight":
+        calm, more = rate(1 / 600, 1 / 150), float(rng.uniform(3.0, 10.0))
+        join = rate(1 / 60, 1 / 12)
+        phase = int(rng.integers(30, 91))
+        busy = round(min(calm * more, 0.2), 6)
+        return Markov(nodes, start, (calm, busy), (join, round(join / 2, 6)), phase=phase)
+    few = int(rng.integers(max(nodes // 8, 1), nodes // 4 + 1))
+    return Markov(nodes, few, (rate(1 / 1500, 1 / 300),), (rate(1 / 240, 1 / 60),))
+
+
+def courses(chains: Sequence[Markov], uniform: np.ndarray) -> Course:
+    """Return the courses that drawn numbers decide.
+
+    Args:
+        chains: (B,) the chain of each course.
+        uniform: (B, S, 1+N) float32, of ``Markov.uniform``; 1 for nodes that a chain does not have.
+
+    Returns:
+        A course whose arrays have an axis B in front.
+    """
+    count, intervals, width = uniform.shape
+    nodes, joined, left = np.empty((3, count, intervals), dtype=np.int16)
+    lost = np.zeros((count, intervals, width), dtype=np.int8)
+    nodes[:, 0] = joined[:, 0] = [chain.start for chain in chains]
+    left[:, 0] = 0
+    rates = {chain: chain.rates(intervals) for chain in set(chains)}
+    columns = zip(*(rates[chain] for chain in chains), strict=True)
+    leave, join, severity = (np.stack(column) for column in columns)
+    bulk = np.array([chain.bulk for chain in chains], dtype=np.float32)
+    leave = np.where(uniform[:, :, 0] < bulk[:, None], severity, leave)
+    ranks, now = np.arange(width - 1), nodes[:, 0]
+    for t in range(1, intervals):
+        present = ranks < now[:, None]
+        happens = uniform[:, t, 1:] < np.where(present, leave[:, t, None], join[:, t, None])
+        out = (happens & present).cumsum(axis=1, dtype=np.int8)
+        lost[:, t, 1:] = out
+        left[:, t] = out[:, -1]
+        joined[:, t] = np.count_nonzero(happens, axis=1) - left[:, t]
+        now = now - left[:, t] + joined[:, t]
+        nodes[:, t] = now
+    return Course(nodes, joined, left, lost)
+
+
+@lru_cache(maxsize=256)
+def _moves(nodes: int, leave: float, join: float) -> np.ndarray:
+    """(N+1, N+1) probabilities of the next number of nodes, by the number now."""
+    result = np.zeros((nodes + 1, nodes + 1))
+    for now in range(nodes + 1):
+        stay, come = binomial(now, 1.0 - leave), binomial(nodes - now, join)
+        result[now] = np.convolve(stay, come)
+    return result
+
+
+@dataclass(frozen=True)
+class Row:
+    """A problem of a set: the model's name, the intervals of an episode, and the chain."""
+
+    model: Text
+    intervals: Integer
+    chain: Markov
+
+
+def save_set(path: str | os.PathLike[str], rows: Mapping[str, Row]) -> None:
+    """Write the problems of a set, a line each, whole or not at all."""
+    write_rows(
+        path, {name: {**vars(row), "chain": row.chain.to_json()} for name, row in rows.items()}
+    )
+
+
+def read_set(path: str | os.PathLike[str], models: Iterable[str]) -> dict[str, Row]:
+    """Read the problems of a set, by name.
+
+    Args:
+        path: the file.
+        models: names of models that problems may have.
+
+    Raises:
+        ParenvsError: the file is missing or wrong; the line names file, problem and field.
+    """
+    known = tuple(models)
+
+    def known_model(row: Row, where: str) -> Row:
+        if row.model not in known:
+            raise ParenvsError(
+                f"{where}: field 'model' must be one of {', '.join(known)}, not "
+                f"{shown(row.model)}{did_you_mean(row.model, known)}"
+            )
+        return row
+
+    return read_rows(Row, path, known_model)
+
+
+*ELASTIC_SETS, WINDOWS = ElasticTask.sets
+"""Shipped sets of chains, ``SET/NAME`` is one of a set; and the set of windows of traces."""
+TRACES = {"p3": "aws-p3-spot.csv", "g4dn": "aws-g4dn-spot.csv"}
+"""Shipped traces of spot clusters."""
+MEASURED = ("gpt-1.5b", "bert-large")
+"""Models whose steps on many degrees were measured."""
+WINDOW, STRIDE = 120, 10
+"""Intervals of a window of a trace, and from the beginning of one to that of the next."""
+
+
+def load_trace(name: str | os.PathLike[str]) -> Trace:
+    """Load a shipped trace by its name, or a file of either form.
+
+    Raises:
+        ParenvsError: the file is missing or wrong; the line names file, row and field.
+    """
+    text = os.fspath(name)
+    if text in TRACES:
+        return _shipped_trace(text)
+    if not text.endswith(".csv"):
+        raise UnknownInstanceError(
+            f"unknown trace {text!r}{did_you_mean(text, TRACES)}; give one of {', '.join(TRACES)}, "
+            "or the path of a .csv file"
+        )
+    return read_trace(text)
+
+
+@lru_cache(maxsize=8)
+def load_library(
+    model: str = MEASURED[0], cluster: str | None = None, batch: int | None = None
+) -> Library:
+    """Load the candidate plans of a model.
+
+    Args:
+        model: a shape, by shipped name or path.
+        cluster: its nodes are the servers; None takes the measured steps of one of ``MEASURED``.
+        batch: samples of a step, with a cluster (default: 512).
+
+    Raises:
+        ParenvsError: the model or the cluster is unknown, or nothing was measured of the model.
+    """
+    shape = load_shape(model)
+    if shape is None:
+        raise UnknownInstanceError(
+            f"unknown model {model!r}{did_you_mean(model, shapes())}; give the name of a shape or "
+            "the path of its .json file"
+        )
+    chain = HybridModel.of_shape(shape)
+    if cluster is not None:
+        return Library.modelled(Hybrid(chain, Cluster.parse(cluster), batch or 512))
+    if model not in MEASURED:
+        raise ParenvsError(
+            f"model {model!r}: no steps were measured; give a cluster, such as 16x8:a100, for the "
+            f"cost model, or one of {', '.join(MEASURED)}"
+        )
+    if batch is not None:
+        raise ParenvsError(
+            f"batch: the steps of {model} were measured with their own; leave it out"
+        )
+    path = data_folder() / "measured" / f"{model}.json"
+    content = {**json.loads(path.read_text(encoding="utf-8")), "model": model}
+    return Library.measured(content, State.of(chain))
+
+
+def elastic_rows(name: str) -> dict[str, Row]:
+    """Read the problems of a shipped set of chains, by their names.
+
+    Raises:
+        UnknownInstanceError: there is no such set.
+    """
+    if name not in ELASTIC_SETS:
+        raise UnknownInstanceError(
+            f"unknown set {name!r}{did_you_mean(name, ELASTIC_SETS)}; known: "
+            f"{', '.join(ELASTIC_SETS)}"
+        )
+    return _shipped_rows(name)
+
+
+def load_elastic(
+    instance: str | os.PathLike[str], model: str | None = None, interval: float = SECONDS,
+    cluster: str | None = None, batch: int | None = None,
+) -> Elastic:  # fmt: skip
+    """Load a problem of a job on nodes that come and go.
+
+    Args:
+        instance: a problem of a shipped set, ``"elastic-test/bulk-gpt-1.5b-000"``; or a trace:
+            ``"p3"``, ``"g4dn"``, ``TRACE/MODEL`` as such a problem is called, or the path of a
+            ``.csv`` file.
+        model: of a trace, see ``load_library`` (default: ``gpt-1.5b``).
+        interval: seconds of an interval, of a trace.
+        cluster: of a trace, see ``load_library``.
+        batch: of a trace, see ``load_library``.
+
+    Raises:
+        ParenvsError: a name is unknown, a file is wrong, or the problem has settings of its own.
+    """
+    text = os.fspath(instance)
+    place, _, member = text.partition("/")
+    if place in TRACES and member:
+        text, (named, _, servers) = place, member.removesuffix("-measured").partition(" on ")
+        model, cluster = model or named, cluster or servers.replace(" ", ":") or None
+    if place == WINDOWS:
+        _refuse(place, model, cluster, batch, interval)
+        return window(member)
+    if place not in ELASTIC_SETS:
+        library = load_library(model or MEASURED[0], cluster, batch)
+        trace = load_trace(text)
+        return Elastic(library, trace, interval, name=f"{trace.name}/{library.name}")
+    _refuse(place, model, cluster, batch, interval)
+    return _elastic_problem(place, member)
+
+
+def _refuse(
+    place: str, model: str | None, cluster: str | None, batch: int | None, interval: float
+) -> None:
+    """Raise an error for settings of a problem that has its own."""
+    for name, value in (("model", model), ("cluster", cluster), ("batch", batch)):
+        if value is not None:
+            raise ParenvsError(f"{name}: problems of {place} have one of their own; leave it out")
+    if interval != SECONDS:
+        raise ParenvsError(f"interval: problems of {place} have {SECONDS:g} s; leave it out")
+
+
+@lru_cache(maxsize=1)
+def windows() -> dict[str, tuple[str, str, int]]:
+    """Return the windows of the shipped traces: name -> trace, model, and first interval.
+
+    Windows of a trace begin ``STRIDE`` intervals after each other, the first when there is a node,
+    so neighbours overlap. Names are TRACE-MODEL-NUMBER.
+    """
+    result = {}
+    for trace in TRACES:
+        nodes = _whole_course(trace).nodes
+        starts = range(int((nodes > 0).argmax()),
+                       len(nodes) - WINDOW + 1, STRIDE)  # fmt: skip
+        for model in MEASURED:
+            for k, first in enumerate(starts):
+                result[f"{trace}-{model}-{k:03d}"] = trace, model, first
+    return result
+
+
+@lru_cache(maxsize=512)
+def window(name: str) -> Elastic:
+    """Return a job on a window of a trace, in which checkpoints can be chosen.
+
+    Of a trace whose nodes have no names, those that leave are drawn once for all.
+
+    Raises:
+        UnknownInstanceError: there is no such window.
+    """
+    known = windows()
+    if name not in known:
+        raise UnknownInstanceError(
+            f"unknown problem {f'{WINDOWS}/{name}'!r}{did_you_mean(name, known)}; {WINDOWS} holds "
+            f"{len(known)}, from {min(known)} to {max(known)}"
+        )
+    trace, model, first = known[name]
+    course = Recorded(f"{WINDOWS}/{name}", _whole_course(trace).window(first, WINDOW))
+    return Elastic(load_library(model), course, name=course.name, checkpoints=True)
+
+
+@lru_cache(maxsize=len(TRACES))
+def _whole_course(trace: str) -> Course:
+    """Return the course of a shipped trace; those who leave are of seed 0 if it names none."""
+    return load_elastic(trace).drawn(0)
+
+
+@lru_cache(maxsize=512)
+def _elastic_problem(name: str, member: str) -> Elastic:
+    """Make a problem of a shipped set once."""
+    rows = elastic_rows(name)
+    if member not in rows:
+        raise UnknownInstanceError(
+            f"unknown problem {f'{name}/{member}'!r}{did_you_mean(member, rows)}; {name} holds "
+            f"{len(rows)}, from {min(rows)} to {max(rows)}"
+        )
+    row = rows[member]
+    return Elastic(
+        load_library(row.model), row.chain, intervals=row.intervals, name=f"{name}/{member}"
+    )
+
+
+@lru_cache(maxsize=len(ELASTIC_SETS))
+def _shipped_rows(name: str) -> dict[str, Row]:
+    """Read a shipped set of elastic problems once."""
+    return read_set(data_folder() / f"{name}.json", MEASURED)
+
+
+@lru_cache(maxsize=len(TRACES))
+def _shipped_trace(name: str) -> Trace:
+    """Read a shipped trace once."""
+    return read_trace(data_folder() / "measured" / TRACES[name], name)
+
+
+NODES = 32
+"""Nodes at most; as many as the measured steps go."""
+
+
+@dataclass(frozen=True)
+class Regime:
+    """What decides a course, interval by interval.
+
+    Attributes:
+        start: nodes in the first interval.
+        leave: (S,) probability that a node leaves before an interval.
+        join: (S,) probability that a missing one comes.
+        blocks: (S,) share of the nodes that leave before an interval together, next to each other
+            in age.
+    """
+
+    start: int
+    leave: np.ndarray
+    join: np.ndarray
+    blocks: np.ndarray
+
+
+def _log(rng: np.random.Generator, low: float, high: float) -> float:
+    return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+
+def _quiet(rng: np.random.Generator, nodes: int, count: int) -> Regime:
+    """Quiet for one to three hours, then a busy spell of 10 to 60 minutes, again and again."""
+    leave, join = np.full((2, count), _log(rng, 1 / 3000, 1 / 600))
+    join[:] = _log(rng, 1 / 60, 1 / 8)
+    at = -int(rng.integers(0, 60))
+    while at < count:
+        at += int(rng.integers(60, 181))
+        long = int(rng.integers(10, 61))
+        leave[max(at, 0) : max(at + long, 0)] = _log(rng, 1 / 60, 1 / 10)
+        at += long
+    return Regime(int(rng.integers(nodes // 2, nodes + 1)), leave, join, np.zeros(count))
+
+
+def _bursts(rng: np.random.Generator, nodes: int, count: int) -> Regime:
+    """Nodes of about one age leave together, often several times within minutes."""
+    blocks = np.zeros(count)
+    first, again = _log(rng, 1 / 90, 1 / 15), float(rng.uniform(0.1, 0.5))
+    near = 0
+    for at in range(1, count):
+        if rng.random() < (again if near > 0 else first):
+            blocks[at] = rng.uniform(0.03, 0.5)
+            near = int(rng.integers(2, 8))
+        near -= 1
+    leave, join = (np.full(count, _log(rng, *x)) for x in ((1 / 3000, 1 / 400), (1 / 60, 1 / 5)))
+    return Regime(int(rng.integers(nodes // 3, nodes + 1)), leave, join, blocks)
+
+
+def _gone(rng: np.random.Generator, nodes: int, count: int) -> Regime:
+    """One to three times all nodes leave; after 3 to 40 minutes they come back, fast."""
+    leave, join = (np.full(count, _log(rng, *x)) for x in ((1 / 2000, 1 / 100), (1 / 60, 1 / 8)))
+    blocks = np.zeros(count)
+    for _ in range(int(rng.integers(1, 4))):
+        at, long = int(rng.integers(1, count)), int(rng.integers(3, 41))
+        blocks[at] = 1.0
+        join[at : at + long] = 0.0
+        join[at + long : at + long + 5] = rng.uniform(0.1, 0.6)
+    return Regime(int(rng.integers(nodes // 3, nodes + 1)), leave, join, blocks)
+
+
+REGIMES: dict[str, Callable[[np.random.Generator, int, int], Regime]] = {
+    "quiet": _quiet,
+    "bursts": _bursts,
+    "gone": _gone,
+}
+"""Regimes by name."""
+FAMILIES = (*CHAINS, *REGIMES)
+"""Everything that courses are drawn of."""
+
+
+def draw_course(
+    rng: np.random.Generator, family: str, nodes: int = NODES, intervals: int = INTERVALS
+) -> Course:
+    """Draw a course of a family.
+
+    Args:
+        rng: the generator.
+        family: one of ``FAMILIES``.
+        nodes: N, at most.
+        intervals: S; they are taken to be minutes.
+
+    Raises:
+        ParenvsError: there is no such family.
+    """
+    known_family(family)
+    if family in CHAINS:
+        chain = draw_markov(rng, family, nodes)
+        return courses([chain], chain.uniform(rng, intervals)[None]).of(0)
+    regime = REGIMES[family](rng, nodes, intervals)
+    now, gone = regime.start, np.zeros(intervals, dtype=np.uint64)
+    joined = np.zeros(intervals, dtype=np.int16)
+    for at in range(1, intervals):
+        leaves = rng.random(now) < regime.leave[at]
+        if regime.blocks[at] > 0 and now:
+            size = int(np.ceil(regime.blocks[at] * now))
+            first = int(rng.integers(now - size + 1))
+            leaves[first : first + size] = True
+        joined[at] = rng.binomial(nodes - now, regime.join[at])
+        which = np.flatnonzero(leaves)
+        gone[at] = (np.uint64(1) << which.astype(np.uint64)).sum(dtype=np.uint64)
+        now += int(joined[at]) - len(which)
+    return Course.of_bits(regime.start, joined, gone, nodes)
+
+
+def known_family(family: str) -> None:
+    """Raise an error if there is no such family.
+
+    Raises:
+        ParenvsError: there is none; the line names those that are known.
+    """
+    if family not in FAMILIES:
+        raise ParenvsError(
+            f"unknown family {shown(family)}{did_you_mean(str(family), FAMILIES)}; known: "
+            f"{', '.join(FAMILIES)}"
+        )
+
+
+POOL_SEED = 2026
+"""Seed of the numbered courses; the sets have another."""
+COUNT = 720
+"""Courses of the bank of a family, each a job of every measured model."""
+
+
+def drawn_by(rng: np.random.Generator, family: str, model: str) -> Elastic:
+    """Draw a job, whose name has the state of the generator.
+
+    Args:
+        rng: the generator.
+        family: one of ``FAMILIES``.
+        model: one of ``MEASURED``.
+    """
+    name = _name(family, model, word_of(rng))
+    return _job(model, draw_course(rng, family), name)
+
+
+def numbered(number: int, family: str, model: str) -> Elastic:
+    """Return a job by its number, from 0; the other arguments as of ``drawn_by``."""
+    return _job(model, _course(family, number), _name(family, model, str(number)))
+
+
+def of_bank(number: int, family: str, model: str) -> tuple[Elastic, Known]:
+    """Return a job of the bank, and what is known of it; arguments as of ``numbered``."""
+    row, column = bank(family)[number], MEASURED.index(model)
+    known = Known(float(row["hindsight"][column]), float(row["fastest"][column]))
+    return numbered(number, family, model), known
+
+
+@lru_cache(maxsize=len(FAMILIES))
+def bank(family: str) -> Bank:
+    """Return the bank of a family."""
+    return Bank(f"elastic-{family}", COUNT, partial(_row, family))
+
+
+def _course(family: str, number: int) -> Course:
+    if number >= COUNT:
+        return _drawn(family, number)
+    return _courses(family).of(number)
+
+
+@lru_cache(maxsize=len(FAMILIES))
+def _courses(family: str) -> Course:
+    joined, gone = (bank(family).arrays[name] for name in ("joined", "gone"))
+    return Course.of_bits(joined[:, 0], joined, gone.astype(np.uint64), NODES)
+
+
+def _drawn(family: str, number: int) -> Course:
+    words = [POOL_SEED, FAMILIES.index(family), number]
+    return draw_course(np.random.default_rng(words), family)
+
+
+def _row(family: str, number: int) -> Mapping[str, np.ndarray]:
+    """Return what a bank keeps of a course."""
+    course = _drawn(family, number)
+    known = [known_of(_job(model, course, "")) for model in MEASURED]
+    return {
+        "joined": course.joined.astype(np.uint8),
+        "gone": course.bits().astype(np.uint32),
+        "hindsight": np.array([each.best for each in known]),
+        "fastest": np.array([each.start for each in known]),
+    }
+
+
+def _job(model: str, course: Course, name: str) -> Elastic:
+    return Elastic(load_library(model), Recorded(name, course), name=name, checkpoints=True)
+
+
+def find_elastic(name: str) -> Elastic:
+    """Return a job of a shipped set or a trace, or a drawn one.
+
+    Raises:
+        UnknownInstanceError: there is none of this name.
+    """
+    first, *words = name.split("/")
+    if first not in ElasticTask.drawn or name.endswith(".csv"):
+        return load_elastic(name)
+    if len(words) == 3 and words[0] in FAMILIES and words[1] in MEASURED:
+        family, model, which = words
+        if which.isdecimal() and len(which) < 10:
+            return numbered(int(which), family, model)
+        rng = generator_of(which)
+        if rng is not None:
+            return drawn_by(rng, family, model)
+    like = _name(FAMILIES[0], MEASURED[0], "17")
+    raise UnknownInstanceError(
+        f"unknown problem {shown(name)}; drawn ones are called like {like}: "
+        f"family ({', '.join(FAMILIES)}), model ({', '.join(MEASURED)}) and number"
+    )
+
+
+def _name(family: str, model: str, which: str) -> str:
+    return f"{ElasticTask.drawn[0]}/{family}/{model}/{which}"
+
+
+MODULE = "parenvs.tasks.elastic.problems"
+SEED = 2024
+"""Seed of the shipped sets."""
+COUNTS = dict(zip(ELASTIC_SETS, (16, 2, 4), strict=True))
+"""Shipped set -> problems of each family and model."""
+
+
+def make_set(name: str, seed: int) -> dict[str, Row]:
+    """Draw the problems of a shipped set, each from the seed, its set, family, model and number."""
+    stream = list(COUNTS).index(name)
+    return {
+        f"{family}-{model}-{number:03d}": Row(
+            model,
+            INTERVALS,
+            draw_markov(np.random.default_rng([seed, stream, i, k, number]), family, NODES),
+        )
+        for i, family in enumerate(CHAINS)
+        for k, model in enumerate(MEASURED)
+        for number in range(COUNTS[name])
+    }
+
+
+def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
+    """Make a shipped set and write it into a folder; return the path and the number of problems."""
+    path = folder / f"{name}.json"
+    rows = make_set(name, seed)
+    save_set(path, rows)
+    return path, len(rows)
+
+
+def set_kind(name: str) -> SetKind:
+    """Return what evaluations know of a set of elastic problems; see ``SetKind``.
+
+    An episode is worth the share of what hindsight earns on its very course.
+    """
+    members = windows() if name == WINDOWS else elastic_rows(name)
+    return SetKind(
+        "ElasticPlan-v1",
+        lambda name: [f"{name}/{member}" for member in members],
+        load_elastic,
+        lambda name: Reference(1.0, 1.0, OPTIMUM),
+        worth=lambda info: info["best_known"] / info["cost"],
+        answered=_of_hindsight,
+    )
+
+
+def _of_hindsight(answer: Answer) -> float:
+    problem = replace(answer.problem, checkpoints=True)
+    return float(answer.report.total / known_of(problem, problem.drawn(answer.plan.seed)).best)
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    """Run the command line of this module, and return the exit status."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == ["banks"]:
+        banks = {family: partial(bank, family) for family in FAMILIES}
+        return write_banks(f"{MODULE} banks", "Make the banks again.", banks, given[1:])
+    about = "Make the sets of Markov chains again."
+    return write_files(command_line(MODULE, about, SEED), COUNTS, write_set, given)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

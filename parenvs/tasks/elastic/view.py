@@ -1,0 +1,301 @@
+"""What a job earned while nodes came and left, in plain text: totals, a line over time, changes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from parenvs.errors import printable
+from parenvs.tasks.elastic.library import GONE
+from parenvs.tasks.elastic.problem import Elastic, Run, replay
+from parenvs.view import web
+from parenvs.view.page import (
+    INK,
+    QUIET,
+    RED,
+    TRACK,
+    WIDTH,
+    Page,
+    blank_figure,
+    ink_on,
+    mix,
+    stage_colour,
+    text_inches,
+)
+from parenvs.view.web import Cell, Picture, PlanPage, Row, Table, shape, steps
+from parenvs.view.words import SEPARATOR, clip, duration, plural, reason_lines
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from parenvs.tasks.elastic.problem import PolicyReport
+
+COLUMNS = 110
+"""Columns of the text."""
+_BARS = " ▁▂▃▄▅▆▇█"
+_MAX_CHANGES = 12
+_BAR_COLUMNS = 96  # of the line over time
+
+
+def run_of(viewable: Run | Elastic) -> Run:
+    """A run as it is; of a problem, one of the seed 0 in which nothing is chosen yet."""
+    return viewable if isinstance(viewable, Run) else replay(viewable, viewable.drawn(0), [])
+
+
+def title(run: Run) -> str:
+    """The problem and who chose, in one line."""
+    by = f", {run.policy}" if run.policy else ""
+    return printable(f"{run.problem.name}: {clock(run, run.problem.intervals)} of nodes{by}")
+
+
+def verdict(run: Run) -> list[str]:
+    """The parts of the verdict."""
+    if not run.legal:
+        return ["illegal", f"{len(run.plans):,} intervals before the first fault"]
+    if not len(run.plans):
+        best = run.problem.library.candidates
+        return ["nothing chosen yet", f"{plural(len(best), 'candidate plan')}"]
+    return [
+        f"{run.total:,.0f} samples in {clock(run, len(run.plans))}",
+        f"{run.share:.2%} of the ideal",
+        plural(int(run.changed.sum()), "change"),
+        plural(int(run.stopped.sum()), "stop"),
+        f"state lost {plural(int(run.gone.sum()), 'time')}",
+    ]
+
+
+def answer(run: Run) -> str:
+    """What the job trained, in one line."""
+    return SEPARATOR.join(verdict(run))
+
+
+def plan_name(run: Run, plan: int) -> str:
+    """A candidate in words."""
+    if plan == 0:
+        return "wait"
+    candidate = run.problem.library.candidates[plan - 1]
+    spares = f" +{candidate.spares}" if candidate.spares else ""
+    return f"{candidate.degrees}{spares}"
+
+
+def clock(run: Run, interval: int) -> str:
+    """The time of an interval, as hours and minutes, or minutes and seconds."""
+    seconds = round(interval * run.problem.seconds)
+    hours, remainder = divmod(seconds, 3600)
+    return (
+        f"{hours}:{remainder // 60:02d} h"
+        if hours
+        else f"{remainder // 60}:{remainder % 60:02d} min"
+    )
+
+
+def bars(values: np.ndarray, top: float) -> str:
+    """One letter for each part of the time, as high as the mean of its values."""
+    parts = np.array_split(values, min(len(values), _BAR_COLUMNS))
+    level = [float(part.mean()) / (top or 1.0) * (len(_BARS) - 1) for part in parts]
+    return "".join(_BARS[min(max(round(x), 0), len(_BARS) - 1)] for x in level)
+
+
+def text(viewable: Run | Elastic, colour: bool = False) -> str:
+    """What a job earned, as text of at most 110 columns, without a newline at the end.
+
+    ``colour`` changes nothing: lines over time have one.
+    """
+    run = run_of(viewable)
+    lines = [clip(title(run), COLUMNS), SEPARATOR.join(verdict(run))]
+    lines += reason_lines(run.reasons, COLUMNS)
+    count = len(run.plans)
+    if not count:
+        return "\n".join(lines)
+    library = run.problem.library
+    nodes = run.course.nodes[:count]
+    lines += [
+        f"nodes    {bars(nodes, float(nodes.max()))}",
+        f"in use   {bars(library.used[run.plans], float(nodes.max()))}",
+        f"samples  {bars(run.samples, float(run.problem.best[nodes].max()))}",
+    ]
+    changes = np.flatnonzero(run.changed)
+    for t in changes[:_MAX_CHANGES].tolist():
+        lines.append(clip(_change(run, t), COLUMNS))
+    if len(changes) > _MAX_CHANGES:
+        lines.append(f"and {plural(len(changes) - _MAX_CHANGES, 'change')} more")
+    return "\n".join(lines)
+
+
+def _change(run: Run, t: int) -> str:
+    """One line on the change of an interval."""
+    before, after = plan_name(run, int(run.plans[t - 1])), plan_name(run, int(run.plans[t]))
+    words = f"{before} -> {after}" if before != after else f"{after} repaired"
+    reason = ""
+    if run.events[t]:
+        reason = ", state lost" if run.events[t] == GONE else ", nodes lost"
+    moved = run.problem.library.tables[1][run.events[t], run.plans[t - 1], run.plans[t]]
+    return (
+        f"{clock(run, t):>10}  {int(run.course.nodes[t]):2d} nodes  {words}{reason}: "
+        f"{duration(float(run.seconds[t]))}, busiest node sends {moved / 1e9:.2f} GB"
+    )
+
+
+_LEFT, _RIGHT = 0.9, 0.3  # inches beside the axes
+_HEIGHTS = (1.9, 0.75, 1.9, 0.9)  # of nodes, plans, samples, changes
+_GAP = 0.3
+
+
+def draw(viewable: Run | Elastic) -> Figure:
+    """The picture of a run, or of the nodes of a problem; ``style`` has to be in force.
+
+    From above: nodes that are there, with those in use and the spares; the plan in force; samples
+    a second beside those of the fastest plan; and the seconds of each change, in red where the job
+    had stopped as a node left. Each panel names its colours.
+    """
+    run = run_of(viewable)
+    page = Page(blank_figure())
+    top = page.heading(title(run), verdict(run), [], True) + 0.1
+    width, panels = WIDTH - _LEFT - _RIGHT, []
+    for height in _HEIGHTS:
+        panels.append(page.axes(_LEFT, top, width, height))
+        top += height + _GAP
+    problem = run.problem
+    scale, unit = (3600.0, "h") if problem.intervals * problem.seconds > 7200 else (60.0, "min")
+    edges = np.arange(problem.intervals + 1) * problem.seconds / scale
+    for axes in panels:
+        axes.set_xlim(0, edges[-1])
+    for axes in panels[:-1]:
+        axes.set_xticklabels([])
+    _draw_nodes(panels[0], run, edges)
+    _plans(panels[1], run, edges, width / edges[-1])
+    _samples(panels[2], run, edges)
+    _changes(panels[3], run, edges)
+    panels[3].set_xlabel(f"time ({unit})", color=QUIET, size=9)
+    return page.figure
+
+
+def _draw_nodes(axes: Axes, run: Run, edges: np.ndarray) -> None:
+    """Draw the nodes, as far as the run has come."""
+    library, count = run.problem.library, len(run.plans)
+    nodes = run.course.nodes[: max(count, 1)]
+    used, spares = library.used[run.plans], library.spares[run.plans]
+    axes.stairs(nodes, edges[: len(nodes) + 1], color=INK, linewidth=1.0, label="there")
+    if count:
+        starts, tone = edges[: count + 1], mix("#E3A02B", "#FFFFFF", 0.3)
+        axes.stairs(used + spares, starts, fill=True, color=tone, label="spare")
+        axes.stairs(used, starts, fill=True, color="#5FB3DE", label="in use")
+    axes.set_ylim(0, run.problem.nodes * 1.05)
+    axes.set_ylabel("nodes", color=QUIET, size=8)
+    _legend(axes)
+
+
+def _plans(axes: Axes, run: Run, edges: np.ndarray, inches: float) -> None:
+    """Draw the plan in force as one bar, with names where there is room."""
+    plans = run.plans
+    starts = np.flatnonzero(np.diff(plans, prepend=-1)).tolist()
+    for first, end in pairwise([*starts, len(plans)]):
+        plan = int(plans[first])
+        left, right = edges[first], edges[end]
+        colour = TRACK if plan == 0 else stage_colour(plan)
+        axes.axvspan(left, right, color=colour, linewidth=0)
+        words = plan_name(run, plan)
+        if text_inches(words, 7) < (right - left) * inches:
+            ink = QUIET if plan == 0 else ink_on(colour)
+            axes.text((left + right) / 2, 0.5, words, size=7, ha="center", va="center", color=ink)
+    axes.set(ylim=(0, 1), yticks=[])
+    axes.set_ylabel("plan", color=QUIET, size=8)
+    axes.annotate(
+        "a change of colour is a change of plan; tensor, pipeline and data parallel ranks where "
+        "there is room", (1, 1), (0, 4), xycoords="axes fraction", textcoords="offset points",
+        size=8, color=QUIET, ha="right", annotation_clip=False,
+    )  # fmt: skip
+
+
+def _samples(axes: Axes, run: Run, edges: np.ndarray) -> None:
+    """Draw samples a second beside those of the fastest plan."""
+    count = len(run.plans)
+    best = run.problem.best[run.course.nodes[: max(count, 1)]] / run.problem.seconds
+    words = "the fastest plan, without changes"
+    axes.stairs(best, edges[: len(best) + 1], color=QUIET, linewidth=0.8, label=words)
+    if count:
+        rate = np.maximum(run.samples / run.problem.seconds, 0.0)
+        axes.stairs(rate, edges[: count + 1], fill=True, color="#2A9D84", label="the job")
+    axes.set_ylim(0, float(run.problem.library.rate.max()) * 1.08)
+    axes.set_ylabel("samples\na second", color=QUIET, size=8)
+    _legend(axes)
+
+
+def _changes(axes: Axes, run: Run, edges: np.ndarray) -> None:
+    """Draw the seconds of each change."""
+    kinds = ((False, "#3B75B5", "a change of plan"), (True, RED, "after a stop: a node had left"))
+    for stopped, colour, words in kinds:
+        which = np.flatnonzero((run.seconds > 0) & (run.stopped == stopped))
+        if len(which):
+            seconds = run.seconds[which]
+            axes.vlines(edges[which], 0, seconds, colors=colour, linewidth=1.2, label=words)
+    axes.set_ylim(0, max(float(run.seconds.max(initial=0.0)), 1.0) * 1.1)
+    axes.set_ylabel("seconds\nof changes", color=QUIET, size=8)
+    _legend(axes)
+
+
+def _legend(axes: Axes) -> None:
+    """Name the colours of a panel above its right end."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(
+            loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=3, frameon=False, fontsize=8,
+            labelcolor=QUIET, handlelength=1.2, handleheight=0.9, borderaxespad=0.0, borderpad=0.1,
+        )  # fmt: skip
+
+
+_HEIGHT = 80
+"""Height of the picture, pixels."""
+
+
+def page(name: str, report: PolicyReport) -> PlanPage:
+    """Return the picture of a problem's first course, and the table of all.
+
+    Args:
+        name: name of the problem.
+        report: the runs.
+    """
+    caption = f"Courses of {name}: what the policy earned, and what its changes took."
+    rows = [_row(course, run) for course, run in enumerate(report.runs)]
+    return PlanPage(figures=[_nodes(name, report.runs[0])], tables=[Table(caption, rows)])
+
+
+def _nodes(name: str, run: Run) -> web.Figure:
+    """Draw nodes that are there, and in front of them those that train."""
+    nodes = run.course.nodes[: len(run.plans)].astype(int)
+    used = run.problem.library.used[run.plans]
+    total = max(run.problem.nodes, 1)
+    caption = (
+        f"The first course, {len(nodes)} intervals: nodes that are there, up to {nodes.max()} of "
+        f"{total}, and in front of them those that train, {used.mean():.1f} on average."
+    )
+    areas = [
+        shape("path", style, d=_area(values, total))
+        for values, style in ((nodes, "there"), (used, "used"))
+    ]
+    picture = Picture(f"Nodes over time of {name}, and those in use", areas, _HEIGHT)
+    return web.Figure([picture], caption)
+
+
+def _area(values: np.ndarray, total: int) -> str:
+    """Return the path of the area below steps; equal neighbours are one step."""
+    starts = np.flatnonzero(np.diff(values, prepend=-1))
+    top = steps(starts * web.WIDTH / len(values), _HEIGHT * (1 - values[starts] / total), web.WIDTH)
+    return f"{top}V{_HEIGHT}H0Z"
+
+
+def _row(course: int, run: Run) -> Row:
+    """Return the row of a course."""
+    content = run.to_json()
+    minutes = content["change_seconds"] / 60.0
+    return {
+        "course": course,
+        "samples": Cell(f"{run.total:,.0f}", run.total),
+        "of the ideal": Cell(f"{100 * run.share:.2f} %", run.share),
+        "changes": content["changes"],
+        "stops": content["stops"],
+        "state lost": content["state_lost"],
+        "minutes of changes": Cell(f"{minutes:.1f}", minutes),
+    }

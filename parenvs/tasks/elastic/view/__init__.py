@@ -1,1 +1,0 @@
-"""Jobs on nodes that come and go, as text and as pictures."""
