@@ -28,6 +28,7 @@ LAYERS = (
     ("instances", "diff"),
     ("view",),
     ("envs", "wrappers"),
+    ("datasets.banks", "datasets.references", "datasets.set_commands"),
     ("tasks.pipeline",),
     ("tasks.partition",),
     ("tasks.hybrid", "tasks.sharding"),
