@@ -38,28 +38,15 @@ from parenvs.tasks.partition.linear import CLASS, Linear, Sizes
 from parenvs.tasks.partition.problem import Partitioning, load_partitioning
 from parenvs.tasks.partition.task import PartitionTask
 
-NEEDED = ("instance", "cluster")
-"""Fields that every problem has besides its name."""
-DEFAULTS: dict[str, Any] = {
-    "memory_limit": DEVICE, "micro_batch": None, "micro_batches": 1, "recompute": REMADE[0],
-    "rules": RULE_SETS[0], "uneven": UNEVEN[0],
-}  # fmt: skip
-"""Fields that may be left out."""
-
 
 @dataclass(frozen=True)
 class SetRow:
-    """A partition problem in words.
+    """The description of a problem in a set file; see ``PartitionOptions`` for the settings.
 
     Attributes:
         instance: shipped name or path of a graph.
         cluster: the devices, in any form that ``Cluster.parse`` takes.
-        memory_limit: bytes on a device, or ``"device"`` for what plans may use of one.
-        micro_batch: samples of a micro-batch; None: the graph's batch.
-        micro_batches: micro-batches of a step.
-        recompute: ``"none"`` or ``"full"``.
-        rules: ``"shardy"`` or ``"automap"``.
-        uneven: ``"pad"`` or ``"forbid"``.
+        memory_limit: bytes per device, or ``"device"`` for the share that plans may use.
     """
 
     instance: Text
@@ -73,24 +60,21 @@ class SetRow:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The settings as arguments of ``load_partitioning``, but the cluster."""
-        return {name: getattr(self, name) for name in DEFAULTS}
+        """The settings as arguments of ``load_partitioning``, without the cluster."""
+        return {k: value for k, value in vars(self).items() if k not in ("instance", "cluster")}
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that are not left out, as an object of JSON types."""
-        row: dict[str, Any] = {name: getattr(self, name) for name in NEEDED}
-        for name, default in DEFAULTS.items():
-            if getattr(self, name) != default or name == "memory_limit":
-                row[name] = getattr(self, name)
-        return row
+        """The fields as an object of JSON types; defaults are left out, but for the limit."""
+        plain = vars(SetRow(self.instance, self.cluster))
+        always = ("instance", "cluster", "memory_limit")
+        return {k: v for k, v in vars(self).items() if k in always or v != plain[k]}
 
 
 def read_set(path: str | os.PathLike[str]) -> dict[str, SetRow]:
-    """Read the problems of a set, by name, in their order.
+    """Read the problems of a set file, by name, in their order.
 
     Raises:
-        ParenvsError: the file is missing or wrong; the line names the file, the problem and the
-            field.
+        ParenvsError: the file is missing or wrong; names the file, the problem and the field.
     """
     rows = read_rows(SetRow, path, _checked)
     for name in rows:
@@ -123,7 +107,7 @@ REWARD = "step_time"
 
 
 def is_set(name: str) -> bool:
-    """Return whether a name is that of a set, shipped or a file, and not of one of its problems."""
+    """Return whether a name is that of a shipped set or a set file."""
     return name in PARTITION_SETS or name.endswith(".json")
 
 
@@ -133,10 +117,10 @@ def family_of(name: str) -> str:
 
 
 def members(set_name: str, family: str | None = None) -> tuple[str, ...]:
-    """Return the full names of the problems of a set, or of a family of it, in their order.
+    """Return the full names of the problems of a set, or of one family, in their order.
 
     Raises:
-        ParenvsError: there is no such set or file, it is wrong, or it has nothing of the family.
+        ParenvsError: the set or the family does not exist, or the file is wrong.
     """
     names = tuple(f"{set_name}/{name}" for name in partition_rows(set_name))
     chosen = tuple(name for name in names if family in (None, family_of(name)))
@@ -150,11 +134,10 @@ def members(set_name: str, family: str | None = None) -> tuple[str, ...]:
 
 
 def row_of(name: str) -> SetRow:
-    """Return a problem in words.
+    """Return the description of a problem by its name.
 
     Raises:
         UnknownInstanceError: there is no such set, file or problem.
-        ParenvsError: the file is wrong.
     """
     set_name, _, member = name.rpartition("/")
     if not set_name:
@@ -181,33 +164,20 @@ def problem_named(name: str) -> Partitioning:
 
 
 def build(row: SetRow, name: str) -> Partitioning:
-    """Build a problem of its description.
-
-    Args:
-        row: the description.
-        name: what messages call it.
-
-    Raises:
-        ParenvsError: the graph cannot be loaded with these settings; the line names the problem.
-    """
-    options = row.options
+    """Build a problem from its description; errors begin with ``name``."""
+    cluster = Cluster.parse(row.cluster)
     try:
-        return load_partitioning(
-            row.instance,
-            Cluster.parse(row.cluster),
-            reward=REWARD,
-            **options,
-        )
+        return load_partitioning(row.instance, cluster, reward=REWARD, **row.options)
     except ParenvsError as error:
         raise type(error)(f"{name}: {error}") from None
 
 
 def partition_rows(name: str) -> dict[str, SetRow]:
-    """Read the problems of a shipped set of ``PartitionPlan-v1``, or of a ``.json`` file of a set.
+    """Read the problems of a shipped set, or of a ``.json`` file of a set.
 
     Raises:
         UnknownInstanceError: there is no such set or file.
-        ParenvsError: the file is wrong; the line names the file, the problem and the field.
+        ParenvsError: the file is wrong.
     """
     if name in PARTITION_SETS:
         return _shipped_partitions(name)
@@ -223,7 +193,6 @@ def partition_rows(name: str) -> dict[str, SetRow]:
 
 @lru_cache(maxsize=len(PARTITION_SETS))
 def _shipped_partitions(name: str) -> dict[str, SetRow]:
-    """Read a shipped set of partition problems once."""
     return read_set(data_folder() / f"{name}.json")
 
 
@@ -240,17 +209,13 @@ def set_kind(name: str) -> SetKind:
 
 
 def _recorded(name: str) -> Partitioning:
-    """Return the problem of a name."""
     problem = problem_named(name)
     _names[problem] = name
     return problem
 
 
 def costs(name: str) -> Reference | None:
-    """Return the least seconds known of a problem of a set, and their bound; None without them.
-
-    The graph need not be read for it.
-    """
+    """Return the least step time known of a problem, and its bound, without reading the graph."""
     graphs = manifest()["instances"][row_of(name).instance]["graphs"]
     return costs_of(PARTITIONS, name, graphs["train"]["fingerprint"])
 
