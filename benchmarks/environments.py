@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.framework import RESULTS, Case, Row, main, measurement, read_rows, table
-from parenvs.agents.evaluation.rules import play_rule, rules
+from benchmarks.heuristics import play_rule, rules
 from parenvs.agents.planners import solve
 from parenvs.core.registry import environments as registered
 from parenvs.core.sets import set_of
