@@ -58,8 +58,8 @@ renew: $(STAMP)
 	$(BIN)/python benchmarks/renew.py
 
 renew-hybrid: $(STAMP)
-	$(BIN)/python -m parenvs.datasets.hybrid.sets
-	$(BIN)/python -m parenvs.datasets.hybrid.server_sets
+	$(BIN)/python -m parenvs.datasets.hybrid.problems hybrid
+	$(BIN)/python -m parenvs.datasets.hybrid.problems hetero
 	$(BIN)/python -m parenvs.agents.hybrid.references
 	$(BIN)/python -m parenvs.agents.hybrid.references hetero
 	$(BIN)/python -m parenvs.leaderboard.references --changed --tasks hybrid hetero

@@ -40,9 +40,8 @@ from parenvs.tasks.elastic.problems import (
     elastic_rows,
     load_elastic,
 )
-from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.model import HybridModel, shapes
 from parenvs.tasks.hybrid.shape import TransformerShape
-from parenvs.tasks.hybrid.shipped import shapes
 
 PARTS = ("movement", "traces", "sets")
 Known = dict[tuple[str, str], list[Row]]

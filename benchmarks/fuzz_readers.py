@@ -54,13 +54,11 @@ from parenvs.tasks.elastic import problems as elastic_files
 from parenvs.tasks.elastic.library import Library
 from parenvs.tasks.elastic.problem import Elastic, follow
 from parenvs.tasks.elastic.problems import MEASURED, Trace, load_elastic, load_library, read_trace
-from parenvs.tasks.hybrid.load import load_model
-from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.model import HybridModel, load_model, load_shape, shapes
 from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.rows import read_json, read_rows, shipped
 from parenvs.tasks.hybrid.shape import TransformerShape
-from parenvs.tasks.hybrid.shipped import load_shape, shapes
 from parenvs.tasks.hybrid.stack import Stack
 from parenvs.tasks.hybrid.uniform import Uniform
 from parenvs.tasks.partition.problem import PartitionPlan, load_partitioning

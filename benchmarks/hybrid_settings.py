@@ -15,9 +15,9 @@ from typing import Any
 
 from parenvs.cluster import DEVICES, RUNS_ON, Cluster, Device
 from parenvs.errors import ParenvsError, shown
+from parenvs.tasks.hybrid.model import shapes
 from parenvs.tasks.hybrid.rows import Row
 from parenvs.tasks.hybrid.shape import TransformerShape
-from parenvs.tasks.hybrid.shipped import shapes
 from parenvs.tasks.hybrid.stack import LOW, STACKS, Stack
 from parenvs.tasks.hybrid.uniform import Uniform
 

@@ -14,8 +14,7 @@ from parenvs.errors import ParenvsError, UnknownInstanceError
 from parenvs.graph.graph import Graph
 from parenvs.instances import load_graph
 from parenvs.shipped import PAPER, data_folder, manifest, names
-from parenvs.tasks.hybrid.load import load_model
-from parenvs.tasks.hybrid.shipped import shapes
+from parenvs.tasks.hybrid.model import load_model, shapes
 from parenvs.tasks.partition.problem import load_partitioning
 from parenvs.tasks.pipeline.profile import load_profile
 

@@ -42,15 +42,19 @@ from parenvs.core.leaderboard import (
     reference_of_row,
 )
 from parenvs.core.plan import Answer, Plan
-from parenvs.datasets.hybrid.drawing import FAMILIES, INSIDE, make
-from parenvs.datasets.hybrid.named import find_hybrid
-from parenvs.datasets.hybrid.servers import TIERS
+from parenvs.datasets.hybrid.problems import (
+    FAMILIES,
+    INSIDE,
+    TIERS,
+    find_hybrid,
+    make,
+    problem_sets,
+)
 from parenvs.datasets.references import references
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import HybridReport
-from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.space import software_of
 from parenvs.tasks.hybrid.uniform import Uniform
 from parenvs.view.words import duration

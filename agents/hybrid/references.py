@@ -32,14 +32,11 @@ from parenvs.agents.hybrid.search import EVALUATIONS, local_search
 from parenvs.agents.hybrid.subset_dp import lower_bound, rounded_down, subset_search
 from parenvs.agents.references import SAME, ReferenceFile
 from parenvs.core.plan import Answer
-from parenvs.datasets.hybrid.named import find_hybrid
-from parenvs.datasets.hybrid.servers import TIERS
-from parenvs.datasets.hybrid.sets import SETS
+from parenvs.datasets.hybrid.problems import SETS, TIERS, find_hybrid, problem_sets
 from parenvs.datasets.references import HETERO, HYBRID, Row
 from parenvs.errors import NO_PLAN, InfeasibleError
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.shipped import hetero_sets, problem_sets
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 
 LIMITS = Constraints(context=1, shard=0)
@@ -201,7 +198,7 @@ def hetero_row(problem: Hybrid) -> Row:
 
 def _hetero_names() -> Iterator[str]:
     for tier in TIERS:
-        yield from (problem.instance for problem in hetero_sets()[f"{tier}-test"][:HETERO_FIRST])
+        yield from (problem.instance for problem in problem_sets()[f"{tier}-test"][:HETERO_FIRST])
 
 
 HETERO_REFERENCES = ReferenceFile(

@@ -15,10 +15,9 @@ from parenvs.agents.hybrid.references import (
     plan_of_row,
 )
 from parenvs.agents.references import ReferenceFile
-from parenvs.datasets.hybrid.named import find_hybrid
+from parenvs.datasets.hybrid.problems import find_hybrid, problem_sets
 from parenvs.datasets.references import HETERO, HYBRID, read, references
 from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError
-from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 
 SETS = ("hybrid-validation", "hybrid-test", "hybrid-outside", "hetero-8-test")

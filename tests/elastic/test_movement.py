@@ -24,8 +24,7 @@ from parenvs.tasks.elastic.movement import (
     sent,
     slices,
 )
-from parenvs.tasks.hybrid.model import HybridModel
-from parenvs.tasks.hybrid.shipped import shapes
+from parenvs.tasks.hybrid.model import HybridModel, shapes
 
 
 def test_movement__overlap_counts_elements():

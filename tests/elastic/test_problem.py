@@ -14,9 +14,8 @@ from parenvs.tasks.elastic.library import GONE, LOST, READY, Library, replica_no
 from parenvs.tasks.elastic.movement import Degrees
 from parenvs.tasks.elastic.problem import Elastic, Moment, follow, replay
 from parenvs.tasks.elastic.problems import elastic_rows, load_elastic, read_set, save_set
-from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.model import HybridModel, shapes
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.shipped import shapes
 
 
 def test_problem__what_happens_to_plans():

@@ -13,8 +13,7 @@ from parenvs.graph.graph import Phase
 from parenvs.instances import load_graph
 from parenvs.tasks.hybrid.graph_program import Program, _label_backward
 from parenvs.tasks.hybrid.layers import Split
-from parenvs.tasks.hybrid.load import load_model
-from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.model import HybridModel, load_model
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.stack import STACKS
 from parenvs.tasks.hybrid.uniform import Uniform

@@ -8,7 +8,7 @@ from partition_toys import MLP, read
 from parenvs.graph.graph import Phase
 from parenvs.tasks.hybrid.graph_program import Program, kernels_of
 from parenvs.tasks.hybrid.graph_work import with_least_kept
-from parenvs.tasks.hybrid.load import load_model
+from parenvs.tasks.hybrid.model import load_model
 
 
 def kernels(text, keep=False):

@@ -8,7 +8,7 @@ from parenvs.cluster import Cluster
 from parenvs.graph.graph import Phase
 from parenvs.tasks.hybrid.graph_work import Splitting
 from parenvs.tasks.hybrid.layers import Split
-from parenvs.tasks.hybrid.load import load_model
+from parenvs.tasks.hybrid.model import load_model
 from parenvs.tasks.hybrid.stack import STACKS
 
 TOKENS, WIDTH = 64 * 512, 1024  # of BERT-48's batch

@@ -13,8 +13,8 @@ import parenvs
 from parenvs.agents.learning.network import PATIENCE, decode
 from parenvs.core.game import EVERY, Stream
 from parenvs.core.sets import BEST_KNOWN, BOUND
-from parenvs.datasets.hybrid import named
-from parenvs.datasets.hybrid.named import BANKS, bank, drawn_by, start_of
+from parenvs.datasets.hybrid import problems as named
+from parenvs.datasets.hybrid.problems import BANKS, bank, problem_sets, start_of
 from parenvs.datasets.references import HYBRID, references
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.hybrid import plan_arrays
@@ -24,11 +24,10 @@ from parenvs.tasks.hybrid.improve import (
     HybridImprovementEnv,
     HybridImprovementVectorEnv,
 )
-from parenvs.tasks.hybrid.load import validation
 from parenvs.tasks.hybrid.moves import CATALOGUE, SLOTS
 from parenvs.tasks.hybrid.plan_arrays import plan_of
-from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
+from parenvs.tasks.hybrid.task import HybridTask
 
 COLUMNS = list(HybridImprovement.columns)
 CONTEXTS = list(HybridImprovement.contexts)
@@ -221,8 +220,8 @@ def test_improve__banks_are_drawn_from_equally_often():
     stream.reseed(0)
     names = [source.next(stream).instance.split("/")[0] for _ in range(40)]
     assert all(names.count(bank) > 10 for bank in banks)
-    assert validation({"instance": banks}).name == "hybrid-validation"
-    assert validation({"instance": banks[::-1]}).name == "hetero-8-validation"
+    assert HybridTask().validation({"instance": banks}).name == "hybrid-validation"
+    assert HybridTask().validation({"instance": banks[::-1]}).name == "hetero-8-validation"
 
 
 @each(
@@ -268,7 +267,7 @@ def test_banks__are_the_problems_by_seed_and_their_best_uniform_plans(kind):
     kept = bank(kind)
     assert len(kept) == len(kept.arrays["batch"]) == BANKS[kind]
     for number in (0, len(kept) // 2, len(kept) - 1):
-        start, problem = start_of(f"{kind}/{number}"), drawn_by(kind, number)
+        start, problem = start_of(f"{kind}/{number}"), named.drawn(kind, number)
         assert start.problem == problem and math.isnan(start.best)
         report = problem.report(plan_of(problem, start.plans, 0))
         assert report.legal

@@ -7,6 +7,7 @@ import pytest
 
 import parenvs
 from parenvs.agents.hybrid.search import local_search
+from parenvs.datasets.hybrid.problems import problem_sets
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.hybrid.moves import CATALOGUE, KINDS, SLOTS, neighbours
 from parenvs.tasks.hybrid.plan_arrays import (
@@ -18,7 +19,6 @@ from parenvs.tasks.hybrid.plan_arrays import (
     settled,
     table_of,
 )
-from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
 
 

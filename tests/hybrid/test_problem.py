@@ -20,10 +20,9 @@ from parenvs.errors import (
     PlanError,
     UnknownInstanceError,
 )
-from parenvs.tasks.hybrid.load import load_model
+from parenvs.tasks.hybrid.model import load_model, load_shape, shapes
 from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.hybrid.shape import TransformerShape
-from parenvs.tasks.hybrid.shipped import load_shape, shapes
 from parenvs.tasks.hybrid.stack import STACKS, Stack
 from parenvs.tasks.hybrid.uniform import Uniform
 

@@ -10,9 +10,8 @@ from parenvs.graph.graph import Role
 from parenvs.instances import load_graph
 from parenvs.shipped import names
 from parenvs.tasks.hybrid.layers import Split
-from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.model import HybridModel, shapes
 from parenvs.tasks.hybrid.shape import TransformerShape
-from parenvs.tasks.hybrid.shipped import shapes
 
 BOTH = sorted(set(names()) & set(shapes()))
 

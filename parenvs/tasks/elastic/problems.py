@@ -53,9 +53,8 @@ from parenvs.tasks.elastic.problem import (
     known_of,
 )
 from parenvs.tasks.elastic.task import ElasticTask
-from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.model import HybridModel, load_shape, shapes
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.shipped import load_shape, shapes
 
 EVENT_HEAD = ("seconds", "event", "node")
 COUNT_HEAD = ("seconds", "nodes")

@@ -27,12 +27,11 @@ from parenvs.graph.unroll import unrolled
 from parenvs.instances import load_graph, step_of
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.graph_work import Splitting
-from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.model import HybridModel, load_shape
 from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid, best_precision, default_stack, stage_speeds
 from parenvs.tasks.hybrid.report import HybridReport, pivot_of, seconds_by_part
 from parenvs.tasks.hybrid.schedules import TWO_WAYS
-from parenvs.tasks.hybrid.shipped import load_shape
 from parenvs.tasks.hybrid.space import software_of
 from parenvs.tasks.hybrid.stack import Machine
 from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes

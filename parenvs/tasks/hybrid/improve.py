@@ -23,8 +23,7 @@ from parenvs.core.game import (
 from parenvs.core.registry import problem as problem_of
 from parenvs.core.rows import AHEAD, RowGame, Timed
 from parenvs.core.sets import family_named
-from parenvs.datasets.hybrid.drawing import STATE_BYTES
-from parenvs.datasets.hybrid.named import BANKS, family_of, start_of
+from parenvs.datasets.hybrid.problems import BANKS, STATE_BYTES, family_of, problem_sets, start_of
 from parenvs.envs.env import GameEnv
 from parenvs.envs.pettingzoo import Agents
 from parenvs.envs.vector import GameVectorEnv
@@ -52,7 +51,6 @@ from parenvs.tasks.hybrid.plan_arrays import (
     replaced,
 )
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.shipped import problem_sets
 from parenvs.tasks.hybrid.task import HybridTask
 
 KEPT_STARTS = 2048

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
+from parenvs import shipped
+from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean
+from parenvs.files import read_json
 from parenvs.graph.graph import Graph
+from parenvs.graph.sources import is_function
+from parenvs.instances import Key, check_no_reading, exists, load_graph, reading_key, stamp, text_of
+from parenvs.shipped import names
 from parenvs.tasks.hybrid.graph_chain import GraphChain, chain_of
 from parenvs.tasks.hybrid.layers import Embedding, Head, Layer, TransformerBlock
 from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.task import HybridTask
 
 
 @dataclass(frozen=True)
@@ -144,3 +152,77 @@ class HybridModel:
             chain=chain,
             notes=chain.notes,
         )
+
+
+@lru_cache(maxsize=1)
+def shapes() -> dict[str, TransformerShape]:
+    """Read the shipped shapes, by name."""
+    return {name: TransformerShape.from_json(row) for name, row in shipped.shapes().items()}
+
+
+def load_shape(instance: str | os.PathLike[str]) -> TransformerShape | None:
+    """Load a transformer's shape by shipped name or from a ``.json`` file; None if it has none.
+
+    A drawn problem, or one of a set, has the shape of its model.
+
+    Raises:
+        UnknownInstanceError: a ``.json`` file is missing, or does not hold a shape.
+    """
+    text = os.fspath(instance)
+    if text in shapes():
+        return shapes()[text]
+    task = HybridTask()
+    if task.names(text):
+        return task.find(text).model.shape
+    if not text.endswith(".json"):
+        return None
+    return TransformerShape.from_json(read_json(text, UnknownInstanceError), text)
+
+
+def load_model(
+    instance: str | os.PathLike[str] | Graph | TransformerShape | HybridModel, **reading: Any
+) -> HybridModel:
+    """Load the chain of layers that hybrid plans cut: of a shape if there is one, else of a graph.
+
+    The same name or path gives the same object.
+
+    Args:
+        instance: name or path of a shape or of a graph, or either as an object; a ``HybridModel``
+            is returned as it is.
+        **reading: see ``load_graph``; a shape has no parameters to read.
+
+    Raises:
+        TypeError: ``instance`` is nothing of these.
+        UnknownInstanceError: ``instance`` is neither a shipped name nor a file.
+        ParenvsError: options of reading are given for a shape.
+    """
+    if isinstance(instance, Graph):
+        return HybridModel.of_graph(load_graph(instance, **reading))
+    if isinstance(instance, (TransformerShape, HybridModel)):
+        check_no_reading(reading, f"{instance.name}: a shape")
+        return instance if isinstance(instance, HybridModel) else HybridModel.of_shape(instance)
+    text = text_of(instance, "a Graph", "a TransformerShape", "a HybridModel")
+    shape = load_shape(text)
+    if shape is not None:
+        check_no_reading(reading, f"{text}: a shape")
+        return HybridModel.of_shape(shape)
+    if not (text in names() or exists(text) or is_function(text)):
+        raise UnknownInstanceError(
+            f"unknown instance {text!r}{did_you_mean(text, (*shapes(), *names()))}; shapes: "
+            f"{', '.join(shapes())}; graphs: {', '.join(names())}; or give a .json file of a shape "
+            "or the path of a graph"
+        )
+    if text.endswith(".csv"):
+        raise ParenvsError(
+            f"{text}: a profile says nothing of the layers' operations; hybrid plans need a shape "
+            "or a graph"
+        )
+    arguments = reading.pop("arguments", None)
+    return _cached(text, (arguments, reading_key(reading), stamp(text)))
+
+
+@lru_cache(maxsize=4)
+def _cached(instance: str, how: tuple[str | None, Key, Any]) -> HybridModel:
+    arguments, reading, _ = how
+    graph = load_graph(instance, arguments=arguments, **dict(reading))
+    return HybridModel.of_graph(graph, instance)

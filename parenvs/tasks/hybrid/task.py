@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from parenvs.core.task import FRAMEWORKS, PRECISIONS, Remarks, Task, option
-from parenvs.errors import ParenvsError
+from parenvs.core.task import FRAMEWORKS, PRECISIONS, Remarks, Task, given, option
+from parenvs.errors import ClusterError, ParenvsError, PlanError, shown
 from parenvs.graph.sources import GraphOptions
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ class HybridTask(Task):
     parallel_env = "parenvs.tasks.hybrid.improve:hybrid_v0"
 
     def find(self, name: str) -> Hybrid:
-        from parenvs.datasets.hybrid.named import find_hybrid
+        from parenvs.datasets.hybrid.problems import find_hybrid
 
         return find_hybrid(name)
 
@@ -222,14 +223,68 @@ class HybridTask(Task):
         return HybridRequest
 
     def load(self, source: Any, cluster: Any, options: HybridOptions) -> Hybrid:
-        from parenvs.tasks.hybrid.load import load
+        """Make a hybrid problem; see ``parenvs.problem``.
 
-        return load(source, cluster, options)
+        Args:
+            source: a name or path of a shape or a graph, a function, a ``Graph``, a
+                ``TransformerShape``, a ``HybridModel``, or a problem, whose settings are kept where
+                no others are given; a new cluster has its own stack and precision.
+            cluster: default: ``"C"``.
+            options: those of the task.
+        """
+        from parenvs.cluster import Cluster
+        from parenvs.tasks.hybrid.model import load_model
+        from parenvs.tasks.hybrid.problem import Hybrid
+
+        settings = given(options)
+        if isinstance(source, Hybrid):
+            for name in ("variables", "frozen", "arguments"):
+                if name in settings:
+                    raise ParenvsError(
+                        f"{source.instance}: a shape is no graph; leave out {name!r}"
+                    )
+            if cluster is not None and Cluster.parse(cluster) != source.cluster:
+                settings = {"stack": None, "precision": "", **settings, "cluster": cluster}
+            return replace(source, **settings)
+        batch, stack = settings.pop("batch", None), settings.pop("stack", None)
+        precision = settings.pop("precision", "")
+        parsed = Cluster.parse("C" if cluster is None else cluster)
+        model = load_model(source, **settings)
+        if batch is None:
+            raise ParenvsError(
+                "task hybrid needs batch, the number of samples of a step; give batch=1024"
+            )
+        instance = os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
+        return Hybrid(model, parsed, batch, stack, precision, instance)
 
     def judge(self, plan: HybridPlan, target: Any = None, cluster: Any = None) -> HybridReport:
-        from parenvs.tasks.hybrid.load import judge
+        """Evaluate a plan on a name, a shape, a model or a problem; see ``parenvs.judge``."""
+        from parenvs.cluster import Cluster
+        from parenvs.graph.graph import Graph
+        from parenvs.tasks.hybrid.model import HybridModel, load_model
+        from parenvs.tasks.hybrid.problem import Hybrid
+        from parenvs.tasks.hybrid.shape import TransformerShape
+        from parenvs.tasks.hybrid.stack import Stack
 
-        return judge(plan, target, cluster)
+        if isinstance(target, Hybrid):
+            return target.report(plan)
+        cluster = plan.cluster if cluster is None else Cluster.parse(cluster)
+        target = plan.instance if target is None else target
+        if not isinstance(target, (str, os.PathLike, Graph, TransformerShape, HybridModel)):
+            raise ParenvsError(
+                "a hybrid plan is judged on a Hybrid, a HybridModel, a Graph or a "
+                f"TransformerShape, not on {shown(target)}"
+            )
+        model = load_model(target)
+        try:
+            stack = Stack.parse(plan.stack, stored=True)
+        except PlanError as error:
+            raise PlanError(f"field 'stack': {error}") from None
+        try:
+            problem = Hybrid(model, cluster, plan.batch, stack, plan.precision, plan.instance)
+        except ClusterError as error:
+            raise PlanError(f"field 'precision': {error}") from None
+        return problem.report(plan)
 
     def own_names(self) -> Collection[str]:
         from parenvs.shipped import shapes
@@ -237,24 +292,30 @@ class HybridTask(Task):
         return shapes()
 
     def reading(self, instance: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
-        from parenvs.tasks.hybrid.load import reading
+        from parenvs.tasks.hybrid.model import load_shape
 
-        return reading(instance, options)
+        if load_shape(instance) is not None:
+            return None
+        return {key: options[key] for key in ("variables", "frozen", "arguments") if key in options}
 
     def set_kind(self, name: str) -> SetKind:
-        from parenvs.datasets.hybrid.named import set_kind
+        from parenvs.datasets.hybrid.problems import set_kind
 
         return set_kind(name)
 
     def training(self, instance: str | None) -> tuple[str, dict[str, Any], tuple[str, ...]]:
-        from parenvs.tasks.hybrid.load import training
-
-        return training(instance)
+        if instance is None:
+            return "HybridPlan-v1", {}, ()
+        settings = ("cluster", "batch", "stack", "precision")
+        return "HybridPlan-v1", {"instance": instance}, settings
 
     def validation(self, env_kwargs: Mapping[str, Any]) -> Validation:
-        from parenvs.tasks.hybrid.load import validation
+        from parenvs.core.sets import Validation
 
-        return validation(env_kwargs)
+        instance = env_kwargs.get("instance") or self.drawn[0]
+        kind = str(instance[0] if isinstance(instance, (list, tuple)) else instance)
+        tiers = [tier for tier in self.drawn if kind.startswith(tier)] or self.drawn
+        return Validation(f"{tiers[0]}-validation", env_kwargs.get("family"))
 
     def leaderboard(self) -> Mapping[str, TaskKind]:
         from parenvs.agents.hybrid.entries import TASKS

@@ -14,7 +14,7 @@ from parenvs.agents.learning.trainer import train
 from parenvs.cli.app import app
 from parenvs.core.sets import set_of, validation_of
 from parenvs.datasets import references
-from parenvs.datasets.hybrid.named import find_hybrid
+from parenvs.datasets.hybrid.problems import find_hybrid
 from parenvs.datasets.pipeline.problems import load_set
 from parenvs.errors import ParenvsError
 

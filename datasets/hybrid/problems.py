@@ -1,0 +1,545 @@
+"""Hybrid problems: how they are generated, the fixed sets, and what is known of their plans.
+
+    python -m parenvs.datasets.hybrid.problems hybrid --seed 1104   # sets of equal servers anew
+    python -m parenvs.datasets.hybrid.problems hetero --seed 2307   # sets of unequal servers
+    python -m parenvs.datasets.hybrid.problems pools                # problem pools of environments
+
+A generator's problem is called ``GENERATOR/SEED`` and is the same wherever and whenever it is
+generated; problems of sets are called ``SET/FAMILY-NUMBER`` and stored as data, so that they
+outlive changes of generators. Sets named ``outside`` have larger models and other clusters than
+training.
+
+*Equal servers* (``hybrid``): transformers of three families. Numbers are from the ranges of models
+that were trained and published (docs/hybrid.md). A problem is kept if some plan of equal stages
+that recomputes everything fits, and if its weights and states take at least a tenth of a server's
+memory.
+
+*Unequal servers* (``hetero-N``): a chain of dense and expert blocks on N servers of different
+``speeds``. Plans have one chunk and one server per stage; open are which servers, their order, the
+cuts, and tp, ZeRO and recomputation of every stage.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from parenvs.cluster import Cluster
+from parenvs.core.sets import BEST_KNOWN, BOUND, OPTIMUM, Reference, SetKind, share_kind
+from parenvs.datasets.banks import Bank, write_banks
+from parenvs.datasets.references import HETERO, HYBRID, SAME, costs_of
+from parenvs.datasets.set_commands import command_line, write_file
+from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
+from parenvs.shipped import data_folder
+from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.plan_arrays import Start, fastest
+from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.shape import TransformerShape
+from parenvs.tasks.hybrid.stack import Stack
+from parenvs.tasks.hybrid.uniform import Uniform
+
+COMMAND = "parenvs.datasets.hybrid.problems"
+STACK = "nemo-2024@2"
+"""Software of problems with equal servers; it knows its share of the peak on both devices."""
+STACKS = {"h100": "llama-2024@2", "a100": "megascale-2024@2"}
+"""Device -> stack of problems with unequal servers; both overlap sends."""
+DEVICES = ("a100", "h100")
+"""Devices of generated clusters."""
+DEVICES_PER_SERVER = 8
+STATE_BYTES = 18.0
+"""Bytes of a parameter's weight, gradient, master copy and moments where nothing is shared."""
+_EASY = 0.1  # of a server's memory: states below it need no plan
+_MAX_STATES = 0.45  # share of the cluster's memory that states may take
+_MAX_LAYER = 0.2  # share of a server's memory that those of one block may take
+_TRIES = 1000
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Ranges of problems with equal servers; pairs are the least and the most.
+
+    Attributes:
+        layers: of the chain.
+        hidden: widths.
+        sequences: tokens of a sample.
+        servers: numbers of servers.
+        batch: binary logarithms of the samples of a step.
+        networks: bytes/s of a device's network card.
+    """
+
+    layers: tuple[int, int] = (8, 96)
+    hidden: tuple[int, int] = (1024, 12_288)
+    sequences: tuple[int, ...] = (1024, 2048, 4096, 8192)
+    servers: tuple[int, ...] = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+    batch: tuple[int, int] = (6, 11)
+    networks: tuple[float, ...] = (12.5e9, 25e9, 50e9)
+
+
+INSIDE = Ranges()
+"""What agents train on."""
+OUTSIDE = Ranges(
+    layers=(64, 128),
+    hidden=(8192, 20_480),
+    sequences=(2048, 16_384),
+    servers=(20, 40, 48, 64),
+    batch=(9, 12),
+    networks=(6.25e9, 100e9),
+)
+"""Larger models on larger clusters, with other networks."""
+
+
+@dataclass(frozen=True)
+class Tier:
+    """Ranges of problems with one number of unequal servers.
+
+    Attributes:
+        servers: their number.
+        layers: fewest and most blocks per server.
+        slowest: least speed of a server; the fastest has 1.
+        hidden: widths.
+        sequences: tokens of a sample.
+        experts: numbers of experts.
+        batches: samples of a step per server.
+    """
+
+    servers: int
+    layers: tuple[float, float] = (2.0, 2.75)
+    slowest: float = 0.6
+    hidden: tuple[int, ...] = (5120, 6144, 7168, 8192, 10_240, 12_288)
+    sequences: tuple[int, ...] = (4096, 8192)
+    experts: tuple[int, ...] = (8, 16)
+    batches: tuple[int, ...] = (8, 16, 32)
+
+    @property
+    def outside(self) -> Tier:
+        """The tier with chains and servers that training never generates."""
+        return replace(
+            self,
+            layers=(3.0, 4.0),
+            slowest=0.4,
+            hidden=(4096, 14_336),
+            sequences=(2048, 16_384),
+            experts=(4, 32),
+        )
+
+
+TIERS = {f"hetero-{servers}": Tier(servers) for servers in (8, 16, 32, 64)}
+BANKS = {"hybrid": 6000, "hetero-8": 800, "hetero-16": 400, "hetero-32": 200, "hetero-64": 100}
+"""Generator -> size of its problem pool, which has the seeds from 0."""
+SETS: dict[str, tuple[int, Ranges]] = {
+    "hybrid-validation": (60, INSIDE),
+    "hybrid-test": (120, INSIDE),
+    "hybrid-outside": (60, OUTSIDE),
+}
+"""Set of equal servers -> number of its problems, and their ranges; families take turns."""
+PARTS = {"validation": 16, "test": 16, "outside": 8}
+"""Part of each tier -> number of its problems; families take turns."""
+HETERO_SETS = [f"{tier}-{part}" for tier in TIERS for part in PARTS]
+SEEDS = {"hybrid": 1104, "hetero": 2307}
+"""File of sets -> the seed that it was made of."""
+
+
+def _gpt(rng: np.random.Generator, hidden: int) -> dict[str, Any]:
+    """Full attention, 4 h wide, biases, tied embedding (GPT-2, GPT-3, Megatron)."""
+    return {
+        "kv_heads": 0, "feed_forward": 4 * hidden, "positions": 2048,
+        "vocabulary": int(rng.choice((50_304, 51_200))),
+        "dropout": bool(rng.integers(2)), "tied": True,
+    }  # fmt: skip
+
+
+def _llama(rng: np.random.Generator, hidden: int) -> dict[str, Any]:
+    """Grouped queries, a gate, no biases (Llama, Qwen, Mistral)."""
+    return {
+        "kv_heads": int(rng.choice((0, 4, 8))), "gated": True, "dropout": False, "bias": False,
+        "feed_forward": _multiple(hidden * rng.uniform(2.5, 4.0), 256), "tied": False,
+        "vocabulary": int(rng.choice((32_000, 65_536, 128_256, 152_064))),
+    }  # fmt: skip
+
+
+def _mixture(rng: np.random.Generator, hidden: int) -> dict[str, Any]:
+    """A mixture of experts in every block (Mixtral, DBRX)."""
+    experts = int(rng.choice((4, 8, 16)))
+    return {
+        **_llama(rng, hidden),
+        "feed_forward": _multiple(hidden * rng.uniform(0.75, 3.5), 256),
+        "experts": experts, "active": int(rng.choice((1, 2))),
+    }  # fmt: skip
+
+
+def _spread(tier: Tier, rng: np.random.Generator) -> np.ndarray:
+    """Every server has a speed of its own."""
+    return rng.uniform(tier.slowest, 1.0, tier.servers)
+
+
+def _generations(tier: Tier, rng: np.random.Generator) -> np.ndarray:
+    """Two to four generations of servers."""
+    count = int(rng.integers(2, 5))
+    speeds = np.append(1.0, rng.uniform(tier.slowest, 0.95, count - 1))
+    of_server = np.append(np.arange(count), rng.integers(0, count, tier.servers - count))
+    return speeds[rng.permutation(of_server)]
+
+
+def _stragglers(tier: Tier, rng: np.random.Generator) -> np.ndarray:
+    """Some servers are a tenth slower: 0.5 % of them (arXiv 2402.15627), at least one."""
+    slow = rng.random(tier.servers) < 0.005
+    slow[rng.integers(tier.servers)] = True
+    return np.where(slow, 0.9, 1.0)
+
+
+FAMILIES: dict[str, Callable[[np.random.Generator, int], dict[str, Any]]] = {
+    "gpt": _gpt, "llama": _llama, "mixture": _mixture,
+}  # fmt: skip
+"""Family of equal servers -> what its shapes have beside layers, width, heads and tokens."""
+SPEEDS: dict[str, Callable[[Tier, np.random.Generator], np.ndarray]] = {
+    "spread": _spread, "generations": _generations, "stragglers": _stragglers,
+}  # fmt: skip
+"""Family of unequal servers -> how their speeds are generated."""
+_TURNS = ("spread", "spread", "generations", "spread", "spread", "generations", "spread",
+          "stragglers")  # fmt: skip
+
+
+def family_of(kind: str, number: int) -> str:
+    """Return the family of a generator's seed, or of a number in a set; families take turns."""
+    turns = _TURNS if kind in TIERS else tuple(FAMILIES)
+    return turns[number % len(turns)]
+
+
+def drawn(kind: str, seed: int) -> Hybrid:
+    """Return the problem ``KIND/SEED`` of a generator, one of ``BANKS``."""
+    name, family = f"{kind}/{seed}", family_of(kind, seed)
+    if kind in TIERS:
+        rng = np.random.default_rng([TIERS[kind].servers, seed])
+        return make_hetero(TIERS[kind], family, rng, name)
+    return make(INSIDE, family, np.random.default_rng([2020, seed]), name)
+
+
+def make(ranges: Ranges, family: str, rng: np.random.Generator, name: str) -> Hybrid:
+    """Generate a problem with equal servers.
+
+    Args:
+        ranges: of its numbers.
+        family: one of ``FAMILIES``.
+        rng: source of all numbers.
+        name: of the problem.
+
+    Raises:
+        UnknownInstanceError: no plan fits any of the problems that were tried.
+    """
+    for _ in range(_TRIES):
+        problem = _attempt(ranges, family, rng, name)
+        if problem is not None:
+            return problem
+    raise UnknownInstanceError(f"{name}: no problem of family {family} in {_TRIES} draws")
+
+
+def _attempt(ranges: Ranges, family: str, rng: np.random.Generator, name: str) -> Hybrid | None:
+    """Generate a problem; None if nothing fits, or everything does."""
+    width = int(rng.choice((64, 128)))
+    hidden = _multiple(_log_uniform(rng, *ranges.hidden), 4 * width)
+    servers, device = int(rng.choice(ranges.servers)), str(rng.choice(DEVICES))
+    cluster = _cluster(servers, device)
+    cluster = replace(cluster, nic_bw=float(rng.choice(ranges.networks)), name="")
+    rest = FAMILIES[family](rng, hidden)
+    heads = hidden // width
+    if rest["kv_heads"] and heads % rest["kv_heads"]:
+        rest["kv_heads"] = 4
+    shape = TransformerShape(
+        name,
+        layers=round(_log_uniform(rng, *ranges.layers)),
+        hidden=hidden,
+        heads=heads,
+        sequence=int(rng.choice(ranges.sequences)),
+        **rest,
+    )
+    batch = 2 ** int(rng.integers(ranges.batch[0], ranges.batch[1] + 1))
+    states = STATE_BYTES * shape.parameters
+    if not _EASY * cluster.memory_limit * 8 < states < 0.8 * cluster.memory_limit * 8 * servers:
+        return None
+    problem = Hybrid(HybridModel.of_shape(shape), cluster, batch, Stack.parse(STACK))
+    return problem if _fits(problem) else None
+
+
+def _fits(problem: Hybrid) -> bool:
+    """Whether some plan of equal stages with tp 8 or 4 that recomputes everything fits."""
+    devices, layers = problem.cluster.devices, len(problem.model)
+    rows = [
+        (tp, pp, devices // (tp * pp))
+        for tp in (8, 4)
+        if problem.model.reasons_against_tp(tp) is None
+        for pp in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+        if pp <= layers and devices % (tp * pp) == 0
+    ]
+    rows = [row for row in rows if problem.batch % row[2] == 0]
+    if not rows:
+        return False
+    tp, pp, dp = (np.array(column) for column in zip(*rows, strict=True))
+    plans = Uniform(
+        tp, pp, dp, 1, problem.batch, sequence_parallel=True, recompute="full", zero=1,
+        gradient_bytes=4.0,
+    )  # fmt: skip
+    memory = plans.memory(problem.model, problem.machine)
+    return bool((memory["total"] <= problem.memory_limit).any())
+
+
+def make_hetero(tier: Tier, family: str, rng: np.random.Generator, name: str) -> Hybrid:
+    """Generate a problem with unequal servers.
+
+    Args:
+        tier: the ranges.
+        family: one of ``SPEEDS``.
+        rng: source of all numbers.
+        name: of the problem.
+    """
+    device = str(rng.choice(list(STACKS)))
+    cluster = _cluster(tier.servers, device)
+    speeds = np.round(SPEEDS[family](tier, rng), 3)
+    cluster = replace(cluster, speeds=tuple(speeds.tolist()))
+    shape = _shape(tier, rng, name, cluster)
+    batch = tier.servers * int(rng.choice(tier.batches))
+    return Hybrid(HybridModel.of_shape(shape), cluster, batch, Stack.parse(STACKS[device]))
+
+
+def _shape(tier: Tier, rng: np.random.Generator, name: str, cluster: Cluster) -> TransformerShape:
+    """Generate a chain whose weights fit the cluster, and each block's a server."""
+    fewest, largest = (round(tier.servers * share) for share in tier.layers)
+    while True:
+        hidden = int(rng.choice(tier.hidden))
+        experts, active = int(rng.choice(tier.experts)), int(rng.choice((1, 2)))
+        dense = _multiple(hidden * rng.uniform(2.5, 4.0), 256)
+        shape = TransformerShape(
+            name,
+            layers=int(rng.integers(fewest, largest + 1)),
+            hidden=hidden,
+            heads=hidden // 128,
+            sequence=int(rng.choice(tier.sequences)),
+            vocabulary=int(rng.choice((32_000, 65_536, 128_256))),
+            kv_heads=8,
+            feed_forward=_multiple(dense * rng.uniform(0.4, 1.6) / active, 256),
+            gated=True,
+            dropout=False,
+            bias=False,
+            tied=False,
+            experts=experts,
+            active=active,
+            experts_every=int(rng.choice((2, 2, 3))),
+            dense_feed_forward=dense,
+        )
+        block = STATE_BYTES * sum(shape.block_parameters)
+        server = cluster.memory_limit * DEVICES_PER_SERVER
+        fits = STATE_BYTES * shape.parameters <= _MAX_STATES * server * tier.servers
+        if fits and block <= _MAX_LAYER * server:
+            return shape
+
+
+def _cluster(servers: int, device: str) -> Cluster:
+    return Cluster.parse(f"{servers}x{DEVICES_PER_SERVER}:{device}")
+
+
+def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
+    """Return a number whose logarithm is uniform."""
+    return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+
+def _multiple(number: float, of: int) -> int:
+    """Return the nearest whole multiple, at least one, which the ranks of tp can share."""
+    return max(round(number / of), 1) * of
+
+
+def make_set(name: str, seed: int) -> list[Hybrid]:
+    """Generate the problems of a set, each from ``seed``, the set's place and its number."""
+    if name in SETS:
+        kind, place, (count, ranges) = "hybrid", list(SETS).index(name), SETS[name]
+        one: Callable[..., Hybrid] = partial(make, ranges)
+    else:
+        kind, _, part = name.rpartition("-")
+        tier, place, count = TIERS[kind], HETERO_SETS.index(name), PARTS[part]
+        one = partial(make_hetero, tier.outside if part == "outside" else tier)
+    counts, problems = Counter[str](), []
+    for number in range(count):
+        family = family_of(kind, number)
+        rng = np.random.default_rng([seed, place, number])
+        problems.append(one(family, rng, f"{name}/{family}-{counts[family]:03d}"))
+        counts[family] += 1
+    return problems
+
+
+def problem_sets() -> dict[str, tuple[Hybrid, ...]]:
+    """Return all shipped sets: name -> problems.
+
+    Raises:
+        ParenvsError: a file is damaged.
+    """
+    return {name: problems for file in SEEDS for name, problems in _sets(file).items()}
+
+
+@lru_cache(maxsize=2)
+def _sets(file: str) -> dict[str, tuple[Hybrid, ...]]:
+    path = data_folder() / f"{file}.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            name: tuple(
+                Hybrid(
+                    HybridModel.of_shape(TransformerShape.from_json(row["shape"])),
+                    Cluster.parse(row["cluster"]),
+                    row["batch"],
+                    Stack.parse(row["stack"], stored=True),
+                    row["precision"],
+                )
+                for row in rows
+            )
+            for name, rows in content["sets"].items()
+        }
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ParenvsError(
+            f"{path}: damaged ({error}); make it anew with python -m {COMMAND} {file}"
+        ) from None
+
+
+def find_hybrid(name: str) -> Hybrid:
+    """Return a problem of a set, ``SET/FAMILY-NUMBER``, or of a generator, ``GENERATOR/SEED``.
+
+    Raises:
+        UnknownInstanceError: there is no such set, or no such problem in it, or the seed is none.
+    """
+    kind, _, number = name.partition("/")
+    if kind in BANKS:
+        if not (number.isascii() and number.isdigit() and len(number) < 20):
+            raise UnknownInstanceError(
+                f"instance {name!r}: give a seed, like {kind}/7, or a set, like {kind}-test"
+            )
+        return drawn(kind, int(number))
+    if kind not in problem_sets():
+        raise UnknownInstanceError(
+            f"unknown set {shown(kind)}{did_you_mean(kind, problem_sets())}; known: "
+            f"{', '.join(problem_sets())}"
+        )
+    problems = {problem.instance: problem for problem in problem_sets()[kind]}
+    if name not in problems:
+        raise UnknownInstanceError(
+            f"unknown problem {name!r}{did_you_mean(name, problems)}; {kind} holds "
+            f"{len(problems)}, like {next(iter(problems))}"
+        )
+    return problems[name]
+
+
+SPEED_STEPS = 1000
+"""Speeds of servers are multiples of one over this."""
+SHAPE = (
+    "layers", "hidden", "heads", "sequence", "vocabulary", "kv_heads", "feed_forward", "gated",
+    "dropout", "bias", "tied", "positions", "experts", "active", "experts_every",
+    "dense_feed_forward",
+)  # fmt: skip
+"""What is generated of a shape; the rest has its defaults."""
+_FLAGS = {"gated", "dropout", "bias", "tied"}
+
+
+def start_of(name: str) -> Start:
+    """Return where improving a problem of a set or a generator starts; a pool knows its own.
+
+    Raises:
+        ParenvsError: there is no such problem.
+    """
+    kind, _, number = name.partition("/")
+    if kind in BANKS and number.isdecimal() and int(number) < BANKS[kind]:
+        row = bank(kind)[int(number)]
+        return Start(_problem(kind, name, row), row["start"].astype(np.int64))
+    return Start(find_hybrid(name), known=costs(name) if kind in problem_sets() else None)
+
+
+@lru_cache(maxsize=len(BANKS))
+def bank(kind: str) -> Bank:
+    """Return the problem pool of a generator, with the best uniform plan of each problem."""
+    return Bank(f"hybrid-{kind}", BANKS[kind], partial(_row, kind))
+
+
+def _row(kind: str, seed: int) -> Mapping[str, np.ndarray]:
+    """Return what a pool stores of a problem: all that is generated, and its best uniform plan."""
+    problem = drawn(kind, seed)
+    cluster, shape = problem.cluster, problem.model.shape
+    return {
+        "shape": np.array([getattr(shape, name) for name in SHAPE], dtype=np.int32),
+        "device": np.array(DEVICES.index(cluster.device.name), dtype=np.uint8),
+        "servers": np.array(cluster.servers, dtype=np.uint8),
+        "network": np.array(cluster.device_nic_bw),
+        "speeds": np.round(np.array(cluster.speeds) * SPEED_STEPS).astype(np.uint16),
+        "batch": np.array(problem.batch, dtype=np.int32),
+        "start": fastest(problem)[0].astype(np.int16),
+    }
+
+
+def _problem(kind: str, name: str, row: Mapping[str, np.ndarray]) -> Hybrid:
+    """Return the problem of a pool's row."""
+    device = DEVICES[int(row["device"])]
+    cluster = _cluster(int(row["servers"]), device)
+    if kind in TIERS:
+        speeds = tuple((row["speeds"] / SPEED_STEPS).tolist())
+        cluster, stack = replace(cluster, speeds=speeds), STACKS[device]
+    else:
+        cluster, stack = replace(cluster, nic_bw=float(row["network"]), name=""), STACK
+    pairs = zip(SHAPE, row["shape"].tolist(), strict=True)
+    fields: dict[str, Any] = {key: bool(x) if key in _FLAGS else x for key, x in pairs}
+    model = HybridModel.of_shape(TransformerShape(name, **fields))
+    return Hybrid(model, cluster, int(row["batch"]), Stack.parse(stack))
+
+
+def costs(name: str) -> Reference | None:
+    """Return the least step time known of a problem of a set, and a lower bound of all plans.
+
+    Where no plan is known, both are the bound.
+    """
+    problem = find_hybrid(name)
+    bound = problem.kernel_bound_seconds
+    for file in (HYBRID, HETERO):
+        known = costs_of(file, name, problem.model.fingerprint)
+        if known is not None:  # bounds of hetero rows are of plans of one server a stage alone
+            kind = OPTIMUM if known.value <= bound * (1 + SAME) else BEST_KNOWN
+            return Reference(known.value, bound, kind)
+    return Reference(bound, bound, BOUND)
+
+
+def set_kind(name: str) -> SetKind:
+    """Return what evaluations know of a set of hybrid problems; see ``SetKind``."""
+
+    def names(name: str) -> list[str]:
+        return [problem.instance for problem in problem_sets()[name]]
+
+    return share_kind("HybridPlan-v1", names, find_hybrid, costs, "family")
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    """Make the sets of a file or the problem pools again, and return the exit status."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    file = words.pop(0) if words else ""
+    if file == "pools":
+        return write_banks(COMMAND, __doc__, {x: partial(bank, x) for x in BANKS}, words)
+    if file not in SEEDS:
+        print(f"python -m {COMMAND}: say what to make: hybrid, hetero or pools", file=sys.stderr)
+        return 2
+    parser = command_line(f"{COMMAND} {file}", __doc__, SEEDS[file], choose=False)
+    names = SETS if file == "hybrid" else HETERO_SETS
+    return write_file(parser, f"{file}.json", names, lambda *of: map(_json, make_set(*of)), words)
+
+
+def _json(problem: Hybrid) -> dict[str, Any]:
+    """Return a problem as an object of JSON types."""
+    assert problem.model.shape is not None
+    return {
+        "shape": problem.model.shape.to_json(),
+        "cluster": problem.cluster.to_json(),
+        "batch": problem.batch,
+        "stack": problem.stack.to_json(),
+        "precision": problem.precision,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
