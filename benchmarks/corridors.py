@@ -23,11 +23,10 @@ from benchmarks.framework import (
     spent,
     table,
 )
-from parenvs.agents.pipeline.bounds import least_length
+from parenvs.agents.pipeline.bounds import least_length, lower_bound
 from parenvs.agents.pipeline.corridor import prepare
 from parenvs.agents.pipeline.exact import by_corridor, exact_full
 from parenvs.agents.pipeline.points import exact_points
-from parenvs.agents.pipeline.relaxation import lower_bound
 from parenvs.datasets.pipeline.problems import INSIDE, draw
 from parenvs.errors import ParenvsError
 from parenvs.tasks.pipeline.problem import Pipeline

@@ -13,8 +13,7 @@ from brute_force import all_plans, best_of, legal_plans, random_pipeline, random
 from every_plan import DRAWN, LIMITS, outcome, planners
 from parenvs.agents.pipeline import bounds as prefixes
 from parenvs.agents.pipeline import exact
-from parenvs.agents.pipeline.exact import exact_candidates, exact_full
-from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned
+from parenvs.agents.pipeline.exact import exact_candidates, exact_full, least_excess
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.problem import Pipeline
@@ -36,12 +35,12 @@ def check(kind: str, seed: int) -> str:
         pipeline, stages = random_pipeline(rng)
         plans = all_plans(pipeline, stages)
         best = best_of(pipeline, plans)
-        excess = least_excess(pipeline.with_stages(stages)).excess_bytes
+        excess = least_excess(pipeline.with_stages(stages))[1]
     else:
         space = random_space(rng)
         pipeline = space.pipeline
         best = best_of(pipeline, legal_plans(space))
-        excess = least_excess_pruned(space).excess_bytes
+        excess = best.excess
     if abs(excess - best.excess) > 0.5:
         return f"WRONG: {kind} case {seed}: least excess {excess}, brute force {best.excess}"
     try:
@@ -81,13 +80,13 @@ def bounded(planner: str, count: int) -> Row:
     """Hold a search against brute force, its bounds for large graphs on small ones, too."""
     progress(planner)
     row: Row = {}
-    before = exact._MANY, prefixes._BLOCKS
-    exact._MANY, prefixes._BLOCKS = 0, 4
+    before = exact.MANY, prefixes.BLOCKS
+    exact.MANY, prefixes.BLOCKS = 0, 4
     try:
         with spent(row, clock=time.perf_counter):
             found = Counter(check(SMALL[planner], seed) for seed in range(count))
     finally:
-        exact._MANY, prefixes._BLOCKS = before
+        exact.MANY, prefixes.BLOCKS = before
     words = [x for x in found if x.startswith("WRONG")]
     counts = {"cases": count, "equal": found["equal"], "infeasible": found["infeasible"]}
     return {**row, **counts, "wrong": len(words), "words": words}

@@ -33,6 +33,7 @@ Seconds of single stages and transfers are those of ``parenvs.tasks.pipeline.for
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -41,11 +42,13 @@ import numpy as np
 from parenvs.cluster import group_bandwidth, same_server
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.problem import Pipeline
+from parenvs.tasks.pipeline.spaces import distinct_pivots
 
 SLACK = 1e-12
 """Relative: plans that beat the incumbent by less than this are not looked for. It is far above
 the rounding of the few sums that a bound is made of, and far below any difference that matters."""
-_BLOCKS = 128  # default number of blocks of ``Prefixes``
+BLOCKS = 128
+"""Most blocks of pivots."""
 _PLACES = 8192  # most pairs of a block and a device by default: fewer blocks on large clusters
 _ELEMENTS = 65_536  # of one matrix
 
@@ -72,7 +75,7 @@ def least_lengths(pipeline: Pipeline, devices: int) -> np.ndarray:
     """``least_length`` of 1, 2, ... stages on so many devices, (devices,)."""
     m, stages = pipeline.micro_batches, np.arange(1, devices + 1)
     most_work = devices - stages + capacity(devices, m)[1:]
-    return np.asarray(m * pipeline.seconds_sum[-1] / most_work)
+    return np.asarray(formulas.compose(m * pipeline.seconds_sum[-1] / most_work, 0.0))
 
 
 def least_shares(pipeline: Pipeline) -> tuple[float, float]:
@@ -117,30 +120,26 @@ class Prefixes:
     def __init__(
         self,
         pipeline: Pipeline,
-        stages: int,
         pivots: np.ndarray,
         budget: float,
-        blocks: int | None = None,
-        devices: np.ndarray | None = None,
         deadline: float = np.inf,
+        devices: np.ndarray | None = None,
     ) -> None:
-        """Compute the tables of 1 to ``stages`` - 1 stages.
+        """Compute the tables of 1 to S - 1 stages.
 
         Args:
             pipeline: the problem.
-            stages: S.
             pivots: where plans may cut the chain, ascending.
-            budget: seconds.
-            blocks: number of blocks.
-            devices: where plans may cut the devices, both ends included (default: anywhere).
+            budget: seconds of core plus tail.
             deadline: give up at this ``time.perf_counter()``.
+            devices: where plans may cut the devices, both ends included (default: anywhere).
 
         Raises:
             OutOfTimeError: the deadline passed.
         """
         self.pipeline, self.budget, self._deadline = pipeline, budget, deadline
-        most_blocks = max(_PLACES // pipeline.cluster.devices, 1)
-        block_count = min(_BLOCKS, most_blocks) if blocks is None else blocks
+        stages = pipeline.stages
+        block_count = min(BLOCKS, max(_PLACES // pipeline.cluster.devices, 1))
         edges = np.linspace(0, len(pivots), block_count, endpoint=False)
         starts = np.unique(edges.astype(np.int64))
         self._first_pivot = pivots[starts]
@@ -290,25 +289,22 @@ class Columns:
         self.core_limit = budget - self.before - self.reduce
         self.sum_limit = budget - self.before_forward
 
-    def transfer(self, near: bool) -> np.ndarray:
-        """Seconds of the transfers at p, inside a server if ``near``."""
-        return self.fast if near else self.slow
-
-    def least_transfer(self, near: bool) -> np.ndarray:
-        """Least seconds of the transfers at p; ``near``: the suffix's first stage in one server."""
-        return np.minimum(self.fast, self.slow) if near else self.slow
+    @property
+    def least_transfer(self) -> np.ndarray:
+        """Least seconds of the transfers at p."""
+        return np.minimum(self.fast, self.slow)
 
 
 class Bounds:
-    """Lower bounds for plans of ``stages`` stages.
+    """Lower bounds for plans of a problem.
 
     Attributes:
         prefixes: better bounds of the stages in front, or None.
     """
 
-    def __init__(self, pipeline: Pipeline, stages: int) -> None:
+    def __init__(self, pipeline: Pipeline) -> None:
         """Prepare what does not depend on the state."""
-        self.pipeline, self.stages = pipeline, stages
+        self.pipeline, self.stages = pipeline, pipeline.stages
         self.prefixes: Prefixes | None = None
         self._forward_share, self._backward_share = least_shares(pipeline)
         # Entry p: fewest bytes that cross a cut strictly inside the first p pivots.
@@ -316,7 +312,7 @@ class Bounds:
         self._least_cut = np.append(0.0, np.where(np.isfinite(fewest), fewest, 0.0))
         self._fastest = max(pipeline.cluster.intra_bw, pipeline.cluster.inter_bw)
         # Entry s: the sum over j < s of fact 2.
-        self._capacity = capacity(stages, pipeline.micro_batches)
+        self._capacity = capacity(self.stages, pipeline.micro_batches)
 
     def columns(self, k: int, e: int | np.ndarray, p: np.ndarray, upper: float) -> Columns:
         """Those states in which the last k stages may be part of a plan shorter than ``upper``.
@@ -329,7 +325,8 @@ class Bounds:
         """
         pipeline = self.pipeline
         e = np.broadcast_to(e, p.shape)
-        m, s, budget = pipeline.micro_batches, self.stages - k, upper * (1.0 - SLACK)
+        m, s = pipeline.micro_batches, self.stages - k
+        budget = formulas.core_budget(upper) * (1.0 - SLACK)
         work, parameters = pipeline.seconds_sum, pipeline.parameter_sum
         variables, copies = pipeline.variable_sum, pipeline.copies
         limit = pipeline.memory_limit * (1 + SLACK)
@@ -354,7 +351,7 @@ class Bounds:
 
     def _within_limits(self, k: int, columns: Columns) -> Columns:
         """The states whose transfer, and whose suffix's work by fact 2, keep the core limit."""
-        m, transfer = self.pipeline.micro_batches, columns.least_transfer(True)
+        m, transfer = self.pipeline.micro_batches, columns.least_transfer
         room = self.pipeline.cluster.devices - columns.device - k + self._capacity[k]
         work = self.pipeline.seconds_sum[-1] - columns.seconds
         work_limit = (columns.core_limit - transfer) * room
@@ -392,3 +389,216 @@ class Bounds:
             p, e, work, before, forward + transfers, backward + transfers, reduce, fast, slow,
             budget - before - reduce, budget - forward - transfers,
         )  # fmt: skip
+
+
+SLOTS = 8
+"""Parts of a server that are told apart."""
+PRICES = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
+"""Prices of a device, as multiples of C / D."""
+STEP, WIDTH, TESTS = 5e-3, 1e-2, 250
+"""Relative: steps of the bound and of intervals of the tail; tests in all at most."""
+_ROUNDING = 1e-9  # relative: limits are looser by so much, far above the rounding of their sums
+
+
+def lower_bound(pipeline: Pipeline, upper: float, deadline: float = np.inf) -> float:
+    """Seconds that no plan of the problem's stages and devices is shorter than.
+
+    Args:
+        pipeline: the problem.
+        upper: seconds of a plan; the bound is no greater.
+        deadline: the search for a greater bound ends at this ``time.perf_counter()``.
+    """
+    most = formulas.core_budget(upper)
+    least = min(formulas.core_budget(least_length(pipeline)) * (1 - SLACK), most)
+    if pipeline.stages > 1:
+        relaxation = Relaxation(pipeline, deadline)
+        core = relaxation.greatest(least, most, lambda core: relaxation.excludes(core, np.inf))
+        least = relaxation.greatest(core, most, lambda both: relaxation.impossible(both, core))
+    return float(formulas.compose(least, 0.0))
+
+
+class Relaxation:
+    """The programmes of one problem, of two stages or more."""
+
+    def __init__(self, pipeline: Pipeline, deadline: float = np.inf) -> None:
+        """Prepare what does not depend on limits; m blocks, both ends of the chain included."""
+        self.pipeline, self.deadline, self._tests = pipeline, deadline, 0
+        cluster, variables = pipeline.cluster, pipeline.variable_sum
+        pivots = distinct_pivots(pipeline)
+        pivots = pivots[(variables[pivots] > 0) & (variables[pivots] < variables[-1])]
+        edges = np.linspace(0, len(pivots), min(BLOCKS, len(pivots)), endpoint=False)
+        starts = edges.astype(np.int64)
+        end = len(pipeline.profile)
+        first = np.concatenate([[0], pivots[starts], [end]])
+        last = np.concatenate([[0], pivots[np.append(starts[1:], len(pivots)) - 1], [end]])
+        crossing = np.minimum.reduceat(pipeline.cut_before[pivots], starts)
+        crossing = np.concatenate([[0.0], crossing, [0.0]])
+        self._slow, self._fast = (
+            2 * formulas.transfer_seconds(crossing, bandwidth)
+            for bandwidth in (cluster.inter_bw, max(cluster.intra_bw, cluster.inter_bw))
+        )
+        # Of a matrix, rows are the blocks where stages end, columns those where they start.
+        work, parameters = pipeline.seconds_sum, pipeline.parameter_sum
+        self._work = np.maximum(work[first][:, None] - work[last], 0.0)
+        self._rest = work[-1] - work[last]
+        self._weights = np.maximum(parameters[first][:, None] - parameters[last], 0.0)
+        held = formulas.weight_bytes(self._weights, pipeline.copies)
+        self._legal = (variables[last][:, None] > variables[first]) & (last[:, None] > first)
+        self._legal &= held <= pipeline.memory_limit * (1 + _ROUNDING)
+        self._capacity = capacity(pipeline.stages, pipeline.micro_batches)
+        self._backward_share = max(1.0 - least_shares(pipeline)[0], 0.5)  # of a transfer, half
+
+    def greatest(self, low: float, high: float, excluded: Callable[[float], bool]) -> float:
+        """The greatest of some seconds from ``low`` to ``high`` that are known to be excluded."""
+        while high > low * (1 + STEP) and self._goes_on():
+            middle = (low * high) ** 0.5
+            low, high = (middle, high) if excluded(middle) else (low, middle)
+        return low
+
+    def impossible(self, length: float, least_core: float) -> bool:
+        """Whether it is known that no plan is as short as ``length``, and none has less core."""
+        tails = [(0.0, length - least_core)]
+        while tails:
+            least, most = tails.pop()
+            if self.excludes(length - least, most):
+                continue
+            if most - least <= WIDTH * length or not self._goes_on():
+                return False
+            middle = (least + most) / 2
+            tails += [(least, middle), (middle, most)]
+        return True
+
+    def _goes_on(self) -> bool:
+        return self._tests < TESTS and time.perf_counter() < self.deadline
+
+    def excludes(self, core: float, tail: float) -> bool:
+        """Whether it is known that no plan has at most this core and this tail, seconds."""
+        self._tests += 1
+        pipeline, m = self.pipeline, self.pipeline.micro_batches
+        stages, devices = pipeline.stages, pipeline.cluster.devices
+        tail = tail + _ROUNDING * (tail + core)
+        core = core * (1 + _ROUNDING)
+        # Sums are of ``counts`` times seconds, and ``prices`` times devices.
+        prices = np.array([price * core / devices for price in PRICES] + [1.0])
+        counts = np.array([1.0] * len(PRICES) + [0.0])
+        # By the parts of a server that are filled, by price, by block.
+        sums = np.full((SLOTS + 1, len(prices), len(self._rest)), np.inf)
+        sums[SLOTS, :, 0] = 0.0
+        passed = np.zeros(len(self._rest))
+        for left in range(stages, 0, -1):
+            # Fact 2 of ``bounds``, for the stages that are left.
+            room = devices - stages + self._capacity[left]
+            before = passed + self._fast
+            here = np.isfinite(sums).any(axis=(0, 1)) & (passed + m * self._fast <= core)
+            at = np.flatnonzero(here & (m * self._rest <= (core - before) * room))
+            most_seconds = (core - passed[at] - [self._slow[at], self._fast[at]]) / m
+            if not at.size:
+                return True
+            most_hidden = self._backward_share * (core - m * self._rest[at] / room)
+            most_reduce = tail + np.maximum(most_hidden, 0.0)
+            last = slice(-1, None) if left == 1 else slice(None)
+            own = counts * (m if left == 1 else 1)
+            sums = self._extended(
+                last, at, sums[:, :, at], counts, own, prices, most_seconds, most_reduce
+            )
+            if left == 1:
+                break
+            least = sums.min(axis=0)
+            passed, left = np.zeros(len(self._rest)), left - 1
+            for _ in range(3):
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    rest = m * self._rest / (core - passed) + left - self._capacity[left]
+                rest = np.where(passed < core, np.maximum(rest, left), np.inf)
+                free = devices - rest
+                known = np.isfinite(free)
+                bounds = least[:-1] - prices[:-1, None] * np.where(known, free, 0.0)
+                passed = np.where(known, np.maximum(bounds.max(axis=0), passed), np.inf)
+            sums[:, :, (least[-1] > free * (1 + _ROUNDING)) | ~np.isfinite(passed)] = np.inf
+        return bool((sums.min(axis=0)[:, -1] > counts * core + prices * devices).any())
+
+    def _extended(
+        self,
+        ends: slice,
+        at: np.ndarray,
+        sums: np.ndarray,
+        counts: np.ndarray,
+        own: np.ndarray,
+        prices: np.ndarray,
+        most_seconds: np.ndarray,
+        most_reduce: np.ndarray,
+    ) -> np.ndarray:
+        """Sums with one more stage, (SLOTS + 1, prices, m).
+
+        Args:
+            ends: blocks where the stages may end.
+            at: (a,) int64, blocks where they start.
+            sums: (SLOTS + 1, prices, a) in front of the transfers there.
+            counts: (prices,) of a transfer's seconds.
+            own: (prices,) of a stage's seconds.
+            prices: (prices,) of a device.
+            most_seconds: (2, a) seconds of a stage behind a slow transfer, and behind a fast one.
+            most_reduce: (a,) seconds of its all-reduce.
+        """
+        m, cluster = self.pipeline.micro_batches, self.pipeline.cluster
+        server = cluster.devices_per_server
+        top = cluster.devices - self.pipeline.stages + 1
+        work, weights = self._work[ends][:, at], self._weights[ends][:, at]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            fewest = np.maximum(np.ceil(work / most_seconds[0]), 1.0)
+        fastest = max(cluster.intra_bw, cluster.inter_bw)
+        near, far = (
+            np.floor(np.minimum(_most_devices(weights * 2 / bandwidth, most_reduce), top))
+            for bandwidth in (fastest, cluster.inter_bw)
+        )
+        most = np.maximum(far, np.minimum(near, server))
+        legal = self._legal[ends][:, at] & (fewest <= most)
+        passable = most_seconds[0] + self._slow[at] / m >= self._slow[at]
+        slow = np.where(passable, sums.min(axis=0) + counts[:, None] * self._slow[at], np.inf)
+        cheapest = np.sqrt(work)
+        longer = np.full((SLOTS + 1, len(prices), len(self._rest)), np.inf)
+        for i, price in enumerate(prices):
+            group = cheapest * np.sqrt(own[i] / price) if price else most
+            group = np.minimum(np.maximum(group, fewest), most)
+            cost = own[i] * work / group + price * group + slow[i]
+            longer[SLOTS, i, ends] = np.where(legal, cost, np.inf).min(axis=1)
+        if server == 1 or cluster.intra_bw <= cluster.inter_bw:
+            return longer
+        fewest = np.maximum(np.ceil(work / most_seconds[1]), 1.0)
+        legal = self._legal[ends][:, at] & (fewest <= near)
+        row, column = np.nonzero(legal & (fewest < server))
+        if not row.size:
+            return longer
+        fast = sums + counts[:, None] * self._fast[at]
+        work, fewest, near = work[row, column], fewest[row, column], near[row, column]
+        slots = min(SLOTS, server)
+        for filled in range(slots):
+            low = max(-(-filled * server // slots), 1)
+            high = min(-(-(filled + 1) * server // slots) - 1, server - 1)
+            chosen = np.flatnonzero((fewest <= high) & (near >= low) & (low <= high))
+            if not chosen.size:
+                continue
+            r, c, w = row[chosen], column[chosen], work[chosen]
+            least, greatest = np.maximum(fewest[chosen], low), np.minimum(near[chosen], high)
+            group = np.clip(_cheapest(w, own[:, None], prices[:, None]), least, greatest)
+            cost = own[:, None] * w / group + prices[:, None] * group
+            starts = np.flatnonzero(np.append(True, r[1:] != r[:-1]))
+            block = np.arange(len(self._rest))[ends][r[starts]]
+            for used in range(slots - filled + 1):
+                entered = fast[used][:, c] if used else np.minimum(slow, fast[0])[:, c]
+                best = np.minimum.reduceat(cost + entered, starts, axis=1)
+                target = longer[min(used + filled, SLOTS)]
+                target[:, block] = np.minimum(target[:, block], best)
+        return longer
+
+
+def _cheapest(work: np.ndarray, count: float | np.ndarray, price: float | np.ndarray) -> np.ndarray:
+    """Devices at which ``count work / devices + price devices`` is least; infinite at no price."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(price > 0, np.sqrt(work * count / price), np.inf)
+
+
+def _most_devices(alone: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """Devices r at which ``alone (r - 1) / r`` seconds, a ring's at least, are ``most`` still."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = 1.0 - most / alone
+        return np.where(share > 0, 1.0 / share, np.inf)

@@ -3,7 +3,7 @@
 Around each cut of a plan lie about 100 places: pairs of a pivot and a device. Pivots stand
 ``pivot_step`` apart, each the one of its bin before which fewest bytes cross; devices stand
 ``device_step`` apart, and both boundaries of servers next to the cut are among them. The labels of
-``parenvs.agents.pipeline.label_search`` over these places give the shortest of all plans that cut
+``parenvs.agents.pipeline.labels`` over these places give the shortest of all plans that cut
 at places: some 100^(S-1) plans at the price of S 100^2 pairs. The plan itself is among them, so
 that plans get no longer. A *sweep* is one such search; ``Corridor.descend`` repeats it and halves
 the steps, down to 1.
@@ -13,7 +13,7 @@ the steps, down to 1.
 2. The seconds of the stages in front of a place are at least those of the fastest way there, a
    forward pass over the same pairs. Labels with which the plan would be no shorter than the one at
    hand are dropped, and tails are raised to the backward seconds that hide them in any case
-   (facts 4 and 5 of ``label_search``).
+   (facts 4 and 5 of ``labels``).
 3. Work is counted in sweeps, and chance comes from a seed alone: the same budget finds the same
    plan on every machine. A deadline only cuts the search off.
 """
@@ -29,9 +29,8 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.agents.pipeline.bounds import SLACK, least_shares
-from parenvs.agents.pipeline.labels import pareto
-from parenvs.agents.pipeline.local_search import whole
-from parenvs.agents.pipeline.points import even_plan
+from parenvs.agents.pipeline.heuristics import even_plan, whole
+from parenvs.agents.pipeline.labels import prepend_core, prepend_tail, put
 from parenvs.cluster import same_server, server_of
 from parenvs.compiled import compiled
 from parenvs.errors import InfeasibleError
@@ -249,7 +248,7 @@ class Corridor:
         self.sweeps += 1
         width = self.wide if width is None else width
         places = list(self._layers(plan, steps, width))
-        budget = upper * (1.0 - SLACK)
+        budget = formulas.core_budget(upper) * (1.0 - SLACK)
         stages = self.pipeline.stages
         fronts = [self._front(places[0], np.zeros(1))]
         pairs: list[Pairs] = []
@@ -272,8 +271,15 @@ class Corridor:
             )
             if s == 0:
                 return self._complete(kept, costs, layers, places, budget)
-            layers.append(_extended(kept, costs, layers[-1], fronts[s], len(places[s][0]),
-                                    self.pipeline.micro_batches, budget, width.labels))  # fmt: skip
+            behind = layers[-1]
+            layers.append(
+                Labels(
+                    *_extend(
+                        *kept, *costs, behind.start, behind.core, behind.tail, *fronts[s],
+                        len(places[s][0]), self.pipeline.micro_batches, budget, width.labels,
+                    )
+                )
+            )  # fmt: skip
             if not layers[-1].core.size:
                 return None
         raise AssertionError("unreachable")
@@ -389,9 +395,9 @@ class Corridor:
         tail = formulas.prepend_tail(
             layers[-1].tail[label], costs.backward[pair], costs.reduce[pair]
         )
-        length = core + np.maximum(tail, 0.0)
-        best = int(length.argmin())
-        if length[best] > budget:
+        both = core + np.maximum(tail, 0.0)
+        best = int(both.argmin())
+        if both[best] > budget:
             return None
         cuts, device_cuts, at = [], [], int(label[best])
         for c, layer in enumerate(layers[:0:-1], start=1):
@@ -408,9 +414,7 @@ def prepare() -> None:
     nothing, number = np.zeros(0, dtype=np.int64), np.zeros(0)
     start = np.zeros((2, 2), dtype=np.int64)
     pairs, costs = Pairs(nothing, nothing, number), Stages(number, number, nothing, nothing)
-    labels = Labels(start, number, number, nothing, nothing)
-    front = Front(*np.zeros((5, 1)))
-    _extended(pairs, costs, labels, front, 1, 1, np.inf, 1)
+    _extend(*pairs, *costs, start, number, number, *np.zeros((5, 1)), 1, 1, np.inf, 1)
 
 
 def _joined(pairs: Pairs, costs: Stages, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
@@ -422,141 +426,18 @@ def _joined(pairs: Pairs, costs: Stages, labels: Labels) -> tuple[np.ndarray, np
     return pair, begin[pair] + offset
 
 
-def _extended(
-    pairs: Pairs,
-    costs: Stages,
-    labels: Labels,
-    front: Front,
-    places: int,
-    micro_batches: int,
-    budget: float,
-    most: int,
-) -> Labels:
-    """Put stages, then the transfers in front of them, in front of labels.
-
-    Args:
-        pairs: the stages.
-        costs: their costs.
-        labels: those of the places where the stages end.
-        front: what is known of the places where they start.
-        places: number of these places.
-        micro_batches: M.
-        budget: seconds; labels of longer plans are dropped.
-        most: labels that stay of each place and row.
-    """
-    return Labels(*_extend_in_loops(*pairs, *costs, labels.start, labels.core, labels.tail, *front,
-                                    places, micro_batches, budget, most))  # fmt: skip
-
-
-def extend_in_arrays(
-    first: np.ndarray,
-    end: np.ndarray,
-    seconds: np.ndarray,
-    backward: np.ndarray,
-    reduce: np.ndarray,
-    near: np.ndarray,
-    row: np.ndarray,
-    start: np.ndarray,
-    label_core: np.ndarray,
-    label_tail: np.ndarray,
-    passed: np.ndarray,
-    forward: np.ndarray,
-    hidden: np.ndarray,
-    slow: np.ndarray,
-    fast: np.ndarray,
-    places: int,
-    micro_batches: int,
-    budget: float,
-    most: int,
-) -> tuple[np.ndarray, ...]:
-    """What ``_extended`` does, in array operations; arguments are the fields of its arguments."""
-    nothing = np.zeros(0, dtype=np.int64)
-    labels = Labels(start, label_core, label_tail, nothing, nothing)
-    pair, parent = _joined(Pairs(first, end, seconds), Stages(backward, reduce, near, row), labels)
-    core = formulas.prepend_core(label_core[parent], seconds[pair], micro_batches)
-    keep = np.flatnonzero(passed[first[pair]] + core <= budget)
-    pair, parent, core = pair[keep], parent[keep], core[keep]
-    tail = formulas.prepend_tail(label_tail[parent], backward[pair], reduce[pair])
-    place = first[pair]
-    keep = np.flatnonzero(forward[place] + core + np.maximum(tail, hidden[place]) <= budget)
-    keep = keep[pareto(2 * place[keep] + near[pair[keep]], core[keep], tail[keep])]
-    place, is_near = place[keep], near[pair[keep]]
-    core, tail, parent = core[keep], tail[keep], parent[keep]
-    columns = []
-    for same in (0, 1):
-        transfer = np.where(is_near & same, fast[place], slow[place])
-        cores = formulas.prepend_core(core, transfer, micro_batches)
-        tails = formulas.prepend_tail(tail, transfer / 2, hidden[place])
-        rows = np.flatnonzero(
-            (passed[place] + cores <= budget) & (forward[place] + cores + tails <= budget)
-        )
-        rows = rows[pareto(place[rows], cores[rows], tails[rows])]
-        rows = rows[_spread(place[rows], places, most)]
-        columns.append((place[rows], cores[rows], tails[rows], parent[rows]))
-    place, core, tail, parent = (np.concatenate(column) for column in zip(*columns, strict=True))
-    count = len(columns[0][0])
-    ends = np.arange(places + 1)
-    starts = [np.searchsorted(columns[0][0], ends), count + np.searchsorted(columns[1][0], ends)]
-    return np.stack(starts), core, tail, parent, place
-
-
-def _spread(state: np.ndarray, states: int, most: int) -> np.ndarray:
-    """Of labels sorted by state and core, at most ``most`` of each state, evenly spread."""
-    count = np.bincount(state, minlength=states)
-    begin = np.cumsum(count) - count
-    kept = np.minimum(count, most)
-    rank = np.arange(kept.sum()) - np.repeat(np.cumsum(kept) - kept, kept)
-    owner = np.repeat(np.arange(states), kept)
-    return begin[owner] + rank * (count[owner] - 1) // np.maximum(kept[owner] - 1, 1)
-
-
 @compiled
-def _put(
-    cores: np.ndarray,
-    tails: np.ndarray,
-    parents: np.ndarray,
-    count: int,
-    core: float,
-    tail: float,
-    parent: int,
-) -> int:
-    """Put a label on a front that is sorted by core, unless it is dominated; returns its size."""
-    low, high = 0, count
-    while low < high:  # the labels before ``low`` have at most this core
-        middle = (low + high) // 2
-        if cores[middle] <= core:
-            low = middle + 1
-        else:
-            high = middle
-    if low and tails[low - 1] <= tail:
-        return count
-    begin = low - 1 if low and cores[low - 1] == core else low  # an equal core, a greater tail
-    stop = low
-    while stop < count and tails[stop] >= tail:
-        stop += 1
-    shift = begin + 1 - stop
-    if shift > 0:
-        if count == len(cores):
-            return count
-        for i in range(count - 1, stop - 1, -1):
-            cores[i + 1], tails[i + 1], parents[i + 1] = cores[i], tails[i], parents[i]
-    elif shift < 0:
-        for i in range(stop, count):
-            cores[i + shift], tails[i + shift], parents[i + shift] = cores[i], tails[i], parents[i]
-    cores[begin], tails[begin], parents[begin] = core, tail, parent
-    return count + shift
-
-
-_prepend_core = compiled(formulas.prepend_core)
-_prepend_tail = compiled(formulas.prepend_tail)
-
-
-@compiled
-def _extend_in_loops(
+def _extend(
     first, end, seconds, backward, reduce, near, row, start, label_core, label_tail, passed,
     forward, hidden, slow, fast, places, micro_batches, budget, most,
 ):  # fmt: skip
-    """What ``extend_in_arrays`` does, in loops that are compiled."""
+    """Put stages, then the transfers in front of them, in front of labels.
+
+    Arguments are the fields of ``Pairs``, ``Stages``, the first of ``Labels`` and ``Front``; then
+    the number of places where the stages start, M, the seconds of core plus tail beyond which
+    labels are dropped, and the labels that stay of each place and row, spread over the front.
+    Returns the fields of ``Labels``.
+    """
     cores, tails = np.empty((2, _FRONT)), np.empty((2, _FRONT))
     parents = np.empty((2, _FRONT), dtype=np.int64)
     sizes = np.zeros(2, dtype=np.int64)
@@ -572,13 +453,13 @@ def _extend_in_loops(
         while pair < len(first) and first[pair] == place:
             x, side, q = seconds[pair], near[pair], end[pair]
             for label in range(start[row[pair], q], start[row[pair], q + 1]):
-                core = _prepend_core(label_core[label], x, micro_batches, max)
+                core = prepend_core(label_core[label], x, micro_batches, max)
                 if passed[place] + core > budget:
                     continue
-                tail = _prepend_tail(label_tail[label], backward[pair], reduce[pair], max)
+                tail = prepend_tail(label_tail[label], backward[pair], reduce[pair], max)
                 if forward[place] + core + max(tail, hidden[place]) > budget:
                     continue
-                sizes[side] = _put(
+                sizes[side] = put(
                     cores[side], tails[side], parents[side], sizes[side], core, tail, label
                 )
             pair += 1
@@ -587,11 +468,11 @@ def _extend_in_loops(
             for side in range(2):
                 transfer = fast[place] if same and side else slow[place]
                 for i in range(sizes[side]):
-                    core = _prepend_core(cores[side, i], transfer, micro_batches, max)
-                    tail = _prepend_tail(tails[side, i], transfer / 2, hidden[place], max)
+                    core = prepend_core(cores[side, i], transfer, micro_batches, max)
+                    tail = prepend_tail(tails[side, i], transfer / 2, hidden[place], max)
                     if passed[place] + core > budget or forward[place] + core + tail > budget:
                         continue
-                    merged = _put(
+                    merged = put(
                         merged_core, merged_tail, merged_parent, merged, core, tail,
                         parents[side, i],
                     )  # fmt: skip

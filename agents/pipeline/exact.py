@@ -1,9 +1,8 @@
-"""Proven optima of the closed-form pipeline length, over a pruned space or over all plans.
+"""Proven optima of the pipeline's closed form: over all plans, over points, over candidates.
 
-Both planners run the label search of ``parenvs.agents.pipeline.label_search``. ``exact_full`` first
-finds an incumbent by a corridor search (``parenvs.agents.pipeline.corridor``). For a problem
-without a plan that fits the memory, both raise an ``InfeasibleError`` that says how many bytes the
-best plan lacks.
+All run the label search of ``parenvs.agents.pipeline.labels``. ``exact_full`` first finds an
+incumbent by a corridor search (``parenvs.agents.pipeline.corridor``). For a problem without a plan
+that fits the memory, an ``InfeasibleError`` says how many bytes the best plan lacks.
 """
 
 from __future__ import annotations
@@ -14,49 +13,102 @@ from dataclasses import replace
 import numpy as np
 
 from parenvs.agents.pipeline import corridor
-from parenvs.agents.pipeline.label_search import LabelSearch, Targets
-from parenvs.agents.pipeline.least_memory import least_excess, least_excess_pruned, plan_within
-from parenvs.agents.pipeline.local_search import usable
-from parenvs.agents.pipeline.relaxation import lower_bound
+from parenvs.agents.pipeline.bounds import lower_bound
+from parenvs.agents.pipeline.heuristics import even_plan, few_points
+from parenvs.agents.pipeline.labels import LabelSearch, prepare
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
+from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.problem import Pipeline, check_split, check_stages
-from parenvs.tasks.pipeline.spaces import UNITS, Cuts, CutSpace, distinct_pivots, fitting
+from parenvs.tasks.pipeline.profile import RangeTable
+from parenvs.tasks.pipeline.spaces import (
+    UNITS,
+    Cuts,
+    CutSpace,
+    PointSpace,
+    cuts_of,
+    distinct_pivots,
+    fitting,
+)
 
+AMONG = "128 points and 64 units"
+"""The plans over which proofs of ``exact_points`` hold, in words."""
+_FEW_POINTS = 16  # over which ``exact_points`` searches first
 FEW = 24
 """Most pivots of chains on which a search over all of them needs no good plan to start from."""
 BRIEF, BRIEF_SWEEPS, LONGER = corridor.Width(16, 3), 3, 12
 """The corridor of ``begun`` and its sweeps, and the sweeps where no graded plan fits."""
 _SHARE = 0.5  # of the time limit: when the corridor search ends
 _BOUND = 0.2  # of the time that is left to a search: what its bound may take at the end
-_MANY = 200  # fewest pivots for which the bounds of ``Prefixes`` repay their cost
+_TOLERANCE = 0.5  # bytes; plans that differ by less count as equal
+MANY = 200
+"""Fewest pivots for which the bounds of ``Prefixes`` repay their cost."""
 
 
 def exact_candidates(space: CutSpace) -> Answer:
     """The shortest plan that ``space`` admits and that fits the memory, with proof.
 
     Raises:
-        InfeasibleError: no plan of the space fits; says how many bytes the best one lacks.
+        InfeasibleError: no plan of the space fits.
     """
-    begin = time.perf_counter()
-    search = LabelSearch(space.pipeline, space.stages, pruned_targets(space))
-    search.run()
-    if search.best is None:
-        check_split(space.pipeline)
-        raise infeasible(space.pipeline, least_excess_pruned(space).excess_bytes)
-    answer = answer_of(space.pipeline, search.best, "exact", search.evaluations, begin)
-    return replace(answer, among="pruned candidates")
-
-
-def pruned_targets(space: CutSpace) -> Targets:
-    """Pivots at which suffixes may start so that exactly the plans of ``CutSpace.legal`` arise."""
+    prepare()
+    begin, pipeline = time.perf_counter(), space.pipeline
     groups = {
         (k, int(e)): space.pivots[space.allowed[space.stages - 1 - k] & (space.devices == e)]
         for k in range(1, space.stages)
         for e in np.unique(space.devices)
     }
-    nothing = np.zeros(0, dtype=np.int64)
-    return lambda k, e: groups.get((k, e), nothing)
+    devices = np.concatenate([[0], np.unique(space.devices), [pipeline.cluster.devices]])
+    search = LabelSearch(
+        pipeline, lambda k, e: groups.get((k, e), space.pivots[:0]), devices=devices
+    )
+    search.run()
+    if search.best is None:
+        check_split(pipeline)
+        within_memory(pipeline)
+        raise InfeasibleError(
+            f"{pipeline.profile.name} on {pipeline.cluster} with {pipeline.stages} stages: no plan "
+            "of the candidates fits the memory by whole samples; give candidates='all', another "
+            "agent or --fractions"
+        )
+    answer = answer_of(pipeline, search.best, search.evaluations, begin)
+    return replace(answer, among="pruned candidates")
+
+
+def exact_points(
+    space: PointSpace, incumbent: Answer | None = None, time_limit: float | None = None
+) -> Answer:
+    """The shortest plan over the points and units of ``space``, with proof.
+
+    The search over all points starts from the best plan over few of them.
+
+    Args:
+        space: the problem; a ``PointSpace`` always has a plan that fits the memory.
+        incumbent: a plan to start from; it is ignored if it is not of the space.
+        time_limit: seconds after which the best plan found is returned without proof, with a valid
+            ``bound``.
+    """
+    prepare()
+    begin, pipeline = time.perf_counter(), space.pipeline
+    deadline = np.inf if time_limit is None else begin + time_limit
+    plans = [space.plan(*even_plan(space))]
+    other = usable(pipeline, incumbent)
+    if other is not None and np.isin(other[0], space.pivots).all():
+        plans += [other] if np.isin(other[1], space.devices).all() else []
+    best = min(plans, key=lambda plan: float(pipeline.length(*plan)))
+    evaluations, bound = 0, pipeline.bubble_free
+    inner = space.pivots[1:-1]
+    for pivots in (space.pivots[few_points(space, _FEW_POINTS)], inner):
+        upper = float(pipeline.length(*best))
+        search = LabelSearch(
+            pipeline, lambda k, e, pivots=pivots: pivots, upper, deadline, devices=space.devices
+        )
+        ended = search.run()
+        best = search.best if search.best is not None else best
+        evaluations += search.evaluations
+    proven, bound = ended, max(bound, search.bound)
+    answer = answer_of(pipeline, best, evaluations, begin, None if proven else bound)
+    return replace(answer, among=AMONG)
 
 
 def exact_full(
@@ -77,6 +129,8 @@ def exact_full(
         InfeasibleError: more stages than variables or devices, or no plan fits the memory; says
             how many bytes the best one lacks.
     """
+    prepare()
+    corridor.prepare()
     begin = time.perf_counter()
     deadline = np.inf if time_limit is None else begin + time_limit
     check_stages(pipeline)
@@ -85,7 +139,7 @@ def exact_full(
     if stages == 1:
         return one_stage(pipeline)
     pivots = distinct_pivots(pipeline)
-    best, evaluations = usable(pipeline, stages, incumbent), 0
+    best, evaluations = usable(pipeline, incumbent), 0
     if is_large(pipeline, pivots):
         end = np.inf if time_limit is None else begin + _SHARE * time_limit
         best = near_best(pipeline, best, deadline=end)
@@ -100,7 +154,7 @@ def exact_full(
     if not proven:
         end = np.inf if time_limit is None else begin + time_limit
         bound = max(search.bound, lower_bound(pipeline, _length(pipeline, best), end))
-    return answer_of(pipeline, best, "exact", evaluations, begin, bound)
+    return answer_of(pipeline, best, evaluations, begin, bound)
 
 
 def is_large(pipeline: Pipeline, pivots: np.ndarray) -> bool:
@@ -120,6 +174,7 @@ def by_corridor(pipeline: Pipeline, time_limit: float | None = None, seed: int =
     Raises:
         InfeasibleError: see ``exact_full``.
     """
+    corridor.prepare()
     begin = time.perf_counter()
     check_stages(pipeline, fewest=2)
     check_split(pipeline)
@@ -127,7 +182,7 @@ def by_corridor(pipeline: Pipeline, time_limit: float | None = None, seed: int =
     limit = np.inf if time_limit is None else time_limit
     best = near_best(pipeline, None, seed, begin + (1 - _BOUND) * limit, patience)
     bound = lower_bound(pipeline, _length(pipeline, best), begin + limit)
-    return answer_of(pipeline, best, "search", 0, begin, bound)
+    return answer_of(pipeline, best, 0, begin, bound)
 
 
 def near_best(
@@ -172,9 +227,9 @@ def within_memory(pipeline: Pipeline) -> Cuts:
     Raises:
         InfeasibleError: there is none; says how many bytes the best one lacks.
     """
-    plan = plan_within(pipeline, pipeline.stages, pipeline.memory_limit)
+    plan = plan_within(pipeline, pipeline.memory_limit)
     if plan is None:
-        raise infeasible(pipeline, least_excess(pipeline).excess_bytes)
+        raise infeasible(pipeline, least_excess(pipeline)[1])
     return plan
 
 
@@ -190,7 +245,7 @@ def one_stage(pipeline: Pipeline) -> Answer:
     excess = float(pipeline.excess_bytes(nothing, nothing))
     if excess > 0:
         raise infeasible(pipeline, excess)
-    return answer_of(pipeline, (nothing, nothing), "exact", 1, begin)
+    return answer_of(pipeline, (nothing, nothing), 1, begin)
 
 
 def search_pivots(
@@ -204,10 +259,8 @@ def search_pivots(
         upper: seconds, infinite if no plan is known.
         deadline: the search ends at this ``time.perf_counter()``.
     """
-    bound_pivots = pivots if len(pivots) >= _MANY else None
-    search = LabelSearch(
-        pipeline, pipeline.stages, lambda k, e: pivots, upper, deadline, bound_pivots
-    )
+    bound_pivots = pivots if len(pivots) >= MANY else None
+    search = LabelSearch(pipeline, lambda k, e: pivots, upper, deadline, bound_pivots)
     search.run()
     return search
 
@@ -220,7 +273,6 @@ def _length(pipeline: Pipeline, plan: Cuts | None) -> float:
 def answer_of(
     pipeline: Pipeline,
     plan: Cuts,
-    method: str,
     evaluations: int,
     begin: float,
     bound: float | None = None,
@@ -232,7 +284,6 @@ def answer_of(
         problem=pipeline,
         plan=pipeline.plan(cuts, device_cuts),
         cost=length,
-        method=method,
         proven=bound is None,
         bound=length if bound is None else min(bound, length),
         evaluations=evaluations,
@@ -243,14 +294,177 @@ def answer_of(
 def infeasible(pipeline: Pipeline, excess: float) -> InfeasibleError:
     """The error for a problem whose best plan exceeds the memory by ``excess`` bytes."""
     stages = f"{pipeline.stages} stage{'s' if pipeline.stages > 1 else ''}"
-    if excess == np.inf:
-        return InfeasibleError(
-            f"{pipeline.profile.name} on {pipeline.cluster} with {stages}: no candidates divide "
-            f"{pipeline.profile.micro_batch} samples by devices; give candidates='all', another "
-            "agent or --fractions"
-        )
     return InfeasibleError(
         f"{pipeline.profile.name} on {pipeline.cluster} with {stages}: no plan fits the "
         f"memory; the best one needs {excess:,.0f} bytes more than the "
         f"{pipeline.memory_limit:,.0f} allowed on its fullest stage"
     )
+
+
+def usable(pipeline: Pipeline, incumbent: Answer | None) -> Cuts | None:
+    """The plan of ``incumbent`` if it has the stages, is legal and fits the memory."""
+    if incumbent is None or len(incumbent.plan.cuts) != pipeline.stages - 1:
+        return None
+    cuts, device_cuts = cuts_of(incumbent.plan)
+    ends = np.concatenate([[0], cuts, [len(pipeline.profile)]])
+    edges = np.concatenate([[0], device_cuts, [pipeline.cluster.devices]])
+    legal = (np.diff(ends) > 0).all() and (np.diff(edges) > 0).all()
+    legal = legal and pipeline.is_group[np.diff(edges)].all()
+    legal = legal and (np.diff(pipeline.variable_sum[ends]) > 0).all()
+    return (cuts, device_cuts) if legal and pipeline.excess_bytes(cuts, device_cuts) <= 0 else None
+
+
+def least_excess(pipeline: Pipeline) -> tuple[Cuts, float]:
+    """The plan whose fullest stage needs the least memory, and the bytes that it lacks.
+
+    Bisects the memory: each test finds a plan within it or proves that there is none, so that the
+    result is exact to half a byte.
+
+    Raises:
+        InfeasibleError: more stages than variables or devices.
+    """
+    check_stages(pipeline)
+    check_split(pipeline)
+    stages = pipeline.stages
+    # The stages together hold all parameters, so one of them holds an even share.
+    weights = formulas.weight_bytes(float(pipeline.parameter_sum[-1]), pipeline.copies)
+    low = weights / stages * (1 - 1e-12)  # no plan fits below
+    probe, best = max(low, 1.0), None
+    while best is None:
+        best = plan_within(pipeline, probe)
+        low, probe = (low, probe) if best else (probe, 2 * probe)
+    high = float(pipeline.stage_memory(*best).max())
+    while high - low > _TOLERANCE:
+        plan = plan_within(pipeline, (low + high) / 2)
+        if plan is None:
+            low = (low + high) / 2
+        else:
+            best, high = plan, float(pipeline.stage_memory(*plan).max())
+    return best, high - pipeline.memory_limit
+
+
+def plan_within(pipeline: Pipeline, limit: float) -> Cuts | None:
+    """A plan with no stage above ``limit`` bytes, or None if there is none; exact.
+
+    A dynamic programme over suffixes: ``needed_devices[p]`` is the least number of devices on which
+    k stages hold the pivots from p on; more devices never hurt. A stage from p on over ``group``
+    devices may end at any pivot up to its reach.
+    """
+    if not pipeline.fractions:
+        return _whole_within(pipeline, limit)
+    n, devices, stages = len(pipeline.profile), pipeline.cluster.devices, pipeline.stages
+    variables = pipeline.variable_sum
+    weights = formulas.weight_bytes(pipeline.parameter_sum, pipeline.copies)
+    weights_limit = limit * (1 + 1e-12)
+    needed_devices = np.full(n + 1, devices + 1)  # more than there are where k stages cannot do it
+    needed_devices[n] = 0
+    ends: list[np.ndarray] = []
+    for k in range(1, stages + 1):
+        # Whatever the cuts, the stages before p and those behind hold all parameters once.
+        legal = weights[-1] - weights[:-1] <= k * weights_limit
+        legal &= weights[:-1] <= (stages - k) * weights_limit
+        p = np.flatnonzero(legal) if k < stages else np.zeros(1, dtype=np.int64)
+        first_end = np.searchsorted(variables, variables[p], side="right")  # with a variable
+        fewest, end_of = np.full(len(p), devices + 1), np.zeros(n + 1, dtype=np.int64)
+        devices_behind = RangeTable(needed_devices)
+        furthest = _reach(pipeline, p, devices - stages + 1, k, limit)
+        rows = np.flatnonzero(first_end <= furthest)  # for which more devices may be of use
+        for group in range(1, devices - stages + 2):
+            if not rows.size:
+                break
+            reach = _reach(pipeline, p[rows], group, k, limit)
+            legal = first_end[rows] <= reach
+            row, last = rows[legal], reach[legal]
+            end = devices_behind.place(first_end[row], last + 1)
+            total = needed_devices[end] + group
+            fewer = total < fewest[row]
+            fewest[row[fewer]], end_of[p[row[fewer]]] = total[fewer], end[fewer]
+            rows = rows[(reach < furthest[rows]) & (group + 1 < fewest[rows])]
+        needed_devices = np.full(n + 1, devices + 1)
+        needed_devices[p] = fewest
+        ends.append(end_of)
+        if needed_devices.min() > devices:
+            return None
+    if needed_devices[0] > devices:
+        return None
+    return _unroll(pipeline, ends, limit)
+
+
+def _whole_within(pipeline: Pipeline, limit: float) -> Cuts | None:
+    """``plan_within`` where devices share no sample, so that more of them are not always allowed.
+
+    ``ends[k - 1][d, p]`` is where the first of k stages that hold the pivots from p on, on exactly
+    d devices, may end; 0 if they cannot.
+    """
+    n, devices, stages = len(pipeline.profile), pipeline.cluster.devices, pipeline.stages
+    variables, sizes = pipeline.variable_sum, np.flatnonzero(pipeline.is_group).tolist()
+    fits = np.zeros((devices + 1, n + 1), dtype=np.bool_)
+    fits[0, n] = True
+    ends: list[np.ndarray] = []
+    groups: list[np.ndarray] = []
+    places = np.arange(n + 1)
+    for k in range(1, stages + 1):
+        p = np.arange(n) if k < stages else np.zeros(1, dtype=np.int64)
+        first_end = np.minimum(np.searchsorted(variables, variables[p], side="right"), n)
+        has_variable = variables[-1] > variables[p]
+        # Of each place, the next one from which the stages behind can go on.
+        following = np.where(fits, places, n + 1)
+        following = np.minimum.accumulate(following[:, ::-1], axis=1)[:, ::-1]
+        end_of, group_of = np.zeros((2, devices + 1, n + 1), dtype=np.int64)
+        for group in sizes:
+            reach = _reach(pipeline, p, group, k, limit)
+            end = following[: devices + 1 - group, first_end]
+            found = (end <= reach) & has_variable & (end_of[group:, p] == 0)
+            row, column = np.nonzero(found)
+            end_of[row + group, p[column]] = end[row, column]
+            group_of[row + group, p[column]] = group
+        fits = end_of > 0
+        ends.append(end_of)
+        groups.append(group_of)
+    if not fits[devices, 0]:
+        return None
+    cuts, device_cuts, left = [0], [0], devices
+    for k in range(stages, 0, -1):
+        start = cuts[-1]
+        cuts.append(int(ends[k - 1][left, start]))
+        left -= int(groups[k - 1][left, start])
+        device_cuts.append(devices - left)
+    return np.array(cuts[1:-1]), np.array(device_cuts[1:-1])
+
+
+def _unroll(pipeline: Pipeline, ends: list[np.ndarray], limit: float) -> Cuts:
+    """The plan of the ends that ``plan_within`` chose.
+
+    Each stage gets as few devices as it needs, the last one those that are left over.
+
+    Args:
+        pipeline: the problem.
+        ends: of the k-th stage from the end, in row k - 1: (n+1,) its end for each first pivot.
+        limit: bytes.
+    """
+    bounds, groups = [0], []
+    for k in range(len(ends), 0, -1):
+        end = int(ends[k - 1][bounds[-1]])
+        sizes = np.arange(1, pipeline.cluster.devices + 1)
+        first = np.full_like(sizes, bounds[-1])
+        memory = pipeline.memory_of(first, np.full_like(sizes, end), sizes, np.full_like(sizes, k))
+        groups.append(int(sizes[memory <= limit][0]))
+        bounds.append(end)
+    return np.array(bounds[1:-1]), np.cumsum(groups[:-1])
+
+
+def _reach(pipeline: Pipeline, p: np.ndarray, group: int, k: int, limit: float) -> np.ndarray:
+    """Of each p, the last end of a stage from p on that fits; p itself if none does.
+
+    Bisects, as memory grows with the end.
+    """
+    n = len(pipeline.profile)
+    end = p.copy()
+    step = 1 << (n.bit_length() - 1)
+    while step:
+        further = np.minimum(end + step, n)
+        memory = pipeline.memory_of(p, further, np.full_like(p, group), np.full_like(p, k))
+        fits = (end + step <= n) & (memory <= limit)
+        end[fits] = further[fits]
+        step //= 2
+    return end

@@ -1,4 +1,4 @@
-"""Simple pipelines: even cuts, as GPipe makes them, and random search."""
+"""Simple pipelines: even cuts, PipeDream's planner, random search, and plans of whole samples."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import time
 
 import numpy as np
 
+from parenvs.cluster import group_bandwidth, same_server
 from parenvs.core.plan import Answer
-from parenvs.tasks.pipeline.problem import Pipeline, check_stages
-from parenvs.tasks.pipeline.spaces import CutSpace
+from parenvs.tasks.pipeline.problem import Pipeline, check_split, check_stages
+from parenvs.tasks.pipeline.profile import RangeTable
+from parenvs.tasks.pipeline.spaces import Cuts, CutSpace, PointSpace, coarse_pivots, cuts_of
 
 _BATCH = 4096  # episodes drawn at once
+_CHEAP = 4  # ``few_points`` takes one point in ``_CHEAP`` where the fewest bytes cross
 
 
 def even_cut(pipeline: Pipeline) -> Answer:
@@ -36,7 +39,7 @@ def even_cut(pipeline: Pipeline) -> Answer:
         high = int(np.searchsorted(variables, variables[-1] - (stages - cut), side="right"))
         distance = np.abs(seconds[low:high] - cut * seconds[-1] / stages)
         cuts.append(low + int(distance.argmin()))
-    return _answer(pipeline, np.array(cuts, dtype=np.int64), device_cuts, "even-cut", 1, begin)
+    return _answer(pipeline, np.array(cuts, dtype=np.int64), device_cuts, "even", 1, begin)
 
 
 def random_search(space: CutSpace, evaluations: int, rng: np.random.Generator) -> Answer:
@@ -76,6 +79,220 @@ def random_episodes(space: CutSpace, episodes: int, rng: np.random.Generator) ->
             np.searchsorted(variables, variables[choice], side="right"),
         )
     return chosen
+
+
+def pipedream(pipeline: Pipeline) -> Answer:
+    """The plan of exactly S stages on all devices that is best by PipeDream's objective.
+
+    PipeDream (arXiv 1806.03377) keeps a pipeline in steady state, so that a minibatch takes as long
+    as the slowest stage or link. A stage of pivots [i, j) on m machines takes
+
+        (sum of forward + backward seconds + 4 (m - 1) W / (bandwidth m)) / m
+
+    per minibatch, where W is its parameter bytes. The transfer of A bytes into a stage on m
+    machines takes ``2 A / (bandwidth m)``, activations and their gradients together. The published
+    optimizer also counts a stage's outgoing transfer on the stage's own machines; on the published
+    profiles that changes no optimum, and it is left out here. A minibatch of theirs is a
+    micro-batch of ours, each with its own synchronization, as published, although our closed form
+    synchronizes once per step.
+
+    Groups and links have the cluster's bandwidth. The plan may break the memory limit, which is
+    ignored, as published. The answer's ``length`` is our closed form.
+
+    Raises:
+        InfeasibleError: one stage, or more stages than variables or devices.
+    """
+    begin = time.perf_counter()
+    check_stages(pipeline, fewest=2)
+    stages = pipeline.stages
+    cluster, devices = pipeline.cluster, pipeline.cluster.devices
+    server = cluster.devices_per_server
+    n, variables = len(pipeline.profile), pipeline.variable_sum
+    seconds, evaluations = pipeline.seconds_sum, 0
+    even = even_cut(pipeline)
+    # Rounding must not cut off a plan that is exactly as good.
+    upper = bottleneck_seconds(pipeline, *cuts_of(even.plan)) * (1 + 1e-9)
+    # value[a, inside]: seconds of the best prefix that ends before each pivot and before device a,
+    # its last group inside one server or not; the link to the next group depends on nothing else.
+    value = np.full((devices + 1, 2, n + 1), np.inf)
+    value[0, 1, 0] = 0.0
+    steps = []
+    for k in range(1, stages + 1):
+        after, step = np.full_like(value, np.inf), np.zeros((devices + 1, 2, n + 1, 3), np.int32)
+        ends = (variables >= k) & (variables[-1] - variables >= stages - k)
+        ends[n] = k == stages
+        for a in range(k, devices - stages + k + 1) if k < stages else (devices,):
+            # Work left and done must fit the devices left and used.
+            busy = (seconds <= upper * a) & (seconds[-1] - seconds <= upper * (devices - a))
+            targets = np.flatnonzero(ends & busy)
+            for e in range(k - 1, a):
+                inside = int(same_server(e, a, server))
+                position = _stage_scale(pipeline, e, a)
+                for inside_before in (0, 1):
+                    candidates = np.flatnonzero(value[e, inside_before] <= upper)
+                    if not (candidates.size and targets.size):
+                        continue
+                    before = value[e, inside_before, candidates]
+                    if k > 1:
+                        near = bool(inside_before) and same_server(e - 1, a, server)
+                        bandwidth = group_bandwidth(near, cluster.intra_bw, cluster.inter_bw)
+                        transfer = 2 * pipeline.cut_before[candidates] / (bandwidth * (a - e))
+                        before = np.maximum(before, transfer)
+                    count = np.searchsorted(variables[candidates], variables[targets])
+                    slowest, index = best_last_stage(
+                        before, position[candidates], position[targets], count
+                    )
+                    evaluations += len(targets)
+                    better = np.flatnonzero(slowest < after[a, inside, targets])
+                    improved = targets[better]
+                    after[a, inside, improved] = slowest[better]
+                    step[a, inside, improved, 0] = candidates[index[better]]
+                    step[a, inside, improved, 1:] = e, inside_before
+        value = after
+        steps.append(step)
+    pivot, device, inside = n, devices, int(value[devices, :, n].argmin())
+    bounds = []
+    for step in reversed(steps):
+        pivot, device, inside = (int(entry) for entry in step[device, inside, pivot])
+        bounds.append((pivot, device))
+    cuts, device_cuts = np.array(bounds[-2::-1], dtype=np.int64).T.copy()
+    return _answer(pipeline, cuts, device_cuts, "pipedream", evaluations, begin)
+
+
+def bottleneck_seconds(pipeline: Pipeline, cuts: np.ndarray, device_cuts: np.ndarray) -> float:
+    """Seconds of the slowest stage or link of a plan."""
+    cluster = pipeline.cluster
+    p = np.concatenate([[0], cuts, [len(pipeline.profile)]])
+    d = np.concatenate([[0], device_cuts, [cluster.devices]])
+    stages = [
+        np.diff(_stage_scale(pipeline, d[k], d[k + 1])[p[k : k + 2]])[0] for k in range(len(p) - 1)
+    ]
+    links = 2 * pipeline.cut_before[cuts] / (cluster.bandwidth(d[:-2], d[2:]) * np.diff(d[1:]))
+    return float(max(*stages, links.max()))
+
+
+def _stage_scale(pipeline: Pipeline, first: int, end: int) -> np.ndarray:
+    """(n+1,) seconds: a stage [i, j) on the devices [first, end) takes entry j minus entry i."""
+    m = end - first
+    bandwidth = pipeline.cluster.bandwidth(np.array([first]), np.array([end]))
+    sync = 4 * (m - 1) * pipeline.parameter_sum / (bandwidth * m)
+    return np.asarray((pipeline.seconds_sum + sync) / m)
+
+
+def best_last_stage(
+    have: np.ndarray, at: np.ndarray, to: np.ndarray, count: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The best last stage of plans that are as slow as their slowest stage or link.
+
+    For each target t, the least over ``i < count[t]`` of ``max(have[i], to[t] - at[i])``.
+
+    Args:
+        have: (m,) seconds of the best plan up to place i, and of the link behind it.
+        at: (m,) position of place i, ascending, seconds.
+        to: (t,) position of each target, seconds.
+        count: (t,) number of places at which the last stage to a target may start.
+
+    Returns:
+        (t,) seconds, infinite where count is 0, and (t,) the places i.
+    """
+    value, index = np.full(len(to), np.inf), np.zeros(len(to), dtype=np.int64)
+    reachable = np.flatnonzero(count > 0)
+    if not reachable.size:
+        return value, index
+    to, count, plans = to[reachable], count[reachable], RangeTable(have)
+    # From later places the last stage is shorter, but fewer plans are left to choose from. The best
+    # place is where the two cross, or one place before.
+    low, high = np.zeros_like(count), count - 1
+    while (open_ := low < high).any():
+        middle = (low + high) // 2
+        crossed = plans.value(middle, count) >= to - at[middle]
+        high = np.where(open_ & crossed, middle, high)
+        low = np.where(open_ & ~crossed, middle + 1, low)
+    crossing = plans.place(low, count)
+    earlier = plans.place(np.maximum(low - 1, 0), count)
+    slowest, slowest_earlier = (np.maximum(have[i], to - at[i]) for i in (crossing, earlier))
+    value[reachable] = np.minimum(slowest, slowest_earlier)
+    index[reachable] = np.where(slowest_earlier < slowest, earlier, crossing)
+    return value, index
+
+
+def even_plan(space: PointSpace) -> Cuts:
+    """The legal plan whose stages, one by one, come nearest to an even share of what is left."""
+    seconds, devices = space.pipeline.seconds_sum[space.pivots], space.devices
+    points, units = [0], [0]
+    for stage in range(space.stages - 1):
+        first, unit, stages_left = points[-1], units[-1], space.stages - stage
+        end = _nearest(seconds, first, stages_left, space.legal_points(stage, first, unit))
+        legal_units = space.legal_units(stage, first, unit, end)
+        units.append(_nearest(devices, unit, stages_left, legal_units))
+        points.append(end)
+    return np.array(points[1:]), np.array(units[1:])
+
+
+def few_points(space: PointSpace, count: int) -> np.ndarray:
+    """At most ``count`` points to cut before, ascending.
+
+    One in ``_CHEAP`` is where the fewest bytes cross; the others divide the work evenly.
+    """
+    inner = space.pivots[1:-1]
+    if len(inner) <= count:
+        return np.arange(1, len(inner) + 1)
+    even = coarse_pivots(space.pipeline, inner, count - count // _CHEAP)
+    order = np.argsort(space.pipeline.cut_before[inner], kind="stable")
+    cheap = order[~np.isin(inner[order], even)][: count // _CHEAP]
+    return np.sort(np.append(np.searchsorted(space.pivots, even), cheap + 1))
+
+
+def _nearest(sums: np.ndarray, first: int, stages_left: int, legal: np.ndarray) -> int:
+    """The legal end of a stage from ``first`` that is nearest to an even share of what is left.
+
+    ``sums`` are prefix sums of what is shared, ``legal``, bool, tells which ends are legal.
+    """
+    ends = np.flatnonzero(legal)
+    ideal = sums[first] + (sums[-1] - sums[first]) / stages_left
+    return int(ends[np.abs(sums[ends] - ideal).argmin()])
+
+
+def whole(pipeline: Pipeline, plan: Cuts) -> Cuts:
+    """Move device cuts as little as needed so that no devices share a sample, see ``is_group``.
+
+    Where no stages of such groups fit the memory, they are moved as if it were no limit.
+
+    Args:
+        pipeline: the problem.
+        plan: cuts and device cuts, (S-1,) each.
+
+    Raises:
+        InfeasibleError: no device cuts of so many stages are of whole samples.
+    """
+    cuts, device_cuts = (np.asarray(x, dtype=np.int64) for x in plan)
+    edges = np.concatenate([[0], device_cuts, [pipeline.cluster.devices]])
+    if pipeline.is_group[np.diff(edges)].all():
+        return cuts, device_cuts
+    stages, devices = len(cuts) + 1, pipeline.cluster.devices
+    ends = np.concatenate([[0], cuts, [len(pipeline.profile)]])
+    sizes = np.flatnonzero(pipeline.is_group)
+    for limit in (pipeline.memory_limit, np.inf):
+        away = np.full(devices + 1, np.inf)  # sum of distances, by the devices dealt out
+        away[0] = 0.0
+        chosen = np.zeros((stages, devices + 1), dtype=np.int64)
+        for s in range(stages):
+            first, end = np.full_like(sizes, ends[s]), np.full_like(sizes, ends[s + 1])
+            needed = pipeline.memory_of(first, end, sizes, np.full_like(sizes, stages - s))
+            after = np.full(devices + 1, np.inf)
+            for size in sizes[needed <= limit].tolist():
+                distance = np.abs(np.arange(size, devices + 1) - edges[s + 1])
+                moved = away[: devices + 1 - size] + distance
+                nearer = np.flatnonzero(moved < after[size:])
+                after[size + nearer], chosen[s, size + nearer] = moved[nearer], size
+            away = after
+        if np.isfinite(away[devices]):
+            bounds = [devices]
+            for s in range(stages - 1, 0, -1):
+                bounds.insert(0, int(bounds[0] - chosen[s, bounds[0]]))
+            return cuts, np.array(bounds[:-1], dtype=np.int64)
+    check_split(pipeline.with_stages(stages))
+    raise AssertionError("unreachable")
 
 
 def _answer(

@@ -1,177 +1,527 @@
-"""Labels of the exact searches, and the Pareto fronts that are kept of them.
+"""The exact label search: a Pareto dynamic program over suffixes of plans, in compiled loops.
 
-A suffix is the last k stages of a plan. Its *state* is where it starts; its *label* is the pair of
-seconds (core, tail), all that the stages in front of it depend on (``label_search`` says why). A
-label *dominates* another one of the same state if neither its core nor its tail is greater. The
-*front* of a state is its labels that no other one dominates; of equal ones, one stays.
+A plan is built from its last stage to its first. A suffix is the last k stages, from pivot p and
+device e on, with the transfer in front of it. Its *label* is the pair (core, tail): what these
+resources contribute to the length of a plan, in seconds.
+
+1. With one more stage or transfer in front, of x seconds (B of them backward) and AR seconds of
+   all-reduce, ``formulas.prepend_core`` and ``formulas.prepend_tail`` give the new label:
+
+       core' = x + max((M - 1) x, core)        tail' = max(AR, tail - B)
+
+   So a suffix matters to what is in front of it only through its label.
+2. Both numbers grow with the old ones. Of the suffixes that share (k, p, e), only the Pareto front
+   of the labels has to be kept: a plan gets no shorter with a label that another one dominates.
+3. The transfer in front is fast only if the stage before it and the suffix's first stage lie in one
+   server. So each (k, p, e) has two fronts: for a stage before that starts in the server of e, and
+   for one that does not.
+4. The stages in front hide at least their least backward seconds of every all-reduce of the suffix.
+   A tail below that is no better than one that equals it, so tails are raised to it.
+5. A label is dropped if a lower bound (``parenvs.agents.pipeline.bounds``) of the plans that it
+   leads to reaches the incumbent. Every shorter plan passes through a label of each layer, so the
+   least bound of a layer's labels is a lower bound of all plans, up to the incumbent's length.
+
+``parenvs.agents.pipeline.corridor`` keeps its labels in fronts of the same form.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
-_POOL = 400_000  # labels that are collected before they are thinned out
+from parenvs.agents.pipeline.bounds import SLACK, Bounds, Columns, OutOfTimeError, Prefixes
+from parenvs.cluster import sync_seconds
+from parenvs.compiled import compiled
+from parenvs.tasks.pipeline import formulas
+from parenvs.tasks.pipeline.plan import can_split
+from parenvs.tasks.pipeline.problem import Pipeline
+
+Targets = Callable[[int, int], np.ndarray]
+"""``targets(k, e)``: the pivots, ascending, where the last k stages may start on device e."""
+_STATES = 20_000  # states of a layer whose bounds are computed at once
+_PAIRS = 20_000_000  # pairs of state and label between two looks at the clock, about 50 ms
+_FRONT = 64  # labels of a front before its arrays grow
+
+prepend_core = compiled(formulas.prepend_core)
+prepend_tail = compiled(formulas.prepend_tail)
+_weight_bytes = compiled(formulas.weight_bytes)
+_recomputed_bytes = compiled(formulas.recomputed_bytes)
+_kept_bytes = compiled(formulas.kept_bytes)
+_stage_bytes = compiled(formulas.stage_bytes)
 
 
-@dataclass
-class Labels:
-    """One layer of labels: those of suffixes of k stages.
+class Chain(NamedTuple):
+    """Arrays of a problem, from which costs of a stage [p, q) are looked up.
 
     Attributes:
+        work, backward, parameters, variables, frozen, resident: prefix sums, (n+1,).
+        crossing: (n+1,) bytes that cross a cut before each pivot.
+        largest: (levels, n) largest cut of 1, 2, 4, ... pivots from each on.
+        rank: (n+1,) pivots that read a tied weight before each pivot.
+        again, frozen_again, shared: bytes of tied weights, by the ranks of both ends.
+    """
+
+    work: np.ndarray
+    backward: np.ndarray
+    parameters: np.ndarray
+    variables: np.ndarray
+    frozen: np.ndarray
+    resident: np.ndarray
+    crossing: np.ndarray
+    largest: np.ndarray
+    rank: np.ndarray
+    again: np.ndarray
+    frozen_again: np.ndarray
+    shared: np.ndarray
+
+
+class Machine(NamedTuple):
+    """What stages of any pivots share.
+
+    Attributes:
+        micro_batches: M.
+        server: devices of a server.
+        is_group: (D+1,) bool, whether a stage may have so many devices.
+        sync: (2, D+1) seconds to synchronize a byte over so many devices, across servers and in
+            one.
+        exchange: bytes/s at which stages sum gradients of tied weights.
+        copies: copies of the parameters on each device.
+        limit: bytes that a device may hold.
+        keeps: whether activations are kept; else they are recomputed.
+    """
+
+    micro_batches: int
+    server: int
+    is_group: np.ndarray
+    sync: np.ndarray
+    exchange: float
+    copies: float
+    limit: float
+    keeps: bool
+
+
+class States(NamedTuple):
+    """States that may be part of a plan: see ``Columns``, whose fields these are, (s,) each."""
+
+    pivot: np.ndarray
+    device: np.ndarray
+    before: np.ndarray
+    before_forward: np.ndarray
+    hidden: np.ndarray
+    reduce: np.ndarray
+    fast: np.ndarray
+    slow: np.ndarray
+    core_limit: np.ndarray
+    sum_limit: np.ndarray
+
+
+class Labels(NamedTuple):
+    """One layer of labels, sorted by (same, device, pivot, core).
+
+    Attributes:
+        start: (2, D+2) int64; of each device the first of its labels, in row 1 those for a stage in
+            front that starts in the device's server, in row 0 those for any other.
         pivot: (l,) int64, first pivot.
         device: (l,) int64, first device.
         core: (l,) float64 seconds, the transfer in front included.
         tail: (l,) float64 seconds, likewise.
         parent: (l,) int64, the label of the layer before that was extended.
-        bound: seconds; no plan through any of the labels is shorter.
-        slices: (e, same) -> range of the labels whose first device is e; ``same`` says whether the
-            stage in front starts in the server of e.
     """
 
+    start: np.ndarray
     pivot: np.ndarray
     device: np.ndarray
     core: np.ndarray
     tail: np.ndarray
     parent: np.ndarray
-    bound: float
-    slices: dict[tuple[int, bool], slice] = field(default_factory=dict)
 
 
-class LayerPart(NamedTuple):
-    """Labels of a layer that share their first device and the server of the stage in front.
+@compiled
+def put(
+    cores: np.ndarray,
+    tails: np.ndarray,
+    parents: np.ndarray,
+    count: int,
+    core: float,
+    tail: float,
+    parent: int,
+) -> int:
+    """Put a label on a front that is sorted by core, unless it is dominated; returns its size.
+
+    A label that a full front has no room for is left out.
+    """
+    low, high = 0, count
+    while low < high:  # the labels before ``low`` have at most this core
+        middle = (low + high) // 2
+        if cores[middle] <= core:
+            low = middle + 1
+        else:
+            high = middle
+    if low and tails[low - 1] <= tail:
+        return count
+    begin = low - 1 if low and cores[low - 1] == core else low  # an equal core, a greater tail
+    stop = low
+    while stop < count and tails[stop] >= tail:
+        stop += 1
+    shift = begin + 1 - stop
+    if shift > 0:
+        if count == len(cores):
+            return count
+        for i in range(count - 1, stop - 1, -1):
+            cores[i + 1], tails[i + 1], parents[i + 1] = cores[i], tails[i], parents[i]
+    elif shift < 0:
+        for i in range(stop, count):
+            cores[i + shift], tails[i + shift], parents[i + shift] = cores[i], tails[i], parents[i]
+    cores[begin], tails[begin], parents[begin] = core, tail, parent
+    return count + shift
+
+
+@compiled
+def _longer(values):
+    """Return the values in rows of twice the length."""
+    grown = np.empty((len(values), 2 * values.shape[1]), dtype=values.dtype)
+    grown[:, : values.shape[1]] = values
+    return grown
+
+
+@compiled
+def _fits(chain, machine, p, q, group, flight):
+    """Whether a stage [p, q) over ``group`` devices fits the memory, to the judge's last bit."""
+    row, end_row = chain.rank[p], chain.rank[q]
+    held = chain.parameters[q] - chain.parameters[p] + chain.again[row, end_row]
+    frozen = chain.frozen[q] - chain.frozen[p] + chain.frozen_again[row, end_row]
+    weights = _weight_bytes(held, machine.copies, frozen)
+    if machine.keeps:
+        activations = _kept_bytes(chain.resident[q] - chain.resident[p], flight)
+    else:
+        level = 0
+        while 2 << level <= q - p:
+            level += 1
+        largest = max(chain.largest[level, p], chain.largest[level, q - (1 << level)])
+        activations = _recomputed_bytes(largest, chain.crossing[p], flight)
+    return _stage_bytes(weights, activations, group) <= machine.limit
+
+
+@compiled
+def _extend(chain, machine, labels, states, flight, first, end, last, saved):
+    """Put a stage in front of labels for the states [first, end), then a transfer.
+
+    Args:
+        chain: see ``Chain``.
+        machine: see ``Machine``.
+        labels: the layer of suffixes of k - 1 stages.
+        states: where the new stages start.
+        flight: micro-batches that the new stages hold.
+        first: the first state.
+        end: one past the last.
+        last: whether the first stage of all comes next: then plans are completed.
+        saved: seconds by which limits are lower than ``states`` has them.
+
+    Returns:
+        Labels as rows of (state, parent) and of (core, tail), by ``same``; their numbers; the least
+        bound of plans through them; and of the shortest plan core, tail, state and parent (-1).
+    """
+    m, devices = machine.micro_batches, len(machine.is_group) - 1
+    cores, tails = np.empty((2, _FRONT)), np.empty((2, _FRONT))
+    parents = np.empty((2, _FRONT), dtype=np.int64)
+    merged_cores, merged_tails = np.empty((1, 2 * _FRONT)), np.empty((1, 2 * _FRONT))
+    merged_parents = np.empty((1, 2 * _FRONT), dtype=np.int64)
+    found = np.empty((4, 1024), dtype=np.int64)  # state and parent for ``same`` 0, then for 1
+    seconds_found = np.empty((4, 1024))
+    counts, sizes = np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.int64)
+    bound = best_core = best_tail = np.inf
+    best_state = best_parent = -1
+    for i in range(first, end):
+        p, e = states.pivot[i], states.device[i]
+        core_limit, sum_limit = states.core_limit[i] - saved, states.sum_limit[i] - saved
+        fast, slow, hidden = states.fast[i], states.slow[i], states.hidden[i]
+        sizes[:] = 0
+        for d in range(e + 1, devices + 1):
+            group = d - e
+            if not machine.is_group[group]:
+                continue
+            near = 1 if e // machine.server == (d - 1) // machine.server else 0
+            same = 1 if e // machine.server == d // machine.server else 0
+            link = min(fast, slow) if near else slow
+            core_most, sum_most = core_limit - link, sum_limit - link / 2
+            begin, stop = labels.start[same, d], labels.start[same, d + 1]
+            while begin < stop:  # the first label behind p
+                middle = (begin + stop) // 2
+                if labels.pivot[middle] <= p:
+                    begin = middle + 1
+                else:
+                    stop = middle
+            stop = labels.start[same, d + 1]
+            q, fits = -1, 0
+            x = backward = reduce = 0.0
+            for label in range(begin, stop):
+                if labels.pivot[label] != q:
+                    q, fits = labels.pivot[label], 0
+                    x = (chain.work[q] - chain.work[p]) / group
+                    if m * x > core_most:
+                        break  # work grows along the chain
+                    if chain.variables[q] == chain.variables[p]:
+                        fits = -1
+                    backward = (chain.backward[q] - chain.backward[p]) / group
+                    row, end_row = chain.rank[p], chain.rank[q]
+                    held = chain.parameters[q] - chain.parameters[p] + chain.again[row, end_row]
+                    reduce = machine.sync[near, group] * held
+                    reduce += chain.shared[row, end_row] / machine.exchange
+                if fits < 0:
+                    continue
+                core = prepend_core(labels.core[label], x, m, max)
+                if core > core_most:
+                    continue
+                tail = prepend_tail(labels.tail[label], backward, reduce, max)
+                if core + tail > sum_most:
+                    continue
+                if fits == 0:  # looked at once a stage, when a label comes so far
+                    fits = 1 if _fits(chain, machine, p, q, group, flight) else -1
+                    if fits < 0:
+                        continue
+                if sizes[near] == cores.shape[1]:
+                    cores, tails, parents = _longer(cores), _longer(tails), _longer(parents)
+                sizes[near] = put(
+                    cores[near], tails[near], parents[near], sizes[near], core, tail, label
+                )
+        if last:
+            share = 1.0 / e
+            for near in range(2):
+                link = fast if near else slow
+                for j in range(sizes[near]):
+                    core = prepend_core(cores[near, j], link, m, max)
+                    core = prepend_core(core, chain.work[p] * share, m, max)
+                    tail = prepend_tail(tails[near, j], link / 2, 0.0, max)
+                    tail = prepend_tail(tail, chain.backward[p] * share, states.reduce[i], max)
+                    tail = max(tail, 0.0)
+                    counts[0] += 1
+                    if core + tail < best_core + best_tail:
+                        best_core, best_tail = core, tail
+                        best_state, best_parent = i, parents[near, j]
+            continue
+        # Unless e is the first device of its server, the stage before may start there, too.
+        for same in range(2 if e % machine.server else 1):
+            size = 0
+            if sizes[0] + sizes[1] > merged_cores.shape[1]:
+                merged_cores = np.empty((1, 2 * (sizes[0] + sizes[1])))
+                merged_tails = np.empty_like(merged_cores)
+                merged_parents = np.empty(merged_cores.shape, dtype=np.int64)
+            for near in range(2):
+                link = fast if same and near else slow
+                for j in range(sizes[near]):
+                    core = prepend_core(cores[near, j], link, m, max)
+                    tail = prepend_tail(tails[near, j], link / 2, hidden, max)
+                    if core <= core_limit and core + tail <= sum_limit:
+                        size = put(
+                            merged_cores[0], merged_tails[0], merged_parents[0], size, core, tail,
+                            parents[near, j],
+                        )  # fmt: skip
+            while counts[same] + size > found.shape[1]:
+                found, seconds_found = _longer(found), _longer(seconds_found)
+            for j in range(size):
+                at, core, tail = counts[same] + j, merged_cores[0, j], merged_tails[0, j]
+                found[2 * same, at], found[2 * same + 1, at] = i, merged_parents[0, j]
+                seconds_found[2 * same, at], seconds_found[2 * same + 1, at] = core, tail
+                bound = min(
+                    bound, max(core + states.before[i], core + tail + states.before_forward[i])
+                )
+            counts[same] += size
+    return found, seconds_found, counts, bound, best_core, best_tail, best_state, best_parent
+
+
+class LabelSearch:
+    """Finds the shortest plan whose cuts lie in ``targets``, or proves that none beats ``upper``.
+
+    Args:
+        pipeline: the problem, of two stages or more.
+        targets: where suffixes may start.
+        upper: look for plans shorter than this, seconds.
+        deadline: give up at this ``time.perf_counter()``.
+        pivots: all pivots that ``targets`` ever gives, ascending; they allow for the better bounds
+            of ``Prefixes`` (default: do without).
+        devices: where plans may cut the devices, both ends included (default: anywhere).
 
     Attributes:
-        device: their first device.
-        same: whether the stage in front starts in the server of ``device``.
-        pivot: (l,) int64, first pivot.
-        core: (l,) float64 seconds, the transfer in front included.
-        tail: (l,) float64 seconds, likewise.
-        parent: (l,) int64, the label of the layer before that was extended.
+        best: (cuts, device cuts) of the shortest plan found, or None.
+        upper: seconds, the length of ``best``, or that of the incumbent if there is none.
+        bound: seconds, proven lower bound; equal to ``upper`` after a run that ended.
+        evaluations: number of labels on the fronts, and of plans completed.
     """
 
-    device: int
-    same: bool
-    pivot: np.ndarray
-    core: np.ndarray
-    tail: np.ndarray
-    parent: np.ndarray
-
-
-class FrontLabels(NamedTuple):
-    """Labels of numbered states.
-
-    Attributes:
-        state: (l,) int64, number of the state.
-        core: (l,) float64 seconds.
-        tail: (l,) float64 seconds.
-        parent: (l,) int64, the label of the layer before that was extended.
-    """
-
-    state: np.ndarray
-    core: np.ndarray
-    tail: np.ndarray
-    parent: np.ndarray
-
-
-class Front:
-    """Collects labels of several states and reduces them to the fronts now and then.
-
-    Attributes:
-        labels: the labels that the last ``thin`` left, sorted by state.
-    """
-
-    def __init__(self, states: int) -> None:
-        """Start without labels; the states are numbered from 0 to ``states`` - 1."""
-        nothing = np.zeros(0, dtype=np.int64)
-        self.labels = FrontLabels(nothing, np.zeros(0), np.zeros(0), nothing)
-        self._added: list[FrontLabels] = []  # since the last ``thin``
-        self._added_count = 0
-        # Of each state, the label of least core + tail: it dominates most others.
-        self._strong_core = np.full(states, np.inf)
-        self._strong_tail = np.full(states, np.inf)
-
-    def dominates(self, state: np.ndarray, core: np.ndarray, tail: np.ndarray) -> np.ndarray:
-        """(l,) bool, which of the given labels the strong label of their state dominates."""
-        return np.asarray((self._strong_core[state] <= core) & (self._strong_tail[state] <= tail))
-
-    def add(
-        self, state: np.ndarray, core: np.ndarray, tail: np.ndarray, parent: np.ndarray
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        targets: Targets,
+        upper: float = np.inf,
+        deadline: float = np.inf,
+        pivots: np.ndarray | None = None,
+        devices: np.ndarray | None = None,
     ) -> None:
-        """Add labels, (l,) each; see ``FrontLabels``."""
-        self._added.append(FrontLabels(state, core, tail, parent))
-        self._added_count += len(state)
-        if self._added_count > _POOL:
-            self.thin()
+        prepare()
+        self.pipeline, self.targets = pipeline, targets
+        every = np.arange(pipeline.cluster.devices + 1)
+        self.devices = every if devices is None else devices
+        self.upper, self.deadline = upper, deadline
+        self.best: tuple[np.ndarray, np.ndarray] | None = None
+        self.bound, self.evaluations = 0.0, 0
+        self._layers: list[Labels] = []
+        self._bounds, self._pivots = Bounds(pipeline), pivots
+        self._chain, self._machine = _chain_of(pipeline), _machine_of(pipeline)
 
-    def thin(self) -> None:
-        """Reduce the labels to the front of each state."""
-        if not self._added_count:
+    def run(self) -> bool:
+        """Search; True if the search space was exhausted, False if time ran out."""
+        n, devices = len(self.pipeline.profile), self.pipeline.cluster.devices
+        stages = self.pipeline.stages
+        # The suffix of no stages starts behind the last pivot and the last device.
+        start = np.ones((2, devices + 2), dtype=np.int64)
+        start[0, : devices + 1] = 0
+        index, zero = np.zeros(1, dtype=np.int64), np.zeros(1)
+        self._layers = [Labels(start, index + n, index + devices, zero, zero, index - 1)]
+        try:
+            if self._pivots is not None and stages > 2 and np.isfinite(self.upper):
+                budget = formulas.core_budget(self.upper) * (1.0 - SLACK)
+                self._bounds.prefixes = Prefixes(
+                    self.pipeline, self._pivots, budget, self.deadline, self.devices
+                )
+            for k in range(1, stages):
+                labels, bound = self._extended(k, self._layers[-1])
+                self._layers.append(labels)
+                # By fact 5.
+                self.bound = max(self.bound, min(formulas.compose(bound, 0.0), self.upper))
+        except OutOfTimeError:
+            return False
+        self.bound = self.upper
+        return True
+
+    def _extended(self, k: int, labels: Labels) -> tuple[Labels, float]:
+        """Put a stage in front of all labels; the last layer is completed, and stays empty.
+
+        Returns:
+            The new layer, and a lower bound of core plus tail of plans through it, seconds.
+        """
+        parts: list[list[tuple[np.ndarray, ...]]] = [[], []]
+        least = np.inf
+        flight = int(formulas.in_flight(np.array(k), self.pipeline.micro_batches))
+        chunk = max(_PAIRS // max(len(labels.core), 1), 1)
+        for columns in self._states(k):
+            states, upper = _states_of(columns), self.upper
+            for first in range(0, len(states.pivot), chunk):
+                if time.perf_counter() > self.deadline:
+                    raise OutOfTimeError
+                end = min(first + chunk, len(states.pivot))
+                saved = upper - self.upper if np.isfinite(upper) else 0.0
+                found, seconds, counts, bound, core, tail, state, parent = _extend(
+                    self._chain, self._machine, labels, states, flight, first, end,
+                    k == self.pipeline.stages - 1, saved,
+                )  # fmt: skip
+                least = min(least, bound)
+                self.evaluations += int(counts.sum())
+                if state >= 0:
+                    self._keep(states, state, parent, formulas.compose(core, tail))
+                if k == self.pipeline.stages - 1:
+                    continue
+                for same in (0, 1):
+                    rows, count = slice(2 * same, 2 * same + 2), counts[same]
+                    state_of, parents = found[rows, :count]
+                    cores, tails = seconds[rows, :count]
+                    places = states.pivot[state_of], states.device[state_of]
+                    parts[same].append((*places, cores, tails, parents))
+        columns_of = zip(*parts[0], *parts[1], strict=True)
+        nothing = np.zeros(0, dtype=np.int64)
+        merged = [np.concatenate(column) for column in columns_of] or [nothing] * 5
+        count = sum(len(part[0]) for part in parts[0])
+        numbers = np.arange(self.pipeline.cluster.devices + 2)
+        start = np.stack(
+            [
+                np.searchsorted(merged[1][:count], numbers),
+                count + np.searchsorted(merged[1][count:], numbers),
+            ]
+        )
+        return Labels(start, *merged), least
+
+    def _states(self, k: int) -> Iterator[Columns]:
+        """Yield the states at which the last k stages may start, some devices at a time."""
+        pipeline, devices = self.pipeline, self.pipeline.cluster.devices
+        front = pipeline.stages - k
+        sizes = np.flatnonzero(pipeline.is_group).tolist()
+        pivots: list[np.ndarray] = []
+        firsts: list[np.ndarray] = []
+        some = self.devices[(self.devices >= front) & (self.devices <= devices - k)].tolist()
+        for e in some:
+            here = self.targets(k, e)
+            if not pipeline.fractions:
+                # The k last stages share the devices from e on, those in front the others.
+                shared = can_split(devices - e, k, sizes) and can_split(e, front, sizes)
+                here = here if shared else here[:0]
+            pivots.append(here)
+            firsts.append(np.full(len(here), e))
+            if sum(map(len, pivots)) > _STATES or e == some[-1]:
+                if time.perf_counter() > self.deadline:
+                    raise OutOfTimeError
+                yield self._bounds.columns(
+                    k, np.concatenate(firsts), np.concatenate(pivots), self.upper
+                )
+                pivots, firsts = [], []
+
+    def _keep(self, states: States, state: int, parent: int, length: float) -> None:
+        """Keep a completed plan if it is shorter than the best."""
+        if length >= self.upper * (1.0 - SLACK):
             return
-        columns = zip(self.labels, *self._added, strict=True)
-        state, core, tail, parent = (np.concatenate(column) for column in columns)
-        self._added, self._added_count = [], 0
-        front = pareto(state, core, tail)
-        self.labels = FrontLabels(state[front], core[front], tail[front], parent[front])
-        state, core, tail, _ = self.labels
-        # Of the labels of a state, that of least core + tail is assigned last and stays.
-        order = np.lexsort((-(core + tail), state))
-        self._strong_core[state[order]] = core[order]
-        self._strong_tail[state[order]] = tail[order]
+        self.upper = length
+        cuts, device_cuts = [int(states.pivot[state])], [int(states.device[state])]
+        for layer in self._layers[:0:-1]:
+            cuts.append(int(layer.pivot[parent]))
+            device_cuts.append(int(layer.device[parent]))
+            parent = layer.parent[parent]
+        self.best = np.array(cuts), np.array(device_cuts)
 
 
-def pareto(state: np.ndarray, core: np.ndarray, tail: np.ndarray) -> np.ndarray:
-    """Indices of the labels on the front of their state, sorted by state and core."""
-    order = np.lexsort((tail, core, state))
-    sorted_state, sorted_tail = state[order], tail[order]
-    # A label is on the front if its tail is below all tails before it in its state. The running
-    # minimum restarts at each state because ranks of later states are shifted below all earlier
-    # ones.
-    ascending = np.argsort(sorted_tail, kind="stable")
-    dense_rank = np.append(0, np.cumsum(np.diff(sorted_tail[ascending]) > 0))  # equal where tied
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[ascending] = dense_rank[: len(order)]
-    rank -= sorted_state * np.int64(len(order) + 1)
-    on_front = np.ones(len(order), dtype=bool)
-    on_front[1:] = rank[1:] < np.minimum.accumulate(rank)[:-1]
-    return order[on_front]
+def _states_of(columns: Columns) -> States:
+    return States(
+        columns.pivot, columns.device, columns.before, columns.before_forward,
+        columns.before_backward, columns.reduce, columns.fast, columns.slow, columns.core_limit,
+        columns.sum_limit,
+    )  # fmt: skip
 
 
-def not_beaten(state: np.ndarray, core: np.ndarray, tail: np.ndarray) -> np.ndarray:
-    """Indices of the labels that the label of least core + tail of their state does not dominate.
-
-    This drops most labels off the front without sorting: ``state`` must ascend.
-    """
-    if not len(state):
-        return state
-    starts_state = np.append(True, state[1:] != state[:-1])
-    group, total = np.cumsum(starts_state) - 1, core + tail
-    least_total = np.minimum.reduceat(total, np.flatnonzero(starts_state))
-    strong = np.flatnonzero(total == least_total[group])
-    # Of ties, the first label of the state counts.
-    strong = strong[np.append(True, group[strong[1:]] != group[strong[:-1]])]
-    stays = (core < core[strong][group]) | (tail < tail[strong][group])
-    stays[strong] = True
-    return np.flatnonzero(stays)
+def _chain_of(pipeline: Pipeline) -> Chain:
+    """Return the arrays of a problem; without tied weights, tables of them are zeros."""
+    tied, one = pipeline.tied_weights, np.zeros((1, 1))
+    none = np.zeros(len(pipeline.profile) + 1, dtype=np.int64)
+    tables = (none, one, one, one)
+    if tied is not None:
+        tables = (tied.rank, tied.again, tied.frozen, tied.shared)
+    return Chain(
+        pipeline.seconds_sum, pipeline.backward_sum, pipeline.parameter_sum, pipeline.variable_sum,
+        pipeline.frozen_sum, pipeline.resident_sum, pipeline.cut_before, pipeline.cuts_after.rows,
+        *tables,
+    )  # fmt: skip
 
 
-def join(parts: list[LayerPart], bound: float) -> Labels:
-    """One layer of all labels of the parts; see ``Labels.bound`` for ``bound``."""
-    slices, device, start = {}, [], 0
-    for part in parts:
-        count = len(part.pivot)
-        slices[part.device, part.same] = slice(start, start + count)
-        start += count
-        device.append(np.full(count, part.device))
-    nothing = np.zeros(0, dtype=np.int64)
-    return Labels(
-        np.concatenate([part.pivot for part in parts] or [nothing]),
-        np.concatenate(device or [nothing]),
-        np.concatenate([part.core for part in parts] or [np.zeros(0)]),
-        np.concatenate([part.tail for part in parts] or [np.zeros(0)]),
-        np.concatenate([part.parent for part in parts] or [nothing]),
-        bound,
-        slices,
-    )
+def _machine_of(pipeline: Pipeline) -> Machine:
+    cluster = pipeline.cluster
+    groups = np.maximum(np.arange(cluster.devices + 1), 1)
+    sync: Any = [
+        sync_seconds(1.0, groups, bandwidth, pipeline.sync)
+        for bandwidth in (cluster.inter_bw, cluster.intra_bw)
+    ]
+    exchange = cluster.inter_bw if cluster.servers > 1 else cluster.intra_bw
+    return Machine(
+        int(pipeline.micro_batches), cluster.devices_per_server, pipeline.is_group, np.array(sync),
+        float(exchange), float(pipeline.copies), float(pipeline.memory_limit),
+        pipeline.recompute == "none",
+    )  # fmt: skip
+
+
+@cache
+def prepare() -> None:
+    """Compile the loops, or load them, once per process: that is no part of a search."""
+    nothing, number, one = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros((1, 1))
+    chain = Chain(*[number] * 3, nothing, *[number] * 3, one, nothing, one, one, one)
+    machine = Machine(1, 1, np.zeros(1, dtype=np.bool_), one, 1.0, 1.0, 1.0, False)
+    labels = Labels(np.zeros((2, 2), dtype=np.int64), nothing, nothing, number, number, nothing)
+    _extend(chain, machine, labels, States(nothing, nothing, *[number] * 8), 1, 0, 0, False, 0.0)

@@ -1,14 +1,14 @@
-"""Planners of pipelines by name, and the request that they answer."""
+"""Planners of pipelines by name, the request that they answer, and remarks on answers."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,13 +18,11 @@ from parenvs.agents.pipeline.exact import (
     by_corridor,
     exact_candidates,
     exact_full,
+    exact_points,
     is_large,
     within_memory,
 )
-from parenvs.agents.pipeline.heuristics import even_cut, random_search
-from parenvs.agents.pipeline.local_search import cuts_of, whole
-from parenvs.agents.pipeline.pipedream import pipedream
-from parenvs.agents.pipeline.points import exact_points
+from parenvs.agents.pipeline.heuristics import even_cut, pipedream, random_search, whole
 from parenvs.agents.pipeline.shapes import Choice, exact_shape
 from parenvs.cluster import Cluster
 from parenvs.core.plan import Answer
@@ -36,9 +34,15 @@ from parenvs.tasks.pipeline.spaces import (
     CutSpace,
     PointSpace,
     check_candidates,
+    cuts_of,
     distinct_pivots,
 )
 from parenvs.tasks.pipeline.task import PipelineSearch
+from parenvs.view.tables import empty
+from parenvs.view.words import duration
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _POINT_SHARE = 0.25  # of the time limit of ``exact``: when its search over points ends
 ANY_STAGES = ("exact",)
@@ -216,3 +220,115 @@ PIPELINE_PLANNERS: dict[str, Callable[[PipelineRequest], Answer]] = {
 }
 """Planners of pipelines by name; ``exact`` proves its plan within a time limit, or has a bound."""
 PipelineRequest.planners = PIPELINE_PLANNERS
+
+AFFORDABLE = 10.0
+"""Seconds of the proof that a plan of a network is compared with."""
+AT = 5e-6
+"""Relative distance to the optimum below which ``Gap.text`` calls a plan optimal."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How far a plan is from an optimum.
+
+    Attributes:
+        length: the optimum, or a lower bound of it, in seconds per step.
+        proven: whether ``length`` is the optimum.
+        ratio: length of the plan over ``length``.
+        seconds: wall seconds of the proof.
+    """
+
+    length: float
+    proven: bool
+    ratio: float
+    seconds: float
+
+    def text(self) -> str:
+        """The gap in one line."""
+        at_most = "" if self.proven else "at most "
+        reference = "optimum" if self.proven else "lower bound of the optimum"
+        above = self.ratio - 1
+        if self.proven and abs(above) < AT:
+            words = "at"
+        else:
+            words = f"{at_most}{above:.3%} above" if above > 0 else f"{-above:.3%} below"
+        words += f" the {reference}, {self.length:.6g} s"
+        return f"{words}, found in {self.seconds:.2f} s"
+
+
+def gap_of(answer: Answer, exact: Answer) -> Gap:
+    """Return the gap of ``answer`` to ``exact``, the answer of the exact planner."""
+    bound = exact.cost if exact.proven else float(exact.bound or 0.0)
+    return Gap(bound, exact.proven, answer.cost / bound, exact.seconds)
+
+
+_MAX_ROWS = 8
+"""Rows of the table of shapes."""
+
+
+class Remarks:
+    """What is said of an answer.
+
+    Args:
+        request: what was asked.
+        answer: the answer.
+        choice: how stages and devices were chosen; None if they were given.
+    """
+
+    def __init__(self, request: PipelineRequest, answer: Answer, choice: Choice | None) -> None:
+        self.request, self.answer, self.choice = request, answer, choice
+
+    @cached_property
+    def gap(self) -> Gap | None:
+        """Gap to the optimum, if the planner was trained on other problems."""
+        if self.answer.method != LEARNED:
+            return None
+        return gap_of(self.answer, replace(self.request, time_limit=AFFORDABLE).run("exact"))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the remarks as an object of JSON types."""
+        content: dict[str, Any] = {}
+        if self.gap is not None:
+            content["gap"] = asdict(self.gap)
+        if self.choice is not None:
+            content["tried"] = [tried.to_json() for tried in self.choice.tried]
+        return content
+
+    def lines(self) -> Iterator[str | Table]:
+        """Yield sentences and tables."""
+        if self.gap is not None:
+            yield self.gap.text()
+        if self.choice is None:
+            return
+        used, widest = self.choice.answer.problem.cluster.devices, self.choice.tried[0]
+        if used < self.choice.devices:
+            words = f"uses {used} of {self.choice.devices} devices"
+            if widest.devices == self.choice.devices and widest.stages is not None:
+                slower = f"{duration(widest.length)} on {widest.devices}"
+                is_proven = self.choice.answer.proven
+                words += f": more are slower ({slower})" if is_proven else f" ({slower})"
+            yield words
+        if len(self.choice.tried) > 1:
+            yield _shapes(self.choice)
+
+
+def _shapes(choice: Choice) -> Table:
+    """The numbers of devices among which a pipeline's shape was chosen: the best ones, and all."""
+    table = empty(
+        "devices and stages tried", "devices", "stages", "shortest found", "none is shorter than"
+    )
+    chosen = choice.answer.problem.cluster.devices
+    nearest = sorted(choice.tried, key=lambda tried: tried.length)[:_MAX_ROWS]
+    for tried in choice.tried:
+        if tried not in nearest and tried.devices not in (chosen, choice.devices):
+            continue
+        table.add_row(
+            f"{tried.devices}{' *' if tried.devices == chosen else ''}",
+            "-" if tried.stages is None else str(tried.stages),
+            "-" if tried.stages is None else duration(tried.length),
+            duration(tried.bound) if np.isfinite(tried.bound) else "none fits",
+        )
+    hidden = len(choice.tried) - table.row_count
+    table.caption = "*: chosen" + (f"; {hidden} more, found slower" if hidden else "")
+    table.caption_justify = "left"
+    return table

@@ -22,8 +22,7 @@ import numpy as np
 from rich.progress import track
 
 from parenvs.agents.pipeline.bounds import SLACK, least_length
-from parenvs.agents.pipeline.exact import by_corridor
-from parenvs.agents.pipeline.points import exact_points
+from parenvs.agents.pipeline.exact import by_corridor, exact_points
 from parenvs.agents.references import SAME, ReferenceFile, run
 from parenvs.datasets.pipeline.problems import (
     LARGE,

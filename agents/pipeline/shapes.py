@@ -29,17 +29,17 @@ from parenvs.agents.pipeline.exact import (
     answer_of,
     infeasible,
     is_large,
+    least_excess,
     one_stage,
+    plan_within,
     search_pivots,
 )
-from parenvs.agents.pipeline.least_memory import least_excess, plan_within
-from parenvs.agents.pipeline.local_search import cuts_of
 from parenvs.cluster import Cluster
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.plan import stage_counts
 from parenvs.tasks.pipeline.problem import Pipeline, check_split, check_stages
-from parenvs.tasks.pipeline.spaces import Cuts, distinct_pivots
+from parenvs.tasks.pipeline.spaces import Cuts, cuts_of, distinct_pivots
 from parenvs.view.words import plural
 
 PARTS = 128
@@ -260,7 +260,7 @@ class _Run:
         if not self.pipeline.fractions:  # another number of devices may be divided better
             largest = list(self._open())
         for trial in largest:
-            plan = plan_within(trial.pipeline, trial.stages, limit)
+            plan = plan_within(trial.pipeline, limit)
             if plan is not None:
                 self._keep(trial, plan)
                 return
@@ -270,7 +270,7 @@ class _Run:
             check_split(self.pipeline.with_stages(self.fewest, self.clusters[0]))
         shapes = [shape for shape in shapes if shape.can_split(shape.stages)] or shapes
         sample = [shapes[0], shapes[len(shapes) // 2], shapes[-1]]
-        lacking = [float(least_excess(shape).excess_bytes) for shape in sample]
+        lacking = [least_excess(shape)[1] for shape in sample]
         excess, shape = min(zip(lacking, sample, strict=True), key=lambda pair: pair[0])
         more = "; another number of stages does not fit either" if len(shapes) > 1 else ""
         raise InfeasibleError(f"{infeasible(shape, excess)}{more}")
@@ -316,9 +316,7 @@ class _Run:
         assert self.best is not None and self.best.plan is not None
         bounds = [trial.bound for trial in self.trials if not self._is_out(trial)]
         bound = min(bounds) if bounds else None
-        answer = answer_of(
-            self.best.pipeline, self.best.plan, "exact", self.evaluations, self.begin, bound
-        )
+        answer = answer_of(self.best.pipeline, self.best.plan, self.evaluations, self.begin, bound)
         trials = self._of_devices()
         tried = tuple(self._tried(x.devices, trials[x.devices]) for x in self.clusters)
         return Choice(answer, tried, self.fewest, self.pipeline.cluster.devices)

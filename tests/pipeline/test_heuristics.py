@@ -1,7 +1,3 @@
-import csv
-import itertools
-from pathlib import Path
-
 import brute_force as bf
 import numpy as np
 import pytest
@@ -9,32 +5,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parenvs.agents.pipeline.exact import exact_candidates
-from parenvs.agents.pipeline.heuristics import even_cut, random_episodes, random_search
-from parenvs.agents.pipeline.local_search import cuts_of
-from parenvs.agents.pipeline.pipedream import (
-    _objective,
+from parenvs.agents.pipeline.heuristics import (
     best_last_stage,
+    bottleneck_seconds,
+    even_cut,
     pipedream,
-    pipedream_objective,
+    random_episodes,
+    random_search,
 )
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.profile import StageProfile
-from parenvs.tasks.pipeline.spaces import CutSpace
+from parenvs.tasks.pipeline.spaces import CutSpace, cuts_of
 
-PROFILES = Path(__file__).parents[3] / "shared" / "profiles"
 seeds = st.integers(0, 2**32)
-needs_profiles = pytest.mark.skipif(not PROFILES.is_dir(), reason="no ../shared/profiles")
-
-
-def published():
-    """The rows of PipeDream's own answers."""
-    path = PROFILES / "pipedream_optimizer.csv"
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return list(csv.DictReader(x for x in lines if not x.startswith("#")))
 
 
 def flat(n=12, parameters=1.0):
@@ -80,55 +65,13 @@ def test_even_cut_and_pipedream__legal(seed):
 @pytest.mark.thorough
 @settings(max_examples=30)
 @given(seed=seeds)
-def test_pipedream__best_of_all_plans_by_its_objective(seed):
+def test_pipedream__best_of_all_plans_by_itsbottleneck_seconds(seed):
     pipeline, stages = bf.random_pipeline(np.random.default_rng(seed))
     answer = pipedream(pipeline.with_stages(stages))
     plans = zip(*bf.all_plans(pipeline, stages), strict=True)
-    values = [_objective(pipeline, cuts, groups) for cuts, groups in plans]
-    value = _objective(pipeline, *cuts_of(answer.plan))
+    values = [bottleneck_seconds(pipeline, cuts, groups) for cuts, groups in plans]
+    value = bottleneck_seconds(pipeline, *cuts_of(answer.plan))
     assert value == pytest.approx(min(values), rel=1e-9)
-
-
-@settings(max_examples=60)
-@given(seed=seeds)
-def test_pipedream_objective__one_level_agrees_with_any_number_of_stages(seed):
-    rng = np.random.default_rng(seed)
-    n, devices, bandwidth = int(rng.integers(2, 7)), int(rng.integers(1, 6)), 10.0
-    names = np.array([f"p{i}" for i in range(n)], dtype=object)
-    cut, weight = rng.integers(0, 50, n), rng.integers(0, 50, n)
-    profile = StageProfile("r", names, rng.random(n) + 0.1, rng.random(n), cut, weight)
-
-    def value(cuts, groups):
-        p, m = [0, *cuts, n], np.array(groups)
-        work = np.array([profile.seconds[a:b].sum() for a, b in itertools.pairwise(p)])
-        held = np.array([weight[a:b].sum() for a, b in itertools.pairwise(p)])
-        stage = (work + 4 * (m - 1) * held / (bandwidth * m)) / m
-        links = [2 * cut[c - 1] / (bandwidth * g) for c, g in zip(cuts, groups[1:], strict=True)]
-        return max([*stage, *links])
-
-    values = [
-        value(cuts, np.diff([0, *edges, devices]))
-        for stages in range(1, min(n, devices) + 1)
-        for cuts in itertools.combinations(range(1, n), stages - 1)
-        for edges in itertools.combinations(range(1, devices), stages - 1)
-    ]
-    best = pipedream_objective(profile, devices, bandwidth)
-    assert best.seconds_per_minibatch == pytest.approx(min(values))
-    assert best.data_parallel_seconds == pytest.approx(value((), [devices]))
-    assert value(best.cuts, list(best.machines)) == pytest.approx(best.seconds_per_minibatch)
-    assert sum(best.machines) == devices
-
-
-@needs_profiles
-@pytest.mark.parametrize(
-    "row", [pytest.param(row, id="-".join(list(row.values())[:3])) for row in published()]
-)
-def test_pipedream_objective__reproduces_their_optimizer(row):
-    profile = StageProfile.from_csv(PROFILES / f"{row['profile']}.csv")
-    best = pipedream_objective(profile, int(row["devices"]), float(row["bandwidth_bytes_per_s"]))
-    # The task allows 0.5 % and 1.5 %; what the table's rounding leaves is far less.
-    assert best.seconds_per_minibatch == pytest.approx(float(row["seconds_per_minibatch"]), 1e-4)
-    assert best.data_parallel_seconds == pytest.approx(float(row["data_parallel_seconds"]), 1e-4)
 
 
 @settings(max_examples=60)

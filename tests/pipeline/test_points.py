@@ -11,8 +11,7 @@ from cases import each, slow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parenvs.agents.pipeline.exact import exact_full
-from parenvs.agents.pipeline.points import exact_points
+from parenvs.agents.pipeline.exact import exact_full, exact_points
 from parenvs.cluster import Cluster
 from parenvs.core.registry import problem
 from parenvs.errors import InfeasibleError

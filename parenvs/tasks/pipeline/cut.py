@@ -378,7 +378,7 @@ class CutKernel:
             all_reduce,
             self._micro_batches,
         )
-        return core + tail, largest(memory) - self._limit
+        return formulas.compose(core, tail), largest(memory) - self._limit
 
     # What each candidate of a window would add, the rest being one last stage.
 

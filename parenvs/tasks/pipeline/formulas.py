@@ -59,6 +59,20 @@ class Prefix(NamedTuple):
     tail: Any
 
 
+STEP_SECONDS = 0.0
+"""Seconds of a step beside core and tail, the same for all plans."""
+
+
+def compose(core: Array, tail: Array) -> Array:
+    """Return the seconds of a step: its only composition, for reports, solvers and bounds."""
+    return core + tail + STEP_SECONDS
+
+
+def core_budget(seconds: Array) -> Array:
+    """Return the most core plus tail of a step of so many seconds, the inverse of ``compose``."""
+    return seconds - STEP_SECONDS
+
+
 NOTHING = Prefix(0.0, 0.0, 0.0, 0.0)
 """The prefix of no stage."""
 
@@ -173,8 +187,7 @@ def tail_of(all_reduce: Array, hidden: Array) -> Array:
 def length(seconds: StageSeconds, micro_batches: Array) -> Array:
     """Seconds of one training step, (...): core plus tail."""
     both = seconds.forward + seconds.backward
-    core, tail = core_and_tail(both, seconds.backward, seconds.all_reduce, micro_batches)
-    return core + tail
+    return compose(*core_and_tail(both, seconds.backward, seconds.all_reduce, micro_batches))
 
 
 def append(
@@ -421,4 +434,5 @@ def simulate(times: StageTimes, micro_batches: int) -> Timetable:
     start, end = start.transpose(plans_first), end.transpose(plans_first)
     reduce_start = end[..., BACKWARD, -1]
     reduce_end = reduce_start + times.all_reduce
-    return Timetable(start, end, reduce_start, reduce_end, reduce_end.max(axis=-1))
+    length = compose(reduce_end.max(axis=-1), 0.0)
+    return Timetable(start, end, reduce_start, reduce_end, length)

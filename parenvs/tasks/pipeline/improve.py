@@ -287,7 +287,7 @@ class Boards:
         held = formulas.recomputed_bytes(largest, cuts[:-1], flight)
         own = formulas.weight_bytes(weights[1:] - weights[:-1], copies)
         needed = np.where(filled, formulas.stage_bytes(own, held, group), 0.0).max(axis=0)
-        return Judged(core + tail, tail, needed / limit - 1.0)
+        return Judged(formulas.compose(core, tail), tail, needed / limit - 1.0)
 
     def _judge_one(
         self, index: int, row: int, points: np.ndarray, devices: np.ndarray, result: Judged
@@ -302,7 +302,8 @@ class Boards:
             seconds[0] + seconds[1], seconds[1], reduce, board.pipeline.micro_batches
         )
         needed = board.pipeline.excess_bytes(*plan) / board.pipeline.memory_limit
-        result.seconds[index], result.tail[index], result.excess[index] = core + tail, tail, needed
+        result.seconds[index] = formulas.compose(core, tail)
+        result.tail[index], result.excess[index] = tail, needed
 
     def loads(self, rows: Rows) -> np.ndarray:
         """Return the seconds of a micro-batch on each stage, both directions, (stages, k)."""

@@ -399,9 +399,9 @@ class TiedWeights:
 
     def __init__(self, reads: Sequence[Reads], pivots: int) -> None:
         places = np.unique([p for weight in reads for p in weight.positions]).astype(np.int64)
-        self._rank = np.searchsorted(places, np.arange(pivots + 1))
+        self.rank = np.searchsorted(places, np.arange(pivots + 1))
         size = len(places) + 1
-        self._again, self._frozen, self._shared = np.zeros((3, size, size))
+        self.again, self.frozen, self.shared = np.zeros((3, size, size))
         bytes_of: dict[tuple[tuple[int, ...], bool], float] = defaultdict(float)
         for weight in reads:
             bytes_of[weight.positions, weight.trainable] += weight.size
@@ -411,27 +411,22 @@ class TiedWeights:
             reads_it = inside > 0
             again = bytes_ * (reads_it & (before[:, None] > 0))
             if trainable:
-                self._again += again
-                self._shared += bytes_ * (reads_it & (inside < len(positions)))
+                self.again += again
+                self.shared += bytes_ * (reads_it & (inside < len(positions)))
             else:
-                self._frozen += again
+                self.frozen += again
 
     def again_bytes(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Bytes of the variables that ``[first, end)`` reads and an earlier pivot has read."""
-        return self._again[self._rank[first], self._rank[end]]
+        return self.again[self.rank[first], self.rank[end]]
 
     def frozen_bytes(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Bytes of the frozen weights likewise."""
-        return self._frozen[self._rank[first], self._rank[end]]
+        return self.frozen[self.rank[first], self.rank[end]]
 
     def shared_bytes(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Bytes of the variables that ``[first, end)`` reads and another pivot reads as well."""
-        return self._shared[self._rank[first], self._rank[end]]
-
-    @property
-    def rank(self) -> np.ndarray:
-        """(n+1,) how many pivots that read a tied weight lie before each pivot."""
-        return self._rank
+        return self.shared[self.rank[first], self.rank[end]]
 
 
 class RangeTable:
@@ -453,13 +448,13 @@ class RangeTable:
             row, half = rows[-1].copy(), width // 2
             self._best(rows[-1][:-half], rows[-1][half:], out=row[:-half])
             rows.append(row)
-        self._rows = np.stack(rows)
+        self.rows = np.stack(rows)
 
     def value(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """The best value of each range ``[first, end)``, elementwise; ``first < end``."""
         level = np.frexp(end - first)[1] - 1
         last = end - (1 << level)
-        return self._best(self._rows[level, first], self._rows[level, last])
+        return self._best(self.rows[level, first], self.rows[level, last])
 
     def place(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Index of the best value of each range ``[first, end)``; ``first < end``."""
@@ -471,10 +466,10 @@ class RangeTable:
     def _places(self) -> np.ndarray:
         """Where the values of the rows are; of equal ones in halves of a range, the left one's."""
         rows = [np.arange(len(self.values))]
-        for j in range(1, len(self._rows)):
+        for j in range(1, len(self.rows)):
             half = 1 << (j - 1)
             row = rows[-1].copy()
-            values = self._rows[j - 1]
+            values = self.rows[j - 1]
             right = np.flatnonzero(self._better(values[half:], values[:-half]))
             row[right] = rows[-1][right + half]
             rows.append(row)
@@ -550,7 +545,7 @@ class ChainSums:
         return crossing_bytes
 
     @cached_property
-    def _cuts_after(self) -> RangeTable:
+    def cuts_after(self) -> RangeTable:
         """Table of the bytes that cross a cut right after each pivot."""
         return RangeTable(self.cut_before[1:], greatest=True)
 
@@ -559,7 +554,7 @@ class ChainSums:
 
         ``first`` must be less than ``end``.
         """
-        return self._cuts_after.value(np.asarray(first), np.asarray(end))
+        return self.cuts_after.value(np.asarray(first), np.asarray(end))
 
     def weight_bytes(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Return the bytes of all copies of the weights of stages ``[first, end)``, elementwise."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline import formulas
+from parenvs.tasks.pipeline.plan import PipelinePlan
 from parenvs.tasks.pipeline.problem import Pipeline, check_stages
 
 RADIUS = 3
@@ -23,6 +24,11 @@ PRUNINGS = ("minima", "all")
 """Candidate pivots: those at which fewest bytes cross, or all."""
 Cuts = tuple[np.ndarray, np.ndarray]
 """(S-1,) cuts and (S-1,) device cuts of a plan."""
+
+
+def cuts_of(plan: PipelinePlan) -> Cuts:
+    """(S-1,) int64 cuts and device cuts of a plan."""
+    return np.array(plan.cuts, dtype=np.int64), np.array(plan.device_cuts, dtype=np.int64)
 
 
 def device_of_pivot(pipeline: Pipeline) -> np.ndarray:

@@ -302,7 +302,7 @@ class PipelineTask(Task):
         return diff_lines(diff, names)
 
     def remarks(self, request: PipelineRequest, answer: Answer, choice: Any) -> Remarks:
-        from parenvs.agents.pipeline.remarks import Remarks
+        from parenvs.agents.pipeline.planners import Remarks
 
         return Remarks(request, answer, choice)
 
