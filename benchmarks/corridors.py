@@ -25,8 +25,7 @@ from benchmarks.framework import (
 )
 from parenvs.agents.pipeline.bounds import least_length, lower_bound
 from parenvs.agents.pipeline.corridor import prepare
-from parenvs.agents.pipeline.exact import by_corridor, exact_full
-from parenvs.agents.pipeline.points import exact_points
+from parenvs.agents.pipeline.exact import by_corridor, exact_full, exact_points
 from parenvs.datasets.pipeline.problems import INSIDE, draw
 from parenvs.errors import ParenvsError
 from parenvs.tasks.pipeline.problem import Pipeline
@@ -34,9 +33,9 @@ from parenvs.tasks.pipeline.spaces import PointSpace
 
 PIVOTS, STAGES, DEVICES = (100, 1_000, 10_000), (8, 16, 32, 64), (64, 256, 1_024, 4_096, 16_384)
 SIZES = ("pivots", "stages", "devices")
-OTHERS = ("exact-points",)
+OTHERS = ("points",)
 EXACT, SECONDS = (100, 64), 5.0
-"""Most pivots and devices at which ``exact-full`` is asked for a bound, too, and its limit."""
+"""Most pivots and devices at which ``exact`` is asked for a bound, too, and its limit."""
 
 
 def drawn(pivots: int, stages: int, devices: int, index: int) -> Pipeline:

@@ -111,7 +111,9 @@ def _disk_cache(function: Callable) -> Any:
                 return None
 
         def save_overload(self, signature: Any, data: Any) -> None:
-            with suppress(OSError):  # the disk is full
+            # The disk is full; or an argument is a function, which has no key on the disk: such a
+            # function is kept as a part of those that call it.
+            with suppress(OSError, TypeError):
                 super().save_overload(signature, data)
 
     return Cache(function)
