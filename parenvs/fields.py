@@ -18,9 +18,10 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
-from typing import Annotated, Any, TypeVar, cast, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, inspect
@@ -32,6 +33,8 @@ _Kind = TypeVar("_Kind")
 _Made = TypeVar("_Made")
 _Path = tuple[str | int, ...]
 """Names, positions and keys that lead to a value."""
+_KEY = Meta(extra={"key": True})
+"""Marks the type of the keys of an object."""
 _LISTS = (inspect.ListType, inspect.VarTupleType)
 
 SCHEMA = 1
@@ -104,7 +107,7 @@ def read(
         content = _parsed(content, kind, prefix, error)
         result: _Kind = _converted(content, kind)
     except msgspec.ValidationError as wrong:
-        raise error(f"{prefix}{_reason(wrong, content, kind, form)}") from None
+        raise error(f"{prefix}{_reason(wrong, kind, content)}") from None
     except RecursionError:
         raise error(f"{prefix}nested too deeply") from None
     for field in form.fields:  # msgspec leaves defaults to the class, where vars() sees none
@@ -128,7 +131,7 @@ def check(value: Any, where: str = "", error: type[ParenvsError] = ParenvsError)
     try:
         _converted(values, _unchecked(kind))
     except msgspec.ValidationError as wrong:
-        reason = _reason(wrong, values, _unchecked(kind), _form(kind))
+        reason = _reason(wrong, kind, values)
         raise error(where + reason.removeprefix("field ")) from None
 
 
@@ -296,43 +299,58 @@ def _has_objects(form: Any) -> bool:
     return False
 
 
-def _reason(wrong: msgspec.ValidationError, content: Any, kind: type, form: Any) -> str:
-    """Put into words what msgspec finds wrong: it names the path; types and content do the rest."""
-    match = re.search(r" - at (`key` in )?`\$(.*)`$", str(wrong))
-    path: _Path = ()
-    for name, position in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", match[2] if match else ""):
-        form = next(_inner(form, name or position), form)
-        key = name or (_culprit(content, path, kind, str(wrong)) if position == "..." else None)
-        path = (*path, int(position) if key is None else key)
-    if isinstance(wrong.__cause__, ValueError):  # of a rule that types do not say
-        return f"field {_text(path)}: {wrong.__cause__}" if path else str(wrong.__cause__)
-    value, must = _at(content, path), "must be"
-    if match and match[1]:
-        form = next(x.key_type for x in map(_plain, _choices(form)) if hasattr(x, "key_type"))
-        value, must = _culprit(content, path, kind, str(wrong)), "must have keys that are"
+def _fault(hint: Any, value: Any, path: _Path) -> tuple[_Path, Any, Any, Exception | None]:
+    """Return path, type and value of the innermost part that msgspec refuses, and a rule's error.
+
+    A part is refused alone as it is in the whole, so that the first refused part leads there.
+    """
+    for place, inner, part in _parts(hint, value):
+        try:
+            _converted(part, inner)
+        except msgspec.ValidationError as wrong:
+            rule = wrong.__cause__ if isinstance(wrong.__cause__, ValueError) else None
+            found = _fault(inner, part, (*path, place) if place is not None else path)
+            return found if found[3] or not rule else (*found[:3], rule)
+    return path, hint, value, None
+
+
+def _parts(hint: Any, value: Any) -> Iterator[tuple[str | int | None, Any, Any]]:
+    """Yield place, type and value of the parts of a value; a key of an object has no place."""
+    for kind in _hints(hint):
+        inner = get_args(kind)
+        if isinstance(value, Mapping) and get_origin(kind) is dict:
+            yield from ((None, Annotated[inner[0], _KEY], key) for key in value)
+            yield from ((key, inner[1], part) for key, part in value.items())
+        elif isinstance(value, Mapping) and is_dataclass(kind):
+            hints = get_type_hints(kind, include_extras=True)
+            yield from ((key, hints[key], part) for key, part in value.items())
+        elif isinstance(value, list) and get_origin(kind) in (list, tuple):
+            types = () if get_origin(kind) is list or Ellipsis in inner else inner
+            if len(types) in (0, len(value)):
+                yield from ((k, types[k] if types else inner[0], x) for k, x in enumerate(value))
+
+
+def _hints(hint: Any) -> tuple[Any, ...]:
+    """Return the types of a union without what is noted of them, or the type alone."""
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if get_origin(hint) in (Union, UnionType):
+        return tuple(kind for each in get_args(hint) for kind in _hints(each))
+    return (hint,)
+
+
+def _reason(wrong: msgspec.ValidationError, kind: Any, content: Any) -> str:
+    """Put into words what msgspec finds wrong in a value of a dataclass."""
+    path, hint, value, rule = _fault(kind, content, ())
+    if not path and isinstance(wrong.__cause__, ValueError):
+        rule = wrong.__cause__
+    if rule is not None:  # that types do not say
+        return f"field {_text(path)}: {rule}" if path else str(rule)
+    form = inspect.type_info(hint)
+    must = "must have keys that are" if _KEY in getattr(hint, "__metadata__", ()) else "must be"
     return (
         f"field {_text(path)} {must} {_words(form, value)}, not {shown(value)}{_near(form, value)}"
     )
-
-
-def _inner(form: Any, step: str) -> Iterator[Any]:
-    """Yield the types that a step of a path leads to."""
-    for kind in map(_plain, _choices(form)):
-        if isinstance(kind, inspect.DataclassType):
-            yield from (field.type for field in kind.fields if field.encode_name == step)
-        elif isinstance(kind, inspect.TupleType) and step.isdigit():
-            yield kind.item_types[int(step)]
-        elif isinstance(kind, inspect.DictType) and step == "...":
-            yield kind.value_type
-        elif isinstance(kind, _LISTS) and step.isdigit():
-            yield kind.item_type
-
-
-def _at(content: Any, path: _Path) -> Any:
-    """Return the value that a path leads to."""
-    for step in path:
-        content = content[step]
-    return content
 
 
 def _converted(content: Any, kind: Any) -> Any:
@@ -355,26 +373,6 @@ def _encodable(content: Any) -> Any:
     if isinstance(content, Mapping):
         return {_encodable(key): _encodable(value) for key, value in content.items()}
     return content
-
-
-def _culprit(content: Any, path: _Path, kind: type, words: str) -> str:
-    """Return the key of the object at a path for which msgspec says the words; it tells no key."""
-    for key, value in _at(content, path).items():
-        try:
-            _converted(_replaced(content, path, {key: value}), kind)
-        except msgspec.ValidationError as wrong:
-            if str(wrong) == words:
-                return str(key)
-    return "..."
-
-
-def _replaced(content: Any, path: _Path, value: Any) -> Any:
-    """Return a copy of the content with another value at a path."""
-    if not path:
-        return value
-    copy: Any = dict(content) if isinstance(content, Mapping) else list(content)
-    copy[path[0]] = _replaced(content[path[0]], path[1:], value)
-    return copy
 
 
 def _text(path: _Path) -> str:

@@ -1,8 +1,7 @@
 """Writes files and folders so that a kill leaves the old or the new, never a part of either.
 
-What a killed process left under a temporary name is removed when the next one writes to the folder;
-what is still written is locked, which processes of other namespaces see, too. Links are followed,
-and what is no file stays what it is: pipes and devices are written to.
+What a killed process left under a temporary name is removed when the next one writes to the folder.
+Links are followed; pipes and devices are written to.
 """
 
 from __future__ import annotations
@@ -16,11 +15,9 @@ import re
 import secrets
 import shutil
 import stat
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from platform import node
 from typing import IO, Any
@@ -29,20 +26,11 @@ from filelock import FileLock, Timeout
 
 from parenvs.errors import ParenvsError, shown
 
-fcntl: Any
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
-
 _HOST = re.sub(r"\W", "_", node(), flags=re.ASCII)[:30] or "host"
-_TEMPORARY = re.compile(
+TEMPORARY = re.compile(
     r"\.(?P<name>.+)\.parenvs-(?P<host>\w+)-(?P<pid>\d{1,7})-[0-9a-f]{8}\.(?P<kind>new|old)", re.S
 )
-_LOCK = ".lock"
-_IS_WINDOWS = os.name == "nt"
-_PAUSES = (0.01, 0.03, 0.1, 0.3, 0.6)
-"""Seconds between attempts to rename what another program has open."""
+"""Names of what is written: who writes it, and whether it is the new or makes room for it."""
 _held: set[tuple[Path, int]] = set()
 """Locks of this process and the threads that hold them; a thread may take one again."""
 
@@ -52,22 +40,23 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
     """Open a temporary file beside ``path``; rename it over ``path`` when the block succeeds.
 
     File and folder are on the disk when the block ends (``fsync``). A link is followed, also one to
-    a file that is not there yet; a file keeps its permissions. A pipe, a device of characters, and
-    what this process has open (``/dev/fd/3``) are written to when the block succeeds.
+    a missing file; a file keeps its permissions. A pipe, a device, and what lies in ``/dev`` are
+    written to when the block succeeds.
 
     Args:
         path: the file to write; missing parent folders are created.
-        mode: ``"wb"`` or ``"w"`` (UTF-8; lines end with a newline alone on every system).
+        mode: ``"wb"`` or ``"w"`` (UTF-8; lines end with a newline alone).
 
     Raises:
-        ParenvsError: the path is a folder, a socket, a disk, or a pipe that nobody reads any more.
+        ParenvsError: the path is a folder, or a pipe that nobody reads any more.
         OSError: it cannot be written; the error names the path.
     """
     with naming(path):
         status = _status(path)
-        is_file = status is None or stat.S_ISREG(status.st_mode)
-        if not is_file or _descriptor(path, status) is not None:
-            with _through(path, status, mode) as stream:
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            raise ParenvsError(f"{os.fspath(path)}: is a folder; name a file in it")
+        if os.fspath(path).startswith("/dev/") or (status and not stat.S_ISREG(status.st_mode)):
+            with _through(path, mode) as stream:
                 yield stream
             return
         target = Path(os.path.realpath(path))
@@ -76,20 +65,20 @@ def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO]:
     with naming(path, target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent)
-    fresh = mode.replace("w", "x")  # by one opening: nobody puts a link in its place
-    with _claimed(path, target.parent, target.name[:40], lambda x: _opened(x, fresh)) as (new, out):
-        try:
-            with naming(path, new), out as stream:
-                if status is not None:
-                    with suppress(OSError):  # some file systems have no permissions
-                        new.chmod(stat.S_IMODE(status.st_mode))
-                yield stream
-                stream.flush()
-                os.fsync(stream.fileno())
-            _rename(new, target)
-        except BaseException:
-            new.unlink(missing_ok=True)
-            raise
+    new = _temporary(target.parent, target.name[:40])
+    try:
+        # Opened to be made anew: nobody puts a link in its place.
+        with naming(path, new), _opened(new, mode.replace("w", "x")) as stream:
+            if status is not None:
+                with suppress(OSError):  # some file systems have no permissions
+                    new.chmod(stat.S_IMODE(status.st_mode))
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        new.replace(target)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
     _sync_folder(target.parent)
 
 
@@ -105,55 +94,27 @@ def naming(path: str | os.PathLike[str], *aliases: Path) -> Iterator[None]:
 
 
 def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
-    """What the system says of what a path leads to; None if there is nothing yet."""
+    """Return what the system says of a path; None if there is nothing yet."""
     try:
         return Path(path).stat()
     except FileNotFoundError:
         return None
 
 
-def _descriptor(path: str | os.PathLike[str], status: os.stat_result | None) -> int | None:
-    """The number under which this process has a file open to print to it, or as a path names it."""
-    named = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d{1,9})", os.fspath(path))
-    for number in (1, 2, *([int(named[1])] if named else [])):
-        with suppress(OSError):  # it is closed
-            if status is not None and os.path.samestat(os.fstat(number), status):
-                return number
-    return None
-
-
-def _opened(path: str | os.PathLike[str] | int, mode: str) -> IO:
-    """Open a file in binary or as ``replacing`` says of text."""
+def _opened(path: str | os.PathLike[str], mode: str) -> IO:
     encoding, newline = (None, None) if "b" in mode else ("utf-8", "\n")
-    return open(path, mode, encoding=encoding, newline=newline)  # noqa: PTH123 - numbers
+    return Path(path).open(mode, encoding=encoding, newline=newline)
 
 
 @contextmanager
-def _through(
-    path: str | os.PathLike[str], status: os.stat_result | None, mode: str
-) -> Iterator[IO]:
-    """Collect what is written, and write it to a pipe or a device when the block succeeds.
-
-    Raises:
-        ParenvsError: see ``replacing``.
-    """
-    kind = status.st_mode if status is not None else 0
-    for is_one, words in (
-        (stat.S_ISDIR, "is a folder; name a file in it"),
-        (stat.S_ISSOCK, "is a socket, which cannot be written to as a file; name another"),
-        (stat.S_ISBLK, "is a disk, which is not written over; name a file"),
-    ):
-        if is_one(kind):
-            raise ParenvsError(f"{os.fspath(path)}: {words}")
+def _through(path: str | os.PathLike[str], mode: str) -> Iterator[IO]:
+    """Collect what is written, and write it to a pipe or a device when the block succeeds."""
     buffer = io.BytesIO()
     stream: IO = buffer if "b" in mode else io.TextIOWrapper(buffer, "utf-8", newline="\n")
     yield stream
     stream.flush()
-    number = _descriptor(path, status)  # it is written to where this process has come to in it
-    if number in (1, 2):
-        (sys.stdout if number == 1 else sys.stderr).flush()
     try:
-        with _opened(path if number is None else os.dup(number), "wb") as out:
+        with Path(path).open("ab") as out:  # /dev/stdout may lead to a file
             out.write(buffer.getvalue())
     except BrokenPipeError:
         raise ParenvsError(f"{os.fspath(path)}: nobody reads from this pipe any more") from None
@@ -190,21 +151,30 @@ def replacing_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     with naming(path, target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target.parent)
-    with _claimed(path, target.parent, target.name, Path.mkdir) as (new, _):
-        try:
-            with naming(path, new):
-                yield new
-            for root, _, names in os.walk(new):
-                for name in names:
-                    _sync(Path(root) / name)
-                _sync_folder(Path(root))
-            if not target.exists():
-                _rename(new, target)
-            elif not _exchanged(new, target):
-                _swap(new, target)
-            _sync_folder(target.parent)
-        finally:
-            shutil.rmtree(new, ignore_errors=True)  # the old folder by now, if all went well
+    new = _temporary(target.parent, target.name)
+    try:
+        with naming(path, new):
+            new.mkdir()
+            yield new
+        for root, _, names in os.walk(new):
+            for name in names:
+                with (Path(root) / name).open("rb") as stream:
+                    os.fsync(stream.fileno())
+            _sync_folder(Path(root))
+        if target.exists() and not _exchanged(new, target):
+            old = _temporary(target.parent, target.name, "old")
+            target.rename(old)
+            try:
+                new.rename(target)
+            except BaseException:
+                old.rename(target)
+                raise
+            shutil.rmtree(old, ignore_errors=True)
+        elif not target.exists():
+            new.rename(target)
+        _sync_folder(target.parent)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)  # the old folder by now, if all went well
 
 
 @contextmanager
@@ -226,7 +196,7 @@ def locked(
         ParenvsError: another process, or another thread, holds the lock.
     """
     target = Path(folder).resolve()
-    path = target.with_name(f".{target.name}{_LOCK}") if beside else target / _LOCK
+    path = target.with_name(f".{target.name}.lock") if beside else target / ".lock"
     key = (path, threading.get_ident())
     if key in _held:
         yield
@@ -242,13 +212,11 @@ def locked(
         ) from None
     _held.add(key)
     try:
-        with suppress(OSError):  # Windows lets nobody write to a locked file
-            path.write_text(f"process {os.getpid()} on {_HOST}", encoding="utf-8")
+        path.write_text(f"process {os.getpid()} on {_HOST}", encoding="utf-8")
         yield
     finally:
         _held.discard(key)
-        with suppress(OSError):  # on Windows it stays
-            path.unlink()
+        path.unlink(missing_ok=True)
         lock.release()
         with suppress(OSError):  # folders made for the lock go, if nothing was written to them
             for parent in parents:
@@ -261,17 +229,11 @@ def remove_leftovers(folder: Path) -> None:
     A folder that was renamed to make room for a new one that never came gets its name back.
     """
     for left in list(folder.iterdir()):
-        match = _TEMPORARY.fullmatch(left.name)
+        match = TEMPORARY.fullmatch(left.name)
         if match is None or match["host"] != _HOST or _lives(int(match["pid"])):
             continue
         target = folder / match["name"]
-        with ExitStack() as lock, suppress(OSError):  # another process may be removing it, too
-            try:
-                lock.callback(os.close, _lock(left))
-            except (BlockingIOError, PermissionError):  # it lives in another namespace
-                continue
-            except OSError:  # the number alone tells
-                pass
+        with suppress(OSError):  # another process may be removing it, too
             if match["kind"] == "old" and not target.exists():
                 left.rename(target)
             elif left.is_dir():
@@ -281,65 +243,11 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _temporary(folder: Path, name: str, kind: str = "new") -> Path:
-    """A name that is not taken and tells which process took it."""
+    """Return a name that is not taken and says which process took it."""
     return folder / f".{name}.parenvs-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}.{kind}"
 
 
-@contextmanager
-def _claimed(
-    path: str | os.PathLike[str], folder: Path, name: str, make: Callable[[Path], Any]
-) -> Iterator[tuple[Path, Any]]:
-    """Make something under a temporary name, which is locked until the block ends.
-
-    Gives the name, and what was returned when it was made.
-
-    Args:
-        path: what errors name.
-        folder: where to make it.
-        name: what it will be called.
-        make: makes a folder, or a file that it returns open.
-    """
-    with ExitStack() as lock:
-        while True:
-            new = _temporary(folder, name)
-            with naming(path, new):
-                made = make(new)
-            if made is not None:
-                lock.callback(made.close)
-            try:
-                lock.callback(os.close, _lock(new))
-            except BlockingIOError:  # another process takes it for a leftover, as it was not locked
-                continue
-            except OSError:  # the system or the file system has no locks, or it was removed
-                pass
-            if os.path.lexists(new):
-                break
-        yield new, made
-
-
-def _lock(path: Path) -> int:
-    """Lock a file or a folder, and return the number under which it is open, which is to be closed.
-
-    Raises:
-        BlockingIOError: another process has it locked.
-        OSError: it cannot be locked.
-    """
-    if fcntl is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    access = os.O_RDONLY if path.is_dir() else os.O_RDWR  # network file systems lock no other files
-    number = os.open(path, access | os.O_NONBLOCK | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(number)
-        raise
-    return number
-
-
 def _lives(pid: int) -> bool:
-    """Whether a process of this number runs."""
-    if os.name == "nt":
-        return _lives_on_windows(pid)
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -349,29 +257,8 @@ def _lives(pid: int) -> bool:
     return True
 
 
-def _lives_on_windows(pid: int) -> bool:
-    """Whether a process runs where signal 0 would end it: the kernel is asked for a handle of it.
-
-    A process that ended has none, or one that is signalled as long as somebody else holds one.
-    """
-    synchronize, no_such_process, waiting = 0x0010_0000, 87, 0x102  # winnt.h, winerror.h, winbase.h
-    try:
-        kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]
-        kernel.OpenProcess.restype = ctypes.c_void_p
-        handle = kernel.OpenProcess(synchronize, False, pid)
-        if not handle:
-            return bool(ctypes.get_last_error() != no_such_process)  # type: ignore[attr-defined]
-        handle = ctypes.c_void_p(handle)
-        try:
-            return bool(kernel.WaitForSingleObject(handle, 0) == waiting)
-        finally:
-            kernel.CloseHandle(handle)
-    except (AttributeError, OSError):  # a system with less
-        return True
-
-
 def _holder(lock: Path) -> str:
-    """Who holds a lock, as far as its file tells."""
+    """Return who holds a lock, as far as its file says."""
     try:
         text = lock.read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -383,72 +270,15 @@ def _exchanged(one: Path, other: Path) -> bool:
     """Exchange two folders in one step; False if the system or the file system cannot."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError, TypeError):
+    except (AttributeError, OSError):
         return False
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE (linux/fcntl.h, linux/fs.h)
-    if rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM):
-        return False
-    raise OSError(number, os.strerror(number), str(other))
-
-
-def _rename(old: Path, new: Path) -> None:
-    """Rename a file or folder, over a file if there is one.
-
-    Windows refuses that while a program has one of them open, which is often soon over.
-
-    Raises:
-        ParenvsError: it is not.
-    """
-    for seconds in (*_PAUSES, None):
-        try:
-            if old.is_dir():
-                old.rename(new)
-            else:
-                old.replace(new)
-            return
-        except PermissionError as error:
-            if not _IS_WINDOWS:
-                raise
-            if seconds is None:
-                raise ParenvsError(
-                    f"{new}: cannot be replaced, as a program has it open ({error.strerror}); "
-                    "close it and try again"
-                ) from None
-            time.sleep(seconds)
-
-
-def _swap(new: Path, target: Path) -> None:
-    """Put ``new`` in the place of ``target`` by two renames; an error undoes the first."""
-    old = _temporary(target.parent, target.name, "old")
-    with ExitStack() as lock:
-        with suppress(OSError):
-            lock.callback(os.close, _lock(target))
-        _rename(target, old)
-        try:
-            _rename(new, target)
-        except BaseException:
-            _rename(old, target)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file is on the disk; the system may be unable to where nobody may write it."""
-    writable = os.access(path, os.W_OK)
-    with path.open("rb+" if writable else "rb") as stream:
-        try:
-            os.fsync(stream.fileno())
-        except OSError:  # Windows syncs only what is open for writing
-            if writable:
-                raise
+    return bool(rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
 
 
 def _sync_folder(path: Path) -> None:
     """Wait until a folder's names are on the disk, where the system can."""
-    with suppress(OSError):  # Windows opens no folder, and some file systems sync none
+    with suppress(OSError):  # some file systems sync none
         number = os.open(path, os.O_RDONLY)
         try:
             os.fsync(number)
@@ -495,18 +325,11 @@ def read_json(
     Raises:
         ParenvsError: the file is missing, larger, no JSON, or not as said above.
     """
-    where, large, constant = os.fspath(path), False, None
+    where = os.fspath(path)
     try:
         large = most_bytes is not None and Path(path).stat().st_size > most_bytes
-        content = (
-            None
-            if large
-            else json.loads(
-                Path(path).read_text(encoding="utf-8"),
-                object_pairs_hook=no_duplicates,
-                parse_constant=_Constant,
-            )
-        )
+        text = "null" if large else Path(path).read_text(encoding="utf-8")
+        content = json.loads(text, object_pairs_hook=no_duplicates, parse_constant=_Constant)
         constant = next(_constants(content), None)
     except DuplicateFieldError as wrong:
         raise error(f"{where}: {wrong}") from None

@@ -149,11 +149,11 @@ def whole(folder):
     for path in folder.rglob("*"):
         if (
             not path.is_file()
-            or files._TEMPORARY.fullmatch(path.name)
+            or files.TEMPORARY.fullmatch(path.name)
             or path.name.endswith(".lock")
         ):
             continue
-        if any(files._TEMPORARY.fullmatch(part) for part in path.relative_to(folder).parts):
+        if any(files.TEMPORARY.fullmatch(part) for part in path.relative_to(folder).parts):
             continue
         if path.suffix == ".json":
             json.loads(path.read_text(encoding="utf-8"))
@@ -216,7 +216,7 @@ def check(name, folder, kills, seed=0):
     if told is not None:  # every interval once, and samples in their order, as many as were saved
         intervals, ids = journal(folder)
         assert intervals == told[0] and ids == told[1][: len(ids)] and ids, (intervals, ids)
-    left = [path for path in folder.rglob("*") if files._TEMPORARY.fullmatch(path.name)]
+    left = [path for path in folder.rglob("*") if files.TEMPORARY.fullmatch(path.name)]
     assert not left, left
     return found
 
