@@ -2,8 +2,7 @@
 
     python benchmarks/instead.py
 
-Reads ``leaderboard/results.md``, which ``parenvs leaderboard table`` prints; every score there is
-computed by the judge from the plans of an entry.
+Every score is that of ``parenvs leaderboard table``: the entries' plans, judged anew.
 """
 
 from __future__ import annotations
@@ -11,13 +10,16 @@ from __future__ import annotations
 import re
 
 from benchmarks.framework import ROOT, main, measurement, table
+from parenvs.leaderboard.check import check_file
+from parenvs.leaderboard.entry import entry_files
+from parenvs.leaderboard.ranking import page as rankings
 
 PLANS = (
     ("even", "GPipe's even cut"),
     ("pipedream", "PipeDream's planner"),
     ("random", "random search"),
 )
-OURS = (("exact-full", "exact"), ("pretrained", "network of an older version"), ("ppo", "PPO"))
+OURS = (("exact", "exact"), ("pretrained", "network of an older version"), ("ppo", "PPO"))
 SPLITS = (
     ("data-parallel", "data parallelism"),
     ("expert", "Megatron's splits"),
@@ -72,7 +74,9 @@ def scores(text: str) -> dict[str, dict[str, str]]:
 
 @measurement(title="What one would take instead", derived=True)
 def instead() -> list[list[str]]:
-    found = scores((ROOT / "leaderboard" / "results.md").read_text(encoding="utf-8"))
+    named = {task for task, *_ in ROWS}
+    files = [x for x in entry_files(ROOT / "leaderboard/submissions") if x.parent.name in named]
+    found = scores(rankings([check_file(path) for path in files]))
     return [
         [
             words,

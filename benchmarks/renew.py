@@ -24,11 +24,12 @@ from pathlib import Path
 from benchmarks import pages as results
 from benchmarks.framework import ROOT
 from parenvs.agents.names import GENERAL, TRAINED
+from parenvs.core.leaderboard import kind_of
 from parenvs.core.plan import current
-from parenvs.leaderboard.baselines import agents
-from parenvs.leaderboard.entry import Entry, holds, load_entry
+from parenvs.leaderboard.check import check_file
+from parenvs.leaderboard.entry import Entry, entry_files, load_entry
+from parenvs.leaderboard.ranking import summary
 from parenvs.leaderboard.submit import agent_submission
-from parenvs.leaderboard.tasks import tasks
 
 Made = Iterator[tuple[str, str]]
 """Paths below the root of the checkout, and their texts made again."""
@@ -49,7 +50,7 @@ def pages() -> Made:
 
 def cheap(entry: Entry) -> bool:
     """Return whether an entry can be made again in no time, and is the same on any machine."""
-    known = agents(tasks().task(entry.task))
+    known = kind_of(entry.task).agents
     if entry.entry not in known or entry.entry in (*TRAINED, *GENERAL):
         return False
     is_timed = re.search(r"\bs a problem|seconds", known[entry.entry].search_budget)
@@ -71,14 +72,13 @@ def entries() -> Made:
 
 
 def tables() -> Made:
-    """Yield rankings of the leaderboard."""
-    from parenvs.cli.leaderboard import accepted
-    from parenvs.leaderboard.entry import entry_files
-    from parenvs.leaderboard.results import page, summary
-
-    judged, _ = accepted(entry_files(ROOT / ENTRIES), unsafe=True)
-    for name, make in (("results", page), ("summary", summary)):
-        yield f"leaderboard/{name}.md", make(judged)
+    """Yield the leaderboard's README with the newest ranking, every entry judged anew."""
+    path = ROOT / "leaderboard/README.md"
+    judged = [check_file(entry) for entry in entry_files(ROOT / ENTRIES)]
+    text = path.read_text(encoding="utf-8")
+    begin, end = "<!-- begin ranking -->\n", "<!-- end ranking -->"
+    head, _, rest = text.partition(begin)
+    yield "leaderboard/README.md", head + begin + summary(judged) + end + rest.partition(end)[2]
 
 
 PARTS: dict[str, Callable[[], Made]] = {"entries": entries, "tables": tables, "pages": pages}
@@ -89,7 +89,7 @@ def figures(name: str, text: str) -> list[str]:
     """Return the lines of a file that must not differ."""
     if name.startswith(ENTRIES):
         content = json.loads(text)
-        key = holds(content["task"])
+        key = "policy" if "policy" in content else "plans"
         parts = content.pop(key)
         parts = {name: current(part) for name, part in parts.items()} if key == "plans" else parts
         rest = [f"{field} {value}" for field, value in content.items() if field not in OWN]

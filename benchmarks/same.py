@@ -179,7 +179,8 @@ def answered(task: str, name: str, options: dict[str, Any], agent: str, more: An
 
 def table(task: str) -> Parts:
     """Judge all submissions of a task of the leaderboard, and rank them."""
-    from parenvs.leaderboard.check import check_file, ranking
+    from parenvs.leaderboard.check import check_file
+    from parenvs.leaderboard.ranking import ranking
     from parenvs.leaderboard.tasks import tasks
 
     files = sorted(Path("leaderboard/submissions", task).glob("*.json"))

@@ -31,17 +31,12 @@ OUTSIDE = {
     "CHANGELOG.md": "docs/generated/changelog.md",
     "CONTRIBUTING.md": "docs/generated/contributing.md",
     "leaderboard/README.md": "docs/generated/leaderboard/rules.md",
-    "leaderboard/results.md": "docs/generated/leaderboard/results.md",
-    "leaderboard/methods.md": "docs/generated/leaderboard/methods.md",
-    "leaderboard/contest.md": "docs/generated/leaderboard/contest.md",
     "README.md": "docs/index.md",
     "docs": "docs/index.md",
 }
 """Files outside of ``docs`` -> the pages that show them."""
 TITLES = {
-    "leaderboard/results.md": "Rankings",
     "leaderboard/README.md": "Leaderboard: the rules",
-    "leaderboard/contest.md": "The contest's problems",
 }
 """Titles of pages whose files have that of another page, or too long a one."""
 TOPICS = {
@@ -507,7 +502,7 @@ def front(text: str) -> str:
     parts = {
         "HEAD": readme.partition("\n")[2].partition("\nThe suite began")[0],
         "LEARN": "".join(re.search(r"^(Train an agent.*?^```\n)", readme, re.M | re.S)[1]),
-        "LEADERS": first_table("leaderboard/summary.md"),
+        "LEADERS": first_table("leaderboard/README.md", "<!-- begin ranking -->"),
     }
     for word, part in parts.items():
         text = text.replace(f"\n{word}\n", f"\n{linked(part, 'docs/index.md', 'README.md')}\n")
@@ -516,9 +511,10 @@ def front(text: str) -> str:
     return text.replace("OTHERS", "\n".join(page for page in pages if page not in named))
 
 
-def first_table(name: str) -> str:
-    """The first table of a file of Markdown."""
-    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+def first_table(name: str, mark: str) -> str:
+    """The table of a file of Markdown behind a mark."""
+    text = (ROOT / name).read_text(encoding="utf-8").partition(mark)[2]
+    lines = text.partition("<!-- end")[0].splitlines()
     return "\n".join(line for line in lines if line.startswith("|"))
 
 

@@ -1,28 +1,95 @@
-"""Judges entries, gives every reason for refusing one, and ranks them.
+"""Judges entries, and gives every reason for refusing one.
 
-An entry's plans are judged anew on every check. The score of an entry is the geometric mean of its
-scores over all problems of its task that everybody can judge.
+An entry's plans are judged anew on every check. The score of an entry is the mean of its scores
+over all problems of its task that everybody can judge.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
-from parenvs.core.leaderboard import Reference, kind_of, kinds, reference_of
-from parenvs.leaderboard.entry import Entry, load_entry
-from parenvs.leaderboard.methods import drawn_task, method_verdicts
-from parenvs.leaderboard.policies import policy_verdicts
-from parenvs.leaderboard.sandbox.isolation import Isolation
-from parenvs.leaderboard.sandbox.runner import require_isolation
-from parenvs.leaderboard.tasks import Task, TaskList, tasks
-from parenvs.leaderboard.verdicts import PlanState, Verdict, judged
+from parenvs.core.leaderboard import Reference, TaskProblem, is_less, kind_of, reference_of
+from parenvs.core.plan import Plan, current
+from parenvs.errors import ParenvsError, shown
+from parenvs.leaderboard.entry import Entry, cleaned, load_entry
+from parenvs.leaderboard.methods import rerun
+from parenvs.leaderboard.tasks import Task, tasks
 
-DIGITS = 6
-"""Decimals to which scores are compared: scores that are equal to these tie."""
+_REASONS = 5  # that are given for one plan; the others are counted
+
+
+class PlanState(str, Enum):
+    """State of an entry's plan of a problem."""
+
+    LEGAL = "legal"
+    MISSING = "missing"
+    ILLEGAL = "illegal"
+    UNJUDGED = "not judged"  # the problem's file is not here
+
+    __str__ = str.__str__  # so that pages and messages show the word
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Verdict on an entry's plan of one problem.
+
+    Attributes:
+        problem: the problem.
+        state: whether the plan is legal, missing, illegal or not judged.
+        cost: cost of the plan if it is legal, else that of the trivial plan.
+        reasons: why the plan is illegal; each reason names the field.
+        report: the judge's report, None if the judge was not asked.
+        improves: whether the plan is better than a reference that is not proven.
+        note: why the plan is not judged, and the remedy; no reason for refusing the entry.
+    """
+
+    problem: TaskProblem
+    state: PlanState
+    cost: float
+    reasons: tuple[str, ...] = ()
+    report: Any = None
+    improves: bool = False
+    note: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether the problem counts in the score of the task."""
+        return not self.problem.added
+
+    @property
+    def score(self) -> float:
+        """Score of the plan: above 1 only if it is better than a reference without proof."""
+        return self.problem.score(self.cost)
+
+    @property
+    def reaches(self) -> bool:
+        """Whether the plan is legal and costs no more than the reference."""
+        reference = self.problem.reference.cost
+        return self.state == PlanState.LEGAL and not is_less(reference, self.cost)
+
+    @property
+    def simulated(self) -> float | None:
+        """Simulated seconds of the plan; None if there is no plan or no simulation."""
+        return self.problem.simulated(self.report) if self.state == PlanState.LEGAL else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the verdict as an object of JSON types, without the judge's report."""
+        return {
+            "problem": self.problem.name,
+            "state": self.state.value,
+            "cost": self.cost,
+            "score": self.score,
+            "reasons": list(self.reasons),
+            "improves": self.improves,
+            **({"note": self.note} if self.note else {}),
+        }
 
 
 @dataclass(frozen=True)
@@ -45,10 +112,10 @@ class CheckedEntry:
         return tuple(reason for verdict in self.verdicts for reason in verdict.reasons)
 
     @property
-    def isolation(self) -> Isolation | None:
-        """What the stranger's code was kept in, at worst; None if none ran."""
-        found = [verdict.isolation for verdict in self.verdicts if verdict.isolation is not None]
-        return max(found, key=lambda x: len(x.missing), default=None)
+    def is_lodged(self) -> bool:
+        """Whether a method's hash was in the list before the seed; true for other entries."""
+        entry = self.entry
+        return not entry.script or entry.script in tasks().lodged.get(entry.tasks, ())
 
     @property
     def score(self) -> float:
@@ -62,7 +129,7 @@ class CheckedEntry:
 
     @property
     def figures(self) -> dict[str, str]:
-        """Title -> figure beside the score, in words; empty where there is none."""
+        """Title -> figure beside the score, as text; empty where there is none."""
         pairs = [
             (verdict.problem, verdict.cost if verdict.state == PlanState.LEGAL else None)
             for verdict in self.verdicts
@@ -75,73 +142,6 @@ class CheckedEntry:
         }
 
 
-@dataclass(frozen=True)
-class Standing:
-    """An entry's place in the ranking of its task.
-
-    Attributes:
-        rank: place, from 1; entries that tie have the same.
-        checked: the entry with its verdicts.
-        score: its score, rounded to ``DIGITS`` decimals.
-    """
-
-    rank: int
-    checked: CheckedEntry
-    score: float
-
-    @property
-    def reached(self) -> int:
-        """Number of problems on which the entry has the reference's cost."""
-        return sum(verdict.reaches for verdict in self.checked.verdicts if verdict.counts)
-
-    @property
-    def mark(self) -> str:
-        """Numbers of missing and of illegal plans in words, or an empty text."""
-        states = (PlanState.MISSING, PlanState.ILLEGAL)
-        counts = ((self.checked.count(state), state) for state in states)
-        return ", ".join(f"{count} {state}" for count, state in counts if count)
-
-    @property
-    def seconds(self) -> float | None:
-        """Wall seconds of all plans together, as the entry tells them; None if it does not."""
-        seconds = self.checked.entry.seconds
-        return math.fsum(seconds.values()) if seconds else None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the standing as an object of JSON types, without the plans."""
-        entry = self.checked.entry.to_json()
-        for key in ("plans", "policy", "schema"):
-            entry.pop(key, None)
-        isolation = self.checked.isolation
-        return {
-            "rank": self.rank,
-            "score": self.score,
-            "reached": self.reached,
-            **entry,
-            "isolation": None if isolation is None else asdict(isolation),
-            "problems": [verdict.to_json() for verdict in self.checked.verdicts],
-        }
-
-
-def with_drawn(known: TaskList, entries: Iterable[CheckedEntry]) -> TaskList:
-    """Return the list of tasks, and after them the drawn tasks that entries of methods are of."""
-    drawn = {e.task.name: e.task for e in entries if e.entry.content == "script"}
-    ordered = {name: drawn[name] for name in kinds(drawn=True) if name in drawn}
-    return replace(known, tasks={**known.tasks, **ordered})
-
-
-def by_version(entries: Iterable[CheckedEntry]) -> list[tuple[TaskList, list[CheckedEntry]]]:
-    """Return today's list with its entries, then older lists with theirs, where there are some.
-
-    Problems and drawn courses are those of each version: scores of two lists are no ranking.
-    """
-    found: dict[int, list[CheckedEntry]] = {tasks().version: []}
-    for checked in entries:
-        found.setdefault(checked.entry.tasks, []).append(checked)
-    newest_first = sorted(found.items(), reverse=True)
-    return [(with_drawn(tasks(version), mine), mine) for version, mine in newest_first]
-
-
 def mean_score(verdicts: Iterable[Verdict], kind: str = "geometric") -> float:
     """Return the mean of scores, ``"geometric"`` or ``"arithmetic"``."""
     scores = [verdict.score for verdict in verdicts]
@@ -151,43 +151,41 @@ def mean_score(verdicts: Iterable[Verdict], kind: str = "geometric") -> float:
 
 
 def check_file(
-    path: str | os.PathLike[str], seed: int | None = None, unsafe: bool = False
+    path: str | os.PathLike[str], seed: int | None = None, runner: str = ""
 ) -> CheckedEntry:
-    """Read an entry and judge what it holds; arguments as of ``check``.
+    """Read an entry and judge it; arguments as of ``check``, whose script is beside the entry.
 
     Raises:
         EntryError: the file is no entry; the error has every reason.
     """
-    return check(load_entry(path), seed, unsafe)
+    return check(load_entry(path), seed, runner, Path(path).with_suffix(".py"))
 
 
-def check(entry: Entry, seed: int | None = None, unsafe: bool = False) -> CheckedEntry:
-    """Judge the plans of an entry, play its policy, or run its method.
+def check(
+    entry: Entry, seed: int | None = None, runner: str = "", script: Path | None = None
+) -> CheckedEntry:
+    """Judge the plans of an entry, or play its policy, by the list of tasks that it is for.
 
-    An entry is judged by the list of tasks that it was made for, and by the seed of that list.
-
-    Where a problem's file is one that users add and is not here, the plan is not judged, and
-    nothing else is lost. What strangers wrote runs in ``parenvs.leaderboard.sandbox``.
+    Nothing that a stranger wrote is run, unless there is a runner. Where a problem's file is one
+    that users add and is not here, the plan is not judged, and nothing else is lost.
 
     Args:
         entry: the entry.
-        seed: of what the checker draws: courses for policies, problems for methods (default: that
-            of the entry's version of the list).
-        unsafe: whether what strangers wrote runs where this system cannot isolate it, too.
+        seed: of a policy's courses and a method's problems (default: that of the entry's list).
+        runner: command that runs a method's script, see ``rerun``; empty: its plans are judged.
+        script: the method's script.
 
     Raises:
-        IsolationError: it cannot, and nothing was run.
+        ParenvsError: a method is to be judged on another seed, and there is no runner; or its
+            script is not the one that the entry names.
     """
     known = tasks(entry.tasks)
+    task, kind = known.task(entry.task), kind_of(entry.task)
     seed = known.seed if seed is None else seed
-    if entry.content == "script":
-        if not unsafe:
-            require_isolation()
-        drawn = drawn_task(entry.task, seed)
-        return CheckedEntry(entry, drawn, method_verdicts(entry, drawn, unsafe=unsafe))
-    task = known.task(entry.task)
-    if entry.content == "policy":
-        return CheckedEntry(entry, task, policy_verdicts(entry, task, seed, unsafe=unsafe))
+    if kind.policies is not None:
+        return CheckedEntry(entry, task, tuple(_policy_verdicts(entry, task, seed)))
+    if kind.draw is not None and (runner or seed != known.seed):
+        entry, task = rerun(entry, seed, runner, script)
     verdicts = (
         judged(problem, entry.plans[problem.name])
         if problem.name in entry.plans
@@ -197,17 +195,113 @@ def check(entry: Entry, seed: int | None = None, unsafe: bool = False) -> Checke
     return CheckedEntry(entry, task, tuple(verdicts))
 
 
-def ranking(task: Task, entries: Iterable[CheckedEntry]) -> list[Standing]:
-    """Rank the entries of a task, best first; ties, equal to ``DIGITS`` decimals, by name.
+def _policy_verdicts(entry: Entry, task: Task, seed: int) -> Iterable[Verdict]:
+    """Yield a verdict on each problem: a policy, which is data, chooses, and that is replayed."""
+    rules = kind_of(task.name).policies
+    assert rules is not None
+    problems: list[Any] = list(task.problems.values())
+    chosen = rules.choose(rules.read(entry.policy, entry.entry), problems, seed)
+    for problem in problems:
+        drawn = problem.redrawn(seed)
+        if isinstance(chosen, str):
+            note = f"field 'policy': not judged: {chosen}"
+            yield Verdict(drawn, PlanState.UNJUDGED, drawn.trivial, note=note)
+        elif chosen.get(problem.name) is None:
+            yield Verdict(drawn, PlanState.MISSING, drawn.trivial)
+        else:
+            where = f"field 'policy': problem {problem.name!r}"
+            try:
+                report = drawn.replayed(chosen[problem.name], entry.entry)
+            except (ValueError, TypeError, OverflowError) as error:
+                yield _illegal(drawn, where, [str(error)])
+            else:
+                yield _priced(drawn, where, report)
+
+
+def judged(problem: TaskProblem, content: Any) -> Verdict:
+    """Judge the content of a plan file.
+
+    Nothing in it is opened as a file: instance and cluster must be the problem's own.
 
     Args:
-        task: the task.
-        entries: entries of any tasks.
+        problem: the problem that the plan must be for.
+        content: the plan as JSON types, which may be anything.
     """
-    scored = [(round(e.score, DIGITS), e) for e in entries if e.task.name == task.name]
-    scored.sort(key=lambda pair: (-pair[0], pair[1].entry.entry))
-    scores = [score for score, _ in scored]
-    return [Standing(scores.index(score) + 1, entry, score) for score, entry in scored]
+    where = f"field 'plans.{problem.name}'"
+    content = current(content) if isinstance(content, Mapping) else content
+    reasons = _reasons_of_head(problem, content)
+    if reasons:
+        return _illegal(problem, where, reasons)
+    try:
+        plan: Plan = problem.plan_class.from_json(content, where)
+    except ParenvsError as error:
+        return _illegal(problem, where, [str(error).removeprefix(f"{where}: ")])
+    missing = problem.missing()
+    if missing:
+        note = cleaned(f"{where}: not judged: {missing}")
+        return Verdict(problem, PlanState.UNJUDGED, problem.trivial, note=note)
+    reasons = problem.faults(plan)
+    if reasons:
+        return _illegal(problem, where, reasons)
+    report = problem.judge(plan)
+    if not report.legal:
+        return _illegal(problem, where, list(report.reasons), report)
+    return _priced(problem, where, report)
+
+
+def _priced(problem: TaskProblem, where: str, report: Any) -> Verdict:
+    """Return the verdict on a legal plan: its cost, which no proof may forbid."""
+    cost, reference = problem.cost(report), problem.reference
+    # A reference without proof has a bound below its cost; a plan may be between them.
+    if is_less(cost, reference.cost if reference.proven else reference.bound):
+        what = "optimum" if reference.proven else "lower bound"
+        proven = reference.cost if reference.proven else reference.bound
+        words = (
+            f"cost {cost!r} is better than the proven {what} {proven!r}: the proof or the "
+            "judge is wrong; please open an issue with this file"
+        )
+        return _illegal(problem, where, [words], report)
+    improves = problem.improves(cost)
+    return Verdict(problem, PlanState.LEGAL, cost, report=report, improves=improves)
+
+
+def _illegal(problem: TaskProblem, where: str, reasons: list[str], report: Any = None) -> Verdict:
+    """Return the verdict on an illegal plan, with at most five reasons."""
+    more = len(reasons) - _REASONS
+    if more > 0:
+        reasons = [*reasons[:_REASONS], f"and {more:,} more reasons"]
+    words = tuple(cleaned(f"{where}: {reason}") for reason in reasons)
+    return Verdict(problem, PlanState.ILLEGAL, problem.trivial, words, report)
+
+
+def _reasons_of_head(problem: TaskProblem, content: Any) -> list[str]:
+    """Return the reasons why the content is no plan of the problem, whatever it decides."""
+    if not isinstance(content, Mapping):
+        return [f"must be a plan, an object, not {shown(content)}"]
+    reasons = []
+    for key, wanted in problem.head.items():
+        if key not in content and key not in problem.optional:
+            reasons.append(f"field {key!r} is missing")
+            continue
+        value = content.get(key, problem.optional.get(key))
+        if not _is_same(value, wanted):
+            remedy = "; make the plan anew" if key == "fingerprint" else ""
+            expected = cleaned(json.dumps(wanted), 120)
+            reasons.append(f"field {key!r} must be {expected}, not {shown(value)}{remedy}")
+    if "cluster" in content and "cluster" not in problem.head:
+        reasons.append("field 'cluster' must be left out: 'devices' says it")
+    return reasons
+
+
+def _is_same(value: Any, wanted: Any) -> bool:
+    """Return whether two values of JSON types are equal; true is not 1, but 1.0 is."""
+    if isinstance(wanted, dict):
+        return (
+            isinstance(value, dict)
+            and set(value) == set(wanted)
+            and all(_is_same(value[key], wanted[key]) for key in wanted)
+        )
+    return isinstance(value, bool) == isinstance(wanted, bool) and bool(value == wanted)
 
 
 def improvements(entries: Sequence[CheckedEntry]) -> dict[str, dict[str, Reference]]:
@@ -217,20 +311,14 @@ def improvements(entries: Sequence[CheckedEntry]) -> dict[str, dict[str, Referen
         Task -> problem -> the reference that the best of these plans makes.
     """
     references: dict[str, dict[str, Reference]] = {}
-    version = tasks().version
-    listed = (x for x in entries if x.entry.content != "script" and x.entry.tasks == version)
-    for checked in listed:
+    for checked in (x for x in entries if x.entry.tasks == tasks().version):
         for verdict in checked.verdicts:
             known = references.get(checked.task.name, {}).get(verdict.problem.name)
             if not verdict.improves or (known is not None and known.cost <= verdict.cost):
                 continue
-            better = _reference(verdict, checked.entry.entry)
-            references.setdefault(checked.task.name, {})[verdict.problem.name] = better
+            old = verdict.problem.reference
+            bounded_by = old.bounded_by or (old.method if old.source else "")
+            references.setdefault(checked.task.name, {})[verdict.problem.name] = reference_of(
+                verdict.cost, old.bound, checked.entry.entry, "", bounded_by, old.source
+            )
     return references
-
-
-def _reference(verdict: Verdict, method: str) -> Reference:
-    """Return the reference of a plan; it is optimal if its cost is as low as the proven bound."""
-    cost, old = verdict.cost, verdict.problem.reference
-    bounded_by = old.bounded_by or (old.method if old.source else "")
-    return reference_of(cost, old.bound, method, "", bounded_by, old.source)

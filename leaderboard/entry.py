@@ -1,22 +1,26 @@
-"""``Entry``: authors, method, and a plan for each problem of a task, in one JSON file."""
+"""``Entry``: authors, method, and a plan for each problem of a task, in one JSON file.
+
+Files come from strangers: size, depth and numbers are limited, and nothing in them runs.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parenvs.core.leaderboard import PolicyError, kind_of, kinds
-from parenvs.errors import did_you_mean, shown
-from parenvs.files import write_text
+from parenvs.core.leaderboard import PolicyError, TaskKind, kinds
+from parenvs.core.removed import removed
+from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.files import DuplicateFieldError, no_duplicates, write_text
 from parenvs.graph.checks import UNREADABLE, read_arrays
-from parenvs.leaderboard.names import author_fault, entry_fault, is_seen
-from parenvs.leaderboard.reading import MAX_BYTES, EntryError, cleaned, read_json
 from parenvs.leaderboard.tasks import Task, TaskList, tasks
 from parenvs.machine import NOT_RECORDED
 
@@ -26,15 +30,42 @@ if TYPE_CHECKING:
 SCHEMA = 1
 """Version of the entry files."""
 TRAINED_ON = {
-    "generated": "problems drawn by parenvs.datasets.pipeline.problems, none of a shipped set",
+    "generated": "problems drawn by parenvs.datasets.pipeline.generators, none of a shipped set",
     "plan-validation": "the shipped validation set",
     "shipped graphs": "shipped graphs of the families that splits.json gives for training",
     "the problem itself": "each plan's own problem: a search that learns",
 }
 """Words that ``trained_on`` may hold -> their meaning; any others start with ``"other: "``."""
-_LINK = re.compile(r"https?://[A-Za-z0-9./?#&=%_~:@+,;!*-]{1,300}")
-_MAX_SEED = 2**63 - 1
+MAX_BYTES = 4 * 2**20
+"""Size of the largest file that is read."""
+MAX_DEPTH = 8
+"""Deepest nesting of lists and objects; the cluster of a plan needs five."""
+_MAX_DIGITS = 20  # of a whole number: Python's int() takes quadratic time
 _MAX_SECONDS = 1e9
+_MOST_NAMED = 3  # unknown names that a message lists
+_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,39}")
+_DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
+_LINK = re.compile(r"https?://[A-Za-z0-9./?#&=%_~:@+,;!*-]{1,300}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+# Characters that leave no mark, or stack on others: two such names look alike on a page.
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+_ACCENTS = re.compile("[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]")
+
+
+class EntryError(ParenvsError):
+    """A file that is no entry; its message is one line of all reasons.
+
+    Attributes:
+        where: name of the file.
+        reasons: why it is no entry; each reason names the field.
+    """
+
+    def __init__(self, where: str, reasons: list[str]) -> None:
+        """Shorten the reasons, which may quote the file, and make them printable."""
+        self.where, self.reasons = where, tuple(cleaned(reason) for reason in reasons)
+        super().__init__(f"{where}: {'; '.join(self.reasons)}")
 
 
 @dataclass(frozen=True)
@@ -45,22 +76,21 @@ class Entry:
         task: name of the task.
         entry: name of the entry, unique in the task; also the name of its file.
         authors: names of the authors.
-        link: address of a description, or an empty text.
         method: what the planner does, in a sentence or two.
+        plans: name of a problem -> content of its plan file; a problem may be missing.
         learned: whether any part of the planner was trained.
         trained_on: what it was trained on, keys of ``TRAINED_ON`` or ``"other: ..."``; empty if it
             did not learn.
         seeds: seeds of all random numbers.
-        search_budget: time or steps that were spent on each problem, in words.
+        search_budget: time or steps that were spent on each problem.
         hardware: machine that the planner ran on.
-        plans: name of a problem -> content of its plan file; a problem may be missing. Empty in
-            entries of policies and methods.
-        seconds: name of a problem -> wall seconds that its plan took; shown, never ranked.
+        link: address of a description, or an empty text.
+        seconds: name of a problem -> wall seconds that its plan took, by its author's word.
         tasks: version of the list of tasks that the entry is for.
-        policy: of a task that takes policies, see ``Policies``.
-        script: of a task whose problems are drawn, the text of the method.
-        commit: of the code of this package that made it; ``"not recorded"`` of older entries.
-        settings: name -> number or text, what it was made with; empty of older entries.
+        policy: the policy, where a task takes policies in place of plans.
+        script: SHA-256 of the method's script, where problems are generated from a seed.
+        commit: of the code of this package that made it.
+        settings: name -> number or text, what it was made with.
     """
 
     task: str
@@ -82,9 +112,9 @@ class Entry:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def content(self) -> str:
-        """What the entry holds: ``"plans"``, ``"policy"`` or ``"script"``."""
-        return holds(self.task)
+    def file(self) -> Path:
+        """Path ``TASK/ENTRY.json`` within a folder of entries."""
+        return Path(self.task) / f"{self.entry}.json"
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as an object of JSON types, schema version first."""
@@ -104,11 +134,10 @@ class Entry:
             "commit": self.commit,
             "settings": dict(self.settings),
         }
-        if self.content == "script":
-            return {**content, "script": f"{self.entry}.py"}
-        if self.content == "policy":
+        if self.policy is not None:
             return {**content, "policy": self.policy}
-        return {**content, "seconds": dict(self.seconds), "plans": dict(self.plans)}
+        script = {"script": self.script} if self.script else {}
+        return {**content, **script, "seconds": dict(self.seconds), "plans": dict(self.plans)}
 
     @classmethod
     def from_json(cls, content: Any, where: str = "entry", known: TaskList | None = None) -> Self:
@@ -124,11 +153,11 @@ class Entry:
         """
         if not isinstance(content, dict):
             raise EntryError(where, ["expected one JSON object"])
-        checks = _FieldChecks(content)
-        task = checks.head(_list_of(content.get("tasks")) if known is None else known)
+        if known is None:
+            version = content.get("tasks")
+            known = tasks(version if type(version) is int and version in tasks().seeds else None)
+        checks = _Checks(content, known)
         fields = checks.fields()
-        if isinstance(task, Task):
-            checks.problems(task)
         if checks.reasons:
             raise EntryError(where, checks.reasons)
         return cls(**fields)
@@ -141,20 +170,16 @@ class Entry:
         """
         content = self.to_json()
         self.from_json(content, cleaned(os.fspath(path)))
-        if self.content == "script":
-            write_text(Path(path).with_suffix(".py"), self.script)
-            write_text(path, json.dumps(content, indent=1) + "\n")
-            return
-        key = self.content
+        key = "plans" if self.policy is None else "policy"
         parts = content.pop(key)
         text = json.dumps(content, indent=1).removesuffix("\n}")
         lines = ",\n".join(f"  {json.dumps(k)}: {json.dumps(part)}" for k, part in parts.items())
         write_text(path, f'{text},\n "{key}": {{\n{lines}\n }}\n}}\n')
 
 
-def _list_of(version: Any) -> TaskList:
-    """Return the list of tasks that an entry names, or today's if there is none of that version."""
-    return tasks(version if type(version) is int and version in tasks().seeds else None)
+def entry_files(folder: str | os.PathLike[str]) -> list[Path]:
+    """Return the files ``TASK/ENTRY.json`` under a folder, sorted."""
+    return sorted(Path(folder).glob("*/*.json"))
 
 
 def load_entry(path: str | os.PathLike[str]) -> Entry:
@@ -163,30 +188,113 @@ def load_entry(path: str | os.PathLike[str]) -> Entry:
     Raises:
         EntryError: the file cannot be read, or fields are not valid; the error has every reason.
     """
-    content, where, folder = read_json(path), cleaned(os.fspath(path)), Path(path).parent
+    content, where = read_json(path), cleaned(os.fspath(path))
     if isinstance(content, dict) and "policy" in content:
         try:
-            content["policy"] = _with_arrays(content, folder)
+            content["policy"] = _with_arrays(content, Path(path).parent)
         except PolicyError as error:
             raise EntryError(where, [f"field 'policy': {error}"]) from None
-    entry = Entry.from_json(content, where)
-    if entry.content != "script":
-        return entry
-    return replace(entry, script=_script(folder / f"{entry.entry}.py", where))
+    return Entry.from_json(content, where)
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Read a JSON file that cannot be trusted.
+
+    Raises:
+        EntryError: the file is missing, not regular, too large, not UTF-8, no JSON or nested too
+            deeply; a key occurs twice in an object; or a number is NaN, infinite or too long.
+    """
+    where = cleaned(os.fspath(path))
+    try:
+        # Pipes and devices are not opened, as reading one may never end.
+        if not Path(path).is_file():
+            raise EntryError(where, ["no such file, or not a regular one"])
+        with Path(path).open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise EntryError(where, [f"file: {reason}"]) from None
+    return parse_json(data, where)
+
+
+def parse_json(data: bytes, where: str) -> Any:
+    """Parse bytes of JSON that cannot be trusted; see ``read_json``.
+
+    Args:
+        data: the bytes.
+        where: name of the file, for error messages.
+    """
+    if len(data) > MAX_BYTES:
+        raise EntryError(where, [f"file: more than {MAX_BYTES:,} bytes"])
+    too_deep = EntryError(where, [f"file: nested deeper than {MAX_DEPTH} levels"])
+    try:
+        content = json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=no_duplicates,
+            parse_constant=_constant,
+            parse_int=_whole,
+            parse_float=_number,
+        )
+    except RecursionError:
+        raise too_deep from None
+    except DuplicateFieldError as error:
+        raise EntryError(where, [f"{error} in one object"]) from None
+    except ValueError as error:
+        words = str(error) if isinstance(error, _ContentError) else f"no JSON in UTF-8 ({error})"
+        raise EntryError(where, [f"file: {words}"]) from None
+    level = [content]
+    for _ in range(MAX_DEPTH + 1):
+        level = [x for value in level for x in _parts(value)]
+    if level:
+        raise too_deep
+    return content
+
+
+def cleaned(text: str, max_length: int = 400) -> str:
+    """Make a text fit for a terminal and a table: printable, on one line, not too long."""
+    text = " ".join(text[: 4 * max_length].split())
+    text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return text if len(text) <= max_length else f"{text[: max_length - 3]}..."
+
+
+class _ContentError(ValueError):
+    """Content that JSON or Python's reader allows, and entries must not have."""
+
+
+def _constant(text: str) -> float:
+    raise _ContentError(f"{text} is not a JSON number")
+
+
+def _whole(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise _ContentError(f"the number {text[:_MAX_DIGITS]}... has {len(text):,} digits")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise _ContentError(f"the number {shown(text)} is too large")
+    return value
+
+
+def _parts(value: Any) -> Any:
+    """Return what a list or an object holds."""
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _with_arrays(content: dict[str, Any], folder: Path) -> Any:
     """Return the policy of an entry, with the arrays of the ``.npz`` that it may name.
 
-    The file lies beside the entry, and ``sha256`` says which it is. No array is unpickled, and
+    The file is beside the entry, and ``sha256`` says which it is. No array is unpickled, and
     sizes are compared before anything is unpacked.
 
     Raises:
         PolicyError: the file or the fields are wrong.
     """
-    policy, task = content["policy"], content.get("task")
-    rules = kind_of(task).policies if isinstance(task, str) and task in kinds() else None
-    if not isinstance(policy, dict) or "file" not in policy or rules is None:
+    policy, kind = content["policy"], _kind_of(content.get("task"))
+    if not isinstance(policy, dict) or "file" not in policy or kind is None or not kind.policies:
         return policy
     name, stated = policy["file"], policy.get("sha256")
     is_name = isinstance(name, str) and name.endswith(".npz") and not entry_fault(name[:-4])
@@ -206,252 +314,39 @@ def _with_arrays(content: dict[str, Any], folder: Path) -> Any:
     except UNREADABLE as error:
         raise PolicyError(f"field 'file': {name}: {cleaned(str(error), 200)}") from None
     fields = {key: value for key, value in policy.items() if key not in ("file", "sha256")}
-    return rules.with_arrays(fields, arrays)
+    return kind.policies.with_arrays(fields, arrays)
 
 
-def _script(path: Path, where: str) -> str:
-    """Read the text of a method; nothing in it runs.
-
-    Raises:
-        EntryError: it is missing, no regular file, too large, or not UTF-8.
-    """
-    name = f"field 'script': {path.name}"
-    try:
-        if path.is_symlink() or not path.is_file():
-            raise EntryError(where, [f"{name} is no file beside the entry"])
-        if path.stat().st_size > MAX_SCRIPT:
-            raise EntryError(where, [f"{name} has more than {MAX_SCRIPT:,} bytes"])
-        return path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError:
-        raise EntryError(where, [f"{name} is not UTF-8"]) from None
-    except OSError as error:
-        raise EntryError(where, [f"{name}: {error.strerror}"]) from None
+def _kind_of(task: Any) -> TaskKind | None:
+    return kinds().get(task) if isinstance(task, str) else None
 
 
-def holds(task: str) -> str:
-    """Return what entries of a task hold: ``"plans"``, ``"policy"`` or ``"script"``."""
-    if task in kinds(drawn=True):
-        return "script"
-    return "policy" if task in kinds() and kind_of(task).policies is not None else "plans"
-
-
-def entry_files(folder: str | os.PathLike[str]) -> list[Path]:
-    """Return the files ``<task>/<entry>.json`` under a folder, sorted."""
-    return sorted(Path(folder).glob("*/*.json"))
-
-
-def home(entry: Entry) -> Path:
-    """Return the path ``<task>/<entry>.json`` of an entry within a folder of entries."""
-    return Path(entry.task) / f"{entry.entry}.json"
-
-
-def displaced(entries: Mapping[Path, Entry]) -> dict[Path, Path]:
-    """Find files that claim an entry which another file has.
-
-    The file with the entry's name has it, in a folder with the task's name before others; among
-    equals the first.
-
-    Args:
-        entries: file -> its entry.
-
-    Returns:
-        File that claims -> file that has the entry.
-    """
-    owners: dict[Path, Path] = {}
-    strangeness = {path: _strangeness(path, entry) for path, entry in entries.items()}
-    for path in sorted(entries, key=strangeness.__getitem__):
-        owners.setdefault(home(entries[path]), path)
-    owner = {path: owners[home(entry)] for path, entry in entries.items()}
-    return {path: other for path, other in owner.items() if other != path}
-
-
-def _strangeness(path: Path, entry: Entry) -> tuple[bool, bool]:
-    """Return whether a file has another name than its entry, and its folder than the task."""
-    home_folder = home(entry)
-    return path.name != home_folder.name, path.parent.name != home_folder.parent.name
-
-
-_COMMON = (
-    "schema", "tasks", "task", "entry", "authors", "link", "method", "learned", "trained_on",
-    "seeds", "search_budget", "hardware",
-)  # fmt: skip
-_LATER = ("commit", "settings")
-"""Fields that entries of before have not."""
-_OWN = {"plans": ("seconds", "plans"), "policy": ("policy",), "script": ("script",)}
-"""What entries hold -> the fields that they have beside ``_COMMON``."""
-MAX_SCRIPT = 2**18
-"""Bytes of the largest method."""
-
-
-class _FieldChecks:
-    """Checks all fields of one submission and collects the reasons for refusing it."""
-
-    def __init__(self, content: dict[str, Any]) -> None:
-        self.content = content
-        self.reasons: list[str] = []
-
-    def refuse(self, key: str, words: str) -> None:
-        """Add a reason: the field ``key`` with ``words``."""
-        self.reasons.append(f"field {key!r} {words}")
-
-    def head(self, known: TaskList) -> Task | str | None:
-        """Check keys and versions, and return the task, None if there is no such task.
-
-        Of a task whose problems are drawn it returns the name.
-        """
-        content = self.content
-        name = content.get("task")
-        keys = (*_COMMON, *_OWN[holds(name) if isinstance(name, str) else "plans"])
-        for key in keys:
-            if key not in content:
-                self.refuse(key, "is missing")
-        unknown = [key for key in content if key not in (*keys, *_LATER)]
-        for key in unknown[:3]:
-            near = did_you_mean(key[:80], (*keys, *_LATER))
-            self.reasons.append(f"unknown field {shown(key)}{near}")
-        if len(unknown) > 3:
-            self.reasons.append(f"and {len(unknown) - 3:,} more unknown fields")
-        for key, version in (("schema", SCHEMA), ("tasks", known.version)):
-            value = content.get(key)
-            if key in content and (type(value) is not int or value != version):
-                self.refuse(key, f"is {shown(value)}; this version of parenvs takes {version}")
-        if isinstance(name, str) and name in known.tasks:
-            return known.tasks[name]
-        drawn = kinds(drawn=True)
-        if isinstance(name, str) and name in drawn:
-            return name
-        if "task" in content:
-            self.refuse("task", f"is {shown(name)}; known: {', '.join((*known.tasks, *drawn))}")
-        return None
-
-    def fields(self) -> dict[str, Any]:
-        """Check the fields, and return them as arguments of ``Entry``, as far as they are valid."""
-        fault = entry_fault(self.content.get("entry", "x"))
-        if fault:
-            self.refuse("entry", fault)
-        link = self.content.get("link", "")
-        if link != "" and not (isinstance(link, str) and _LINK.fullmatch(link)):
-            self.refuse("link", f"must be empty or a link with http(s)://, not {shown(link)}")
-        learned = self.content.get("learned", False)
-        if not isinstance(learned, bool):
-            self.refuse("learned", f"must be true or false, not {shown(learned)}")
-        sources = self._texts("trained_on", 10, 200)
-        for source in sources:
-            if source not in TRAINED_ON and not re.match("other: .", source):
-                known = ", ".join(map(repr, TRAINED_ON))
-                self.refuse("trained_on", f"holds {shown(source)}; known: {known}, 'other: ...'")
-        if isinstance(learned, bool) and learned != bool(sources) and "trained_on" in self.content:
-            remedy = "name something" if learned else "be empty"
-            self.refuse("trained_on", f"must {remedy}, as 'learned' is {str(learned).lower()}")
-        authors = self._texts("authors", 20, 100)
-        if not authors and self.content.get("authors") == []:
-            self.refuse("authors", "must name somebody")
-        for name in authors:
-            fault = author_fault(name)
-            if fault:
-                self.refuse("authors", f"names {shown(name)}; {fault}")
-        seeds = self.content.get("seeds", [])
-        are_seeds = isinstance(seeds, list) and all(
-            type(seed) is int and 0 <= seed <= _MAX_SEED for seed in seeds
+def entry_fault(name: object) -> str:
+    """Return why a value cannot be the name of an entry, and so of a file, or an empty text."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        return (
+            "must be up to 40 lower-case letters, digits, dots, hyphens and plus signs, a letter "
+            f"or digit first, not {shown(name)}"
         )
-        if not are_seeds or len(seeds) > 1000:
-            self.refuse("seeds", "must be a list of at most 1,000 whole numbers from 0")
-        return {
-            **{key: self.content.get(key) for key in ("task", "tasks", "entry", "link", "learned")},
-            "authors": tuple(authors),
-            "trained_on": tuple(sources),
-            "seeds": tuple(seeds) if are_seeds else (),
-            "method": self._text("method", 1000),
-            "search_budget": self._text("search_budget", 300),
-            "hardware": self._text("hardware", 200),
-            "commit": self._text("commit", 80) if "commit" in self.content else NOT_RECORDED,
-            "settings": self._settings(),
-            **self._own(),
-        }
+    if name.endswith("."):
+        return f"is {shown(name)}; leave out the dot at the end, which Windows drops"
+    if _DEVICES.fullmatch(name):
+        return f"is {shown(name)}, a device of Windows and no file there; choose another name"
+    return ""
 
-    def _settings(self) -> dict[str, Any]:
-        """Check what the entry was made with, and return it; empty if it is not valid."""
-        value = self.content.get("settings", {})
-        if isinstance(value, dict) and len(value) <= 40:
-            texts = [x for pair in value.items() for x in pair if not isinstance(x, (int, float))]
-            if all(x is None or _is_text(x, 200) for x in texts):
-                return value
-        self.refuse("settings", f"must be an object of numbers and short texts, not {shown(value)}")
-        return {}
 
-    def _own(self) -> dict[str, Any]:
-        """Check what the entry holds but its plans, and return it as arguments of ``Entry``."""
-        content, name = self.content, self.content.get("task")
-        kind = holds(name) if isinstance(name, str) else "plans"
-        if kind == "policy" and "policy" in content:
-            try:
-                policies = kind_of(str(name)).policies
-                assert policies is not None
-                policies.read(content["policy"], content.get("entry"))
-            except PolicyError as error:
-                self.refuse("policy", str(error))
-            return {"policy": content["policy"]}
-        if kind == "script" and "script" in content:
-            wanted = f"{content.get('entry')}.py"
-            if content["script"] != wanted:
-                self.refuse("script", f"must be {shown(wanted)}, not {shown(content['script'])}")
-        if kind != "plans":
-            return {}
-        return {"seconds": content.get("seconds"), "plans": content.get("plans")}
-
-    def problems(self, task: Task) -> None:
-        """Check that plans and seconds are of problems of the task, whatever the plans are."""
-        policy = self.content.get("policy")
-        if isinstance(policy, dict) and isinstance(policy.get("plans"), dict):
-            for name in [name for name in policy["plans"] if name not in task.problems][:3]:
-                self.refuse("policy", f"names {shown(name)}, no problem of {task.name}")
-        for key in ("plans", "seconds"):
-            value = self.content.get(key)
-            if not isinstance(value, dict):
-                if key in self.content:
-                    self.refuse(key, f"must be an object of problems, not {shown(value)}")
-                continue
-            unknown = [name for name in value if name not in task.problems]
-            for name in unknown[:3]:
-                near = did_you_mean(name[:80], task.problems)
-                self.refuse(key, f"names {shown(name)}, no problem of {task.name}{near}")
-            if len(unknown) > 3:
-                self.refuse(key, f"names {len(unknown) - 3:,} more that are no problems")
-        plans, seconds = self.content.get("plans"), self.content.get("seconds")
-        if isinstance(plans, dict) and not plans:
-            self.refuse("plans", "is empty; give a plan of one problem at least")
-        if isinstance(seconds, dict):
-            for name, value in seconds.items():
-                is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-                if name in task.problems and not (is_number and 0 <= value <= _MAX_SECONDS):
-                    self.refuse(f"seconds.{name}", f"must be seconds from 0, not {shown(value)}")
-
-    def _text(self, key: str, max_length: int) -> str:
-        """Check a text, and return it, or an empty text if it is not valid."""
-        value = self.content.get(key, "x")
-        if _is_text(value, max_length):
-            return str(value)
-        what = shown(value) if not isinstance(value, str) else f"{len(value):,} characters"
-        self.refuse(
-            key, f"must be 1 to {max_length:,} printable characters on one line, not {what}"
-        )
-        return ""
-
-    def _texts(self, key: str, max_count: int, max_length: int) -> list[str]:
-        """Check a list of texts, and return it, or an empty list if it is not valid."""
-        value = self.content.get(key, ["x"] if key == "authors" else [])
-        if (
-            isinstance(value, list)
-            and len(value) <= max_count
-            and all(_is_text(x, max_length) for x in value)
-        ):
-            return value
-        self.refuse(
-            key,
-            f"must be a list of at most {max_count} texts of 1 to {max_length} printable "
-            f"characters, not {shown(value)}",
-        )
-        return []
+def author_fault(name: str) -> str:
+    """Return why an author's printable name could be taken for another, or an empty text."""
+    if name != name.strip():
+        return "leave out the spaces around it"
+    plain = unicodedata.normalize("NFKC", name)
+    if name != plain:
+        return f"write it in its plain form, {shown(plain)} (Unicode's NFKC)"
+    odd = _UNSEEN.search(name) or _ACCENTS.search(name)
+    if odd:
+        kind = "invisible" if _UNSEEN.match(odd[0]) else "combining"
+        return f"leave out the {kind} character U+{ord(odd[0]):04X}"
+    return ""
 
 
 def _is_text(value: Any, max_length: int) -> bool:
@@ -460,5 +355,195 @@ def _is_text(value: Any, max_length: int) -> bool:
         isinstance(value, str)
         and len(value) <= max_length
         and value.isprintable()
-        and is_seen(value)
+        and bool(_UNSEEN.sub("", value).strip())
     )
+
+
+def _is_texts(value: Any, max_count: int, max_length: int) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) <= max_count
+        and all(_is_text(text, max_length) for text in value)
+    )
+
+
+def _is_seeds(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) <= 1000
+        and all(type(seed) is int and 0 <= seed < 2**63 for seed in value)
+    )
+
+
+def _is_settings(value: Any) -> bool:
+    if not isinstance(value, dict) or len(value) > 40:
+        return False
+    texts = [x for pair in value.items() for x in pair if not isinstance(x, (int, float))]
+    return all(x is None or _is_text(x, 200) for x in texts)
+
+
+def _is_seconds(value: Any) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and 0 <= value <= _MAX_SECONDS
+
+
+def _words(max_length: int) -> tuple[Callable[[Any], bool], str, Any]:
+    """Return the check of a text, see ``_FIELDS``."""
+    wanted = f"1 to {max_length:,} printable characters on one line"
+    return lambda value: _is_text(value, max_length), wanted, "x"
+
+
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str, Any]] = {
+    "authors": (
+        lambda value: _is_texts(value, 20, 100) and bool(value),
+        "a list of 1 to 20 names of at most 100 printable characters",
+        [],
+    ),
+    "link": (
+        lambda value: value == "" or (isinstance(value, str) and bool(_LINK.fullmatch(value))),
+        "empty or a link with http(s)://",
+        "",
+    ),
+    "method": _words(1000),
+    "learned": (lambda value: isinstance(value, bool), "true or false", False),
+    "trained_on": (
+        lambda value: _is_texts(value, 10, 200),
+        "a list of at most 10 texts of 1 to 200 printable characters",
+        [],
+    ),
+    "seeds": (_is_seeds, "a list of at most 1,000 whole numbers from 0", []),
+    "search_budget": _words(300),
+    "hardware": _words(200),
+    "commit": _words(80),
+    "settings": (_is_settings, "an object of at most 40 numbers and short texts", {}),
+}
+"""Field -> whether a value is valid, what it must be, and the value that replaces a wrong one."""
+_HEAD = ("schema", "tasks", "task", "entry")
+_LATER = ("commit", "settings")
+"""Fields that older entries do not have."""
+
+
+class _Checks:
+    """Checks all fields of one submission and collects the reasons for refusing it."""
+
+    def __init__(self, content: dict[str, Any], known: TaskList) -> None:
+        self.content, self.known = content, known
+        self.kind = _kind_of(content.get("task"))
+        self.reasons: list[str] = []
+
+    def refuse(self, key: str, words: str) -> None:
+        """Add a reason: the field ``key`` with ``words``."""
+        self.reasons.append(f"field {key!r} {words}")
+
+    def fields(self) -> dict[str, Any]:
+        """Check everything, and return the arguments of ``Entry``, as far as they are valid."""
+        content, fields = self.content, {}
+        task = self._head()
+        for key, (is_valid, wanted, default) in _FIELDS.items():
+            fields[key] = value = content.get(key, NOT_RECORDED if key == "commit" else default)
+            if key in content and not is_valid(value):
+                self.refuse(key, f"must be {wanted}, not {shown(value)}")
+                fields[key] = default
+        self._people(fields)
+        if self.kind is not None and self.kind.policies is not None:
+            fields["policy"] = content.get("policy")
+            self._policy(task)
+        else:
+            fields |= {key: content.get(key) for key in ("plans", "seconds")}
+            self._plans(task)
+        if self._is_drawn:
+            fields["script"] = content.get("script")
+            if not _HASH.fullmatch(str(content.get("script"))):
+                self.refuse("script", "must be the SHA-256 of the method's script, in hexadecimal")
+        named = {key: content.get(key) for key in ("task", "tasks", "entry")}
+        lists = {key: tuple(fields[key]) for key in ("authors", "trained_on", "seeds")}
+        return {**named, **fields, **lists}
+
+    @property
+    def _is_drawn(self) -> bool:
+        return self.kind is not None and self.kind.draw is not None
+
+    def _head(self) -> Task | None:
+        """Check keys, versions and names, and return the task, None if there is no such task."""
+        content = self.content
+        name = content.get("task")
+        has_policy = self.kind is not None and self.kind.policies is not None
+        keys = [*_HEAD, *(key for key in _FIELDS if key not in _LATER)]
+        keys += ["policy"] if has_policy else ["seconds", "plans"]
+        keys += ["script"] if self._is_drawn else []
+        for key in keys:
+            if key not in content:
+                self.refuse(key, "is missing")
+        known = (*keys, *_LATER)
+        unknown = [key for key in content if key not in known]
+        for key in unknown[:_MOST_NAMED]:
+            self.reasons.append(f"unknown field {shown(key)}{did_you_mean(key[:80], known)}")
+        if len(unknown) > _MOST_NAMED:
+            self.reasons.append(f"and {len(unknown) - _MOST_NAMED:,} more unknown fields")
+        for key, version in (("schema", SCHEMA), ("tasks", self.known.version)):
+            value = content.get(key)
+            if key in content and (type(value) is not int or value != version):
+                self.refuse(key, f"is {shown(value)}; this version of parenvs takes {version}")
+        fault = entry_fault(content.get("entry", "x"))
+        if fault:
+            self.refuse("entry", fault)
+        if isinstance(name, str) and name in self.known.tasks:
+            return self.known.tasks[name]
+        if "task" in content:
+            gone = removed("task", name)
+            listed = f"is {shown(name)}; known: {', '.join(self.known.tasks)}"
+            self.refuse("task", f"is {shown(name)}: {gone}" if gone else listed)
+        return None
+
+    def _people(self, fields: dict[str, Any]) -> None:
+        """Check the names of authors, and what the method was trained on."""
+        for name in fields["authors"]:
+            fault = author_fault(name)
+            if fault:
+                self.refuse("authors", f"names {shown(name)}; {fault}")
+        learned, sources = fields["learned"], fields["trained_on"]
+        for source in sources:
+            if source not in TRAINED_ON and not re.match("other: .", source):
+                known = ", ".join(map(repr, TRAINED_ON))
+                self.refuse("trained_on", f"holds {shown(source)}; known: {known}, 'other: ...'")
+        if learned != bool(sources) and "trained_on" in self.content:
+            remedy = "name something" if learned else "be empty"
+            self.refuse("trained_on", f"must {remedy}, as 'learned' is {str(learned).lower()}")
+
+    def _policy(self, task: Task | None) -> None:
+        """Check a policy, and that what it is recorded for are problems of the task."""
+        if "policy" not in self.content:
+            return
+        policy = self.content["policy"]
+        try:
+            assert self.kind is not None and self.kind.policies is not None
+            self.kind.policies.read(policy, self.content.get("entry"))
+        except PolicyError as error:
+            self.refuse("policy", str(error))
+        if isinstance(policy, dict) and isinstance(policy.get("plans"), dict) and task is not None:
+            self._names("policy", policy["plans"], task)
+
+    def _plans(self, task: Task | None) -> None:
+        """Check that plans and seconds are of problems of the task, whatever the plans are."""
+        for key in ("plans", "seconds"):
+            value = self.content.get(key)
+            if isinstance(value, dict):
+                if task is not None:
+                    self._names(key, value, task)
+            elif key in self.content:
+                self.refuse(key, f"must be an object of problems, not {shown(value)}")
+        if self.content.get("plans") == {}:
+            self.refuse("plans", "is empty; give a plan of one problem at least")
+        seconds = self.content.get("seconds")
+        for name, value in (seconds if isinstance(seconds, dict) else {}).items():
+            if not _is_seconds(value):
+                self.refuse(f"seconds.{name}", f"must be seconds from 0, not {shown(value)}")
+
+    def _names(self, key: str, values: Mapping[str, Any], task: Task) -> None:
+        """Check that all names are of problems of the task."""
+        unknown = [name for name in values if name not in task.problems]
+        for name in unknown[:_MOST_NAMED]:
+            near = did_you_mean(name[:80], task.problems)
+            self.refuse(key, f"names {shown(name)}, no problem of {task.name}{near}")
+        if len(unknown) > _MOST_NAMED:
+            self.refuse(key, f"names {len(unknown) - _MOST_NAMED:,} more that are no problems")

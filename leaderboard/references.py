@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,14 @@ from parenvs.agents.learning.ray_tasks import ENGINES, LOCAL, RAY, on_ray
 from parenvs.core.leaderboard import SECONDS, Reference, TaskProblem, is_less, kind_of, kinds
 from parenvs.errors import NO_PLAN, ParenvsError
 from parenvs.files import locked, write_text
-from parenvs.leaderboard.tasks import Task, TaskList, older_file, read_tasks, tasks_file
+from parenvs.leaderboard.tasks import (
+    Task,
+    TaskList,
+    older_file,
+    read_tasks,
+    tasks_file,
+    unsolved,
+)
 from parenvs.markdown import table
 
 COMMAND = "python -m parenvs.leaderboard.references"
@@ -48,11 +55,6 @@ Found: TypeAlias = TaskProblem | str
 """The problem with its reference, or why no plan fits."""
 Spread = Callable[[Callable[[Item], Found], Iterable[Item]], Iterable[Found]]
 """Calls a function for each item, and yields what it returns in their order."""
-
-
-def problems(task: str, instances: Sequence[str] | None = None) -> Iterator[TaskProblem]:
-    """Return the problems of a task, on some instances or all of them, without references."""
-    return kind_of(task).problems(instances)
 
 
 def solved(problem: TaskProblem, seconds: float = SECONDS) -> TaskProblem:
@@ -112,6 +114,7 @@ def make_task(
     name: str,
     instances: Sequence[str] | None,
     old: TaskList | None,
+    seed: int,
     seconds: float = SECONDS,
     only_changed: bool = False,
     spread: Spread = map,
@@ -122,13 +125,14 @@ def make_task(
         name: name of the task.
         instances: names of graphs and problems (None: all).
         old: the list with the references so far, if any.
+        seed: of the problems, where the task generates them.
         seconds: time limit of each search.
         only_changed: whether to keep problems whose costs are still the same as they are.
         spread: how problems are solved: one by one, or as tasks of Ray.
     """
     known = old.tasks[name].problems if old is not None and name in old.tasks else {}
     order, kept, due = [], {}, []
-    for problem in problems(name, instances):
+    for problem in unsolved(name, seed, instances):
         before = known.get(problem.name)
         same = before is not None and has_same_costs(problem, problem.trivial_cost(), before)
         order.append(problem.name)
@@ -232,7 +236,9 @@ def _check(old: TaskList | None, options: argparse.Namespace) -> int:
         return 2
     lines: list[str] = []
     for name in options.tasks:
-        task = make_task(name, options.instances, old, options.seconds, spread=_spread(options))
+        task = make_task(
+            name, options.instances, old, old.seed, options.seconds, spread=_spread(options)
+        )
         lines += differences(task, old.task(name), options.instances)
     for line in lines:
         print(f"{COMMAND}: {line}", file=sys.stderr)
@@ -262,13 +268,16 @@ def _renew(old: TaskList | None, options: argparse.Namespace) -> None:
             old.save(older_file(options.out, old.version))
         seeds[VERSION] = secrets.randbelow(2**31)  # nobody knows what will be drawn before
     tasks = {name: known[name] for name in kinds() if name in known}
-    made = TaskList(VERSION, revision, tasks, seeds)
+    lodged = {} if old is None else old.lodged
+    made = TaskList(VERSION, revision, tasks, seeds, lodged)
     for name in (name for name in kinds() if name in options.tasks):
-        tasks[name] = make_task(name, None, old, options.seconds, options.changed, _spread(options))
+        tasks[name] = make_task(
+            name, None, old, seeds[VERSION], options.seconds, options.changed, _spread(options)
+        )
         ordered = {key: tasks[key] for key in kinds() if key in tasks}
         is_new = old is not None and ordered.keys() != old.tasks.keys()
         grown = bool(old is not None and (is_new or changes(old, TaskList(0, 0, ordered))))
-        made = TaskList(VERSION, revision + grown, ordered, seeds)
+        made = TaskList(VERSION, revision + grown, ordered, seeds, lodged)
         made.save(options.out)
     changed = changes(old, made) if old is not None else []
     if changed:

@@ -1,22 +1,51 @@
-"""Makes entries of any planner, and of the project's own agents."""
+"""Makes entries: of any planner, the project's agents, trained runs, and scripts."""
 
 from __future__ import annotations
 
+import ast
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from parenvs.agents.names import GENERAL, TRAINED
 from parenvs.core.leaderboard import ONE, Description, Planner, TaskProblem, kind_of
 from parenvs.core.registry import TASKS
 from parenvs.core.request import STEPS
-from parenvs.errors import NO_PLAN, ParenvsError, need_extra
-from parenvs.leaderboard.baselines import agents, learned_from, planner
-from parenvs.leaderboard.entry import Entry, holds
-from parenvs.leaderboard.reading import cleaned
-from parenvs.leaderboard.tasks import tasks
-from parenvs.leaderboard.verdicts import PlanState, judged
+from parenvs.errors import NO_PLAN, ParenvsError, did_you_mean, need_extra
+from parenvs.leaderboard.check import PlanState, judged
+from parenvs.leaderboard.entry import Entry, cleaned
+from parenvs.leaderboard.methods import PLAIN, digest, run
+from parenvs.leaderboard.tasks import Task, tasks
 from parenvs.machine import commit, cores, counted, processor
+
+_FITTED_ON = {"mean-chain": ("other: the mean chain of elastic-train",)}
+
+
+def ready(task: Task) -> tuple[str, ...]:
+    """Return the agents of a task that need not be trained first."""
+    return tuple(agent for agent in kind_of(task.name).agents if agent not in TRAINED)
+
+
+def learned_from(agent: str) -> tuple[str, ...]:
+    """Return what an agent learned from, as ``Entry.trained_on``; empty if it did not learn."""
+    if agent in TRAINED:
+        return ("the problem itself",)
+    return _FITTED_ON.get(agent, ("generated",) if agent in GENERAL else ())
+
+
+def check_agent(task: Task, agent: str) -> None:
+    """Raise an error unless the agent enters the task.
+
+    Raises:
+        ParenvsError: it does not; the line names those that do.
+    """
+    known = kind_of(task.name).agents
+    if agent not in known:
+        raise ParenvsError(
+            f"task {task.name!r} has no agent {agent!r}{did_you_mean(agent, known)}; "
+            f"known: {', '.join(known) or 'none'}"
+        )
 
 
 def submission(
@@ -33,6 +62,7 @@ def submission(
     hardware: str | None = None,
     link: str = "",
     settings: Mapping[str, Any] | None = None,
+    script: str = "",
     say: Callable[[str], None] = lambda _: None,
 ) -> Entry:
     """Plan every problem of a task, and make an entry of the plans.
@@ -55,12 +85,13 @@ def submission(
         hardware: machine that it runs on (default: this processor).
         link: address of a description.
         settings: name -> number or text: what else makes the plans, for whoever makes them again.
+        script: SHA-256 of the method's script, where the task's problems are generated.
         say: takes a line of text for each problem.
 
     Raises:
         ParenvsError: there is no such task, or no problem got a legal plan.
     """
-    if holds(task) != "plans":
+    if kind_of(task).policies is not None:
         raise ParenvsError(f"task {task!r} takes no plans; see leaderboard/README.md")
     plans: dict[str, Any] = {}
     seconds: dict[str, float] = {}
@@ -85,8 +116,57 @@ def submission(
         hardware=this_hardware() if hardware is None else hardware,
         link=link,
         seconds=seconds,
+        script=script,
         commit=commit(),
         settings=dict(settings or {}),
+    )
+
+
+def script_submission(
+    task: str,
+    script: Path,
+    *,
+    entry: str | None = None,
+    authors: Sequence[str] = ("parenvs",),
+    trained_on: Sequence[str] = (),
+    hardware: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Entry:
+    """Run one's own script on the problems of a task that a seed generates, and make an entry.
+
+    Args:
+        task: name of the task.
+        script: the script, see ``parenvs.leaderboard.methods``; its docstring says what it does.
+        entry: name of the entry (default: the script's).
+        authors: names of the authors.
+        trained_on: what it was trained on.
+        hardware: machine that it runs on (default: this processor).
+        say: takes a line of text for each problem.
+
+    Raises:
+        ParenvsError: the task takes no scripts, the script fails, or it makes no legal plan.
+    """
+    sha256 = digest(script)
+    if kind_of(tasks().task(task).name).draw is None:
+        raise ParenvsError(f"task {task!r} takes plans, not scripts")
+    tree = ast.parse(script.read_text(encoding="utf-8"))
+    words = (ast.get_docstring(tree) or "").split("\n\n")[0]
+
+    def plan(problem: TaskProblem) -> Any:
+        content, _ = run(task, problem, script, PLAIN)
+        return content
+
+    return submission(
+        task,
+        plan,
+        entry=entry or script.stem,
+        authors=authors,
+        method=" ".join(words.split()) or f"The script {script.name}.",
+        learned=bool(trained_on),
+        trained_on=trained_on,
+        hardware=hardware,
+        script=sha256,
+        say=say,
     )
 
 
@@ -167,7 +247,7 @@ def agent_submission(
 
     Args:
         task: name of the task.
-        agent: one of ``parenvs.leaderboard.baselines.agents``; where entries are policies also
+        agent: one of the task's ``agents``; where entries are policies also
             the path of a trained agent, ``.npz``.
         entry: name of the entry (default: the agent's).
         authors: names of the authors.
@@ -180,18 +260,16 @@ def agent_submission(
         ParenvsError: there is no such task or agent, or an extra is missing.
     """
     known_task, kind = tasks().task(task), kind_of(task)
-    known = agents(known_task)
     policy = None
     if kind.policies is not None and agent.endswith(".npz"):
         policy, method, trained_on = kind.policies.of_file(Path(agent))
         description = Description(method, "", ONE, seeded=True)
     else:
-        if agent not in known:
-            planner(known_task, agent)  # raises, and says which there are
-        description, trained_on = known[agent], learned_from(agent)
+        check_agent(known_task, agent)
+        description, trained_on = kind.agents[agent], learned_from(agent)
         policy = None if kind.policy is None else kind.policy(agent)
     if policy is not None:
-        made = Entry(
+        submitted = Entry(
             task=task,
             entry=entry or Path(agent).stem,
             authors=tuple(authors),
@@ -206,9 +284,9 @@ def agent_submission(
             commit=commit(),
             settings={"agent": Path(agent).name, **({"seed": seed} if description.seeded else {})},
         )
-        say(f"{task} {made.entry}: {made.policy['kind'] if made.policy else ''}")
-        return made
-    plan = planner(known_task, agent, seed, steps)
+        say(f"{task} {submitted.entry}: {policy['kind']}")
+        return submitted
+    plan = kind.planner(agent, seed, steps)
     settings: dict[str, Any] = {"agent": agent}
     if description.seeded:
         settings["seed"] = seed
@@ -248,10 +326,13 @@ def _planned(problem: TaskProblem, plan: Planner) -> tuple[dict[str, Any] | None
     problem.target  # noqa: B018 - it loads the graph before the clock starts
     begin = time.perf_counter()
     try:
-        content = plan(problem).to_json()
+        plan_ = plan(problem)
+        content = plan_.to_json() if hasattr(plan_, "to_json") else plan_
     except NO_PLAN as error:
         return None, 0.0, f"left out, {cleaned(str(error))}"
     spent = time.perf_counter() - begin
+    if content is None:
+        return None, spent, "left out"
     verdict = judged(problem, content)
     if verdict.state == PlanState.ILLEGAL:
         return None, spent, f"left out, {verdict.reasons[0]}"

@@ -6,7 +6,7 @@ The file ``tasks.json`` holds the list; ``parenvs.leaderboard.references`` makes
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from parenvs.core.leaderboard import SECONDS, Reference, TaskProblem, kind_of, kinds
 from parenvs.core.removed import refuse_removed
-from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.errors import NO_PLAN, ParenvsError, did_you_mean, shown
 from parenvs.files import locked, write_text
 
 SCHEMA = 1
@@ -74,18 +74,20 @@ class TaskList:
         revision: grows when references become better or lose a proof, tasks are added, or the
             cost model changes.
         tasks: name -> task.
-        seeds: version -> the seed of what the checker draws for entries of that version; each is
-            drawn when its version is made.
+        seeds: version -> the seed of the problems and courses of that version; each is drawn when
+            its version is made.
+        lodged: version -> SHA-256 of the scripts whose authors lodged them before its seed.
     """
 
     version: int
     revision: int
     tasks: dict[str, Task]
     seeds: Mapping[int, int] = field(default_factory=lambda: {1: 0})
+    lodged: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:
-        """Seed of what the checker draws for entries of this version."""
+        """Seed of the problems and courses of this version."""
         return self.seeds[self.version]
 
     def task(self, name: str) -> Task:
@@ -96,6 +98,7 @@ class TaskList:
         """
         if name in self.tasks:
             return self.tasks[name]
+        refuse_removed("task", name)
         refuse_removed("task", name)
         raise ParenvsError(
             f"unknown task {shown(name)}{did_you_mean(name[:80], self.tasks)}; "
@@ -138,6 +141,7 @@ class TaskList:
             "version": self.version,
             "revision": self.revision,
             "seeds": {str(version): seed for version, seed in self.seeds.items()},
+            "lodged": {str(version): list(hashes) for version, hashes in self.lodged.items()},
             "command": "python -m parenvs.leaderboard.references",
             "tasks": [task.to_json() for task in self.tasks.values()],
         }
@@ -177,18 +181,46 @@ def tasks(version: int | None = None) -> TaskList:
     others = {name: kind for name, kind in kinds().items() if name not in known.tasks}
     if not others:
         return known
-    solved = {name: _solved(name, id(kind)) for name, kind in others.items()}
+    solved = {
+        name: solved_task(name, known.seed, SECONDS, id(kind)) for name, kind in others.items()
+    }
     return replace(known, tasks={**known.tasks, **solved})
 
 
+def unsolved(name: str, seed: int, instances: Sequence[str] | None = None) -> list[TaskProblem]:
+    """Return the problems of a task without references: those of its list, or of a seed.
+
+    Args:
+        name: name of the task.
+        seed: of the problems, where the task generates them.
+        instances: names of graphs and problems (None: all).
+    """
+    kind = kind_of(name)
+    if kind.draw is None:
+        return list(kind.problems(instances))
+    problems = [kind.draw(seed, number) for number in range(kind.count)]
+    return [x for x in problems if instances is None or x.instance in instances]
+
+
 @lru_cache(maxsize=16)
-def _solved(name: str, identity: int) -> Task:
-    """Return a task whose problems are solved here; ``identity`` tells it from one of before."""
-    kind, solved = kind_of(name), {}
-    for problem in kind.problems(None):
-        reference = problem.solved(SECONDS)
-        solved[problem.name] = replace(problem, reference=reference, trivial=problem.trivial_cost())
-    return Task(name, **kind.fields(), problems=solved)
+def solved_task(name: str, seed: int, seconds: float = 5.0, identity: int = 0) -> Task:
+    """Return a task whose problems are solved here.
+
+    Args:
+        name: name of the task.
+        seed: of the problems, where the task generates them.
+        seconds: time limit of each search.
+        identity: tells a kind of other packages from one that had its name before.
+    """
+    problems = {}
+    for problem in unsolved(name, seed):
+        try:
+            reference = problem.solved(seconds)
+        except NO_PLAN:  # generated problems fit the memory, but a search may find nothing in time
+            continue
+        trivial = problem.trivial_cost()
+        problems[problem.name] = replace(problem, reference=reference, trivial=trivial)
+    return Task(name, **kind_of(name).fields(), problems=problems)
 
 
 def split(name: str) -> dict[str, Any]:
@@ -232,24 +264,21 @@ def read_tasks(path: Path) -> TaskList:
         )
     tasks_by_name = {task["name"]: _task(task) for task in content["tasks"]}
     seeds = {int(version): seed for version, seed in content["seeds"].items()}
-    return TaskList(content["version"], content["revision"], tasks_by_name, seeds)
+    lodged = {int(version): tuple(hashes) for version, hashes in content["lodged"].items()}
+    return TaskList(content["version"], content["revision"], tasks_by_name, seeds, lodged)
 
 
 def _task(content: dict[str, Any]) -> Task:
     """Make a task of its JSON."""
-    problems = (_problem(content["name"], content, problem) for problem in content["problems"])
-    return Task(**{**content, "problems": {problem.name: problem for problem in problems}})
-
-
-def _problem(task: str, head: dict[str, Any], content: dict[str, Any]) -> TaskProblem:
-    """Make a problem of its JSON, and of kind and reward of its task."""
-    settings = dict(content)
-    fields = {key: settings.pop(key) for key in ("name", "instance", "fingerprint", "trivial")}
-    reference = Reference(**settings.pop("reference"))
-    return kind_of(task).problem(
-        kind=head["kind"],
-        reward=head["reward"],
-        settings=settings,
-        reference=reference,
-        **fields,
-    )
+    problem_class = kind_of(content["name"]).problem
+    problems = {}
+    for settings in content["problems"]:
+        fields = {key: settings.pop(key) for key in ("name", "instance", "fingerprint", "trivial")}
+        problems[fields["name"]] = problem_class(
+            kind=content["kind"],
+            reward=content["reward"],
+            reference=Reference(**settings.pop("reference")),
+            settings=settings,
+            **fields,
+        )
+    return Task(**{**content, "problems": problems})

@@ -19,7 +19,7 @@ from parenvs.agents.elastic.formats import (
     read_policy,
     with_arrays,
 )
-from parenvs.agents.elastic.play import Plans, followed, load, seeds
+from parenvs.agents.elastic.play import Plans, followed, load, play, seeds
 from parenvs.agents.elastic.policies import AHEAD, RULES, LookAhead, optimal
 from parenvs.core.leaderboard import (
     ONE,
@@ -49,7 +49,10 @@ class ElasticProblem(TaskProblem):
     """Nodes that come and go; settings: tier, model, courses, seed, and of chains the optimum."""
 
     decisions = ()
-    page = "parenvs.tasks.elastic.view:page"
+
+    def views(self, report: PolicyReport) -> Sequence[Run]:
+        """See ``TaskProblem.views``: the runs."""
+        return report.runs
 
     def load(self) -> Elastic:
         """See ``TaskProblem.load``."""
@@ -351,8 +354,8 @@ def trained(path: Path) -> tuple[dict[str, Any], str, tuple[str, ...]]:
     return policy, "MaskablePPO that scores candidates one by one.", (f"other: {MEAN}",)
 
 
-def chosen(policy: Any, problems: list[Any], seed: int) -> dict[str, Any] | str | None:
-    """Return what a policy chooses that is our own code, or recorded; see ``Policies.choose``."""
+def chosen(policy: Any, problems: list[Any], seed: int) -> dict[str, Any] | str:
+    """Return what a policy chooses; see ``Policies.choose``."""
     if isinstance(policy, Recorded) and policy.seed != seed and policy.rule is not None:
         policy = policy.rule
     if isinstance(policy, Recorded):
@@ -361,7 +364,7 @@ def chosen(policy: Any, problems: list[Any], seed: int) -> dict[str, Any] | str 
         return {name: [list(plans) for plans in courses] for name, courses in policy.plans.items()}
     if isinstance(policy, Rule):
         return {problem.name: followed(policy, problem.target, seed) for problem in problems}
-    return None
+    return play(policy, {problem.instance: problem.target for problem in problems}, seed)
 
 
 assert set(RULES) <= set(AGENTS)
@@ -379,9 +382,7 @@ TASKS = {
         figures=(OF_OPTIMAL,),
         docs="elastic",
         policy=policy,
-        policies=Policies(
-            read_policy, with_arrays, chosen, trained, "parenvs.agents.elastic.play:play"
-        ),
+        policies=Policies(read_policy, with_arrays, chosen, trained),
         mean="arithmetic",
         scoring="The reference is the hindsight optimum of the same courses. Score of a problem: "
         "samples / those of the reference, 0 if that is less than nothing; of the task: the "

@@ -13,10 +13,8 @@ from parenvs.agents.elastic.formats import (
     PLAN_COLUMNS,
     Network,
     Ratings,
-    Recorded,
     Rule,
     Table,
-    read_policy,
 )
 from parenvs.agents.elastic.policies import RULES
 from parenvs.tasks.elastic.library import (
@@ -381,24 +379,23 @@ def load(name: str) -> Elastic:
     return load_elastic(name)
 
 
-def play(job: dict[str, Any]) -> dict[str, Plans]:
-    """Turns a policy; called in the sandbox.
+def play(
+    policy: Table | Network | Ratings, problems: dict[str, Elastic], seed: int
+) -> dict[str, Plans]:
+    """Let a policy that is data choose on the courses of problems.
 
     Args:
-        job: ``policy``, JSON types; ``problems``, their names; ``seed``, of the checker.
+        policy: the policy.
+        problems: name -> problem.
+        seed: of the courses.
 
     Returns:
         Name of a problem -> the plans chosen on each of its courses.
     """
-    policy = read_policy(job["policy"])
-    problems = {name: load(name) for name in job["problems"]}
-    if isinstance(policy, Rule):
-        return {name: followed(policy, x, job["seed"]) for name, x in problems.items()}
-    assert not isinstance(policy, Recorded)
     chains = {k: x for k, x in problems.items() if isinstance(x.source, Markov)}
-    plans = together(policy, chains, job["seed"]) if chains else {}
+    plans = together(policy, chains, seed) if chains else {}
     for name in problems.keys() - chains.keys():
-        plans |= together(policy, {name: problems[name]}, job["seed"])
+        plans |= together(policy, {name: problems[name]}, seed)
     return plans
 
 

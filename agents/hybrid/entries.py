@@ -75,7 +75,6 @@ class HybridProblem(TaskProblem):
         "micro_batch", "schedule", "chunks", "sequence_parallel", "context", "expert", "shard",
         "servers", "stages",
     )  # fmt: skip
-    page = "parenvs.tasks.hybrid.view:page"
     optional: ClassVar[Mapping[str, Any]] = {
         "p2p": SENDS[0],
         "gradient_bytes": 4,

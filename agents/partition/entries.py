@@ -49,7 +49,6 @@ class PartitionProblem(TaskProblem):
     plan_class: ClassVar[type[PartitionPlan]] = PartitionPlan
     decisions = ("partition",)
     scope: ClassVar[str] = "variables"
-    page = "parenvs.tasks.partition.page:page"
     optional: ClassVar[Mapping[str, Any]] = {
         "scope": "variables",
         "rules": "shardy",

@@ -41,7 +41,6 @@ class PipelineProblem(TaskProblem):
 
     plan_class = PipelinePlan
     decisions = ("cuts", "device_cuts")
-    page = "parenvs.tasks.pipeline.page:page"
 
     @property
     def stages(self) -> int:

@@ -82,7 +82,6 @@ class ShardingProblem(TaskProblem):
 
     plan_class = ShardingPlan
     decisions = ("strategies",)
-    page = "parenvs.tasks.sharding.view:page"
 
     @property
     def added(self) -> bool:

@@ -256,8 +256,7 @@ def set_evaluation(result: SetEvaluation, other: SetEvaluation | None = None) ->
 
 def standings(entries: Sequence[CheckedEntry]) -> Table:
     """The entries of every task of the leaderboard, best first."""
-    from parenvs.leaderboard.check import by_version, ranking
-    from parenvs.leaderboard.comparing import compare
+    from parenvs.leaderboard.ranking import by_version, compare, ranking
 
     table = empty("", "task", "entry", "score", "at the reference", "marked", names=2)
     table.columns[-1].justify = "left"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral
@@ -114,9 +114,6 @@ class TaskProblem:
     """Fields of a plan file that are the planner's choice; the others are the problem's."""
     optional: ClassVar[Mapping[str, Any]] = {}
     """Fields that a plan file may leave out -> what it then means."""
-    page: ClassVar[str | None] = None
-    """``"module:function"`` that shows a plan on a web page: takes the problem's name and the
-    judge's report, returns a ``PlanPage``; imported on first use. None shows nothing."""
 
     def load(self) -> Any:
         """Load what plans are judged on, whatever its fingerprint."""
@@ -219,6 +216,10 @@ class TaskProblem:
         """Return what a judged plan decides, JSON types."""
         content = report.plan.to_json()
         return {key: content.get(key) for key in self.decisions}
+
+    def views(self, report: Any) -> Sequence[Any]:
+        """Return what pages show of a judged plan, as ``parenvs.view`` takes it."""
+        return (report,)
 
     def simulated(self, report: Any) -> float | None:
         """Return the simulated seconds of a legal plan; None where nothing is simulated."""
@@ -332,19 +333,16 @@ class Policies(NamedTuple):
         with_arrays: takes a policy's JSON types and the arrays of the file that it names, and
             returns it with the arrays as JSON types, or raises ``PolicyError``.
         choose: takes a policy, the problems of the list and the seed of the checker, and returns
-            what is chosen on what that seed draws, by name of a problem; None if the policy has to
-            be played in the sandbox, or a text that says why it cannot be judged.
+            what is chosen on what that seed draws, by name of a problem; or a text that says why
+            it cannot be judged.
         of_file: takes the path of a trained agent and returns its policy as JSON types, its method
             in a sentence, and what it was trained on.
-        play: ``"module:function"`` that plays one in the sandbox, on ``policy``, ``problems`` and
-            ``seed``, JSON types.
     """
 
     read: Callable[[Any, object], Any]
     with_arrays: Callable[[dict[str, Any], dict[str, np.ndarray]], dict[str, Any]]
-    choose: Callable[[Any, list[Any], int], dict[str, Any] | str | None]
+    choose: Callable[[Any, list[Any], int], dict[str, Any] | str]
     of_file: Callable[[Path], tuple[dict[str, Any], str, tuple[str, ...]]]
-    play: str
 
 
 @dataclass(frozen=True)
@@ -359,16 +357,16 @@ class TaskKind:
         problem: class of its problems.
         problems: yields the problems without references, those of some instances (None: of all).
         agents: the project's agents that enter it, with descriptions.
-        planner: makes a planner of an agent's name, a seed and steps.
+        planner: makes a planner of an agent's name, a seed and steps, where there are agents.
         reward: ``"paper"`` or ``"step_time"`` for partitions.
         figures: what is shown beside the score.
         policy: makes the policy of an agent's name, JSON types; None where entries hold plans.
         mean: how the scores of problems make that of the task, ``"geometric"`` or
             ``"arithmetic"``, where scores may be 0.
         scoring: how scores come about, in sentences, where the rules of all tasks do not say it.
-        draw: makes problem ``number`` of the checker's ``seed``, without reference, where problems
-            are drawn for methods; None where they are in the list.
-        count: number of problems that are drawn.
+        draw: generates problem ``number`` of a seed, without reference; None where problems are
+            the same for all seeds.
+        count: number of problems that are generated.
         policies: how its policies are read and played, where entries hold policies.
         docs: name of the page of the documentation that is about it; empty if there is none.
     """
@@ -378,9 +376,9 @@ class TaskKind:
     cost: str
     trivial: str
     problem: type[TaskProblem]
-    problems: Callable[[Instances], Iterator[TaskProblem]]
-    agents: Mapping[str, Description]
-    planner: Callable[[str, int, int], Planner]
+    problems: Callable[[Instances], Iterator[TaskProblem]] = field(default=lambda names: iter(()))
+    agents: Mapping[str, Description] = field(default_factory=dict)
+    planner: Callable[[str, int, int], Planner] | None = None
     reward: str = ""
     figures: tuple[Figure, ...] = field(default=())
     policy: Callable[[str], dict[str, Any]] | None = None
@@ -476,8 +474,7 @@ def drawn_kind(
     """
     return TaskKind(
         title=title, kind=problem.plan_class.task, cost=cost, trivial=trivial, problem=problem,
-        problems=_nothing, agents={}, planner=_refused, figures=(CERTIFIED,),
-        draw=draw or problem.draw, count=count,
+        figures=(CERTIFIED,), draw=draw or problem.draw, count=count,
     )  # fmt: skip
 
 
@@ -514,35 +511,11 @@ def named_kind(
     )  # fmt: skip
 
 
-def _nothing(instances: Instances = None) -> Iterator[TaskProblem]:
-    """Yield nothing: a seed draws the problems."""
-    yield from ()
-
-
-def _refused(agent: str, seed: int, steps: int) -> Planner:
-    """Raise an error: methods enter these tasks.
-
-    Raises:
-        ParenvsError: always.
-    """
-    raise ParenvsError("drawn tasks take methods; see leaderboard/README.md")
-
-
-def kinds(drawn: bool = False) -> dict[str, TaskKind]:
-    """Return the leaderboard's tasks by name, which the ``leaderboard`` hooks of tasks name.
-
-    Args:
-        drawn: whether those whose problems a seed of the checker draws, or those of the list.
-    """
-    return {
-        name: kind
-        for task in TASKS.values()
-        for name, kind in task.leaderboard().items()
-        if (kind.draw is not None) == drawn
-    }
+def kinds() -> dict[str, TaskKind]:
+    """Return the leaderboard's tasks by name, which ``Task.leaderboard`` lists."""
+    return {name: kind for task in TASKS.values() for name, kind in task.leaderboard().items()}
 
 
 def kind_of(name: str) -> TaskKind:
-    """Return what the leaderboard knows of one of its tasks, of the list or drawn."""
-    listed = kinds()
-    return listed[name] if name in listed else kinds(drawn=True)[name]
+    """Return what the leaderboard knows of one of its tasks."""
+    return kinds()[name]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-__all__ = ["figure", "rgb_array", "save", "show", "text"]
+__all__ = ["figure", "rgb_array", "save", "show", "svg", "text"]
 
 
 def text(viewable: Any, colour: bool = False, undecided: Collection[str] | None = None) -> str:
@@ -69,6 +69,13 @@ def save(
     from parenvs.view import page
 
     page.write(path, lambda: _draw(viewable, undecided))
+
+
+def svg(viewable: Any) -> str:
+    """The figure as the text of an SVG picture."""
+    from parenvs.view import page
+
+    return page.content(".svg", lambda: _draw(viewable, None)).decode()
 
 
 def show(viewable: Any, path: str | os.PathLike[str] | None = None) -> None:

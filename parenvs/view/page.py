@@ -105,11 +105,18 @@ def write(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> None:
     Raises:
         ParenvsError: another ending.
     """
-    suffix, drawn = ending(path), io.BytesIO()
-    with style(), replacing(path) as stream:
+    suffix = ending(path)
+    with replacing(path) as stream:
+        stream.write(content(suffix, draw))
+
+
+def content(suffix: str, draw: Callable[[], Figure]) -> bytes:
+    """Return what ``draw`` returns as the content of a file with this ending."""
+    drawn = io.BytesIO()
+    with style():
         draw().savefig(drawn, format=suffix[1:], dpi=1.5 * DPI, metadata=_METADATA[suffix])
-        content = drawn.getvalue()
-        stream.write(with_dark(content.decode()).encode() if suffix == ".svg" else content)
+    data = drawn.getvalue()
+    return with_dark(data.decode()).encode() if suffix == ".svg" else data
 
 
 def with_dark(svg: str) -> str:

@@ -41,8 +41,7 @@ def write(kind, path, number):
     elif kind == "checkpoint":
         save_checkpoint(path, number)
     else:
-        from parenvs.leaderboard.site.pages import GENERATOR
-        from parenvs.leaderboard.site.writer import write_folder
+        from parenvs.leaderboard.site import GENERATOR, write_folder
 
         pages = {f"entries/e{i}.html": str(number) * 5000 for i in range(20)}
         write_folder(path, {"index.html": f"<!-- {GENERATOR} {number} -->", **pages})

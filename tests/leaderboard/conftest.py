@@ -1,6 +1,5 @@
 """Fixtures of the leaderboard's tests: judged entries, the command, a list of tasks to change."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,41 +7,20 @@ import pytest
 from cases import slow
 from commands import main
 
-from parenvs.agents.elastic.play import play
-from parenvs.leaderboard import policies as judging
 from parenvs.leaderboard import tasks as lists
 from parenvs.leaderboard.check import check_file
 from parenvs.leaderboard.entry import entry_files
-from parenvs.leaderboard.sandbox.isolation import WHOLE
-from parenvs.leaderboard.sandbox.runner import Outcome
 from parenvs.leaderboard.tasks import read_tasks
 
 BOARD = Path(__file__).parents[2] / "leaderboard"
-
-
-QUICK = ("pipeline-cut", "pipeline-plan", "hetero", "hybrid", "iopddl")
+QUICK = ("pipeline-cut", "pipeline-plan", "hetero", "hybrid", "iopddl", "pipeline-drawn")
 """Tasks whose entries are judged in less than two seconds together."""
-
-
-def judged(paths):
-    """File of an entry -> the entry, judged.
-
-    Policies play in this process: the way through the sandbox has tests of its own.
-    """
-
-    def run(function, argument, limits, unsafe):
-        assert function.endswith("play:play")
-        return Outcome(json.loads(json.dumps(play(argument))), "", 0.0, WHOLE)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judging, "run", run)
-        return {path: check_file(path) for path in paths}
 
 
 @pytest.fixture(scope="session")
 def whole_board():
     """Every committed entry."""
-    return judged(entry_files(BOARD / "submissions"))
+    return {path: check_file(path) for path in entry_files(BOARD / "submissions")}
 
 
 @pytest.fixture(scope="session", params=["quick tasks", *slow("all tasks")])
@@ -50,7 +28,8 @@ def board(request):
     """All committed entries of some tasks."""
     if request.param == "all tasks":
         return request.getfixturevalue("whole_board")
-    return judged(p for p in entry_files(BOARD / "submissions") if p.parent.name in QUICK)
+    files = entry_files(BOARD / "submissions")
+    return {path: check_file(path) for path in files if path.parent.name in QUICK}
 
 
 @pytest.fixture

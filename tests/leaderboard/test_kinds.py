@@ -10,7 +10,7 @@ from cases import each
 from parenvs.agents.sharding.entries import MEAN, POINTS
 from parenvs.core.leaderboard import kind_of
 from parenvs.errors import ParenvsError
-from parenvs.leaderboard.check import CheckedEntry, PlanState, check, judged
+from parenvs.leaderboard.check import PlanState, check, judged
 from parenvs.leaderboard.entry import Entry
 from parenvs.leaderboard.tasks import tasks
 from parenvs.tasks.sharding.files import KNOWN
@@ -178,8 +178,3 @@ def test_kinds__an_unknown_task_in_the_list(tmp_path):
     TaskList(1, 1, {"data-paralel": strange}).save(path)
     with pytest.raises(ParenvsError, match="did you mean 'data-parallel'"):
         read_tasks(path)
-
-
-def test_checked_entry__figures_of_old_tasks():
-    task = tasks().task("data-parallel")
-    assert CheckedEntry(Entry("data-parallel", "x", ("a",), "x", {}), task, ()).figures == {}

@@ -11,23 +11,17 @@ import numpy as np
 import pytest
 from cases import each, slow
 
-from parenvs.agents.elastic.entries import AGENTS, ElasticProblem, policy
+from parenvs.agents.elastic.entries import AGENTS, policy
 from parenvs.agents.elastic.formats import OWN, SHAPES, PolicyError, features, rate, read_policy
 from parenvs.agents.elastic.play import Tables, Turns, followed, load, play, seeds
 from parenvs.agents.elastic.policies import RULES
 from parenvs.core.leaderboard import kind_of
 from parenvs.errors import ParenvsError
-from parenvs.leaderboard import policies as judging
-from parenvs.leaderboard.check import check, mean_score
-from parenvs.leaderboard.entry import Entry, _with_arrays, load_entry
-from parenvs.leaderboard.policies import policy_verdicts
-from parenvs.leaderboard.reading import EntryError
-from parenvs.leaderboard.sandbox.isolation import Isolation, IsolationError
+from parenvs.leaderboard.check import PlanState, check, mean_score
+from parenvs.leaderboard.entry import Entry, EntryError, load_entry
 from parenvs.leaderboard.submit import agent_submission
-from parenvs.leaderboard.tasks import tasks
-from parenvs.leaderboard.verdicts import PlanState
+from parenvs.leaderboard.tasks import TaskList, tasks
 from parenvs.tasks.elastic.problem import follow
-from parenvs.tasks.elastic.view import page
 
 
 def start(name, count):
@@ -59,40 +53,16 @@ def small(names=(CHAIN,)):
     return replace(task, problems={name: task.problems[name] for name in names})
 
 
+def policy_verdicts(entry, task, seed=None):
+    """Return the verdicts on an entry where the list has a task of these problems."""
+    known = TaskList(1, 1, {"elastic": task})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("parenvs.leaderboard.check.tasks", lambda version=None: known)
+        return check(entry, seed).verdicts
+
+
 def entry_of(content, name="mine"):
     return Entry("elastic", name, ("Ada",), "By hand.", policy=content)
-
-
-@pytest.fixture
-def here(monkeypatch):
-    """Policies play in this process, not in the sandbox."""
-
-    def run(function, argument, limits, unsafe):
-        from parenvs.leaderboard.sandbox.runner import Outcome
-
-        assert function.endswith("play:play")
-        return Outcome(json.loads(json.dumps(play(argument))), "", 0.0)
-
-    monkeypatch.setattr(judging, "run", run)
-    monkeypatch.setattr(judging, "require_isolation", lambda: None)
-
-
-def test_policy_verdicts__asks_for_isolation_before_it_solves(monkeypatch):
-    """Only of what has to be played; our own rules are no strangers."""
-
-    def solved(*_):
-        raise AssertionError("references were found for a policy that cannot be played")
-
-    def missing():
-        raise IsolationError(Isolation((), ("roof",)))
-
-    monkeypatch.setattr(judging, "require_isolation", missing)
-    monkeypatch.setattr(ElasticProblem, "solved", solved)
-    with pytest.raises(IsolationError, match="no roof"):
-        policy_verdicts(entry_of(policy("fastest")), small(), seed=1)
-    for words, unsafe in ((policy("fastest"), True), (RULE, False)):
-        with pytest.raises(AssertionError):
-            policy_verdicts(entry_of(words), small(), seed=1, unsafe=unsafe)
 
 
 @pytest.mark.slow
@@ -100,7 +70,7 @@ def test_policy_verdicts__asks_for_isolation_before_it_solves(monkeypatch):
 def test_play__networks_choose_as_the_rules_do(rule):
     """All courses at once, by features, and one by one, by the rule itself."""
     names = [CHAIN, OTHER, "p3/gpt-1.5b"]
-    found = play({"policy": policy(rule), "problems": names, "seed": 3})
+    found = play(read_policy(policy(rule)), {name: load(name) for name in names}, 3)
     for name in names:
         problem = load(name)
         courses = [problem.drawn(number) for number in seeds(problem, 3)]
@@ -117,7 +87,7 @@ def test_play__a_table_is_looked_up():
     rows = np.zeros((8, problem.nodes + 1, plans), dtype=int)
     rows[:] = 2 * np.arange(problem.nodes + 1)[:, None] % plans
     content = {**TABLE, "tables": {problem.library.name: rows.tolist()}}
-    found = play({"policy": content, "problems": [CHAIN, OTHER], "seed": 0})
+    found = play(read_policy(content), {name: load(name) for name in (CHAIN, OTHER)}, 0)
     course = problem.drawn(0)
     wanted = 2 * course.nodes.astype(int) % plans
     fits = problem.library.needed[wanted] <= course.nodes
@@ -125,7 +95,7 @@ def test_play__a_table_is_looked_up():
     assert set(found[OTHER][0]) == {0}  # of another library
 
 
-def test_policy_verdicts__score_is_the_share_of_hindsight(here):
+def test_policy_verdicts__score_is_the_share_of_hindsight():
     task = small((CHAIN, OTHER))
     verdicts = policy_verdicts(entry_of(policy("hysteresis")), task)
     for verdict in verdicts:
@@ -142,7 +112,7 @@ def test_policy_verdicts__score_is_the_share_of_hindsight(here):
     )
 
 
-def test_policy_verdicts__another_seed_draws_other_courses(here):
+def test_policy_verdicts__another_seed_draws_other_courses():
     task = small()
     first, other = (policy_verdicts(entry_of(policy("fastest")), task, seed)[0] for seed in (0, 1))
     assert other.problem.seed == 1 and "optimal" not in other.problem.settings
@@ -150,7 +120,7 @@ def test_policy_verdicts__another_seed_draws_other_courses(here):
     assert other.problem.trivial == 1 and 0 < other.score <= 1
 
 
-def test_policy_verdicts__a_policy_that_loses_everything_scores_nothing(here):
+def test_policy_verdicts__a_policy_that_loses_everything_scores_nothing():
     """Changes at every interval cost more than they earn; waiting earns nothing."""
     (waits,) = policy_verdicts(entry_of(TABLE), small())
     assert (waits.cost, waits.score) == (1.0, 0.0)
@@ -180,7 +150,7 @@ def test_policy_verdicts__recorded_runs_are_replayed_and_hold_for_their_seed():
     assert verdict.state == PlanState.UNJUDGED and "recorded for seed 0, not 1" in verdict.note
 
 
-def test_policy_verdicts__better_than_hindsight_is_an_error(here):
+def test_policy_verdicts__better_than_hindsight_is_an_error():
     """The proof or the judge would be wrong."""
     task = small()
     problem = task.problems[CHAIN]
@@ -188,16 +158,6 @@ def test_policy_verdicts__better_than_hindsight_is_an_error(here):
     task = replace(task, problems={CHAIN: replace(problem, reference=worse)})
     (verdict,) = policy_verdicts(entry_of(policy("fastest")), task)
     assert "better than the proven optimum" in verdict.reasons[0]
-
-
-@pytest.mark.slow
-def test_check__a_network_plays_in_the_sandbox():
-    """The whole way of a stranger's policy; what the sandbox says of it is the reason."""
-    verdicts = policy_verdicts(entry_of(policy("fastest")), small(("p3/bert-large",)))
-    assert [verdict.state for verdict in verdicts] == [PlanState.LEGAL]
-    slow = replace(judging.LIMITS, seconds=0.01)
-    (verdict,) = policy_verdicts(entry_of(policy("fastest")), small(), limits=slow)
-    assert verdict.reasons == ("field 'policy': the policy took longer than 0.01 s",)
 
 
 def mutated(content, *path, value=None, drop=False):
@@ -309,15 +269,13 @@ def weights_file(folder, **changes):
 
 def with_weights(policy, folder):
     """The policy of an entry in a folder, its weights read."""
-    return _with_arrays({"task": "elastic", "policy": policy}, folder)
+    content = {**entry_of(RULE).to_json(), "policy": policy}
+    (folder / "mine.json").write_text(json.dumps(content))
+    return load_entry(folder / "mine.json").policy
 
 
 def test_with_weights__a_file_of_arrays(tmp_path):
-    policy_ = weights_file(tmp_path)
-    assert with_weights(policy_, tmp_path) == NETWORK
-    content = {**entry_of(RULE).to_json(), "policy": policy_}
-    (tmp_path / "mine.json").write_text(json.dumps(content))
-    assert load_entry(tmp_path / "mine.json").policy == NETWORK
+    assert with_weights(weights_file(tmp_path), tmp_path) == NETWORK
 
 
 class Harm:
@@ -338,7 +296,7 @@ class Harm:
     ],
 )
 def test_with_weights__other_files_are_refused(tmp_path, changes, words):
-    with pytest.raises(PolicyError, match=words):
+    with pytest.raises(EntryError, match=words):
         with_weights(weights_file(tmp_path, **changes), tmp_path)
 
 
@@ -356,10 +314,10 @@ def test_with_weights__other_files_are_refused(tmp_path, changes, words):
 )
 def test_with_weights__mutants_are_refused(tmp_path, path, value, words):
     content = mutated(weights_file(tmp_path), *path, value=value)
-    with pytest.raises(PolicyError, match=words):
+    with pytest.raises(EntryError, match=words):
         with_weights(content, tmp_path)
     (tmp_path / "mine.npz").write_bytes(b"PK" + b"x" * 2**22)
-    with pytest.raises(PolicyError):
+    with pytest.raises(EntryError):
         with_weights(content, tmp_path)
 
 
@@ -434,18 +392,6 @@ def test_elastic__every_agent_is_a_policy_and_is_entered():
     assert kind_of("elastic").policy is not None
     for name in ("fastest", "hysteresis"):
         assert load_entry(FOLDER / f"{name}.json").policy == policy(name)
-
-
-def test_site__a_policy_is_drawn():
-    """A picture with a name for readers without eyes, and a row for each course."""
-    report = tasks().task("elastic").problems[CHAIN].hindsight()
-    shown = page(CHAIN, report)
-    (picture,), (table,) = shown.figures[0].pictures, shown.tables
-    assert picture.words == f"Nodes over time of {CHAIN}, and those in use"
-    assert [shape.element for shape in picture.shapes] == ["path", "path"]
-    assert len(table.rows) == len(report.runs) == 2
-    run, words = report.runs[0], [getattr(cell, "words", cell) for cell in table.rows[0].values()]
-    assert f"{run.total:,.0f}" in words and f"{100 * run.share:.2f} %" in words
 
 
 @pytest.mark.thorough

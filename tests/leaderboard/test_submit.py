@@ -10,11 +10,12 @@ import pytest
 from parenvs.agents.names import TRAINED
 from parenvs.agents.partition.planners import PARTITION_PLANNERS
 from parenvs.agents.pipeline.planners import PIPELINE_PLANNERS
+from parenvs.core.leaderboard import kind_of
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.leaderboard.baselines import agents, planner, ready
+from parenvs.leaderboard import submit
 from parenvs.leaderboard.check import check
 from parenvs.leaderboard.entry import load_entry
-from parenvs.leaderboard.submit import agent_submission, submission, this_hardware
+from parenvs.leaderboard.submit import agent_submission, ready, submission, this_hardware
 from parenvs.leaderboard.tasks import tasks
 from parenvs.machine import commit
 
@@ -70,7 +71,7 @@ def test_agents__need_neither_torch_nor_jax():
     code = (
         "import sys\n"
         "import parenvs.cli, parenvs.cli.leaderboard\n"
-        "from parenvs.leaderboard import check, entry, references, results, submit, tasks\n"
+        "from parenvs.leaderboard import check, entry, ranking, references, submit, tasks\n"
         "print(sorted({'torch', 'jax', 'stable_baselines3', 'sb3_contrib'} & set(sys.modules)))"
     )
     done = subprocess.run(
@@ -82,12 +83,9 @@ def test_agents__need_neither_torch_nor_jax():
 @pytest.mark.thorough
 def test_agents__trained_ones_say_so(monkeypatch):
     """Trained agents are entered as such; the test leaves out the training."""
-    from parenvs.leaderboard import submit
-
-    def any_plan(task, agent, seed, steps):
-        return planner(task, "greedy")
-
-    monkeypatch.setattr(submit, "planner", any_plan)
+    kind = kind_of("data-parallel")
+    greedy = kind.planner("greedy", 0, 1)
+    monkeypatch.setattr(submit, "kind_of", lambda name: replace(kind, planner=lambda *_: greedy))
     for agent in TRAINED:
         entry = agent_submission("data-parallel", agent, seed=3, steps=100)
         assert entry.learned
@@ -98,12 +96,12 @@ def test_agents__trained_ones_say_so(monkeypatch):
 
 
 def test_agents__every_planner_of_the_project():
-    """A new planner must be described in leaderboard/baselines.py and entered."""
-    described = set().union(*(agents(task) for task in tasks().tasks.values()))
+    """A new planner must be described and entered."""
+    described = set().union(*(kind_of(name).agents for name in tasks().tasks))
     assert {*PIPELINE_PLANNERS, *PARTITION_PLANNERS} <= described
     for task in tasks().tasks.values():
-        assert set(agents(task)) - set(ready(task)) in (set(), set(TRAINED))
-        assert all(description.method for description in agents(task).values())
+        assert set(kind_of(task.name).agents) - set(ready(task)) in (set(), set(TRAINED))
+        assert all(description.method for description in kind_of(task.name).agents.values())
 
 
 @pytest.mark.slow

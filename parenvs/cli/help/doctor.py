@@ -1,7 +1,4 @@
-"""``parenvs doctor``: what is installed, which extras are missing, whether the data are whole.
-
-It also sets up the leaderboard's sandbox, and tells what isolation this system gives.
-"""
+"""``parenvs doctor``: what is installed, which extras are missing, whether the data are whole."""
 
 from __future__ import annotations
 
@@ -76,8 +73,6 @@ def add_doctor(app: typer.Typer) -> None:
     ) -> None:
         """Tell what is installed, which extras are missing, and whether the data files are whole.
 
-        What isolation the leaderboard's sandbox has on this system is told, too.
-
         Exit status 1 if something is broken. A missing extra is not: it is told, with the command
         that installs it.
         """
@@ -97,8 +92,6 @@ def diagnosis(everything: bool = False) -> Diagnosis:
     Args:
         everything: whether all shipped graphs are loaded, and not only the smallest.
     """
-    from parenvs.leaderboard.sandbox.runner import isolation
-
     report = Diagnosis()
     report.facts = {
         "parenvs": f"{__version__}, {'clone' if CHECKOUT else 'installed'} at {_place()}",
@@ -114,13 +107,6 @@ def diagnosis(everything: bool = False) -> Diagnosis:
         else:
             remedy = f"pip install {'.' if CHECKOUT else 'parenvs'}"
             report.faults += [f"{words}; {remedy}" for words in lacking]
-    kept = isolation()
-    report.facts["isolation"] = kept.words + (f"; memory {kept.memory}" if kept.memory else "")
-    if kept.missing:
-        report.notes.append(
-            "policies and methods of strangers are not run here: the isolation lacks "
-            f"{', '.join(kept.missing)}"
-        )
     report.faults += _graphs(everything)
     report.faults += _readable()
     if CHECKOUT is None:

@@ -10,7 +10,6 @@ import numpy as np
 from parenvs.errors import printable
 from parenvs.tasks.elastic.library import GONE
 from parenvs.tasks.elastic.problem import Elastic, Run, replay
-from parenvs.view import web
 from parenvs.view.page import (
     INK,
     QUIET,
@@ -24,14 +23,12 @@ from parenvs.view.page import (
     stage_colour,
     text_inches,
 )
-from parenvs.view.web import Cell, Picture, PlanPage, Row, Table, shape, steps
 from parenvs.view.words import SEPARATOR, clip, duration, plural, reason_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from parenvs.tasks.elastic.problem import PolicyReport
 
 COLUMNS = 110
 """Columns of the text."""
@@ -244,58 +241,3 @@ def _legend(axes: Axes) -> None:
             loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=3, frameon=False, fontsize=8,
             labelcolor=QUIET, handlelength=1.2, handleheight=0.9, borderaxespad=0.0, borderpad=0.1,
         )  # fmt: skip
-
-
-_HEIGHT = 80
-"""Height of the picture, pixels."""
-
-
-def page(name: str, report: PolicyReport) -> PlanPage:
-    """Return the picture of a problem's first course, and the table of all.
-
-    Args:
-        name: name of the problem.
-        report: the runs.
-    """
-    caption = f"Courses of {name}: what the policy earned, and what its changes took."
-    rows = [_row(course, run) for course, run in enumerate(report.runs)]
-    return PlanPage(figures=[_nodes(name, report.runs[0])], tables=[Table(caption, rows)])
-
-
-def _nodes(name: str, run: Run) -> web.Figure:
-    """Draw nodes that are there, and in front of them those that train."""
-    nodes = run.course.nodes[: len(run.plans)].astype(int)
-    used = run.problem.library.used[run.plans]
-    total = max(run.problem.nodes, 1)
-    caption = (
-        f"The first course, {len(nodes)} intervals: nodes that are there, up to {nodes.max()} of "
-        f"{total}, and in front of them those that train, {used.mean():.1f} on average."
-    )
-    areas = [
-        shape("path", style, d=_area(values, total))
-        for values, style in ((nodes, "there"), (used, "used"))
-    ]
-    picture = Picture(f"Nodes over time of {name}, and those in use", areas, _HEIGHT)
-    return web.Figure([picture], caption)
-
-
-def _area(values: np.ndarray, total: int) -> str:
-    """Return the path of the area below steps; equal neighbours are one step."""
-    starts = np.flatnonzero(np.diff(values, prepend=-1))
-    top = steps(starts * web.WIDTH / len(values), _HEIGHT * (1 - values[starts] / total), web.WIDTH)
-    return f"{top}V{_HEIGHT}H0Z"
-
-
-def _row(course: int, run: Run) -> Row:
-    """Return the row of a course."""
-    content = run.to_json()
-    minutes = content["change_seconds"] / 60.0
-    return {
-        "course": course,
-        "samples": Cell(f"{run.total:,.0f}", run.total),
-        "of the ideal": Cell(f"{100 * run.share:.2f} %", run.share),
-        "changes": content["changes"],
-        "stops": content["stops"],
-        "state lost": content["state_lost"],
-        "minutes of changes": Cell(f"{minutes:.1f}", minutes),
-    }

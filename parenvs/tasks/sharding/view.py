@@ -9,7 +9,6 @@ import numpy as np
 from parenvs.errors import printable
 from parenvs.tasks.sharding.problem import Sharding, ShardingReport
 from parenvs.view.page import HEIGHT, QUIET, RED, WIDTH, Page, blank_figure, reasons_shown
-from parenvs.view.web import PlanPage
 from parenvs.view.words import SEPARATOR, clip, size
 
 if TYPE_CHECKING:
@@ -137,20 +136,3 @@ def _profile(problem: Sharding, used: np.ndarray) -> tuple[np.ndarray, np.ndarra
     """Places at which what is used changes, by number, and what is used from there on."""
     _, nodes, signs = problem.events
     return np.arange(len(nodes)), np.cumsum(used[nodes].astype(float) * signs)
-
-
-def page(name: str, report: ShardingReport) -> PlanPage:
-    """Return a sentence about the strategies.
-
-    Args:
-        name: name of the problem.
-        report: the judge's report.
-    """
-    if report.cost is None or report.peak is None:
-        return PlanPage("The strategies are none: there is nothing to show.")
-    problem = report.problem
-    limit = "" if not problem.limit else f" of {problem.limit:,}"
-    return PlanPage(
-        f"{name}: {len(problem):,} nodes, {len(problem.ends):,} edges; cost {report.cost:,}; at "
-        f"most {report.peak:,}{limit} used, first at time {report.peak_at:,}."
-    )

@@ -10,8 +10,6 @@ import pytest
 from parenvs.agents.learning.network import file_of
 from parenvs.cli import app as cli
 from parenvs.cli.help import doctor
-from parenvs.leaderboard.sandbox import runner
-from parenvs.leaderboard.sandbox.isolation import Isolation
 from parenvs.shipped import data_folder, manifest
 
 
@@ -76,23 +74,12 @@ def test_doctor__missing_extra_and_old_package(monkeypatch):
         return "1.9" if name == "numpy" else real(name)
 
     monkeypatch.setattr(doctor.metadata, "version", version)
-    monkeypatch.setattr(runner, "isolation", lambda: Isolation(("walls",)))
     found = doctor.diagnosis()
     assert "torch is not installed" in found.extras["agents"]
     assert found.extras["agents"] != [] and not found.healthy
     assert any(words.startswith("numpy 1.9 is older than ") for words in found.faults)
     text = "\n".join(doctor.lines(found))
     assert "[agents]'" in text and text.endswith("1 broken")
-
-
-def test_doctor__says_what_isolation_there_is(monkeypatch):
-    half = Isolation(("walls",), ("roof (it rains)",), "counted")
-    monkeypatch.setattr(runner, "isolation", lambda: half)
-    found = doctor.diagnosis()
-    text = "\n".join(doctor.lines(found))
-    assert "isolation: walls; WITHOUT roof (it rains); memory counted" in text
-    assert "note: policies and methods of strangers are not run here: the isolation lacks" in text
-    assert found.facts["isolation"] and not any("isolation" in words for words in found.faults)
 
 
 def test_doctor__requirements():
@@ -125,5 +112,4 @@ def test_doctor__of_this_checkout(monkeypatch, capsys):
         cli.main()
     said = json.loads(capsys.readouterr().out)
     assert ended.value.code == 0, said["faults"]
-    assert said["facts"]["isolation"]
     assert said["healthy"] and set(doctor.PURPOSES) >= set(said["extras"])

@@ -1,0 +1,14 @@
+"""The network of pipelines that ships, from the plan of a brief search."""
+
+from parenvs.agents.planners import solve
+from parenvs.leaderboard.methods import answer
+
+
+def plan(problem):
+    """Return the plan of a problem of ``pipeline-drawn``."""
+    planned = solve(problem.target, "learned")
+    return problem.pipeline_plan(planned.plan.cuts, planned.plan.device_cuts)
+
+
+if __name__ == "__main__":
+    answer(plan)
