@@ -39,7 +39,6 @@ from programs import (
     integers,
     layer,
     mlp,
-    sgd,
 )
 
 
@@ -109,47 +108,6 @@ def codebook_by_averages() -> Program:
         return jnp.mean((network(params["decoder"], straight) - x) ** 2) + commitment, new
 
     return with_state(loss, params, state, floats(SAMPLES, 12), STATISTICS)
-
-
-def momentum_contrast() -> Program:
-    """MoCo: a queue of keys that a slow encoder made of former batches."""
-    params = two_layers(12, 32, 8)
-    state = {"slow": params, "queue": floats(96, 8)}
-
-    def loss(params: Tree, state: Tree, batch: Tree) -> tuple[Array, Tree]:
-        query = unit(network(params, batch["one"]))
-        key = lax.stop_gradient(unit(network(state["slow"], batch["two"])))
-        own = (query * key).sum(-1, keepdims=True)
-        logits = jnp.concatenate([own, query @ state["queue"].T], -1) / 0.07
-        queue = jnp.concatenate([key, state["queue"]])[:96]
-        labels = jnp.zeros(SAMPLES, jnp.int32)
-        return cross_entropy(logits, labels), {"slow": state["slow"], "queue": queue}
-
-    def follow(params: Tree, state: Tree) -> Tree:
-        return {**state, "slow": averaged(0.01, state["slow"], params)}
-
-    batch = {name: floats(SAMPLES, 12) for name in ("one", "two")}
-    return with_state(loss, params, state, batch, {"slow": FROZEN, "queue": STATISTICS}, follow)
-
-
-def self_distillation() -> Program:
-    """DINO: a slow teacher, whose outputs are centred by their moving mean."""
-    params = two_layers(12, 32, 10)
-    state = {"teacher": params, "centre": floats(10)}
-
-    def loss(params: Tree, state: Tree, batch: Tree) -> tuple[Array, Tree]:
-        taught = lax.stop_gradient(network(state["teacher"], batch["one"]))
-        aim = jax.nn.softmax((taught - state["centre"]) / 0.04)
-        said = jax.nn.log_softmax(network(params, batch["two"]) / 0.1)
-        centre = averaged(0.1, state["centre"], taught.mean(0))
-        return -(aim * said).sum(-1).mean(), {**state, "centre": centre}
-
-    def follow(params: Tree, state: Tree) -> Tree:
-        return {**state, "teacher": averaged(0.01, state["teacher"], params)}
-
-    batch = {name: floats(SAMPLES, 12) for name in ("one", "two")}
-    truth = {"teacher": FROZEN, "centre": STATISTICS}
-    return with_state(loss, params, state, batch, truth, follow)
 
 
 def memory_bank() -> Program:
@@ -306,58 +264,6 @@ def deep_q_learning() -> Program:
     )
 
 
-def clipped_policy() -> Program:
-    """PPO: old log-probabilities, advantages and returns of a batch come with it."""
-
-    def loss(params: Tree, batch: Tree) -> Array:
-        logits = jax.nn.log_softmax(network(params["actor"], batch["seen"]))
-        said = jnp.take_along_axis(logits, batch["action"][:, None], -1)[:, 0]
-        ratio = jnp.exp(said - batch["old"])
-        gain = (batch["gain"] - batch["gain"].mean()) / (batch["gain"].std() + 1e-8)
-        policy = -jnp.minimum(ratio * gain, jnp.clip(ratio, 0.8, 1.2) * gain).mean()
-        value = network(params["critic"], batch["seen"])[:, 0]
-        entropy = -(jnp.exp(logits) * logits).sum(-1).mean()
-        return policy + 0.5 * jnp.mean((value - batch["returns"]) ** 2) - 0.01 * entropy
-
-    batch = {
-        "seen": floats(SAMPLES, 5),
-        "action": integers(SAMPLES),
-        **{name: floats(SAMPLES) for name in ("old", "gain", "returns")},
-    }
-    params = {"actor": two_layers(5, 32, 4), "critic": two_layers(5, 32, 1)}
-    return adam_program(loss, params, batch)
-
-
-def preferences() -> Program:
-    """DPO: log-probabilities of two answers, beside those of a model that stays as it is."""
-    weights = {"embedding": floats(50, 16), "mix": floats(16, 16), "head": layer(16, 50)}
-
-    def said(weights: Tree, tokens: Array) -> Array:
-        x = weights["embedding"][tokens]
-        x = x + jnp.cumsum(jnp.tanh(x @ weights["mix"]), axis=1)
-        logits = jax.nn.log_softmax(dense(weights["head"], x[:, :-1]))
-        return jnp.take_along_axis(logits, tokens[:, 1:, None], -1)[..., 0].sum(-1)
-
-    def loss(params: Tree, reference: Tree, batch: Tree) -> Array:
-        margin = [said(params, batch[n]) - said(reference, batch[n]) for n in ("good", "bad")]
-        return jax.nn.softplus(-0.1 * (margin[0] - margin[1])).mean()
-
-    def step(params: Tree, reference: Tree, opt_state: AdamState, batch: Tree) -> Any:
-        value, gradients = jax.value_and_grad(loss)(params, reference, batch)
-        with named_scope("update"):
-            params, opt_state = adam(gradients, opt_state, params)
-        return params, opt_state, value
-
-    batch = {"good": integers(SAMPLES, 9), "bad": integers(SAMPLES, 9)}
-    return Program(
-        step,
-        (weights, weights, adam_state(weights), batch),
-        (VARIABLE, FROZEN, OPTIMISER, BATCH),
-        lambda params, reference, opt_state, batch: loss(params, reference, batch),
-        lambda params, reference, _, batch: jax.value_and_grad(loss)(params, reference, batch),
-    )
-
-
 def epochs_of_mini_batches() -> Program:
     """PPO's inner loop: a scan over shuffled parts of a batch, each with an update of its own."""
 
@@ -394,26 +300,6 @@ def epochs_of_mini_batches() -> Program:
 # Fields, filters, flows, sets
 
 
-def radiance_field() -> Program:
-    """NeRF: colours along rays, by positions in waves, added up as far as they are seen."""
-    params = {"trunk": two_layers(18, 32, 16), "density": layer(16, 1), "colour": layer(16, 3)}
-
-    def loss(params: Tree, batch: Tree) -> Array:
-        depth = jnp.linspace(0.1, 1.0, 8)
-        points = batch["origin"][:, None] + depth[:, None] * batch["direction"][:, None]
-        waves = points[..., None] * 2.0 ** jnp.arange(3)
-        waves = jnp.concatenate([jnp.sin(waves), jnp.cos(waves)], -1).reshape(SAMPLES, 8, 18)
-        hidden = jax.nn.relu(network(params["trunk"], waves))
-        solid = 1 - jnp.exp(-jax.nn.relu(dense(params["density"], hidden)[..., 0]))
-        seen = jnp.cumprod(1 - solid + 1e-6, axis=1)
-        weight = solid * jnp.concatenate([jnp.ones((SAMPLES, 1)), seen[:, :-1]], 1)
-        colour = jax.nn.sigmoid(dense(params["colour"], hidden))
-        return jnp.mean(((weight[..., None] * colour).sum(1) - batch["colour"]) ** 2)
-
-    batch = {name: floats(SAMPLES, 3) for name in ("origin", "direction", "colour")}
-    return adam_program(loss, params, batch)
-
-
 def long_convolution() -> Program:
     """Hyena: a filter as long as the sequence, made of positions, applied by Fourier transforms."""
     params = {
@@ -435,108 +321,6 @@ def long_convolution() -> Program:
 
     args = (params, floats(12, 5), TOKENS)
     return stepped(loss, args, (VARIABLE, FROZEN, BATCH))
-
-
-def receptance() -> Program:
-    """RWKV: sums that decay over time, as a scan, and a shift of the sequence by one."""
-    names = ("receptance", "key", "value", "out")
-    params = {
-        "embedding": floats(50, 16),
-        "mix": floats(3, 16),
-        "decay": floats(16),
-        "bonus": floats(16),
-        **{name: floats(16, 16) for name in names},
-        "head": layer(16, 50),
-    }
-
-    def loss(params: Tree, batch: Tree) -> Array:
-        x = params["embedding"][batch["tokens"]]
-        before = jnp.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
-        r, k, v = (
-            (x * m + before * (1 - m)) @ params[name]
-            for m, name in zip(params["mix"], names, strict=False)
-        )
-
-        def cell(state: tuple[Array, Array], kv: tuple[Array, Array]) -> Any:
-            top, bottom = state
-            k, v = kv
-            now = jnp.exp(params["bonus"] + k)
-            out = (top + now * v) / (bottom + now + 1e-6)
-            keep = jnp.exp(-jnp.exp(params["decay"]))
-            return (keep * top + jnp.exp(k) * v, keep * bottom + jnp.exp(k)), out
-
-        zero = jnp.zeros((SAMPLES, 16))
-        out = lax.scan(cell, (zero, zero), (k.swapaxes(0, 1), v.swapaxes(0, 1)))[1]
-        x = x + (jax.nn.sigmoid(r) * out.swapaxes(0, 1)) @ params["out"]
-        return cross_entropy(dense(params["head"], x), batch["labels"])
-
-    return adam_program(loss, params, TOKENS)
-
-
-def latents() -> Program:
-    """Perceiver: an array of latents that is trained attends to all inputs."""
-    names = ("query", "key", "value")
-    params = {
-        "latents": floats(6, 16),
-        "cross": {"query": floats(16, 8), "key": floats(10, 8), "value": floats(10, 16)},
-        "inner": {**{name: floats(16, 16) for name in names}},
-        "head": layer(16, 4),
-    }
-
-    def attend(weights: Tree, x: Array, seen: Array) -> Array:
-        query, key, value = (
-            z @ weights[name] for z, name in zip((x, seen, seen), names, strict=True)
-        )
-        return x + jax.nn.softmax(query @ key.swapaxes(-1, -2) / 4) @ value
-
-    def loss(params: Tree, batch: Tree) -> Array:
-        x = attend(params["cross"], params["latents"], batch["x"])
-        x = attend(params["inner"], x, x)
-        return cross_entropy(dense(params["head"], x.mean(1)), batch["y"])
-
-    return adam_program(loss, params, {"x": floats(SAMPLES, 30, 10), "y": integers(SAMPLES)})
-
-
-def teacher_forcing() -> Program:
-    """A sequence to a sequence: a recurrent encoder, attention, a decoder that is told."""
-    cell = {"input": floats(16, 48), "hidden": floats(16, 48), "bias": floats(48)}
-    params = {
-        "source": floats(40, 16),
-        "target": floats(50, 16),
-        "encoder": cell,
-        "decoder": cell,
-        "head": layer(32, 50),
-    }
-
-    def gated(weights: Tree, hidden: Array, x: Array) -> Array:
-        made = jnp.split(x @ weights["input"] + weights["bias"], 3, -1)
-        own = jnp.split(hidden @ weights["hidden"], 3, -1)
-        reset, update = (jax.nn.sigmoid(a + b) for a, b in zip(made[:2], own[:2], strict=True))
-        return (1 - update) * jnp.tanh(made[2] + reset * own[2]) + update * hidden
-
-    def loss(params: Tree, batch: Tree) -> Array:
-        def run(weights: Tree, start: Array, x: Array) -> tuple[Array, Array]:
-            def one(hidden: Array, x: Array) -> tuple[Array, Array]:
-                hidden = gated(weights, hidden, x)
-                return hidden, hidden
-
-            last, states = lax.scan(one, start, x.swapaxes(0, 1))
-            return last, states.swapaxes(0, 1)
-
-        zero = jnp.zeros((SAMPLES, 16))
-        last, seen = run(params["encoder"], zero, params["source"][batch["source"]])
-        told = params["target"][batch["target"][:, :-1]]
-        states = run(params["decoder"], last, told)[1]
-        scores = jnp.einsum("bqd,bkd->bqk", states, seen)
-        scores = jnp.where(batch["source"][:, None] > 0, scores, -1e9)
-        context = jax.nn.softmax(scores) @ seen
-        logits = jax.nn.log_softmax(dense(params["head"], jnp.concatenate([states, context], -1)))
-        aim = batch["target"][:, 1:]
-        picked = jnp.take_along_axis(logits, aim[..., None], -1)[..., 0]
-        return -(picked * (aim > 0)).sum() / jnp.maximum((aim > 0).sum(), 1)
-
-    batch = {"source": integers(SAMPLES, 7), "target": integers(SAMPLES, 9)}
-    return adam_program(loss, params, batch)
 
 
 def fixed_point() -> Program:
@@ -579,74 +363,6 @@ def fixed_point() -> Program:
     return adam_program(loss, params, VECTORS)
 
 
-def differential_equation() -> Program:
-    """A neural differential equation, by steps of Runge and Kutta at times that are given."""
-
-    def loss(params: Tree, times: Array, batch: Tree) -> Array:
-        def slope(x: Array, t: Array) -> Array:
-            clock = jnp.broadcast_to(t, (SAMPLES, 1))
-            return network(params, jnp.concatenate([x, clock], -1))
-
-        def one(x: Array, span: tuple[Array, Array]) -> tuple[Array, Array]:
-            t, h = span[0], span[1] - span[0]
-            k1 = slope(x, t)
-            k2 = slope(x + h / 2 * k1, t + h / 2)
-            k3 = slope(x + h / 2 * k2, t + h / 2)
-            k4 = slope(x + h * k3, t + h)
-            x = x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
-            return x, x
-
-        path = lax.scan(one, batch["start"], (times[:-1], times[1:]))[1]
-        return jnp.mean((path.swapaxes(0, 1) - batch["path"]) ** 2)
-
-    batch = {"start": floats(SAMPLES, 4), "path": floats(SAMPLES, 10, 4)}
-    args = (two_layers(5, 32, 4), floats(11), batch)
-    return stepped(loss, args, (VARIABLE, FROZEN, BATCH))
-
-
-def capacity() -> Program:
-    """Experts that take so many tokens each: dispatch by scatter, and a loss of their balance."""
-    params = {
-        "embedding": floats(50, 16),
-        "router": floats(16, 4),
-        "up": floats(4, 16, 32),
-        "down": floats(4, 32, 16),
-        "head": layer(16, 50),
-    }
-
-    def loss(params: Tree, batch: Tree) -> Array:
-        x = params["embedding"][batch["tokens"]].reshape(-1, 16)
-        shares = jax.nn.softmax(x @ params["router"])
-        expert = shares.argmax(-1)
-        chosen = jax.nn.one_hot(expert, 4)
-        place = (jnp.cumsum(chosen, 0) * chosen).sum(-1).astype(jnp.int32) - 1
-        room = 96
-        slots = jnp.zeros((4, room, 16)).at[expert, place].set(x, mode="drop")
-        hidden = jax.nn.relu(jnp.einsum("esd,edh->esh", slots, params["up"]))
-        made = jnp.einsum("esh,ehd->esd", hidden, params["down"])
-        back = made.at[expert, place].get(mode="fill", fill_value=0.0)
-        x = x + back * (shares * chosen).sum(-1, keepdims=True)
-        balance = 4 * (chosen.mean(0) * shares.mean(0)).sum()
-        logits = dense(params["head"], x).reshape(SAMPLES, 12, 50)
-        return cross_entropy(logits, batch["labels"]) + 0.01 * balance
-
-    return adam_program(loss, params, TOKENS)
-
-
-def weight_normalisation() -> Program:
-    """Each weight is a direction and a length, and each of them is trained."""
-    part = {"direction": floats(16, 64), "length": floats(64), "bias": floats(64)}
-    params = {"first": part, "head": layer(64, 10)}
-
-    def loss(params: Tree, batch: Tree) -> Array:
-        one = params["first"]
-        norm = jnp.sqrt((one["direction"] ** 2).sum(0) + 1e-6)
-        x = jax.nn.relu(batch["x"] @ (one["direction"] * (one["length"] / norm)) + one["bias"])
-        return cross_entropy(dense(params["head"], x), batch["y"])
-
-    return adam_program(loss, params, VECTORS)
-
-
 def spectral_normalisation() -> Program:
     """A critic whose weight is divided by its norm, which a vector of the last step finds."""
     params = {"first": layer(16, 64), "head": layer(64, 10)}
@@ -661,35 +377,6 @@ def spectral_normalisation() -> Program:
         return cross_entropy(dense(params["head"], x), batch["y"]), {"right": right}
 
     return with_state(loss, params, {"right": floats(64)}, VECTORS, STATISTICS)
-
-
-def private_gradients() -> Program:
-    """DP-SGD: gradients of single samples are cut to a norm, and noise is added to their sum."""
-
-    def clipped(params: Tree, sample: Tree) -> tuple[Array, Tree]:
-        value, gradients = jax.value_and_grad(mlp)(params, sample)
-        norm = jnp.sqrt(sum(jnp.sum(g * g) for g in jax.tree.leaves(gradients)))
-        return value, jax.tree.map(lambda g: g / jnp.maximum(norm, 1.0), gradients)
-
-    def gradients_of(params: Tree, batch: Tree, key: Array) -> Any:
-        alone = jax.tree.map(lambda x: x[:, None], batch)
-        return jax.vmap(clipped, in_axes=(None, 0))(params, alone)
-
-    def step(params: Tree, batch: Tree, key: Array) -> Any:
-        values, gradients = gradients_of(params, batch, key)
-        with named_scope("update"):
-            gradients = jax.tree.map(
-                lambda g: (g.sum(0) + jax.random.normal(key, g.shape[1:])) / SAMPLES, gradients
-            )
-            return sgd(gradients, params), values.mean()
-
-    return Program(
-        step,
-        (MLP, VECTORS, KEY),
-        (VARIABLE, BATCH, SCALAR),
-        lambda params, batch, key: mlp(params, batch),
-        gradients_of,
-    )
 
 
 # Optimisers
@@ -728,25 +415,6 @@ def optimised(
     )
 
 
-def orthogonal_momentum() -> Program:
-    """Muon: the momentum of each matrix is made orthogonal by products with itself."""
-
-    def changed(weight: Array, momentum: Array) -> Array:
-        if weight.ndim < 2:
-            return weight - 0.01 * momentum
-        x = momentum / (jnp.linalg.norm(momentum) + 1e-7)
-        for _ in range(3):
-            gram = x @ x.T
-            x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
-        return weight - 0.01 * x
-
-    def update(gradients: Tree, momentum: Tree, params: Tree) -> tuple[Tree, Tree]:
-        momentum = jax.tree.map(lambda m, g: 0.95 * m + g, momentum, gradients)
-        return jax.tree.map(changed, params, momentum), momentum
-
-    return optimised(update, MLP)
-
-
 def preconditioners() -> Program:
     """Shampoo: a matrix for the rows and one for the columns, whose inverse roots are kept too."""
     shapes = {"one": (16, 64), "two": (64, 10)}
@@ -783,41 +451,6 @@ def preconditioners() -> Program:
     )
 
 
-def lookahead() -> Program:
-    """Slow weights, to which the fast ones go back each five steps."""
-
-    def update(gradients: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-        params, moments = adam(gradients, state["fast"], params)
-
-        def meet(pair: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
-            slow = averaged(0.5, pair[1], pair[0])
-            return slow, slow
-
-        due = moments.count % 5 == 0
-        params, slow = lax.cond(due, meet, lambda pair: pair, (params, state["slow"]))
-        return params, {"fast": moments, "slow": slow}
-
-    return optimised(update, {"fast": adam_state(MLP), "slow": MLP})
-
-
-def averaged_late() -> Program:
-    """SWA: from some step on, the mean of the weights at the end of each cycle."""
-
-    def update(gradients: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-        params = sgd(gradients, params)
-        count = state["count"] + 1
-        due = (count > 75) & (count % 5 == 0)
-        models = state["models"] + due
-        mean = jax.tree.map(
-            lambda a, p: jnp.where(due, a + (p - a) / jnp.maximum(models, 1), a),
-            state["mean"],
-            params,
-        )
-        return params, {"count": count, "models": models, "mean": mean}
-
-    return optimised(update, {"count": integers(), "models": integers(), "mean": MLP})
-
-
 def schedule_free() -> Program:
     """The gradient is taken between two sequences of weights; the mean one is what is kept."""
 
@@ -833,24 +466,6 @@ def schedule_free() -> Program:
 
     truth = {"fast": VARIABLE, "count": SCALAR}
     return optimised(update, {"fast": MLP, "count": integers()}, truth, between)
-
-
-def sign_of_momentum() -> Program:
-    """Lion in bfloat16, with decay, and none of it for biases."""
-
-    def update(gradients: Tree, momentum: Tree, params: Tree) -> tuple[Tree, Tree]:
-        def changed(p: Array, m: Array, g: Array) -> Array:
-            step = jnp.sign(0.9 * m.astype(jnp.float32) + 0.1 * g)
-            return p - 1e-4 * (step + (0.1 * p if p.ndim > 1 else 0.0))
-
-        params = jax.tree.map(changed, params, momentum, gradients)
-        new = jax.tree.map(
-            lambda m, g: (0.99 * m + 0.01 * g).astype(jnp.bfloat16), momentum, gradients
-        )
-        return params, new
-
-    half = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.bfloat16), MLP)
-    return optimised(update, half)
 
 
 def evolution() -> Program:
@@ -881,33 +496,17 @@ ARCHITECTURES: dict[str, Callable[[], Program]] = {
     program.__name__: program
     for program in (
         codebook_by_averages,
-        momentum_contrast,
-        self_distillation,
         memory_bank,
         truncated_backpropagation,
         segment_memory,
         soft_actor_critic,
         deep_q_learning,
-        clipped_policy,
-        preferences,
         epochs_of_mini_batches,
-        radiance_field,
         long_convolution,
-        receptance,
-        latents,
-        teacher_forcing,
         fixed_point,
-        differential_equation,
-        capacity,
-        weight_normalisation,
         spectral_normalisation,
-        private_gradients,
-        orthogonal_momentum,
         preconditioners,
-        lookahead,
-        averaged_late,
         schedule_free,
-        sign_of_momentum,
         evolution,
     )
 }

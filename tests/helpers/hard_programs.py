@@ -389,31 +389,6 @@ def keys_of_samples() -> Program:
 # Paths that collide
 
 
-def bootstrap() -> Program:
-    """BYOL: a target network of the same paths as the online one follows it."""
-
-    def loss(params: Tree, target: Tree, batch: Tree) -> Array:
-        online = network(params, batch["one"])
-        aim = lax.stop_gradient(network(target, batch["two"]))
-        return jnp.mean((online - aim) ** 2)
-
-    def step(params: Tree, target: Tree, opt_state: AdamState, batch: Tree) -> Any:
-        value, gradients = jax.value_and_grad(loss)(params, target, batch)
-        with named_scope("update"):
-            params, opt_state = adam(gradients, opt_state, params)
-            target = jax.tree.map(lambda t, p: 0.99 * t + 0.01 * p, target, params)
-        return params, target, opt_state, value
-
-    weights, views = two_layers(16, 32, 8), {n: floats(SAMPLES, 16) for n in ("one", "two")}
-    return Program(
-        step,
-        (weights, weights, adam_state(weights), views),
-        (VARIABLE, FROZEN, OPTIMISER, BATCH),
-        lambda params, target, opt_state, batch: loss(params, target, batch),
-        lambda params, target, opt_state, batch: jax.value_and_grad(loss)(params, target, batch),
-    )
-
-
 def distillation() -> Program:
     """A student learns what a teacher of the same paths says."""
 
@@ -479,170 +454,6 @@ def packed_graphs() -> Program:
     return adam_program(loss, params, batch)
 
 
-def variational_autoencoder() -> Program:
-    """Codes are drawn with a key that the step is given."""
-
-    def loss(params: Tree, images: Array, key: Array) -> Array:
-        hidden = jnp.tanh(dense(params["encoder"], images))
-        mean, spread = dense(params["mean"], hidden), dense(params["spread"], hidden)
-        code = mean + jnp.exp(spread) * jax.random.normal(key, mean.shape)
-        again = network(params["decoder"], code)
-        divergence = 0.5 * (jnp.exp(2 * spread) + mean**2 - 1 - 2 * spread).sum(-1)
-        return jnp.mean(((again - images) ** 2).sum(-1) + divergence)
-
-    params = {
-        "encoder": layer(36, 32),
-        "mean": layer(32, 4),
-        "spread": layer(32, 4),
-        "decoder": two_layers(4, 32, 36),
-    }
-    return stepped(loss, (params, floats(SAMPLES, 36), _KEYS((2,))), (VARIABLE, BATCH, SCALAR))
-
-
-def vision_transformer() -> Program:
-    """Patches with a class token and learned positions."""
-    params = {
-        "patch": floats(4, 4, 3, 16),
-        "token": floats(1, 1, 16),
-        "position": floats(1, 5, 16),
-        "block": {"up": floats(16, 32), "down": floats(32, 16), "scale": floats(16)},
-        "mix": {name: floats(16, 16) for name in ("query", "key", "value")},
-        "head": layer(16, 10),
-    }
-
-    def loss(params: Tree, batch: Tree) -> Array:
-        numbers = ("NHWC", "HWIO", "NHWC")
-        x = lax.conv_general_dilated(
-            batch["images"], params["patch"], (4, 4), "VALID", dimension_numbers=numbers
-        ).reshape(SAMPLES, 4, 16)
-        token = jnp.broadcast_to(params["token"], (SAMPLES, 1, 16))
-        x = jnp.concatenate([token, x], axis=1) + params["position"]
-        query, key, value = (x @ params["mix"][name] for name in ("query", "key", "value"))
-        x = x + jax.nn.softmax(query @ key.swapaxes(1, 2) / 4) @ value
-        return cross_entropy(dense(params["head"], block(params["block"], x)[:, 0]), batch["y"])
-
-    return adam_program(loss, params, {"images": floats(SAMPLES, 8, 8, 3), "y": integers(SAMPLES)})
-
-
-def contrast() -> Program:
-    """CLIP: images and texts of a batch against each other, with a trained temperature."""
-    params = {
-        "image": two_layers(20, 32, 8),
-        "words": floats(50, 12),
-        "text": two_layers(12, 32, 8),
-        "temperature": floats(),
-    }
-
-    def unit(x: Array) -> Array:
-        return x * lax.rsqrt((x * x).sum(-1, keepdims=True) + 1e-6)
-
-    def loss(params: Tree, batch: Tree) -> Array:
-        one = unit(network(params["image"], batch["image"]))
-        two = unit(network(params["text"], params["words"][batch["text"]].mean(1)))
-        logits = one @ two.T * jnp.exp(params["temperature"])
-        pairs = jnp.arange(SAMPLES)
-        return cross_entropy(logits, pairs) + cross_entropy(logits.T, pairs)
-
-    batch = {"image": floats(SAMPLES, 20), "text": integers(SAMPLES, 6)}
-    program = adam_program(loss, params, batch)
-    state: Any = adam_state({**dict.fromkeys(params, OPTIMISER), "temperature": SCALAR})
-    return Program(
-        program.function,
-        program.args,
-        ({**dict.fromkeys(params, VARIABLE)}, state._replace(count=SCALAR), BATCH),
-        program.loss,
-        program.gradients,
-    )
-
-
-def state_space() -> Program:
-    """A selective state space, by an associative scan over time."""
-    params = {
-        "embedding": floats(50, 16),
-        "decay": floats(16, 4),
-        "rate": layer(16, 16),
-        "write": floats(16, 4),
-        "read": floats(16, 4),
-        "skip": floats(16),
-        "head": layer(16, 50),
-    }
-
-    def loss(params: Tree, batch: Tree) -> Array:
-        x = params["embedding"][batch["tokens"]]
-        rate = jax.nn.softplus(dense(params["rate"], x))[..., None]
-        keep = jnp.exp(-rate * jnp.exp(params["decay"]))
-        new = rate * (x @ params["write"])[..., None, :] * x[..., None]
-
-        def join(one: tuple[Array, Array], two: tuple[Array, Array]) -> tuple[Array, Array]:
-            return one[0] * two[0], two[0] * one[1] + two[1]
-
-        state = lax.associative_scan(join, (keep, new), axis=1)[1]
-        y = (state * (x @ params["read"])[..., None, :]).sum(-1) + params["skip"] * x
-        return cross_entropy(dense(params["head"], y), batch["labels"])
-
-    batch = {"tokens": integers(SAMPLES, 8), "labels": integers(SAMPLES, 8)}
-    return adam_program(loss, params, batch)
-
-
-def coupling_flow() -> Program:
-    """A normalising flow whose masks are an argument that is never trained."""
-
-    def loss(params: Tree, masks: Array, x: Array) -> Array:
-        total = jnp.zeros(SAMPLES)
-        for weights, mask in zip(params, masks, strict=True):
-            scale, shift = jnp.split(network(weights, x * mask), 2, axis=-1)
-            scale = jnp.tanh(scale) * (1 - mask)
-            x = x * jnp.exp(scale) + shift * (1 - mask)
-            total = total + scale.sum(-1)
-        return (0.5 * (x * x).sum(-1) - total).mean()
-
-    params = [two_layers(6, 32, 12), two_layers(6, 32, 12)]
-    args = (params, floats(2, 6), floats(SAMPLES, 6))
-    return stepped(loss, args, (VARIABLE, FROZEN, BATCH))
-
-
-def physics() -> Program:
-    """A network that solves a wave equation: second derivatives by its inputs are the loss."""
-
-    def loss(params: Tree, batch: Tree) -> Array:
-        def field(point: Array) -> Array:
-            return network(params, point)[0]
-
-        curvature = jax.vmap(jax.hessian(field))(batch["points"])
-        inside = curvature[:, 0, 0] - curvature[:, 1, 1]
-        edge = jax.vmap(field)(batch["edge"]) - batch["value"]
-        return jnp.mean(inside**2) + jnp.mean(edge**2)
-
-    batch = {"points": floats(SAMPLES, 2), "edge": floats(SAMPLES, 2), "value": floats(SAMPLES)}
-    return adam_program(loss, two_layers(2, 32, 1), batch)
-
-
-def recommendation() -> Program:
-    """Embeddings of categories and their products with each other, beside dense features."""
-    params = {
-        "tables": [floats(100, 8), floats(30, 8), floats(70, 8)],
-        "dense": two_layers(13, 32, 8),
-        "top": two_layers(14, 32, 1),
-    }
-
-    def loss(params: Tree, batch: Tree) -> Array:
-        low = network(params["dense"], batch["dense"])
-        found = [table[batch["category"][:, k]] for k, table in enumerate(params["tables"])]
-        together = jnp.stack([low, *found], axis=1)
-        products = jnp.einsum("bid,bjd->bij", together, together)
-        rows, columns = jnp.triu_indices(4, 1)
-        picked = products[:, rows, columns]
-        logit = network(params["top"], jnp.concatenate([low, picked], -1))[:, 0]
-        return jnp.mean(jax.nn.softplus(logit) - batch["click"] * logit)
-
-    batch = {
-        "dense": floats(SAMPLES, 13),
-        "category": integers(SAMPLES, 3),
-        "click": floats(SAMPLES),
-    }
-    return adam_program(loss, params, batch)
-
-
 def actor_and_critic() -> Program:
     """Advantages by a scan back in time over data that are (time, samples, ...)."""
 
@@ -703,101 +514,6 @@ def diffusion() -> Program:
     )
 
 
-def hypernetwork() -> Program:
-    """A network that makes the weights of another one, for each sample its own."""
-
-    def loss(params: Tree, batch: Tree) -> Array:
-        made = network(params["maker"], batch["task"]).reshape(SAMPLES, 6, 4)
-        x = jnp.einsum("bi,bio->bo", batch["x"], made) + params["bias"]
-        return jnp.mean((dense(params["head"], jnp.tanh(x)) - batch["y"]) ** 2)
-
-    params = {"maker": two_layers(9, 32, 24), "bias": floats(4), "head": layer(4, 2)}
-    batch = {"task": floats(SAMPLES, 9), "x": floats(SAMPLES, 6), "y": floats(SAMPLES, 2)}
-    return adam_program(loss, params, batch)
-
-
-def equilibrium() -> Program:
-    """A fixed point of one layer, found without a gradient, which the last step alone has."""
-
-    def loss(params: Tree, batch: Tree) -> Array:
-        def once(z: Array) -> Array:
-            return jnp.tanh(z @ params["inner"] + dense(params["outer"], batch["x"]))
-
-        start = jnp.zeros((SAMPLES, 32))
-        z = lax.stop_gradient(lax.fori_loop(0, 6, lambda _, z: once(z), start))
-        return cross_entropy(dense(params["head"], once(z)), batch["y"])
-
-    params = {"inner": floats(32, 32), "outer": layer(16, 32), "head": layer(32, 10)}
-    return adam_program(loss, params, VECTORS)
-
-
-def quantised_base() -> Program:
-    """QLoRA: adapters beside a base of small whole numbers with a scale for each column."""
-    base = {
-        "kernel": jax.ShapeDtypeStruct((16, 64), jnp.int8),
-        "scale": floats(64),
-        "head": floats(64, 10),
-    }
-
-    def loss(adapters: Tree, base: Tree, batch: Tree) -> Array:
-        kernel = base["kernel"].astype(jnp.float32) * base["scale"]
-        x = batch["x"] @ kernel + batch["x"] @ adapters["a"] @ adapters["b"]
-        return cross_entropy(jax.nn.relu(x) @ base["head"], batch["y"])
-
-    adapters = {"a": floats(16, 2), "b": floats(2, 64)}
-    return stepped(loss, (adapters, base, VECTORS), (VARIABLE, FROZEN, BATCH))
-
-
-def sharpness() -> Program:
-    """SAM: the gradient is taken where the loss rises most, a small step away."""
-
-    def moved(params: Tree, batch: Tree) -> Tree:
-        gradients = jax.grad(mlp)(params, batch)
-        norm = jnp.sqrt(sum(jnp.sum(g * g) for g in jax.tree.leaves(gradients)))
-        return jax.tree.map(lambda p, g: p + 0.05 * g / norm, params, gradients)
-
-    def step(params: Tree, batch: Tree) -> Any:
-        value, gradients = jax.value_and_grad(mlp)(moved(params, batch), batch)
-        with named_scope("update"):
-            return sgd(gradients, params), value
-
-    return Program(
-        step,
-        (MLP, VECTORS),
-        (VARIABLE, BATCH),
-        lambda params, batch: mlp(params, batch) + mlp(params, batch),
-        lambda params, batch: jax.value_and_grad(mlp)(moved(params, batch), batch),
-    )
-
-
-def parallel_block() -> Program:
-    """PaLM: one weight holds queries, one key and value for all heads, and a gated network."""
-    heads, size, hidden, width = 4, 8, 64, 32
-    places = [heads * size, (heads + 1) * size, (heads + 2) * size, (heads + 2) * size + hidden]
-
-    def loss(params: Tree, batch: Tree) -> Array:
-        x = params["embedding"][batch["tokens"]]
-        for weights in params["layers"]:
-            y = x * lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6) * weights["scale"]
-            made = jax.checkpoint(lambda y, w: y @ w["fused"] + w["bias"])(y, weights)
-            q, k, v, gate, up = jnp.split(made, places, axis=-1)
-            q = q.reshape(*q.shape[:2], heads, size)
-            scores = jax.nn.softmax(jnp.einsum("bqhk,btk->bhqt", q, k) / size**0.5)
-            seen = jnp.einsum("bhqt,btk->bqhk", scores, v).reshape(*q.shape[:2], heads * size)
-            x = x + seen @ weights["attention"] + (jax.nn.silu(gate) * up) @ weights["down"]
-        return cross_entropy(x @ params["embedding"].T, batch["labels"])
-
-    outputs = places[-1] + hidden
-    block = {
-        "scale": floats(width),
-        "fused": floats(width, outputs),
-        "bias": floats(outputs),
-        "attention": floats(heads * size, width),
-        "down": floats(hidden, width),
-    }
-    return adam_program(loss, {"embedding": floats(50, width), "layers": [block, block]}, TOKENS)
-
-
 def running_normaliser() -> Program:
     """Inputs are normalised by running moments of their own."""
     params = {"stem": floats(3, 3, 3, 8), "head": layer(8, 10)}
@@ -827,24 +543,6 @@ def running_normaliser() -> Program:
         lambda *args: loss(*args)[0],
         gradients_of,
     )
-
-
-def critic_of_transport() -> Program:
-    """A critic of what is drawn and made from noise, with a penalty on gradients in between."""
-    params = {"critic": two_layers(16, 32, 1), "maker": two_layers(8, 32, 16)}
-
-    def loss(params: Tree, real: Array, key: Array) -> Array:
-        one, two = jax.random.split(key)
-        made = network(params["maker"], jax.random.normal(one, (SAMPLES, 8)))
-        share = jax.random.uniform(two, (SAMPLES, 1))
-        held = lax.stop_gradient(made)
-        slope = jax.grad(lambda x: network(params["critic"], x).sum())
-        length = jnp.sqrt((slope(share * real + (1 - share) * held) ** 2).sum(-1))
-        critic = (network(params["critic"], held) - network(params["critic"], real)).mean()
-        maker = -network(lax.stop_gradient(params["critic"]), made).mean()
-        return critic + maker + jnp.mean((length - 1) ** 2)
-
-    return stepped(loss, (params, floats(SAMPLES, 16), _KEYS((2,))), (VARIABLE, BATCH, SCALAR))
 
 
 def delayed_policy() -> Program:
@@ -956,26 +654,12 @@ HARD_PROGRAMS: dict[str, Callable[[], Program]] = {
         keys_of_layers,
         keys_handed_on,
         keys_of_samples,
-        bootstrap,
         distillation,
         graph_network,
         packed_graphs,
-        variational_autoencoder,
-        vision_transformer,
-        contrast,
-        state_space,
-        coupling_flow,
-        physics,
-        recommendation,
         actor_and_critic,
         diffusion,
-        hypernetwork,
-        equilibrium,
-        quantised_base,
-        sharpness,
-        parallel_block,
         running_normaliser,
-        critic_of_transport,
         delayed_policy,
         secants,
     )

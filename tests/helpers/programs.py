@@ -482,30 +482,6 @@ def lstm() -> Program:
     return adam_program(loss, params, TOKENS)
 
 
-def attention() -> Program:
-    """Attention by einsum with kernels of three dimensions."""
-    params = {
-        "embedding": floats(100, 16),
-        "attention": {
-            "query": floats(16, 4, 8),
-            "key": floats(16, 4, 8),
-            "value": floats(16, 4, 8),
-            "out": floats(4, 8, 16),
-        },
-        "head": layer(16, 100),
-    }
-
-    def loss(params: Tree, batch: Tree) -> Array:
-        x = params["embedding"][batch["tokens"]]
-        w = params["attention"]
-        q, k, v = (jnp.einsum("btd,dhk->bthk", x, w[name]) for name in ("query", "key", "value"))
-        weights = jax.nn.softmax(jnp.einsum("bqhk,bthk->bhqt", q, k) / 8**0.5)
-        x = x + jnp.einsum("bhqt,bthk,hkd->bqd", weights, v, w["out"])
-        return cross_entropy(dense(params["head"], x), batch["labels"])
-
-    return adam_program(loss, params, TOKENS)
-
-
 def donated() -> Program:
     """A step whose parameters and state are donated."""
     plain = adam_program(mlp, MLP, VECTORS)
@@ -541,24 +517,6 @@ def lora() -> Program:
         (VARIABLE, OPTIMISER, FROZEN, BATCH),
         lambda adapters, opt_state, base, batch: adapted(adapters, base, batch),
         lambda adapters, opt_state, base, batch: jax.value_and_grad(adapted)(adapters, base, batch),
-    )
-
-
-def lora_in_state() -> Program:
-    """LoRA: the base model is a part of the train state, and comes back as it was."""
-
-    def step(state: TrainState, batch: Tree) -> tuple[TrainState, Array]:
-        value, gradients = jax.value_and_grad(adapted)(state.params, state.extra, batch)
-        with named_scope("update"):
-            params, opt_state = adam(gradients, state.opt_state, state.params)
-            return TrainState(state.step + 1, params, opt_state, state.extra), value
-
-    return Program(
-        step,
-        (TrainState(integers(), ADAPTERS, adam_state(ADAPTERS), MLP), VECTORS),
-        (TrainState(SCALAR, VARIABLE, OPTIMISER, FROZEN), BATCH),
-        lambda state, batch: adapted(state.params, state.extra, batch),
-        lambda state, batch: jax.value_and_grad(adapted)(state.params, state.extra, batch),
     )
 
 
@@ -757,85 +715,6 @@ def dropout() -> Program:
     )
 
 
-def adafactor() -> Program:
-    """Second moments as a row and a column of each matrix, whose shapes no variable has."""
-    params = {"w1": floats(16, 64), "w2": floats(64, 16)}
-    state = {name: {"row": floats(w.shape[0]), "column": floats(w.shape[1])}
-             for name, w in params.items()}  # fmt: skip
-
-    def loss(params: Tree, x: Array) -> Array:
-        return jnp.mean((jnp.tanh(x @ params["w1"]) @ params["w2"] - x) ** 2)
-
-    def update(w: Array, gradient: Array, moments: Tree) -> tuple[Array, Tree]:
-        square = gradient * gradient + 1e-30
-        row = 0.99 * moments["row"] + 0.01 * square.mean(1)
-        column = 0.99 * moments["column"] + 0.01 * square.mean(0)
-        second = row[:, None] * column[None, :] / row.mean()
-        return w - 1e-3 * gradient * lax.rsqrt(second), {"row": row, "column": column}
-
-    def step(params: Tree, opt_state: Tree, x: Array) -> Any:
-        value, gradients = jax.value_and_grad(loss)(params, x)
-        with named_scope("update"):
-            new = {name: update(params[name], gradients[name], opt_state[name]) for name in params}
-            params, opt_state = ({name: pair[i] for name, pair in new.items()} for i in (0, 1))
-        return params, opt_state, value
-
-    return Program(
-        step,
-        (params, state, floats(SAMPLES, 16)),
-        (VARIABLE, OPTIMISER, BATCH),
-        lambda params, opt_state, x: loss(params, x),
-        lambda params, opt_state, x: jax.value_and_grad(loss)(params, x),
-    )
-
-
-def adversaries() -> Program:
-    """A generator and a discriminator, each with its own Adam."""
-    params = {
-        "generator": {"up": layer(8, 32), "out": layer(32, 16)},
-        "discriminator": {"up": layer(16, 32), "out": layer(32, 1)},
-    }
-    batch = {"real": floats(SAMPLES, 16), "noise": floats(SAMPLES, 8)}
-
-    def network(weights: Tree, x: Array) -> Array:
-        return dense(weights["out"], jax.nn.relu(dense(weights["up"], x)))
-
-    def discriminator_loss(weights: Tree, generator: Tree, batch: Tree) -> Array:
-        real = network(weights, batch["real"])
-        fake = network(weights, lax.stop_gradient(network(generator, batch["noise"])))
-        return jnp.mean(jax.nn.softplus(-real)) + jnp.mean(jax.nn.softplus(fake))
-
-    def generator_loss(weights: Tree, discriminator: Tree, batch: Tree) -> Array:
-        fake = network(discriminator, network(weights, batch["noise"]))
-        return jnp.mean(jax.nn.softplus(-fake))
-
-    def both(transform: Any, params: Tree, batch: Tree) -> Any:
-        generator, discriminator = params["generator"], params["discriminator"]
-        return (
-            transform(discriminator_loss)(discriminator, generator, batch),
-            transform(generator_loss)(generator, discriminator, batch),
-        )
-
-    def step(params: Tree, opt_state: Tree, batch: Tree) -> Any:
-        (d_loss, d_gradients), (g_loss, g_gradients) = both(jax.value_and_grad, params, batch)
-        with named_scope("update"):
-            new = {
-                name: adam(gradients, opt_state[name], params[name])
-                for name, gradients in (("generator", g_gradients), ("discriminator", d_gradients))
-            }
-            params, opt_state = ({name: pair[i] for name, pair in new.items()} for i in (0, 1))
-        return params, opt_state, (d_loss, g_loss)
-
-    state = {name: adam_state(part) for name, part in params.items()}
-    return Program(
-        step,
-        (params, state, batch),
-        (VARIABLE, OPTIMISER, BATCH),
-        lambda params, opt_state, batch: both(lambda f: f, params, batch),
-        lambda params, opt_state, batch: both(jax.value_and_grad, params, batch),
-    )
-
-
 PROGRAMS: dict[str, Callable[[], Program]] = {
     program.__name__: program
     for program in (
@@ -847,10 +726,8 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
         experts,
         u_net,
         lstm,
-        attention,
         donated,
         lora,
-        lora_in_state,
         accumulation,
         separate_arguments,
         separate_forward,
@@ -862,8 +739,6 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
         plain_sgd,
         tied_embedding,
         dropout,
-        adafactor,
-        adversaries,
     )
 }
 """Name -> what makes the program."""
