@@ -85,17 +85,6 @@ def test_flops__loop_counts_every_iteration(steps):
     assert bytes_accessed(graph) == pytest.approx(steps * moved, abs=48 * steps)
 
 
-def test_flops__nested_loops_multiply():
-    def inner(x):
-        return lax.scan(lambda c, _: (c @ c, None), x, length=3)[0]
-
-    def outer(x):
-        return lax.scan(lambda c, _: (inner(c), None), x, length=5)[0]
-
-    graph = from_jax(outer, shape(4, 4))
-    assert graph.total_flops == 5 * (3 * (2 * 4**3 + 2) + 2)
-
-
 def test_flops__unknown_trip_count_warns():
     def loop(x, n):
         return lax.fori_loop(0, n, lambda _, c: c @ c, x)

@@ -93,20 +93,3 @@ def test_freeze__clipping_still_reads_all_gradients():
     frozen = from_jax(clipped, params, params, shape(8, 16), frozen="body")
     assert dots(frozen, Phase.BACKWARD) == dots(whole, Phase.BACKWARD)
     assert len(frozen.parameter_role) == len(whole.parameter_role) - 1
-
-
-def test_freeze__a_loop_stays_whole():
-    def looped(params, x):
-        def loss(params):
-            body = lambda carry, w: (jnp.tanh(carry @ w), None)  # noqa: E731
-            return jnp.square(jax.lax.scan(body, x, params["layers"])[0] @ params["head"]).mean()
-
-        value, gradients = jax.value_and_grad(loss)(params)
-        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), value
-
-    args = {"layers": shape(3, 16, 16), "head": shape(16, 4)}, shape(8, 16)
-    frozen = from_jax(looped, *args, frozen="layers")
-    assert not frozen._broken_array()
-    loops = [i for i, code in enumerate(frozen.opcode) if frozen.opcodes[code] == "while"]
-    assert len(loops) == 1  # the forward one
-    assert frozen.opcodes[frozen.opcode[frozen.parent == loops[0]][0]] == "parameter"

@@ -8,14 +8,14 @@ import pytest
 from cases import slow
 
 pytest.importorskip("jax")
-from architectures import ARCHITECTURES  # noqa: E402
-from hard_programs import HARD_PROGRAMS  # noqa: E402
-from programs import PROGRAMS, SAMPLES, phase_flops, roles_of  # noqa: E402
+from architectures import ARCHITECTURES
+from hard_programs import HARD_PROGRAMS
+from programs import PROGRAMS, SAMPLES, phase_flops, roles_of
 
-from parenvs import from_jax  # noqa: E402
-from parenvs.graph.graph import Phase, Role  # noqa: E402
-from parenvs.graph.reader import read_module  # noqa: E402
-from parenvs.graph.text import parse  # noqa: E402
+from parenvs import from_jax
+from parenvs.graph.graph import Phase, Role
+from parenvs.graph.reader import read_module
+from parenvs.graph.text import parse
 
 pytestmark = [pytest.mark.thorough, pytest.mark.filterwarnings("ignore")]
 

@@ -4,7 +4,7 @@ import pytest
 
 from parenvs import from_jax
 from parenvs.graph.graph import Role
-from parenvs.graph.roles import match_paths, parse_names, reasons
+from parenvs.graph.roles import match_paths, parse_names
 
 
 def test_roles__parameter_names():
@@ -56,53 +56,6 @@ def test_roles__match_paths():
 def roles_of(function, *args):
     graph = from_jax(function, *args)
     return {p: Role(r).name for p, r in zip(graph.paths, graph.parameter_role, strict=True)}, graph
-
-
-def test_roles__a_target_network_follows_without_a_gradient():
-    """The forward pass reads it, and its new value is made of the gradients of other weights."""
-    jax = pytest.importorskip("jax")
-    jnp = jax.numpy
-
-    def step(online, target, states, rewards):
-        def loss(online):
-            aim = rewards + 0.9 * jnp.tanh(states @ target["w"]).max(1)
-            return jnp.square(jnp.tanh(states @ online["v"]).max(1) - aim).mean()
-
-        value, gradient = jax.value_and_grad(loss)(online)
-        online = jax.tree.map(lambda w, g: w - 0.1 * g, online, gradient)
-        return online, {"w": 0.99 * target["w"] + 0.01 * online["v"]}, value
-
-    shape = jax.ShapeDtypeStruct
-    weights = shape((16, 4), jnp.float32)
-    batch = shape((32, 16), jnp.float32), shape((32,), jnp.float32)
-    roles, graph = roles_of(step, {"v": weights}, {"w": weights}, *batch)
-    assert roles == {"v": "VARIABLE", "w": "FROZEN", "states": "BATCH", "rewards": "BATCH"}
-    assert reasons(graph)[1].startswith("output 1 updates it by the new value of other weights")
-
-
-def test_roles__many_steps_in_one_loop():
-    """State that a loop over steps carries is what it is in one step."""
-    jax = pytest.importorskip("jax")
-    jnp = jax.numpy
-
-    def steps(state, batches):
-        def one(state, batch):
-            params, moments = state
-
-            def loss(params):
-                return jnp.square(jnp.tanh(batch["x"] @ params) - batch["y"]).mean()
-
-            value, gradient = jax.value_and_grad(loss)(params)
-            moments = 0.9 * moments + gradient
-            return (params - 0.1 * moments, moments), value
-
-        return jax.lax.scan(one, state, batches)
-
-    shape = jax.ShapeDtypeStruct
-    weights = shape((16, 4), jnp.float32)
-    batches = {"x": shape((5, 32, 16), jnp.float32), "y": shape((5, 32, 4), jnp.float32)}
-    roles, _ = roles_of(steps, (weights, weights), batches)
-    assert roles == {"0": "VARIABLE", "1": "OPTIMISER", "x": "BATCH", "y": "BATCH"}
 
 
 def test_roles__a_scale_as_long_as_the_batch_meets_sums_over_it():
@@ -159,51 +112,6 @@ def test_roles__state_of_a_weight_that_is_taken_as_frozen_is_warned_of():
     with pytest.warns(UserWarning, match="w is taken as frozen, though m/w looks like its optim"):
         roles, graph = roles_of(step, *args)
     assert roles["w"] == "FROZEN" and "say so with variables=" in graph.notes[0]
-
-
-def test_roles__drawn_rows_of_a_buffer_are_data_and_of_a_schedule_are_not():
-    """Rows that a key picks: a replay buffer feeds the network, a table of strengths does not."""
-    jax = pytest.importorskip("jax")
-    jnp = jax.numpy
-
-    def step(params, buffer, table, key):
-        def loss(params):
-            rows = jax.random.randint(key, (32,), 0, 500)
-            strength = table["strength"][rows % 50][:, None]
-            value = jnp.tanh(buffer["seen"][rows] * strength) @ params
-            return jnp.square(value - buffer["reward"][rows][:, None]).mean()
-
-        value, gradient = jax.value_and_grad(loss)(params)
-        return params - 0.1 * gradient, value
-
-    floats = jax.ShapeDtypeStruct
-    buffer = {"seen": floats((500, 6), jnp.float32), "reward": floats((500,), jnp.float32)}
-    table, key = {"strength": floats((50,), jnp.float32)}, floats((2,), jnp.uint32)
-    roles, _ = roles_of(step, floats((6, 1), jnp.float32), buffer, table, key)
-    assert roles == {
-        "params": "VARIABLE",
-        "reward": "BATCH",
-        "seen": "BATCH",
-        "strength": "FROZEN",
-        "key": "SCALAR",
-    }
-
-
-def test_roles__edges_of_a_graph_are_not_its_samples():
-    """Nodes (10, 6) and edges (2, 20): as many inputs speak for 2 as for 10."""
-    jax = pytest.importorskip("jax")
-    import jax.numpy as jnp
-
-    def loss(weight, edges, nodes):
-        made = jnp.tanh(nodes @ weight)
-        return jnp.square(jnp.zeros_like(made).at[edges[1]].add(made[edges[0]])).mean()
-
-    shape = jax.ShapeDtypeStruct
-    graph = from_jax(
-        jax.value_and_grad(loss), shape((6, 4), jnp.float32), shape((2, 20), jnp.int32),
-        shape((10, 6), jnp.float32),
-    )  # fmt: skip
-    assert graph.batch_size == 10
 
 
 def test_roles__a_mask_of_positions_is_warned_of_and_may_be_called_frozen():

@@ -109,16 +109,6 @@ def test_text__sample():
     assert graph.total_flops == 2 * 8 * 6 * 2 * rows_of_taps * columns
 
 
-def test_text__bare_names_and_types_read_alike():
-    """``%`` and operand types, comments and tilings are only decoration."""
-    bare = re.sub(r"/\*.*?\*/", "", SAMPLE.replace("%", ""))
-    bare = re.sub(r"\{([\d,]*):[^}]*\}", r"{\1}", bare)
-    bare = re.sub(r"f32\[[\d,]*\](?:\{[\d,]*\})? (?=[a-z]+\.1[,)])", "", bare)
-    assert bare != SAMPLE
-    assert "f32[] a.1, " not in bare
-    assert read(bare).fingerprint == read(SAMPLE).fingerprint
-
-
 ATTRIBUTES = """\
 HloModule attributes
 
@@ -313,20 +303,6 @@ def test_text__argument_names(name, path, argument):
     assert graph.strings[graph.op_name[0]].startswith(argument)
 
 
-def test_text__parameters_in_any_order():
-    text = (
-        "HloModule m\nENTRY e {\n"
-        "  batch__x__.1 = f32[8,3]{1,0} parameter(2)\n"
-        "  params__b__.1 = f32[5]{0} parameter(1)\n"
-        "  params__a__.1 = f32[3,5]{1,0} parameter(0)\n"
-        "  ROOT t.1 = (f32[8,3]{1,0}) tuple(batch__x__.1)\n}\n"
-    )
-    graph = read(text)
-    assert graph.paths == ["a", "b", "x"]
-    assert graph.parameter_argument.tolist() == [0, 0, 1]
-    assert [Role(r).name for r in graph.parameter_role][:2] == ["VARIABLE", "VARIABLE"]
-
-
 def crossing(graph):
     """Cut bytes and variable bytes of the chain."""
     counted = chain_bytes(graph, graph.pivots())
@@ -386,37 +362,6 @@ def test_text__with_metadata_has_phases():
             from_text.opcode, [from_text.opcodes.index(plain.opcodes[code]) for code in heavy]
         )
         assert plain.flops[chosen].sum() == from_text.flops[same].sum()
-
-
-def test_text__optimised_module():
-    """What XLA's compiler prints, with fusions, reads too."""
-    jax = pytest.importorskip("jax")
-    jnp = jax.numpy
-    from jax_primitives import shape
-
-    def function(a, b):
-        return jnp.tanh(a @ b + 1).sum()
-
-    text = jax.jit(function).lower(shape(16, 8), shape(8, 4)).compile().as_text()
-    assert "fusion" in text
-    graph = read(text)
-    assert graph.shape(graph.outputs[0]) == ()
-    assert graph.total_flops >= 16 * 4
-
-
-@each(
-    ("name", "path"),
-    [
-        ("params__layers___0___q__", "params['layers'][0]['q']"),
-        ("p__a_b__", "p['a_b']"),
-        ("p_0__1_", "p[0][1]"),
-        ("a__0_12_0___q__", "a['0_12_0___q']"),
-        ("state_mu", ""),
-        ("a__b____b__c", ""),
-    ],
-)
-def test_text__argument_paths(name, path):
-    assert _argument_path(name) == path
 
 
 @pytest.mark.slow

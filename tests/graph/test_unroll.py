@@ -155,15 +155,6 @@ def test_unroll__names_tell_the_layer():
     assert list(profile.names) == list(result.op_names(result.pivots()))
 
 
-def test_unroll__scope_names_the_loop():
-    def decoder(x, layers):
-        with jax.named_scope("decoder"):
-            return scanned()(x, layers)
-
-    result = unrolled(read(loss(decoder), STACKED, TOKENS))
-    assert any("/decoder[5]/mlp/dot_general" in n for n in result.op_names(result.pivots()))
-
-
 def test_unroll__two_loops_have_two_names():
     def both(params, tokens):
         x = scanned()(params["embedding"][tokens], params["layers"])
@@ -180,35 +171,6 @@ def test_unroll__two_loops_have_two_names():
 
 
 @pytest.mark.thorough
-def test_unroll__a_whole_stack_in_the_loss():
-    """A penalty reads all layers at once; each is counted where its layer, or it, comes first."""
-
-    def penalised(params, tokens):
-        return loss(scanned())(params, tokens) + sum(
-            jnp.sum(a * a) for a in jax.tree.leaves(params["layers"])
-        )
-
-    graph = read(step(penalised), STACKED, TOKENS)
-    result = unrolled(graph)
-    assert result._broken_array() == ""
-    assert result.parameter_bytes == graph.parameter_bytes
-    assert chain(result).parameter_bytes.sum() == graph.parameter_bytes
-
-
-@pytest.mark.thorough
-def test_unroll__layers_that_no_loop_reads():
-    def some(params, tokens):
-        x = params["embedding"][tokens]
-        x = block(x, jax.tree.map(lambda a: a[0], params["layers"]))
-        return scanned()(x, jax.tree.map(lambda a: a[2:], params["layers"])).sum()
-
-    graph = read(step(some), STACKED, TOKENS)
-    result = unrolled(graph)
-    assert result.parameter_bytes == graph.parameter_bytes
-    assert chain(result).parameter_bytes.sum() == 4 * 32 * WIDTH + (LAYERS - 1) * LAYER
-
-
-@pytest.mark.thorough
 def test_unroll__a_loop_over_time_stays():
     def through(x, layers):
         return recurrent(x, layers)
@@ -220,30 +182,6 @@ def test_unroll__a_loop_over_time_stays():
     loops = inner.opcode == inner.opcodes.index("while")
     assert (inner.parent[loops] < 0).sum() == LAYERS
     assert not set(np.flatnonzero(inner.parent >= 0)) & set(inner.pivots())
-
-
-@pytest.mark.thorough
-def test_unroll__shared_layers_stay():
-    def through(x, layers):
-        return lax.scan(lambda h, _: (block(h, layers), None), x, None, length=LAYERS)[0]
-
-    params = {**LISTED, "layers": LISTED["layers"][0]}
-    graph = read(step(loss(through)), params, TOKENS)
-    assert unrolled(graph) is graph
-
-
-def test_unroll__a_small_table_by_time_does_not_make_layers():
-    """A loop that slices a table of positions, but shares its matrices, is no loop over layers."""
-
-    def through(x, params):
-        def body(h, table):
-            return jnp.tanh(h @ params["q"] + table), None
-
-        return x + lax.scan(body, x[:, 0], params["table"])[0][:, None]
-
-    params = {**LISTED, "layers": {"q": shape(WIDTH, WIDTH), "table": shape(5, WIDTH)}}
-    graph = read(loss(through), params, TOKENS)
-    assert unrolled(graph) is graph
 
 
 @pytest.mark.thorough

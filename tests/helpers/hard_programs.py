@@ -636,6 +636,34 @@ def secants() -> Program:
     )
 
 
+def parallel_block() -> Program:
+    """PaLM: one weight holds queries, one key and value for all heads, and a gated network."""
+    heads, size, hidden, width = 4, 8, 64, 32
+    places = [heads * size, (heads + 1) * size, (heads + 2) * size, (heads + 2) * size + hidden]
+
+    def loss(params: Tree, batch: Tree) -> Array:
+        x = params["embedding"][batch["tokens"]]
+        for weights in params["layers"]:
+            y = x * lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6) * weights["scale"]
+            made = jax.checkpoint(lambda y, w: y @ w["fused"] + w["bias"])(y, weights)
+            q, k, v, gate, up = jnp.split(made, places, axis=-1)
+            q = q.reshape(*q.shape[:2], heads, size)
+            scores = jax.nn.softmax(jnp.einsum("bqhk,btk->bhqt", q, k) / size**0.5)
+            seen = jnp.einsum("bhqt,btk->bqhk", scores, v).reshape(*q.shape[:2], heads * size)
+            x = x + seen @ weights["attention"] + (jax.nn.silu(gate) * up) @ weights["down"]
+        return cross_entropy(x @ params["embedding"].T, batch["labels"])
+
+    outputs = places[-1] + hidden
+    block = {
+        "scale": floats(width),
+        "fused": floats(width, outputs),
+        "bias": floats(outputs),
+        "attention": floats(heads * size, width),
+        "down": floats(hidden, width),
+    }
+    return adam_program(loss, {"embedding": floats(50, width), "layers": [block, block]}, TOKENS)
+
+
 HARD_PROGRAMS: dict[str, Callable[[], Program]] = {
     program.__name__: program
     for program in (
@@ -661,6 +689,7 @@ HARD_PROGRAMS: dict[str, Callable[[], Program]] = {
         diffusion,
         running_normaliser,
         delayed_policy,
+        parallel_block,
         secants,
     )
 }

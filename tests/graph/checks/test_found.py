@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import warnings
 
-import numpy as np
 import pytest
 
-from parenvs import judge, problem
+from parenvs import problem
 from parenvs.errors import HloError
 from parenvs.graph.graph import Graph
 from parenvs.graph.reader import read_module
@@ -83,24 +82,6 @@ def test_found__numbers_that_double():
     known = {0: (3,)}
     learn(program, range(count), known)
     assert known == {k: (3**2**k,) for k in range(6)}
-
-
-def test_found__a_step_of_no_seconds():
-    """All is computed from constants: no seconds, nothing to save, and devices that do nothing."""
-    graph = read(
-        """\
-HloModule idle
-ENTRY main {
-  params__w__ = f32[8,8] parameter(0)
-  zero = f32[] constant(0)
-  ROOT z = f32[4,8] broadcast(zero), dimensions={}
-}
-"""
-    )
-    timed = problem(graph, "1x2:v100", "partition", reward="step_time")
-    report = judge(timed.plan(np.zeros(len(timed.counts()), dtype=bool)), timed)
-    assert (report.step_seconds, report.utilisation, report.value) == (0, 0, 0)
-    assert report.to_json()["values"] == {"paper": report.value_of("paper"), "step_time": 0}
 
 
 def test_found__sizes_that_only_one_reader_counted(tmp_path):

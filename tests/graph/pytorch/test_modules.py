@@ -9,7 +9,7 @@ pytest.importorskip("jax", reason="extra jax")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from torch_agreement import agreement  # noqa: E402
-from torch_modules import MODULES, Encoder, Gpt  # noqa: E402
+from torch_modules import MODULES, Gpt  # noqa: E402
 
 from parenvs import Partitioning, verify  # noqa: E402
 from parenvs.cluster import choose_cluster  # noqa: E402
@@ -67,42 +67,6 @@ def test_gpt__splits_as_megatron_does_and_costs_what_pytorch_counts():
 
 
 @pytest.mark.slow
-def test_encoder__heads_that_pytorch_merges_with_the_batch_can_be_split():
-    with torch.device("meta"):
-        module = Encoder()
-        inputs = torch.zeros(4, 6, 16), torch.zeros(4, dtype=torch.long)
-    lowered = lower_module(module, inputs)
-    graph = lowered.graph()
-    plan = megatron(
-        graph,
-        {
-            "_attn/in_proj_weight": 1, "_attn/out_proj/weight": 1, "mixing/in_proj_weight": 1,
-            "mixing/out_proj/weight": 1, "linear1/weight": 0, "linear2/weight": 1,
-        },
-    )  # fmt: skip
-    assert verify(graph, plan, lowered).agrees
-
-
-@pytest.mark.slow
-def test_spectral__is_split_as_shardy_says():
-    module, inputs = MODULES["spectral"]()
-    lowered = lower_module(module, inputs)
-    graph = lowered.graph()
-    problem = Partitioning.build(graph, choose_cluster(devices=2), uneven="forbid")
-    legal = {}
-    for path, dimensions in {"x": 3, "ids": 2, "bags/weight": 2, "weight": 3}.items():
-        for dimension in range(dimensions):
-            chosen = problem.chosen({path: dimension})
-            legal[path, dimension] = bool(
-                problem.legal(chosen) and not (chosen & problem.classes.blocked).any()
-            )
-            if legal[path, dimension]:
-                assert verify(graph, problem.report(problem.plan(chosen)).plan, lowered).agrees
-    assert legal["x", 0] and not legal["x", 2], legal  # the transform is of dimension 2
-    assert legal["ids", 0] and legal["bags/weight", 0], legal
-
-
-@pytest.mark.slow
 def test_branches__are_branches_of_the_graph():
     module, inputs = MODULES["branches"]()
     module.drop.p = 0.5
@@ -113,25 +77,6 @@ def test_branches__are_branches_of_the_graph():
     roles = dict(zip(graph.paths, map(Role, graph.parameter_role.tolist()), strict=True))
     assert roles["first/weight"] == roles["second/bias"] == Role.VARIABLE
     assert roles["key"] == Role.SCALAR and roles["x"] == Role.BATCH
-
-
-@pytest.mark.thorough
-def test_masks__of_a_transformer_may_be_made_in_its_forward():
-    class Causal(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.TransformerDecoder(
-                torch.nn.TransformerDecoderLayer(8, 2, 16, 0.0, batch_first=True), 1
-            )
-
-        def forward(self, x, memory):
-            mask = torch.nn.Transformer.generate_square_subsequent_mask(x.shape[1])
-            return self.layer(x, memory, tgt_mask=mask).square().mean()
-
-    module = Causal()
-    found = agreement(module, (torch.randn(3, 5, 8), torch.randn(3, 4, 8)))
-    assert found.loss_error < 1e-12 and found.gradient_error < 1e-9, found
-    assert found.gradients == len(list(module.parameters()))
 
 
 @pytest.mark.thorough

@@ -141,27 +141,6 @@ def test_roles__weights_without_a_gradient_are_frozen_and_said_to_be():
     }
 
 
-class Gate(torch.nn.Module):
-    """Takes some slices of a layer's outputs, of which there are ``width``."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.dense = torch.nn.Linear(4, width)
-
-    def forward(self, x):
-        y = self.dense(x)
-        return (y[:, :4] * y[:, 4:8].sigmoid()).square().mean()
-
-
-def test_fused__slices_have_to_take_all_outputs():
-    def shape(width):
-        graph = from_torch(Gate(width), BATCH)
-        return graph.shape(int(graph.parameter_tensor[graph.paths.index("dense/weight")]))
-
-    assert shape(8) == (2, 4, 4)
-    assert shape(16) == (16, 4)
-
-
 def test_errors__name_the_operation_and_the_submodule():
     class Inner(torch.nn.Module):
         def forward(self, x):
@@ -187,39 +166,6 @@ def test_errors__name_the_operation_and_the_submodule():
     )
     assert "no torch.nn.Module" in error_of("model.pt")
     assert "numpy" in error_of(Dense(), np.ones((8, 4)))
-
-
-LIBRARY = """
-import torch
-
-class Skipped(torch.nn.Module):
-    def forward(self, x):
-        if self.training and torch.rand(()) < 0.1:
-            return x
-        return x.square()
-
-class Odd(torch.nn.Module):
-    def forward(self, x):
-        return torch.special.bessel_j0(x)
-"""
-
-
-def test_errors__name_a_librarys_line_and_evaluation_first_where_it_helps(tmp_path, monkeypatch):
-    folder = tmp_path / "site-packages"
-    folder.mkdir()
-    (folder / "some_library.py").write_text(LIBRARY)
-    monkeypatch.syspath_prepend(str(folder))
-    from some_library import Odd, Skipped
-
-    whole = torch.nn.Sequential(torch.nn.Linear(4, 4), Skipped(), torch.nn.Dropout().eval())
-    text = error_of(whole, BATCH, loss=torch.sum)
-    assert text.startswith(f"{folder / 'some_library.py'}:6: Sequential, submodule 1 (Skipped)")
-    first, _, others = text.partition("; ")[2].partition("; or ")
-    assert first.startswith("call .eval() on the module first") and "mask them" in others
-    assert whole.training and whole[1].training and not whole[2].training
-    odd = error_of(torch.nn.Sequential(torch.nn.Linear(4, 4), Odd()), BATCH, loss=torch.sum)
-    assert f"special_bessel_j0 (in 1, called at {folder / 'some_library.py'}:12)" in odd
-    assert ".eval()" not in odd
 
 
 class Packed(torch.nn.Module):
