@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-
-import torch
+from typing import TYPE_CHECKING
 
 from parenvs.errors import ParenvsError
+
+if TYPE_CHECKING:
+    import torch
 
 _FACTORS = (0x2545F4914F6CDD1D, 0x369DEA0F31A53F85)  # odd, below 2^63
 _BITS = 24
@@ -41,6 +43,8 @@ def dropout(x: torch.Tensor, rate: float, keys: torch.Tensor, layer: int = 0) ->
     Raises:
         ParenvsError: the rate is out of range.
     """
+    import torch
+
     if not 0 <= rate < 1:
         raise ParenvsError(f"dropout: rate must be from 0 to less than 1, not {rate}")
     if _left_out.get():
@@ -56,4 +60,6 @@ def dropout(x: torch.Tensor, rate: float, keys: torch.Tensor, layer: int = 0) ->
 
 def _shifted(z: torch.Tensor, bits: int) -> torch.Tensor:
     """A logical shift to the right; of a DTensor, the operator ``>>`` gives wrong numbers."""
+    import torch
+
     return torch.bitwise_right_shift(z, bits) & ((1 << (64 - bits)) - 1)

@@ -10,7 +10,9 @@ from math import isfinite
 from parenvs.core.plan import Plan
 from parenvs.core.stages import Stages
 from parenvs.errors import ParenvsError, did_you_mean, shown
-from parenvs.exports.launchers import deepspeed, megatron, torchtitan
+from parenvs.exports.launchers.deepspeed import deepspeed_config, deepspeed_text, read_deepspeed
+from parenvs.exports.launchers.megatron import megatron_flags, megatron_text, read_megatron
+from parenvs.exports.launchers.torchtitan import torchtitan_table, torchtitan_text, read_torchtitan
 from parenvs.exports.layout import layout_of
 from parenvs.exports.stages import loss, stages_of
 from parenvs.graph.graph import Graph
@@ -102,11 +104,11 @@ def read_back(text: str, layers: int) -> Stages:
     Raises:
         ParenvsError: a setting is missing or is no number; the line names it.
     """
-    launcher = megatron.read
+    launcher = read_megatron
     if text.lstrip().startswith("{"):
-        launcher = deepspeed.read
+        launcher = read_deepspeed
     elif "[parallelism]" in text:
-        launcher = torchtitan.read
+        launcher = read_torchtitan
     return launcher(text, layers)
 
 
@@ -136,20 +138,20 @@ def _torch(plan: Plan, graph: Graph | None) -> Exported:
 
 def _megatron(plan: Plan, graph: Graph | None) -> Exported:
     """Flags, as an array of a shell script."""
-    lines, planned = megatron.flags(stages_of(plan, graph))
-    return _of_stages(megatron.text(planned, lines), planned)
+    lines, planned = megatron_flags(stages_of(plan, graph))
+    return _of_stages(megatron_text(planned, lines), planned)
 
 
 def _torchtitan(plan: Plan, graph: Graph | None) -> Exported:
     """Sections of a configuration, as TOML."""
-    sections, planned = torchtitan.table(stages_of(plan, graph))
-    return _of_stages(torchtitan.text(planned, sections), planned)
+    sections, planned = torchtitan_table(stages_of(plan, graph))
+    return _of_stages(torchtitan_text(planned, sections), planned)
 
 
 def _deepspeed(plan: Plan, graph: Graph | None) -> Exported:
     """The configuration, and arguments of ``PipelineModule``, as JSON."""
-    content, planned = deepspeed.document(stages_of(plan, graph))
-    return _of_stages(deepspeed.text(content), planned)
+    content, planned = deepspeed_config(stages_of(plan, graph))
+    return _of_stages(deepspeed_text(content), planned)
 
 
 def _of_stages(text: str, planned: Stages) -> Exported:

@@ -11,18 +11,17 @@ from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.exports.launchers.reading import dealt, stages_said
 from parenvs.exports.stages import noted, recomputed, run_with, with_parts
 
-WRITTEN_FOR = "DeepSpeed 0.16"
+DEEPSPEED = "DeepSpeed 0.16"
 """Version whose configuration this is."""
-_NAME = "DeepSpeed"
 
 
-def document(planned: Stages) -> tuple[dict[str, Any], Stages]:
+def deepspeed_config(planned: Stages) -> tuple[dict[str, Any], Stages]:
     """Return the configuration as JSON types, and the stages as they run, with notes on that.
 
     Raises:
         InfeasibleError: DeepSpeed cannot express the plan; the line names the field.
     """
-    tp, dp, zero = (planned.same(field, _NAME) for field in ("tp", "dp", "zero"))
+    tp, dp, zero = (planned.same(field, "DeepSpeed") for field in ("tp", "dp", "zero"))
     stages = len(planned.stages)
     if planned.shard and zero != 3:
         raise InfeasibleError(
@@ -69,11 +68,11 @@ def document(planned: Stages) -> tuple[dict[str, Any], Stages]:
         raise InfeasibleError(
             f"precision: DeepSpeed has no {planned.precision}; plan with --precision bf16"
         )
-    content: dict[str, Any] = {"written_for": WRITTEN_FOR, "config": config}
+    content: dict[str, Any] = {"written_for": DEEPSPEED, "config": config}
     if tp > 1:
         content["model"] = {"sequence_parallel": planned.sequence_parallel}
     if stages > 1:
-        every, planned = _interval(_even(planned))
+        every, planned = _checkpoint_interval(_even_parts(planned))
         content["PipelineModule"] = {
             "num_stages": stages,
             "partition_method": "uniform",
@@ -99,29 +98,29 @@ def document(planned: Stages) -> tuple[dict[str, Any], Stages]:
     return content, planned
 
 
-def _even(planned: Stages) -> Stages:
+def _even_parts(planned: Stages) -> Stages:
     """Deal out the layers as ``partition_method="uniform"`` does: one more to the first stages."""
     stages, layers = len(planned.stages), len(planned.names)
     size, more = divmod(layers, stages)
     ends = [k * size + min(k, more) for k in range(stages + 1)]
     parts = tuple(itertools.pairwise(ends))
-    return planned if parts == planned.parts else with_parts(planned, parts, _NAME)
+    return planned if parts == planned.parts else with_parts(planned, parts, "DeepSpeed")
 
 
-def _interval(planned: Stages) -> tuple[int, Stages]:
+def _checkpoint_interval(planned: Stages) -> tuple[int, Stages]:
     """Layers between checkpoints: none, or every layer."""
     modes = set(planned.modes)
     if len(modes) > 1 or "selective" in modes:
-        return 1, recomputed(planned, "full", _NAME)
+        return 1, recomputed(planned, "full", "DeepSpeed")
     return (1 if modes == {"full"} else 0), planned
 
 
-def text(content: dict[str, Any]) -> str:
+def deepspeed_text(content: dict[str, Any]) -> str:
     """Return the configuration as JSON."""
     return json.dumps(content, indent=1) + "\n"
 
 
-def read(text: str, layers: int) -> Stages:
+def read_deepspeed(text: str, layers: int) -> Stages:
     """Return the stages that a configuration says, as DeepSpeed takes it.
 
     Args:

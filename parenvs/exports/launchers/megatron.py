@@ -10,9 +10,8 @@ from parenvs.errors import InfeasibleError
 from parenvs.exports.launchers.reading import Settings, dealt, stages_said
 from parenvs.exports.stages import noted, recomputed, run_with
 
-WRITTEN_FOR = "Megatron-LM core 0.14"
+MEGATRON = "Megatron-LM core 0.14"
 """Version whose flags these are; ``--pipeline-model-parallel-layout`` is experimental there."""
-_NAME = "Megatron"
 _RECIPES = {
     "fp8": ["--fp8-format hybrid", "--fp8-recipe tensorwise"],
     "fp8-block": ["--fp8-format e4m3", "--fp8-recipe blockwise"],
@@ -24,19 +23,19 @@ _ATTENTION = {"fused": "flash", "written": "unfused"}
 _PART = re.compile(r"t(?:\*(\d+))?")
 
 
-def flags(planned: Stages) -> tuple[list[str], Stages]:
+def megatron_flags(planned: Stages) -> tuple[list[str], Stages]:
     """Return the flags of a plan, one a line, and the stages as they run, with notes on that.
 
     Raises:
         InfeasibleError: Megatron cannot express the plan; the line names the field.
     """
-    planned.refuse_stacks(_NAME)
+    planned.refuse_stacks("Megatron")
     if planned.schedule not in ("1f1b", "interleaved"):
         raise InfeasibleError(
             f"schedule: Megatron runs 1f1b and interleaved, not {planned.schedule}"
         )
-    tp, zero = planned.same("tp", _NAME), planned.same("zero", _NAME)
-    planned.same("dp", _NAME)
+    tp, zero = planned.same("tp", "Megatron"), planned.same("zero", "Megatron")
+    planned.same("dp", "Megatron")
     stages = len(planned.stages)
     lines = [f"--num-layers {len(planned.names)}", f"--tensor-model-parallel-size {tp}"]
     lines += ["--sequence-parallel"] if planned.sequence_parallel else []
@@ -56,7 +55,7 @@ def flags(planned: Stages) -> tuple[list[str], Stages]:
         lines.append("--use-megatron-fsdp")
         lines.append(f"--data-parallel-sharding-strategy {_SHARDED[zero]}")
         lines += ["--no-gradient-accumulation-fusion", "--ckpt-format fsdp_dtensor"]
-    recompute, planned = _recompute(planned)
+    recompute, planned = _megatron_recompute(planned)
     own, planned = _of_stack(planned)
     return [*lines, *recompute, *own], planned
 
@@ -75,10 +74,10 @@ def _division(planned: Stages) -> list[str]:
             f"--decoder-last-pipeline-num-layers {sizes[-1]}",
         ]
     assert len(sizes) == stages * planned.chunks
-    return [f'--pipeline-model-parallel-layout "{layout(sizes)}"']
+    return [f'--pipeline-model-parallel-layout "{megatron_layout(sizes)}"']
 
 
-def layout(sizes: list[int]) -> str:
+def megatron_layout(sizes: list[int]) -> str:
     """Write numbers of layers as Megatron's layout, ``Et*3|(t*2|)*4t*3L``."""
     words = ["t" if n == 1 else f"t*{n}" if n else "" for n in sizes]
     inner = ""
@@ -88,13 +87,13 @@ def layout(sizes: list[int]) -> str:
     return f"E{words[0]}|{inner}{words[-1]}L"
 
 
-def _recompute(planned: Stages) -> tuple[list[str], Stages]:
+def _megatron_recompute(planned: Stages) -> tuple[list[str], Stages]:
     """What is recomputed: nothing, attentions, or the first layers of each chunk in full."""
     modes = set(planned.modes)
     if modes == {"none"}:
         return [], planned
     if "full" not in modes:
-        alike = planned if len(modes) == 1 else recomputed(planned, "selective", _NAME)
+        alike = planned if len(modes) == 1 else recomputed(planned, "selective", "Megatron")
         return ["--recompute-granularity selective"], alike
     full = ["--recompute-granularity full"]
     if modes == {"full"}:
@@ -145,19 +144,19 @@ def _of_stack(planned: Stages) -> tuple[list[str], Stages]:
     return lines, planned
 
 
-def text(planned: Stages, lines: list[str]) -> str:
+def megatron_text(planned: Stages, lines: list[str]) -> str:
     """Return flags as an array of a shell script."""
     servers = planned.plan.cluster.devices_per_server
     nodes = -(-planned.devices // servers)
     head = [
-        f"# {WRITTEN_FOR}; {planned.plan.instance} on {planned.plan.cluster}",
+        f"# {MEGATRON}; {planned.plan.instance} on {planned.plan.cluster}",
         f"# torchrun --nnodes {nodes} --nproc-per-node {min(planned.devices, servers)} "
         'pretrain_gpt.py "${PARALLEL_ARGS[@]}" ...',
     ]
     return "\n".join([*head, "PARALLEL_ARGS=(", *(f"  {line}" for line in lines), ")", ""])
 
 
-def read(text: str, layers: int) -> Stages:
+def read_megatron(text: str, layers: int) -> Stages:
     """Return the stages that flags say, as Megatron takes them.
 
     What they leave out is Megatron's default. The number of devices is that of ``torchrun``.

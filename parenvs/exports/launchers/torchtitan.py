@@ -12,9 +12,8 @@ from parenvs.errors import InfeasibleError
 from parenvs.exports.launchers.reading import Settings, dealt, stages_said
 from parenvs.exports.stages import noted, recomputed, run_with
 
-WRITTEN_FOR = "torchtitan 0.2"
+TORCHTITAN = "torchtitan 0.2"
 """Version whose configuration this is; its transformers call their layers ``layers.0``, ..."""
-_NAME = "torchtitan"
 _SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zb-v": "ZBVZeroBubble"}
 _DTYPES = {"bf16": "bfloat16", "fp32": "float32", "tf32": "float32"}
 _CONVERTERS: dict[str, tuple[str, dict[str, object]]] = {
@@ -29,16 +28,16 @@ _CONVERTERS: dict[str, tuple[str, dict[str, object]]] = {
     "mxfp8": ("quantize.linear.mx", {"recipe_name": "mxfp8_cublas"}),
 }
 """Precision -> the converter of linear layers, and its options."""
-Table = dict[str, dict[str, object]]
+TomlTable = dict[str, dict[str, object]]
 
 
-def table(planned: Stages) -> tuple[Table, Stages]:
+def torchtitan_table(planned: Stages) -> tuple[TomlTable, Stages]:
     """Return section -> key -> value, and the stages as they run, with notes on that.
 
     Raises:
         InfeasibleError: torchtitan cannot express the plan; the line names the field.
     """
-    planned.refuse_stacks(_NAME)
+    planned.refuse_stacks("torchtitan")
     if planned.schedule not in _SCHEDULES:
         raise InfeasibleError(f"schedule: torchtitan has no {planned.schedule}")
     if planned.precision not in (*_DTYPES, *_CONVERTERS):
@@ -46,8 +45,8 @@ def table(planned: Stages) -> tuple[Table, Stages]:
             f"precision: {planned.precision} is no mixed precision of torchtitan; plan with "
             "--precision bf16"
         )
-    tp, dp, zero = (planned.same(field, _NAME) for field in ("tp", "dp", "zero"))
-    mode, planned = _recompute(planned)
+    tp, dp, zero = (planned.same(field, "torchtitan") for field in ("tp", "dp", "zero"))
+    mode, planned = _torchtitan_recompute(planned)
     if tp > 1 and not planned.sequence_parallel:
         words = "sequence_parallel: torchtitan's tensor parallelism shares the tokens, too"
         planned = run_with(planned, words, sequence_parallel=True)
@@ -79,7 +78,7 @@ def table(planned: Stages) -> tuple[Table, Stages]:
     if len(planned.stages) > 1:
         parallelism["pipeline_parallel_schedule"] = _SCHEDULES[planned.schedule]
         parallelism["pipeline_parallel_microbatch_size"] = planned.micro_batch
-        parallelism["module_fqns_per_model_part"] = _modules(planned)
+        parallelism["module_fqns_per_model_part"] = _torchtitan_modules(planned)
     local = planned.micro_batch * (planned.micro_batches if len(planned.stages) > 1 else 1)
     training: dict[str, object] = {"local_batch_size": local, "global_batch_size": planned.batch}
     training["mixed_precision_param"] = _DTYPES.get(planned.precision, "bfloat16")
@@ -87,7 +86,7 @@ def table(planned: Stages) -> tuple[Table, Stages]:
         training["mixed_precision_reduce"] = "float32"
     if tp > 1 and planned.tensor_overlap:
         parallelism["enable_async_tensor_parallel"] = True
-    sections: Table = {
+    sections: TomlTable = {
         "parallelism": parallelism, "training": training, "activation_checkpoint": mode,
     }  # fmt: skip
     if planned.precision in _CONVERTERS:
@@ -98,7 +97,7 @@ def table(planned: Stages) -> tuple[Table, Stages]:
     return sections, planned
 
 
-def _modules(planned: Stages) -> list[list[str]]:
+def _torchtitan_modules(planned: Stages) -> list[list[str]]:
     """Names of the modules of each part of the model."""
     parts = [[f"layers.{i}" for i in range(first, end)] for first, end in planned.parts]
     parts[0].insert(0, "tok_embeddings")
@@ -106,12 +105,12 @@ def _modules(planned: Stages) -> list[list[str]]:
     return parts
 
 
-def _recompute(planned: Stages) -> tuple[dict[str, object], Stages]:
+def _torchtitan_recompute(planned: Stages) -> tuple[dict[str, object], Stages]:
     """What is recomputed, of all layers alike."""
     modes = set(planned.modes)
     if len(modes) > 1:
         mode = "full" if "full" in modes else "selective"
-        planned = recomputed(planned, mode, _NAME)
+        planned = recomputed(planned, mode, "torchtitan")
     else:
         (mode,) = modes
     if mode == "selective":
@@ -120,9 +119,9 @@ def _recompute(planned: Stages) -> tuple[dict[str, object], Stages]:
     return {"mode": mode}, planned
 
 
-def text(planned: Stages, sections: Table) -> str:
+def torchtitan_text(planned: Stages, sections: TomlTable) -> str:
     """Return the configuration as TOML."""
-    lines = [f"# {WRITTEN_FOR}; {planned.plan.instance} on {planned.plan.cluster}"]
+    lines = [f"# {TORCHTITAN}; {planned.plan.instance} on {planned.plan.cluster}"]
     for section, pairs in sections.items():
         lines += ["", f"[{section}]"]
         for key, value in pairs.items():
@@ -134,7 +133,7 @@ def text(planned: Stages, sections: Table) -> str:
     return "\n".join([*lines, ""])
 
 
-def read(text: str, layers: int) -> Stages:
+def read_torchtitan(text: str, layers: int) -> Stages:
     """Return the stages that a configuration says, as torchtitan takes it.
 
     Args:

@@ -14,7 +14,7 @@ from parenvs.cluster import Cluster
 from parenvs.core.plan import judge
 from parenvs.errors import ParenvsError
 from parenvs.exports.formats import exported
-from parenvs.exports.launchers import megatron
+from parenvs.exports.launchers.megatron import megatron_layout
 from parenvs.exports.stages import stages_of
 
 SHAPE = {"name": "small", "layers": 10, "hidden": 64, "heads": 8, "sequence": 32}
@@ -149,7 +149,7 @@ def test_megatron__layout_is_read_back():
     rng = np.random.default_rng(0)
     for _ in range(100):
         sizes = rng.integers(0, 4, size=rng.integers(2, 12)).tolist()
-        parts = expanded(megatron.layout(sizes))
+        parts = expanded(megatron_layout(sizes))
         assert [part.count("t") for part in parts] == sizes
         assert parts[0][0] == "E" and parts[-1][-1] == "L"
 
