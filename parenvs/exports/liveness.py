@@ -18,7 +18,7 @@ from typing import NamedTuple
 BROADCAST, COPY, EARLY, OTHER = "broadcast", "copy", "early", "other"
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
-_TYPE = re.compile(r"([a-z]+)(\d*)\w*\[([\d,]*)\]")
+_BUFFER = re.compile(r"([a-z]+)(\d*)\w*\[([\d,]*)\]")
 _NAME = re.compile(r"%([\w.\-]+)")
 _CALLED = re.compile(r"(?:body|to_apply|branch_computations)=\{?((?:%?[\w.\-]+(?:, )?)+)")
 _VIEWS = {"bitcast", "get-tuple-element", "tuple", "opt-barrier", "while", "conditional", "call"}
@@ -100,7 +100,7 @@ def _split(arguments: str) -> tuple[str, str]:
 def _bytes(kind: str) -> int:
     """Bytes of a type."""
     total = 0
-    for name, bits, sizes in _TYPE.findall(kind):
+    for name, bits, sizes in _BUFFER.findall(kind):
         elements = 1
         for size in filter(None, sizes.split(",")):
             elements *= int(size)
