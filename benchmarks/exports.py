@@ -26,7 +26,7 @@ from parenvs.cluster import choose_cluster
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
 from parenvs.exports.compilation import compile_plan
-from parenvs.exports.layout import layout_of
+from parenvs.exports.stages import layout_of
 from parenvs.graph.reader import read_proto
 from parenvs.graph.sources import proto_of
 from parenvs.instances import load_graph

@@ -24,7 +24,7 @@ from killed_commands import prepare
 from parenvs.clock.calibration import Calibration
 from parenvs.cluster import COLLECTIVES, Cluster, Measurement
 from parenvs.datasets.banks import Bank
-from parenvs.exports.checkpoint.folder import INDEX, Checkpoint
+from parenvs.exports.checkpoint import INDEX, Checkpoint
 from parenvs.jobs.journal import INTERVALS, JOB, STEPS, Interval, Journal, Step
 from parenvs.tasks.elastic.problems import bank
 
@@ -118,7 +118,7 @@ def _group() -> None:
 def _loaded(folder: Path) -> tuple[Any, Any, int]:
     import torch
 
-    from parenvs.exports.checkpoint.distributed import load
+    from parenvs.exports.distributed import load
 
     _group()
     module, parallel, _ = _module()

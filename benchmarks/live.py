@@ -30,11 +30,9 @@ import torch.distributed as dist
 from benchmarks.framework import Case, Column, Row, columns, main, measurement, progress
 from parenvs import Cluster, HybridPlan, HybridStage, from_torch
 from parenvs.clock.members import run_members
-from parenvs.exports.checkpoint.layout import Files, predicted_bytes
-from parenvs.exports.checkpoint.live import move
-from parenvs.exports.checkpoint.reshard import reshard
-from parenvs.exports.checkpoint.training import Holding, held, install, load, save
+from parenvs.exports.checkpoint import Files, predicted_bytes, reshard
 from parenvs.exports.parallel import Parallel
+from parenvs.exports.state import Holding, held, install, load, move, save
 from parenvs.exports.torch import torch_plan
 from parenvs.jobs.plans import PER_PARAMETER
 from parenvs.tasks.elastic.movement import Degrees, Layout, State, atom_bytes, flows, sent

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from parenvs.exports.dropout import dropout
+from parenvs.exports.stream import dropout
 
 LAYERS, WIDTH, HEADS, TOKENS, WORDS, SAMPLES = 4, 32, 4, 16, 64, 512
 RATE = 3e-3

@@ -276,7 +276,7 @@ def reshard(
     whole.
     """
     from parenvs.core.plan import load_plan
-    from parenvs.exports.checkpoint import reshard as resharding
+    from parenvs.exports import checkpoint as resharding
     from parenvs.instances import load_graph
 
     plans = [None if file is None else load_plan(file) for file in (old, new)]

@@ -16,7 +16,7 @@ import numpy as np
 
 from parenvs.core.plan import Plan, load_plan
 from parenvs.errors import ParenvsError, need_extra, shown
-from parenvs.exports.layout import layout_of
+from parenvs.exports.stages import layout_of
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.layout import Layout, Spec, shape_text
 from parenvs.graph.roles import parse_names

@@ -15,8 +15,7 @@ from parenvs.core.registry import task_with
 from parenvs.core.stages import Stages
 from parenvs.core.task import Task
 from parenvs.errors import InfeasibleError
-from parenvs.exports.layout import layout_of
-from parenvs.exports.stages import stages_of
+from parenvs.exports.stages import layout_of, stages_of
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.layout import DATA, MODEL, Layout
 

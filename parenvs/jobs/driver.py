@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.errors import ParenvsError
-from parenvs.exports.checkpoint.folder import INDEX
-from parenvs.exports.checkpoint.layout import Files
+from parenvs.exports.checkpoint import INDEX, Files
 from parenvs.jobs.fleet import Fleet, LostError, meeting
 from parenvs.jobs.journal import INTERVALS, WAYS, Interval, Journal, Step
 from parenvs.jobs.member import STATE, Settings

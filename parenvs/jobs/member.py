@@ -21,9 +21,8 @@ import torch.distributed as dist
 from parenvs.clock.members import end_with_parent, first_line
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError
-from parenvs.exports.checkpoint.live import Moved, move
-from parenvs.exports.checkpoint.training import Holding, held, install, load, save
 from parenvs.exports.parallel import Parallel
+from parenvs.exports.state import Holding, Moved, held, install, load, move, save
 from parenvs.exports.stream import Stream
 from parenvs.exports.torch import TorchPlan
 from parenvs.instances import load_graph

@@ -30,7 +30,7 @@ class Model:
         samples: ``samples[i]`` is a sample: its inputs, then its target.
         optimiser: makes the optimiser of some parameters.
         takes_keys: whether the module's last input is ``keys``, for dropout that belongs to samples
-            (``parenvs.exports.dropout``).
+            (``parenvs.exports.stream``).
     """
 
     module: nn.Module

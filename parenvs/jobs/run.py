@@ -15,9 +15,8 @@ from parenvs.agents.elastic.planners import policy_of
 from parenvs.agents.elastic.policies import play
 from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
-from parenvs.exports.cutting import cut
-from parenvs.exports.dropout import left_out
-from parenvs.exports.stream import Stream
+from parenvs.exports.parallel import cut
+from parenvs.exports.stream import Stream, left_out
 from parenvs.files import locked
 from parenvs.graph.graph import Graph
 from parenvs.graph.sources import from_torch

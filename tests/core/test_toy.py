@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import parenvs
 from parenvs.cli.app import app
 from parenvs.core.registry import TASKS
-from parenvs.exports.checkpoint.layout import Files
+from parenvs.exports.checkpoint import Files
 from parenvs.exports.formats import FORMATS
 from parenvs.leaderboard.check import check
 from parenvs.leaderboard.site import site_files

@@ -15,16 +15,18 @@ from cases import each
 from commands import caller
 
 from parenvs import ParenvsError
-from parenvs.exports.checkpoint.folder import (
+from parenvs.exports.checkpoint import (
     PARAMETER,
     Checkpoint,
+    Files,
     Head,
+    Place,
     Tensor,
+    box_of,
+    reshard,
     write_index,
     write_part,
 )
-from parenvs.exports.checkpoint.layout import Files, Place, box_of
-from parenvs.exports.checkpoint.reshard import reshard
 from parenvs.exports.torch import torch_plan
 from parenvs.tasks.elastic.movement import State, move, slices
 from parenvs.tasks.hybrid.model import HybridModel
@@ -312,7 +314,7 @@ def test_load__steps_are_counted_where_the_optimiser_looks_for_them():
     """One kernel of Adam reads the number of steps beside the weights; its loop, on the CPU."""
     import torch
 
-    from parenvs.exports.checkpoint.training import _counts_on
+    from parenvs.exports.state import _counts_on
 
     weight = torch.nn.Parameter(torch.zeros(2, device="meta"))
     for options, device in (({}, "cpu"), ({"fused": True}, "meta"), ({"capturable": True}, "meta")):

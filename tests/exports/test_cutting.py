@@ -79,7 +79,7 @@ def test_cut__stages_pass_on_what_later_ones_read(cuts):
 
 
 def cut_of(module, cuts, x):
-    from parenvs.exports.cutting import cut
+    from parenvs.exports.parallel import cut
 
     return cut(copy.deepcopy(module), cuts, [x])
 

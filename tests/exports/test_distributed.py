@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("jax")
 import torch.distributed.checkpoint as dcp  # noqa: E402
 
-from parenvs.exports.checkpoint.metadata import metadata_of  # noqa: E402
+from parenvs.exports.distributed import metadata_of  # noqa: E402
 
 pytestmark = pytest.mark.thorough
 
@@ -140,7 +140,7 @@ def packed_anew(folder, data, metadata, change):
 
 def test_load__damaged_files_are_one_line(tmp_path, alone):
     """The optimiser is as before; a whole folder is read."""
-    from parenvs.exports.checkpoint.distributed import load
+    from parenvs.exports.distributed import load
 
     module = torch.nn.Linear(4, 3)
     named = dict(module.named_parameters())

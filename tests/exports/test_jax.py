@@ -20,7 +20,7 @@ from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import InfeasibleError
 from parenvs.exports.compilation import collectives_of, compile_plan
 from parenvs.exports.formats import exported
-from parenvs.exports.layout import layout_of
+from parenvs.exports.stages import layout_of
 from parenvs.tasks.partition.problem import PartitionPlan
 from parenvs.tasks.pipeline.plan import PipelinePlan
 

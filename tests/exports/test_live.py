@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from cases import each
 
-from parenvs.exports.checkpoint.folder import PARAMETER, Tensor
-from parenvs.exports.checkpoint.layout import Files, elements
+from parenvs.exports.checkpoint import PARAMETER, Files, Tensor, elements
 from parenvs.exports.torch import torch_plan
 from parenvs.tasks.elastic.movement import Layout, State, atom_bytes, flows, move, sent
 from parenvs.tasks.hybrid.model import HybridModel
@@ -63,7 +62,7 @@ def priced(state, old, new, hosts, exact, devices=1):
 @each(("old", "new"), [("T2 P2", "P2 D2"), ("P2 D2", "T4"), ("D2", "T2 P2")])
 def test_cells__are_priced_as_layers_are(graph, plans, exported_plans, state, old, new, exact):
     """Cut by cut of every tensor, the busiest sends what the formula of the movement says."""
-    from parenvs.exports.checkpoint.live import cells_of
+    from parenvs.exports.state import cells_of
 
     pair = plans[old], plans[new]
     exported, files = [exported_plans(x) for x in (old, new)], [Files.of(x) for x in pair]

@@ -1,6 +1,6 @@
 """What is alive in the text of a compiled module, by kind."""
 
-from parenvs.exports.liveness import alive_at_peak
+from parenvs.exports.compilation import alive_at_peak
 
 BODY = """
 %body (state: (s32[], f32[100])) -> (s32[], f32[100]) {

@@ -139,7 +139,7 @@ def test_stream__numbers_out_of_range(given):
 def test_dropout__belongs_to_samples():
     """Masks follow keys, differ by layer, and are zero as often as they should be."""
     torch = pytest.importorskip("torch")
-    from parenvs.exports.dropout import dropout
+    from parenvs.exports.stream import dropout
 
     keys = torch.from_numpy(Stream(1000, 64).keys())
     ones = torch.ones(64, 16, 32)

@@ -190,8 +190,7 @@ def test_part__gives_what_can_be_sent(alone):
     """Views out of order are no tensors that processes send."""
     from types import SimpleNamespace
 
-    from parenvs.exports.cutting import Stage
-    from parenvs.exports.parallel import _Part
+    from parenvs.exports.parallel import Stage, _Part
 
     class Turned(torch.nn.Module):
         def forward(self, x):
@@ -307,7 +306,7 @@ def test_apart__replicas_whose_batch_no_dimension_splits(first_of_two):
 
 def test_synchronised__is_pytorch_s_batch_normalisation(alone):
     """Of one process; several are compared with one device where plans run."""
-    from parenvs.exports.normalisation import Synchronised
+    from parenvs.exports.rules import Synchronised
 
     group = torch.distributed.group.WORLD
     torch.manual_seed(0)
@@ -361,7 +360,7 @@ def test_summed__gradients_that_are_partial_themselves(first_of_two):
 
 
 def test_parallel__refuses_weights_of_several_stages(example):
-    from parenvs.exports.cutting import refuse_tied
+    from parenvs.exports.parallel import refuse_tied
 
     model = example.make()[0]
     stages = [

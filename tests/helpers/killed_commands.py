@@ -106,8 +106,15 @@ def _state(folder):
     import numpy as np
     import resharding
 
-    from parenvs.exports.checkpoint.folder import PARAMETER, Head, Tensor, write_index, write_part
-    from parenvs.exports.checkpoint.layout import Files, box_of
+    from parenvs.exports.checkpoint import (
+        PARAMETER,
+        Files,
+        Head,
+        Tensor,
+        box_of,
+        write_index,
+        write_part,
+    )
     from parenvs.exports.torch import torch_plan
 
     graph = resharding.example.read()

@@ -11,16 +11,15 @@ import torch
 import torch.distributed as dist
 import torch_transformer as example
 
-from parenvs.exports.checkpoint.live import move
-from parenvs.exports.checkpoint.training import held, install
 from parenvs.exports.parallel import Parallel
+from parenvs.exports.state import held, install, move
 from parenvs.files import write_text
 from parenvs.instances import load_graph
 
 
 def exchange(rank, processes, port, job):
     """Train under plans, through folders of PyTorch's; each time ranks are other processes'."""
-    from parenvs.exports.checkpoint import distributed
+    from parenvs.exports import distributed
     from parenvs.exports.stream import Stream
 
     torch.set_num_threads(1)

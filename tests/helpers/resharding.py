@@ -71,8 +71,8 @@ def train(rank: int, processes: int, port: int, jobs: dict[str, Job]) -> None:
     """Run all jobs in one of the processes; rank 0 writes the losses of each, and bytes read."""
     import torch.distributed as dist
 
-    from parenvs.exports.checkpoint.training import load, save
     from parenvs.exports.parallel import Parallel
+    from parenvs.exports.state import load, save
 
     example.join(rank, processes, port)
     words, targets = example.batch()

@@ -9,10 +9,9 @@ from pathlib import Path
 import torch
 import torch_transformer as example
 
-from parenvs.exports.checkpoint.training import load, save
-from parenvs.exports.dropout import dropout
 from parenvs.exports.parallel import Parallel
-from parenvs.exports.stream import Stream
+from parenvs.exports.state import load, save
+from parenvs.exports.stream import Stream, dropout
 from parenvs.files import write_text
 
 SAMPLES, STEPS = 27, 2

@@ -22,7 +22,7 @@ from parenvs.clock.xla.devices import devices, with_devices
 from parenvs.errors import ParenvsError, need_extra
 from parenvs.exports.compilation import callable_of, collectives_of
 from parenvs.exports.jax import partition_spec
-from parenvs.exports.layout import layout_of
+from parenvs.exports.stages import layout_of
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.layout import Layout, Spec
 from parenvs.graph.python_source import jax_function

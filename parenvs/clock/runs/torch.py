@@ -22,8 +22,7 @@ from parenvs.clock.runs.comparison import States, moved_apart, nudged
 from parenvs.clock.runs.counting import Meter, nbytes
 from parenvs.clock.runs.prediction import Traced
 from parenvs.errors import ParenvsError, one_line, shown
-from parenvs.exports.cutting import cut
-from parenvs.exports.parallel import Parallel, by_position, check_names
+from parenvs.exports.parallel import Parallel, by_position, check_names, cut
 from parenvs.exports.torch import TorchPlan
 from parenvs.graph.python_source import torch_module
 from parenvs.graph.pytorch.export import argument_names, loss_of

@@ -13,8 +13,7 @@ from parenvs import HybridPlan, HybridStage, TransformerShape
 from parenvs.cluster import Cluster
 from parenvs.core.plan import judge
 from parenvs.errors import ParenvsError
-from parenvs.exports.formats import exported
-from parenvs.exports.launchers.megatron import megatron_layout
+from parenvs.exports.formats import exported, megatron_layout
 from parenvs.exports.stages import stages_of
 
 SHAPE = {"name": "small", "layers": 10, "hidden": 64, "heads": 8, "sequence": 32}

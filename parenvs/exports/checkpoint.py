@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -20,10 +20,149 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from parenvs.core.plan import Plan, load_plan
+from parenvs.core.registry import task_with
+from parenvs.core.task import Task
 from parenvs.errors import ParenvsError, shown
-from parenvs.exports.checkpoint.layout import Box, Files, Place, common, elements, file_name, sizes
+from parenvs.exports.torch import TorchPlan, torch_plan
 from parenvs.fields import Count, Index, Text, one_of, read, whole, words
-from parenvs.files import read_object, write_text
+from parenvs.files import locked, read_object, replacing_folder, write_text
+from parenvs.graph.graph import Graph
+from parenvs.instances import load_graph
+
+Box = tuple[tuple[int, int], ...]
+"""First place and one past the last, of each dimension of a tensor."""
+
+
+class Place(NamedTuple):
+    """Where a rank is in the mesh: its stage, its replica and its tp rank."""
+
+    pipe: int
+    data: int
+    model: int
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a checkpoint.
+
+    Attributes:
+        shards: of the plan, see its task's hook ``checkpoint``.
+        writing: replicas that write: those that share their states, else 1.
+    """
+
+    shards: Any
+    writing: int
+
+    @classmethod
+    def of(cls, plan: Plan, where: object = "") -> Files:
+        """Return the files of a plan whose stages are alike.
+
+        Args:
+            plan: the plan.
+            where: its file, for the line of an error.
+
+        Raises:
+            InfeasibleError: stages differ in tp, devices or ZeRO level.
+            ParenvsError: plans of its task have no checkpoints.
+        """
+        shards = task_with(plan, Task.checkpoint, where=where).checkpoint(plan)
+        return cls(shards, shards.writing)
+
+    @property
+    def degrees(self) -> Any:
+        """T, P and D of the plan: tensor, pipeline and data."""
+        return self.shards.degrees
+
+    def __len__(self) -> int:
+        """Return the number of files."""
+        return self.degrees.tensor * self.degrees.pipeline * self.writing
+
+    def name(self, place: Place) -> str:
+        """Return the name of the file that holds what a rank holds."""
+        replica = place.data % self.writing
+        return file_name(place.model + self.degrees.tensor * (replica + self.writing * place.pipe))
+
+    def place(self, rank: int) -> Place:
+        """Return where a rank of the plan is in the mesh."""
+        tensor, data = self.degrees.tensor, self.degrees.data
+        return Place(rank // (tensor * data), rank // tensor % data, rank % tensor)
+
+    def places(self) -> Iterator[Place]:
+        """Yield the rank that writes each file."""
+        for pipe in range(self.degrees.pipeline):
+            for data in range(self.writing):
+                for model in range(self.degrees.tensor):
+                    yield Place(pipe, data, model)
+
+
+def file_name(number: int) -> str:
+    """Return the name of a checkpoint's file by number."""
+    return f"part-{number:05d}.bin"
+
+
+def box_of(plan: TorchPlan, name: str, shape: tuple[int, ...], place: Place) -> Box:
+    """Return the slice of a parameter that a rank holds, as ``Parallel`` places it.
+
+    Args:
+        plan: the plan in PyTorch's words.
+        name: of the parameter.
+        shape: of the whole.
+        place: of the rank.
+    """
+    box = [(0, size) for size in shape]
+    by_data, by_model = plan.placements.get(name, (None, None))
+    if by_model is not None:
+        box[by_model] = _chunk(box[by_model], plan.model, place.model)
+    if plan.zero:  # fully_shard: rows of what the tp rank has
+        by_data = 0
+    if by_data is not None:
+        box[by_data] = _chunk(box[by_data], plan.data, place.data)
+    return tuple(box)
+
+
+def _chunk(part: tuple[int, int], ranks: int, rank: int) -> tuple[int, int]:
+    """The part of a range that ``torch.chunk`` gives a rank; it may be empty."""
+    start, end = part
+    step = -(-(end - start) // ranks)
+    return min(start + step * rank, end), min(start + step * (rank + 1), end)
+
+
+def sizes(box: Box) -> tuple[int, ...]:
+    """Return the shape of a box."""
+    return tuple(end - start for start, end in box)
+
+
+def elements(box: Box) -> int:
+    """Return the number of elements in a box."""
+    return math.prod(sizes(box))
+
+
+def common(one: Box, other: Box) -> Box:
+    """Return what two boxes have in common; it may be empty."""
+    return tuple(
+        (max(a, c), max(min(b, d), max(a, c))) for (a, b), (c, d) in zip(one, other, strict=True)
+    )
+
+
+def predicted_bytes(old: Files, new: Files, graph: Graph, per_parameter: float) -> np.ndarray:
+    """Return the bytes that each file of the new plan takes of each of the old, as the formula has.
+
+    Args:
+        old: files of the plan that the checkpoint was written under.
+        new: files of the plan that it is read under.
+        graph: that both plans are for.
+        per_parameter: bytes of a parameter with the optimiser's state.
+
+    Returns:
+        (files, new files); where replicas share their states, one row, of what is read in all, in
+        equal shares.
+    """
+    needed: np.ndarray = new.shards.read_from(old.shards, graph, per_parameter)
+    if old.writing == new.writing == 1:
+        return needed
+    unit = [position.model + new.degrees.tensor * position.pipe for position in new.places()]
+    return needed.sum(axis=0, keepdims=True)[:, unit] / new.writing
+
 
 PLAN, INDEX, SCHEMA = "plan.json", "index.json", 1
 PARAMETER = "parameter"
@@ -180,7 +319,7 @@ class Checkpoint:
         if not (self.folder / INDEX).is_file():
             raise ParenvsError(
                 f"{folder}: no checkpoint, as it has no {INDEX}; write one by "
-                "parenvs.exports.checkpoint.training.save"
+                "parenvs.exports.state.save"
             )
         plan = load_plan(self.folder / PLAN)
         self.plan, self.files = plan, Files.of(plan, self.folder / PLAN)
@@ -352,3 +491,163 @@ def _slice(
     box = tuple((a, a + n) for a, n in zip(start, size, strict=True))
     fits = all(b <= n for (_, b), n in zip(box, shape, strict=True))
     return Slice(name, kind, box, at) if fits else None
+
+
+@dataclass(frozen=True)
+class Resharding:
+    """What was read of a checkpoint to write it anew. F files before, G after.
+
+    Attributes:
+        old: plan that it was written under.
+        new: plan that it is written for.
+        read: (F, G) bytes of tensors that each new file took of each old one.
+        predicted: (F, G) the same by the formula; (1, G) where replicas share their states.
+        tenplex_bytes: all bytes that Tenplex's way fetches, each replica its own.
+    """
+
+    old: Plan
+    new: Plan
+    read: np.ndarray
+    predicted: np.ndarray
+    tenplex_bytes: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the bytes read are those predicted."""
+        read = self.read if len(self.predicted) == len(self.read) else self.read.sum(0)[None]
+        return bool(np.allclose(read, self.predicted, rtol=1e-9, atol=0.5))
+
+    @property
+    def by_rank(self) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes that each rank of the new plan has to read, (ranks,), counted and predicted."""
+        files, degrees = Files.of(self.new), Files.of(self.new).degrees
+        numbers = [
+            position.model
+            + degrees.tensor * (position.data % files.writing + files.writing * position.pipe)
+            for pipe in range(degrees.pipeline)
+            for data in range(degrees.data)
+            for model in range(degrees.tensor)
+            for position in (Place(pipe, data, model),)
+        ]
+        return self.read.sum(axis=0)[numbers], self.predicted.sum(axis=0)[numbers]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts as an object of JSON types."""
+        read, predicted = self.by_rank
+        return {
+            "old": Files.of(self.old).degrees._asdict(),
+            "new": Files.of(self.new).degrees._asdict(),
+            "read_bytes": self.read.tolist(),
+            "predicted_bytes": self.predicted.tolist(),
+            "rank_bytes": read.tolist(),
+            "rank_predicted_bytes": predicted.tolist(),
+            "tenplex_bytes": self.tenplex_bytes,
+            "agrees": self.agrees,
+        }
+
+    def text(self) -> str:
+        """Return the counts as lines of text."""
+        old, new = Files.of(self.old), Files.of(self.new)
+        read, predicted = self.by_rank
+        lines = [
+            f"{old.degrees} in {_counted(len(old))} -> {new.degrees} in {_counted(len(new))}",
+            *(
+                f"rank {rank}: {int(a):,} bytes read, {round(b):,} predicted"
+                for rank, (a, b) in enumerate(zip(read, predicted, strict=True))
+            ),
+            f"in all {int(read.sum()):,}, {round(predicted.sum()):,} predicted",
+        ]
+        return "\n".join(lines)
+
+
+def reshard(
+    checkpoint: str | os.PathLike[str],
+    new: Plan,
+    old: Plan | None = None,
+    out: str | os.PathLike[str] | None = None,
+    graph: Graph | None = None,
+) -> Resharding:
+    """Write a checkpoint anew for another plan; a kill leaves the old one or the new one, whole.
+
+    Args:
+        checkpoint: folder of the checkpoint.
+        new: a plan for the same model, of a task with checkpoints.
+        old: the plan that it should be of (default: whichever it is of).
+        out: folder to write (default: the checkpoint itself is replaced).
+        graph: the graph that the plans were made for (default: the new plan's instance).
+
+    Raises:
+        ParenvsError: the checkpoint is of another plan or model, is not whole, or a plan is not one
+            that PyTorch runs.
+    """
+    target = Path(checkpoint if out is None else out)
+    if out is not None and target.exists() and not (target / INDEX).is_file():
+        raise ParenvsError(f"{target}: is there and no checkpoint; give another folder")
+    with locked(target, beside=True):
+        source = Checkpoint(checkpoint)
+        if old is not None:
+            require_same_plan(source, old)
+        files = Files.of(new)
+        if new.fingerprint != source.plan.fingerprint:
+            raise ParenvsError(
+                f"{checkpoint}: of another model ({source.plan.instance}, "
+                f"{source.plan.fingerprint[:19]}) than the plan ({new.instance}, "
+                f"{new.fingerprint[:19]}); plan the model that was trained"
+            )
+        graph = load_graph(new.instance) if graph is None else graph
+        written, tensors = torch_plan(new, graph), source.head.tensors
+        for name, shape in written.shapes.items():
+            if name not in tensors or tensors[name].shape != shape:
+                found = tensors[name].shape if name in tensors else "not there"
+                raise ParenvsError(
+                    f"{source.folder}: {shown(name)} is {found}, and the plan has {shape}; "
+                    "plan the model that was trained"
+                )
+        stages: dict[str, int] = files.shards.stages(graph)
+        for name in tensors:
+            if name not in stages:
+                raise ParenvsError(f"{source.folder}: {shown(name)} is no weight of the plan's")
+        per_parameter = {x.bytes for x in tensors.values()}
+        source.verify()
+        read, parts = np.zeros((len(source.parts), len(files)), dtype=np.int64), []
+        with replacing_folder(target) as folder:
+            for number, place in enumerate(files.places()):
+                source.read.clear()
+                boxes = {
+                    name: box_of(written, name, tensors[name].shape, place)
+                    for name in tensors
+                    if stages[name] == place.pipe
+                }
+
+                def give(name: str, kind: str, box: Box, place: Place = place) -> np.ndarray:
+                    return source.box(name, kind, box, place, written.model)
+
+                parts.append(write_part(folder, number, boxes, tensors, give))
+                for row, count in source.read.items():
+                    read[row, number] = count
+            write_index(folder, new, source.head, parts)
+    each = max(per_parameter)  # frozen weights have no optimiser state: then the formula differs
+    return Resharding(
+        source.plan, new, read, predicted_bytes(source.files, files, graph, each),
+        files.shards.fetched_from(source.files.shards, graph, each),
+    )  # fmt: skip
+
+
+def require_same_plan(checkpoint: Checkpoint, plan: Plan) -> None:
+    """Refuse a checkpoint that was written under another plan.
+
+    Raises:
+        ParenvsError: it was; the line names the first field that differs.
+    """
+    own, given = checkpoint.plan.to_json(), plan.to_json()
+    for field in dict.fromkeys((*own, *given)):
+        if own.get(field) != given.get(field):
+            raise ParenvsError(
+                f"{checkpoint.folder}: not of the plan given, as field {field!r} differs; its plan "
+                f"is {checkpoint.folder / PLAN}"
+            )
+
+
+def _counted(files: int) -> str:
+    """A number of files in words."""
+    return f"{files} file{'s' if files > 1 else ''}"

@@ -1,1 +1,0 @@
-"""Plans as the settings of programs that train: Megatron-LM, torchtitan, DeepSpeed."""
