@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -16,7 +16,7 @@ from parenvs.core.game import EVERY, Fixed, Rows, Source, warn_infeasible
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.registry import problem as load_problem
 from parenvs.core.rows import Rowed
-from parenvs.envs.env import GameEnv, whole_number
+from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph
@@ -44,26 +44,6 @@ BLOCK = 1 << 14
 """Pairs of environment and candidate worked on at a time, so that temporaries stay in the cache."""
 
 
-class SettledStages(NamedTuple):
-    """Extremes over the stages whose both ends are chosen: what features need of the past.
-
-    Attributes:
-        longest_all_reduce: scaled.
-        longest_transfer: scaled.
-        least_compute: seconds.
-        minus_greatest_compute: seconds, negated so that one minimum updates both.
-    """
-
-    longest_all_reduce: float
-    longest_transfer: float
-    least_compute: float
-    minus_greatest_compute: float
-
-
-NOTHING = SettledStages(0.0, 0.0, np.inf, np.inf)
-"""Before the first cut."""
-
-
 class CutKernel:
     """Tables of a problem and what is made of them; the environments of a problem share one.
 
@@ -81,12 +61,9 @@ class CutKernel:
         space: the candidates.
         bubble_free: ``Pipeline.bubble_free``, seconds.
         cuts: S-1, cuts of a plan.
-        counts: the numbers 0..S-1 as observations have them; making one takes longer.
-        no_cuts: (S-1,) float32, -1 each, likewise.
         low: first candidate of each step's window.
         high: one past the last candidate of each step's window.
         follower: (c+2,) int64, the first candidate that may come after each; ``start`` included.
-        after: the same as a list, which is faster for single ones.
         overlaps: of each step, whether some cut before it makes part of its window illegal.
         inside: of each step, whether a transfer over the cut before it can stay in one server.
         shares: (c,) float32, pivots over n.
@@ -120,13 +97,10 @@ class CutKernel:
         count, windows = len(space.pivots), space.windows()
         self.space = space
         self.cuts = space.stages - 1
-        self.counts = [np.int64(step) for step in range(space.stages)]
-        self.no_cuts = np.full(self.cuts, -1.0, dtype=np.float32)
         self.end, self.start = count, count + 1
         self.low, self.high = [low for low, _ in windows], [high for _, high in windows]
         follower = space.followers()
         self.follower = np.append(follower, follower[-1])
-        self.after: list[int] = self.follower.tolist()
         self.shares = (space.pivots / len(pipeline.profile)).astype(np.float32)
         self.pivot = np.append(space.pivots, [len(pipeline.profile), 0])
         self.device = np.append(space.devices, [cluster.devices, 0])
@@ -149,11 +123,6 @@ class CutKernel:
         transfer = float(formulas.transfer_seconds(most_crossing, cluster.bandwidth(*whole)))
         self._scale = np.array([reduce or 1.0, transfer or 1.0, 1.0])
         self.slow, self.fast = self._scaled(self.transfers, 1)
-        # Lists are faster than arrays where single numbers are looked up.
-        self._edges: list[int] = self.edge.tolist()
-        self._links: list[list[float]] = self.transfers.tolist()
-        self._scaled_links: list[list[float]] = [self.slow.tolist(), self.fast.tolist()]
-
         self._ahead = [np.array([self.start]), *(np.arange(*window) for window in windows)]
         self.overlaps = [
             bool((self.follower[last] > low).any())
@@ -179,7 +148,6 @@ class CutKernel:
         if self.tabulated:
             self._tabulate_stages(after, sizes)
             self._tabulate_rows(before, edges)
-            self._scalars = list(zip(self.columns.tolist(), self.bias.tolist(), strict=True))
         self.first = self._first_features()
         self.openings = self._opening_features()
         for attribute in vars(self).values():
@@ -193,65 +161,6 @@ class CutKernel:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as its space; tables are made anew, once in a process."""
         return kernel_of, (self.space, self._most_bytes)
-
-    # One environment: numbers are Python's, which are float64, too.
-
-    def settle_one(self, chain: list[int], cut: int, past: SettledStages) -> SettledStages:
-        """What is settled once ``cut`` follows the chain, ``past`` being so before."""
-        step, last = len(chain) - 1, chain[-1]
-        if self.tabulated:
-            columns, bias = self._scalars[step]
-            pair = last * columns + cut + bias
-            seconds, reduce = self.paces.item(pair, 0), self.peaks.item(pair, 0)
-        else:
-            compute, scaled = self._compute_and_reduce(np.array(last), np.array(cut))
-            seconds, reduce = float(compute), float(scaled)
-        link = 0.0
-        if step:
-            link = self._scaled_links[cut < self._edges[chain[-2]]][last]
-        longest_all_reduce, longest_transfer, least_compute, minus_greatest = past
-        return SettledStages(
-            max(longest_all_reduce, reduce),
-            max(longest_transfer, link),
-            min(least_compute, seconds),
-            min(minus_greatest, -seconds),
-        )
-
-    def features_one(self, chain: list[int], begin: int, settled: SettledStages) -> np.ndarray:
-        """(c, 3) float32, features after the cuts of a chain, the legal ones from ``begin`` on."""
-        step, last = len(chain) - 1, chain[-1]
-        if step == 0:
-            return self.first.copy()
-        if step == 1 and self.openings is not None:
-            return self.openings[last - self.low[0]].copy()
-        features = np.zeros((self.end, 3), dtype=np.float32)
-        peaks, paces = self.row(step, chain[-2], last)
-        reduce, transfer, least_compute, minus_greatest = settled
-        skip = begin - self.low[step]
-        view = features[begin : self.high[step]]
-        np.maximum(peaks[0, skip:], reduce, out=view[:, 0])
-        np.maximum(peaks[1, skip:], transfer, out=view[:, 1])
-        ratio = np.minimum(paces[0, skip:], least_compute)
-        ratio /= np.minimum(paces[1, skip:], minus_greatest)
-        view[:, 2] = np.negative(ratio, out=ratio)
-        return features
-
-    def length_and_excess_one(self, chain: list[int]) -> tuple[float, float]:
-        """``Pipeline.length`` and ``Pipeline.excess_bytes`` of a whole plan."""
-        if not self.tabulated:
-            length, excess = self.length_and_excess(np.array(chain)[:, None])
-            return float(length[0]), float(excess[0])
-        append, m, figure = formulas.append, self._micro_batches, self.figures.item
-        prefix, fullest, link, before = formulas.NOTHING, 0.0, 0.0, 0
-        for stage, (columns, bias) in enumerate(self._scalars):
-            last, cut = chain[stage], chain[stage + 1]
-            if stage:
-                link = self._links[cut < self._edges[before]][last]
-            pair = last * columns + cut + bias
-            prefix = append(prefix, link, figure(0, pair), figure(1, pair), figure(2, pair), m)
-            fullest = max(fullest, figure(3, pair))
-            before = last
-        return prefix.core + prefix.tail, fullest - self._limit
 
     def reward(self, length: np.ndarray, excess_bytes: np.ndarray) -> np.ndarray:
         """Return what whole plans of some lengths and excess bytes, (m,) each, are paid."""
@@ -270,8 +179,6 @@ class CutKernel:
             fullest = after.min(axis=0)
         return float(fullest[0] - self._limit)
 
-    # Many environments, arrays over them.
-
     def settle(
         self, step: int, chains: np.ndarray, peaks: np.ndarray, paces: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -288,9 +195,9 @@ class CutKernel:
         """
         last, cut = chains[step], chains[step + 1]
         if self.tabulated:
-            pair = last * self._scalars[step][0]
+            pair = last * self.columns[step]
             pair += cut
-            pair += self._scalars[step][1]
+            pair += self.bias[step]
             new_peaks, new_paces = self.peaks.take(pair, axis=0), self.paces.take(pair, axis=0)
         else:
             compute, reduce = self._compute_and_reduce(last, cut)
@@ -402,14 +309,6 @@ class CutKernel:
         peaks, paces = self.step_rows[step]
         variant = self._variants[step].take(before) + last
         return peaks.take(variant, axis=0), paces.take(last - self.low[step - 1], axis=0)
-
-    def row(self, step: int, before: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        """``rows`` of one pair of cuts, (3, w) and (2, w), not to be written to."""
-        if self.tabulated:
-            peaks, paces = self.step_rows[step]
-            return peaks[self._variants[step].item(before) + last], paces[last - self.low[step - 1]]
-        peaks, paces = self._computed_rows(step, np.array([before]), np.array([last]))
-        return peaks[0], paces[0]
 
     def _computed_rows(
         self, step: int, before: np.ndarray, last: np.ndarray
@@ -744,7 +643,7 @@ class PipelineCut(Rowed):
 
     def put(self, rows: Rows, problem: CutKernel) -> None:
         """See ``Game.put``."""
-        begin = max(problem.after[problem.start], problem.low[0])
+        begin = max(problem.follower[problem.start], problem.low[0])
         self._first_window[rows] = begin, problem.high[0]
 
     def start(self, rows: Rows) -> None:
@@ -938,80 +837,7 @@ class PipelineCut(Rowed):
 
 
 class PipelineCutEnv(GameEnv, game=PipelineCut):
-    """A single environment of ``PipelineCut``, which it plays with numbers in place of arrays."""
-
-    game: PipelineCut
-    _kernel: CutKernel
-    _chain: list[int]  # the kernel's index of the start, and the candidates cut so far
-    _settled: SettledStages
-    _cuts: np.ndarray  # as in the observation
-    _begin: int  # the candidates [begin, end) are legal; none once the episode is over
-    _end: int
-    _outcome: dict[str, float]  # of a whole plan
-
-    def step(
-        self, action: int | np.int64
-    ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Cut at a candidate."""
-        action, reward = whole_number(action), 0.0
-        if self._begin <= action < self._end:
-            game, kernel, chain = self.game, self._kernel, self._chain
-            step = len(chain)  # the number of cuts after this one
-            game.made[0], game.chains[step, 0] = step, action
-            self._cuts[step - 1] = kernel.shares[action]
-            if step < kernel.cuts:
-                self._settled = kernel.settle_one(chain, action, self._settled)
-                chain.append(action)
-                self._begin = max(kernel.after[action], kernel.low[step])
-                self._end = kernel.high[step]
-                return self._observation(), reward, False, False, self._info()
-            chain.append(action)
-            length, excess_bytes = kernel.length_and_excess_one([*chain, kernel.end])
-            self._outcome = {"length_seconds": length, "excess_bytes": excess_bytes}
-            value = formulas.value(length, kernel.bubble_free)
-            reward = value if excess_bytes <= 0 else ILLEGAL
-        else:  # illegal, or the episode is over and nothing is legal
-            reward = ILLEGAL
-        self.game.over[0], self._begin, self._end = True, 0, 0
-        return self._observation(), reward, True, False, self._info()
-
-    def action_masks(self) -> np.ndarray:
-        """Return the legal actions, (c,) bool; all are true once the episode is over."""
-        return self._info()["action_mask"].view(bool)
-
-    def _deal(self, source: Source | None) -> None:
-        game = self.game
-        if source is None and game._shared is game.source.only:  # the same problem again
-            game.made[0], game.over[0] = 0, False
-        else:
-            super()._deal(source)
-
-    def _started(self) -> None:
-        self._kernel = kernel = self.game._held[0]
-        self._chain, self._settled, self._outcome = [kernel.start], NOTHING, {}
-        self._cuts = kernel.no_cuts.copy()
-        self._begin, self._end = max(kernel.after[kernel.start], kernel.low[0]), kernel.high[0]
-
-    def _observation(self) -> dict[str, Any]:
-        if self._end:
-            features = self._kernel.features_one(self._chain, self._begin, self._settled)
-        else:
-            features = np.zeros((self._actions, 3), dtype=np.float32)
-        if self.game.shown:
-            legal = np.zeros((1, self._actions), dtype=np.bool_)
-            legal[0, self._begin : self._end] = True
-            seen = self.game.rowed(EVERY, features[None], legal)
-            return {name: values[0] for name, values in seen.items()}
-        step = self._kernel.counts[len(self._chain) - 1]
-        return {"features": features, "cuts": self._cuts.copy(), "step": step}
-
-    def _info(self, start: bool = False) -> dict[str, Any]:
-        mask = np.zeros(self._actions, dtype=np.int8)
-        mask[self._begin : self._end or self._actions] = 1
-        if start or not self._end:
-            instance = self._kernel.space.pipeline.instance
-            return {"action_mask": mask, "instance": instance, **self._outcome}
-        return {"action_mask": mask}
+    """A single environment of ``PipelineCut``."""
 
 
 class PipelineCutVectorEnv(GameVectorEnv, single=PipelineCutEnv):

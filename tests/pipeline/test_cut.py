@@ -1,35 +1,38 @@
-import copy
-import itertools
-import json
-import pickle
-import warnings
-from pathlib import Path
+"""``PipelineCut-v0``: episodes as the judge has them; batches as single ones, to the last bit."""
 
+import gc
+import itertools
+import warnings
+from functools import partial
+
+import batches
 import gymnasium as gym
 import numpy as np
 import pytest
 import toys
+from batches import assert_same, drawn, modes, named
 from cases import each, slow
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from second_writing import slow_features
 
 from parenvs import judge, load_profile
 from parenvs.agents.pipeline.exact import exact_candidates, exact_full
 from parenvs.cluster import PRESETS, Cluster
-from parenvs.errors import ParenvsError
+from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.shipped import PAPER
-from parenvs.tasks.pipeline.cut import PipelineCutEnv
-from parenvs.wrappers import MaskInObservation
+from parenvs.tasks.pipeline.cut import (
+    CutKernel,
+    PipelineCutEnv,
+    PipelineCutVectorEnv,
+    kernel_of,
+)
+from parenvs.tasks.pipeline.spaces import CutSpace
 
 ID = "PipelineCut-v0"
-PROFILES = sorted(
-    path
-    for path in (Path(__file__).parents[3] / "shared" / "profiles").glob("*.csv")
-    if path.stem != "pipedream_optimizer"
-)
-INSTANCES = [*PAPER, *map(str, PROFILES)]
-PROBLEMS = [{"instance": name, "cluster": cluster} for name in INSTANCES for cluster in "ABC"]
+PROBLEMS = [{"instance": name, "cluster": cluster} for name in PAPER for cluster in "ABC"]
 
 
 def make(**kwargs):
@@ -95,14 +98,6 @@ def test_pipeline_cut__check_env(kwargs):
         check_env(make(**kwargs), skip_render_check=True)
 
 
-@pytest.mark.slow
-def test_pipeline_cut__check_env_with_rendering(tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for mode in (None, "ansi", "rgb_array"):
-            check_env(make(**toys.balanced().kwargs(tmp_path), render_mode=mode))
-
-
 @pytest.mark.thorough
 @each("kwargs", PROBLEMS)
 def test_pipeline_cut__return_is_the_judges_value(kwargs):
@@ -123,19 +118,10 @@ def test_pipeline_cut__return_is_the_judges_value(kwargs):
         assert all("bytes on each device" in reason for reason in report.reasons)
         assert len(report.stages) == env.game.space.stages == PRESETS[kwargs["cluster"]].servers
         returns.add(total)
-    if Path(kwargs["instance"]).stem == "t5-11b" and kwargs["cluster"] in "AB":
+    if kwargs["instance"] == "t5-11b" and kwargs["cluster"] in "AB":
         assert returns == {-1.0}  # fits no partition
     else:
         assert max(returns) > 0
-
-
-def test_pipeline_cut__settings_reach_the_judge(tmp_path):
-    env = make(instance="vgg-19", cluster="B", stages=4, micro_batch=8, micro_batches=3)
-    total = play(env, np.random.default_rng(0))
-    plan = env.plan()
-    assert (plan.instance, plan.micro_batch, plan.micro_batches) == ("vgg-19", 8, 3)
-    assert len(plan.cuts) == 3
-    assert total == pytest.approx(judge(plan, load_profile("vgg-19", plan.cluster, 8)).value)
 
 
 def exhaust(env):
@@ -241,13 +227,6 @@ def test_pipeline_cut__steps_after_the_end(env, action):
     assert env.plan().cuts == ()
 
 
-def test_pipeline_cut__actions_as_numpy_integers(env):
-    for kind in (int, np.int64, np.int32, np.uint8):
-        env.reset()
-        env.step(kind(3))
-        assert env.step(kind(7))[1] == pytest.approx(8 / 9)
-
-
 def test_pipeline_cut__observation_by_hand(tmp_path):
     """The dense toy: features of p=3 and p=5 as its docstring computes them, over the maxima."""
     env = make(**toys.dense().kwargs(tmp_path), candidates="all")
@@ -290,175 +269,6 @@ def test_pipeline_cut__observation_follows_the_cuts(env):
     assert not observation["features"].any()
 
 
-def test_pipeline_cut__nothing_is_shared(env):
-    """What a caller writes into an observation or a mask does not come back."""
-    for _ in range(2):
-        observation, info = env.reset()
-        kept = copy.deepcopy((observation, info))
-        observation["features"][:] = 7
-        info["action_mask"][:] = 0
-        env.action_masks()[:] = False
-        again, info = env.reset()
-        assert equal(again, kept[0])
-        assert equal(info, kept[1])
-    info["action_mask"][:] = 1
-    env.action_masks()[:] = True
-    assert env.step(8)[1] == -1  # still illegal as the first cut
-
-
-def test_pipeline_cut__determinism():
-    first, second = (make(instance="vgg-19", cluster="C") for _ in range(2))
-    a, b = first.reset(seed=1), second.reset(seed=2, options={})
-    rng, done = np.random.default_rng(0), False
-    for _ in range(5):
-        a, b = first.reset(seed=1), second.reset()
-        assert equal(a[0], b[0])
-        assert equal(a[1], b[1])
-        done = False
-        while not done:
-            action = int(rng.choice(np.flatnonzero(a[-1]["action_mask"])))
-            a, b = first.step(action), second.step(action)
-            assert equal(a[0], b[0])
-            assert a[1:4] == b[1:4]
-            assert equal(a[4], b[4])
-            assert a[2] or a[4].keys() == {"action_mask"}
-            done = a[2]
-
-
-@each("wrapped", [False, True])
-@each("fork", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
-def test_pipeline_cut__fork(fork, wrapped):
-    """A copy in the middle of an episode goes on as the original, and leaves it alone."""
-    env = gym.make(ID, instance="t5-base", cluster="C")
-    env = env if wrapped else env.unwrapped
-    plan, masks_ = env.get_wrapper_attr("plan"), env.get_wrapper_attr("action_masks")
-    env.reset(seed=0)
-    first = int(np.flatnonzero(masks_())[5])
-    env.step(first)
-    other = fork(env)
-    before = masks_().copy()
-    actions = []
-    done, rng = False, np.random.default_rng(3)
-    info = {"action_mask": other.get_wrapper_attr("action_masks")()}
-    outcomes = []
-    while not done:
-        actions.append(int(rng.choice(np.flatnonzero(info["action_mask"]))))
-        observation, reward, done, _, info = other.step(actions[-1])
-        outcomes.append((observation, reward, done, info))
-    assert len(plan().cuts) == 1
-    assert np.array_equal(masks_(), before)
-    for action, (observation, reward, done, info) in zip(actions, outcomes, strict=True):
-        mine = env.step(action)
-        assert equal(mine[0], observation)
-        assert mine[1:3] == (reward, done)
-        assert equal(mine[4], info)
-    assert plan() == other.get_wrapper_attr("plan")()
-
-
-@each(
-    "kwargs",
-    [
-        {"instance": "vgg-19", "cluster": "B"},
-        {"instance": "t5-base", "cluster": "2x4:a100,100Gbps", "stages": 3, "radius": 1},
-        {
-            "instance": "vgg-19",
-            "cluster": {**toys.shape(2, 4, 1e11, 1e9), "device": "h100"},
-            "micro_batch": 4,
-            "micro_batches": 8,
-            "candidates": "all",
-        },
-    ],
-)
-def test_pipeline_cut__spec_round_trip(kwargs):
-    env = gym.make(ID, **kwargs)
-    again = gym.make(EnvSpec.from_json(env.spec.to_json()))
-    assert again.spec.kwargs == json.loads(json.dumps(env.spec.kwargs))
-    one, other = env.unwrapped, again.unwrapped
-    assert one.problem.cluster == other.problem.cluster == Cluster.parse(kwargs["cluster"])
-    assert one.game.space.pivots.tolist() == other.game.space.pivots.tolist()
-    assert play(one, np.random.default_rng(0)) == play(other, np.random.default_rng(0))
-    assert one.plan() == other.plan()
-
-
-def test_pipeline_cut__module_prefix():
-    assert gym.make(f"parenvs:{ID}", instance="vgg-19", cluster="A").reset()
-
-
-@pytest.mark.parametrize("mode", ["sync", *slow("async")])
-def test_pipeline_cut__vector(mode):
-    """A masked vector environment: masks arrive batched, rewards are the judge's."""
-    kwargs = {"instance": "vgg-19", "cluster": "B"}
-    # Other tests of the process start threads (JAX, torch), with which a fork may hang.
-    options = {"context": "spawn"} if mode == "async" else {}
-    envs = gym.make_vec(ID, num_envs=2, vectorization_mode=mode, vector_kwargs=options, **kwargs)
-    try:
-        rng, single = np.random.default_rng(0), make(**kwargs)
-        observation, info = envs.reset(seed=0)
-        assert info["action_mask"].shape == (2, single.action_space.n)
-        chosen = []
-        for step in range(2):
-            actions = np.array([rng.choice(np.flatnonzero(m)) for m in info["action_mask"]])
-            chosen.append(actions)
-            observation, rewards, done, truncated, info = envs.step(actions)
-            assert done.tolist() == [step == 1] * 2
-            assert not truncated.any()
-        assert envs.observation_space.contains(observation)
-        for i in range(2):
-            single.reset()
-            single.step(chosen[0][i])
-            assert rewards[i] == single.step(chosen[1][i])[1]
-        assert info["action_mask"].all()
-        observation, rewards, done, _, info = envs.step(np.zeros(2, dtype=np.int64))  # autoreset
-        assert not done.any()
-        assert np.array_equal(info["action_mask"][0], single.reset()[1]["action_mask"])
-    finally:
-        envs.close()
-
-
-def test_pipeline_cut__vector_of_masked_observations():
-    envs = gym.make_vec(
-        ID,
-        num_envs=3,
-        vectorization_mode="sync",
-        wrappers=[MaskInObservation],
-        instance="vgg-19",
-        cluster="B",
-    )
-    observation, info = envs.reset()
-    assert np.array_equal(observation["action_mask"], info["action_mask"])
-    assert envs.observation_space.contains(observation)
-
-
-@pytest.mark.parametrize("mode", ["ansi", *slow("rgb_array")])
-def test_pipeline_cut__render(tmp_path, mode):
-    env = make(**toys.balanced().kwargs(tmp_path), candidates="all", render_mode=mode)
-    env.reset()
-    pictures = [env.render()]
-    for action in (3, 7):
-        env.step(action)
-        pictures.append(env.render())
-    env.reset()
-    env.step(10)
-    pictures.append(env.render())  # after an illegal action, with nothing cut
-    if mode == "ansi":
-        assert all(isinstance(x, str) and x for x in pictures)
-        assert len(set(pictures)) == 3
-    else:
-        for picture in pictures:
-            assert picture.dtype == np.uint8
-            assert picture.ndim == 3
-            assert picture.shape[-1] == 3
-        shape = {picture.shape for picture in pictures}
-        assert len(shape) == 1  # a video needs frames of one size
-        assert len({picture.tobytes() for picture in pictures}) == 3
-
-
-def test_pipeline_cut__render_without_a_mode(env):
-    env.reset()
-    with pytest.warns(UserWarning, match="render_mode='ansi' or 'rgb_array'"):
-        assert env.render() is None
-
-
 @each(
     ("kwargs", "words"),
     [
@@ -477,6 +287,160 @@ def test_pipeline_cut__bad_arguments(kwargs, words):
         make(**kwargs)
 
 
-def test_pipeline_cut__unknown_render_mode():
-    with pytest.raises(ValueError, match="render_mode must be one of"):
-        PipelineCutEnv(instance="vgg-19", render_mode="human")
+# Batches.
+
+BATCHED = [
+    {"instance": "vgg-19", "cluster": "B"},
+    {"instance": "vgg-19", "cluster": "A", "stages": 4},  # windows overlap
+    {"instance": "vgg-19", "cluster": "C", "stages": 2},
+    {"instance": "t5-base", "cluster": "C"},
+    # Few devices a server: some transfers stay inside one, depending on the cut before.
+    {"instance": "vgg-19", "cluster": "4x3:v100", "stages": 6, "radius": 9, "candidates": "all"},
+    {"instance": "t5-base", "cluster": "1x12:a100", "stages": 5, "micro_batches": 3},
+]
+problems = pytest.mark.parametrize(
+    "kwargs",
+    [BATCHED[0], BATCHED[4], *slow(*BATCHED[1:4], BATCHED[5])],
+    ids=named,
+)
+both = partial(batches.both, PipelineCutVectorEnv)
+
+
+def compare(batched, single, rng, steps, illegal=0.0):
+    """Play both alike; episodes that ended."""
+    outcome = batched.reset(seed=1)
+    assert_same(outcome, single.reset(seed=1))
+    ended = 0
+    for _ in range(steps):
+        if batched.autoreset_mode == AutoresetMode.DISABLED and ended_now(outcome).any():
+            options = {"reset_mask": ended_now(outcome)}
+            outcome = batched.reset(options=options)
+            assert_same(outcome, single.reset(options=options))
+        masks = batched.action_masks()
+        assert_same(masks, np.array(single.call("action_masks")))
+        actions = drawn(masks, rng, illegal)
+        outcome = batched.step(actions)
+        assert_same(outcome, single.step(actions))
+        assert batched.observation_space.contains(outcome[0])
+        assert outcome[0]["features"].flags.c_contiguous
+        ended += int(outcome[2].sum())
+    return ended
+
+
+def ended_now(outcome):
+    return outcome[2] if len(outcome) == 5 else np.zeros(1, dtype=bool)
+
+
+@problems
+@modes
+def test_vector__equals_single_ones(kwargs, mode):
+    """Hundreds of episodes each, in step with each other and not."""
+    batched, single = both(kwargs, 12, mode)
+    for illegal in (0.0, 0.1):
+        assert compare(batched, single, np.random.default_rng(0), 100, illegal) >= 150
+        for i in range(12):
+            assert batched.plan(i) == single.call("plan")[i]
+
+
+@modes
+def test_vector__equals_single_ones_without_tables(mode, monkeypatch):
+    monkeypatch.setattr("parenvs.tasks.pipeline.cut.MAX_OPENINGS", 0)
+    monkeypatch.setattr("parenvs.tasks.pipeline.cut.BLOCK", 50)  # several blocks of environments
+    monkeypatch.setattr(
+        "parenvs.tasks.pipeline.cut.kernel_of", lambda space, *_: CutKernel(space, 0)
+    )
+    for kwargs in BATCHED[1], BATCHED[4]:
+        batched, single = both(kwargs, 8, mode)
+        assert not batched.game.kernel.tabulated
+        assert batched.game.kernel.openings is None
+        compare(batched, single, np.random.default_rng(0), 20, 0.05)
+
+
+@st.composite
+def spaces(draw):
+    pipeline = draw(toys.pipelines(least=3))
+    stages = draw(st.integers(2, 5))
+    try:
+        return CutSpace.build(
+            pipeline.with_stages(stages),
+            draw(st.integers(0, 4)),
+            draw(st.sampled_from(["all", "minima"])),
+        )
+    except InfeasibleError:
+        assume(False)
+
+
+def scaled(space, chosen, legal):
+    """Features by the whole plans of the candidates, all of float64 until the end."""
+    pipeline, cluster = space.pipeline, space.pipeline.cluster
+    whole = (np.array(0), np.array(cluster.devices))
+    scale = np.array(
+        [
+            cluster.sync_seconds(pipeline.parameter_sum[-1:], *whole)[0],
+            pipeline.cut_before[space.pivots].max() / cluster.bandwidth(*whole),
+            1.0,
+        ]
+    )
+    scale[scale == 0] = 1.0
+    candidates = space.pivots[legal], space.devices[legal]
+    raw = slow_features(pipeline, *space.plan(chosen), *candidates)
+    result = np.zeros((len(space.pivots), 3), dtype=np.float32)
+    result[legal] = np.minimum(raw / scale, 1.0)
+    return result
+
+
+@settings(max_examples=80)
+@given(st.data(), st.booleans())
+def test_cut_kernel__equals_the_pipeline(data, tabulated):
+    """Every way to compute features and values, on any pipeline, against the definition."""
+    space = data.draw(spaces())
+    kernel = CutKernel(space) if tabulated else CutKernel(space, 0)
+    assert kernel.tabulated == tabulated
+    chain, count = [kernel.start], 3
+    peaks, paces = np.zeros((count, 2), np.float32), np.zeros((count, 2))
+    for step in range(kernel.cuts):
+        legal = space.legal(chain[1:])
+        begin, end = max(kernel.follower[chain[-1]], kernel.low[step]), kernel.high[step]
+        assert np.flatnonzero(legal).tolist() == list(range(begin, end))
+        expected = scaled(space, chain[1:], legal)
+        chains = np.array([chain] * count).T
+        if step:
+            found = np.zeros((count, *expected.shape), np.float32)
+            kernel.features(step, chains, peaks, paces, found)
+            assert_same(found, np.stack([expected] * count))
+        cut = data.draw(st.integers(begin, end - 1))
+        if step + 1 < kernel.cuts:
+            chains = np.concatenate([chains, np.full((1, count), cut)])
+            peaks, paces = kernel.settle(step, chains, peaks, paces)
+        chain.append(cut)
+    plan, chain = space.plan(chain[1:]), [*chain, kernel.end]
+    expected = float(space.pipeline.length(*plan)), float(space.pipeline.excess_bytes(*plan))
+    many = kernel.length_and_excess(np.array([chain] * count).T)
+    for figures, figure in zip(many, expected, strict=True):
+        assert_same(figures, np.full(count, figure))
+
+
+@given(spaces())
+@settings(max_examples=100)
+def test_cut_space__windows_and_followers(space):
+    """They say the same as ``allowed`` and ``legal``."""
+    for row, window in zip(space.allowed, space.windows(), strict=True):
+        assert np.flatnonzero(row).tolist() == list(range(*window))
+    followers, (low, high) = space.followers(), space.windows()[-1]
+    for last in np.flatnonzero(space.allowed[-2]) if space.stages > 2 else []:
+        legal = np.flatnonzero(space.legal([0] * (space.stages - 3) + [last]))
+        assert legal.tolist() == list(range(max(low, followers[last]), high))
+
+
+def test_cut_kernel__is_shared_while_it_is_used():
+    one, other = (PipelineCutEnv(**BATCHED[1]) for _ in range(2))
+    assert one.game.kernel is other.game.kernel
+    assert one.game.kernel is not PipelineCutEnv(**BATCHED[0]).game.kernel
+    assert one.game.kernel is not PipelineCutEnv(**BATCHED[1], micro_batches=3).game.kernel
+    assert not one.game.kernel.first.flags.writeable
+    space = one.game.space
+    found = kernel_of(space)
+    assert found is one.game.kernel
+    del one, other, found
+    gc.collect()
+    assert kernel_of(space).space is space  # built again
