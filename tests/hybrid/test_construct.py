@@ -6,7 +6,7 @@ from functools import partial
 import gymnasium as gym
 import numpy as np
 import pytest
-from batches import assert_same, both, drawn, forks, modes
+from batches import assert_same, both, drawn, modes
 from cases import each
 from gymnasium.utils.env_checker import check_env
 
@@ -40,10 +40,6 @@ def chance(rng, seen):
     return int(rng.choice(np.flatnonzero(seen["action_mask"])))
 
 
-def rule(seen):
-    return int(np.where(seen["action_mask"], seen["actions"][:, 0], -np.inf).argmax())
-
-
 def test_construct__is_what_the_docstring_says():
     env = gym.make("HybridPlan-v1", **SMALL)
     check_env(env.unwrapped, skip_render_check=True)
@@ -61,23 +57,6 @@ def test_construct__is_what_the_docstring_says():
         assert report.legal and report.step.length == pytest.approx(info["cost"], rel=1e-12)
 
 
-def test_construct__leaves_what_some_plan_within_memory_begins_with():
-    env, rng = make(), np.random.default_rng(2)
-    observation, _ = env.reset()
-    uniform = env.game.starts[0].uniform
-    left = uniform.codes
-    for turn in range(len(CHOSEN)):
-        values = np.unique(left[:, turn])
-        assert np.flatnonzero(observation["action_mask"]).tolist() == values.tolist()
-        action = int(rng.choice(values))
-        row = dict(zip(COLUMNS, observation["actions"][action].tolist(), strict=True))
-        assert row[CHOSEN[turn]] == 1.0
-        assert row["share"] == pytest.approx((left[:, turn] == action).mean())
-        left = left[left[:, turn] == action]
-        observation, *_ = env.step(action)
-    assert len(left) == 1
-
-
 def test_construct__the_fastest_choices_make_the_start_plan():
     env = make()
     env.reset()
@@ -90,27 +69,6 @@ def test_construct__the_fastest_choices_make_the_start_plan():
     chosen = fastest(env.problem)[0]
     assert env.plan().stages[0].tp == chosen[0] == start.tp[0, 0]
     assert len(env.plan().stages) == chosen[1]
-
-
-def test_construct__the_rule_is_better_than_chance():
-    env, rng = make(), np.random.default_rng(1)
-    drawn_ = [sum(play(env, partial(chance, rng))[1]) for _ in range(5)]
-    assert sum(play(env, rule)[1]) > np.mean(drawn_)
-
-
-def test_construct__bare_rows_are_the_same_without_what_looks_ahead():
-    actions = []
-
-    def recorded(seen):
-        actions.append(rule(seen))
-        return actions[-1]
-
-    ahead, rewards, _ = play(make(), recorded)
-    bare, same, _ = play(make(rows="bare"), lambda _: actions.pop(0))
-    assert rewards == same
-    for one, other in zip(ahead, bare, strict=True):
-        assert np.array_equal(one["actions"][:, 3:], other["actions"])
-        assert np.array_equal(one["context"], other["context"])
 
 
 @pytest.mark.thorough
@@ -127,17 +85,6 @@ def test_construct__a_batch_is_single_to_the_last_bit(mode):
         outcome = batched.step(actions := drawn(batched.action_masks(), rng, 0.02))
         assert_same(outcome, single.step(actions))
         over = outcome[2]
-
-
-@forks
-def test_construct__a_copy_goes_on_alike(fork):
-    env = make()
-    observation, _ = env.reset()
-    env.step(rule(observation))
-    other = fork(env)
-    for _ in range(3):
-        outcome = env.step(rule(env._observation()))
-        assert_same(outcome, other.step(rule(other._observation())))
 
 
 def test_construct__an_illegal_action_ends_it():

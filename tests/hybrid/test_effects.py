@@ -8,7 +8,7 @@ from cases import each
 from hybrid_toys import toy
 
 from parenvs.cluster import DEVICES, Cluster, Device, Links
-from parenvs.errors import ClusterError, PlanError, UnknownInstanceError
+from parenvs.errors import ClusterError, PlanError
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.layers import Head, Split, TransformerBlock
 from parenvs.tasks.hybrid.model import HybridModel
@@ -62,11 +62,6 @@ def test_shares__precision_before_device_and_watts(stack, device, precision, sha
     assert found == pytest.approx(share, rel=1e-12)
 
 
-def test_shares__none_is_over_one():
-    eager = Stack.parse({"name": "nemo-2025", "matmul_share": {"gb200": 0.95, "other": 0.6}})
-    assert eager.share_of(DEVICES["gb300"], "bf16") == 1.0
-
-
 def test_precisions__recipes_run_where_the_device_has_them():
     assert DEVICES["h100"].peak("fp8-row") == DEVICES["h100"].peak("fp8-block") == 1978.9e12
     assert DEVICES["gb200"].peak("mxfp8") == 5000e12
@@ -76,32 +71,6 @@ def test_precisions__recipes_run_where_the_device_has_them():
             DEVICES[device].peak(precision)
         assert Device.find(f"{device}-{precision}") is None
     assert Device.find("h100-fp8-row").peak_flops == 1978.9e12
-
-
-def test_precisions__zero_gathers_bytes_of_products_and_adds_up_those_of_weights():
-    model = HybridModel.of_shape(mixture(experts=1, active=1))
-    gathers = {}
-    for name, narrow in (("2 bytes", {}), ("1 byte", {"fp8": 1.0})):
-        stack = Stack.parse({"name": "titan-2025", "hop_in": 0.0, "gather_bytes": narrow})
-        assert Stack.parse(stack.to_json(), stored=True) == stack
-        plan = Uniform(tp=1, pp=1, dp=8, micro_batch=1, batch=8, zero=3, blocking=False)
-        stages = uniform_stages(model, plan, 1)
-        step = formulas.step(model, GPU, stack.machine(GPU, "fp8"), stages)
-        gathers[name] = float(step.start[0, 0])
-    assert gathers["1 byte"] == pytest.approx(4 / 6 * gathers["2 bytes"], rel=1e-9)
-    with pytest.raises(PlanError, match="gather_bytes"):
-        Stack.parse({"name": "titan-2025", "gather_bytes": {"fp9": 1.0}})
-
-
-def test_shares__a_calibration_counts_where_the_stack_was_never_measured():
-    """The fastest product that was found, in place of half of a data sheet's peak."""
-    found = (("bf16", 700e12), ("fp32", 50e12))
-    own = replace(DEVICES["h100"], measured=found)
-    assert STACKS["roofline"].share_of(own, "fp32") == pytest.approx(50 / 66.9)
-    assert STACKS["roofline"].share_of(own, "fp8") == 0.5  # that was not measured
-    assert STACKS["nemo-2024"].share_of(own, "bf16") == STACKS["nemo-2024"].share_of(
-        DEVICES["h100"], "bf16"
-    )
 
 
 def test_versions__files_mean_the_first_and_people_the_newest():
@@ -126,50 +95,6 @@ def test_versions__files_mean_the_first_and_people_the_newest():
             Stack.parse({"name": "nemo-2024", key: 3})
 
 
-def test_experts__their_order_takes_passes_over_every_copy():
-    """P w T h K c bytes on one rank, a tp-th under sequence parallelism, forward and backward."""
-    block = TransformerBlock(mixture(capacity=1.5))
-    for shared, ranks in ((False, 1), (True, 4)):
-        split = Split(4, 2, sequence_parallel=shared)
-        without, with_ = (block.seconds(machine(permute_passes=p), split) for p in (0.0, 16.0))
-        here = machine()
-        seconds = 16 * 2 * (2 * 128) * 256 * 2 * 1.5 / ranks / here.memory_bw
-        assert with_.forward - without.forward == pytest.approx(seconds)
-        assert with_.backward - without.backward == pytest.approx(seconds)
-    dense = TransformerBlock(mixture(experts=1, active=1))
-    passes = (dense.seconds(machine(permute_passes=p), Split(1, 1)).forward for p in (0.0, 16.0))
-    assert next(passes) == next(passes)
-
-
-def test_experts__of_a_device_are_one_kernel():
-    """Eight small products fill the device together, and start once."""
-    block, split = TransformerBlock(mixture()), Split(1, 1)
-    own = {"tiles": True, "launch": 1e-3}
-    alone, together = (
-        block.seconds(machine(grouped=grouped, **own), split).forward for grouped in (False, True)
-    )
-    assert alone - together > 14e-3  # of 3 x 8 launches 3 are left: gate and up count as two
-    assert alone - together < 24e-3
-
-
-def test_experts__passes_by_device_and_for_biases():
-    by_device = {"permute_passes": {"h100": 4.0, "other": 2.0}}
-    assert machine(**by_device).permute_passes == 4.0
-    assert machine(Cluster.parse("2x8:a100"), **by_device).permute_passes == 2.0
-    stack = Stack.parse({"name": "llama-2024", **by_device})
-    assert Stack.parse(stack.to_json(), stored=True) == stack
-    with pytest.raises(PlanError, match="no share of permute_passes on a h100"):
-        machine(permute_passes={"a100": 2.0})
-    split, own = Split(1, 2), {"permute_passes": 4.0, "bias_passes": 3.0}
-    plain, biased = (
-        TransformerBlock(mixture(expert_bias=x)).seconds(machine(**own), split)
-        for x in (False, True)
-    )
-    added = 3 * 2 * (2 * 128) * 256 * 2 / machine().memory_bw
-    assert biased.forward - plain.forward == pytest.approx(added)
-    assert biased.backward - plain.backward == pytest.approx(added)
-
-
 def test_experts__folded_over_tp():
     """Four ranks of tp hold whole experts: each sends its own quarter of the tokens.
 
@@ -191,24 +116,6 @@ def test_experts__folded_over_tp():
     assert times[1].backward_exchange < times[0].backward_exchange
     assert block.parameters(torn)[1] == block.parameters(whole)[1] / 4
     assert block.parameters(torn)[0] == block.parameters(whole)[0]
-
-
-def test_experts__folded_ones_are_summed_over_fewer_ranks():
-    """16 devices, tp 2, 8 replicas: 8 ranks of whole experts have 2 copies, of halves 1 copy."""
-    model = HybridModel.of_shape(mixture())
-    here, steps, states = machine(), [], []
-    for ranks in (0, 1):
-        plans = Uniform(2, 1, 8, 1, 16, expert=8, expert_tp=ranks, sequence_parallel=True, zero=1)
-        stages = uniform_stages(model, plans, 1)
-        assert stages.apart == pytest.approx(8 if not ranks else 4)
-        steps.append(formulas.step(model, GPU, here, stages))
-        states.append(formulas.memory(model, here, stages))
-    own = TransformerBlock(mixture()).parameters(Split(2, 1, expert=8))[1] * 4
-    summed = here.links.ring(2, 8)
-    more = summed.all_gather(2 * 2 * own) + summed.all_gather(2 * 2 * own)
-    assert steps[1].reduction - steps[0].reduction == pytest.approx(more)
-    assert states[1].weights - states[0].weights == pytest.approx(2 * own)
-    assert states[1].optimizer == pytest.approx(states[0].optimizer)
 
 
 def test_experts__folded_plans_are_legal_if_ranks_divide():
@@ -298,13 +205,6 @@ def test_dispatch__two_levels():
     assert links.dispatch(1.0, 4, 32, 1, True) == pytest.approx(others / 10, rel=0.02)
 
 
-def test_dispatch__overlapped_by_products():
-    block, split = TransformerBlock(mixture()), Split(1, 1, expert=8)
-    none, half = (block.seconds(machine(expert_overlap=e), split) for e in (0.0, 0.5))
-    hidden = none.forward_exchange - half.forward_exchange
-    assert 0 < hidden <= 0.5 * none.forward_exchange + 1e-15
-
-
 LATENT = {"query_rank": 96, "key_rank": 64, "rope_width": 16}
 
 
@@ -327,20 +227,6 @@ def test_latent_attention__parameters_and_flops_by_hand():
     assert seconds.forward == pytest.approx(
         2 * 2 * 128 * (products + 3 * one) / here.flops + core / 2 * 2 / here.attention_flops
     )
-
-
-def test_latent_attention__is_no_part_of_other_fingerprints():
-    plain = mixture()
-    assert replace(plain, shared_experts=0).fingerprint == plain.fingerprint
-    assert mixture(shared_experts=1).fingerprint != plain.fingerprint
-    assert TransformerShape.from_json(mixture(**LATENT).to_json()) == mixture(**LATENT)
-    for wrong, words in (
-        ({"query_rank": 8}, "need key_rank"),
-        ({"key_rank": 8, "kv_heads": 2}, "as many kv_heads as heads"),
-        ({"experts": 1, "active": 1, "shared_experts": 1}, "shared_experts need experts"),
-    ):
-        with pytest.raises(UnknownInstanceError, match=words):
-            mixture(**wrong)
 
 
 def reduction(zero, shard, **constants):
@@ -397,17 +283,6 @@ def test_shard__legal_if_it_divides_the_replicas():
     assert problem.length(plan) == seconds["length"][0]
 
 
-def test_bucket__each_goes_around():
-    """A collective of S bytes takes S / bucket laps, one at least."""
-    lap = {"hop_in": 1e-5, "hop_out": 1e-4}
-    one, _, size = reduction(0, 0, **lap)
-    many = reduction(0, 0, bucket=1e6, **lap)[0]
-    around = 14 * 1e-5 + 2 * 1e-4
-    assert 4 * size > 1e6
-    assert many.reduction - one.reduction == pytest.approx(2 * (4 * size / 1e6 - 1) * around)
-    assert reduction(0, 0, bucket=1e12, **lap)[0].length == one.length
-
-
 def test_accumulation__every_micro_batch_adds_gradients():
     problem = toy("2x8:a100", 32)
     adding = replace(problem, stack=replace(problem.stack, accumulate_bytes=20.0))
@@ -426,52 +301,6 @@ def test_accumulation__every_micro_batch_adds_gradients():
         assert adding.length(plan) == step.length[0]
         simulated = adding.report(plan).simulated_seconds
         assert simulated == pytest.approx(adding.length(plan), rel=0.05)
-
-
-def test_gathers__hide_by_a_share_of_their_own():
-    problem = toy("2x8:h100", 32, "llama-2024")
-    plan = problem.plan([HybridStage(((0, len(problem.model)),), 16, zero=3)])
-    lengths = [
-        replace(problem, stack=replace(problem.stack, gather_hidden=share)).length(plan)
-        for share in (0.0, 0.5, 1.0, None)
-    ]
-    assert lengths[0] > lengths[1] > lengths[2] == lengths[3]  # llama-2024 hides all else
-    assert STACKS["llama-2024"].gather_hidden == 0.8
-
-
-def test_logits__hold_gradients_too():
-    shape = mixture()
-    six, twelve = (Head(shape).working_bytes(machine(logit_bytes=x), Split(2, 1)) for x in (0, 6))
-    assert six == 6 * 128 * 1024 / 2
-    assert twelve == 2 * six
-
-
-def test_selective__by_operation_keeps_every_second_product():
-    """Input of the block, half of the outputs of products but the last, attention's: in bf16."""
-    block = TransformerBlock(mixture(experts=1, active=1))
-    here = STACKS["titan-2025"].machine(GPU, "bf16")
-    tokens, width = 2 * 128, 256
-    outputs = 3 * 256 + 2 * 512  # queries, keys, values; gate and up
-    for tp, shared in ((1, 1), (4, 4)):
-        split = Split(tp, 2, sequence_parallel=shared > 1)
-        kept = 2 * (2 * width / shared + (outputs / 2 + 256) / tp) + 4 * 4 / tp
-        assert block.saved_bytes(here, split, "selective") == pytest.approx(tokens * kept)
-        full, none = (block.saved_bytes(here, split, mode) for mode in ("full", "none"))
-        assert full < tokens * kept < none
-
-
-def test_gradients__of_fsdp_take_four_bytes_in_memory():
-    _, held, size = reduction(1, 0)
-    assert held.gradients[0, 0] == 4 * size
-    model = HybridModel.of_shape(mixture(experts=1, active=1))
-    plans = Uniform(1, 1, 16, 1, 16, zero=1, gradient_bytes=2.0)
-    stages = uniform_stages(model, plans, 1)
-    sizes = [
-        formulas.memory(model, STACKS[name].machine(GPU, "bf16"), stages).gradients[0, 0]
-        for name in ("llama-2024", "titan-2025")
-    ]
-    layer = sum(model.kinds[0].parameters(Split(1, 1.0)))  # a copy of a layer's is scattered
-    assert sizes == [2 * size, 4 * (size + layer)]
 
 
 def test_effects__rows_and_plans_cost_the_same():
@@ -558,17 +387,3 @@ def test_offload__plans_say_it_where_software_and_device_can():
         (replace(problem, cluster=unknown), moved, "offload: the link of a own to the memory"),
     ):
         assert any(reason.startswith(words) for reason in given.report(plan).reasons), words
-
-
-def test_recomputation__by_operation_runs_all_but_attention_and_half_of_the_products_again():
-    split, block = Split(1, 1.0), TransformerBlock(mixture(experts=1, active=1))
-    own = {"memory_share": 1e6, "launch": 0.0, "tiles": False}
-    again = {}
-    for mode in ("attention", "operations"):
-        stack = Stack.parse({"name": "titan-2025", **own, "selective": mode})
-        seconds = block.seconds(stack.machine(GPU, "bf16"), split)
-        again[mode] = seconds.attention
-    products = 2 * 128 * (256 * 256 * 4 + 3 * 256 * 512)  # FLOPs; kernels beside them take no time
-    assert again["attention"] == 0.0  # fused
-    half = products / 2 / (0.60 * 989.4e12)
-    assert again["operations"] == pytest.approx(half, rel=1e-3)

@@ -1,6 +1,5 @@
 """Labels over free stages against every plan, and the answers' proofs."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +10,9 @@ from hybrid_toys import toy
 
 import parenvs
 from parenvs import Cluster, Device, Hybrid
-from parenvs.agents.hybrid.exact import Ranking, exact, exact_hybrid, exact_uniform
+from parenvs.agents.hybrid.exact import exact, exact_hybrid, exact_uniform
 from parenvs.agents.hybrid.labels import pareto3
 from parenvs.agents.hybrid.subset_dp import subset_search
-from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.space import Constraints, Objective, UniformSpace
@@ -41,22 +39,6 @@ def test_exact_hybrid__is_the_best_of_all_plans(seed):
     assert answer.report.length_seconds == pytest.approx(answer.cost, rel=1e-12)
     assert answer.cost == pytest.approx(best, rel=1e-9)
     assert answer.proven and answer.bound == pytest.approx(best, rel=1e-9)
-
-
-@pytest.mark.slow
-def test_draws__need_pipelines_recomputation_and_different_stages():
-    """The drawn problems would not show a wrong search if one stage were always best."""
-    found = {"pipeline": 0, "recompute": 0, "different dp": 0, "infeasible": 0}
-    for seed in range(CASES):
-        try:
-            stages = exact_hybrid(drawn_problem(np.random.default_rng(seed))).plan.stages
-        except InfeasibleError:
-            found["infeasible"] += 1
-            continue
-        found["pipeline"] += len(stages) > 1
-        found["recompute"] += any(stage.recompute for stage in stages)
-        found["different dp"] += len({stage.devices // stage.tp for stage in stages}) > 1
-    assert all(count >= 3 for count in found.values()), found
 
 
 @pytest.mark.thorough
@@ -94,41 +76,6 @@ def test_exact__simulated_step_is_best():
     assert f"{best:.4g} s" in answer.notes[0]
 
 
-def test_ranking__offers_are_simulated_once_and_the_least_is_kept():
-    problem = toy("2x8:a100", 32)
-    ranking = Ranking(Objective())
-    space = UniformSpace.build(problem, Constraints(pp=2, micro_batch=1, recompute=("none",)))
-    answers = [
-        Answer(problem=problem, plan=space.plan(k), cost=float(space.length[k]))
-        for k in range(4)
-    ]  # fmt: skip
-    found = [ranking.offer(answer) for answer in answers * 2]
-    assert ranking.count == 4
-    assert found[:4] == found[4:]
-    assert ranking.value == min(found) == ranking.offer(ranking.best)
-    assert all(x >= answer.cost for x, answer in zip(found, answers, strict=False))
-
-
-@pytest.mark.slow
-def test_exact__a_thousand_devices_in_half_a_minute():
-    problem = parenvs.problem("llama3-405b", "128x8:h100", task="hybrid", batch=512)
-    begin = time.perf_counter()
-    answer = parenvs.solve(problem)
-    assert time.perf_counter() - begin < 30
-    assert answer.report.simulated_seconds < 23.2
-    assert answer.plan.context == 2
-
-
-def test_exact_hybrid__beats_uniform_stages_where_the_ends_weigh():
-    """The head is as heavy as several layers: the last stage gets fewer of them."""
-    problem = parenvs.problem("llama3-8b", "h100-2", task="hybrid", batch=32)
-    limits = Constraints(pp=4, tp=4, chunks=1, zero=(0, 1))
-    uniform, free = exact_uniform(problem, limits), exact_hybrid(problem, limits)
-    sizes = [stage.size for stage in free.plan.stages]
-    assert free.cost < uniform.cost and free.report.legal
-    assert sum(sizes) == 32 and sizes[-1] == min(sizes)
-
-
 def test_exact_hybrid__keeps_to_pins(problem):
     limits = Constraints(pp=3, most_micro_batch=2, pinned=((0, 5, 4),), chunks=1, context=1)
     answer = exact(problem, limits)
@@ -157,13 +104,6 @@ def test_exact_hybrid__no_time_is_not_no_plan():
     assert exact_hybrid(problem, Constraints(pp=3)).report.legal
 
 
-@pytest.mark.thorough
-def test_exact__infeasible_says_what_is_missing():
-    problem = parenvs.problem("llama3-70b", "1x8:h100", task="hybrid", batch=8)
-    with pytest.raises(InfeasibleError, match=r"needs [\d,]+ bytes more .* largest part is \w+"):
-        exact(problem, Constraints(context=1), simulate=False)
-
-
 def test_exact__money_may_leave_servers_free(problem):
     limits = Constraints(idle=True, micro_batch=1, sequence_parallel=True)
     fast = exact(problem, limits, simulate=False)
@@ -174,16 +114,6 @@ def test_exact__money_may_leave_servers_free(problem):
     space = UniformSpace.build(problem, limits)
     least = np.where(space.fits, space.length * space.plans.devices, np.inf).min()
     assert costs[1] <= least * (1 + 1e-12)
-
-
-@pytest.mark.thorough
-def test_exact_hybrid__seventy_billion_on_128_devices(problem):
-    """Seconds, not minutes; the best uniform 1F1B pipeline is beaten."""
-    big = parenvs.problem("llama3-70b", "16x8:h100", task="hybrid", batch=1024)
-    limits = Constraints(zero=(0, 1), chunks=1, micro_batch=2, sequence_parallel=True)
-    uniform, free = exact_uniform(big, limits), exact_hybrid(big, limits)
-    assert free.proven and free.report.legal
-    assert free.cost < uniform.cost
 
 
 def test_exact_hybrid__overlapped_sends_hide_gradients_of_stages_behind():

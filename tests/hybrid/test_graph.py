@@ -8,10 +8,9 @@ from cases import slow
 
 import parenvs
 from parenvs.cluster import Cluster
-from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Phase
 from parenvs.instances import load_graph
-from parenvs.tasks.hybrid.graph_program import Program, _label_backward
+from parenvs.tasks.hybrid.graph_program import Program
 from parenvs.tasks.hybrid.layers import Split
 from parenvs.tasks.hybrid.model import HybridModel, load_model
 from parenvs.tasks.hybrid.shape import TransformerShape
@@ -62,37 +61,6 @@ def test_graph__every_product_of_the_step_has_a_layer_and_its_flops_count_once(n
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["t5-base", *slow("bert-48")])
-def test_graph__backward_layers_follow_from_the_flow_of_data_as_from_names(name):
-    program = load_model(name).chain.program
-    backward = np.flatnonzero((program.graph.phase == Phase.BACKWARD) & (program.label >= 0))
-    by_flow = program.label.copy()
-    nameless = Program.of(load_graph(name)).borders
-    nameless.keys.clear()
-    _label_backward(program.graph, program.flow, nameless, by_flow)
-    same = by_flow[backward] == program.label[backward]
-    products = np.array([program.flow.opcode[i] == "dot" for i in backward])
-    assert same[products].all() and same.mean() > 0.97
-
-
-@pytest.mark.slow
-def test_graph__phases_of_a_layer_are_numbers_of_the_transformer_that_it_is():
-    """BERT-48 by its graph and by its shape: what both count agrees."""
-    of_graph, of_shape = load_model("bert-48"), HybridModel.of_shape(BERT)
-    block, layer = of_shape.kinds[0], of_graph.kinds[of_graph.kind_of[20]]
-    assert number(layer.parameters(Split(1, 1.0))[0]) == BERT.block_parameters[0]
-    assert of_graph.chain.parameters == pytest.approx(BERT.parameters, rel=0.01)
-    assert of_graph.tied_parameters == of_shape.tied_parameters
-    one_block = BERT.flops(1) - 3 * 2 * 512 * 1024 * 30522
-    assert of_graph.flops(1) > one_block > 0.98 * of_graph.flops(1)  # a head on 76 of 512 tokens
-    for tp, shared in ((1, False), (8, False), (8, True)):
-        split = Split(tp, 8.0, sequence_parallel=shared)
-        for mode in ("none", "selective", "full"):
-            kept = [number(x.saved_bytes(machine(), split, mode)) for x in (layer, block)]
-            assert kept[0] == pytest.approx(kept[1], rel=0.01), (tp, shared, mode)
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(("device", "precision"), [("a100", "bf16"), ("h100", "bf16"),
                                                    ("v100", "fp16"), ("a100", "tf32")])  # fmt: skip
 def test_graph__a_layer_takes_as_long_by_its_graph_as_by_its_shape(device, precision):
@@ -105,22 +73,6 @@ def test_graph__a_layer_takes_as_long_by_its_graph_as_by_its_shape(device, preci
     # the shape takes as one, do not fill an H100.
     assert seconds[0][1] == pytest.approx(seconds[1][1], rel=0.18 if device == "h100" else 0.12)
     assert seconds[0][4] == pytest.approx(seconds[1][4], rel=0.02)
-
-
-@pytest.mark.thorough
-def test_graph__figures_are_those_of_each_plan_alone():
-    """Tables over tp and samples give what one plan at a time gives."""
-    layer = load_model("t5-base").kinds[1]
-    tp = np.array([[1, 4], [2, 4]])
-    samples, shared = np.array([[1.0, 2.0], [0.5, 2.0]]), np.array([[False, True], [True, False]])
-    split = Split(tp, samples, sequence_parallel=shared)
-    together = layer.seconds(machine(), split)
-    kept = layer.saved_bytes(machine(), split, "none")
-    for place in np.ndindex(2, 2):
-        one = Split(tp[place], samples[place], sequence_parallel=shared[place])
-        alone = layer.seconds(machine(), one)
-        assert [float(f[place]) for f in together] == [number(f) for f in alone]
-        assert kept[place] == layer.saved_bytes(machine(), one, "none")
 
 
 @pytest.mark.thorough
@@ -156,15 +108,6 @@ def test_graph__vgg_splits_dense_layers_and_convolutions():
     forward = model.kinds[2].seconds(machine(), split).forward
     assert forward[1] < forward[0]
     assert "no attention" in model.reasons_against_sequence_parallel()
-
-
-def test_graph__names_and_costs_that_do_not_exist(tmp_path):
-    with pytest.raises(ParenvsError, match="costs must be one of kernels"):
-        HybridModel.of_graph(load_graph("vgg-19"), costs="kernel")
-    path = tmp_path / "measured.csv"
-    path.write_text("name")
-    with pytest.raises(ParenvsError, match="profile says nothing"):
-        load_model(str(path))
 
 
 @pytest.mark.thorough

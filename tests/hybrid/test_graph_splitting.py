@@ -1,12 +1,10 @@
 """Tensor parallelism of graphs: Megatron's pattern by dimension classes, and its collectives."""
 
-import numpy as np
 import pytest
 from cases import each
 
 from parenvs.cluster import Cluster
 from parenvs.graph.graph import Phase
-from parenvs.tasks.hybrid.graph_work import Splitting
 from parenvs.tasks.hybrid.layers import Split
 from parenvs.tasks.hybrid.model import load_model
 from parenvs.tasks.hybrid.stack import STACKS
@@ -52,30 +50,6 @@ def test_splitting__ranks_that_do_not_divide_the_heads_leave_attention_whole(tp,
     assert len(phases) == (4 if split else 2)
 
 
-@pytest.mark.thorough
-def test_splitting__reasons():
-    model = load_model("bert-48")
-    assert model.reasons_against_tp(1) is model.reasons_against_tp(16) is None
-    assert "tp 5 divides none of the widths" in model.reasons_against_tp(5)
-    assert "tp 32" not in str(model.reasons_against_tp(32))  # heads stay whole, networks do not
-
-
-def test_splitting__padding_takes_any_number_of_ranks():
-    program = load_model("t5-base").chain.program
-    padded = Splitting(program, uneven="pad")
-    assert padded.reason_against(8) is None
-    shares = padded.tensor_shares(8)
-    assert 2 / 12 in shares  # 12 heads on 8 ranks
-
-
-def test_splitting__words_of_the_head_are_split_where_ranks_divide_them():
-    """30,522 words: among 2 ranks, not among 4."""
-    model = load_model("bert-48")
-    held = [float(model.head.parameters(Split(tp, 1.0))[0]) for tp in (1, 2, 4)]
-    assert held[0] - held[1] == pytest.approx(30522 * 1024 / 2, rel=0.001)
-    assert held[2] == held[0]
-
-
 def test_splitting__sequence_parallelism_shares_what_is_not_split():
     machine = STACKS["megatron-2022"].machine(Cluster.parse("1x8:a100"), "bf16")
     layer = load_model("bert-48").kinds[1]
@@ -88,17 +62,3 @@ def test_splitting__sequence_parallelism_shares_what_is_not_split():
     # An all-reduce is an all-gather, which is exposed, and a reduce-scatter, which may hide.
     few = [layer.seconds(machine, split._replace(tp=2)) for split in (plain, shared)]
     assert float(few[1].backward_exchange) > float(few[0].backward_exchange)
-
-
-def test_splitting__more_ranks_hold_and_do_less():
-    machine = STACKS["megatron-2022"].machine(Cluster.parse("1x8:a100"), "bf16")
-    for name, kind in (("t5-base", 1), ("vgg-19", 5), ("bert-48", 1)):
-        layer = load_model(name).kinds[kind]
-        split = Split(np.array([1, 2, 4]), 16.0)
-        for figures in (
-            layer.parameters(split)[0],
-            layer.saved_bytes(machine, split, "none"),
-            layer.seconds(machine, split).forward,
-            layer.seconds(machine, split).backward,
-        ):
-            assert (np.diff(figures) < 0).all(), name

@@ -1,7 +1,6 @@
 """``HybridPlan-v1``: rows as the judge has them, problems by name, banks."""
 
 import math
-from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -10,24 +9,19 @@ from batches import assert_same, both, drawn
 from cases import each
 
 import parenvs
-from parenvs.agents.learning.network import PATIENCE, decode
-from parenvs.core.game import EVERY, Stream
-from parenvs.core.sets import BEST_KNOWN, BOUND
 from parenvs.datasets.hybrid import problems as named
 from parenvs.datasets.hybrid.problems import BANKS, bank, problem_sets, start_of
 from parenvs.datasets.references import HYBRID, references
-from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.hybrid import plan_arrays
+from parenvs.errors import ParenvsError
 from parenvs.tasks.hybrid.improve import (
     TURNS,
     HybridImprovement,
     HybridImprovementEnv,
     HybridImprovementVectorEnv,
 )
-from parenvs.tasks.hybrid.moves import CATALOGUE, SLOTS
+from parenvs.tasks.hybrid.moves import CATALOGUE
 from parenvs.tasks.hybrid.plan_arrays import plan_of
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace
-from parenvs.tasks.hybrid.task import HybridTask
 
 COLUMNS = list(HybridImprovement.columns)
 CONTEXTS = list(HybridImprovement.contexts)
@@ -112,46 +106,6 @@ def test_improve__starts_from_the_best_uniform_plan():
     assert over and reward == 0.0 and info["cost"] == info["start"]
 
 
-def test_improve__starts_from_no_more_stages_than_neighbours_have(monkeypatch):
-    problem = parenvs.problem("hybrid/3")
-    most = int(plan_arrays.fastest(problem)[0, 1]) - 1
-    monkeypatch.setattr(plan_arrays, "MAX_STAGES", most)
-    assert 1 <= plan_arrays.fastest(problem)[0, 1] <= most
-    assert plan_arrays.Uniforms(problem).shown[1].max() <= np.log2(1 + most) / 8
-    monkeypatch.setattr(plan_arrays, "MAX_STAGES", 0)
-    with pytest.raises(InfeasibleError, match="hybrid/3: no uniform plan within memory has"):
-        plan_arrays.fastest(problem)
-
-
-def test_improve__decodes_end_where_nothing_becomes_better():
-    game = HybridImprovement(2, instance="hybrid-test/llama-009")
-    slowest = SimpleNamespace(rate=lambda seen: -seen["actions"][..., 0])
-    found = decode(slowest, game, game.source.draw(Stream()), 1)
-    assert game.turn[0] == PATIENCE and found.costs[0] > found.costs[1]
-
-
-def test_improve__decodes_from_several_uniform_plans():
-    game = HybridImprovement(4, instance="hybrid-test/llama-001")
-    problem = game.source.draw(Stream())
-    others = game.restarts(problem, 3)
-    assert others[0] is problem and len({tuple(x.choices[[0, 1, 3]]) for x in others}) == 3
-    lengths = [x.problem.length(plan_of(x.problem, x.plans, 0)) for x in others]
-    assert lengths == sorted(lengths)
-    rule = Rule()
-    found = decode(rule, game, problem, 3)
-    alone = [decode(rule, HybridImprovement(1, problem=problem.problem), x, 1, rule=False).cost
-             for x in others]  # fmt: skip
-    assert found.costs.tolist() == [*alone, alone[0]] and len(set(alone)) == 3
-    assert problem.problem.length(found.plan) == pytest.approx(min(alone), rel=1e-12)
-
-
-class Rule:
-    """Rates actions by column 0."""
-
-    def rate(self, observation):
-        return np.where(observation["action_mask"], observation["actions"][..., 0], -np.inf)
-
-
 def test_improve__an_episode_has_24_turns():
     env = HybridImprovementEnv(**SMALL)
     observation, _ = env.reset()
@@ -176,16 +130,6 @@ def test_improve__a_batch_of_several_kinds_is_single():
     assert users == 4
 
 
-def test_improve__slots_of_an_axis_follow_one_another():
-    observation, _ = HybridImprovementEnv(**SMALL).reset()
-    ends = np.cumsum([1, *SLOTS.values()])
-    kinds = [name for name in COLUMNS if name in {move.kind for move in CATALOGUE}]
-    axis_of = {move.kind: move.axis for move in CATALOGUE}
-    for action in np.flatnonzero(observation["action_mask"])[1:]:
-        (kind,) = [kind for kind in kinds if column(observation, kind)[action]]
-        assert list(SLOTS)[np.searchsorted(ends, action, side="right") - 1] == axis_of[kind]
-
-
 @pytest.mark.thorough
 def test_improve__plays_what_arguments_name():
     for instance in ("hetero-8-validation", "hybrid-outside", "hybrid/11"):
@@ -202,26 +146,6 @@ def test_improve__plays_what_arguments_name():
     assert env.problem is problem and not env.draws
     _, info = env.reset(options={**SMALL, "batch": 32})
     assert env.problem.batch == 32 and info["instance"] == "llama3-8b"
-
-
-@each("name, kind", [("hybrid-test/gpt-000", BEST_KNOWN), ("hetero-8-outside/spread-000", BOUND)])
-def test_improve__shares_are_of_what_planners_are_measured_against(name, kind):
-    game = HybridImprovement(1, instance=name)
-    game.put(EVERY, game.source.draw(Stream()))
-    game.start(EVERY)
-    known = named.costs(name)
-    assert known.kind == kind and game.known[0] == known.value
-    assert (game.reference[0] > known.value) == (kind == BOUND)  # returns begin at a plan
-
-
-def test_improve__banks_are_drawn_from_equally_often():
-    banks = ["hybrid", "hetero-8"]
-    source, stream = HybridImprovement(1, instance=banks).source, Stream()
-    stream.reseed(0)
-    names = [source.next(stream).instance.split("/")[0] for _ in range(40)]
-    assert all(names.count(bank) > 10 for bank in banks)
-    assert HybridTask().validation({"instance": banks}).name == "hybrid-validation"
-    assert HybridTask().validation({"instance": banks[::-1]}).name == "hetero-8-validation"
 
 
 @each(
@@ -246,19 +170,6 @@ def test_improve__banks_are_drawn_from_equally_often():
 def test_improve__bad_arguments(arguments, words):
     with pytest.raises(ParenvsError, match=words):
         HybridImprovement(1, **arguments)
-
-
-def test_improve__bad_options():
-    env = HybridImprovementEnv(**SMALL)
-    for options, words in (
-        ({"batch": 32}, "give 'instance'"),
-        ({"instance": "hybrid-test"}, "must name one problem of hybrid-test"),
-        ({"family": "gpt"}, "unknown 'family'"),
-    ):
-        with pytest.raises(ParenvsError, match=words):
-            env.reset(options=options)
-    with pytest.raises(InfeasibleError, match=r"none of \d+ uniform plans fits the memory"):
-        env.reset(options={"instance": "gpt3-175b", "cluster": "h100-2", "batch": 64})
 
 
 @pytest.mark.thorough

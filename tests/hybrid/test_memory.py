@@ -73,18 +73,6 @@ def test_memory__figure_7_within_a_fifth_of_a_point(name):
         assert 100 * kept / none == pytest.approx(percent, abs=0.2)
 
 
-@each("dp", [1, 4, 16])
-def test_memory__megatrons_bytes_of_a_parameter(dp):
-    """18 bytes each, or 6 + 12 / dp with a distributed optimiser (Megatron-LM)."""
-    for zero, size in ((0, 18.0), (1, 6 + 12 / dp)):
-        parts = held("175B", dp=dp, zero=zero)[1]
-        total = parts.weights + parts.gradients + parts.optimizer
-        assert total[0] / (parts.weights[0] / 2) == pytest.approx(size, rel=1e-15)
-        # Two more bytes each are saved where gradients are summed in half precision.
-        halves = held("175B", dp=dp, zero=zero, gradient_bytes=2)[1]
-        assert halves.gradients[0] == parts.gradients[0] / 2
-
-
 @pytest.mark.parametrize("zero", [2, 3])
 def test_memory__sharded_states(zero):
     """ZeRO 2 shares gradients, 3 also weights, of which two layers are gathered."""

@@ -1,7 +1,5 @@
 """Neighbours of hybrid plans: legal, judged as the judge does, the same alone and among others."""
 
-from collections import Counter
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,7 @@ import parenvs
 from parenvs.agents.hybrid.search import local_search
 from parenvs.datasets.hybrid.problems import problem_sets
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.hybrid.moves import CATALOGUE, KINDS, SLOTS, neighbours
+from parenvs.tasks.hybrid.moves import CATALOGUE, SLOTS, neighbours
 from parenvs.tasks.hybrid.plan_arrays import (
     joined,
     legal,
@@ -69,16 +67,6 @@ def test_neighbours__are_legal_and_cost_what_the_judge_says(name):
             assert plan_of(problem, again, 0) == plan
 
 
-@pytest.mark.slow
-def test_neighbours__have_all_kinds_of_moves():
-    seen = Counter()
-    for name in NAMES:
-        for seed in range(2):
-            for *_, near, _ in walk(problem_of(name), np.random.default_rng(seed), 12):
-                seen.update(CATALOGUE[move].kind for move in near.moves[near.moves >= 0])
-    assert seen.keys() == set(KINDS)
-
-
 @pytest.mark.thorough
 def test_neighbours__are_the_same_among_others():
     """To the last bit: environments of a batch do not see each other."""
@@ -122,25 +110,6 @@ def test_legal__knows_what_the_rules_forbid():
         {"devices": plans.devices * 2},
     ):  # fmt: skip
         assert not legal(table, settled(table, plans)._replace(**change)).any(), change
-
-
-def test_plans__of_other_schedules_do_not_go_into_arrays():
-    problem = problem_of("llama3-8b")
-    plan = plan_of(problem, start_of(problem), 0)
-    assert plans_of(problem, [plan]) is not None
-    for change in ({"schedule": "early"}, {"gradient_bytes": 2}, {"offload": True}):
-        other = {**plan.to_json(), **change}
-        assert plans_of(problem, [type(plan).from_json(other, "plan")]) is None
-
-
-def test_local_search__a_time_limit_is_used_up(monkeypatch):
-    monkeypatch.setattr("parenvs.agents.hybrid.search.EVALUATIONS", 1)
-    problem = problem_of("hybrid-test/llama-001")
-    space = UniformSpace.build(problem, Constraints(uneven=True))
-    without = local_search(problem, space=space)
-    within = local_search(problem, space=space, time_limit=0.3)
-    assert within.seconds >= 0.3
-    assert within.evaluations - len(space) > 2 * (without.evaluations - len(space))
 
 
 @pytest.mark.thorough

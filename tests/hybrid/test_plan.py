@@ -115,39 +115,6 @@ def test_plan__the_judge_never_fails(plan):
     json.dumps(report.to_json())
 
 
-def test_plan__file_of_the_design(path):
-    """Schema version first, keys in the documented order."""
-    PLAN.save(path)
-    content = json.loads(path.read_text())
-    assert list(content) == [
-        "schema", "task", "instance", "fingerprint", "cluster", "stack", "precision", "batch",
-        "micro_batch", "schedule", "chunks", "sequence_parallel", "context", "expert", "p2p",
-        "gradient_bytes", "gradient_overlap", "servers", "stages",
-    ]  # fmt: skip
-    assert content["stages"][0] == {
-        "layers": [[0, 10], [40, 50]], "devices": 32, "tp": 8, "zero": 1,
-        "recompute": {"selective": 20},
-    }  # fmt: skip
-    assert load_plan(path) == PLAN
-
-
-def test_plan__defaults(path):
-    stage = {"layers": [[0, 4]], "devices": 8}
-    needed = ("schema", "task", "instance", "fingerprint", "cluster", "stack", "precision",
-              "batch", "micro_batch")  # fmt: skip
-    content = {key: PLAN.to_json()[key] for key in needed}
-    path.write_text(json.dumps({**content, "stages": [stage]}))
-    plan = load_plan(path)
-    assert plan.stages == (HybridStage(((0, 4),), 8),)
-    assert (plan.schedule, plan.chunks, plan.context, plan.expert) == ("1f1b", 1, 1, 1)
-    assert (plan.p2p, plan.gradient_bytes, plan.gradient_overlap) == ("blocking", 4, False)
-    assert (plan.sequence_parallel, plan.servers) == (False, ())
-    assert plan.stages[0].modes == ("none",) * 4
-    for key in (*needed, "stages"):
-        words = refusal(path, {k: v for k, v in {**content, "stages": [stage]}.items() if k != key})
-        assert f"field {key!r} is " in words
-
-
 WRONG = {
     "instance": ["", 3, None],
     "fingerprint": ["", []],
@@ -203,10 +170,3 @@ def test_plan__unknown_fields(path):
     assert "must be an object" in refusal(path, {**content, "stages": [3]})
     assert "did you mean 'bf16'" in refusal(path, {**content, "precision": "bf15"})
     assert refusal(path, {**content, "task": "hybird"}).startswith(": field 'task' is 'hybird'")
-
-
-def test_plan__modes():
-    assert HybridStage(((0, 2), (4, 6)), 1, recompute={"full": 1, "selective": 2}).modes == (
-        "full", "selective", "selective", "none",
-    )  # fmt: skip
-    assert HybridStage(((0, 2),), 1, recompute=("none", "full")).modes == ("none", "full")

@@ -15,7 +15,6 @@ from parenvs.tasks.hybrid.schedules import (
     CHUNKS,
     SPLIT,
     ChunkSeconds,
-    chains,
     core,
     held,
     operations,
@@ -23,7 +22,6 @@ from parenvs.tasks.hybrid.schedules import (
 )
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, uniform_plans
 from parenvs.tasks.hybrid.stack import STACKS
-from parenvs.tasks.pipeline.formulas import BACKWARD, FORWARD
 
 EVERY = ["1f1b", "interleaved", "early", *SPLIT]
 BUBBLES = {
@@ -60,16 +58,6 @@ def test_bubbles__are_the_published_ones(name, stages, times):
         seconds, left = core(name, passes, np.zeros(passes.shape[1:]), rounds)
         assert seconds == work + BUBBLES[name](stages, *times)
         assert left.min() == 0
-
-
-@each("stages", [2, 3, 6])
-def test_zb_v__no_stage_waits_once_it_has_begun(stages):
-    """arXiv 2401.10241, section 5: none but the time before the first pass, if F = B = W."""
-    for rounds in (2 * stages, 5 * stages):
-        table = simulated("zb-v", uniform(stages, "zb-v", (1, 1, 1)), rounds)
-        span = table.stage_end - table.start.min(axis=(0, 2, 3))
-        assert span.tolist() == [6 * rounds] * stages
-        assert table.core == 6 * rounds + stages - 1
 
 
 def test_zb_h1__is_the_best_order_of_its_memory():
@@ -130,28 +118,6 @@ def test_core__is_the_simulation_without_transfers_and_a_lower_bound_with_them(n
         transfers[-1, 0] = 0  # where a chain turns, or ends
         bound = core(name, passes, transfers, rounds)[0]
         assert seconds - 1e-9 <= bound <= simulated(name, passes, rounds, transfers).core + 1e-9
-
-
-@each("name", SPLIT)
-@each("is_linked", [False, True])
-def test_simulate__nothing_overlaps_and_nothing_is_early(name, is_linked):
-    """Operations of one pass: one at a time, each behind what it waits for."""
-    rng, stages, rounds = np.random.default_rng(0), 4, 9
-    passes = rng.uniform(0.5, 2, (3, stages, CHUNKS[name]))
-    links = rng.uniform(0.1, 0.5, passes.shape[1:]) * is_linked
-    table = simulated(name, passes, rounds, links)
-    for stage in range(stages):
-        order = np.argsort(table.start[:, stage], axis=None)
-        start, end = (x[:, stage].ravel()[order] for x in (table.start, table.end))
-        assert (start[1:] >= end[:-1] - 1e-12).all()
-    assert (table.start[2] >= table.end[BACKWARD] - 1e-12).all()
-    for chain in chains(name, stages, CHUNKS[name]):
-        for (stage, chunk), (after, behind) in itertools.pairwise(chain):
-            wait = links[stage, chunk] * (stage != after)
-            there = table.end[FORWARD, stage, chunk] + wait
-            assert (table.start[FORWARD, after, behind] >= there - 1e-12).all()
-    numbers = {row.micro_batch for row in table.rows()}
-    assert numbers == set(range(rounds * (2 if name == "dualpipe" else 1)))
 
 
 @each("name, peak", [("zb-h1", 1), ("zb-v", 1), ("dualpipe", 1.125), ("dualpipe-v", 1.0625)])
@@ -251,18 +217,6 @@ def test_rules__in_words(changed, words):
     problem = toy()
     plan = replace(of(problem, "dualpipe"), **changed)
     assert any(words in reason for reason in problem.report(plan).reasons)
-
-
-def test_rules__pairs_of_stages_and_models_without_shapes():
-    problem = toy()
-    plan = of(problem, "dualpipe")
-    wide = replace(plan.stages[0], tp=2)
-    reasons = problem.report(replace(plan, stages=(wide, *plan.stages[1:]))).reasons
-    assert any("sums gradients with stages[3]" in reason for reason in reasons)
-    bare = replace(problem, model=replace(problem.model, shape=None))
-    assert any("no shape that tells" in reason for reason in bare.report(plan).reasons)
-    stages = (*plan.stages[:2], plan.stages[3])
-    assert any("even number" in x for x in problem.report(replace(plan, stages=stages)).reasons)
 
 
 def test_stacks__say_which_schedules_they_have():

@@ -24,27 +24,8 @@ def test_swap_search__count_judged_plans_and_are_seeded(problem):
     assert again.plan == few.plan and more.cost <= few.cost
 
 
-def test_swap_search__a_time_limit_is_used_up(problem, monkeypatch):
-    monkeypatch.setattr("parenvs.agents.hybrid.orders.EVALUATIONS", 1)
-    without = swap_search(problem, np.random.default_rng(0))
-    within = swap_search(problem, np.random.default_rng(0), time_limit=without.seconds + 0.3)
-    assert within.seconds >= without.seconds + 0.3
-    assert within.evaluations >= without.evaluations + 16
-    short = swap_search(problem, np.random.default_rng(0), evaluations=60, time_limit=1e-9)
-    assert short.evaluations < 60 and short.report.legal
-
-
 def test_swap_search__begins_with_the_sorted_orders(problem):
     begun = swap_search(problem, np.random.default_rng(0), evaluations=1)
     orders = Orders(problem)
     orders.start([by_speed(problem), by_speed(problem, False)])
     assert begun.cost == orders.length and begun.evaluations > 1
-
-
-def test_orders__one_judged_plan_each(problem):
-    orders = Orders(problem)
-    orders.start([by_speed(problem), by_speed(problem, False)])
-    before = orders.judged
-    drawn = np.array([np.random.default_rng(i).permutation(8) for i in range(5)])
-    lengths = orders.judge(drawn, orders.setting)
-    assert orders.judged == before + 5 and lengths.min() >= orders.length

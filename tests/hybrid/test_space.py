@@ -1,6 +1,5 @@
 """All uniform plans: how many, which of them fit, near-best ones, objectives, other machines."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -11,13 +10,11 @@ import parenvs
 from parenvs import Cluster
 from parenvs.agents.hybrid.exact import robust
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.hybrid.explain import moved, robustness, scenarios, under
-from parenvs.tasks.hybrid.model import HybridModel
+from parenvs.tasks.hybrid.explain import robustness, scenarios, under
 from parenvs.tasks.hybrid.space import (
     Constraints,
     Objective,
     UniformSpace,
-    near_best,
     uniform_plans,
 )
 from parenvs.tasks.hybrid.stack import STACKS
@@ -53,14 +50,6 @@ def test_uniform_plans__specification_counts(big):
     assert space.length[space.fits].max() / space.length[best] > 1.9
 
 
-@pytest.mark.slow
-def test_uniform_space__is_quick(big):
-    UniformSpace.build(big)
-    begin = time.process_time()
-    UniformSpace.build(big)
-    assert time.process_time() - begin < 0.6  # 0.06 to 0.2 s
-
-
 def test_uniform_space__every_plan_is_legal_and_judged_alike(small):
     """The judge agrees with the columns, on legality, on memory and on seconds."""
     problem = small.problem
@@ -82,14 +71,6 @@ def test_uniform_plans__layers_that_divide_with_embedding_and_head():
     assert [stage.size for stage in plan.stages] == [7, *[8] * 14, 7]
 
 
-def test_uniform_plans__uneven_pieces_all_have_layers():
-    """A graph without embedding or head as its own: no stage may be empty."""
-    problem = parenvs.problem("vgg-19", "h100-2", task="hybrid", batch=64)
-    plans = uniform_plans(problem, Constraints(tp=1, dp=1, uneven=True, idle=True))
-    for k in range(0, plans.size, 5):
-        assert all(stage.size for stage in problem.uniform_plan(plans, k).stages)
-
-
 @each(
     "pins",
     [
@@ -109,19 +90,6 @@ def test_uniform_plans__keep_to_constraints(small, pins):
     assert (plans.tp <= 8).all()
 
 
-def test_uniform_plans__experts_and_contexts():
-    mixture = parenvs.problem("mixtral-8x7b", "4x8:h100", task="hybrid", batch=64)
-    plans = uniform_plans(mixture)
-    assert set(plans.expert) == {1, 2, 4, 8} and (plans.dp % plans.expert == 0).all()
-    long = replace(mixture.model.shape, sequence=131_072, experts=1, active=1)
-    problem = replace(mixture, model=HybridModel.of_shape(long))
-    assert set(uniform_plans(problem).context) == {1, 2, 4, 8, 16}
-    for tokens, most in ((4096, 1), (8192, 2), (16_384, 4), (32_768, 16)):
-        of_fewer = HybridModel.of_shape(replace(long, sequence=tokens))
-        counts = Constraints().contexts(replace(problem, model=of_fewer))
-        assert max(counts) == most and len(counts) == most.bit_length(), tokens
-
-
 def test_uniform_plans__nothing_keeps_to_constraints(small):
     with pytest.raises(InfeasibleError, match=r"no uniform plan keeps to dp 5"):
         uniform_plans(small.problem, Constraints(dp=5))
@@ -138,15 +106,6 @@ def test_uniform_plans__nothing_keeps_to_constraints(small):
 def test_constraints__bad_values(pins, words):
     with pytest.raises(ParenvsError, match=words):
         Constraints(**pins)
-
-
-def test_near_best__meshes_in_order(small):
-    listed = near_best(small, share=0.3)
-    meshes = [plan.text.split(", micro-batch")[0] for plan in listed]
-    assert len(listed) > 2 and len(set(meshes)) == len(meshes)
-    assert listed[0].number == small.best() and listed[0].excess == 0
-    excesses = [plan.excess for plan in listed]
-    assert excesses == sorted(excesses) and excesses[-1] <= 0.3
 
 
 def test_objective__money_and_tokens(small):
@@ -177,16 +136,6 @@ def test_robustness__constants_move_in_their_ranges(small):
         assert not shift.what.startswith("stack") or shift.excess > 0.02
 
 
-def test_robustness__passes_and_gathers_of_stacks_that_have_them():
-    mixture = parenvs.problem("mixtral-8x7b", "2x8:h100", task="hybrid", batch=64)
-    told = [what for what, _ in scenarios(mixture)]
-    assert "passes over experts' tokens 8 to 4" in told
-    assert "hidden collectives 0.8 to 1" in told  # those of ZeRO 3; all else is hidden already
-    assert all(other.stack != mixture.stack for _, other in scenarios(mixture))
-    low = moved(STACKS["titan-2025"], "hidden", 0)
-    assert (low.hidden, low.gather_hidden) == (pytest.approx(0.5), None)
-
-
 def test_robust__least_worst_regret_by_a_second_writing(small):
     """Every plan on every machine, judged alone."""
     answer, problem = robust(small), small.problem
@@ -204,23 +153,6 @@ def test_robust__least_worst_regret_by_a_second_writing(small):
         assert parenvs.solve(problem, planner, robust=True).plan == answer.plan
     with pytest.raises(ParenvsError, match="robust: rule-of-thumb does not weigh regrets"):
         parenvs.solve(problem, "rule-of-thumb", robust=True)
-
-
-def test_robustness__stacks_that_disagree_are_shown(monkeypatch):
-    """A plan that ZeRO 3 makes good where gathers hide is told of where they do not."""
-    problem = parenvs.problem("llama3-8b", "2x8:h100", task="hybrid", batch=64, stack="nemo-2026")
-    space = UniformSpace.build(problem)
-    worst = space.plan(int(np.where(space.fits, space.length, -1).argmax()))
-    shifts = [shift for shift in robustness(space, worst) if shift.what.startswith("stack")]
-    assert [shift.what for shift in shifts] == ["stack llama-2024"]
-    assert shifts[0].excess > 0.02
-    # One that takes another time is told of even where it is as good.
-    monkeypatch.setattr("parenvs.tasks.hybrid.explain.APART", 1.0)
-    slower = replace(problem, stack={"name": "nemo-2026", "matmul_share": 0.4})
-    best = UniformSpace.build(slower, Constraints(zero=(2,)))
-    told = robustness(best, best.plan(best.best()))
-    (shift,) = [shift for shift in told if shift.what == "stack llama-2024"]
-    assert shift.excess < 1.0 and shift.seconds < 0.9 * best.length[best.best()]
 
 
 def test_pareto__no_plan_beats_one_on_the_front(small):
@@ -247,10 +179,3 @@ def test_uniform_space__stages_are_as_fast_as_their_slowest_server():
         Constraints(micro_batch=1, sequence_parallel=False),
     )
     assert (length > equal.seconds["length"]).all()
-
-
-def test_uniform_plans__stages_of_one_server():
-    problem = parenvs.problem("llama3-8b", "4x8:h100", task="hybrid", batch=64)
-    plans = uniform_plans(problem, Constraints(stage_devices=8))
-    assert plans.size and (plans.tp * plans.dp * plans.context == 8).all()
-    assert set(plans.pp.tolist()) == {4}

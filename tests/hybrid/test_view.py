@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import parenvs
 from parenvs import Cluster, HybridStage
 from parenvs import view as viewer
 from parenvs.tasks.hybrid import figure, view
@@ -14,7 +13,7 @@ from parenvs.tasks.hybrid.explain import AXES, alternatives, axes_of, space_of
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shape import TransformerShape
-from parenvs.tasks.hybrid.space import Constraints, UniformSpace
+from parenvs.tasks.hybrid.space import UniformSpace
 from parenvs.tasks.hybrid.uniform import Uniform
 from parenvs.view.page import style
 from parenvs.view.words import duration
@@ -53,37 +52,6 @@ def test_text__says_what_the_judge_says(problem):
         assert f"{stage.memory['total'] / 1e9:.2f}" in line
 
 
-def test_text__equal_stages_share_a_row():
-    wide = Hybrid(HybridModel.of_shape(SHAPE), "4x8:a100", 64)
-    report = report_of(wide, pp=8, tp=2, dp=2, chunks=1, micro_batch=32, zero=0)
-    rows = [line for line in view.text(report).splitlines() if re.match(r"\d", line)]
-    assert rows[0].startswith("0 ")
-    assert re.match(r"1–6 .*1 each", rows[1]), rows
-    assert len(rows) == 3
-
-
-def test_text__marks_what_does_not_fit():
-    shape = TransformerShape("large", 16, 16_384, 128, 2048, 51_200)
-    report = report_of(Hybrid(HybridModel.of_shape(shape), "1x8:v100", 8), tp=8, pp=1, dp=1,
-                       micro_batch=1, chunks=1, zero=0)  # fmt: skip
-    shown = viewer.text(report)
-    assert not report.legal
-    assert "illegal" in shown.splitlines()[1]
-    assert shown.splitlines()[2].startswith("  ! stage 0: ")
-    assert shown.splitlines()[-1].endswith(" !")
-
-
-def test_text__of_a_problem_and_of_a_malformed_plan(problem):
-    assert "no plan yet" in viewer.text(problem)
-    assert viewer.figure(problem).axes == []
-    plan = report_of(problem).plan
-    broken = problem.report(problem.plan(plan.stages[:2], 2, chunks=2, schedule="interleaved"))
-    assert "malformed" in viewer.text(broken)
-    assert viewer.figure(broken).axes == []
-    with pytest.raises(TypeError, match="undecided"):
-        viewer.text(problem, undecided=["x"])
-
-
 def test_figure__a_cell_for_each_device_and_a_box_for_each_pass(problem):
     report = report_of(problem)
     with style():
@@ -96,25 +64,6 @@ def test_figure__a_cell_for_each_device_and_a_box_for_each_pass(problem):
     assert len(passes.get_paths()) == 2 * 4 * 2 * report.micro_batches
     texts = " ".join(t.get_text() for axes in drawn.axes for t in axes.texts)
     assert f"a step of {duration(report.length_seconds)}" in texts
-
-
-def test_figure__long_schedules_show_their_beginning(problem):
-    long = Hybrid(problem.model, problem.cluster, 8192)
-    report = report_of(long, micro_batch=1, chunks=1)
-    with style():
-        drawn = figure.draw(report)
-    (passes,) = collection(drawn, "passes")
-    assert 100 < len(passes.get_paths()) < 2 * 4 * report.micro_batches
-    assert any("are drawn" in t.get_text() for axes in drawn.axes for t in axes.texts)
-
-
-@pytest.mark.slow
-def test_figure__equal_plans_give_equal_bytes(problem, tmp_path):
-    first, second = tmp_path / "a.png", tmp_path / "b.png"
-    viewer.save(first, report_of(problem))
-    viewer.save(second, report_of(problem))
-    assert first.read_bytes() == second.read_bytes()
-    assert viewer.rgb_array(report_of(problem)).shape == (800, 1280, 3)
 
 
 def test_map__every_plan_is_a_mark(problem):
@@ -143,14 +92,6 @@ def test_explain__alternatives_are_the_best_with_another_value(problem):
     shown = view.explanation_text(report, found)
     assert max(map(len, shown.splitlines())) <= view.WIDTH
     assert f"tensor parallel ranks (tp): {own['tp']}" in shown
-
-
-def test_explain__what_does_not_fit_says_what_is_missing():
-    large = parenvs.problem("llama3-70b", "2x8:h100", task="hybrid", batch=16)
-    report = large.report(UniformSpace.build(large, Constraints(tp=8)).plan(0))
-    (alone,) = (x for x in alternatives(report, space_of(report), ("tp",)) if x.value == 1)
-    assert alone.missing_bytes > 0
-    assert "does not fit" in view.explanation_text(report, [alone])
 
 
 def test_figure__unequal_servers_stand_in_order_with_their_speeds():

@@ -82,7 +82,6 @@ class Stages(NamedTuple):
         shard: (...) replicas among which ZeRO shares states, neighbours; 0: all of them.
         expert_tp: (...) ranks that share every matrix of an expert; 0: ``tp``.
         offload: (...) bool, whether activations wait in the memory of the server.
-        attended: (...) tokens of its own document, see ``Split``; None: samples are not packed.
         count: (P,) stages of each of P plans, at most S; what stands behind them holds nothing
             (None: all have S).
         schedule: of all plans, one of ``parenvs.tasks.hybrid.plan.SCHEDULES``.
@@ -114,7 +113,6 @@ class Stages(NamedTuple):
     shard: Figure = 0
     expert_tp: Figure = 0
     offload: Figure = False
-    attended: Figure = None
     count: Figure = None
     schedule: str = ""
     pieces: Chunks | None = None
@@ -167,9 +165,8 @@ class Stages(NamedTuple):
         """How each stage splits a layer."""
         samples = self.samples / self.dp
         return Split(
-            self.tp, samples, self.context, self.sequence_parallel, self.expert, self.attended,
-            self.expert_tp,
-        )  # fmt: skip
+            self.tp, samples, self.context, self.sequence_parallel, self.expert, self.expert_tp
+        )
 
     @property
     def apart(self) -> Figure:

@@ -153,12 +153,6 @@ class GraphLayer(Layer):
             back = ahead.copy()
         return ahead, back
 
-    def product_seconds(self, machine: Machine, samples: float) -> float:
-        """Seconds of matrix products and convolutions of both passes, on one device alone."""
-        rows = self.work.rows(self.label, 1, False)
-        products, others = _row_seconds(machine, rows, np.atleast_1d(self._part(Split(1, samples))))
-        return float(products.sum() + others[rows.kernel_multiplies].sum())
-
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """See ``Layer.parameters``."""
         if self.work.costs == "flops":

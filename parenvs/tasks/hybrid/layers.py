@@ -32,9 +32,6 @@ class Split(NamedTuple):
         sequence_parallel: whether the tp ranks share what lies between the matrices, too.
         expert: data-parallel ranks among which experts are dealt out.
         expert_tp: ranks that share every matrix of an expert; 0: ``tp``.
-        attended: tokens of its own document, as a mean over a sample's tokens, where a sample is
-            packed of documents that do not see each other; None: the whole sample is one. Fused
-            attention alone takes less time for it.
     """
 
     tp: Figure
@@ -42,7 +39,6 @@ class Split(NamedTuple):
     context: Figure = 1
     sequence_parallel: Figure = False
     expert: Figure = 1
-    attended: Figure = None
     expert_tp: Figure = 0
 
     @property
@@ -274,9 +270,7 @@ class TransformerBlock(Layer):
         queries: Figure = shape.sequence / split.context
         keys: Figure = shape.sequence
         if machine.attention_flops is not None:
-            keys = shape.reach if split.attended is None else split.attended
-            if split.attended is not None and shape.window:
-                keys = np.minimum(keys, shape.reach)
+            keys = shape.reach
             square = (2.0 if shape.causal else 4.0) * queries * keys * width * heads
             traffic = 4 * machine.width * queries * width * heads / machine.memory_bw
             speed = machine.attention_flops * (machine.stack.sink_share if shape.sinks else 1.0)

@@ -864,7 +864,6 @@ class Start:
         choices: the plan, a whole number for each of ``AXES``; recomputation by its place among
             ``RECOMPUTE_MODES`` (default: it is searched).
         known: of a problem of a set, what is known of costs.
-        judged: what ``space_of`` returns, if it was asked before.
 
     Raises:
         InfeasibleError: no uniform plan fits the memory.
@@ -875,12 +874,11 @@ class Start:
         problem: Hybrid,
         choices: np.ndarray | None = None,
         known: Reference | None = None,
-        judged: tuple[UniformSpace, np.ndarray] | None = None,
     ) -> None:
         self.problem = problem
         self._fastest: np.ndarray | None = None
         if choices is None:
-            self._fastest = fastest(problem, judged)
+            self._fastest = fastest(problem)
             choices = self._fastest[0]
         self.choices = choices
         self.best = np.nan if known is None or known.kind == BOUND else known.value
@@ -960,17 +958,13 @@ def space_of(problem: Hybrid) -> tuple[UniformSpace, np.ndarray]:
     return space, good
 
 
-def fastest(problem: Hybrid, judged: tuple[UniformSpace, np.ndarray] | None = None) -> np.ndarray:
+def fastest(problem: Hybrid) -> np.ndarray:
     """Return the fastest uniform plans that are not much alike, (k, 11) by ``AXES``.
-
-    Args:
-        problem: the problem.
-        judged: what ``space_of`` returns, if it was asked before.
 
     Raises:
         InfeasibleError: there is none.
     """
-    space, good = judged or space_of(problem)
+    space, good = space_of(problem)
     chosen = distinct(space.plans, np.where(good, space.length, np.inf), STARTS)
     return choices_of(space.plans, chosen)
 

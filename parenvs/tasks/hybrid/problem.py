@@ -307,28 +307,6 @@ class Hybrid:
                 )
         return seconds
 
-    def micro_batch_seconds(
-        self, plan: HybridPlan, attended: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the seconds of micro-batches that are packed of documents, forward and backward.
-
-        Args:
-            plan: a well-formed plan of one chunk a stage, whose sends block.
-            attended: (M,) tokens of its own document, as a mean over the tokens of a micro-batch.
-
-        Returns:
-            Two arrays (S, M), the sends of a stage half in each.
-        """
-        figures: dict[str, Any] = {
-            name: value[..., None] if isinstance(value, np.ndarray) else value
-            for name, value in self.stages(plan)._asdict().items()
-        }
-        figures["attended"] = np.asarray(attended, dtype=float)
-        step = formulas.step(self.model, self.cluster, self.machine, Stages(**figures))
-        ones = np.ones((len(plan.stages), len(figures["attended"])))
-        forward, backward = _passes(step)
-        return ones * forward, ones * backward
-
     def report(self, plan: HybridPlan) -> HybridReport:
         """Judge a plan on this problem."""
         reasons = report.malformed(plan, self.model, self.cluster)

@@ -627,52 +627,10 @@ class HybridReport(TimedReport):
         return self.machine.stack.is_guess(self.cluster.device.name, self.machine.precision)
 
     def __str__(self) -> str:
-        """Return the verdict and the stages in a few lines."""
-        if not self.stages:
-            return "\n".join(["malformed plan", *(f"  {reason}" for reason in self.reasons)])
-        count = f"{len(self.stages)} stage{'s' if len(self.stages) > 1 else ''}"
-        simulated = self.simulated_seconds
-        second = "not simulated" if simulated is None else f"simulated {simulated:.6g} s"
-        lines = [
-            f"{self.model.name} on {self.cluster}, {self.machine.stack.name} "
-            f"{self.machine.precision}: {count}, L {self.length_seconds:.6g} s a step ({second}), "
-            f"value {self.value:.4f}" + ("" if self.legal else ", ILLEGAL"),
-            *(f"  {reason}" for reason in self.reasons),
-        ]
-        if self.is_guess:
-            lines.append(
-                f"  guess: {self.machine.stack.name} was never compared with a measurement on a "
-                f"{self.cluster.device.name} at {self.machine.precision}"
-            )
-        speeds = [f"{self.samples_per_second:.4g} samples/s"]
-        if self.tokens_per_second is not None:
-            speeds.append(f"{self.tokens_per_second:.4g} tokens/s")
-        words = {"model": "", "recomputed": " with recomputation", "tokens": " by 6 N a token"}
-        again = self.flops and self.flops["recomputed"] > self.flops["model"]
-        speeds += [
-            f"{x:.4g} TFLOP/s a device{words[name]}"
-            for name, x in self.tflops.items()
-            if again or name != "recomputed"
-        ]
-        if self.mfu is not None:
-            speeds.append(f"MFU {self.mfu:.1%}")
-        lines.append("  " + ", ".join(speeds))
-        parts = (f"{name} {x:.4g}" for name, x in self.seconds.items() if x)
-        lines.append(f"  seconds: {', '.join(parts)}")
-        limit = self.memory_limit_bytes / 1e9
-        for number, stage in enumerate(self.stages):
-            shown = [f"{first} to {end - 1}" for first, end in stage.layers if end > first]
-            shown[2:-1] = ["..."] if len(shown) > 4 else shown[2:-1]
-            ranges = ", ".join(shown) or "none"
-            held = ", ".join(
-                f"{name} {stage.memory[name] / 1e9:.3g}" for name in PARTS if stage.memory[name]
-            )
-            lines.append(
-                f"  stage {number}: devices {stage.device_first} to {stage.device_end - 1} (tp "
-                f"{stage.tp}, dp {stage.dp}, ZeRO {stage.zero}), layers {ranges}, {stage.busy:.4g} "
-                f"s a micro-batch, {stage.memory['total'] / 1e9:.3g} of {limit:.3g} GB ({held})"
-            )
-        return "\n".join(lines)
+        """Return the verdict, the parts of a step and the stages as text."""
+        from parenvs.tasks.hybrid.view import text
+
+        return text(self)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as an object of JSON types (seconds and bytes)."""
