@@ -10,6 +10,7 @@ from hybrid_toys import toy
 
 import parenvs
 from parenvs import Cluster, Device, Hybrid
+from parenvs.agents.hybrid.baseline import random_plan, rule_of_thumb
 from parenvs.agents.hybrid.exact import exact, exact_hybrid, exact_uniform
 from parenvs.agents.hybrid.labels import pareto3
 from parenvs.agents.hybrid.subset_dp import subset_search
@@ -186,3 +187,29 @@ def test_compose__every_evaluation_and_search_moves_by_a_second_alike(seed, extr
         assert old.simulated_seconds == pytest.approx(
             before.report.simulated_seconds + extra, rel=1e-12
         )
+
+
+def test_rule_of_thumb(problem):
+    """tp fills a server, pp is the least that fits, chunks as many as there can be, ZeRO 1."""
+    big = parenvs.problem("llama3-70b", "16x8:h100", task="hybrid", batch=1024)
+    answer = rule_of_thumb(big)
+    plan, stage = answer.plan, answer.plan.stages[0]
+    assert answer.report.legal and not answer.proven
+    assert (stage.tp, stage.zero, plan.micro_batch, plan.sequence_parallel) == (8, 1, 1, True)
+    assert (len(plan.stages), plan.chunks) == (2, 40)
+    alone = Constraints(tp=8, pp=1, zero=(1,), recompute=("selective",), context=1)
+    fewer = UniformSpace.build(big, alone)
+    assert not fewer.fits[fewer.plans.micro_batch == 1].any()
+    assert len(rule_of_thumb(problem).plan.stages) == 1
+
+
+def test_random_plan__fits_and_follows_the_seed(problem):
+    drawn = [random_plan(problem, np.random.default_rng(seed)).plan for seed in (0, 0, 1, 2)]
+    assert drawn[0] == drawn[1] and len({str(plan.to_json()) for plan in drawn}) > 1
+    assert all(problem.report(plan).legal for plan in drawn)
+
+
+def test_rule_of_thumb__says_what_is_missing():
+    problem = parenvs.problem("gpt3-175b", "h100-2", task="hybrid", batch=64)
+    with pytest.raises(InfeasibleError, match=r"needs [\d,]+ bytes more"):
+        rule_of_thumb(problem)

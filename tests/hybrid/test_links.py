@@ -9,11 +9,6 @@ from parenvs.cluster import Cluster, Links
 from parenvs.tasks.hybrid.rows import read_rows
 
 
-@pytest.fixture
-def links():
-    return Links(8, 450e9, 50e9)
-
-
 @pytest.mark.thorough
 def test_links__nccl_tests_on_h100():
     """One share fitted on 69 cells; the rule of the whole server errs by a factor."""

@@ -9,7 +9,7 @@ from drawn_hybrids import best_of_orders, drawn_hetero
 
 import parenvs
 from parenvs.agents.hybrid.exact import exact_hybrid
-from parenvs.agents.hybrid.orders import Orders, by_speed, speeds_of
+from parenvs.agents.hybrid.orders import Orders, by_speed, speeds_of, swap_search
 from parenvs.agents.hybrid.subset_dp import (
     lower_bound,
     sandwich,
@@ -24,6 +24,11 @@ CASES = 6
 @pytest.fixture(scope="module")
 def problem():
     return parenvs.problem("hetero-8-test/spread-000", task="hybrid")
+
+
+@pytest.fixture(scope="module")
+def other():
+    return parenvs.problem("hetero-8-test/spread-001", task="hybrid")
 
 
 @pytest.mark.thorough
@@ -110,3 +115,21 @@ def test_subset_search__says_what_it_does_not_know(problem, options, words):
 def test_planners__refuse_constraints_that_they_do_not_know(problem, limits):
     with pytest.raises(ParenvsError, match=next(iter(limits))):
         parenvs.solve(problem, "swap-search", constraints=limits)
+
+
+@pytest.mark.slow
+def test_swap_search__count_judged_plans_and_are_seeded(other):
+    few = swap_search(other, np.random.default_rng(0), evaluations=60)
+    assert few.evaluations == 60 and few.report.legal
+    assert few.cost == pytest.approx(few.report.length_seconds, rel=1e-12)
+    again = swap_search(other, np.random.default_rng(0), evaluations=60)
+    more = swap_search(other, np.random.default_rng(0), evaluations=120)
+    assert again.plan == few.plan and more.cost <= few.cost
+
+
+@pytest.mark.thorough
+def test_swap_search__begins_with_the_sorted_orders(other):
+    begun = swap_search(other, np.random.default_rng(0), evaluations=1)
+    orders = Orders(other)
+    orders.start([by_speed(other), by_speed(other, False)])
+    assert begun.cost == orders.length and begun.evaluations > 1
