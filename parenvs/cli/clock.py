@@ -86,7 +86,7 @@ def calibrate(
     _check_timeout(timeout)
     with Step(f"measuring {processes} x {device}"):
         if framework == "jax":
-            from parenvs.clock.xla.calibration import calibrated as measured
+            from parenvs.clock.xla.calibration import calibrated_xla as measured
 
             calibration = measured(device, processes, repeats, sizes)
         else:

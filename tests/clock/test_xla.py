@@ -16,7 +16,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
 from parenvs.clock.xla import profile  # noqa: E402
-from parenvs.clock.xla.calibration import calibrated  # noqa: E402
+from parenvs.clock.xla.calibration import calibrated_xla  # noqa: E402
 from parenvs.clock.xla.profile import measured_scopes  # noqa: E402
 
 pytestmark = pytest.mark.thorough
@@ -141,7 +141,7 @@ def test_run__on_virtual_devices(monkeypatch, capfd, tmp_path):
 
 @pytest.mark.slow
 def test_calibrated__virtual_devices_at_the_smallest_size(tmp_path):
-    made = calibrated("cpu", 2, 2, [4096, 2**22], [(8, 8, 8)])
+    made = calibrated_xla("cpu", 2, 2, [4096, 2**22], [(8, 8, 8)])
     made.save(tmp_path / "m.json")
     assert Calibration.load(tmp_path / "m.json", "cpu") == made
     assert made.cluster.devices == 2 and made.cluster.intra_bw > 0

@@ -24,7 +24,7 @@ from parenvs.errors import ParenvsError
 from parenvs.machine import host
 
 
-def calibrated(
+def calibrated_xla(
     kind: str = "cpu",
     count: int = 2,
     repeats: int = 20,
