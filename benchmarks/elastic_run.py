@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.framework import ROOT, Case, Row, main, measurement, progress
 from parenvs.files import write_text
-from parenvs.jobs.plans import CORE
+from parenvs.jobs.driver import CORE
 from parenvs.jobs.run import Job, prepared
 from parenvs.shipped import data_folder
 from parenvs.view.page import write
@@ -106,7 +106,7 @@ def page(rows: list[Row]) -> list[str]:
         "a step. Processes wait until a step has lasted as long as predicted for nodes of their "
         f"own: {STEP_SECONDS:g} s on one, and in proportion to the judge's on cores with a network "
         "of half a gigabit. Predicted seconds of changes are the constants of "
-        "`parenvs/jobs/plans.py`; predicted bytes those of the tables that policies see."
+        "`parenvs/jobs/driver.py`; predicted bytes those of the tables that policies see."
     ]
     for row in rows:
         sections += [f"## {row['policy']}", *row["page"], pace(row)]

@@ -34,7 +34,7 @@ from parenvs.exports.checkpoint import Files, predicted_bytes, reshard
 from parenvs.exports.parallel import Parallel
 from parenvs.exports.state import Holding, held, install, load, move, save
 from parenvs.exports.torch import torch_plan
-from parenvs.jobs.plans import PER_PARAMETER
+from parenvs.jobs.driver import PER_PARAMETER
 from parenvs.tasks.elastic.movement import Degrees, Layout, State, atom_bytes, flows, sent
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.uniform import even_bounds

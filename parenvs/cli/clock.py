@@ -86,7 +86,7 @@ def calibrate(
     _check_timeout(timeout)
     with Step(f"measuring {processes} x {device}"):
         if framework == "jax":
-            from parenvs.clock.xla.calibration import calibrated_xla as measured
+            from parenvs.clock.xla import calibrated_xla as measured
 
             calibration = measured(device, processes, repeats, sizes)
         else:
@@ -136,10 +136,10 @@ def profile(
     with Step(f"measuring {model}"):
         if is_torch(model):
             with need_extra("torch", "profiling"):
-                from parenvs.clock.layers import profiled
+                from parenvs.clock.kernels import profiled
             measured_profile = profiled(*given, threads, processes)
         else:
-            from parenvs.clock.xla.profile import profiled as scopes
+            from parenvs.clock.xla import profiled as scopes
 
             measured_profile = scopes(*given)
     head = [f"parenvs profile {model} on {device}", *measured_profile.comments()]
@@ -178,7 +178,7 @@ def run(
     Losses and state beside one device; collectives, memory and seconds beside what is predicted.
     Exit status 2 if they are not those of one device, or anything is not finite.
     """
-    from parenvs.clock.runs.run import run as running
+    from parenvs.clock.comparison import run as running
     from parenvs.graph.sources import is_function
 
     check_range("--repeats", repeats, 1)

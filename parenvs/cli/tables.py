@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from parenvs.agents.evaluation.evaluate import Evaluation
     from parenvs.agents.evaluation.evaluate_set import SetEvaluation
     from parenvs.agents.learning.config import TrainResult
-    from parenvs.clock.measured import Layers
+    from parenvs.clock.members import Layers
     from parenvs.core.plan import Answer
     from parenvs.leaderboard.check import CheckedEntry
 

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import nnls
 
-from parenvs.clock.fit import Curve, Line
-from parenvs.clock.timer import Timing
+from parenvs.clock.members import Timing
 from parenvs.cluster import (
     COLLECTIVES,
     DEVICES,
@@ -29,6 +29,82 @@ from parenvs.cluster import (
 from parenvs.errors import ClusterError, ParenvsError, need_extra, one_line, shown
 from parenvs.files import write_text
 from parenvs.machine import cores, host
+
+
+class Line(NamedTuple):
+    """Seconds = latency + bytes / bandwidth.
+
+    Attributes:
+        latency: seconds.
+        bandwidth: bytes/s.
+    """
+
+    latency: float
+    bandwidth: float
+
+    @classmethod
+    def through(cls, size: Sequence[float], seconds: Sequence[float]) -> Line:
+        """Fit by least squares of the relative error, neither figure negative.
+
+        Raises:
+            ClusterError: the seconds do not grow with the bytes, so that there is no bandwidth.
+        """
+        taken = np.asarray(seconds, dtype=np.float64)
+        if not (taken > 0).all():
+            raise ClusterError("calibration: a measured time is zero; measure larger sizes")
+        unit = max(map(float, size))
+        terms = np.stack([np.ones_like(taken), np.asarray(size, dtype=np.float64) / unit], axis=1)
+        (latency, slope), _ = nnls(terms / taken[:, None], np.ones_like(taken))
+        if slope <= 0:
+            raise ClusterError(
+                "calibration: larger arrays took no longer, so no bandwidth can be told; measure "
+                "larger sizes"
+            )
+        return cls(float(latency), float(unit / slope))
+
+
+class Curve(NamedTuple):
+    """Seconds over bytes that never fall, straight in logarithms between measured sizes.
+
+    Attributes:
+        size: (n,) bytes, growing.
+        seconds: (n,).
+    """
+
+    size: np.ndarray
+    seconds: np.ndarray
+
+    @classmethod
+    def through(cls, size: Sequence[float], seconds: Sequence[float]) -> Curve:
+        """Make the curve of measured points; where seconds fall, neighbours are pooled."""
+        order = np.argsort(np.asarray(size, dtype=np.float64))
+        return cls(
+            np.asarray(size, dtype=np.float64)[order],
+            _rising(np.asarray(seconds, dtype=np.float64)[order]),
+        )
+
+    def at(self, size: float) -> float:
+        """Return the seconds of ``size`` bytes.
+
+        Below the smallest size they are those of the smallest; above the largest they grow in
+        proportion.
+        """
+        if size >= self.size[-1]:
+            return float(self.seconds[-1] * size / self.size[-1])
+        position = np.log(max(size, self.size[0]))
+        return float(np.exp(np.interp(position, np.log(self.size), np.log(self.seconds))))
+
+
+def _rising(values: np.ndarray) -> np.ndarray:
+    """Return the nearest rising values, in logarithms: pool adjacent violators."""
+    pools: list[list[float]] = []  # mean and number of each
+    for value in np.log(values).tolist():
+        pools.append([value, 1])
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (a, m), (b, n) = pools[-2:]
+            pools[-2:] = [[(a * m + b * n) / (m + n), m + n]]
+    return np.exp(np.concatenate([np.full(int(n), mean) for mean, n in pools]))
+
 
 SHAPES = [(256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (64, 1024, 4096), (2048, 2048, 512)]
 """(m, k, n) of the products that are measured by default: square ones, a thin and a wide one."""
@@ -135,7 +211,7 @@ def assembled(
     fastest product.
 
     Args:
-        answers: by rank, see ``parenvs.clock.collectives.measure``.
+        answers: by rank, see ``parenvs.clock.kernels.measure``.
         device: name, memory and, where it is known, the data sheet's peaks.
         provenance: how it was measured.
         devices: that were measured; 0 for one a process.
@@ -239,7 +315,7 @@ def calibrated(
         repeats: runs of everything that count.
         sizes: bytes of the arrays of collectives; copies are of the largest and 4 times that.
         shapes: (m, k, n) of products; empty for ``SHAPES``, on accelerators with ``LARGER``.
-        meet: see ``parenvs.clock.processes.together``.
+        meet: see ``parenvs.clock.kernels.together``.
         seconds: in which processes have to meet.
         groups: processes of the collectives; empty for 2, 4, ... and all.
         kinds: collectives that are measured.
@@ -256,9 +332,7 @@ def calibrated(
     with need_extra("torch", "calibrating"):
         import torch
 
-        from parenvs.clock.collectives import measure
-        from parenvs.clock.kernels import check_device, memory_bytes
-        from parenvs.clock.processes import BACKENDS, together
+        from parenvs.clock.kernels import BACKENDS, check_device, measure, memory_bytes, together
     check_device(kind, processes)
     threads = max(1, cores() // processes)
     wanted = list(shapes) or [*SHAPES, *(LARGER if kind == "cuda" else [])]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parenvs.clock.calibration import Calibration
-from parenvs.clock.timer import Timing
+from parenvs.clock.members import Timing
 from parenvs.cluster import SYNC_METHODS, sync_bytes
 from parenvs.errors import ParenvsError, did_you_mean, need_extra, shown
 
@@ -162,7 +162,7 @@ def run(
     for method in methods:
         _check(method)
     with need_extra("torch", "running data-parallel steps"):
-        from parenvs.clock.processes import together
+        from parenvs.clock.kernels import together
     answers = together(train, workers + 1, (tuple(methods), hidden, workers, warm_up + steps))
     return {method: _steps(method, [x[method] for x in answers], warm_up) for method in methods}
 
@@ -221,7 +221,7 @@ def _trained(
         if before is not None and after is not None:
             seconds["moved"].append(after - before)
     trained = weights.numpy().copy()
-    from parenvs.clock.runs.counting import Meter
+    from parenvs.clock.torch_runs import Meter
 
     with Meter() as meter:
         exchange(method, rank, workers, weights, torch.zeros_like(weights), momentum, group)
@@ -276,7 +276,7 @@ def exchange(
         _update(shares[rank], total, momentum.chunk(workers)[rank], workers)
         _pass(others, [shares[rank]] * len(others), [shares[worker] for worker in others])
     else:
-        from parenvs.clock.collectives import GATHER, SCATTER
+        from parenvs.clock.kernels import GATHER, SCATTER
 
         share = weights.chunk(workers)[rank].clone()
         total = torch.empty_like(share)

@@ -3,30 +3,123 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import socket
 import threading
 import time
 import warnings
-from collections.abc import Container, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.utils.data import default_collate
 
-from parenvs.clock.members import end_with_parent, first_line
+from parenvs.agents.learning.ray_tasks import load_ray, session
+from parenvs.clock.members import end_with_parent, first_line, start_member
 from parenvs.core.plan import Plan
-from parenvs.errors import ParenvsError
+from parenvs.errors import ParenvsError, shown
 from parenvs.exports.parallel import Parallel
 from parenvs.exports.state import Holding, Moved, held, install, load, move, save
 from parenvs.exports.stream import Stream
 from parenvs.exports.torch import TorchPlan
+from parenvs.graph.python_source import called
 from parenvs.instances import load_graph
-from parenvs.jobs.model import Model
+
+RATE = 1e-3
+"""Learning rate of Adam where the user gives no optimiser."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a job trains.
+
+    Attributes:
+        module: with the values that it begins with.
+        loss: ``loss(output, target)``, a mean over samples.
+        samples: ``samples[i]`` is a sample: its inputs, then its target.
+        optimiser: makes the optimiser of some parameters.
+        takes_keys: whether the module's last input is ``keys``, for dropout that belongs to samples
+            (``parenvs.exports.stream``).
+    """
+
+    module: nn.Module
+    loss: Callable[..., torch.Tensor]
+    samples: Any
+    optimiser: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    takes_keys: bool
+
+    @classmethod
+    def made(cls, source: str, seed: int = 0) -> Model:
+        """Make the model of a user's function, the same in every process.
+
+        Args:
+            source: ``FILE.py:NAME`` of a function that returns a module, its loss and a data set,
+                and, if wanted, a function that makes an optimiser of parameters.
+            seed: of PyTorch's generator, for initial values.
+
+        Raises:
+            ParenvsError: there is no such function, it fails, or it returns something else.
+        """
+        torch.manual_seed(seed)
+        made = called(source)
+        parts: tuple[Any, ...] = made if isinstance(made, tuple) else (made,)
+        known = len(parts) in (3, 4) and isinstance(parts[0], nn.Module) and callable(parts[1])
+        if not known or not hasattr(parts[2], "__getitem__") or not hasattr(parts[2], "__len__"):
+            raise ParenvsError(
+                f"{source}: returns {shown(made)}; it has to return a torch.nn.Module, its loss "
+                "and a data set with a length and items (inputs, then the target), and may return "
+                "a function that makes an optimiser of parameters"
+            )
+        module, loss, samples = parts[:3]
+        names = list(inspect.signature(module.forward).parameters)
+
+        def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+            return torch.optim.Adam(parameters, RATE)
+
+        optimiser = parts[3] if len(parts) == 4 else adam
+        return cls(module, loss, samples, optimiser, names[-1:] == ["keys"])
+
+    def batch(self, stream: Stream) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        """Return the inputs and the targets of a stream's next step."""
+        *inputs, target = default_collate([tuple(self.samples[i]) for i in stream.ids().tolist()])
+        if self.takes_keys:
+            inputs.append(torch.from_numpy(stream.keys()))
+        return tuple(inputs), target
+
+
+def alone(source: str, batch: int, seed: int, steps: int) -> tuple[list[float], list[list[int]]]:
+    """Train without a change in this process, and return losses and samples of each step.
+
+    Args:
+        source: see ``Model.made``.
+        batch: samples of a step.
+        seed: of initial values and of the order of samples.
+        steps: how many.
+    """
+    model = Model.made(source, seed)
+    stream = Stream(len(model.samples), batch, seed)
+    optimiser = model.optimiser(model.module.parameters())
+    losses, ids = [], []
+    for _ in range(steps):
+        inputs, target = model.batch(stream)
+        optimiser.zero_grad()
+        value = model.loss(model.module(*inputs), target)
+        value.backward()
+        optimiser.step()
+        ids.append(np.asarray(stream.ids()).tolist())
+        stream.advance()
+        losses.append(value.item())
+    return losses, ids
+
 
 DONE, FAILED = "done", "failed"
 """First words of a reply."""
@@ -269,3 +362,279 @@ def serve(pipe: Any, settings: Settings) -> None:
             order = pipe.recv()
         except (EOFError, OSError, KeyboardInterrupt):
             return
+
+
+_PRELOAD = ("parenvs.jobs.member", "torch._dynamo", "scipy.optimize")
+_END_SECONDS = 2.0
+_HANGS = LIMIT_SECONDS + 30.0
+"""Seconds without a reply after which a process is taken for dead."""
+
+
+class LostError(Exception):
+    """Processes are gone, whoever ended them.
+
+    Attributes:
+        nodes: theirs.
+    """
+
+    def __init__(self, nodes: Iterable[int]) -> None:
+        super().__init__()
+        self.nodes = tuple(nodes)
+
+
+@dataclass
+class Process:
+    """A process of a node: what asks it, and what ends it."""
+
+    pipe: Any
+    process: Any
+    waits: bool = True
+    """Whether a reply is to come; the first one says that it has started."""
+
+
+class Fleet:
+    """Nodes by number, each of some processes.
+
+    Args:
+        settings: of the job.
+        devices: processes of a node.
+    """
+
+    def __init__(self, settings: Settings, devices: int) -> None:
+        self.settings, self.devices = settings, devices
+        self.processes: dict[int, list[Process]] = {}
+        self.groups = 0
+
+    def start(self, node: int) -> None:
+        """Start a node's processes; they are not waited for."""
+        self.processes[node] = [
+            Process(*start_member(serve, (self.settings,), _PRELOAD)) for _ in range(self.devices)
+        ]
+
+    def kill(self, node: int) -> None:
+        """End a node's processes at once, whatever they do."""
+        for x in self.processes.pop(node, ()):
+            x.process.kill()
+            x.process.join()
+            x.pipe.close()
+
+    def end(self) -> None:
+        """End all processes."""
+        for node in list(self.processes):
+            self.kill(node)
+
+    def form(
+        self, nodes: Sequence[int], size: int | None = None, order: Sequence[int] = ()
+    ) -> None:
+        """Let processes of nodes become a group.
+
+        Args:
+            nodes: whose processes; they are numbered node by node.
+            size: how many of them (default: all).
+            order: number of the process of each rank, in place of its own number.
+        """
+        self.groups += 1
+        size = len(nodes) * self.devices if size is None else size
+        ranks = {process: rank for rank, process in enumerate(order or range(size))}
+        given = {number: (f"group {self.groups}", rank, size) for number, rank in ranks.items()}
+        self.ask(nodes, "form", given)
+
+    def ask(
+        self,
+        nodes: Sequence[int],
+        order: str,
+        given: Mapping[int, Sequence[Any]] | Sequence[Any] = (),
+    ) -> list[Any]:
+        """Give processes an order, and return their replies.
+
+        Args:
+            nodes: whose processes.
+            order: name of a method of ``Member``.
+            given: its arguments; or those of some processes, by their number among these.
+
+        Raises:
+            LostError: processes have ended; the others were waited for.
+            ParenvsError: one failed although none has ended.
+        """
+        self.tell(nodes, order, given)
+        return self.heard(nodes)
+
+    def tell(
+        self,
+        nodes: Sequence[int],
+        order: str,
+        given: Mapping[int, Sequence[Any]] | Sequence[Any] = (),
+    ) -> None:
+        """Give an order, see ``ask``; ``heard`` has the replies."""
+        self.heard(nodes)
+        for number, x in enumerate(self._of(nodes)):
+            if isinstance(given, Mapping) and number not in given:
+                continue
+            own = given[number] if isinstance(given, Mapping) else given
+            try:
+                x.pipe.send((order, tuple(own)))
+                x.waits = True
+            except OSError:
+                x.waits = True  # it has ended, which the reply says
+
+    def heard(self, nodes: Sequence[int]) -> list[Any]:
+        """Wait for the replies of nodes to their last order, see ``ask``."""
+        every = [x for node in nodes for x in self.processes.get(node, ())]
+        replies: dict[int, Any] = {}
+        deadline = time.monotonic() + _HANGS
+        while waiting := {x.pipe: k for k, x in enumerate(every) if x.waits}:
+            ready = self._ready(list(waiting), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                for k in waiting.values():
+                    every[k].process.kill()
+            for pipe in ready:
+                k = waiting[pipe]
+                try:
+                    replies[k] = pipe.recv()
+                except (EOFError, OSError):
+                    replies[k] = None
+                every[k].waits = False
+        lost = [node for node in nodes if node not in self.processes]
+        dead = {id(every[k]) for k, reply in replies.items() if reply is None}
+        lost += [node for node in nodes if any(id(x) in dead for x in self.processes.get(node, ()))]
+        if lost:
+            for node in lost:
+                self.kill(node)
+            raise LostError(lost)
+        for k, reply in replies.items():
+            if reply[0] != DONE:
+                raise ParenvsError(f"process {k} of {len(every)}: {reply[1]}")
+        return [replies[k][1] if k in replies else None for k in range(len(every))]
+
+    def _ready(self, pipes: list[Any], seconds: float) -> list[Any]:
+        """Wait for replies, so long at most, and return whose there are."""
+        return connection.wait(pipes, seconds)
+
+    def _of(self, nodes: Sequence[int]) -> list[Process]:
+        return [x for node in nodes for x in self.processes.get(node, ())]
+
+
+def meeting(host: str) -> Any:
+    """Return the store where processes meet, of this machine; its ``port`` is a free one."""
+    return dist.TCPStore(host, 0, None, True, wait_for_workers=False)
+
+
+_STORE_BYTES = 80 * 2**20
+"""Memory of the object store of a node that is added here; nothing goes through it."""
+
+
+class RayFleet(Fleet):
+    """Nodes by number, each of some actors.
+
+    Args:
+        settings: of the job.
+        devices: actors of a node.
+        ray: the module.
+        cluster: to which a node of Ray is added for each of ours, and taken away when it leaves;
+            None: nodes of ours are placed on those that Ray has.
+    """
+
+    def __init__(self, settings: Settings, devices: int, ray: Any, cluster: Any) -> None:
+        super().__init__(settings, devices)
+        self.ray, self.cluster = ray, cluster
+        self.places: dict[int, tuple[Any, Any]] = {}
+
+    def start(self, node: int) -> None:
+        """See ``Fleet``."""
+        from ray.util.placement_group import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        bundle, added = {"CPU": 1.0}, None
+        if self.cluster is not None:
+            bundle[f"node {node}"] = 1.0
+            added = self.cluster.add_node(
+                num_cpus=self.devices,
+                resources={f"node {node}": self.devices},
+                object_store_memory=_STORE_BYTES,
+            )
+        group = placement_group([bundle] * self.devices, "STRICT_PACK")
+        placed = self.ray.remote(Server).options(
+            num_cpus=1, scheduling_strategy=PlacementGroupSchedulingStrategy(group)
+        )
+        actors = [_Actor(self.ray, placed.remote(self.settings)) for _ in range(self.devices)]
+        self.processes[node] = [Process(x, x) for x in actors]
+        self.places[node] = group, added
+
+    def kill(self, node: int) -> None:
+        """See ``Fleet``; a node of Ray that was added for it leaves first."""
+        from ray.util.placement_group import remove_placement_group
+
+        group, added = self.places.pop(node, (None, None))
+        if added is not None:
+            self.cluster.remove_node(added, allow_graceful=False)
+        super().kill(node)
+        if group is not None:
+            remove_placement_group(group)
+
+    def _ready(self, pipes: list[Any], seconds: float) -> list[Any]:
+        """See ``Fleet``."""
+        replies = {x.reply: x for x in pipes}
+        return [replies[x] for x in self.ray.wait(list(replies), timeout=seconds)[0]]
+
+
+class _Actor:
+    """An actor as a pipe and a process."""
+
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self.ray, self.actor = ray, actor
+        self.reply = actor.answer.remote()
+
+    def send(self, order: tuple[str, tuple[Any, ...]]) -> None:
+        """Give an order."""
+        self.reply = self.actor.answer.remote(*order)
+
+    def recv(self) -> Any:
+        """Return its reply.
+
+        Raises:
+            EOFError: the actor is gone.
+        """
+        try:
+            return self.ray.get(self.reply)
+        except self.ray.exceptions.RayError as error:
+            raise EOFError from error
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.ray.kill(self.actor)
+
+    def join(self) -> None:
+        """Nothing is left to wait for."""
+
+    close = join
+
+
+@contextmanager
+def nodes_of_ray(
+    address: str | None = None,
+) -> Iterator[tuple[str, Callable[[Settings, int], Fleet]]]:
+    """Have nodes of Ray in the block: the address of this machine, and what makes the fleet.
+
+    Args:
+        address: ``HOST:PORT`` or ``auto`` of Ray that runs; None: every node is one of Ray on this
+            machine, which leaves when it does.
+
+    Raises:
+        ParenvsError: Ray is not installed, or nobody answers at the address.
+    """
+    ray, cluster = load_ray(), None
+    if address is None:
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        with session(address if cluster is None else cluster.address):
+
+            def fleet(settings: Settings, devices: int) -> Fleet:
+                return RayFleet(settings, devices, ray, cluster)
+
+            yield ray.util.get_node_ip_address(), fleet
+    finally:
+        if cluster is not None:
+            cluster.shutdown()

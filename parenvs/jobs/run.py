@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,15 +22,185 @@ from parenvs.files import locked
 from parenvs.graph.graph import Graph
 from parenvs.graph.sources import from_torch
 from parenvs.instances import load_graph
-from parenvs.jobs.driver import Driver
-from parenvs.jobs.fleet import Fleet
-from parenvs.jobs.journal import Journal
-from parenvs.jobs.member import Settings
-from parenvs.jobs.model import Model, alone
-from parenvs.jobs.plans import LOCAL, Plans, cores, plans_of
-from parenvs.jobs.result import Happened
-from parenvs.tasks.elastic.problem import Course, Elastic, Recorded
+from parenvs.jobs.driver import LOCAL, Driver, Plans, cores, plans_of
+from parenvs.jobs.journal import WAYS, Interval, Journal, Step
+from parenvs.jobs.member import Fleet, Model, Settings, alone
+from parenvs.markdown import table
+from parenvs.tasks.elastic.problem import Course, Elastic, Recorded, Run
 from parenvs.tasks.elastic.problems import load_trace
+from parenvs.tasks.elastic.view import plan_name
+from parenvs.view.page import INK, QUIET, RED, WIDTH, Page, blank_figure, mix
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+HAPPENED, PREDICTED = "happened", "predicted"
+_LEFT, _RIGHT, _GAP = 0.9, 0.3, 0.35
+_HEIGHTS = (1.25, 1.25, 1.2, 1.35)
+
+
+@dataclass(frozen=True)
+class Happened:
+    """A job that was driven through a trace.
+
+    Attributes:
+        predicted: what its policy was expected to do and to earn.
+        intervals: what happened.
+        steps: that count, in their order.
+        batch: samples of a step.
+        alone: losses of as many steps of one process without a change; empty: it was not run.
+        in_order: whether every sample came once, in the order of that process; None: not known.
+    """
+
+    predicted: Run
+    intervals: Sequence[Interval]
+    steps: Sequence[Step]
+    batch: int
+    alone: Sequence[float] = ()
+    in_order: bool | None = None
+
+    @property
+    def worst(self) -> float | None:
+        """Largest relative difference of a loss to the undisturbed run; None without one."""
+        if not self.alone:
+            return None
+        pairs = zip(self.steps, self.alone, strict=True)
+        return max((abs(x.loss / own - 1) for x, own in pairs), default=0.0)
+
+    @property
+    def changes(self) -> list[tuple[Interval, float, float]]:
+        """Intervals with a change, and the seconds and bytes of the busiest node foreseen for it.
+
+        Of the change that did happen, by the tables that policies see. These are made before
+        anybody leaves, and take nodes of different groups, the last of each, for the lost ones.
+        """
+        seconds, egress = self.predicted.problem.library.tables
+        before, found = 0, []
+        for row in self.intervals:
+            if row.way != WAYS[0]:
+                which = row.event, before, row.plan
+                found.append((row, float(seconds[which]), float(egress[which])))
+            before = row.plan
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the totals as an object of JSON types."""
+        run, rows = self.predicted, self.intervals
+        happened = {
+            "seconds": sum(x.seconds for x in rows),
+            "steps": len(self.steps),
+            "samples": len(self.steps) * self.batch,
+            "changes": sum(x.way != WAYS[0] for x in rows),
+            "nodes_lost": sum(x.event > 0 for x in rows),
+            "from_checkpoint": sum(x.way == WAYS[3] for x in rows),
+            "steps_lost": sum(x.lost for x in rows),
+            "change_seconds": sum(x.change_seconds for x in rows),
+            "bytes": sum(x.sent for x in rows),
+            "checkpoints": sum(x.saved for x in rows),
+        }
+        started = run.plans[np.append(0, run.plans[:-1]) == 0] > 0
+        predicted = {
+            "seconds": run.problem.seconds * len(run.plans),
+            "steps": run.total / self.batch,
+            "samples": run.total,
+            "changes": int(run.changed.sum() + started.sum()),
+            "nodes_lost": int((run.events > 0).sum()),
+            "from_checkpoint": int(run.gone.sum()),
+            "change_seconds": float(run.seconds.sum()),
+        }
+        return {
+            "instance": run.problem.name, "policy": run.policy, HAPPENED: happened,
+            PREDICTED: predicted, "loss": self.steps[-1].loss if self.steps else None,
+            "worst_difference": self.worst, "samples_in_order": self.in_order,
+        }  # fmt: skip
+
+    def markdown(self) -> list[str]:
+        """Return the totals and the changes as tables, and a sentence on losses and samples."""
+        content = self.to_json()
+        rows = [["", *(key.replace("_", " ") for key in content[HAPPENED])]]
+        rows += [
+            [name, *(_cell(content[name].get(key)) for key in content[HAPPENED])]
+            for name in (HAPPENED, PREDICTED)
+        ]
+        lines = [
+            [
+                str(x.interval), str(x.nodes), plan_name(self.predicted, x.plan), x.way,
+                f"{x.change_seconds:.1f}", f"{seconds:.1f}",
+                *((f"{x.busiest:,}", f"{x.priced:,.0f}") if x.way == WAYS[2] else ("", "")),
+                f"{egress:,.0f}", str(x.lost),
+            ]
+            for x, seconds, egress in self.changes
+        ]  # fmt: skip
+        head = [
+            "interval", "nodes", "plan", "state from", "seconds", "predicted",
+            "bytes of the busiest node", "priced", "foreseen", "steps lost",
+        ]  # fmt: skip
+        return [table(*_turned(rows)), table(head, lines, 4), self.verdict]
+
+    @property
+    def verdict(self) -> str:
+        """What is true of samples and losses, in a sentence."""
+        words = f"{len(self.steps):,} steps count"
+        if self.steps:
+            words += f", loss {self.steps[0].loss:.4f} -> {self.steps[-1].loss:.4f}"
+        if self.worst is not None:
+            order = "every sample came once, in order" if self.in_order else "SAMPLES DIFFER"
+            words += (
+                f"; beside one process that nothing disturbs: {order}, and losses differ by at "
+                f"most {self.worst:.1e}"
+            )
+        return f"{words}."
+
+    def figure(self) -> Figure:
+        """Draw nodes, samples, changes and losses; ``view.page.style`` has to be in force."""
+        page, run = Page(blank_figure()), self.predicted
+        verdict = self.verdict.rstrip(".").split("; ")
+        name = f"{run.problem.name}, {run.policy}: what happened, and what was predicted (line)"
+        top = page.heading(name, verdict, [], self.in_order is not False) + 0.1
+        panels = []
+        for height in _HEIGHTS:
+            panels.append(page.axes(_LEFT, top, WIDTH - _LEFT - _RIGHT, height))
+            top += height + _GAP
+        rows, edges = self.intervals, np.arange(len(self.intervals) + 1)
+        used = run.problem.library.used
+        blue, green = mix("#5FB3DE", "#FFFFFF", 0.2), "#2A9D84"
+        panels[0].stairs([x.nodes for x in rows], edges, color=INK, linewidth=1.0)
+        panels[0].stairs(used[[x.plan for x in rows]], edges, fill=True, color=blue)
+        panels[0].set_ylabel("nodes there (line),\nin use", color=QUIET, size=8)
+        rate = [x.trained * self.batch / max(x.seconds, 1e-9) for x in rows]
+        panels[1].stairs(rate, edges, fill=True, color=green)
+        known = run.samples / run.problem.seconds
+        panels[1].stairs(np.maximum(known, 0), np.arange(len(known) + 1), color=INK, linewidth=0.9)
+        panels[1].set_ylabel("samples a second", color=QUIET, size=8)
+        for x, seconds, _ in self.changes:
+            colour = RED if x.way == WAYS[3] else "#4B4AA0"
+            panels[2].bar(x.interval + 0.5, x.change_seconds, 0.7, color=colour)
+            panels[2].hlines(seconds, x.interval, x.interval + 1, color=INK, linewidth=1.2)
+        panels[2].set_ylabel("seconds of changes;\nred: from disk", color=QUIET, size=8)
+        panels[2].set_xlabel("interval", color=QUIET, size=8)
+        for axes in panels[:3]:
+            axes.set_xlim(0, max(len(rows), 1))
+        panels[3].plot([x.loss for x in self.steps], color=green, linewidth=2.4)
+        panels[3].plot(list(self.alone), color=INK, linewidth=0.8)
+        for x, *_ in self.changes:
+            panels[3].axvline(x.steps - x.trained, color=QUIET, linewidth=0.5)
+        panels[3].set_ylabel("loss; undisturbed (line)", color=QUIET, size=8)
+        panels[3].set_xlabel("step; changes are grey lines", color=QUIET, size=8)
+        return page.figure
+
+
+def _cell(value: Any) -> str:
+    """A number in a table."""
+    if value is None:
+        return ""
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+
+
+def _turned(rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of a table whose columns are given."""
+    head, *body = [list(x) for x in zip(*rows, strict=True)]
+    return head, body
+
 
 GRAPH = "graph.npz"
 _TIMED = 3

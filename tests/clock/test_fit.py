@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parenvs.clock.fit import Curve, Line
-from parenvs.clock.timer import Timing, samples
+from parenvs.clock.calibration import Curve, Line
+from parenvs.clock.members import Timing, samples
 from parenvs.errors import ClusterError
 
 

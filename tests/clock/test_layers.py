@@ -11,8 +11,8 @@ from parenvs.tasks.pipeline.profile import StageProfile
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from parenvs.clock import layers  # noqa: E402
-from parenvs.clock.layers import layer_modules, measured_layers  # noqa: E402
+from parenvs.clock import kernels  # noqa: E402
+from parenvs.clock.kernels import layer_modules, measured_layers  # noqa: E402
 
 BATCH = 3
 
@@ -49,10 +49,10 @@ def test_profiled__several_processes_each_take_a_device(monkeypatch):
         asked.append((processes, kind))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(layers, "check_device", lambda device, processes: None)
-    monkeypatch.setattr(layers, "together", together)
+    monkeypatch.setattr(kernels, "check_device", lambda device, processes: None)
+    monkeypatch.setattr(kernels, "together", together)
     with pytest.raises(KeyboardInterrupt):
-        layers.profiled("net.py:net", None, device="cuda", processes=2)
+        kernels.profiled("net.py:net", None, device="cuda", processes=2)
     assert asked == [(2, "cuda")]
 
 
@@ -86,7 +86,7 @@ def test_measured_layers__the_first_has_no_gradient_of_its_input(monkeypatch):
         asked.append(len(wanted))
         return real(ends, wanted, *rest, **options)
 
-    monkeypatch.setattr(layers.torch.autograd, "grad", grad)
+    monkeypatch.setattr(kernels.torch.autograd, "grad", grad)
     measured_layers(Skip(), (torch.randn(BATCH, 2),), repeats=1, warm_up=0)
     assert asked[:5] == [2, 3, 1, 3, 3]
 
@@ -116,7 +116,7 @@ def test_measured_layers__of_frozen_weights_and_seconds_of_the_timer(monkeypatch
         run()
         return [2.0] * repeats
 
-    monkeypatch.setattr(layers, "samples", two_seconds)
+    monkeypatch.setattr(kernels, "samples", two_seconds)
     found = measured_layers(model, (torch.randn(1, 2),), repeats=4)
     assert found.profile.forward.tolist() == [2.0, 2.0]
     assert found.profile.backward.tolist() == [0.0, 2.0]

@@ -9,8 +9,8 @@ import pytest
 from cases import slow
 from commands import caller
 
-from parenvs.clock.runs.comparison import Run, States, apart, moved_apart, nudged
-from parenvs.clock.timer import Timing
+from parenvs.clock.comparison import Run, States, apart, moved_apart, nudged
+from parenvs.clock.members import Timing
 from parenvs.errors import ParenvsError
 
 jax = pytest.importorskip("jax", reason="extra jax")
@@ -18,8 +18,8 @@ jax = pytest.importorskip("jax", reason="extra jax")
 import jax_steps  # noqa: E402
 
 from parenvs import from_jax  # noqa: E402
-from parenvs.clock.runs import jax as runs  # noqa: E402
-from parenvs.clock.runs.pairing import Pairing  # noqa: E402
+from parenvs.clock import xla as runs  # noqa: E402
+from parenvs.clock.pairing import Pairing  # noqa: E402
 from parenvs.graph.flow import Flow  # noqa: E402
 from parenvs.graph.training import find_updates  # noqa: E402
 

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 import clock_work
 
 from parenvs.clock import members
-from parenvs.clock.processes import address, together
+from parenvs.clock.kernels import address, together
 
 
 @pytest.mark.thorough
@@ -54,11 +54,11 @@ def test_grouped__every_process_has_a_gpu_of_its_own(monkeypatch):
     import torch
     import torch.distributed as dist
 
-    from parenvs.clock import processes
+    from parenvs.clock import kernels
 
     chosen, backends, held = [], [], []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    monkeypatch.setattr(processes, "hold_cores", lambda *own: held.append(own))
+    monkeypatch.setattr(kernels, "hold_cores", lambda *own: held.append(own))
     monkeypatch.setattr(dist, "TCPStore", lambda *own: None)
     monkeypatch.setattr(dist, "init_process_group", lambda name, **own: backends.append(name))
     monkeypatch.setattr(dist, "barrier", lambda: None)
@@ -66,7 +66,7 @@ def test_grouped__every_process_has_a_gpu_of_its_own(monkeypatch):
     for kind in ("cuda", "cpu"):
         for rank in range(2):
             group = (rank, 2, kind, "127.0.0.1", 1, 1, 1.0, 1.0)
-            assert processes._grouped(lambda rank: rank, group, ()) == rank
+            assert kernels._grouped(lambda rank: rank, group, ()) == rank
     assert chosen == [0, 1] and backends == ["nccl", "nccl", "gloo", "gloo"]
     assert held == [(0, 2), (1, 2)]  # a process that waits for its GPU needs no core of its own
 
@@ -93,7 +93,7 @@ def test_address__refuses(text):
 def test_together__killed_leaves_no_process(tmp_path):
     code = (
         "import clock_work\n"
-        "from parenvs.clock.processes import together\n"
+        "from parenvs.clock.kernels import together\n"
         f"if __name__ == '__main__': together(clock_work.sleeping, 2, ({str(tmp_path)!r},))\n"
     )
     script = tmp_path / "script"

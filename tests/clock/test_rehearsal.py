@@ -12,8 +12,8 @@ import torch.distributed as dist  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
 
 from parenvs import from_jax  # noqa: E402
-from parenvs.clock.runs import torch as runs  # noqa: E402
-from parenvs.clock.runs.prediction import Traced, of_plan  # noqa: E402
+from parenvs.clock import torch_runs as runs  # noqa: E402
+from parenvs.clock.comparison import Traced, of_plan  # noqa: E402
 from parenvs.cluster import choose_cluster  # noqa: E402
 from parenvs.exports.torch import TorchPlan  # noqa: E402
 from parenvs.tasks.partition.problem import PartitionPlan  # noqa: E402

@@ -16,7 +16,7 @@ from commands import caller
 
 from parenvs import Cluster, Pipeline, StageProfile
 from parenvs.clock.calibration import Calibration
-from parenvs.clock.runs.prediction import of_plan, on_machine
+from parenvs.clock.comparison import of_plan, on_machine
 from parenvs.cluster import Device, Measurement
 from parenvs.errors import ParenvsError
 from parenvs.exports.torch import torch_plan
@@ -193,7 +193,7 @@ def test_rank_bytes__a_softmax_over_a_split_dimension_gathers():
 @pytest.mark.thorough
 def test_meter__bytes_by_hand():
     torch = pytest.importorskip("torch")
-    from parenvs.clock.runs.counting import Meter
+    from parenvs.clock.torch_runs import Meter
 
     x = torch.ones(10, 4)
     with Meter() as meter:

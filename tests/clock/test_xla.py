@@ -15,9 +15,11 @@ from parenvs.errors import ProfileError
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
-from parenvs.clock.xla import profile  # noqa: E402
-from parenvs.clock.xla.calibration import calibrated_xla  # noqa: E402
-from parenvs.clock.xla.profile import measured_scopes  # noqa: E402
+from parenvs.clock import xla  # noqa: E402
+from parenvs.clock.xla import (  # noqa: E402
+    calibrated_xla,
+    measured_scopes,
+)
 
 pytestmark = pytest.mark.thorough
 
@@ -77,7 +79,7 @@ def test_measured_scopes__the_first_has_no_gradient_of_its_input(monkeypatch):
         asked.append([np.shape(x) for x in primals if not isinstance(x, dict)])
         return real(function, *primals, **options)
 
-    monkeypatch.setattr(profile, "samples", lambda run, repeats, warm_up: [1.0] * repeats)
+    monkeypatch.setattr(xla, "samples", lambda run, repeats, warm_up: [1.0] * repeats)
     monkeypatch.setattr(jax, "vjp", vjp)
     weights = {"one": jnp.ones((3, 5)), "two": jnp.ones((5, 6))}
     measured_scopes(skipping, (weights, jnp.ones((BATCH, 3))), repeats=1)

@@ -1,0 +1,648 @@
+"""A run of a plan beside what was predicted, as text and as JSON types."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from parenvs.clock.calibration import Calibration
+from parenvs.clock.members import Timing
+from parenvs.cluster import Cluster
+from parenvs.cluster.collectives import Links
+from parenvs.core.plan import Plan, judge, load_plan
+from parenvs.core.registry import task_with
+from parenvs.core.stages import Step
+from parenvs.core.task import Task
+from parenvs.errors import ParenvsError, need_extra
+from parenvs.exports.torch import TorchPlan, export
+from parenvs.graph.graph import Graph, Role
+from parenvs.graph.layout import Layout
+from parenvs.machine import cores, processor
+from parenvs.view.words import duration, plural, size
+
+TOLERANCE = 1e-3
+"""Relative difference of losses up to which two runs count as the same training."""
+STATE_TOLERANCE = 0.1
+"""Difference of an array of the state, as a share of its change, up to which it counts as equal."""
+_NOISE = 10.0
+"""Times what rounding moves an array, up to which a difference is rounding's, too."""
+_UNIT = 1e-6
+"""Share of an array that counts as its least change."""
+_TINY = 1e-12
+
+
+def apart(found: float, wanted: float) -> float:
+    """Return the relative difference of two numbers; infinite if either is not finite."""
+    if not (math.isfinite(found) and math.isfinite(wanted)):
+        return math.inf
+    return abs(found - wanted) / max(abs(wanted), _TINY)
+
+
+def moved_apart(found: np.ndarray, wanted: np.ndarray, start: np.ndarray) -> float:
+    """Return how far two arrays are apart that a training made of one, as a share of its change.
+
+    Both are lengths (the root of a sum of squares). Whole numbers have to be equal: else the result
+    is infinite, as it is where anything is not finite.
+
+    Args:
+        found: what a run made of it.
+        wanted: what another run made of it.
+        start: what both began with.
+    """
+    if found.shape != wanted.shape:
+        return math.inf
+    if not np.issubdtype(wanted.dtype, np.inexact) and wanted.dtype.kind in "iub":
+        return 0.0 if np.array_equal(found, wanted) else math.inf
+    found, wanted, start = (np.asarray(x, dtype=np.float64) for x in (found, wanted, start))
+    if not (np.isfinite(found).all() and np.isfinite(wanted).all()):
+        return math.inf
+    least = _UNIT * float(np.linalg.norm(wanted.ravel()))
+    change = max(float(np.linalg.norm((wanted - start).ravel())), least, _TINY)
+    return float(np.linalg.norm((found - wanted).ravel())) / change
+
+
+def nudged(values: np.ndarray, seed: int) -> np.ndarray:
+    """Return numbers moved by their last place, up or down: what rounding may do to them."""
+    values = np.asarray(values)
+    unit = {2: 2.0**-8, 4: 2.0**-23}.get(values.dtype.itemsize, 2.0**-52)
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], values.shape)
+    return np.asarray(values * (1 + unit * signs)).astype(values.dtype)
+
+
+@dataclass(frozen=True)
+class States:
+    """Weights, the optimiser's arrays and counters after the last step, beside one device.
+
+    Attributes:
+        arrays: how many were compared.
+        worst: name of the one that is furthest from what is allowed; "" if there is none.
+        difference: of that one, as a share of its change; see ``moved_apart``.
+        allowed: ``STATE_TOLERANCE``, or more where rounding alone moves it further.
+        untold: how many tell nothing, as rounding moves them as far as the training does.
+        still: names of those that no step changed on one device.
+    """
+
+    arrays: int
+    worst: str = ""
+    difference: float = 0.0
+    allowed: float = STATE_TOLERANCE
+    untold: int = 0
+    still: tuple[str, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether they are those of one device."""
+        return self.difference <= self.allowed
+
+    @classmethod
+    def of(
+        cls,
+        start: Mapping[str, np.ndarray],
+        single: Mapping[str, np.ndarray],
+        again: Mapping[str, np.ndarray],
+        found: Mapping[str, np.ndarray],
+    ) -> States:
+        """Compare, by name.
+
+        Args:
+            start: what they were in the beginning.
+            single: on one device.
+            again: on one device, from values that were ``nudged``.
+            found: in the run; what is missing differs.
+        """
+        worst, most, allowed, untold, still = "", 0.0, STATE_TOLERANCE, 0, []
+        for name, wanted in single.items():
+            noise = moved_apart(again[name], wanted, start[name])
+            limit = max(STATE_TOLERANCE, _NOISE * noise)
+            difference = math.inf
+            if name in found:
+                difference = moved_apart(found[name], wanted, start[name])
+            if math.isfinite(difference):
+                untold += limit >= 1
+            if np.array_equal(wanted, start[name]):
+                still.append(name)
+            # what is finite on one device has to be finite in the run, whatever rounding does
+            limit = limit if math.isfinite(limit) and math.isfinite(difference) else STATE_TOLERANCE
+            if not worst or difference / limit > most / allowed:
+                worst, most, allowed = name, difference, limit
+        return cls(len(single), worst, most, allowed, untold, tuple(still))
+
+    def text(self) -> str:
+        """Return the comparison in a line."""
+        words = (
+            f"state after the last step: {plural(self.arrays, 'array')}; largest difference "
+            f"{self.difference:.1e} of its change ({self.worst}; {self.allowed:.1g} is allowed)"
+        )
+        if self.untold:
+            words += f"; {self.untold} tell nothing, as rounding moves them as far"
+        if self.still:
+            more = f" and {len(self.still) - 3} more" if len(self.still) > 3 else ""
+            words += f"; no step changes {', '.join(self.still[:3])}{more}"
+        return words
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Collectives of one kind in a step, of all processes together.
+
+    Attributes:
+        operations: how many ran; of those in a compiled loop, one.
+        bytes: of their whole arrays.
+        predicted: bytes.
+    """
+
+    operations: int
+    bytes: float
+    predicted: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the bytes are those predicted."""
+        return self.bytes == self.predicted
+
+
+@dataclass(frozen=True)
+class Run:
+    """A plan that was run. R devices.
+
+    Attributes:
+        plan: its file.
+        words: what it was run as.
+        devices: R.
+        losses: of each step.
+        single: of each step on one device.
+        step: seconds of a step, of the last process to end.
+        single_step: on one device.
+        seconds: predicted; None without a calibration.
+        traffic: kind -> what was sent.
+        memory: (R,) bytes on each device when most is in use.
+        predicted_memory: (R,) bytes, or empty.
+        states: what the training made of its state; None if that was not compared.
+        loss: which output of the step the loss is, in words; "" if there is one alone.
+        load: processes that wanted a core in the last minute, on average, when it began.
+        notes: what was left out, in sentences.
+    """
+
+    plan: str
+    words: str
+    devices: int
+    losses: tuple[float, ...]
+    single: tuple[float, ...]
+    step: Timing
+    single_step: Timing
+    seconds: float | None
+    traffic: dict[str, Traffic]
+    memory: tuple[float, ...]
+    predicted_memory: tuple[float, ...]
+    load: float
+    states: States | None = None
+    loss: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def difference(self) -> float:
+        """Largest relative difference of a loss to that of one device; see ``apart``."""
+        return max(map(apart, self.losses, self.single), default=math.inf)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it is the same training as on one device."""
+        return not self.faults
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Why it is not the same training as on one device, in clauses; empty if it is."""
+        for where, losses in (("on one device", self.single), ("of the plan", self.losses)):
+            for step, loss in enumerate(losses):
+                if not math.isfinite(loss):
+                    return (f"the loss {where} is {loss} in step {step}: nothing can be compared",)
+        found = []
+        if len(self.losses) != len(self.single) or not self.difference <= TOLERANCE:
+            found.append(
+                f"losses differ from those of one device by up to {self.difference:.1e}, and "
+                f"{TOLERANCE:g} is allowed"
+            )
+        if self.states is not None and not self.states.agrees:
+            found.append(
+                f"{self.states.worst} differs from that of one device by "
+                f"{self.states.difference:.1e} of its change, and {self.states.allowed:.1g} is "
+                "allowed"
+            )
+        return tuple(found)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the run as an object of JSON types."""
+        content = asdict(self)
+        content["step"], content["single_step"] = self.step._asdict(), self.single_step._asdict()
+        for key in ("losses", "single", "memory", "predicted_memory", "notes"):
+            content[key] = list(content[key])
+        for key in ("losses", "single"):  # JSON has no other numbers
+            content[key] = [x if math.isfinite(x) else None for x in content[key]]
+        if self.states is not None:
+            content["states"]["agrees"] = self.states.agrees
+            content["states"]["still"] = list(self.states.still)
+            if not math.isfinite(self.states.difference):
+                content["states"]["difference"] = None
+        for kind, one in self.traffic.items():
+            content["traffic"][kind]["agrees"] = one.agrees
+        return {
+            "agrees": self.agrees,
+            "faults": list(self.faults),
+            "difference": self.difference if math.isfinite(self.difference) else None,
+            **content,
+        }
+
+    def text(self) -> str:
+        """Return the run in lines."""
+        steps = len(self.losses)
+        lines = [
+            f"{self.plan}: {self.words}, on {plural(self.devices, 'device')}",
+            f"losses{f' ({self.loss})' if self.loss else ''} of {plural(steps, 'step')}: "
+            f"{self.losses[0]:.6g} -> {self.losses[-1]:.6g}; "
+            f"one device: {self.single[0]:.6g} -> {self.single[-1]:.6g}; largest relative "
+            f"difference {self.difference:.1e}",
+        ]
+        if self.states is not None:
+            lines.append(self.states.text())
+        for kind, one in self.traffic.items():
+            verdict = "equal" if one.agrees else _ratio(one.predicted, one.bytes)
+            lines.append(
+                f"{kind}: {plural(one.operations, 'operation')}, {one.bytes:,.0f} bytes; predicted "
+                f"{one.predicted:,.0f} bytes ({verdict})"
+            )
+        if not self.traffic:
+            lines.append("collectives: none, as predicted")
+        told = self.predicted_memory or (0.0,) * len(self.memory)
+        ranks: dict[tuple[float, float], list[int]] = {}
+        for rank, both in enumerate(zip(self.memory, told, strict=True)):
+            ranks.setdefault(both, []).append(rank)
+        for (held, expected), some in ranks.items():
+            words = f"memory of device {', '.join(map(str, some))}: {size(held)}"
+            if self.predicted_memory:
+                words += f"; predicted {size(expected)} ({_ratio(expected, held)})"
+            lines.append(words)
+        lines.append(_seconds("step", self.step, self.seconds))
+        lines.append(_seconds("one device", self.single_step, None))
+        lines.append(f"load when it began: {self.load:.1f}")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def traffic_of(found: Sequence[dict[str, Any]], predicted: dict[str, float]) -> dict[str, Traffic]:
+    """Put what every process counted beside what was predicted.
+
+    Args:
+        found: of each process, kind -> (operations, bytes).
+        predicted: kind -> bytes of all.
+    """
+    kinds = sorted({kind for one in found for kind in one} | set(predicted))
+    return {
+        kind: Traffic(
+            sum(one.get(kind, (0, 0))[0] for one in found),
+            float(sum(one.get(kind, (0, 0))[1] for one in found)),
+            float(predicted.get(kind, 0.0)),
+        )
+        for kind in kinds
+    }
+
+
+def _seconds(what: str, taken: Timing, predicted: float | None) -> str:
+    """A line on seconds."""
+    words = (
+        f"{what}: median {duration(taken.seconds)}, quartiles {duration(taken.low)} to "
+        f"{duration(taken.high)}"
+    )
+    if predicted is None:
+        return words
+    return f"{words}; predicted {duration(predicted)} ({_ratio(predicted, taken.seconds)})"
+
+
+def _ratio(predicted: float, found: float) -> str:
+    """Predicted over found, in words."""
+    return f"{predicted / found:.2f} of it" if found else "there is none"
+
+
+ELEMENT = 4
+"""Bytes of an element: what runs here is in float32."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is predicted of a step.
+
+    Attributes:
+        seconds: of the step; None if the plan's devices are not those of a calibration.
+        memory: bytes on each device, by rank; empty if nothing is predicted.
+        traffic: kind of a collective -> bytes of its arrays over all processes.
+        adam: whether the step updates by Adam, whose states the memory counts.
+        updates: whether the seconds count the update.
+        notes: what is left out, in sentences.
+        measured: bytes of the weights of each layer of a measured chain, by name.
+    """
+
+    seconds: float | None
+    memory: tuple[float, ...]
+    traffic: dict[str, float]
+    adam: bool = False
+    updates: bool = False
+    notes: tuple[str, ...] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What the module that runs says of the bytes of a step.
+
+    Attributes:
+        shapes: of its parameters, by name: those of weights that are several in one are planned
+            with a dimension for the parts.
+        sent: bytes that stages send each other, both ways, over all processes: with masks,
+            positions and labels, which a trace of the module passes from stage to stage; None of
+            one stage.
+        traffic: of a step that was rehearsed with collectives that send nothing, as in
+            ``Prediction``: DTensor gathers and sums what the plan's placements leave to it; None if
+            it was not.
+        notes: why it was not, in sentences.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    sent: float | None = None
+    traffic: Mapping[str, float] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def on_machine(calibration: Calibration, plan: Any, kind: str, where: str) -> Any:
+    """Return a plan on the devices of a calibration.
+
+    Args:
+        calibration: of this machine.
+        plan: the plan.
+        kind: ``"cpu"`` or ``"cuda"``, of the devices that will run it.
+        where: the calibration's file.
+
+    Raises:
+        ParenvsError: the calibration is of other devices, or of fewer.
+    """
+    told = calibration.provenance
+    device = calibration.cluster.device.name
+    if (device == "cpu") != (kind == "cpu"):
+        raise ParenvsError(
+            f"--calibration {where}: a calibration of {device}, and the plan runs on {kind}; run "
+            f"parenvs calibrate --device {kind}"
+        )
+    own: dict[str, Any] = {"processor": processor(), "cores": cores()}
+    for key, here in own.items():
+        if key in told and told[key] != here:
+            raise ParenvsError(
+                f"--calibration {where}: a calibration of another machine ({key} {told[key]}, here "
+                f"{here}); run parenvs calibrate here"
+            )
+    if calibration.cluster.devices < plan.cluster.devices:
+        raise ParenvsError(
+            f"--calibration {where}: of {calibration.cluster.devices} devices, and the plan has "
+            f"{plan.cluster.devices}; run parenvs calibrate --processes {plan.cluster.devices}"
+        )
+    return replace(plan, cluster=calibration.cluster.part(plan.cluster.devices))
+
+
+def of_plan(
+    plan: Plan,
+    graph: Graph | None,
+    calibration: Calibration | None,
+    kind: str,
+    where: str = "",
+    trace: Callable[[TorchPlan], Traced] | None = None,
+) -> tuple[TorchPlan, Prediction]:
+    """Return a plan in PyTorch's words, and what is predicted of its run.
+
+    Args:
+        plan: a plan of a task with a layout or with stages; also of a measured chain.
+        graph: what it was made for (default: the plan's instance).
+        calibration: of this machine, or None.
+        kind: of the devices that will run it.
+        where: the calibration's file.
+        trace: asks the module that runs, where it says more than its graph, of stages, ZeRO and
+            tensor parallelism; a measured chain knows its own.
+
+    Raises:
+        ParenvsError: the plan cannot be run, or the calibration is of other devices.
+    """
+    found, layout, stages = export(plan, graph, measured=True)
+    run = plan if stages is None else stages.run
+    target = graph if layout is None else layout.graph
+    target = target if stages is None else stages.target
+    seconds, cluster = None, run.cluster
+    if calibration is not None:
+        timed = on_machine(calibration, run, kind, where)
+        seconds, cluster = seconds_of(timed, target), timed.cluster
+    step = task_with(plan, Task.step).step(run, target, ELEMENT)
+    ranks = found.data * found.model
+    traffic: dict[str, float] = defaultdict(float)
+    shared = found.pipe > 1 or found.zero or found.model > 1
+    told = trace(found) if trace and shared and not step.measured else Traced({})
+    if layout is not None and stages is None:
+        for axis in range(len(layout.axes)):
+            for key, size in layout.rank_bytes(axis).items():
+                traffic[key] += size * ranks
+    else:
+        traffic["send"] += step.sent if told.sent is None else told.sent
+        own = {x: shape for x, shape in told.shapes.items() if x not in found.placements}
+        known = replace(found, shapes={**found.shapes, **own})
+        _add_gradients(traffic, known, layout, step)
+    if layout is not None and stages is not None and found.model > 1:
+        scale = found.batch / layout.graph.batch_size * found.model
+        for key, size in layout.rank_bytes(len(layout.axes) - 1).items():
+            traffic[key] += size * scale
+    notes = (*found.notes, *told.notes)
+    if told.traffic is not None:
+        more = {key: told.traffic.get(key, 0.0) - traffic[key] for key in {*told.traffic, *traffic}}
+        longer = _collective_seconds({key: x / ranks for key, x in more.items()}, cluster, found)
+        if any(more.values()):
+            notes += (
+                f"PyTorch's tensors exchange {sum(told.traffic.values()):,.0f} bytes a step where "
+                f"the plan counts {sum(traffic.values()):,.0f}: {longer:.3g} s more on {cluster}",
+            )
+        seconds = None if seconds is None else seconds + longer
+        traffic = dict(told.traffic)
+    return found, Prediction(
+        seconds,
+        memory=tuple(held for held in step.memory for _ in range(ranks)),
+        traffic={key: float(size) for key, size in sorted(traffic.items()) if size},
+        adam=step.adam,
+        updates=step.updates,
+        notes=notes,
+        measured=step.measured,
+    )
+
+
+def seconds_of(timed: Plan, target: Any) -> float | None:
+    """Return the seconds of a step as the judge has them; None of a plan that cannot be run.
+
+    Args:
+        timed: the plan on the devices that run it.
+        target: what it is judged on.
+    """
+    seconds = float(judge(timed, target).step_seconds)
+    return seconds if math.isfinite(seconds) else None
+
+
+def _collective_seconds(sizes: Mapping[str, float], cluster: Cluster, found: TorchPlan) -> float:
+    """Seconds of collectives among tp ranks, by kind and bytes of whole arrays on each rank."""
+    links = Links(cluster.devices_per_server, cluster.intra_bw, cluster.device_nic_bw)
+    each: dict[str, Callable[..., Any]] = {
+        "all-reduce": links.all_reduce, "all-to-all": links.all_to_all,
+    }  # fmt: skip
+    return float(
+        sum(each.get(key, links.all_gather)(size, found.model, 1) for key, size in sizes.items())
+    )
+
+
+def _add_gradients(
+    traffic: dict[str, float], found: TorchPlan, layout: Layout | None, step: Step
+) -> None:
+    """Add what replicas of stages exchange of their weights and gradients."""
+    if found.data == 1:
+        return
+    ranks = found.data * found.model
+    trained = [] if layout is None else [
+        path.replace("/", ".")
+        for path, role in zip(layout.graph.paths, layout.graph.parameter_role.tolist(), strict=True)
+        if role == Role.VARIABLE
+    ]  # fmt: skip
+    if found.zero:
+        # PyTorch pads the first dimension of each parameter to whole shares
+        padded = float(sum(_local(found, name, found.data) for name in trained))
+        passes = found.micro_batches if found.pipe == 1 else 1
+        gathers = 2 * passes if found.zero == 3 else 1
+        traffic["all-gather"] += gathers * padded * ranks
+        traffic["reduce-scatter"] += passes * padded * ranks
+    else:
+        weights = step.trained or float(sum(_local(found, name) for name in trained))
+        traffic["all-reduce"] += weights * ranks
+    if layout is not None and (found.zero or found.apart):
+        traffic["all-reduce"] += _statistics(layout) * found.micro_batches * ranks
+
+
+def _statistics(layout: Layout) -> float:
+    """Bytes of the means and variances of batch normalisations, and of their gradients."""
+    graph = layout.graph
+    elements = [
+        math.prod(graph.shape(tensor))
+        for path, tensor in zip(graph.paths, graph.parameter_tensor.tolist(), strict=True)
+        if path.rpartition("/")[2] == "running_mean"
+    ]
+    return 4.0 * ELEMENT * sum(elements)
+
+
+def _local(found: TorchPlan, name: str, multiple: int = 1) -> float:
+    """Bytes of a rank's share of a parameter, its first dimension padded to a multiple."""
+    shape = list(found.shapes[name])
+    split = found.placements.get(name, (None, None))[1]
+    if split is not None:
+        shape[split] //= found.model
+    if shape:
+        shape[0] = -(-shape[0] // multiple) * multiple
+    elements = math.prod(shape)
+    return ELEMENT * elements if elements > 1 else 0.0
+
+
+def run(
+    file: str | os.PathLike[str],
+    source: str,
+    arguments: str | None = None,
+    steps: int = 20,
+    processes: int | None = None,
+    calibration: str | os.PathLike[str] | None = None,
+    kind: str = "cpu",
+    meet: str = "127.0.0.1:0",
+    seconds: float = 60.0,
+    loss: str | None = None,
+) -> Run:
+    """Run a plan in local processes of PyTorch, or on virtual devices of JAX, and compare.
+
+    Args:
+        file: the plan's file.
+        source: the model that it was made for, ``FILE.py:NAME``: a PyTorch module, or a JAX
+            function of a training step.
+        arguments: what gives its arguments.
+        steps: that are timed.
+        processes: how many devices there should be; None for those of the plan.
+        calibration: file of a calibration of this machine; without one no seconds are predicted.
+        kind: ``"cpu"`` or ``"cuda"``.
+        meet: where processes meet, see ``parenvs.clock.kernels.together``.
+        seconds: in which they have to meet.
+        loss: which output of a JAX step the loss is, where several may be.
+
+    Raises:
+        ParenvsError: the plan cannot be run, or not on as many devices; it is of another model, or
+            the calibration of other devices; processes cannot meet, or one failed.
+    """
+    plan: Any = load_plan(file)
+    task_with(plan, Task.layout, Task.stages, where=os.fspath(file))
+    known = None if calibration is None else Calibration.load(calibration)
+    where = "" if calibration is None else os.fspath(calibration)
+    if framework(source) == "jax":
+        from parenvs.clock import xla
+
+        check_processes(plan, processes, plan.cluster.devices)
+        return xla.run(file, plan, source, arguments, steps, known, kind, where, loss)
+    if loss is not None:
+        raise ParenvsError(f"--loss {loss}: a PyTorch module has one loss; leave it out")
+    with need_extra("torch", "running a plan"):
+        from parenvs.clock import torch_runs
+    found, expected = of_plan(
+        plan, None, known, kind, where, partial(torch_runs.traced, source, arguments)
+    )
+    check_processes(plan, processes, found.pipe * found.data * found.model)
+    if expected.measured:
+        torch_runs.check_chain(source, arguments, expected.measured, plan.instance)
+    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else -1.0
+    answers = torch_runs.start(source, arguments, found, steps, expected.adam, kind, meet, seconds)
+    whole = [
+        np.add(x["step"], x["update"]) if expected.updates else np.array(x["step"]) for x in answers
+    ]
+    return Run(
+        plan=os.fspath(file),
+        words=found.words or "one device",
+        devices=len(answers),
+        losses=tuple(answers[0]["losses"]),
+        single=tuple(answers[0]["single"]),
+        step=Timing.of([x.tolist() for x in whole]),
+        single_step=Timing.of(answers[0]["single_seconds"]),
+        seconds=expected.seconds,
+        traffic=traffic_of([x["traffic"] for x in answers], expected.traffic),
+        memory=tuple(float(x["peak_bytes"]) for x in answers),
+        predicted_memory=expected.memory,
+        load=load,
+        states=torch_runs.states(answers),
+        notes=expected.notes,
+    )
+
+
+def framework(source: str) -> str:
+    """Return the framework of a model, ``"torch"`` or ``"jax"``, by what its name stands for.
+
+    Raises:
+        ParenvsError: there is no such file or name.
+    """
+    from parenvs.graph.python_source import is_torch
+
+    return "torch" if is_torch(source) else "jax"
+
+
+def check_processes(plan: Plan, asked: int | None, needed: int) -> None:
+    """Refuse another number of processes than the plan's.
+
+    Raises:
+        ParenvsError: it is another.
+    """
+    if asked is not None and asked != needed:
+        raise ParenvsError(
+            f"--processes {asked}: the plan is for {needed}; give that, or plan for {asked}"
+        )

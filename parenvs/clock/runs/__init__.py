@@ -1,1 +1,0 @@
-"""Plans that run in local processes, beside what is predicted of them."""

@@ -1,0 +1,878 @@
+"""Measures the layers of a JAX function (extra ``jax``): seconds, and bytes at their borders.
+
+Layers are named scopes (``jax.named_scope``): the function is traced, and its operations are cut
+into runs of equal outermost scope, or of the next one inside if all have the same. What stands
+between two scopes belongs to the one in front; in front of the first, to that one. Each layer runs
+alone, compiled. The first argument holds the weights, all others are data.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from parenvs.clock.calibration import (
+    LARGER,
+    MOST_PROCESSES,
+    SHAPES,
+    SIZES,
+    Calibration,
+    assembled,
+    groups_of,
+    known_device,
+)
+from parenvs.clock.comparison import Run, States, nudged, on_machine, seconds_of, traffic_of
+from parenvs.clock.members import Layers, Timing, run_members, samples, shared_memory_bytes
+from parenvs.clock.pairing import Pairing, masters
+from parenvs.cluster import COLLECTIVES
+from parenvs.errors import ParenvsError, ProfileError, need_extra, one_line, shown
+from parenvs.exports.compilation import callable_of, collectives_of
+from parenvs.exports.jax import partition_spec
+from parenvs.exports.stages import layout_of
+from parenvs.graph.graph import Graph, Role
+from parenvs.graph.layout import Layout, Spec
+from parenvs.graph.python_source import jax_function
+from parenvs.instances import load_graph
+from parenvs.machine import host
+from parenvs.shardy.verify import module_for
+
+KINDS = ("cpu", "cuda")
+"""Kinds of devices."""
+_COUNT = "--xla_force_host_platform_device_count"
+
+
+def with_devices(work: Callable[..., Any], kind: str, count: int, given: Sequence[Any] = ()) -> Any:
+    """Return ``work(*given)`` of a process in which JAX has devices; see ``run_members``.
+
+    Args:
+        work: a function that the process can import.
+        kind: ``"cpu"``: ``count`` virtual devices, which share the cores; ``"cuda"``: GPUs.
+        count: number of devices.
+        given: what it takes.
+
+    Raises:
+        ParenvsError: JAX is missing, there are no such devices, or the process failed.
+    """
+    if kind not in KINDS:
+        raise ParenvsError(f"--device {shown(kind)} is unknown; known: {', '.join(KINDS)}")
+    with need_extra("jax", "measuring with JAX"):
+        import jax  # noqa: F401
+    environment = {}
+    if kind == "cpu":
+        words = [x for x in os.environ.get("XLA_FLAGS", "").split() if not x.startswith(_COUNT)]
+        flags = " ".join([*words, f"{_COUNT}={count}"])
+        environment = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    (answer,) = run_members(_work, [(kind, count, work, tuple(given))], environment=environment)
+    return answer
+
+
+def devices(kind: str, count: int) -> list[Any]:
+    """Return the first ``count`` devices of this process.
+
+    Raises:
+        ParenvsError: there are fewer.
+    """
+    import jax
+
+    try:
+        available = jax.devices("gpu" if kind == "cuda" else "cpu")
+    except RuntimeError:
+        available = []
+    if len(available) < count:
+        raise ParenvsError(
+            f"--device {kind}: {count} asked for, and JAX {jax.__version__} sees "
+            f"{len(available)} here"
+        )
+    return available[:count]
+
+
+def _work(kind: str, count: int, work: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    """Work as the process; the devices are looked for first."""
+    devices(kind, count)
+    return work(*given)
+
+
+_INLINED = ("pjit", "jit", "closed_call", "core_call", "remat", "checkpoint")
+"""Operations whose bodies are opened; ``checkpoint`` is not measured as recomputing."""
+
+
+@dataclass
+class _Layer:
+    """A run of operations of one scope.
+
+    Attributes:
+        name: of the scope.
+        operations: of it.
+        reads: variables that it takes from outside, in order.
+        makes: variables that later layers or the function's results need.
+    """
+
+    name: str
+    operations: list[Any] = field(default_factory=list)
+    reads: list[Any] = field(default_factory=list)
+    makes: list[Any] = field(default_factory=list)
+
+
+def profiled(
+    source: str,
+    arguments: str | None,
+    name: str = "function",
+    repeats: int = 20,
+    warm_up: int = 3,
+    device: str = "cpu",
+) -> Layers:
+    """Measure each named scope of a JAX function ``FILE.py:NAME``.
+
+    Args:
+        source: the function, see ``parenvs.graph.python_source.jax_function``.
+        arguments: its arguments, see there.
+        name: of the profile.
+        repeats: runs of each layer that count.
+        warm_up: runs before them; one more compiles.
+        device: ``"cpu"`` or ``"cuda"``.
+
+    Raises:
+        ProfileError: it has fewer than two scopes, or fails on its arguments.
+        ParenvsError: JAX is missing, or there is no such device.
+    """
+    with need_extra("jax", "profiling"):
+        import jax
+    function, positional, named = jax_function(source, arguments)
+    (target,) = devices(device, 1)
+    with jax.default_device(target):
+        return measured_scopes(function, positional, named, name, repeats, warm_up)
+
+
+def measured_scopes(
+    function: Any,
+    positional: Sequence[Any],
+    named: dict[str, Any] | None = None,
+    name: str = "function",
+    repeats: int = 20,
+    warm_up: int = 3,
+) -> Layers:
+    """Measure each named scope of a function.
+
+    Args:
+        function: ``function(weights, *data)``: a loss, or what one is made of.
+        positional: its arguments; shapes get values.
+        named: arguments by name, data too.
+        name: of the profile.
+        repeats: runs of each layer that count.
+        warm_up: runs before them; one more compiles.
+
+    Raises:
+        ProfileError: it has fewer than two scopes, or fails on its arguments.
+    """
+    import jax
+
+    positional = jax.tree.map(_valued, tuple(positional))
+    named = jax.tree.map(_valued, dict(named or {}))
+    try:
+        traced = jax.make_jaxpr(function)(*positional, **named)
+    except Exception as error:
+        raise ProfileError(
+            f"profile {name}: it fails on its arguments ({one_line(error)})"
+        ) from None
+    leaves = jax.tree.leaves((positional, named))
+    weights = len(jax.tree.leaves(positional[:1]))
+    values: dict[Any, Any] = dict(zip(traced.jaxpr.constvars, traced.consts, strict=True))
+    values |= dict(zip(traced.jaxpr.invars, leaves, strict=True))
+    trained = {x for x in traced.jaxpr.invars[:weights] if _floats(x)}
+    operations, results = _flat(traced.jaxpr, values)
+    layers = _layers(operations, results)
+    if len(layers) < 2:
+        raise ProfileError(
+            f"profile {name}: {len(layers)} named scopes, and a chain needs at least two; give "
+            "layers names by jax.named_scope, and write loops over them out"
+        )
+    timings, activations = [], []
+    needing = set(trained)
+    for layer in layers:
+        both, saved = _timed(layer, values, needing, trained, repeats, warm_up)
+        timings.append(both)
+        activations.append(saved)
+    data = [x for x in jax.tree.leaves((positional[1:], named)) if np.ndim(x)]
+    whole = _whole(function, tuple(positional), named, repeats, warm_up)
+    return Layers.of(
+        name,
+        [layer.name for layer in layers],
+        timings,
+        whole,
+        int(np.shape(data[0])[0]) if data else 1,
+        cut_bytes=_cut_bytes(layers, results),
+        parameter_bytes=_first_uses(layers, trained),
+        resident_bytes=activations,
+    )
+
+
+def _valued(leaf: Any) -> Any:
+    """An array; a shape gets normal values, or zeros."""
+    import jax
+    import jax.numpy as jnp
+
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        return jnp.asarray(leaf)
+    if jnp.issubdtype(leaf.dtype, jnp.floating):
+        return 0.02 * jax.random.normal(jax.random.key(0), leaf.shape, leaf.dtype)
+    return jnp.zeros(leaf.shape, leaf.dtype)
+
+
+def _floats(variable: Any) -> bool:
+    """Whether a variable has gradients."""
+    import jax.numpy as jnp
+
+    return bool(jnp.issubdtype(variable.aval.dtype, jnp.floating))
+
+
+def _flat(jaxpr: Any, values: dict[Any, Any]) -> tuple[list[tuple[str, Any]], list[Any]]:
+    """Operations with their scopes, calls of jitted functions opened; and the results."""
+    equations: list[tuple[str, Any]] = []
+
+    def walk(body: Any, scope: str, known: dict[Any, Any]) -> dict[Any, Any]:
+        """Rename the variables of an inner body to those outside."""
+        for operation in body.eqns:
+            own = "/".join(filter(None, [scope, str(operation.source_info.name_stack)]))
+            inputs = [known.get(x, x) if _is_variable(x) else x for x in operation.invars]
+            inner = operation.params.get("jaxpr")
+            if operation.primitive.name in _INLINED and inner is not None:
+                inner_values = getattr(inner, "consts", ())
+                inner = getattr(inner, "jaxpr", inner)
+                values.update(zip(inner.constvars, inner_values, strict=True))
+                results = walk(inner, own, dict(zip(inner.invars, inputs, strict=True)))
+                for outside, x in zip(operation.outvars, inner.outvars, strict=True):
+                    known[outside] = results.get(x, x) if _is_variable(x) else x
+            else:
+                equations.append((own, operation.replace(invars=inputs)))
+        return known
+
+    known = walk(jaxpr, "", {})
+    return equations, [known.get(x, x) if _is_variable(x) else x for x in jaxpr.outvars]
+
+
+def _is_variable(x: Any) -> bool:
+    """Whether an operand is a variable, not a number."""
+    return not hasattr(x, "val")
+
+
+def _layers(operations: Sequence[tuple[str, Any]], results: Sequence[Any]) -> list[_Layer]:
+    """Cut operations into layers, and find what each takes and gives."""
+    paths = [[part for part in scope.split("/") if part] for scope, _ in operations]
+    depth = 0
+    named = [path for path in paths if path]
+    while named and len({path[depth] for path in named if len(path) > depth}) == 1:
+        if not any(len(path) > depth + 1 for path in named):
+            break
+        depth += 1
+    layers: list[_Layer] = []
+    runs: dict[str, int] = {}
+    waiting: list[Any] = []
+    for path, (_, operation) in zip(paths, operations, strict=True):
+        name = path[depth] if len(path) > depth else ""
+        if name and (not layers or layers[-1].name.split("#")[0] != name):
+            runs[name] = runs.get(name, 0) + 1
+            again = f"#{runs[name]}" if runs[name] > 1 else ""
+            layers.append(_Layer(name + again, waiting))
+            waiting = []
+        (layers[-1].operations if layers else waiting).append(operation)
+    used_later = set(filter(_is_variable, results))
+    for layer in reversed(layers):
+        made = {x for operation in layer.operations for x in operation.outvars}
+        reads = dict.fromkeys(
+            x for operation in layer.operations for x in operation.invars
+            if _is_variable(x) and x not in made
+        )  # fmt: skip
+        layer.reads = list(reads)
+        layer.makes = [x for x in dict.fromkeys(_outputs(layer)) if x in used_later]
+        used_later |= set(reads)
+    return layers
+
+
+def _outputs(layer: _Layer) -> Iterator[Any]:
+    """Variables that a layer's operations make."""
+    for operation in layer.operations:
+        yield from operation.outvars
+
+
+def _timed(
+    layer: _Layer,
+    values: dict[Any, Any],
+    needing: set[Any],
+    trained: set[Any],
+    repeats: int,
+    warm_up: int,
+) -> tuple[tuple[Timing, Timing], int]:
+    """Time a layer alone, add its results to the values; and the bytes that it keeps.
+
+    ``needing`` has the variables with gradients; the layer's are added.
+    """
+    import jax
+    from jax.extend import core
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of names for debuggers, left out
+        jaxpr = core.Jaxpr([], layer.reads, layer.makes, layer.operations)
+    body = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, []))
+    taken = [values[x] for x in layer.reads]
+    wanted = [k for k, x in enumerate(layer.reads) if x in needing and _floats(x)]
+
+    def part(*arguments: Any) -> list[Any]:
+        """The layer as a function of what needs gradients."""
+        full = list(taken_by)
+        for k, value in zip(wanted, arguments, strict=True):
+            full[k] = value
+        return body(*full)
+
+    taken_by: list[Any] = []
+
+    def forward(given: list[Any]) -> Any:
+        taken_by[:] = given
+        if not wanted:
+            return body(*given), None
+        return jax.vjp(part, *[given[k] for k in wanted])
+
+    run = jax.jit(forward)
+    outputs, back = run(taken)
+    values.update(zip(layer.makes, outputs, strict=True))
+    forward_timing = Timing.of(samples(lambda: jax.block_until_ready(run(taken)), repeats, warm_up))
+    if back is None or not any(_floats(x) for x in layer.makes):
+        return (forward_timing, Timing(0.0, 0.0, 0.0, repeats)), 0
+    needing |= {x for x in layer.makes if _floats(x)}
+    gradients = [_gradient_of(x) for x in outputs]
+    pull = jax.jit(lambda function, given: function(given))
+    jax.block_until_ready(pull(back, gradients))
+    behind = Timing.of(
+        samples(lambda: jax.block_until_ready(pull(back, gradients)), repeats, warm_up)
+    )
+    traced = jax.make_jaxpr(forward)(taken).jaxpr
+    own = {x for x, y in zip(traced.invars, layer.reads, strict=True) if y in trained}
+    residuals = {x for x in traced.outvars[len(outputs) :] if _is_variable(x)} - own
+    return (forward_timing, behind), sum(map(_size, residuals))
+
+
+def _gradient_of(value: Any) -> Any:
+    """Ones like a result; whole numbers have gradients of no type."""
+    import jax
+    import jax.numpy as jnp
+
+    if jnp.issubdtype(value.dtype, jnp.floating):
+        return jnp.ones_like(value)
+    return np.zeros(value.shape, jax.dtypes.float0)
+
+
+def _size(variable: Any) -> int:
+    """Bytes of a variable."""
+    return int(np.prod(variable.aval.shape, initial=1)) * variable.aval.dtype.itemsize
+
+
+def _cut_bytes(layers: Sequence[_Layer], results: Sequence[Any]) -> list[int]:
+    """Bytes that cross a cut behind each layer: what later ones read, and the results."""
+    made = [set(layer.makes) for layer in layers]
+    sizes = []
+    for number in range(len(layers)):
+        before = set().union(*made[: number + 1])
+        later = {x for layer in layers[number + 1 :] for x in layer.reads}
+        later |= set(filter(_is_variable, results))
+        sizes.append(sum(_size(x) for x in before & later))
+    return sizes
+
+
+def _first_uses(layers: Sequence[_Layer], trained: set[Any]) -> list[int]:
+    """Bytes of the trained weights of each layer of which none was in an earlier one."""
+    seen: set[Any] = set()
+    uses = []
+    for layer in layers:
+        own = (set(layer.reads) & trained) - seen
+        seen |= own
+        uses.append(sum(_size(x) for x in own))
+    return uses
+
+
+def _whole(
+    function: Any, positional: tuple[Any, ...], named: dict[str, Any], repeats: int, warm_up: int
+) -> tuple[Timing, Timing]:
+    """Time the forward and the backward pass of the whole function."""
+    import jax
+
+    def forward(weights: Any, others: Any, keywords: Any) -> Any:
+        return jax.vjp(lambda own: function(own, *others, **keywords), weights)
+
+    run = jax.jit(forward)
+    outputs, back = run(positional[0], positional[1:], named)
+    forward_timing = Timing.of(samples(
+        lambda: jax.block_until_ready(run(positional[0], positional[1:], named)), repeats, warm_up
+    ))  # fmt: skip
+    gradients = jax.tree.map(_gradient_of, outputs)
+    pull = jax.jit(lambda pulled, given: pulled(given))
+    jax.block_until_ready(pull(back, gradients))
+    behind = Timing.of(
+        samples(lambda: jax.block_until_ready(pull(back, gradients)), repeats, warm_up)
+    )
+    return forward_timing, behind
+
+
+_TYPES = {
+    "fp32": "float32",
+    "tf32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+}
+_SLOW = 1.0
+"""Seconds of one run from which on it is not repeated."""
+_AXIS = "device"
+_ELEMENT = 4  # bytes of a float32
+
+
+def measure(
+    kind: str,
+    count: int,
+    shapes: Sequence[tuple[int, int, int]],
+    copied: Sequence[int],
+    sizes: Sequence[int],
+    groups: Sequence[int],
+    repeats: int,
+) -> dict[str, Any]:
+    """Measure kernels on all devices at once, then collectives of growing groups.
+
+    Args:
+        kind: ``"cpu"`` or ``"cuda"``.
+        count: number of devices.
+        shapes: (m, k, n) of products.
+        copied: bytes of the arrays that are copied on each device.
+        sizes: bytes of the arrays of collectives.
+        groups: devices of the collectives.
+        repeats: runs that count.
+
+    Returns:
+        See ``parenvs.clock.kernels.measure``; and ``"device"``, the name, and ``"memory"``,
+        bytes of a device or None.
+    """
+    own = devices(kind, count)
+    rates, missing = _products(own, shapes, repeats, kind)
+    seconds: dict[tuple[str, int, int], list[float]] = {}
+    for group in groups:
+        for name in COLLECTIVES:
+            if name == "send" and group > 2:
+                continue
+            for size in sizes:
+                exact = max(1, round(size / (_ELEMENT * group))) * group * _ELEMENT
+                try:
+                    run = collective(name, exact, own[:group])
+                    seconds[name, group, exact] = samples(run, repeats, 3)
+                except Exception as error:  # of any kind, from within XLA
+                    missing[f"{name} of {group}"] = one_line(error)
+                    break
+    stats = own[0].memory_stats() or {}
+    return {
+        "products": rates,
+        "copies": {size: _copies(own, size, repeats) for size in copied},
+        "collectives": seconds,
+        "missing": missing,
+        "device": own[0].device_kind,
+        "memory": stats.get("bytes_limit"),
+    }
+
+
+def collective(name: str, size: int, own: Sequence[Any]) -> Callable[[], Any]:
+    """Return what runs a collective once, on arrays that are made beforehand.
+
+    Args:
+        name: one of ``COLLECTIVES``; a send is from the first device to the second.
+        size: bytes as the methods of ``Links`` take them: of a reduction what each device has, of
+            an all-gather the result.
+        own: the devices.
+    """
+    import jax
+    from jax import lax
+
+    count = len(own)
+    whole = size // _ELEMENT
+    length = whole // count if name == "all-gather" else whole
+    bodies: dict[str, Callable[[Any], Any]] = {
+        "send": lambda x: lax.ppermute(x, _AXIS, [(0, 1)]),
+        "all-reduce": lambda x: lax.psum(x, _AXIS),
+        "all-gather": lambda x: lax.all_gather(x, _AXIS, tiled=True),
+        "reduce-scatter": lambda x: lax.psum_scatter(x, _AXIS, tiled=True),
+        "all-to-all": lambda x: lax.all_to_all(x, _AXIS, 0, 0, tiled=True),
+    }
+    array = _spread(own, (length,), "float32")
+    run = _on_each(own, bodies[name])
+    return lambda: jax.block_until_ready(run(array))
+
+
+def _products(
+    own: Sequence[Any], shapes: Sequence[tuple[int, int, int]], repeats: int, kind: str
+) -> tuple[dict[tuple[str, tuple[int, int, int]], list[float]], dict[str, str]]:
+    """Time products of each shape in each precision, on all devices at once."""
+    import jax.numpy as jnp
+
+    rates, missing = {}, {}
+    for precision, name in _TYPES.items():
+        if precision == "tf32" and kind == "cpu":
+            missing[precision] = "CPUs have none"
+            continue
+        words = {"tf32": "tensorfloat32", "fp32": "highest"}.get(precision)
+        body = partial(jnp.matmul, precision=words)
+        try:
+            for shape in shapes:
+                m, k, n = shape
+                a, b = _spread(own, (m, k), name), _spread(own, (k, n), name)
+                run = _on_each(own, body)
+                rates[precision, shape] = _repeated(partial(_finished, run, a, b), repeats)
+                if max(rates[precision, shape]) > _SLOW:
+                    missing[precision] = f"larger than {m} x {k} x {n}, which takes a second"
+                    break
+        except Exception as error:  # of any kind, from within XLA
+            missing[precision] = one_line(error)
+    return rates, missing
+
+
+def _finished(run: Callable[..., Any], *given: Any) -> None:
+    """Run until the devices have done it."""
+    import jax
+
+    jax.block_until_ready(run(*given))
+
+
+def _copies(own: Sequence[Any], size: int, repeats: int) -> list[float]:
+    """Time copies of arrays, on all devices at once; a copy reads and writes each byte."""
+    import jax
+
+    array = _spread(own, (size // _ELEMENT,), "float32")
+    run = _on_each(own, lambda x: x + 1)  # a plain copy would be left out
+    return _repeated(lambda: jax.block_until_ready(run(array)), repeats)
+
+
+def _repeated(run: Callable[[], Any], repeats: int) -> list[float]:
+    """Time a kernel behind the run that compiles it; one that takes long runs once."""
+    (first,) = samples(run, 1, 1)
+    return samples(run, repeats if first < _SLOW else 1, 1 if first < _SLOW else 0)
+
+
+def _spread(own: Sequence[Any], shape: tuple[int, ...], name: str) -> Any:
+    """An array of ones of a shape on each device, one behind the other."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    kind = NamedSharding(Mesh(np.array(own), (_AXIS,)), PartitionSpec(_AXIS))
+    whole = (shape[0] * len(own), *shape[1:])
+    return jax.block_until_ready(
+        jax.jit(lambda: jnp.ones(whole, jnp.dtype(name)), out_shardings=kind)()
+    )
+
+
+def _on_each(own: Sequence[Any], body: Callable[..., Any]) -> Callable[..., Any]:
+    """A jitted function that every device runs on its part."""
+    import jax
+    from jax.sharding import Mesh, PartitionSpec
+
+    part = PartitionSpec(_AXIS)
+    mesh = Mesh(np.array(own), (_AXIS,))
+    shard_map: Any = getattr(jax, "shard_map", None)
+    if shard_map is None:
+        from jax.experimental.shard_map import shard_map
+    return jax.jit(shard_map(body, mesh=mesh, in_specs=part, out_specs=part))
+
+
+def calibrated_xla(
+    kind: str = "cpu",
+    count: int = 2,
+    repeats: int = 20,
+    sizes: Sequence[int] = SIZES,
+    shapes: Sequence[tuple[int, int, int]] = (),
+) -> Calibration:
+    """Measure this machine with JAX, on devices of one process.
+
+    Args:
+        kind: ``"cpu"``: virtual devices, which share the cores; ``"cuda"``: GPUs.
+        count: number of devices.
+        repeats: runs of everything that count.
+        sizes: bytes of the arrays of collectives; copies are of the largest and 4 times that.
+        shapes: (m, k, n) of products; empty for ``SHAPES``, on GPUs with ``LARGER``.
+
+    Raises:
+        ParenvsError: JAX is missing, or there are no such devices.
+    """
+    if not 1 <= count <= MOST_PROCESSES:
+        raise ParenvsError(f"--processes must be from 1 to {MOST_PROCESSES}, not {count}")
+    wanted = list(shapes) or [*SHAPES, *(LARGER if kind == "cuda" else [])]
+    copied = [max(sizes), 4 * max(sizes)]
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
+    given = (kind, count, wanted, copied, list(sizes), groups_of(count), repeats)
+    answer = with_devices(measure, kind, count, given)
+    model = "cpu" if kind == "cpu" else answer["device"]
+    memory = shared_memory_bytes(count) if answer["memory"] is None else float(answer["memory"])
+    provenance = {
+        "by": "parenvs calibrate --framework jax",
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        **host(),
+        "device": model,
+        "backend": "XLA, virtual devices of one process" if kind == "cpu" else "XLA",
+        "load": round(load, 2),
+    }
+    device = replace(known_device(model), memory_bytes=memory)
+    return assembled([answer], device, provenance, count)
+
+
+_SEED, _SCALE = 0, 0.02
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def run(
+    file: str | os.PathLike[str],
+    plan: Any,
+    source: str,
+    arguments: str | None,
+    steps: int,
+    calibration: Calibration | None,
+    kind: str,
+    where: str,
+    loss: str | None = None,
+) -> Run:
+    """Run a plan that says how a step is laid out; see ``parenvs.clock.comparison``.
+
+    Raises:
+        ParenvsError: JAX is missing, the plan cannot be exported, the model's arguments are not
+            those of the plan, it is not to be told which of its outputs the loss is, or the
+            calibration is of other devices.
+    """
+    with need_extra("jax", "running a plan"):
+        import jax  # noqa: F401
+    graph = load_graph(plan.instance)
+    layout = layout_of(plan, graph)
+    layout.check_even()
+    proto = module_for(graph, plan).proto
+    function, positional, named = jax_function(source, arguments, parts=True)
+    leaves_of(graph, source, positional, named)
+    pairing = Pairing.of(graph, layout.taken_places, function, positional, named)
+    feeds = pairing.feeds
+    values, notes = values_of(graph, source, arguments, feeds)
+    if not feeds:
+        notes.append("the model updates nothing: it is no training step, and all losses are equal")
+    stale = pairing.stale(graph)
+    if stale:
+        more = f" and {len(stale) - 3} more" if len(stale) > 3 else ""
+        notes.append(
+            f"the step returns no new {', '.join(stale[:3])}{more}: each begins with the old ones"
+        )
+    loss_output = pairing.loss(graph, loss)
+    timed = None if calibration is None else on_machine(calibration, plan, kind, where)
+    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else -1.0
+    request = {**layout.to_json(), "feeds": feeds, "loss": loss_output}
+    given = (request, proto, values, steps, kind)
+    found = with_devices(train, kind, layout.devices, given)
+    expected = layout.expected()
+    on_cpus = kind == "cpu"  # where XLA widens half precision
+    reduced = (expected.cpu_bytes if on_cpus else expected.bytes) * layout.devices
+    traffic = {"all-reduce": reduced} if reduced else {}
+    held = expected.cpu_peak_bytes if on_cpus else expected.peak_bytes
+    mesh = " x ".join(f"{axis.name} {axis.size}" for axis in layout.axes if axis.size > 1)
+    return Run(
+        plan=os.fspath(file),
+        words=mesh or "one device",
+        devices=layout.devices,
+        losses=tuple(found["losses"]),
+        single=tuple(found["single"]),
+        step=Timing.of(found["step"]),
+        single_step=Timing.of(found["single_step"]),
+        seconds=None if timed is None else seconds_of(timed, graph),
+        traffic=traffic_of([found["traffic"]] * layout.devices, traffic),
+        memory=(found["peak_bytes"],) * layout.devices,
+        predicted_memory=(held,) * layout.devices,
+        load=load,
+        states=_states(graph, found) if feeds else None,
+        loss=pairing.words(loss_output),
+        notes=(*notes, *layout.notes, *_zero_note(layout)),
+    )
+
+
+def values_of(
+    graph: Graph, source: str, arguments: str | None, feeds: Mapping[int, int]
+) -> tuple[list[np.ndarray], list[str]]:
+    """Return the arguments of a step as arrays, in the order of the graph's inputs, and notes.
+
+    Arguments that are shapes get values: normal ones; zeros where they are whole numbers or the
+    optimiser's, whose copies of weights are equal to them; ones where they are statistics.
+
+    Raises:
+        ParenvsError: they are not the arguments that the graph has.
+    """
+    import jax
+
+    _, positional, named = jax_function(source, arguments, parts=True)
+    leaves = leaves_of(graph, source, positional, named)
+    shapes = [graph.shape(tensor) for tensor in graph.parameter_tensor.tolist()]
+    random = np.random.default_rng(_SEED)
+    copied = masters(graph, feeds)
+    values: list[np.ndarray] = []
+    drawn = 0
+    for number, (leaf, shape) in enumerate(zip(leaves, shapes, strict=True)):
+        if _is_key(leaf):
+            is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
+            drawn += is_shape
+            key = np.zeros(shape, np.uint32) if is_shape else jax.random.key_data(leaf)
+            values.append(np.asarray(key))
+            continue
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            drawn += 1
+            role = graph.parameter_role[number]
+            made = np.zeros(shape)  # whole numbers, and the optimiser's arrays
+            if role == Role.STATISTICS:
+                made = np.ones(shape)  # of variances, too
+            elif role != Role.OPTIMISER and str(leaf.dtype) in _FLOATS:
+                made = _SCALE * random.standard_normal(shape)
+            values.append(np.asarray(made).astype(leaf.dtype))
+        else:
+            values.append(np.asarray(leaf))
+    for number, weight in copied.items():
+        if isinstance(leaves[number], jax.ShapeDtypeStruct):
+            values[number] = values[weight].astype(values[number].dtype)
+    if not drawn:
+        return values, []
+    more = "; the optimiser's are zeros" if Role.OPTIMISER in graph.parameter_role else ""
+    return values, [f"{drawn} arguments are shapes, and were given values{more}"]
+
+
+def leaves_of(graph: Graph, source: str, positional: Any, named: Any) -> list[Any]:
+    """Return the arrays or shapes of arguments.
+
+    Raises:
+        ParenvsError: they are not those that the graph has as inputs.
+    """
+    import jax
+
+    leaves = jax.tree.leaves((positional, named))
+    if len(leaves) != len(graph.parameter_tensor):
+        raise ParenvsError(
+            f"--args: {source} is of another model than the plan: {len(leaves)} arrays, and the "
+            f"plan's step has {len(graph.parameter_tensor)}"
+        )
+    for path, leaf, tensor in zip(graph.paths, leaves, graph.parameter_tensor, strict=True):
+        shape, found = graph.shape(int(tensor)), tuple(np.shape(leaf))
+        if found != shape and not _is_key(leaf):
+            raise ParenvsError(
+                f"--args: {source} is of another model than the plan: {path or 'an input'} has the "
+                f"shape {found}, and was planned as {shape}"
+            )
+    return leaves
+
+
+def _is_key(leaf: Any) -> bool:
+    """Whether an array is a random key of JAX's own type, which hides its words."""
+    import jax
+
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def train(
+    request: dict[str, Any], proto: bytes, values: Sequence[np.ndarray], steps: int, kind: str
+) -> dict[str, Any]:
+    """Train on one device, then as sharded; in a process with devices."""
+    import jax
+
+    call, _ = callable_of(proto)
+    sizes, names = zip(*[(count, name) for name, count in request["mesh"]], strict=True)
+    own = devices(kind, int(np.prod(sizes)))
+    mesh = jax.sharding.Mesh(np.array(own).reshape(sizes), names)
+
+    def sharded(specs: Sequence[Spec]) -> list[Any]:
+        return [jax.NamedSharding(mesh, partition_spec(tuple(spec))) for spec in specs]
+
+    single = jax.jit(call, keep_unused=True)
+    state = sorted(request["feeds"].values())
+
+    def alone(values: Sequence[np.ndarray]) -> tuple[list[float], list[float], dict[int, Any]]:
+        given = [jax.device_put(x, own[0]) for x in values]
+        losses, seconds = _curve(single, given, steps, request)
+        return losses, seconds, {number: np.asarray(given[number]) for number in state}
+
+    losses, seconds, wanted = alone(values)
+    moved = [
+        nudged(x, number) if number in state and str(x.dtype) in _FLOATS else x
+        for number, x in enumerate(values)
+    ]
+    again = alone(moved)[2]
+    placed = sharded(request["inputs"])
+    jitted = jax.jit(
+        call,
+        in_shardings=tuple(placed),
+        out_shardings=sharded(request["outputs"]),
+        donate_argnums=tuple(request["donated"]),
+        keep_unused=True,
+    )
+    first = [jax.device_put(x, s) for x, s in zip(values, placed, strict=True)]
+    compiled = jitted.lower(*first).compile()
+    curve, taken = _curve(compiled, first, steps, request)
+    memory: Any = compiled.memory_analysis()
+    return {
+        "losses": curve,
+        "single": losses,
+        "start": {number: np.asarray(values[number]) for number in state},
+        "wanted": wanted,
+        "again": again,
+        "state": {number: np.asarray(first[number]) for number in state},
+        "step": taken,
+        "single_step": seconds,
+        "traffic": {
+            name: (found.arrays, found.bytes)
+            for name, found in collectives_of(compiled.as_text() or "").items()
+        },
+        "peak_bytes": float(
+            memory.argument_size_in_bytes
+            + memory.output_size_in_bytes
+            - memory.alias_size_in_bytes
+            + memory.temp_size_in_bytes
+        ),
+    }
+
+
+def _curve(
+    step: Any, values: list[Any], steps: int, request: dict[str, Any]
+) -> tuple[list[float], list[float]]:
+    """Losses of steps, and the seconds of each but the first, which compiles."""
+    import jax
+
+    losses, seconds = [], []
+    for _ in range(1 + steps):
+        begin = time.perf_counter()
+        made = step(*values)
+        jax.block_until_ready(made)
+        seconds.append(time.perf_counter() - begin)
+        losses.append(float(made[request["loss"]]))
+        for output, number in request["feeds"].items():
+            values[number] = made[output]
+    return losses, seconds[1:]
+
+
+def _states(graph: Graph, found: dict[str, Any]) -> States:
+    """The state that both runs end with, by name."""
+    count = Counter(graph.paths)  # weights and their moments may have the same
+    names = [
+        path if path and count[path] == 1 else f"{path or 'input'} (input {number})"
+        for number, path in enumerate(graph.paths)
+    ]
+    return States.of(
+        *(
+            {names[number]: value for number, value in found[key].items()}
+            for key in ("start", "wanted", "again", "state")
+        )
+    )
+
+
+def _zero_note(layout: Layout) -> tuple[str, ...]:
+    """What is not predicted of states that replicas share."""
+    if not layout.zero:
+        return ()
+    return ("zero: XLA gathers and exchanges shared states as it likes; no bytes are predicted",)
