@@ -143,7 +143,6 @@ def chooser(model: Any) -> Choose:
 
 
 def _play(env: gym.Env[Any, Any], choose: Choose, greedy: bool, seed: int | None = None) -> float:
-    """Play one episode and return its return."""
     observation, info = env.reset(seed=seed)
     total, done = 0.0, False
     while not done:

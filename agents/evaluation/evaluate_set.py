@@ -255,7 +255,6 @@ def play_set(
 
 
 def _final_info(infos: Mapping[str, Any], row: int) -> dict[str, float]:
-    """Return the figures at the end of the episode of an environment of a batch."""
     last = infos["final_info"]
     return {
         name: float(value[row]) for name, value in last.items()

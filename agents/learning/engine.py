@@ -293,7 +293,6 @@ class _Held:
 
 
 def _serve(pipe: Any, make: Callable[..., Any], given: tuple[Any, ...]) -> None:
-    """Hold an object, and call its methods until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks ends this one
     held, name, arguments = None, "", ()
     while True:
@@ -313,7 +312,6 @@ def _serve(pipe: Any, make: Callable[..., Any], given: tuple[Any, ...]) -> None:
 
 
 def _plain(error: Exception) -> Exception:
-    """Return an error that can be pickled, with its stack in words."""
     import traceback
 
     return RuntimeError("".join(traceback.format_exception(error)))

@@ -161,7 +161,6 @@ class Lens:
         )
 
     def _parts(self) -> dict[str, spaces.Space[Any]]:
-        """Return the spaces of what is context."""
         if not isinstance(self.observed, spaces.Dict):
             return {"": self.observed}
         hidden = ("action_mask", JOINT)

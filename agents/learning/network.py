@@ -164,7 +164,6 @@ class Network:
         return result
 
     def _layer(self, name: str, inputs: np.ndarray) -> np.ndarray:
-        """Return a layer's outputs."""
         weights, biases = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
         return np.asarray(_product(inputs, weights.T) + biases)
 

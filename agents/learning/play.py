@@ -391,7 +391,6 @@ class Play:
         self.envs.close()
 
     def _finish(self, rows: np.ndarray) -> None:
-        """Count the episodes that have ended in environments."""
         if not rows.size:
             return
         returns = self._totals[rows]

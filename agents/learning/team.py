@@ -339,7 +339,6 @@ class Team:
             raise
 
     def _start(self, shares: Sequence[Share]) -> None:
-        """Start learners, and what they learn by."""
         size = len(shares)
         given = ([self.recipe] * size, shares, range(size))
         self.learners = self.engine.start(size, _learner, *given)

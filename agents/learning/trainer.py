@@ -353,7 +353,6 @@ class Training:
             return None
 
     def _tick(self, play: Any) -> None:
-        """Say how far the training is, once a second."""
         self._told(play.turns, play.returns)
 
     def _told(self, turns: int = 0, returns: Sequence[float] = ()) -> None:

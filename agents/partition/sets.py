@@ -322,7 +322,6 @@ def makes(linear: Linear, chosen: np.ndarray) -> bool:
 
 
 def _game(linear: Linear) -> PartitionChoice:
-    """Return a game of one episode on a problem."""
     game = PartitionChoice(problem=linear)
     game.preview()
     return game

@@ -89,7 +89,6 @@ def save_set(path: str | os.PathLike[str], rows: Mapping[str, SetRow]) -> None:
 
 
 def _checked(row: SetRow, where: str) -> SetRow:
-    """Return a row whose settings are possible on its cluster."""
     try:
         Step.of(
             Cluster.parse(row.cluster), row.micro_batch, row.micro_batches, row.recompute,

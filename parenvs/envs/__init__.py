@@ -58,7 +58,6 @@ def _refuse(env_id: str, **arguments: Any) -> None:
 
 
 def _by_agents(name: str, num_envs: int, autoreset_mode: Any, **arguments: Any) -> Any:
-    """Return environments whose agents act at once, a row for each of them."""
     from parenvs.envs.parallel import ParallelVectorEnv
 
     agents = __getattr__(name)

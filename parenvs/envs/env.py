@@ -46,7 +46,6 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
             cls.metadata = {"render_modes": RENDER_MODES, "render_fps": game.render_fps}
 
     def __init__(self, *, render_mode: str | None = None, **arguments: Any) -> None:
-        """Make the game, and show a first problem; see the class of the game for the arguments."""
         if render_mode is not None and render_mode not in RENDER_MODES:
             raise ValueError(f"render_mode must be one of {RENDER_MODES}")
         self.render_mode = render_mode
@@ -153,7 +152,6 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
         self.game.close()
 
     def _deal(self, source: Source | None) -> None:
-        """Start the next episode of the game, of its own source or another one."""
         self.game.deal(EVERY, self._streams, source)
 
     def _started(self) -> None:

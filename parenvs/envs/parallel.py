@@ -141,7 +141,6 @@ class ParallelVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             env.close()
 
     def _rows(self, seen: Mapping[str, Any], infos: Mapping[str, Any]) -> Rows:
-        """Return what the agents of an environment see, a row each."""
         agents = len(self.names)
         result: Rows = {
             name: np.zeros((agents, *shape), np.float32) for name, shape in self._shapes.items()
@@ -176,7 +175,6 @@ class ParallelVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
 
 def _parts(space: Any) -> dict[str, Any]:
-    """Return the spaces of what is flattened of an observation."""
     if not isinstance(space, spaces.Dict):
         return {"": space}
     left = ("action_mask", "actions") if _is_rowed(space) else ("action_mask",)

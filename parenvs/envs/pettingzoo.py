@@ -156,7 +156,6 @@ class _Agents:
         return {"instance": info["instance"]}
 
     def _seen(self) -> dict[str, np.ndarray]:
-        """Return what all agents see."""
         return {key: owned(part)[0] for key, part in self.plays.game.observation(EVERY).items()}
 
     def _observed(self, agent: str) -> dict[str, np.ndarray]:
@@ -180,7 +179,6 @@ class TurnsEnv(_Agents, AECEnv):
     """
 
     def __init__(self, name: str, plays: GameEnv) -> None:
-        """Make the spaces of the agents."""
         super().__init__()
         self._set_up(name, plays)
         self.metadata["is_parallelizable"] = False
@@ -222,7 +220,6 @@ class AllAtOnceEnv(_Agents, ParallelEnv):
     """
 
     def __init__(self, name: str, plays: GameEnv) -> None:
-        """Make the spaces of the agents."""
         super().__init__()
         self._set_up(name, plays)
 

@@ -78,7 +78,6 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         render_mode: str | None = None,
         **arguments: Any,
     ) -> None:
-        """Make the game, the batched spaces, and start n episodes."""
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, not {num_envs}")
         if render_mode is not None and render_mode not in RENDER_MODES:
@@ -316,7 +315,6 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         return checked
 
     def _infos(self) -> dict[str, Any]:
-        """Return the infos of a step without ended episodes."""
         masks = self.action_masks().view(np.int8)
         return {"action_mask": masks, "_action_mask": self._all.copy()}
 

@@ -157,7 +157,6 @@ class PartitionChoice(RowGame):
         order: str = ORDERS[0],
         problem: Partitioning | Linear | None = None,
     ) -> None:
-        """Find the source of problems; see the class for the arguments."""
         super().__init__(count, 2, rows)
         self.source, largest = source_of(instance, family, order, problem)
         self.boards = Boards(count, largest)

@@ -453,7 +453,6 @@ def _linked(same: _Same, rules: str) -> DimensionClasses:
 
 
 def _exclusive(factors: Factors, label: np.ndarray) -> list[tuple[int, list[int]]]:
-    """Instructions with several factors, and the sorted classes of these."""
     starts = [*np.flatnonzero(np.diff(factors.instruction, prepend=-1)), len(factors.instruction)]
     classes = label[factors.member].tolist()
     return [

@@ -156,14 +156,12 @@ class Explainer:
         return pairs, self.classes.factors.link_at[first]
 
     def _link_at(self, first: int, second: int) -> int:
-        """The first instruction that links two dimensions."""
         pairs, instruction = self._pairs
         number = min(first, second) * len(self.graph.dims) + max(first, second)
         return int(instruction[np.searchsorted(pairs, number)])
 
     @cached_property
     def _neighbours(self) -> Any:
-        """The links as a symmetric matrix, N x N."""
         from scipy.sparse import coo_array
 
         size = len(self.graph.dims)
@@ -180,7 +178,6 @@ class Explainer:
         return self._searched[start]
 
     def _members(self, instruction: int, labels: tuple[int, ...]) -> list[int]:
-        """A dimension of each factor of an instruction that falls into the classes."""
         factors = self.classes.factors
         inside = (factors.instruction == instruction) & np.isin(self.classes.factor_class, labels)
         return factors.member[inside].tolist()
@@ -446,7 +443,6 @@ class _Reasons:
     """Puts the reason of every dimension under one plan into words."""
 
     def __init__(self, report: PartitionReport) -> None:
-        """Find what the plan excludes, and the first dimension of each class."""
         self.problem, self.chosen = report.problem, report.chosen
         self.classes, self.graph = self.problem.classes, self.problem.graph
         self.words: Explainer = report.explainer
@@ -581,7 +577,6 @@ class _Prospects(_Reasons):
     """
 
     def __init__(self, problem: Partitioning, alone: bool) -> None:
-        """Take the plan that partitions nothing."""
         nothing = np.zeros(len(problem.classes), dtype=bool)
         super().__init__(problem.report(problem.plan(nothing)))
         self.alone = alone

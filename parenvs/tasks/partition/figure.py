@@ -244,7 +244,6 @@ def _heads(table: LayerTable) -> list[int]:
 def _draw_table(
     sheet: Sheet, table: LayerTable, left: float, top: float, cell_size: _CellSize
 ) -> None:
-    """Draw the names of columns and rows, and the cells."""
     pitch, tall, letters, shapes = cell_size
     lefts = [left + k * pitch + head * _HEAD for k, head in enumerate(_heads(table))]
     half = (pitch - _PIXEL) / 2
@@ -588,7 +587,6 @@ def _draw_key(
 def _entry(
     sheet: Sheet, x: float, y: float, width: float, fill: str, name: str, value: str
 ) -> None:
-    """Draw a line of a key: swatch, name, value."""
     _bar(sheet, x, y + 0.02, 0.15, fill, "", 0.12)
     sheet.text(x + 0.24, y + 0.08, name, size=8.5)
     sheet.text(x + width, y + 0.08, value, size=8.5, ha="right")

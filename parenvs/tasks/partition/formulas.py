@@ -408,7 +408,6 @@ class Footprint:
         return self.bytes * copies
 
     def _carry(self) -> None:
-        """Keep what a loop or branch reads until the last instruction in it."""
         graph = self.graph
         end = np.arange(len(graph.opcode))
         for index in np.flatnonzero(graph.parent >= 0)[::-1].tolist():
@@ -571,7 +570,6 @@ class Footprint:
         return best
 
     def _views(self) -> dict[int, int]:
-        """Tensors that need no memory of their own, and what they are views of."""
         graph = self.graph
         views: dict[int, int] = {}
         codes = [_code(graph, name) for name in _VIEWS]
@@ -582,7 +580,6 @@ class Footprint:
         return views
 
     def _written_in_place(self, views: dict[int, int]) -> list[int]:
-        """Outputs that take the place of variables, optimiser state and statistics."""
         graph = self.graph
 
         def kind(tensor: int) -> tuple[int, tuple[int, ...]]:

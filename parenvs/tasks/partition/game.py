@@ -246,7 +246,6 @@ class Changes:
     """
 
     def __init__(self, written: Sequence[Written], width: int) -> None:
-        """Flatten the entries; fill the table."""
         self.width, self.step = width, max(BLOCK_BYTES // width, 1)
         self.count = np.array([len(columns) for columns, _ in written], dtype=np.int64)
         self.start = np.cumsum(self.count) - self.count
@@ -583,7 +582,6 @@ class PartitionGame(Rowed):
         memory: bool,
         rows: str | None,
     ) -> None:
-        """Set up the spaces."""
         super().__init__(count)
         self.space, self.masked, self.memory = space, masked, memory
         self.source: Source = Fixed(space)
@@ -656,7 +654,6 @@ class PartitionGame(Rowed):
         }
 
     def _rowed(self, rows: Rows) -> dict[str, np.ndarray]:
-        """Return what is observed as rows: nothing of the choice that replicates."""
         indices = self._rows[rows]
         columns = {name: np.zeros((len(indices), 2)) for name in self.columns}
         context = np.zeros((len(indices), len(self.contexts)), dtype=np.float32)
@@ -851,7 +848,6 @@ class OperatorPartition(PartitionGame):
         rows: str | None = None,
         problem: Partitioning | None = None,
     ) -> None:
-        """Load the instance and find its classes; see the class for the arguments."""
         given = {
             "instance": instance, "devices": devices, "cluster": cluster, "rules": rules,
             "uneven": uneven, "reward": reward, "memory_limit": memory_limit,
@@ -933,7 +929,6 @@ class DataParallel(PartitionGame):
         rows: str | None = None,
         problem: Partitioning | None = None,
     ) -> None:
-        """Load the instance and find its classes; see the class for the arguments."""
         given = {
             "instance": instance, "devices": devices, "cluster": cluster, "rules": rules,
             "uneven": uneven, "reward": reward, "memory_limit": memory_limit,

@@ -152,7 +152,6 @@ class ClassLayout(Layout):
         }
 
     def _split(self, chosen: np.ndarray, tensor: int) -> tuple[int, ...]:
-        """Shape of a tensor and those of its dimension classes that are chosen."""
         first, end = self.graph.dim_offset[tensor : tensor + 2]
         labels = self.classes.label[first:end]
         return (*self.graph.shape(tensor), *labels[chosen[labels]].tolist())
@@ -238,17 +237,14 @@ def _index_bytes(graph: Graph, share: np.ndarray) -> float:
 
 
 def _opcode(graph: Graph, number: int) -> str:
-    """Operation of an instruction."""
     return str(graph.opcodes[graph.opcode[number]])
 
 
 def _attribute(graph: Graph, number: int) -> str:
-    """JSON text of what an instruction has besides its operands."""
     return str(graph.strings[graph.attribute[number]])
 
 
 def _operand(graph: Graph, number: int) -> int:
-    """First tensor that an instruction reads."""
     return int(graph.operands[graph.operand_offset[number]])
 
 
@@ -282,7 +278,6 @@ def summed_of(graph: Graph, partial: set[int]) -> set[int]:
 
 
 def _many(graph: Graph, tensor: int) -> bool:
-    """Whether a tensor has more than one element."""
     return int(np.prod(graph.shape(tensor), initial=1)) > 1
 
 

@@ -128,7 +128,6 @@ class _Flow:
         }
 
     def _read(self) -> None:
-        """Sort the factors of the forward pass by what they do with their classes."""
         factors, forward = self.classes.factors, self._forward
         rows = zip(
             factors.instruction.tolist(),
@@ -230,7 +229,6 @@ class _Flow:
         return label not in (self._reduced if self.rows[label] else self._shared)
 
     def _bends(self, label: int) -> bool:
-        """Whether a nonlinear function stands between columns and rows of a class."""
         straight = {t for index in self.columns[label] for t in self.results[index]}
         straight.update(self._begun.get(label, ()))
         bent: set[int] = set()
@@ -245,7 +243,6 @@ class _Flow:
         return any(bent.intersection(self.operands[index]) for index in self.rows[label])
 
     def _is_nonlinear(self, index: int, reached: set[int]) -> bool:
-        """Whether an instruction is nonlinear in the tensors that were reached."""
         opcode = self.opcodes[index]
         if opcode in _LINEAR or opcode == "dot":
             count = sum(t in reached for t in self.operands[index])
@@ -273,7 +270,6 @@ class _Flow:
         return dict(ties)
 
     def _tied(self, tensors: Iterable[int]) -> set[int]:
-        """All tensors that are the same value as one of these."""
         tied: set[int] = set()
         queue = [t for t in tensors if t in self._ties]
         while queue:
@@ -295,7 +291,6 @@ class _Flow:
 
     @cached_property
     def _origin(self) -> list[int]:
-        """What each tensor is made of."""
         graph = self.graph
         origin = [_NEUTRAL] * len(graph.element_type)
 
@@ -321,15 +316,12 @@ class _Flow:
         return origin
 
     def _is_product(self, index: int) -> bool:
-        """Whether a dot multiplies data by data."""
         return all(self._origin[t] == _DATA for t in self.operands[index])
 
     def _is_dense(self, index: int) -> bool:
-        """Whether a dot multiplies data by a weight."""
         return {self._origin[t] for t in self.operands[index]} == {_DATA, _WEIGHT}
 
     def _from_weight(self, index: int, label: int) -> bool:
-        """Whether a class comes into a dense layer with its weight alone."""
         return [self._origin[t] for t in self.operands[index] if label in self._classes_of(t)] == [
             _WEIGHT
         ]
@@ -342,6 +334,5 @@ class _Flow:
 
 
 def _rows(flat: np.ndarray, offset: np.ndarray) -> list[list[int]]:
-    """A ragged list as lists."""
     values, ends = flat.tolist(), offset.tolist()
     return [values[start:end] for start, end in itertools.pairwise(ends)]

@@ -182,7 +182,6 @@ def verdict(
 def _known_entries(
     plan: PartitionPlan, classes: DimensionClasses
 ) -> tuple[dict[str, int], list[str]]:
-    """The entries that can be looked up, and reasons why the others cannot."""
     scope = full_scope(plan.scope, "step_time")
     graph = classes.graph
     paths = {graph.paths[i] for i in classes.parameters(scope).tolist()}

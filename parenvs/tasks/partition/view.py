@@ -307,12 +307,10 @@ def _title_and_labels(names: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _look(row: LayerRow) -> Hashable:
-    """What a row shows but for its name."""
     return tuple(tuple((c.state, c.fault, c.shape) for c in cells) for cells in row.cells)
 
 
 def _joined_rows(rows: Sequence[LayerRow]) -> LayerRow:
-    """One row for several."""
     first, last = (row.label for row in (rows[0], rows[-1]))
     same = len(re.sub(r"\d+$", "", last))
     end = last[same:] if first[:same] == last[:same] and first[same:].isdecimal() else last
@@ -446,7 +444,6 @@ def _counts(report: PartitionReport) -> str:
 
 
 def _figures(report: PartitionReport) -> list[str]:
-    """The figures of a step, one a line."""
     memory = report.memory
     speedup = report.replicate_seconds / report.step_seconds
     rewards = [report.reward] if report.reward else ["paper", "step_time"]
@@ -511,7 +508,6 @@ def _table(variables: list[Cell], inputs: list[Cell], colour: bool) -> list[str]
 
 
 def _row(name: str, equal: list[Cell], colour: bool) -> str:
-    """The line of variables with equal shape and state."""
     first = equal[0]
     dimension = f"{first.state}"
     padding = " " * (11 - len(dimension))
@@ -743,7 +739,6 @@ def _classes(diff: PartitionDiff) -> list[str]:
 
 
 def _seconds(changes: Sequence[ClassChange], scale: float) -> str:
-    """Three columns: the step, compute, communication."""
     compute = sum(change.compute_seconds for change in changes)
     sent = sum(change.communication_seconds for change in changes)
     columns = [change_words(seconds, scale) for seconds in (compute + sent, compute, sent)]
