@@ -6,7 +6,7 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 import pytest
-from batches import assert_same, both, drawn, forks, modes
+from batches import assert_same, both, drawn, modes
 from cases import each
 from gymnasium.utils.env_checker import check_env
 
@@ -15,7 +15,6 @@ from parenvs.agents.partition.sets import BOUND, begun, shortest
 from parenvs.core.rows import WORST
 from parenvs.datasets.partition.problems import (
     LIMITS,
-    PARTITION_SETS,
     _row,
     bank,
     family_of,
@@ -26,7 +25,6 @@ from parenvs.datasets.partition.problems import (
 )
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.partition.choice import PartitionChoiceEnv, PartitionChoiceVectorEnv
-from parenvs.tasks.partition.linear import logarithmic
 
 SMALL = "partition-train/vgg-003"
 
@@ -99,23 +97,6 @@ def test_linear__ships_as_it_is_made():
         linear = played(name)
         assert linear.fits(linear.witnesses).all()
         assert all(linear.legal(plan) for plan in linear.witnesses)
-
-
-def test_linear__a_lower_price_makes_plans_that_do_not_fit(problem):
-    """The price is the least: a thousandth less, and the classes worth most are too few."""
-
-    def fits(price):
-        worth = (1 - price) * problem.gain + price * problem.saved.mean(axis=1) / problem.limit
-        chosen = np.zeros(len(worth), dtype=bool)
-        for index in sorted(np.flatnonzero(worth > 0), key=lambda k: (-worth[k], k)):
-            chosen[index] = not chosen[problem.rivals[index]].any()
-        return bool(problem.fits(chosen))
-
-    price, worth = problem.priced
-    assert 0 < price < 1 and fits(price) and not fits(price * 0.999)
-    observation, _ = PartitionChoiceEnv(instance=SMALL).reset()
-    assert observation["context"][3] == np.float32(price)
-    assert observation["actions"][1, 0] == pytest.approx(2 * logarithmic(worth)[0], rel=1e-6)
 
 
 @pytest.mark.thorough
@@ -210,22 +191,6 @@ def test_vector__equals_single_ones(kwargs, mode):
         over = outcome[2]
 
 
-@forks
-def test_env__forks(fork):
-    env, rng = PartitionChoiceEnv(family="vgg"), np.random.default_rng(3)
-    observation, _ = env.reset(seed=3)
-    for _ in range(4):
-        observation = env.step(by_chance(rng)(observation))[0]
-    other = fork(env)
-    for _ in range(30):
-        action = by_chance(rng)(observation)
-        outcome = env.step(action)
-        assert_same(outcome, other.step(action))
-        observation = env.reset()[0] if outcome[2] else outcome[0]
-        if outcome[2]:
-            assert_same(observation, other.reset()[0])
-
-
 def test_env__sets_files_and_problems_of_ones_own(tmp_path):
     names = members("partition-validation", "mixer")
     kwargs = {"instance": "partition-validation", "family": "mixer", "order": "sequential"}
@@ -278,17 +243,6 @@ def test_lean__plans_fit_or_none_does(problem):
     low = float((problem.whole - problem.saved.sum(axis=0)).max())
     with pytest.raises(InfeasibleError, match="the leanest plan found exceeds the limit by"):
         begun(problem.at(0.5 * low))
-
-
-def test_sets__problems_of_many_families():
-    """Sizes, families, and that no graph of one set is in another."""
-    every = [name for one in PARTITION_SETS for name in members(one)]
-    graphs = {one: {str(bank(one)[i]["fingerprint"]) for i in range(len(bank(one)))}
-              for one in PARTITION_SETS}  # fmt: skip
-    families = {one: set(map(family_of, members(one))) for one in PARTITION_SETS}
-    assert len(every) >= 200 and len(set.union(*families.values())) >= 12
-    for found in (graphs, families):
-        assert sum(map(len, found.values())) == len(set.union(*found.values()))
 
 
 @pytest.mark.thorough

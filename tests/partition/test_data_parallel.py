@@ -1,25 +1,17 @@
 """DataParallel-v0: one dimension of a batch input at a time."""
 
-import copy
 import itertools
-import json
-import pickle
-import warnings
 
 import gymnasium as gym
 import numpy as np
 import partition_toys as toys
 import pytest
-from cases import each, slow
-from gymnasium.envs.registration import EnvSpec
-from gymnasium.utils.env_checker import check_env
+from cases import each
 from partition_play import by_mask, equal, iter_of, mask_of
 
 from parenvs import judge
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.partition.game import DataParallelEnv
-from parenvs.wrappers import MaskInObservation
 
 ID = "DataParallel-v0"
 REWARDS = ("paper", "step_time")
@@ -48,37 +40,6 @@ def play(env, choose, check=lambda *_: None):
         check(observation, info)
         rewards.append(reward)
     return rewards
-
-
-@pytest.mark.thorough
-@each("kwargs", [{}, {"masked": False}, {"reward": "step_time"}])
-@pytest.mark.parametrize("name", toys.SHIPPED)
-def test_data_parallel__check_env(name, kwargs):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(make(instance=name, **kwargs), skip_render_check=True)
-
-
-@each("reward", REWARDS)
-@pytest.mark.parametrize("name", toys.SHIPPED)
-def test_data_parallel__random_episodes(name, reward):
-    """With the mask no conflict, always complete, and the return is the judge's value."""
-    env, rng = make(instance=name, reward=reward), np.random.default_rng(0)
-    problem = toys.shipped(name)
-
-    def check(observation, info):
-        assert env.observation_space.contains(observation)
-
-    for _ in range(10):
-        rewards = play(env, by_mask(rng), check)
-        assert -1.0 not in rewards
-        assert len(rewards) == env.episode_steps == len(env.game.space.dimensions)
-        plan = env.plan()
-        assert plan.scope == "inputs"
-        report = judge(plan, problem)
-        assert report.legal, report.reasons
-        assert sum(rewards) == pytest.approx(report.value_of(reward), abs=1e-9)
-        assert float(env.game.space.problem.value(report.chosen)) == report.value_of(reward)
 
 
 @pytest.mark.thorough
@@ -208,123 +169,6 @@ def test_data_parallel__illegal_actions(action, first, masked):
         assert env.step(again)[1:4] == (-1.0, True, False)
 
 
-def test_data_parallel__steps_after_the_end():
-    env = make(instance="vgg-19")
-    play(env, lambda mask: int(mask[1]))
-    plan = env.plan()
-    for action in (0, 1, 2, -1):
-        observation, reward, done, _, info = env.step(action)
-        assert (reward, done) == (-1.0, True)
-        assert env.observation_space.contains(observation)
-        assert mask_of(env, info).all()
-        assert env.plan() == plan
-
-
-def test_data_parallel__a_masked_action_is_refused():
-    env = make(instance="vgg-19")
-    _, info = env.reset()
-    while info["action_mask"].all():
-        *_, info = env.step(1)
-    banned = int(np.flatnonzero(info["action_mask"] == 0)[0])
-    assert env.step(banned)[1:3] == (-1.0, True)
-
-
-@pytest.mark.parametrize("fork", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
-def test_data_parallel__fork(fork):
-    env = make(instance="vgg-19")
-    env.reset()
-    env.step(1)
-    other = fork(env)
-    rest = []
-    done, rng = False, np.random.default_rng(0)
-    while not done:
-        action = by_mask(rng)(other.action_masks())
-        outcome = other.step(action)
-        rest.append((action, outcome))
-        done = outcome[2]
-    assert len(rest) == env.episode_steps - 1
-    for action, outcome in rest:
-        mine = env.step(action)
-        assert equal(mine[0], outcome[0])
-        assert mine[1:4] == outcome[1:4]
-        assert equal(mine[4], outcome[4])
-    assert env.plan() == other.plan()
-
-
-def test_data_parallel__determinism():
-    one, other = make(instance="bert-48"), make(instance="bert-48")
-    rng = np.random.default_rng(0)
-    for seed in range(5):
-        a, b = one.reset(seed=seed), other.reset(seed=seed + 1)
-        done = False
-        while not done:
-            assert equal(a[0], b[0])
-            assert equal(a[-1], b[-1])
-            action = by_mask(rng)(a[-1]["action_mask"])
-            a, b = one.step(action), other.step(action)
-            assert a[1:4] == b[1:4]
-            done = a[2]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "kwargs",
-    [
-        {"instance": "vgg-19"},
-        {"instance": "bert-48", "cluster": "A", "reward": "step_time", "masked": False},
-        {"instance": "vgg-19", "devices": 4, "uneven": "forbid"},
-        {"instance": "vgg-19", "rules": "automap"},
-    ],
-)
-def test_data_parallel__spec_round_trip(kwargs):
-    env = gym.make(ID, **kwargs)
-    again = gym.make(EnvSpec.from_json(env.spec.to_json()))
-    assert again.spec.kwargs == json.loads(json.dumps(env.spec.kwargs))
-    one, other = env.unwrapped, again.unwrapped
-    assert one.game.space is other.game.space
-    assert (one.game.masked, one.plan().instance) == (other.game.masked, kwargs["instance"])
-    rewards = [play(e, by_mask(np.random.default_rng(0))) for e in (one, other)]
-    assert rewards[0] == rewards[1]
-    assert one.plan() == other.plan()
-
-
-def test_data_parallel__vector_and_mask_in_observation():
-    envs = gym.make_vec(
-        ID, num_envs=2, vectorization_mode="sync", wrappers=[MaskInObservation], instance="vgg-19"
-    )
-    observation, info = envs.reset(seed=0)
-    done = np.zeros(2, dtype=bool)
-    while not done.any():
-        assert np.array_equal(observation["action_mask"], info["action_mask"])
-        observation, rewards, done, _, info = envs.step(
-            observation["action_mask"][:, 1].astype(int)
-        )
-        assert rewards[0] == rewards[1] > 0
-    assert done.all()
-    assert envs.observation_space.contains(observation)
-
-
-@pytest.mark.slow
-def test_data_parallel__maskable_ppo():
-    ppo = pytest.importorskip("sb3_contrib").MaskablePPO
-    env = gym.make(ID, instance="vgg-19")
-    ppo("MultiInputPolicy", env, n_steps=32, batch_size=16, n_epochs=1, seed=0).learn(64)
-
-
-@pytest.mark.parametrize("mode", ["ansi", *slow("rgb_array")])
-def test_data_parallel__render(mlp, mode):
-    env = make(**mlp, render_mode=mode)
-    env.reset()
-    pictures = [env.render()]
-    env.step(1)
-    pictures.append(env.render())
-    if mode == "ansi":
-        assert all(isinstance(x, str) and x for x in pictures)
-    else:
-        assert {(x.shape, x.dtype) for x in pictures} == {((800, 1280, 3), np.dtype(np.uint8))}
-    assert not np.array_equal(*pictures)
-
-
 @pytest.mark.thorough
 def test_data_parallel__nothing_to_decide():
     """The loss of T5 reduces over the batch, which automap forbids."""
@@ -346,8 +190,3 @@ def test_data_parallel__nothing_to_decide():
 def test_data_parallel__bad_arguments(kwargs, words):
     with pytest.raises(ParenvsError, match=words):
         make(**{"instance": "vgg-19", **kwargs})
-
-
-def test_data_parallel__unknown_render_mode():
-    with pytest.raises(ValueError, match="render_mode must be one of"):
-        DataParallelEnv(instance="vgg-19", render_mode="human")

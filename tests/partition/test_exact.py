@@ -1,14 +1,11 @@
 """The exact partitioner against every legal choice, and the optima that are known."""
 
-from dataclasses import replace
-
 import numpy as np
 import partition_toys as toys
 import pytest
 from cases import each, slow
 
 from parenvs.agents.partition.exact import exact_partition
-from parenvs.agents.planners import optimum
 from parenvs.errors import InfeasibleError, TimeLimitError
 
 VARIABLES, INPUTS = "variables", "inputs"
@@ -155,13 +152,6 @@ def test_partition_exact__memory_limits_just_below_a_better_choice(vgg, scope, r
         against(problem, table, peaks, float(peaks[i] * (1 - share) - 2))
 
 
-@pytest.mark.parametrize("limit", [0.0, 1.0])
-def test_partition_exact__no_memory_at_all(limit):
-    problem = toys.problem_of(toys.MLP)
-    with pytest.raises(InfeasibleError, match="no partition fits"):
-        exact_partition(problem, memory_limit=limit)
-
-
 def test_partition_exact__says_by_how_much_it_misses():
     """Parameters, state and inputs of a half, and what is alive then, are known by hand."""
     problem = toys.problem_of(toys.MLP)
@@ -197,57 +187,6 @@ def test_partition_exact__nothing_to_decide():
     assert answer.value == answer.bound == pytest.approx(0.4)
     with pytest.raises(InfeasibleError):
         exact_partition(problem, memory_limit=1e9)
-
-
-def test_partition_exact__what_costs_time_is_left_alone():
-    """Over a network of 1 kB/s nothing that needs an all-reduce is worth its time."""
-    graph = toys.read(toys.MLP)
-    cluster = {**toys.toy_cluster(2), "intra_bw": 1e3, "inter_bw": 1e3}
-    problem = toys.Partitioning.build(graph, cluster, reward="step_time")
-    answer = exact_partition(problem)
-    assert not (answer.report.chosen & (problem.gain_seconds <= 0)).any()
-    check(problem, answer)
-    assert answer.value >= 0
-
-
-@pytest.mark.parametrize("name", ["t5-base", *slow("t5-3b", "bert-48")])
-def test_partition_exact__tight_memory_on_transformers(name):
-    """Of the choices that fit, none drawn at random is better."""
-    problem, rng = toys.shipped(name), np.random.default_rng(0)
-    free = exact_partition(problem, scope="all")
-    top = problem.footprint.memory(free.report.chosen).peak
-    limit = 0.6 * top
-    answer = exact_partition(problem, limit, "all")
-    assert problem.footprint.memory(answer.report.chosen).peak <= limit + 1
-    assert answer.value < free.value
-    for _ in range(10):
-        chosen = toys.random_choice(problem, rng)
-        if problem.footprint.memory(chosen).peak <= limit:
-            assert problem.value(chosen) <= answer.value + 1e-9
-
-
-def test_partition_exact__optimum_of_a_space():
-    for scope, reward in (("variables", "paper"), ("inputs", "step_time")):
-        space = toys.space_of(toys.shipped("vgg-19"), scope, reward)
-        best = exact_partition(space.problem).value
-        assert optimum(space) == best
-
-
-def test_partition_exact__a_looser_limit_is_never_worse():
-    problem = toys.shipped("t5-base")
-    values = [exact_partition(problem, limit).value for limit in (45e9, 60e9, 80e9, 120e9, 200e9)]
-    assert values == sorted(values)
-    assert values[-1] == exact_partition(problem).value
-    assert values[0] < values[-1]
-
-
-def test_partition_exact__the_device_may_be_larger():
-    """The bandwidth of the memory changes seconds, its size does not."""
-    problem = toys.problem_of(toys.MLP)
-    device = replace(problem.cluster.device, memory_bytes=1.0)
-    small = toys.Partitioning.build(problem.graph, replace(problem.cluster, device=device))
-    one, other = (exact_partition(toys.timed(p)) for p in (problem, small))
-    assert one.value == other.value
 
 
 def test_exact__what_time_cut_short_is_not_proven():

@@ -3,7 +3,7 @@
 import numpy as np
 import partition_toys as toys
 import pytest
-from cases import each, slow
+from cases import slow
 from expert_names import expert_by_names, expert_dimensions
 
 from parenvs.agents.partition.exact import exact_partition
@@ -14,7 +14,6 @@ from parenvs.agents.partition.heuristics import (
     random_episodes,
     random_search,
 )
-from parenvs.errors import InfeasibleError
 
 RULES = ("shardy", "automap")
 SETTINGS = [
@@ -73,15 +72,6 @@ def test_partition_heuristics__data_parallel_is_the_batch_of_every_input(name):
     # It gains from data parallelism: near an eighth of the step and its all-reduces.
     timed = toys.space_of(problem, "variables", "step_time")
     assert data_parallel(timed).value > 0.7
-
-
-@pytest.mark.thorough
-def test_partition_heuristics__data_parallel_impossible():
-    """T5's loss reduces over the batch, which automap forbids."""
-    for name in ("vgg-19", "t5-3b"):
-        space = toys.space_of(toys.shipped(name, "automap"))
-        with pytest.raises(InfeasibleError, match=f"{name}: no batch dimension can be partitioned"):
-            data_parallel(space)
 
 
 @pytest.mark.thorough
@@ -150,23 +140,6 @@ def test_partition_heuristics__greedy(name, rules):
             assert rivals[c] & chosen
 
 
-@pytest.mark.thorough
-@each("seed", range(20))
-def test_partition_heuristics__greedy_step_by_step(seed):
-    drawn = toys.random_problem(seed, steps=24, least=7, most=40)
-    space = toys.space_of(drawn, reward=("paper", "step_time")[seed % 2])
-    problem = space.problem
-    weights = problem.returns.weights
-    rivals, order = toys.rivals_of(problem), space.classes.tolist()
-    open_, chosen = {c for c in order if weights[c] > 0}, set()
-    while open_:
-        ratio = {c: weights[c] / (1 + len(rivals[c] & open_)) for c in order if c in open_}
-        best = max(ratio, key=lambda c: ratio[c])
-        chosen.add(best)
-        open_ -= {best} | rivals[best]
-    assert set(np.flatnonzero(greedy(space).report.chosen).tolist()) == chosen
-
-
 @pytest.mark.parametrize("name", ["vgg-19", "t5-11b"])
 def test_partition_heuristics__random_episodes(name):
     """Legal, complete, and of the environment's distribution."""
@@ -180,17 +153,6 @@ def test_partition_heuristics__random_episodes(name):
         assert space.problem.legal(space.chosen(episodes)[0])
         share = random_episodes(space, 2000, np.random.default_rng(1))[:, 0].mean()
         assert 0.45 < share < 0.55
-
-
-def test_partition_heuristics__random_episodes_have_the_right_odds():
-    """Hidden in one of two; else each of the others in one of two: five plans."""
-    space = toys.space_of(toys.problem_of(toys.MLP))
-    episodes = random_episodes(space, 8000, np.random.default_rng(0))
-    rows, counts = np.unique(episodes, axis=0, return_counts=True)
-    odds = {tuple(r): c / 8000 for r, c in zip(rows.astype(int).tolist(), counts, strict=True)}
-    assert odds.pop((1, 0, 0)) == pytest.approx(1 / 2, abs=0.03)
-    assert set(odds) == {(0, a, b) for a in (0, 1) for b in (0, 1)}
-    assert all(x == pytest.approx(1 / 8, abs=0.02) for x in odds.values())
 
 
 @pytest.mark.thorough
@@ -210,11 +172,3 @@ def test_partition_heuristics__random_search():
     assert not np.array_equal(
         other.report.chosen, random_search(space, 1, np.random.default_rng(7)).report.chosen
     )
-
-
-def test_partition_heuristics__random_search_is_the_best_of_its_episodes():
-    space = toys.space_of(toys.shipped("vgg-19"))
-    episodes = random_episodes(space, 300, np.random.default_rng(3))
-    values = space.problem.value(space.chosen(episodes))
-    answer = random_search(space, 300, np.random.default_rng(3))
-    assert answer.value == pytest.approx(values.max())

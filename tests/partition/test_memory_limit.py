@@ -1,6 +1,5 @@
 """A limit of memory in the partition environments: returns are the judge's, batches the same."""
 
-import copy
 import warnings
 
 import gymnasium as gym
@@ -91,17 +90,6 @@ def test_limit__batches_equal_single_environments(env_id, mode):
     assert over > 3
 
 
-def test_limit__a_copy_goes_on_with_what_was_earned():
-    env = gym.make(OPERATOR, instance="vgg-19", reward="step_time", memory_limit=3.5e9).unwrapped
-    env.reset()
-    total = env.step(0)[1]
-    env, done = copy.deepcopy(env), False
-    while not done:
-        _, reward, done, _, _ = env.step(0)
-        total += reward
-    assert total == pytest.approx(env.problem.report(env.plan()).value)
-
-
 @pytest.mark.thorough
 def test_limit__passes_the_checker_and_options():
     with warnings.catch_warnings():
@@ -132,19 +120,6 @@ def test_limit__no_plan_is_told():
     for limit in (-1, "a lot", float("inf")):
         with pytest.raises(ParenvsError, match="memory_limit must be a positive number of bytes"):
             gym.make_vec(OPERATOR, num_envs=2, instance="vgg-19", memory_limit=limit)
-
-
-def test_limit__peaks_are_kept_and_forgotten(monkeypatch):
-    """What is kept is what the judge counts, also when there is no more room."""
-    import parenvs.tasks.partition.problem as problem_module
-
-    of = parenvs.problem("vgg-19", task="partition", reward="step_time", micro_batch=8)
-    monkeypatch.setattr(problem_module, "_PEAKS", 3)
-    rng = np.random.default_rng(0)
-    rows = rng.random((8, len(of.classes))) < 0.2
-    for row in (*rows, *rows[::-1]):
-        assert of.peak(row) == of.footprint.memory(row).peak
-        assert len(of._peaks) <= 3
 
 
 def test_limit__planners_keep_to_it():

@@ -1,25 +1,17 @@
 """OperatorPartition-v0: every question, mask, reward and refusal."""
 
-import copy
 import json
-import pickle
-import warnings
 
 import gymnasium as gym
 import numpy as np
 import partition_toys as toys
 import pytest
 from cases import each, slow
-from gymnasium.envs.registration import EnvSpec
-from gymnasium.utils.env_checker import check_env
 from partition_play import by_mask, equal, iter_of, mask_of, play
 
 from parenvs import judge
 from parenvs.agents.partition.exact import exact_partition
-from parenvs.cluster import Cluster
 from parenvs.errors import ParenvsError
-from parenvs.tasks.partition.game import OperatorPartitionEnv
-from parenvs.wrappers import MaskInObservation
 
 ID = "OperatorPartition-v0"
 REWARDS = ("paper", "step_time")
@@ -47,23 +39,6 @@ def mlp(tmp_path):
     path = tmp_path / "mlp.txt"
     path.write_text(toys.MLP)
     return {"instance": str(path), "cluster": toys.toy_cluster(2)}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("name", ["vgg-19", "t5-base"])
-def test_operator_partition__check_env(name, setting):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(make(instance=name, **setting), skip_render_check=True)
-
-
-@pytest.mark.thorough
-def test_operator_partition__check_env_with_rendering(mlp):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for mode in (None, "ansi", "rgb_array"):
-            check_env(make(**mlp, render_mode=mode))
 
 
 @pytest.mark.thorough
@@ -271,38 +246,6 @@ def test_operator_partition__playing_everything_finds_the_optimum(mlp, reward):
     assert max(found.values()) == pytest.approx(answer.value)
 
 
-ONES = {  # instance, rules: constant action 1 under the paper's reward
-    ("vgg-19", "shardy"): 8.9 + 0.3 * 29,
-    ("vgg-19", "automap"): 8.9 + 0.3 * 27,
-    ("t5-base", "shardy"): 56.2 + 0.3 * 343,
-    ("t5-base", "automap"): 56.2 + 0.3 * 218,
-    ("bert-48", "shardy"): None,
-    ("t5-3b", "automap"): None,
-}
-
-
-@pytest.mark.parametrize(("name", "rules"), [*([*ONES][:4]), *slow(*([*ONES][4:]))])
-def test_operator_partition__constant_action_one(name, rules):
-    """It is optimal under the paper's reward on these."""
-    env = make(instance=name, rules=rules)
-    total = sum(play(env, lambda mask: 1))
-    best = exact_partition(env.game.space.problem).value
-    assert total == pytest.approx(best if ONES[name, rules] is None else ONES[name, rules])
-    assert total == pytest.approx(best)
-    nothing = play(env, lambda mask: 0)
-    assert sum(nothing) == pytest.approx(0.1 * len(env.game.space.dimensions))
-    assert len(nothing) == env.episode_steps
-    assert env.plan().partition == {}
-
-
-def test_operator_partition__step_time_is_harder():
-    """There, on T5-base under automap or VGG, the optimum is not simply everything."""
-    env = make(instance="vgg-19", rules="automap", reward="step_time")
-    ones = sum(play(env, lambda mask: 1))
-    best = exact_partition(env.game.space.problem).value
-    assert ones < best - 1e-3
-
-
 ILLEGAL = [2, -1, 3, 10**6, np.int64(2), np.int64(-1), np.int32(7), 2**63, np.int64(-(2**63))]
 
 
@@ -326,232 +269,6 @@ def test_operator_partition__illegal_actions(action, first, setting):
     assert env.step(1)[1:4] == (-1.0, True, False)
 
 
-@pytest.mark.parametrize("setting", SETTINGS[:5])
-@each("action", [0, 1, 2, -1])
-def test_operator_partition__steps_after_the_end(action, setting):
-    env = make(instance="vgg-19", **{**setting, "masked": True})
-    play(env, by_mask(np.random.default_rng(0)))
-    plan = env.plan()
-    for _ in range(2):
-        observation, reward, done, truncated, info = env.step(action)
-        assert (reward, done, truncated) == (-1.0, True, False)
-        assert env.observation_space.contains(observation)
-        assert observation["position"] == env.episode_steps
-        assert not observation["stake"].any()
-        assert mask_of(env, info).all()
-        assert env.plan() == plan
-    observation, _ = env.reset()
-    assert observation["position"] == 0
-    assert env.plan().partition == {}
-
-
-def test_operator_partition__actions_as_numpy_integers(mlp):
-    env = make(**mlp)
-    for kind in (int, np.int64, np.int32, np.uint8, bool, np.array):
-        env.reset()
-        assert env.step(kind(1))[1] == pytest.approx(1.0)
-
-
-def test_operator_partition__nothing_is_shared():
-    """What a caller writes into an observation or a mask does not come back."""
-    env = make(instance="vgg-19", linkage=False, masked=True)
-    for _ in range(2):
-        observation, info = env.reset()
-        kept = copy.deepcopy((observation, info))
-        observation["decisions"][:] = 1
-        observation["stake"][:] = 1
-        info["action_mask"][:] = 0
-        env.action_masks()[:] = False
-        again, info = env.reset()
-        assert equal(again, kept[0])
-        assert equal(info, kept[1])
-    observation, *_ = env.step(1)
-    observation["decisions"][:] = 0
-    assert env.plan().partition != {}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_operator_partition__determinism(setting):
-    """Equal steps give equal observations and infos, whatever the seed."""
-    one, other = (make(instance="t5-base", **setting) for _ in range(2))
-    rng = np.random.default_rng(0)
-    for _ in range(2):
-        a, b = one.reset(seed=1), other.reset(seed=2, options={})
-        done = False
-        while not done:
-            assert equal(a[0], b[0])
-            assert equal(a[-1], b[-1])
-            action = by_mask(rng)(a[-1]["action_mask"])
-            a, b = one.step(action), other.step(action)
-            assert a[1:4] == b[1:4]
-            done = a[2]
-        assert one.plan() == other.plan()
-
-
-def test_operator_partition__seed_sets_the_generator():
-    env = make(instance="vgg-19")
-    draws = []
-    for _ in range(2):
-        env.reset(seed=5)
-        draws.append(env.np_random.random())
-    assert draws[0] == draws[1]
-
-
-@each("wrapped", [False, True])
-@each("linkage", [False, True])
-@each("fork", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
-def test_operator_partition__fork(fork, linkage, wrapped):
-    """A copy in the middle of an episode goes on as the original, and leaves it alone."""
-    env = gym.make(ID, instance="vgg-19", linkage=linkage, masked=True)
-    env = env if wrapped else env.unwrapped
-    plan, masks = env.get_wrapper_attr("plan"), env.get_wrapper_attr("action_masks")
-    env.reset(seed=0)
-    env.step(1)
-    other = fork(env)
-    before, kept, rng = plan(), masks().copy(), np.random.default_rng(3)
-    mask, done, actions, outcomes = other.get_wrapper_attr("action_masks")(), False, [], []
-    while not done:
-        actions.append(by_mask(rng)(mask))
-        observation, reward, done, _, info = other.step(actions[-1])
-        mask = info["action_mask"]
-        outcomes.append((observation, reward, done, info))
-    assert plan() == before
-    assert np.array_equal(masks(), kept)
-    for action, (observation, reward, done, info) in zip(actions, outcomes, strict=True):
-        mine = env.step(action)
-        assert equal(mine[0], observation)
-        assert mine[1:3] == (reward, done)
-        assert equal(mine[4], info)
-    assert plan() == other.get_wrapper_attr("plan")()
-
-
-def test_operator_partition__copies_share_what_never_changes():
-    env = make(instance="t5-base")
-    assert copy.deepcopy(env).game.space is env.game.space
-    assert make(instance="t5-base").game.space is env.game.space
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "kwargs",
-    [
-        {"instance": "vgg-19"},
-        {"instance": "vgg-19", "devices": 4, "linkage": False, "masked": True},
-        {"instance": "t5-base", "cluster": "A", "rules": "automap", "uneven": "forbid"},
-        {"instance": "vgg-19", "cluster": "2x4:a100,100Gbps", "reward": "step_time"},
-        {"instance": "vgg-19", "cluster": toys.toy_cluster(3)},
-    ],
-)
-def test_operator_partition__spec_round_trip(kwargs):
-    env = gym.make(ID, **kwargs)
-    again = gym.make(EnvSpec.from_json(env.spec.to_json()))
-    assert again.spec.kwargs == json.loads(json.dumps(env.spec.kwargs))
-    one, other = env.unwrapped, again.unwrapped
-    assert one.game.space is other.game.space
-    assert one.game.space.problem.rules == kwargs.get("rules", "shardy")
-    assert one.game.space.problem.uneven == kwargs.get("uneven", "pad")
-    if "cluster" in kwargs:
-        assert one.game.space.problem.cluster == Cluster.parse(kwargs["cluster"])
-    else:
-        assert one.game.space.problem.cluster == Cluster.parse(f"1x{kwargs.get('devices', 8)}:v100")
-    rewards = [play(e, by_mask(np.random.default_rng(0))) for e in (one, other)]
-    assert rewards[0] == rewards[1]
-    assert one.plan() == other.plan()
-    plan = one.plan()
-    assert (plan.instance, plan.cluster) == (kwargs["instance"], one.game.space.problem.cluster)
-    assert (plan.rules, plan.uneven) == (
-        one.game.space.problem.rules,
-        one.game.space.problem.uneven,
-    )
-    assert judge(plan, one.game.space.problem.graph).legal
-
-
-def test_operator_partition__module_prefix():
-    assert gym.make(f"parenvs:{ID}", instance="vgg-19").reset()
-
-
-@pytest.mark.parametrize("linkage", [True, False])
-def test_operator_partition__vector(linkage):
-    """Masks arrive batched, rewards are those of single environments."""
-    kwargs = {"instance": "vgg-19", "linkage": linkage, "masked": True}
-    envs = gym.make_vec(ID, num_envs=2, vectorization_mode="sync", **kwargs)
-    singles = [make(**kwargs) for _ in range(2)]
-    rng = np.random.default_rng(0)
-    _, info = envs.reset(seed=0)
-    for env in singles:
-        env.reset()
-    for _ in range(12):
-        assert info["action_mask"].shape == (2, 2)
-        actions = np.array([by_mask(rng)(mask) for mask in info["action_mask"]])
-        observation, rewards, done, _, info = envs.step(actions)
-        assert envs.observation_space.contains(observation)
-        for k, env in enumerate(singles):
-            alone = env.step(actions[k])
-            assert rewards[k] == alone[1]
-            assert done[k] == alone[2]
-            assert np.array_equal(observation["decisions"][k], alone[0]["decisions"])
-        if done.any():
-            break
-    envs.close()
-
-
-def test_operator_partition__mask_in_observation():
-    env = MaskInObservation(gym.make(ID, instance="vgg-19", linkage=False, masked=True))
-    observation, info = env.reset()
-    done = False
-    while not done:
-        assert np.array_equal(observation["action_mask"], info["action_mask"])
-        assert env.observation_space.contains(observation)
-        action = by_mask(np.random.default_rng(0))(observation["action_mask"])
-        observation, _, done, _, info = env.step(action)
-    envs = gym.make_vec(
-        ID, num_envs=3, vectorization_mode="sync", wrappers=[MaskInObservation], instance="vgg-19"
-    )
-    observation, info = envs.reset()
-    assert np.array_equal(observation["action_mask"], info["action_mask"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("linkage", [True, False])
-def test_operator_partition__maskable_ppo(linkage):
-    ppo = pytest.importorskip("sb3_contrib").MaskablePPO
-    env = gym.make(ID, instance="vgg-19", linkage=linkage, masked=not linkage)
-    model = ppo("MultiInputPolicy", env, n_steps=32, batch_size=16, n_epochs=1, seed=0)
-    model.learn(64)
-    observation, info = env.reset()
-    action, _ = model.predict(observation, action_masks=info["action_mask"])
-    assert action in (0, 1)
-
-
-@pytest.mark.parametrize("mode", ["ansi", *slow("rgb_array")])
-@pytest.mark.parametrize("linkage", [True, False])
-def test_operator_partition__render(mode, linkage):
-    """At the start, on the way, at the end and after a conflict; no two alike."""
-    env = make(instance="vgg-19", linkage=linkage, render_mode=mode)
-    env.reset()
-    pictures = [env.render()]
-    for action in (1, 0 if linkage else 1):
-        env.step(action)
-        pictures.append(env.render())
-    env.step(-1)
-    pictures.append(env.render())
-    if mode == "ansi":
-        assert all(isinstance(x, str) and x for x in pictures)
-    else:
-        assert {picture.shape for picture in pictures} == {(800, 1280, 3)}
-        assert {picture.dtype for picture in pictures} == {np.dtype(np.uint8)}
-        pictures = [picture.tobytes() for picture in pictures]
-    assert pictures[0] != pictures[1]
-
-
-def test_operator_partition__render_without_a_mode(mlp):
-    env = make(**mlp)
-    env.reset()
-    with pytest.warns(UserWarning, match="render_mode='ansi' or 'rgb_array'"):
-        assert env.render() is None
-
-
 def test_operator_partition__undecided(mlp):
     env = make(**mlp)
     env.reset()
@@ -562,23 +279,6 @@ def test_operator_partition__undecided(mlp):
     assert env.undecided() == {"w2"}
     env.step(1)
     assert env.undecided() == set()
-
-
-def test_operator_partition__a_variable_that_nothing_reads(tmp_path):
-    """Its dimensions exclude each other all the same: the return is the judge's."""
-    path = tmp_path / "unused.txt"
-    shape = "f32[4,6]{1,0}"
-    text = toys.module(
-        {"params__u__": shape, "params__w__": shape, "batch__x__": "f32[8,4]{1,0}"},
-        [],
-        "op.1 = f32[8,6]{1,0} dot(batch__x__.1, params__w__.1), lhs_contracting_dims={1}, "
-        "rhs_contracting_dims={0}",
-    )  # fmt: skip
-    path.write_text(text)
-    env = make(instance=str(path), devices=2)
-    for seed in range(5):
-        total = sum(play(env, by_mask(np.random.default_rng(seed), 0.8)))
-        assert total == pytest.approx(judge(env.plan(), env.game.space.problem).value)
 
 
 @each(
@@ -600,8 +300,3 @@ def test_operator_partition__a_variable_that_nothing_reads(tmp_path):
 def test_operator_partition__bad_arguments(kwargs, words):
     with pytest.raises(ParenvsError, match=words):
         make(**{"instance": "vgg-19", **kwargs})
-
-
-def test_operator_partition__unknown_render_mode():
-    with pytest.raises(ValueError, match="render_mode must be one of"):
-        OperatorPartitionEnv(instance="vgg-19", render_mode="human")

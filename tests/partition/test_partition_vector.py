@@ -1,7 +1,5 @@
 """The batched partition environments: SyncVectorEnv of single ones, to the last bit."""
 
-import copy
-
 import batches
 import gymnasium as gym
 import numpy as np
@@ -10,12 +8,9 @@ import pytest
 from batches import MODES, assert_same, modes
 from cases import each, slow
 from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
-from parenvs.errors import ParenvsError
 from parenvs.tasks.partition import game
 from parenvs.tasks.partition.game import (
-    Changes,
     DataParallelVectorEnv,
     OperatorPartitionVectorEnv,
     transitions_of,
@@ -32,10 +27,6 @@ SETTINGS = [  # environment, arguments
     (BATCH, {}),
     (BATCH, {"masked": False, "reward": "step_time"}),
 ]
-
-
-def name_of(setting):
-    return "-".join([setting[0].split("-")[0], *map(str, setting[1].values())])
 
 
 settings = each("setting", SETTINGS)
@@ -125,32 +116,6 @@ def test_vector__equals_single_environments_on_random_programs(tmp_path, seed):
     assert varied or seed  # rewards that depend on what is open do occur
 
 
-@settings
-def test_vector__table_or_list_of_changes(setting):
-    """What does not fit a table is changed by lists, with the same result."""
-    name, own = setting
-    envs = gym.make_vec(name, num_envs=50, instance="vgg-19", **own)
-    rng, tables = np.random.default_rng(0), envs.game.groups.home.transitions
-    for changes, first in (
-        (tables.decisions, tables.first_decisions),
-        (tables.known, tables.first_known),
-    ):
-        codes = rng.integers(0, len(tables.paid), 50)
-        listed = copy.copy(changes)
-        listed.table = None
-        rows = [np.tile(first, (50, 1)) for _ in range(2)]
-        for one, array in zip((changes, listed), rows, strict=True):
-            one.write(array, codes)
-        assert_same(*rows)
-    assert isinstance(changes, Changes)
-
-
-@pytest.mark.parametrize("name", toys.SHIPPED)
-def test_vector__rewards_that_depend_on_what_is_open(name):
-    """They take longer; the shipped graphs have none."""
-    assert OperatorPartitionVectorEnv(instance=name).game.groups.home.transitions.varies is None
-
-
 def test_vector__many_whole_episodes():
     """Thousands, played to the end by the mask: returns are those of the plans."""
     envs = gym.make_vec(OPERATOR, num_envs=2000, instance="vgg-19", reward="step_time")
@@ -165,52 +130,3 @@ def test_vector__many_whole_episodes():
             assert total[index] == pytest.approx(problem.value(chosen))
         running &= ~done
     assert len(np.unique(total.round(9))) > 100
-
-
-def test_vector__without_copies():
-    """The decisions are a view that follows the episodes and cannot be written."""
-    envs = gym.make_vec(OPERATOR, num_envs=4, instance="vgg-19", copy=False)
-    other = gym.make_vec(OPERATOR, num_envs=4, instance="vgg-19")
-    first = envs.reset()[0]["decisions"]
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        actions = rng.integers(0, 2, 4)
-        mine = envs.step(actions)
-        assert_same(other.step(actions), mine)
-        assert np.shares_memory(first, mine[0]["decisions"])
-    assert np.array_equal(first, mine[0]["decisions"])
-    with pytest.raises(ValueError, match="read-only"):
-        first[:] = 0
-
-
-def test_vector__render():
-    envs, singles = both((OPERATOR, {}), 2, instance="vgg-19", render_mode="ansi")
-    singles.reset()
-    for one in (singles, envs):
-        one.step(np.array([0, 1]))
-    assert envs.render() == singles.render()
-    assert envs.render_mode == "ansi"
-
-
-def test_vector__statistics():
-    """Gymnasium's wrapper counts returns and lengths."""
-    envs = RecordEpisodeStatistics(gym.make_vec(OPERATOR, num_envs=3, instance="t5-base"))
-    envs.reset()
-    done = np.zeros(3, dtype=bool)
-    while not done.all():
-        *_, done, _, infos = envs.step(np.ones(3, dtype=np.int64))
-    assert infos["episode"]["r"] == pytest.approx(56.2 + 0.3 * 343)
-
-
-@each(
-    ("kwargs", "error", "words"),
-    [
-        ({"instance": "t5-bse"}, ParenvsError, "did you mean 't5-base'"),
-        ({"devices": 1}, ParenvsError, "at least 2"),
-        ({"reward": "speed"}, ParenvsError, "reward must be one of"),
-        ({"linked": True}, TypeError, "linked"),
-    ],
-)
-def test_vector__bad_arguments(kwargs, error, words):
-    with pytest.raises(error, match=words):
-        OperatorPartitionVectorEnv(**{"num_envs": 2, **kwargs})

@@ -1,13 +1,12 @@
 """The problem of partitioning: step time, returns, and choices as paths and back."""
 
-import copy
 import json
 from dataclasses import replace
 
 import numpy as np
 import partition_toys as toys
 import pytest
-from cases import each, slow
+from cases import each
 
 from parenvs import (
     ParenvsError,
@@ -17,7 +16,6 @@ from parenvs import (
 )
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import ClusterError, UnknownInstanceError
-from parenvs.tasks.partition import problem as problems
 from parenvs.tasks.partition.classes import full_scope
 from parenvs.tasks.partition.problem import load_partitioning
 
@@ -45,14 +43,6 @@ def test_partitioning__device_share_with_padding():
     assert share[label(problem, batch, 0)] == 1 / 8
 
 
-@each(("devices", "hidden"), [(2, 1 / 2), (4, 2 / 6), (5, 2 / 6), (8, 1 / 6)])
-def test_partitioning__device_share_of_six(devices, hidden):
-    problem = toys.problem_of(toys.MLP, devices)
-    share, batch = problem.device_share, {2: 1 / 2, 4: 1 / 4, 5: 2 / 8, 8: 1 / 8}
-    assert share[label(problem, "w1", 1)] == pytest.approx(hidden)
-    assert share[label(problem, "x", 0)] == batch[devices]
-
-
 def test_partitioning__the_worst_dimension_of_a_class_counts():
     """64 elements, 4 x 16 of them: over 8 devices, one of four rows."""
     text = toys.module(
@@ -63,12 +53,6 @@ def test_partitioning__the_worst_dimension_of_a_class_counts():
     problem = toys.problem_of(text, devices=8)
     assert label(problem, "w", 0) == label(problem, "x", 0)
     assert problem.device_share[label(problem, "x", 0)] == 1 / 4
-
-
-def test_partitioning__device_share_equals_loop():
-    for problem in (toys.shipped("t5-base"), *(toys.random_problem(s) for s in range(10))):
-        slow = toys.slow_share(problem)
-        assert problem.device_share.tolist() == pytest.approx([slow[c] for c in range(len(slow))])
 
 
 def test_partitioning__by_hand(mlp):
@@ -110,13 +94,6 @@ def test_partitioning__step_seconds_one_by_one_on_random_programs(seed):
         agree(problem, toys.random_choice(problem, rng))
 
 
-@pytest.mark.parametrize(("name", "rules"), [("vgg-19", "shardy"), *slow(("t5-base", "automap"))])
-def test_partitioning__step_seconds_one_by_one_on_shipped_graphs(name, rules):
-    problem, rng = toys.shipped(name, rules), np.random.default_rng(0)
-    for _ in range(2):
-        agree(problem, toys.random_choice(problem, rng))
-
-
 @pytest.mark.parametrize("text", [toys.LOOP, toys.BRANCHES])
 def test_partitioning__step_seconds_with_loops_and_branches(text):
     """An all-reduce in a loop runs in each trip; one in a branch that is not taken never does."""
@@ -125,67 +102,6 @@ def test_partitioning__step_seconds_with_loops_and_branches(text):
     for chosen in choices:
         if problem.legal(chosen):
             agree(problem, chosen)
-
-
-def test_partitioning__all_reduces_in_a_loop_run_in_each_trip():
-    """x @ w in a loop of five trips, contracted over the width that a device has half of."""
-    body = toys.LOOP.split("ENTRY")[0].replace("constant(9)", "constant(7)")
-    body = body.replace("dot(x.1, z.1)", "dot(z.1, z.1)")
-    text = body + toys.module(
-        {"params__w__": "f32[4,4]{1,0}"},
-        [
-            "start.3 = s32[] constant(2)",
-            "zero.3 = f32[] constant(0)",
-            "sum.3 = f32[4,4]{1,0} broadcast(zero.3), dimensions={}",
-            "t.3 = (s32[], f32[4,4]{1,0}, f32[4,4]{1,0}) tuple(start.3, sum.3, params__w__.1)",
-            "loop.3 = (s32[], f32[4,4]{1,0}, f32[4,4]{1,0}) while(t.3), condition=condition, "
-            "body=body",
-        ],
-        "out.3 = f32[4,4]{1,0} get-tuple-element(loop.3), index=1",
-    ).replace("HloModule m\n", "")
-    # z is squared: its dimensions are tied to each other, and nothing can be split. Read the
-    # seconds of an all-reduce of the product, as if it could.
-    problem = toys.problem_of(text)
-    partial = problem.classes.factors.instruction[problem.classes.factors.partial].tolist()
-    names = [row[0] for row in toys.instructions(problem.graph)]
-    assert [names[i] for i in partial] == ["dot"]
-    inner = problem.classes.factor_class[problem.classes.factors.partial][0]
-    assert problem.all_reduce_seconds[inner] == pytest.approx(5 * 2 * 64 * (1 / 2) / 5e8)
-
-
-def test_partitioning__slow_links_between_servers():
-    """An all-reduce of all devices goes over the links between servers if there are several."""
-    graph = toys.read(toys.MLP)
-    one, two = (
-        Partitioning.build(graph, Cluster.parse(f"{shape}:v100,10Gbps,100GB/s"))
-        for shape in ("1x4", "2x2")
-    )
-    np.testing.assert_allclose(two.all_reduce_seconds, one.all_reduce_seconds * 80, rtol=1e-12)
-    assert np.array_equal(two.saved_seconds, one.saved_seconds)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["vgg-19", "bert-48"])
-def test_partitioning__many_plans_at_once(name):
-    """(..., C) in, (...) out, as one by one; the step time is linear."""
-    problem, rng = toys.shipped(name), np.random.default_rng(3)
-    table = np.array([toys.random_choice(problem, rng) for _ in range(6)])
-    stacked = table.reshape(2, 3, -1)
-    seconds = problem.step_seconds(stacked)
-    assert seconds.shape == (2, 3)
-    assert seconds.ravel() == pytest.approx([float(problem.step_seconds(row)) for row in table])
-    first, second = table[0] & ~table[1], table[1] & ~table[0]
-    both = problem.step_seconds(first | second) + problem.replicate_seconds
-    assert both == pytest.approx(problem.step_seconds(first) + problem.step_seconds(second))
-    for reward in ("paper", "step_time"):
-        for scope in SCOPES:
-            returns = problem.returns_of(reward, scope)
-            values = returns.value(stacked)
-            assert values.shape == (2, 3)
-            assert values.ravel() == pytest.approx([float(returns.value(row)) for row in table])
-        asked = toys.asked(problem, reward=reward)
-        values = asked.value(stacked)
-        assert values.ravel() == pytest.approx([float(asked.value(row)) for row in table])
 
 
 @each("scope", SCOPES)
@@ -223,19 +139,6 @@ def test_partitioning__scopes(mlp):
     assert full_scope("inputs", "paper") == full_scope("inputs", "step_time") == "inputs"
     assert full_scope("variables", "paper") == "variables"
     assert full_scope("variables", "step_time") == "all"
-
-
-def test_partitioning__weights_by_hand(mlp):
-    base, weights = mlp.returns
-    assert base == pytest.approx(0.4)
-    assert weights[label(mlp, "w1", 1)] == pytest.approx(0.6)
-    assert weights[label(mlp, "w1", 0)] == pytest.approx(0.3)
-    assert weights[label(mlp, "x", 0)] == 0
-    base, weights = toys.timed(mlp).returns
-    assert base == 0
-    assert weights == pytest.approx(mlp.gain_seconds / mlp.replicate_seconds)
-    with pytest.raises(ParenvsError, match="reward must be one of"):
-        mlp.returns_of("speed", "all")
 
 
 def test_partitioning__legal(mlp):
@@ -335,29 +238,6 @@ def test_partitioning__parameters_of_the_same_name():
         load_partitioning(alike, "1x4:v100")
 
 
-def test_partitioning__state_of_the_same_name():
-    """``params["x"]`` and ``moments["x"]`` have one path too; plans mean the variable."""
-    parameters = {
-        "params__x__": "f32[4,6]{1,0}",
-        "moments__x__": "f32[4,6]{1,0}",
-        "batch__y__": "f32[8,4]{1,0}",
-    }
-    lines = [
-        PRODUCT.replace("batch__x", "batch__y"),
-        "op.2 = f32[4,6]{1,0} tanh(moments__x__.1)",  # not tied to the variable
-        "op.3 = f32[4,6]{1,0} tanh(params__x__.1)",
-    ]
-    root = "t.1 = (f32[4,6]{1,0}, f32[4,6]{1,0}, f32[8,6]{1,0}) tuple(op.3, op.2, op.1)"
-    problem = toys.problem_of(toys.module(parameters, lines, root))
-    assert problem.graph.paths == ["x", "x", "y"]
-    variable = problem.graph.parameter_tensor[0]
-    assert problem.tensor == {"x": variable, "y": problem.graph.parameter_tensor[2]}
-    for c in problem.decidable("all"):
-        chosen = np.zeros(len(problem.classes), dtype=bool)
-        chosen[c] = True
-        assert np.array_equal(problem.chosen(problem.partition(chosen, "all")), chosen)
-
-
 def test_partitioning__a_tensor_is_split_once():
     """One mesh axis: of a variable that nothing touches, too, only one dimension can be split."""
     text = toys.module(
@@ -369,14 +249,6 @@ def test_partitioning__a_tensor_is_split_once():
     both = np.zeros(len(problem.classes), dtype=bool)
     both[[label(problem, "u", 0), label(problem, "u", 1)]] = True
     assert not problem.legal(both)
-
-
-@pytest.mark.parametrize("uneven", ["pad", "forbid"])
-def test_partitioning__uneven(uneven):
-    problem = toys.problem_of(toys.MLP, devices=4, uneven=uneven)
-    hidden, batch = label(problem, "w1", 1), label(problem, "x", 0)
-    assert (hidden in problem.decidable("variables")) == (uneven == "pad")
-    assert batch in problem.decidable("all")
 
 
 def test_partitioning__errors():
@@ -394,49 +266,6 @@ def test_partitioning__errors():
     with pytest.raises(ParenvsError, match=r"toy: no trainable variable; .*variables="):
         toys.problem_of(text)
     assert len(toys.problem_of(text, variables=["x"]).graph.variables) == 1
-
-
-@each(
-    ("cluster", "devices", "words"),
-    [
-        (None, 1, "devices: partitioning needs at least 2, not 1"),
-        (None, 0, "devices: partitioning needs at least 2, not 0"),
-        (None, -8, "devices: partitioning needs at least 2, not -8"),
-        (None, "8", "devices"),
-        (None, 2.5, "devices|2.5"),
-        ("A", 8, "devices: 8 asked for, but the cluster has 16"),
-        ("Z", None, "'Z' does not parse"),
-        ({"servers": 1}, None, "cluster"),
-    ],
-)
-def test_partitioning__bad_clusters(cluster, devices, words):
-    with pytest.raises(ParenvsError, match=words):
-        choose_cluster(cluster, devices)
-
-
-def test_partitioning__choose_cluster():
-    assert choose_cluster() == Cluster.parse("1x8:v100")
-    assert choose_cluster(None, 4) == Cluster.parse("1x4:v100")
-    assert choose_cluster("A") == choose_cluster("A", 16) == Cluster.parse("A")
-    assert choose_cluster(Cluster.parse("B")) == Cluster.parse("B")
-    assert choose_cluster(toys.toy_cluster(3)).devices == 3
-
-
-def test_partitioning__load():
-    """The same arguments give the same object, whatever the cluster's form."""
-    problems._cached.cache_clear()  # classes found by other tests may be gone
-    problem = load_partitioning("vgg-19", choose_cluster("A"))
-    assert load_partitioning("vgg-19", choose_cluster("2x8:v100,25Gbps")) is problem
-    assert load_partitioning("vgg-19", choose_cluster("A"), "automap") is not problem
-    assert load_partitioning("vgg-19", choose_cluster("A"), uneven="forbid") is not problem
-    assert copy.deepcopy(problem) is problem
-    timed = load_partitioning("vgg-19", "A", reward="step_time")
-    assert timed is not problem
-    assert timed.classes is problem.classes
-    assert load_partitioning("vgg-19", "A", reward="step_time") is timed
-    inputs = load_partitioning("vgg-19", "A", scope="inputs")
-    assert (inputs.scope, inputs.classes is problem.classes) == ("inputs", True)
-    assert {p.instance for p in (problem, timed, inputs)} == {"vgg-19"}
 
 
 def test_partitioning__load_a_file_anew_when_it_changes(tmp_path):
@@ -464,20 +293,3 @@ def test_partitioning__load_a_file_anew_when_it_changes(tmp_path):
 def test_partitioning__unknown_instance(instance, words):
     with pytest.raises(UnknownInstanceError, match=words):
         load_partitioning(instance, choose_cluster())
-
-
-def test_partitioning__profiles_are_no_graphs(tmp_path):
-    """A chain has no instructions; the message must not ask for what was given."""
-    path = tmp_path / "chain.csv"
-    path.write_text("name,forward_ms,backward_ms,cut_bytes,parameter_bytes\n")
-    with pytest.raises(ParenvsError) as error:
-        load_partitioning(path, choose_cluster())
-    assert "must end in .csv" not in str(error.value)
-
-
-def test_partitioning__memory_limit():
-    problem = toys.problem_of(toys.MLP)
-    assert problem.memory_limit == pytest.approx(0.9e6)
-    bigger = replace(problem.cluster.device, memory_bytes=2e6)
-    cluster = replace(problem.cluster, device=bigger)
-    assert Partitioning.build(problem.graph, cluster).memory_limit == pytest.approx(1.8e6)

@@ -8,12 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import partition_toys as toys
 import pytest
-from cases import each, slow
+from cases import each
 
-from parenvs import ParenvsError, PartitionPlan, judge, load_graph
+from parenvs import ParenvsError, PartitionPlan, judge
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import Cluster
-from parenvs.tasks.partition.problem import Partitioning
 
 
 class Bound(NamedTuple):
@@ -74,20 +73,6 @@ def test_report__legal(mlp):
             assert report.fits
 
 
-def test_report__inputs_may_be_named_or_not(mlp):
-    """The input width has w1 0 and x 1, the output width w2 1 and y 1; the batch no variable."""
-    plain = judge(plan_of(mlp, {"w1": 0}), mlp)
-    named = judge(plan_of(mlp, {"w1": 0, "x": 1}), mlp)
-    assert named.legal
-    assert plain.value == named.value
-    assert np.array_equal(plain.chosen, named.chosen)
-    batch = judge(plan_of(mlp, {"x": 0}), mlp)
-    assert batch.legal  # y 0 belongs to it, which need not be said
-    assert batch.value == pytest.approx(0.4)
-    assert batch.variables == 0
-    assert batch.value_of("step_time") == pytest.approx(float(toys.timed(mlp).value(batch.chosen)))
-
-
 def test_report__unknown_path(mlp):
     words = only(mlp, {"w3": 0})
     assert re.fullmatch(
@@ -105,12 +90,6 @@ def test_report__unknown_path(mlp):
 def test_report__dimension_out_of_range(mlp):
     assert only(mlp, {"w1": 2}) == "partition: w1 is f32[4,6] and has no dimension 2"
     assert "has no dimension 2147483647" in only(mlp, {"w1": 2**31 - 1})
-
-
-@each("dimension", [-1, -2, -3])
-def test_report__negative_dimension(mlp, dimension):
-    """A file cannot hold one, but a plan made in Python can."""
-    assert f"w1 is f32[4,6] and has no dimension {dimension}" in only(mlp, {"w1": dimension})
 
 
 def test_report__dimension_of_size_one():
@@ -171,11 +150,6 @@ SLICED = toys.module(
     ],
     'op.2 = f32[4,6]{1,0} add(op.1, batch__x__.1), metadata={op_name="jit(f)/join"}',
 )
-TURNED = toys.module(
-    {"params__w__": "f32[4,4]{1,0}"},
-    ["op.1 = f32[4,4]{1,0} transpose(params__w__.1), dimensions={1,0}"],
-    'op.2 = f32[4,4]{1,0} add(op.1, params__w__.1), metadata={op_name="jit(f)/symmetric"}',
-)
 
 
 def test_report__blocked():
@@ -190,19 +164,6 @@ def test_report__blocked():
     assert judge(plan_of(problem, {"w": 1}), problem).legal
     words = only(problem, {"x": 0})
     assert words.startswith("dimension 0 of x cannot be partitioned: instruction 2, slice")
-
-
-def test_report__blocked_by_itself():
-    """The sum ties both dimensions, so that the transpose would split two of its factors."""
-    words = only(toys.problem_of(TURNED), {"w": 0})
-    match = re.fullmatch(
-        r"dimension 0 of w cannot be partitioned: instruction (\d+), (\w+)(?: \(\S+\))? would "
-        r"split both (dimension \d of \S+) and (dimension \d of \S+), which belong together",
-        words,
-    )
-    assert toys.instructions(toys.read(TURNED))[int(match[1])][0] == match[2]
-    assert match[2] in ("transpose", "add")
-    assert match[3] != match[4]
 
 
 def test_report__blocked_by_automap():
@@ -240,21 +201,6 @@ def test_report__uneven_forbid():
     assert "of size 12, is no multiple of 8 devices" in words
 
 
-def test_report__uneven_forbid_names_a_dimension_that_is_uneven():
-    """4 x 3 becomes 6 x 2: over four devices the six rows are uneven, the four are not."""
-    text = toys.module(
-        {"params__a__": "f32[4,3]{1,0}", "params__b__": "f32[6,2]{1,0}"},
-        ["op.1 = f32[6,2]{1,0} reshape(params__a__.1)"],
-        "op.2 = f32[6,2]{1,0} add(op.1, params__b__.1)",
-    )
-    problem = toys.problem_of(text, devices=4, uneven="forbid")
-    label = problem.classes.label[problem.graph.dim_offset[problem.graph.parameter_tensor]]
-    if label[0] != label[1]:
-        pytest.skip("the rules do not tie these rows")
-    words = only(problem, {"a": 0})
-    assert ", of size 6, is no multiple" in words
-
-
 def test_report__conflict(mlp):
     """Both classes by the dimensions that the plan names, the instruction, its two dimensions."""
     words = only(mlp, {**HIDDEN, "x": 0})
@@ -271,19 +217,6 @@ def test_report__conflict(mlp):
     assert mlp.graph.strings[mlp.graph.op_name[index]] == match[5] == "jit(step)/jvp()/up"
     assert match[6] != match[7]
     assert (len(operands), len(results)) == (2, 1)
-
-
-def test_report__several_conflicts(mlp):
-    found = reasons(mlp, {"w1": 1, "w2": 1, "x": 0})
-    pairs = {
-        frozenset(re.findall(r"dimension \d of \w+", reason.split(" cannot both")[0]))
-        for reason in found
-    }
-    assert pairs == {
-        frozenset({"dimension 1 of w1", "dimension 1 of w2"}),
-        frozenset({"dimension 1 of w1", "dimension 0 of x"}),
-        frozenset({"dimension 1 of w2", "dimension 0 of x"}),
-    }
 
 
 def test_report__missing_linked_variable(mlp):
@@ -318,12 +251,6 @@ def test_report__long_lists_are_cut_short():
     assert all(" must be partitioned with " in reason for reason in found[:20])
     told = re.fullmatch(r"and (\d+) more|and more", found[-1])
     assert told[1] is None or int(told[1]) == len(names) - 1 - 20
-
-
-def test_report__many_wrong_names_are_cut_short(mlp):
-    found = reasons(mlp, {f"nothing{k}": 0 for k in range(50)})
-    assert len(found) == 21
-    assert found[-1] == "and 30 more"
 
 
 def test_report__batch_plans(mlp):
@@ -387,29 +314,6 @@ def test_report__figures_on_random_programs(seed):
             assert report.value_of("paper") == pytest.approx(0.1 * len(split) + 0.3 * sum(split))
 
 
-@pytest.mark.parametrize("name", ["vgg-19", *slow("t5-base")])
-def test_report__figures_on_shipped_graphs(name):
-    problem = toys.shipped(name, reward="step_time")
-    answer = exact_partition(problem)
-    report = problem.report(answer.plan)
-    assert problem.partition(report.chosen) == answer.plan.partition
-    figures(report)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["vgg-19", "t5-base", "bert-48"])
-def test_report__graph_and_problem_agree(name):
-    problem, rng = toys.shipped(name), np.random.default_rng(0)
-    chosen = toys.random_choice(problem, rng)
-    plan = toys.timed(problem).plan(chosen)
-    one, other = judge(plan, problem), judge(plan, load_graph(name))
-    assert one.legal
-    assert one.to_json() == other.to_json()
-    wrong = {**plan.partition, "none": 0}
-    pair = [judge(replace(plan, partition=wrong), x) for x in (problem, load_graph(name))]
-    assert pair[0].reasons == pair[1].reasons != ()
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(12))
 def test_report__illegal_exactly_where_the_rules_say_so(seed):
@@ -436,16 +340,6 @@ def test_report__illegal_exactly_where_the_rules_say_so(seed):
         assert (report.value == -1) == (not report.legal)
         seen.add(report.legal)
     assert False in seen or len(closure.names) < 4
-
-
-def test_report__memory_that_does_not_fit(mlp):
-    """It is said, and does not make a plan illegal."""
-    problem = Partitioning.build(mlp.graph, Cluster.parse(toys.toy_cluster(2, 1000.0)))
-    report = judge(plan_of(problem, {}), problem)
-    assert report.legal
-    assert not report.fits
-    assert report.memory.peak == 1104 > 900 == problem.memory_limit
-    assert judge(plan_of(problem, HIDDEN), problem).fits
 
 
 @each("partition", [{}, HIDDEN, {"w1": 1}, {"zzz": 0}])
@@ -479,53 +373,3 @@ def test_report__certified(mlp):
     illegal = judge(plan_of(mlp, {"w1": 1}), mlp)
     assert illegal.gap(answer) is None
     assert illegal.certified(answer).to_json()["gap"] is None
-
-
-def test_report__gap_is_of_the_problems_own_reward(mlp):
-    """A report on a problem of the step time compares seconds, not dimensions."""
-    timed = toys.timed(mlp)
-    answer = exact_partition(timed)
-    report = timed.report(timed.plan(np.zeros(len(mlp.classes), dtype=bool)))
-    assert report.value == report.value_of("step_time") == 0
-    assert answer.bound > 0
-    assert report.gap(answer) == pytest.approx(1.0)
-    assert report.certified(answer).to_json()["reward"] == "step_time"
-
-
-@pytest.mark.thorough
-@each("scope", ["variables", "inputs"])
-@each("reward", ["paper", "step_time"])
-@each("seed", range(6))
-def test_report__value_is_the_problems(scope, reward, seed):
-    """Of every choice that a plan can say: the judge's value is ``Partitioning.value``."""
-    problem = toys.asked(toys.random_problem(seed, steps=12), scope, reward)
-    rng = np.random.default_rng(seed)
-    for _ in range(5):
-        chosen = toys.random_choice(problem, rng, problem.full_scope)
-        report = problem.report(problem.plan(chosen))
-        assert report.legal
-        assert np.array_equal(report.chosen, chosen)
-        assert report.value == float(problem.value(chosen))
-        assert report.step_seconds == pytest.approx(float(problem.step_seconds(chosen)), rel=1e-12)
-
-
-def test_report__as_text(mlp):
-    """What a session prints fits on a screen and says whether the plan is legal."""
-    legal = judge(plan_of(mlp, {}), mlp)
-    first, *rest = str(legal).splitlines()
-    assert first.startswith(f"{mlp.graph.name} on {mlp.cluster}: 0 of ")
-    assert (
-        f"paper {legal.value_of('paper'):.4f}, step_time {legal.value_of('step_time'):.4f}" in first
-    )
-    assert len(rest) == 2 and "ILLEGAL" not in first
-    illegal = judge(plan_of(mlp, {mlp.graph.paths[mlp.parameters()[0]]: 9}), mlp)
-    assert str(illegal).splitlines()[0].endswith("ILLEGAL")
-    assert f"  {illegal.reasons[0]}" in str(illegal).splitlines()
-
-
-@each(("wrong", "told"), [(19, 19), (20, 20), (21, 21), (22, 21)])
-def test_report__twenty_reasons_are_given_in_full(mlp, wrong, told):
-    found = reasons(mlp, {f"nothing{k}": 0 for k in range(wrong)})
-    assert len(found) == told
-    assert sum(reason.startswith("partition: no ") for reason in found) == min(wrong, 20)
-    assert (found[-1] == f"and {wrong - 20} more") == (wrong > 20)

@@ -1,9 +1,5 @@
 """What is asked, in which order, and what the answers pay."""
 
-import copy
-import itertools
-
-import numpy as np
 import partition_toys as toys
 import pytest
 
@@ -99,62 +95,6 @@ def test_partition_space__classes_members_and_rivals(scope, reward):
         assert space.initial == pytest.approx(0.1 * stuck if reward == "paper" else 0)
 
 
-@pytest.mark.parametrize("linkage", [True, False])
-@pytest.mark.parametrize("reward", REWARDS)
-def test_partition_space__stakes(reward, linkage):
-    """The numbers on the class at stake, one by one."""
-    for problem in problems():
-        space = toys.space_of(problem, reward=reward, linkage=linkage)
-        if space is None:
-            continue
-        graph, label = problem.graph, problem.classes.label
-        closure = toys.Closure(problem, full_scope("variables", reward))
-        count = {c: closure.label.count(c) / len(closure.label) for c in space.classes.tolist()}
-        total = sum(graph.tensor_bytes[t] for t in graph.parameter_tensor)
-        gain = {c: problem.gain_seconds[c] / problem.replicate_seconds for c in count}
-        rivals = toys.rivals_of(problem)
-        assert space.stakes.dtype == np.float32
-        assert space.stakes.shape == (len(space.questions) + 1, 5)
-        assert (np.abs(space.stakes) <= 1).all()
-        assert not space.stakes[-1].any()
-        rng = np.random.default_rng(0)
-        rows = rng.permutation(len(space.questions))[:25]
-        for row in rows:
-            k = space.question_class[row]
-            if k < 0:
-                assert not space.stakes[row].any()
-                continue
-            c = int(space.classes[k])
-            held = sum(
-                graph.tensor_bytes[t]
-                for t in graph.parameter_tensor.tolist()
-                if c in label[graph.dim_offset[t] : graph.dim_offset[t + 1]]
-            )
-            others = [r for r in rivals[c] if r in count]
-            assert space.stakes[row].tolist() == pytest.approx(
-                [
-                    count[c],
-                    held / total,
-                    max(min(gain[c], 1), -1),
-                    sum(count[r] for r in others),
-                    min(sum(max(gain[r], 0) for r in others), 1),
-                ],
-                rel=1e-5,
-                abs=1e-9,
-            )
-
-
-def test_partition_space__chosen():
-    space = toys.space_of(toys.problem_of(toys.MLP))
-    for known in itertools.product((-1, 0, 1), repeat=len(space.classes)):
-        chosen = space.chosen(known)
-        expected = {int(c) for c, x in zip(space.classes, known, strict=True) if x == 1}
-        assert set(np.flatnonzero(chosen).tolist()) == expected
-    table = np.array([[1, 0, -1], [0, 0, 1]])
-    assert space.chosen(table).shape == (2, len(space.problem.classes))
-    assert space.chosen(table[1]).tolist() == space.chosen(table)[1].tolist()
-
-
 def test_partition_space__by_hand():
     """Hidden first, it has two dimensions; then w1 0 and w2 1, by path."""
     problem = toys.problem_of(toys.MLP)
@@ -168,15 +108,6 @@ def test_partition_space__by_hand():
     assert [names[k] for k in flat.questions] == order
     inputs = toys.space_of(problem, "inputs", linkage=False)
     assert inputs.dimensions.size == 4
-
-
-def test_partition_space__the_same_object():
-    problem = toys.shipped("vgg-19")
-    one = PartitionSpace.of(problem, True)
-    assert PartitionSpace.of(problem, True) is one
-    assert PartitionSpace.of(problem, False) is not one
-    assert (one.scope, one.reward) == (problem.scope, problem.reward)
-    assert copy.deepcopy(one) is one
 
 
 def test_partition_space__errors():

@@ -115,13 +115,6 @@ def test_step__settings_that_cannot_be(step, words):
         mlp(**step)
 
 
-def test_micro_batch__graphs_without_a_batch():
-    text = toys.MLP.replace("batch__", "other__")
-    graph = toys.problem_of(text, batch_size=64).graph
-    with pytest.raises(ParenvsError, match="no input of toy has its batch of 64 as first"):
-        Partitioning.build(graph, toys.toy_cluster(), micro_batch=4)
-
-
 def test_step__instructions_run_once_a_micro_batch_and_the_update_once():
     whole, step = mlp(micro_batch=4), mlp(micro_batch=4, micro_batches=3)
     update = whole.graph.phase == Phase.UPDATE
@@ -166,36 +159,6 @@ def test_footprint__sums_of_gradients_stay():
 @pytest.fixture(scope="module")
 def remade():
     return load_partitioning("bert-48", "1x8:v100", reward="step_time", recompute="full")
-
-
-def _sound(footprint, graph):
-    """Whether everything is in memory when it is read, and nothing before it is made."""
-    tensor, first, last = footprint.stays
-    lives = {}
-    for t, a, b in zip(tensor.tolist(), first.tolist(), last.tolist(), strict=True):
-        lives.setdefault(t, []).append((a, b))
-    made = graph.results.tolist()
-    outs, ins = graph.result_offset.tolist(), graph.operand_offset.tolist()
-    for moment, index in enumerate(footprint.order.tolist()):
-        touched = footprint._whole[graph.operands[ins[index] : ins[index + 1]]].tolist()
-        for t in (*touched, *made[outs[index] : outs[index + 1]]):
-            if t in lives and not any(a <= moment <= b for a, b in lives[t]):
-                return False
-    begins = footprint.order[first]
-    return bool((begins == footprint.first[tensor]).all())
-
-
-@pytest.mark.thorough
-def test_footprint__what_is_made_again_is_there_when_it_is_read(remade):
-    footprint, graph = remade.footprint, remade.classes.graph
-    assert _sound(footprint, graph)
-    counts = np.bincount(footprint.order, minlength=len(graph.opcode))
-    assert (counts == 1 + footprint.again).all() and footprint.again.any()
-    assert (graph.phase[footprint.again] != Phase.UPDATE).all()
-    moments = np.full(len(graph.opcode), -1)
-    moments[footprint.order] = np.arange(len(footprint.order))
-    backward = np.flatnonzero((graph.phase == Phase.BACKWARD) & ~graph.free)
-    assert (np.diff(moments[backward]) > 0).all()  # the order is that of the trace
 
 
 def test_footprint__recomputation_holds_less_and_takes_longer(remade):
