@@ -1,22 +1,15 @@
 """``solve`` and its answers: the same for every task and planner."""
 
-import time
-
-import numpy as np
 import pytest
 import toys
 from cases import each
 
 import parenvs
-from parenvs import Pipeline, StageProfile
 from parenvs.agents.names import TRAINED
 from parenvs.agents.partition.planners import PARTITION_PLANNERS
-from parenvs.agents.pipeline import corridor
-from parenvs.agents.pipeline.exact import exact_candidates
 from parenvs.agents.pipeline.planners import PIPELINE_PLANNERS
 from parenvs.agents.planners import solve
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.pipeline.spaces import CutSpace
 
 
 def untrained(names):
@@ -66,35 +59,6 @@ def test_solve__every_planner_of_partitions(scope, reward):
         assert (answer.report.gap(best) < 1e-9) == (answer.value == pytest.approx(best.value))
 
 
-def test_solve__default_searches_all_pivots(pipeline):
-    """The pruned candidates hold no good plan of a CNN, and the default must not stop there."""
-    best, pruned = solve(pipeline), exact_candidates(CutSpace.build(pipeline))
-    assert best.cost < 0.9 * pruned.cost
-    assert pruned.report.gap(best) == pruned.cost / best.cost - 1
-    assert best.report.gap(best) == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("agent", ["exact", "search"])
-def test_solve__limits_hold_on_many_devices(agent):
-    """Out of time there is a plan near the best, and a bound; a process pays for compilation."""
-    problem = parenvs.problem("t5-11b", cluster="512x8:h100", stages=24)
-    corridor.prepare()
-    begin = time.perf_counter()
-    answer = solve(problem, agent, time_limit=2)
-    assert time.perf_counter() - begin < 3.5
-    assert answer.report.legal and answer.status == "feasible"
-    assert problem.bubble_free < answer.bound < answer.cost < 0.7 * solve(problem, "even").cost
-
-
-def test_solve__own_objects():
-    """A problem that no name leads to."""
-    toy = toys.dense()
-    answer = solve(toy.pipeline)
-    assert (answer.plan.cuts, answer.plan.device_cuts) == (toy.cuts, toy.device_cuts)
-    assert answer.value == pytest.approx(float(toy.value))
-
-
 @pytest.mark.thorough
 def test_solve__agents_train_on_own_objects():
     pytest.importorskip("sb3_contrib")
@@ -102,23 +66,6 @@ def test_solve__agents_train_on_own_objects():
     answer = solve(toy.pipeline, "ppo", steps=512)
     assert answer.report.legal
     assert answer.cost <= solve(toy.pipeline, "even").cost * (1 + 1e-12)
-
-
-def test_solve__needs_no_candidates_for_what_does_not_use_them():
-    """All seconds in one pivot: the candidates allow no plan, other planners find one."""
-    profile = StageProfile(
-        "peak",
-        np.array(list("abcd"), dtype=object),
-        [8.0, 0, 0, 0],
-        [0.0] * 4,
-        [1.0] * 4,
-        [1.0] * 4,
-    )
-    problem = Pipeline(profile, "1x4:v100", 3)
-    with pytest.raises(InfeasibleError, match="the candidates allow no 3 stages"):
-        solve(problem, "random")
-    assert solve(problem).proven
-    assert solve(problem, "even").report.legal
 
 
 @each(

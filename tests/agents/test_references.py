@@ -2,39 +2,16 @@
 
 import json
 
-import numpy as np
 import pytest
-from cases import slow
 
-from parenvs.agents.hybrid.exact import exact
 from parenvs.agents.hybrid.references import (
-    HYBRID_REFERENCES,
-    LIMITS,
-    best_known,
     hybrid_fault,
     plan_of_row,
 )
 from parenvs.agents.references import ReferenceFile
 from parenvs.datasets.hybrid.problems import find_hybrid, problem_sets
 from parenvs.datasets.references import HETERO, HYBRID, read, references
-from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError
-from parenvs.tasks.hybrid.space import Constraints, UniformSpace
-
-SETS = ("hybrid-validation", "hybrid-test", "hybrid-outside", "hetero-8-test")
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", [*SETS[:2], *slow(*SETS[2:])])
-def test_kernel_bound__no_uniform_plan_is_faster(name):
-    """Micro-batches of any size, all modes: thousands of plans a problem, memory left aside."""
-    for problem in problem_sets()[name][:3]:
-        bound = problem.kernel_bound_seconds
-        assert bound >= problem.bound_seconds * (1 - 1e-12)
-        try:
-            space = UniformSpace.build(problem, Constraints(most_micro_batch=64, uneven=True))
-        except InfeasibleError:
-            continue
-        assert len(space) > 10 and space.length.min() >= bound * (1 - 1e-12)
+from parenvs.errors import ParenvsError, UnknownInstanceError
 
 
 def test_references__are_of_the_shipped_problems():
@@ -120,30 +97,6 @@ def test_references__made_again_are_never_worse(tmp_path):
         "2": {"length": 4.5, "bound": 4.0, "proven": False, "order": "new"},
         "3": {"length": 4.0, "bound": 4.0, "proven": True, "order": "old"},
     }
-
-
-def test_references__command_judges_the_shipped_ones(capsys):
-    names = [problem.instance for problem in problem_sets()["hybrid-test"][:5]]
-    assert HYBRID_REFERENCES.main([*names, "--check"]) == 0
-    assert "0 wrong" in capsys.readouterr().out
-    assert np.isfinite([references(HYBRID)[name]["bound"] for name in names]).all()
-
-
-@pytest.mark.thorough
-def test_best_known__is_no_worse_than_any_search():
-    """Of chunks whose sizes differ, which ``exact`` has not, nothing is proven."""
-    problem = find_hybrid("hybrid-test/gpt-001")
-    searched = best_known(problem, 5.0, 3_000)
-    proven = exact(problem, LIMITS, time_limit=5.0, simulate=False)
-    assert searched.cost < proven.cost and searched.report.legal
-    assert searched.among == "" and "local search, " in searched.method
-
-
-@pytest.mark.thorough
-def test_best_known__keeps_the_proof_of_what_nothing_beats():
-    problem = find_hybrid("hybrid-test/gpt-002")
-    answer = best_known(problem, 5.0, 10)
-    assert answer.proven and answer.among and answer.method == "exact"
 
 
 def test_references__of_several_commands_are_all_kept(tmp_path):

@@ -9,9 +9,7 @@ import pytest
 from batches import MODES, assert_same, both, deface, drawn, forks, modes
 from cases import each
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
-from parenvs.core.rows import WORST
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
 from parenvs.tasks.pipeline.cut import PipelineCutVectorEnv
@@ -57,35 +55,6 @@ def test_batched__kinds_of_actions(kind, kwargs):
             actions = drawn(batched.action_masks(), rng, 0.1)
             given = actions.tolist() if type_ is list else actions.astype(type_)
             assert_same(batched.step(given), single.step(actions))
-
-
-@each("type_", [np.uint8, np.bool_])
-@kinds
-def test_batched__actions_without_a_sign(kind, kwargs, type_):
-    batched, single = both(kind, kwargs, 3)
-    for env in batched, single:
-        env.reset(seed=0)
-    for actions in ([0, 1, 0], [1, 1, 0]):
-        assert_same(batched.step(np.array(actions, dtype=type_)), single.step(np.array(actions)))
-
-
-@pytest.mark.thorough
-@each("action", [2**70, 2**64 - 1, 2**63, -(2**63), -(2**70), 10**6, -1])
-@kinds
-def test_batched__actions_far_off(kind, kwargs, action):
-    """An illegal action of any size ends its episode, and the other episodes go on."""
-    batched, single = kind(2, **kwargs), kind.single(**kwargs)
-    legal = int(batched.reset()[1]["action_mask"][1].argmax())
-    single.reset()
-    observation, rewards, terminated, _, infos = batched.step([action, legal])
-    worst = WORST if kind is PipelineImprovementVectorEnv else -1.0
-    assert rewards[0] == worst < rewards[1]
-    assert terminated.tolist() == [True, False]
-    expected = single.step(action)
-    assert_same({key: value[0] for key, value in observation.items()}, expected[0])
-    assert_same(infos["action_mask"][0], expected[4]["action_mask"])
-    batched.step([action, legal])  # what is asked of an episode that is over does not count
-    assert batched.action_masks()[0].any()
 
 
 @kinds
@@ -163,21 +132,6 @@ def test_batched__bad_arguments(kind, kwargs):
         env.reset(seed=[1, 2])
 
 
-@kinds
-def test_batched__seeds_that_change_no_episode(kind, kwargs):
-    """One seed, or one for each environment, reaches ``np_random``."""
-    env = kind(3, **kwargs)
-    first = env.reset(seed=5)
-    for seed in (5, [5, 6, 7], 6, [None, 1, 2], None):
-        assert_same(env.reset(seed=seed), first)
-    draws = []
-    for seed in (5, [5, 6, 7], 6):
-        env.reset(seed=seed)
-        random = env.np_random
-        draws.append((random if isinstance(random, np.random.Generator) else random[0]).random())
-    assert draws[0] == draws[1] != draws[2]
-
-
 @pytest.mark.thorough
 @forks
 @modes
@@ -247,58 +201,3 @@ def test_batched__make_vec(kind, kwargs, way):
     assert envs.observation_space.contains(outcome[0])
     envs.close()
     assert envs.closed
-
-
-@each("mode", [*MODES, *AutoresetMode])
-@kinds
-def test_batched__mode_in_the_metadata(kind, kwargs, mode):
-    before = dict(kind.single.metadata)
-    envs = gym.make_vec(f"parenvs:{IDS[kind]}", num_envs=2, autoreset_mode=mode, **kwargs)
-    assert envs.metadata["autoreset_mode"] is AutoresetMode(mode)
-    assert kind.single.metadata == before
-
-
-@kinds
-def test_batched__last_observations_without_copies(kind, kwargs):
-    envs = gym.make_vec(IDS[kind], num_envs=2, autoreset_mode="SameStep", copy=False, **kwargs)
-    envs.reset()
-    infos = envs.step(np.array([-1, -1]))[-1]
-    assert infos["_final_obs"].all()
-    assert envs.single_observation_space.contains(infos["final_obs"][0])
-
-
-@kinds
-def test_batched__wrappers(kind, kwargs):
-    """Statistics of episodes, and infos as a list, are those of single environments."""
-    rng = np.random.default_rng(0)
-    batched, single = (RecordEpisodeStatistics(env) for env in both(kind, kwargs, 3))
-    batched.reset(seed=0)
-    single.reset(seed=0)
-    ended = 0
-    while ended < 3:
-        actions = drawn(batched.unwrapped.action_masks(), rng)
-        native, reference = (env.step(actions)[-1] for env in (batched, single))
-        assert ("episode" in native) == ("episode" in reference)
-        if "episode" in native:
-            assert_same(native["episode"]["r"], reference["episode"]["r"])
-            assert_same(native["episode"]["l"], reference["episode"]["l"])
-            ended += 1
-    native, reference = (DictInfoToList(env).reset(seed=0)[1] for env in both(kind, kwargs, 3))
-    for native_info, reference_info in zip(native, reference, strict=True):
-        assert_same(native_info, reference_info)
-
-
-@pytest.mark.thorough
-@kinds
-def test_batched__render(kind, kwargs):
-    batched, single = both(kind, {**kwargs, "render_mode": "ansi"}, 2)
-    rng = np.random.default_rng(0)
-    for env in batched, single:
-        env.reset(seed=0)
-    for _ in range(3):
-        assert batched.render() == single.render()
-        actions = drawn(batched.action_masks(), rng)
-        for env in batched, single:
-            env.step(actions)
-    with pytest.warns(UserWarning, match="render_mode='ansi' or 'rgb_array'"):
-        kind(2, **kwargs).render()

@@ -1,21 +1,15 @@
 """What all environments do alike: options, infos, masked observations, attributes of batches."""
 
-import json
 import warnings
 from functools import partial
 
 import gymnasium as gym
 import numpy as np
 import pytest
-import toys
 from batches import assert_same, both, drawn, modes
-from cases import each, slow
-from sb3_contrib import MaskablePPO
+from cases import each
 
-import parenvs
-from parenvs.core.registry import TASKS
 from parenvs.datasets.pipeline import problems as instance_sets
-from parenvs.datasets.pipeline.problems import optimum_of
 from parenvs.errors import ParenvsError
 from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
 from parenvs.tasks.pipeline.cut import PipelineCutVectorEnv
@@ -29,9 +23,7 @@ KINDS = [
     OperatorPartitionVectorEnv,
     DataParallelVectorEnv,
 ]
-IDS = ["PipelineCut-v0", "PipelinePlan-v1", "OperatorPartition-v0", "DataParallel-v0"]
 kinds = each("kind", KINDS)
-ids = each("env_id", IDS)
 OPTIONS = {
     PipelineCutVectorEnv: {"micro_batches": 7},
     PipelineImprovementVectorEnv: {"micro_batches": 7},
@@ -53,13 +45,6 @@ def finish(env, info):
         _, reward, done, _, info = env.step(int(np.flatnonzero(info["action_mask"])[-1]))
         total += reward
     return total, info
-
-
-@ids
-def test_conventions__a_first_problem_is_there_before_a_reset(env_id):
-    env = gym.make(env_id, **VGG)
-    before = env.get_wrapper_attr("action_masks")()
-    assert before.any() and np.array_equal(before, env.reset()[1]["action_mask"])
 
 
 @pytest.mark.thorough
@@ -118,26 +103,6 @@ def test_conventions__wrong_options_change_nothing(kind):
     assert finish(env, env.reset()[1])[0] > (-1.0 if kind is PipelineImprovementVectorEnv else 0.0)
 
 
-def test_conventions__settings_of_drawn_problems():
-    """What would have no effect is refused."""
-    make = PipelineImprovementVectorEnv.single
-    for name, value in (("micro_batch", 3), ("copies", 2.5), ("stages", 3), ("cluster", "A")):
-        for more in (
-            {"family": "cnn"},
-            {"instance": "plan-test"},
-            {"instance": "plan-test/cnn-003"},
-        ):
-            with pytest.raises(ParenvsError, match=f"{name}: drawn problems have settings"):
-                make(**more, **{name: value})
-    with pytest.raises(ParenvsError, match="copies: drawn problems"):
-        make().reset(options={"instance": "plan-test/cnn-003", "copies": 2.5})
-    for name, value in (("family", "cnn"), ("fresh", True)):
-        with pytest.raises(ParenvsError, match=f"{name}: no problems are drawn here"):
-            make(instance="vgg-19", **{name: value})
-    with pytest.raises(ParenvsError, match="instance: the argument problem has its own"):
-        make(instance="vgg-19", problem=parenvs.problem("t5-base"))
-
-
 @each("kind", [PipelineCutVectorEnv, OperatorPartitionVectorEnv, DataParallelVectorEnv])
 def test_conventions__infos(kind):
     """They say what the judge says of the plan."""
@@ -159,38 +124,6 @@ def test_conventions__infos(kind):
     _, _, done, _, info = env.step(-1)
     assert done
     assert info.keys() == {"action_mask", "instance"}  # there is no plan to tell of
-
-
-def test_conventions__regret():
-    env = PipelineImprovementVectorEnv.single(instance="plan-test/cnn-003")
-    _, info = finish(env, env.reset()[1])
-    assert 0 < info["regret"] == 1 - info["best_known"] / info["cost"] < 1
-    optimum = optimum_of("plan-test/cnn-003")
-    assert info["bound"] / info["best_known"] == pytest.approx(optimum, rel=1e-12)
-    env.reset()
-    info = env.step(-1)[4]
-    assert (info["regret"], "cost" in info) == (1.0, False)
-    assert optimum_of("plan-test/cnn-9") is None
-    assert optimum_of("t5-base") is None
-
-
-def test_conventions__optima_are_of_the_sets(tmp_path, monkeypatch):
-    """Optima of another file than the shipped set are refused."""
-    for name in instance_sets.PROVEN:
-        values = instance_sets._optima(name)
-        assert len(values) == instance_sets.SETS[name][0]
-        assert all(0 < value <= 1 for value in values.values())
-    content = json.loads((instance_sets.data_folder() / instance_sets.OPTIMA).read_text())
-    content["sets"]["plan-test"]["sha256"] = "0"
-    (tmp_path / instance_sets.OPTIMA).write_text(json.dumps(content))
-    (tmp_path / "plan-test.npz").write_bytes(
-        (instance_sets.data_folder() / "plan-test.npz").read_bytes()
-    )
-    instance_sets._optima.cache_clear()
-    monkeypatch.setattr(instance_sets, "data_folder", lambda: tmp_path)
-    with pytest.raises(ParenvsError, match="of another file of plan-test; make it anew with"):
-        instance_sets.optimum_of("plan-test/cnn-003")
-    instance_sets._optima.cache_clear()
 
 
 def test_conventions__sequential():
@@ -266,77 +199,6 @@ def test_conventions__attributes_of_a_batch(kind):
 
 
 @pytest.mark.thorough
-@ids
-def test_conventions__make_vec(env_id):
-    """A limit that no episode reaches is taken; what needs single environments says so."""
-    batch = gym.make_vec(env_id, num_envs=2, max_episode_steps=10**6, **VGG)
-    assert batch.get_attr("instance")[0] == "vgg-19"
-    steps = batch.get_attr("episode_steps")[0]
-    gym.make_vec(env_id, num_envs=2, max_episode_steps=steps, **VGG)
-    with pytest.raises(ParenvsError, match=r'max_episode_steps: .* vectorization_mode="sync"'):
-        gym.make_vec(env_id, num_envs=2, max_episode_steps=steps - 1, **VGG)
-    several = gym.make_vec(
-        f"parenvs/{env_id}", num_envs=2, vectorization_mode="sync", wrappers=[MaskInObservation],
-        vector_kwargs={"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}, max_episode_steps=1,
-        **VGG,
-    )  # fmt: skip
-    observation, info = several.reset()
-    assert_same(observation["action_mask"], info["action_mask"])
-    assert several.step(info["action_mask"].argmax(axis=1))[3].any() or several.step([0, 0])
-
-
-@each("env_id", ["HybridPlan-v1", "ElasticPlan-v1"])
-def test_conventions__make_vec_of_drawn_problems(env_id):
-    """Gymnasium refuses wrappers of native batches; single environments take them."""
-    with pytest.raises(gym.error.Error, match="with the wrappers argument"):
-        gym.make_vec(env_id, num_envs=2, wrappers=[MaskInObservation])
-    several = gym.make_vec(
-        env_id, num_envs=2, vectorization_mode="sync", wrappers=[MaskInObservation]
-    )
-    observation, info = several.reset(seed=3)
-    assert_same(observation["action_mask"], info["action_mask"])
-    native = gym.make_vec(env_id, num_envs=2, mask_in_observation=True)
-    assert_same(native.reset(seed=3)[0], observation)
-    with pytest.raises(ParenvsError, match=r'max_episode_steps: .* vectorization_mode="sync"'):
-        gym.make_vec(env_id, num_envs=2, max_episode_steps=1)
-
-
-@pytest.mark.thorough
-@each("env_id", ["HybridPlan-v1", "PipelinePlan-v1"])
-def test_conventions__policies_of_stable_baselines(env_id):
-    """The policy for ``Dict`` observations takes all parts, whatever their names."""
-    env = gym.make(env_id)
-    agent = MaskablePPO("MultiInputPolicy", env, n_steps=8, batch_size=8, n_epochs=1, device="cpu")
-    observation, info = env.reset(seed=0)
-    action, _ = agent.predict(observation, action_masks=info["action_mask"].astype(bool))
-    assert info["action_mask"][action]
-
-
-@ids
-def test_conventions__instances_that_are_objects(env_id):
-    kind = "forward" if "Pipeline" in env_id else "train"
-    graph = parenvs.load_graph("vgg-19", kind)
-    env, named = gym.make(env_id, instance=graph), gym.make(env_id, instance="vgg-19")
-    assert env.observation_space == named.observation_space
-    assert_same(env.reset()[0], named.reset()[0])
-    with pytest.raises(TypeError, match="not JSON serializable"):
-        env.spec.to_json()
-    named.spec.to_json()
-    for wrong in (3, ["vgg-19"], object()):
-        with pytest.raises(TypeError, match="instance: expected a name, a path"):
-            gym.make(env_id, instance=wrong)
-
-
-@each("env_id", IDS[:2])
-def test_conventions__profiles(env_id):
-    profile = toys.balanced().profile
-    env = gym.make(env_id, instance=profile, cluster="A")
-    assert env.unwrapped.problem.profile is profile
-    with pytest.raises(ParenvsError, match="micro_batch: the profile"):
-        gym.make(env_id, instance=profile, micro_batch=profile.micro_batch + 7)
-
-
-@pytest.mark.thorough
 def test_conventions__infeasible_problems_warn():
     with pytest.warns(UserWarning, match="no plan fits the memory: t5-11b on A"):
         env = gym.make("PipelineCut-v0", instance="t5-11b", cluster="A")
@@ -357,32 +219,6 @@ def test_conventions__infeasible_problems_warn():
         gym.make("DataParallel-v0", instance="t5-base", rules="automap")
 
 
-NAMED = [
-    ("pipeline", "PipelineCut-v0", VGG),
-    ("pipeline", "PipelinePlan-v1", {}),
-    ("pipeline", "PipelinePlan-v1", {"tier": "s8", "family": "cnn"}),
-    ("pipeline", "PipelinePlan-v1", {"fresh": True}),
-    ("pipeline", "PipelinePlan-v1", {"instance": "plan-s32-test"}),
-    ("pipeline", "PipelinePlan-v1", {"instance": "plan-outside"}),
-    ("partition", "OperatorPartition-v0", VGG),
-    ("partition", "DataParallel-v0", VGG),
-    ("partition", "PartitionPlan-v1", {"family": "vgg"}),
-    ("hybrid", "HybridPlan-v1", {}),
-    ("hybrid", "HybridPlan-v1", {"fresh": True}),
-    ("hybrid", "HybridPlan-v1", {"instance": "hetero-64"}),
-    ("hybrid", "HybridPlan-v1", {"instance": "hetero-8-test"}),
-    ("sharding", "IntraOpSharding-v1", {}),
-    ("sharding", "IntraOpSharding-v1", {"family": None, "form": "improve"}),
-    ("sharding", "IntraOpSharding-v1", {"instance": "intra-op-test"}),
-    ("elastic", "ElasticPlan-v1", {}),
-    ("elastic", "ElasticPlan-v1", {"fresh": True, "family": "gone"}),
-    ("elastic", "ElasticPlan-v1", {"instance": "elastic-windows"}),
-    ("elastic", "ElasticPlan-v1", {"instance": "elastic-validation"}),
-    ("elastic", "ElasticPlan-v1", {"instance": "p3"}),
-    ("elastic", "ElasticPlan-v1", {"instance": "p3", "cluster": "16x8:a100"}),
-]
-
-
 FORMER = (
     "PipelinePlan", "HybridPlan", "IntraOpSharding", "ElasticPlan",
     "PartitionPlan",
@@ -394,26 +230,3 @@ def test_conventions__former_versions_name_the_new_one(name):
     for make in (gym.make, partial(gym.make_vec, num_envs=2)):
         with pytest.raises(gym.error.DeprecatedEnv, match=f"use `{name}-v1` instead"):
             make(f"{name}-v0")
-
-
-def test_conventions__instances_are_of_all_environments():
-    assert {env_id for _, env_id, _ in NAMED} == {x for t in TASKS.values() for x in t.envs}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("task, env_id, kwargs", [*NAMED[:-3], *slow(*NAMED[-3:])])
-def test_conventions__an_instance_can_be_made_again(task, env_id, kwargs):
-    """By ``parenvs.problem``, and by the environment, where the episode begins alike."""
-    env, other = (gym.make(env_id, **kwargs) for _ in range(2))
-    for seed in (3, None):
-        seen, info = env.reset(seed=seed)
-        name = info["instance"]
-        problem = parenvs.problem(name, task=task)
-        again, told = other.reset(options={"instance": name})
-        assert told["instance"] == name
-        for key, value in seen.items():
-            np.testing.assert_array_equal(again[key], value)
-        own = env.unwrapped.problem
-        assert type(problem) is type(own)
-        if task != "partition":  # whose plans carry the name of the graph
-            assert own.instance == problem.instance == name

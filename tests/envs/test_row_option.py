@@ -1,6 +1,5 @@
 """The paper's environments, observed as rows: as without, with a rule that is worth something."""
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from batches import assert_same, both, drawn, modes
@@ -8,7 +7,6 @@ from cases import each
 from gymnasium.utils.env_checker import check_env
 
 from parenvs.core.registry import TASKS
-from parenvs.core.rows import Rowed, RowGame
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError
 
@@ -29,15 +27,6 @@ def classes(env_id):
 
 
 ids = each("env_id", list(CASES))
-
-
-def test_rows__every_game_that_has_the_option_is_tried():
-    games = {x: late(place) for task in TASKS.values() for x, place in task.envs.items()}
-    optional = {
-        env_id for env_id, game in games.items()
-        if isinstance(game, type) and issubclass(game, Rowed) and not issubclass(game, RowGame)
-    }  # fmt: skip
-    assert optional == CASES.keys()
 
 
 @ids
@@ -90,45 +79,3 @@ def test_rows__a_batch_is_single_to_the_last_bit(env_id, mode):
         outcome = batched.step(actions)
         assert_same(outcome, single.step(actions))
         over = outcome[2]
-
-
-@each("env_id, arguments, least", [
-    ("PipelineCut-v0", {"instance": "t5-base"}, 0.99),
-    ("PipelineCut-v0", {"instance": "bert-48", "stages": 4}, 0.99),
-    ("OperatorPartition-v0", {}, 0.99),
-    ("OperatorPartition-v0", {"reward": "step_time"}, 0.99),
-    ("DataParallel-v0", {"reward": "step_time"}, 0.99),
-])  # fmt: skip
-def test_rows__the_rule_comes_near_the_optimum(env_id, arguments, least):
-    env = gym.make(env_id, rows="ahead", **arguments).unwrapped
-    best = late(env.game.exact)(env.game, 0)
-    (observation, _), done = env.reset(), False
-    while not done:
-        scores = np.where(observation["action_mask"], observation["actions"][:, 0], -np.inf)
-        observation, _, done, *_ = env.step(int(scores.argmax()))
-    report = env.problem.report(env.plan())
-    assert report.legal
-    assert best.cost >= least * report.cost
-
-
-def test_rows__of_a_cut_the_reward_is_that_of_going_on_evenly():
-    """With one cut left, the column is what each cut is paid."""
-    env = classes("PipelineCut-v0")[1](instance="vgg-19", cluster="A", rows="ahead")
-    game = classes("PipelineCut-v0")[0]
-    column = list(game.columns).index("reward")
-    observation, _ = env.reset()
-    for _ in range(env.episode_steps - 1):
-        observation, *_ = env.step(int(observation["action_mask"].argmax()))
-    for action in np.flatnonzero(observation["action_mask"]).tolist():
-        other, _ = env.reset()
-        for _ in range(env.episode_steps - 1):
-            other, *_ = env.step(int(other["action_mask"].argmax()))
-        _, reward, done, *_ = env.step(action)
-        assert done and reward == pytest.approx(float(observation["actions"][action, column]))
-
-
-def test_rows__options_keep_the_number_of_stages():
-    env = classes("PipelineCut-v0")[1](instance="vgg-19", stages=3, rows="ahead")
-    with pytest.raises(ParenvsError, match="would change"):
-        env.reset(options={"stages": 4})
-    assert env.reset(options={"micro_batches": 4})[1]["instance"] == "vgg-19"

@@ -6,7 +6,7 @@ from functools import partial
 import gymnasium as gym
 import numpy as np
 import pytest
-from batches import assert_same, both, drawn, forks, modes
+from batches import assert_same, both, drawn, modes
 from cases import each
 from gymnasium.utils.env_checker import check_env
 
@@ -68,10 +68,6 @@ def rule(observation):
 
 def chance(rng, observation):
     return int(rng.choice(np.flatnonzero(observation["action_mask"])))
-
-
-def test_rows__every_game_has_a_case():
-    assert {env_id for env_id, *_ in GAMES} == SMALL.keys()
 
 
 @pytest.mark.thorough
@@ -164,20 +160,6 @@ def test_rows__a_batch_is_single_to_the_last_bit(game, mode):
             outcome = batched.step(actions)
             assert_same(outcome, single.step(actions))
             over = outcome[2]
-
-
-@pytest.mark.thorough
-@forks
-@games
-def test_rows__a_copy_goes_on_alike(game, fork):
-    env_id, _, single, _ = game
-    env = single(**SMALL[env_id][0])
-    observation, _ = env.reset(seed=2)
-    env.step(rule(observation))
-    other = fork(env)
-    for _ in range(3):
-        observation = env.step(rule(env._observation()))
-        assert_same(observation, other.step(rule(other._observation())))
 
 
 @each("name", ["HybridPlan", "IntraOpSharding"])

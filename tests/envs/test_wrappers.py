@@ -1,12 +1,9 @@
-import warnings
-
 import gymnasium as gym
 import numpy as np
 import pytest
 import toys
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.utils.env_checker import check_env
 
 from parenvs.wrappers import MaskInObservation
 
@@ -14,14 +11,6 @@ from parenvs.wrappers import MaskInObservation
 @pytest.fixture
 def env(tmp_path):
     return MaskInObservation(gym.make("PipelineCut-v0", **toys.balanced().kwargs(tmp_path)))
-
-
-def test_wrappers__check_env(env):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        # It would have the unwrapped environment checked instead.
-        warnings.filterwarnings("ignore", message=".*different from the unwrapped version.*")
-        check_env(env, skip_render_check=True)
 
 
 def test_wrappers__spec_round_trip(env):
@@ -57,12 +46,6 @@ def test_wrappers__mask_in_observation_copies(env):
     observation["action_mask"][:] = 7
     assert info["action_mask"].tolist() == before
     assert env.step(0)[1] == -1
-
-
-def test_wrappers__mask_in_observation_finds_the_masks_below_other_wrappers(env):
-    other = MaskInObservation(gym.wrappers.TimeLimit(env.env, 10))
-    other.reset()
-    assert np.array_equal(other.action_masks(), env.action_masks())
 
 
 def test_wrappers__mask_in_observation_refuses_other_spaces():

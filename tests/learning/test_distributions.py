@@ -1,7 +1,6 @@
 """A word for a distribution: the same weights by all of them, and after kills."""
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -10,27 +9,21 @@ import time
 from dataclasses import replace
 
 import gymnasium as gym
-import numpy as np
 import pytest
 import torch
 from cases import each
-from gymnasium import spaces
 
 pytest.importorskip("sb3_contrib")
 pytest.importorskip("pettingzoo")
 
 import pairs
 
-from parenvs.agents.learning.algorithm import Chance, Peers, Place
+from parenvs.agents.learning.algorithm import Peers
 from parenvs.agents.learning.config import WORDS, TrainConfig
-from parenvs.agents.learning.engine import packed, received, sent, unpacked
-from parenvs.agents.learning.net import Lens
 from parenvs.agents.learning.play import Share
 from parenvs.agents.learning.team import Learner, Recipe
 from parenvs.agents.learning.trainer import Training, train
-from parenvs.core.game import EVERY
 from parenvs.errors import ParenvsError
-from parenvs.tasks.elastic.game import ElasticChoice
 
 ELASTIC = {"env_id": "ElasticPlan-v1", "env_kwargs": {"family": "gone"}}
 PAIRS = {"env_id": "Pairs-v0"}
@@ -131,16 +124,6 @@ def test_learners__that_share_all_turns_learn_as_one(name):
 
 
 @pytest.mark.slow
-def test_learners__of_three_agents_with_many_rows_learn_as_one():
-    """One update: behind it, a rectifier's input may be rounded to the other side of 0."""
-    config = replace(config_of("mappo"), env_id="hybrid_v0")
-    before, alone, found = beside_one(config, (0,))
-    assert (alone - before).abs().max() > 1e-4
-    for each_ in found:
-        assert (each_ - alone).abs().max() < 1e-5
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "env"),
     [("ppo", ELASTIC), ("ppo", {"env_id": "Acrobot-v1"}), ("rainbow", ELASTIC), ("mappo", PAIRS)],
@@ -157,40 +140,6 @@ def test_words__give_the_same_weights(name, env):
 def test_server__that_does_not_wait_learns():
     config = config_of("ppo", {"env_id": "CartPole-v1"}, 40, distribution="server", staleness=2)
     assert train(config, engine="local").curve[-1][1] > 22  # by chance 20
-
-
-def test_chance__is_that_of_the_environment_and_the_turn():
-    whole = Chance(5, Place(0, 70, 9), 70)
-    own = Chance(5, Place(60, 70, 9), 10)
-    assert torch.equal(whole(33)[60:], own(33)) and torch.equal(whole.share[60:], own.share)
-    assert torch.equal(whole(33)[:, :3], whole(3))
-    every = torch.stack([Chance(5, Place(0, 70, turn), 70)(33) for turn in range(40)])
-    assert every.min() >= 0 and every.max() < 1 and len(every.unique()) > 0.99 * every.numel()
-    assert abs(float(every.mean()) - 0.5) < 0.005
-    assert abs(float((every[1:] * every[:-1]).mean()) - 0.25) < 0.005
-    assert not torch.equal(Chance(6, Place(0, 70, 9), 70)(33), whole(33))
-
-
-def test_wire__what_is_seen_is_exact_and_small():
-    game = ElasticChoice(16, **ELASTIC["env_kwargs"])
-    lens = Lens(game.observation_space, game.action_space)
-    from parenvs.core.game import Stream
-
-    streams = [Stream(row, 16) for row in range(16)]
-    for row, stream in enumerate(streams):
-        stream.reseed(row)
-    game.deal(EVERY, streams)
-    game.play(EVERY, np.zeros(16, np.int64))
-    seen = lens(game.observation(EVERY), {})
-    for one, other in zip(seen, received(sent(seen)), strict=True):
-        assert torch.equal(one, other) and one.dtype == other.dtype
-    whole = sum(each_.numel() * each_.element_size() for each_ in seen)
-    assert len(sent(seen)) < 0.6 * whole < len(pickle.dumps(tuple(seen)))
-    plain = Lens(spaces.Box(-1, 1, (3,)), spaces.Discrete(2))(np.full((4, 3), 0.1), {})
-    assert torch.equal(received(sent(plain)).context, plain.context)
-    nested = {"a": [seen, (torch.ones(2), None)], "b": "text"}
-    again = unpacked(packed(nested))
-    assert torch.equal(again["a"][1][0], torch.ones(2)) and again["b"] == "text"
 
 
 def test_shares__are_whole_and_as_equal_as_can_be():

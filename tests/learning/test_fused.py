@@ -1,7 +1,6 @@
 """``fused``: environments on tensors, with the policy in one loop."""
 
 from dataclasses import replace
-from functools import partial
 
 import gymnasium as gym
 import numpy as np
@@ -86,19 +85,6 @@ def test_fused__on_several_devices_and_compiled(short):
     assert torch.equal(found.actions, expected.actions) and expected.ended.any()
     assert torch.allclose(found.rewards, expected.rewards, atol=1e-5)
     assert fused.returns == play.returns
-
-
-def test_fused__goes_on_from_its_state(short):
-    made = partial(Fused, Short(6), Share(0, 6, 6))
-    recipe = Recipe(TrainConfig(env_id=short, agent="ppo"))
-    one, other = made(), made()
-    agent = recipe.agent(one.lens)
-    one.restart(0)
-    one.collect(agent, 5, lambda play: None)
-    other.load(one.state(), 0)
-    first, second = (each.collect(agent, 9, lambda play: None) for each in (one, other))
-    assert torch.equal(first.actions, second.actions) and first.place == second.place
-    assert torch.equal(first.seen.context, second.seen.context) and one.turns == other.turns
 
 
 def test_fused__refuses_other_environments():

@@ -1,9 +1,6 @@
 """One policy over rows, its algorithms, and the trainer that resumes to the bit."""
 
-import sys
 from dataclasses import replace
-from importlib.metadata import EntryPoint
-from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -29,26 +26,20 @@ from parenvs.agents.learning.network import decode
 from parenvs.agents.learning.play import Envs, Play, Player, Share
 from parenvs.agents.learning.ppo import (
     PPO,
-    Group,
-    GroupSettings,
-    Imitate,
-    ImitateSettings,
     PPOSettings,
 )
-from parenvs.agents.learning.rainbow import Memory, Rainbow, RainbowPaper, RainbowSettings
+from parenvs.agents.learning.rainbow import Rainbow, RainbowSettings
 from parenvs.agents.learning.sb3 import MaskablePPO, RowsPolicy
 from parenvs.agents.learning.trainer import STATE, load, train
 from parenvs.cluster import PRESETS
 from parenvs.core.registry import TASKS
 from parenvs.core.sets import set_of
-from parenvs.core.task import Task
 from parenvs.errors import ParenvsError
 from parenvs.tasks.elastic.game import ElasticChoice
 from parenvs.tasks.hybrid.improve import HybridImprovement, named
 
 ENV = "ElasticPlan-v1"
 SMALL = {"family": "gone"}
-TAUGHT = [env for task in TASKS.values() if task.supports(Task.teacher) for env in task.envs]
 FEW = {"envs": 8, "turns": 8, "turns_a_step": 32}
 GAME = ElasticChoice(1, **SMALL)
 WHOLE = Lens(GAME.observation_space, GAME.action_space)
@@ -122,15 +113,6 @@ def test_net__rows_of_padding_change_nothing(attention):
         assert torch.allclose(one, other, atol=1e-5)
 
 
-def test_net__rows_in_another_order_have_the_same_chances():
-    net, batch = moved(RowsNet(LENS)), seen(6, 8)
-    order = torch.tensor([3, 1, 0, 2, 7, 6, 5, 4])
-    turned = Seen(batch.rows[:, order], batch.context, batch.mask[:, order])
-    assert torch.allclose(
-        log_policy(net, batch)[0][:, order], log_policy(net, turned)[0], atol=1e-5
-    )
-
-
 def test_lens__other_environments_are_one_hot_rows_and_context():
     space = spaces.Dict(
         {"place": spaces.Discrete(3), "size": spaces.Box(0, 1, (2, 2)),
@@ -180,44 +162,6 @@ def test_ppo__advantages_by_hand():
     # The network's values are 0: behind the last turn nothing is expected.
     found = agent.advantages(batch, batch.kept["values"])
     assert found[:, 0].tolist() == [1 + 0.5 * 1 - 1 + 0.25 * (2 - 1), 2 - 1, 4 - 2]
-
-
-def test_group__compares_copies_and_waits_for_the_last():
-    agent = Group(LENS, replace(GroupSettings(), copies=2, envs=4))
-    batch = batch_of(
-        [[1.0, 0.0, 5.0, 1.0], [1.0, 4.0, 1.0, 1.0]],
-        [[False, False, True, False], [True, True, False, True]],
-        [[0.0] * 4] * 2, [[0, 0, 0, 0], [0, 0, 1, 0]],
-    )  # fmt: skip
-    data = {
-        "envs": torch.arange(4).repeat(2), "episodes": batch.episodes.flatten(),
-        "rewards": batch.rewards.flatten(), "ended": batch.ended.flatten(),
-    }  # fmt: skip
-    advantages, complete, length = agent._compared(data)
-    # Returns 2 and 4, then 5 and 2; episode 1 of environment 2 goes on.
-    spread = float(np.sqrt((2 * 1.0 + 2 * 1.5**2) / 4))
-    expected = torch.tensor([[-1, 1, 1.5, -1.5], [-1, 1, 0, -1.5]]) / spread
-    assert complete.reshape(2, 4).tolist() == [[True] * 4, [True, True, False, True]]
-    assert torch.allclose(advantages.reshape(2, 4)[complete.reshape(2, 4)],
-                          expected[complete.reshape(2, 4)])  # fmt: skip
-    assert length == 7 / 4
-    agent.learn(batch, 0.0)
-    assert agent.held is not None and len(agent.held[1]["actions"]) == 1
-    agent.forget()
-    assert agent.held is None
-
-
-def test_play__copies_have_the_same_problems():
-    play = Play(Envs(ENV, SMALL, Share(0, 6, 6)), copies=3, seed=5)
-    play.restart(0)
-    one, two = (play.envs.env.get_attr("instance") for _ in range(2))
-    assert one == two and len(set(one[:3])) == len(set(one[3:])) == 1 and one[0] != one[3]
-    play.restart(1)
-    assert play.envs.env.get_attr("instance") != one
-    with pytest.raises(ParenvsError, match="envs must be a multiple of copies, 3, not 4"):
-        Share(0, 4, 4).dealt(1, 3)
-    with pytest.raises(ParenvsError, match="Nothing-v0"):
-        Envs("Nothing-v0", {}, Share(0, 1, 1))
 
 
 def several(first, *others):
@@ -347,21 +291,6 @@ def test_train__an_algorithm_of_ones_own(corridor, monkeypatch):
             register_agent(wrong)
 
 
-def test_train__algorithms_of_other_packages(corridor, monkeypatch):
-    """By the group of entry points; what is no algorithm says so."""
-    places = {"mine": "test_learner_mine:Mine", "odd": "json:dumps"}
-    made = [EntryPoint(name, place, "parenvs.agents") for name, place in places.items()]
-    monkeypatch.setattr(
-        "parenvs.agents.learning.algorithm.entry_points",
-        lambda group: made if group == "parenvs.agents" else [],
-    )
-    monkeypatch.setitem(sys.modules, "test_learner_mine", SimpleNamespace(Mine=Mine))
-    config = TrainConfig(env_id=corridor, agent="mine", steps=64)
-    assert type(train(config).algorithm) is Mine and "mine" in names()
-    with pytest.raises(ParenvsError, match="agent 'odd': json:dumps is no class derived from"):
-        train(replace(config, agent="odd"))
-
-
 def test_settings__of_an_environment_stand_between_default_and_given(corridor, monkeypatch):
     monkeypatch.setitem(OVERRIDES, (corridor, "ppo"), {"turns": 3, "trace": 0.5})
     found = TrainConfig(env_id=corridor, agent="ppo", settings={"trace": 0.7}).agent_settings()
@@ -396,28 +325,6 @@ def test_sb3__advantages_and_returns_are_those_of_our_ppo(sb3):
     assert np.allclose(found.advantages, expected, atol=1e-5)
     assert np.allclose(found.returns, expected + batch.kept["values"], atol=1e-5)
     assert np.array_equal(found.episode_starts[1:], batch.ended[:-1].float())
-
-
-def test_sb3__acts_and_learns_by_the_shared_network(sb3):
-    batch = seen(5, 6)
-    shown = {"actions": batch.rows, "context": batch.context, "action_mask": batch.mask}
-    masks = batch.mask.numpy()
-    policy = sb3.model.policy
-    assert policy.net is sb3.net
-    moved(sb3.net)
-    logs = sb3.logs(batch)
-    chances = policy.get_distribution(shown, masks).distribution.probs
-    assert torch.allclose(chances, logs.exp(), atol=1e-5)
-    actions = torch.arange(5)
-    values, own, spread = policy.evaluate_actions(shown, actions, batch.mask)
-    assert torch.allclose(own, logs.gather(1, actions[:, None])[:, 0], atol=1e-5)
-    assert torch.allclose(spread, entropy(logs), atol=1e-4)
-    assert torch.allclose(values, policy.predict_values(shown))
-    assert torch.allclose(values[:, 0], sb3.values(batch))
-    chosen, _ = policy.predict(
-        {k: x.numpy() for k, x in shown.items()}, action_masks=masks, deterministic=True
-    )
-    assert chosen.tolist() == sb3.best(batch).tolist()
 
 
 @pytest.mark.thorough
@@ -477,30 +384,7 @@ def test_train__stops_at_the_target(tmp_path, monkeypatch):
     assert torch.get_num_threads() == threads and not list(tmp_path.iterdir())
 
 
-def test_rainbow_paper__updates_after_every_turn():
-    config = TrainConfig(**CUT, agent="rainbow-paper", steps=80, settings={"first": 8})
-    agent = train(config).algorithm
-    assert type(agent) is RainbowPaper and agent.steps == 80 - 7
-    assert len(agent.memory) == 80
-
-
 ALL = [name for task in TASKS.values() for name in task.envs]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("env_id", ALL)
-@each("name", ["ppo", "group", "rainbow", "imitate", "maskable-ppo"])
-def test_train__every_environment(env_id, name):
-    """Arguments at their defaults; who is not taught is told so."""
-    more = {"group": {"copies": 4}, "rainbow": {"first": 8, "minibatch": 8, "reuse": 1.0}}
-    settings = {"envs": 4, "turns": 4, **more.get(name, {})}
-    config = TrainConfig(env_id=env_id, agent=name, steps=16, settings=settings)
-    if name == "imitate" and env_id not in TAUGHT:
-        with pytest.raises(ParenvsError, match="nobody teaches; infos need 'action_values'"):
-            train(config)
-    else:
-        weights = train(config).algorithm.net.state_dict().values()
-        assert all(torch.isfinite(each_).all() for each_ in weights)
 
 
 class Taught(Corridor):
@@ -531,46 +415,6 @@ def test_imitate__learns_what_is_told(whole):
         del gym.registry["Taught-v0"]
     place = Seen(torch.zeros(4, 2, 0), torch.eye(4), torch.ones(4, 2, dtype=torch.bool))
     assert (agent.logs(place).exp()[:3, 1] > 0.9).all()
-
-
-def test_imitate__losses_by_hand():
-    agent = Imitate(LENS, ImitateSettings(entropy=0.0, worst=2.0))
-    batch = Seen(*(x.expand(2, *x.shape[1:]) for x in seen(1, 3)))
-    chances = agent.logs(batch).exp()[0, :3]
-    worth = torch.full((2, 8), torch.nan)
-    worth[0, :3], worth[1, 2] = torch.tensor([1.0, 0.0, -9.0]), 5.0
-    losses, _ = agent.losses(batch, {"worth": worth})
-    expected = (chances[1] * 1.0 + chances[2] * 2.0 - chances[2].log()) / 2
-    assert float(losses.mean().detach()) == pytest.approx(float(expected.detach()))
-
-
-def test_memory__earns_until_the_end_of_an_episode_or_of_the_batch():
-    batch = batch_of(
-        [[1.0, 1.0], [2.0, 2.0], [4.0, 4.0], [8.0, 8.0]],
-        [[False, False], [True, False], [False, False], [False, False]], [[0.0] * 2] * 4,
-    )  # fmt: skip
-    memory = Memory(16, 3, 0.5, 0.5)
-    earned, left, ahead = memory._earned(batch)
-    assert earned.tolist() == [[2.0, 3.0], [2.0, 6.0], [8.0, 8.0], [8.0, 8.0]]
-    assert left.tolist() == [[0.0, 0.125], [0.0, 0.125], [0.25, 0.25], [0.5, 0.5]]
-    assert ahead.tolist() == [[2, 3], [1, 3], [2, 2], [1, 1]]
-
-
-def test_memory__draws_by_priority_and_forgets_the_oldest():
-    batch = batch_of([[1.0], [2.0]], [[False], [False]], [[0.0]] * 2)
-    memory = Memory(4, 1, 1.0, 1.0)
-    for value in (0.0, 10.0, 20.0):
-        memory.add(batch._replace(rewards=batch.rewards + value))
-    assert len(memory) == 4 and set(memory.parts["earned"][:, :2].flatten().tolist()) == {
-        11.0, 12.0, 21.0, 22.0
-    }  # fmt: skip
-    random = torch.Generator().manual_seed(0)
-    memory.judge(torch.arange(4), torch.tensor([0.0, 0.0, 3.0, 1.0]))
-    sample = memory.draw(4000, 1.0, random)
-    share = torch.bincount(sample.slots, minlength=4) / 4000
-    assert share.tolist() == pytest.approx([0.0, 0.0, 0.75, 0.25], abs=0.01)
-    own = {int(i): float(w) for i, w in zip(sample.slots, sample.weights, strict=True)}
-    assert own == pytest.approx({2: 1 / 3, 3: 1.0}, rel=1e-4)
 
 
 def test_rainbow__qualities_stay_when_the_spread_changes():

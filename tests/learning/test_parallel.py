@@ -3,7 +3,6 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 
 pytest.importorskip("sb3_contrib")
 pytest.importorskip("pettingzoo")
@@ -11,13 +10,11 @@ pytest.importorskip("pettingzoo")
 import pairs
 
 from parenvs.agents.learning.config import TrainConfig
-from parenvs.agents.learning.play import Envs, Share, vector_env
-from parenvs.agents.learning.team import Recipe
+from parenvs.agents.learning.play import vector_env
 from parenvs.agents.learning.trainer import train
 from parenvs.core.rows import WORST
 from parenvs.envs import hybrid_v0
 from parenvs.envs.parallel import ParallelVectorEnv
-from parenvs.errors import ParenvsError
 
 NAMED = {"instance": "llama3-8b", "cluster": "2x8:h100", "batch": 64}
 
@@ -72,23 +69,6 @@ def test_hybrid__rows_are_those_of_its_agents():
         seen, paid, *_ = env.step(actions)
         own, rewards, *_ = single.step(dict(zip(single.possible_agents, actions[:3], strict=True)))
         assert paid[:3].tolist() == list(rewards.values()) and paid.min() >= WORST
-
-
-def test_mappo__critic_alone_sees_what_others_see(ours):
-    recipe = Recipe(TrainConfig(env_id=ours, agent="mappo"))
-    envs = Envs(ours, {}, Share(0, 3, 3))
-    agent = recipe.agent(envs.lens)
-    with torch.no_grad():
-        for each_ in agent.net.parameters():
-            each_.add_(0.3 * torch.randn(each_.shape, generator=torch.Generator().manual_seed(1)))
-    seen, _ = envs.reset([1, 1, 2, 2, 3, 3])
-    other = seen.context.clone()
-    other[:, envs.lens.contexts :] += 1.0
-    changed = seen._replace(context=other)
-    assert torch.equal(agent.logs(seen), agent.logs(changed))
-    assert (agent.values(seen) != agent.values(changed)).all()
-    with pytest.raises(ParenvsError, match="mappo is for environments of several agents"):
-        train(TrainConfig(env_id="CartPole-v1", agent="mappo", steps=64))
 
 
 @pytest.mark.thorough

@@ -1,12 +1,8 @@
 """Independent runs and distributed trainings on Ray, with processes that are killed."""
 
 import json
-import os
-import signal
 import sys
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -16,10 +12,9 @@ pytest.importorskip("ray", reason="needs the extra 'ray'")
 import ray
 
 from parenvs.agents.learning.config import TrainConfig
-from parenvs.agents.learning.ray_tasks import on_ray, session
+from parenvs.agents.learning.ray_tasks import session
 from parenvs.agents.learning.trainer import Training, train
 from parenvs.agents.references import ReferenceFile
-from parenvs.errors import ParenvsError
 
 pytestmark = pytest.mark.slow
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # tasks cannot import tests
@@ -30,30 +25,6 @@ def one_ray():
     with session(processes=8):
         yield
     assert not ray.is_initialized()
-
-
-def _once(folder, number):
-    """Kill the process of the first call with each even number."""
-    mark = Path(folder) / str(number)
-    if number % 2 == 0 and not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number * number
-
-
-def _refuse(number):
-    raise ParenvsError(f"no {number}")
-
-
-def test_tasks__are_performed_again(tmp_path):
-    found = list(on_ray(partial(_once, tmp_path), range(5), jobs=2, in_order=True))
-    assert found == [0, 1, 4, 9, 16]
-    assert sorted(on_ray(partial(_once, tmp_path), range(5), jobs=3)) == found
-
-
-def test_tasks__errors_are_raised_as_they_were():
-    with pytest.raises(ParenvsError, match=r"^no 3$"):
-        list(on_ray(_refuse, [3], jobs=1))
 
 
 def test_references__as_tasks(tmp_path, capsys):

@@ -101,12 +101,6 @@ def test_learned__plans_fit_and_are_the_same_again(env_id):
     assert parenvs.solve(problem, LEARNED, seed=3).cost == answer.cost
 
 
-def test_learned__is_for_the_shortest_step_alone():
-    problem = parenvs.problem("hybrid-test/llama-000")
-    with pytest.raises(ParenvsError, match="trained for the shortest step of any plan"):
-        parenvs.solve(problem, LEARNED, objective="tokens")
-
-
 def test_served__is_never_below_the_rule_where_plans_can_be_compared():
     class Worst:
         """Rates actions against the rule."""
@@ -123,12 +117,3 @@ def test_served__is_never_below_the_rule_where_plans_can_be_compared():
         rule.append(game.reference[0] / found.cost)
     assert len(shares) == len(set_of(name).of(family))
     assert (shares >= np.array(rule) - 1e-12).all() and np.isclose(shares, rule).any()
-
-
-def test_served__has_the_same_courses_again(monkeypatch):
-    monkeypatch.setattr(network, "COURSES", 2)
-    place = ("ElasticPlan-v1", "elastic-validation", "bulk-gpt-1.5b")
-    once, again = (network.served(shipped(place[0]), *place) for _ in range(2))
-    assert (once == again).all() and once.min() > 0.5
-    monkeypatch.setattr(network, "COURSES", 1)
-    assert (network.served(shipped(place[0]), *place) != once).any()

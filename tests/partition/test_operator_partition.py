@@ -269,18 +269,6 @@ def test_operator_partition__illegal_actions(action, first, setting):
     assert env.step(1)[1:4] == (-1.0, True, False)
 
 
-def test_operator_partition__undecided(mlp):
-    env = make(**mlp)
-    env.reset()
-    assert env.undecided() == {"w1", "w2"}
-    env.step(0)
-    assert env.undecided() == {"w1", "w2"}
-    env.step(1)
-    assert env.undecided() == {"w2"}
-    env.step(1)
-    assert env.undecided() == set()
-
-
 @each(
     ("kwargs", "words"),
     [

@@ -1,7 +1,6 @@
 """The batched partition environments: SyncVectorEnv of single ones, to the last bit."""
 
 import batches
-import gymnasium as gym
 import numpy as np
 import partition_toys as toys
 import pytest
@@ -114,19 +113,3 @@ def test_vector__equals_single_environments_on_random_programs(tmp_path, seed):
                 envs.game.groups.home.transitions = transitions_of.__wrapped__(envs.game.space)
                 compare(envs, singles, 20, seed)
     assert varied or seed  # rewards that depend on what is open do occur
-
-
-def test_vector__many_whole_episodes():
-    """Thousands, played to the end by the mask: returns are those of the plans."""
-    envs = gym.make_vec(OPERATOR, num_envs=2000, instance="vgg-19", reward="step_time")
-    problem, rng = envs.game.space.problem, np.random.default_rng(0)
-    envs.reset()
-    total, running = np.zeros(2000), np.ones(2000, dtype=bool)
-    while running.any():
-        _, rewards, done, _, _ = envs.step(rng.integers(0, 2, 2000))
-        total += rewards * running
-        for index in np.flatnonzero(done & running)[:5].tolist():
-            chosen = problem.chosen(envs.plan(index).partition)
-            assert total[index] == pytest.approx(problem.value(chosen))
-        running &= ~done
-    assert len(np.unique(total.round(9))) > 100

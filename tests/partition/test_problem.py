@@ -16,7 +16,6 @@ from parenvs import (
 )
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import ClusterError, UnknownInstanceError
-from parenvs.tasks.partition.classes import full_scope
 from parenvs.tasks.partition.problem import load_partitioning
 
 HIDDEN = {"w1": 1, "w2": 0}
@@ -120,25 +119,6 @@ def test_partitioning__returns_one_by_one(seed, scope):
         assert problem.returns_of("paper", scope).value(chosen) == pytest.approx(paper)
         share = 1 - problem.step_seconds(chosen) / problem.replicate_seconds
         assert problem.returns_of("step_time", scope).value(chosen) == pytest.approx(share)
-
-
-def test_partitioning__scopes(mlp):
-    assert [mlp.graph.paths[i] for i in mlp.parameters("variables")] == ["w1", "w2"]
-    assert [mlp.graph.paths[i] for i in mlp.parameters("inputs")] == ["x", "y"]
-    assert [mlp.graph.paths[i] for i in mlp.parameters("all")] == ["w1", "w2", "x", "y"]
-    batch, inner = label(mlp, "x", 0), label(mlp, "x", 1)
-    hidden, output = label(mlp, "w1", 1), label(mlp, "w2", 1)
-    assert label(mlp, "w1", 0) == inner
-    assert mlp.decidable("variables").tolist() == sorted([inner, hidden, output])
-    assert mlp.decidable("inputs").tolist() == sorted([batch, inner, output])
-    assert mlp.decidable("all").tolist() == sorted([batch, inner, hidden, output])
-    counts = mlp.counts("all")
-    assert [counts[c] for c in (batch, inner, hidden, output)] == [2, 2, 2, 2]
-    counts = mlp.counts("variables")
-    assert [counts[c] for c in (batch, inner, hidden, output)] == [0, 1, 2, 1]
-    assert full_scope("inputs", "paper") == full_scope("inputs", "step_time") == "inputs"
-    assert full_scope("variables", "paper") == "variables"
-    assert full_scope("variables", "step_time") == "all"
 
 
 def test_partitioning__legal(mlp):

@@ -236,23 +236,6 @@ def test_report__missing_linked_variable(mlp):
     assert tensors[1] in ends[1]
 
 
-def test_report__long_lists_are_cut_short():
-    """Of hundreds of missing variables, twenty are named; how many are left is true, if told."""
-    problem = toys.shipped("t5-base")
-    counts = problem.counts("variables")
-    chosen = np.zeros(len(problem.classes), dtype=bool)
-    chosen[int(np.where(problem.classes.blocked, 0, counts).argmax())] = True
-    names = problem.partition(chosen, "variables")
-    assert len(names) > 100
-    assert judge(plan_of(problem, names), problem).legal
-    path = next(iter(names))
-    found = reasons(problem, {path: names[path]})
-    assert len(found) == 21
-    assert all(" must be partitioned with " in reason for reason in found[:20])
-    told = re.fullmatch(r"and (\d+) more|and more", found[-1])
-    assert told[1] is None or int(told[1]) == len(names) - 1 - 20
-
-
 def test_report__batch_plans(mlp):
     """Inputs only; what is tied to a named one must be named; variables follow."""
     report = judge(plan_of(mlp, {"x": 0, "y": 0}, scope="inputs"), mlp)

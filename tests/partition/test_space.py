@@ -65,36 +65,6 @@ def first_of_each(names, label):
     return found
 
 
-@pytest.mark.parametrize("reward", REWARDS)
-@pytest.mark.parametrize("scope", SCOPES)
-def test_partition_space__classes_members_and_rivals(scope, reward):
-    for problem in problems():
-        space = toys.space_of(problem, scope, reward)
-        if space is None:
-            continue
-        closure = toys.Closure(problem, full_scope(scope, reward))
-        rivals = toys.rivals_of(problem)
-        place = {c: k for k, c in enumerate(space.classes.tolist())}
-        assert sorted(place) == sorted(problem.decidable(full_scope(scope, reward)))
-        assert list(space.question_class) == list(range(len(place)))
-        for c, k in place.items():
-            members = [
-                i for i, (label, stuck) in enumerate(zip(closure.label, closure.stuck, strict=True))
-                if label == c and not stuck
-            ]  # fmt: skip
-            assert space.members[k].tolist() == members
-            assert {space.classes[r] for r in space.rivals[k]} == rivals[c] & set(place)
-            hurt = {i for r in space.rivals[k] for i in space.members[r].tolist()}
-            assert set(space.rival_members[k].tolist()) == hurt
-            if reward == "paper":
-                assert space.paid[k] == pytest.approx((0.1 * len(members), 0.4 * len(members)))
-            else:
-                share = problem.gain_seconds[c] / problem.replicate_seconds
-                assert space.paid[k] == pytest.approx((0, share))
-        stuck = sum(closure.stuck)
-        assert space.initial == pytest.approx(0.1 * stuck if reward == "paper" else 0)
-
-
 def test_partition_space__by_hand():
     """Hidden first, it has two dimensions; then w1 0 and w2 1, by path."""
     problem = toys.problem_of(toys.MLP)

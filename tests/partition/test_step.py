@@ -81,20 +81,6 @@ def test_micro_batch__sizes_by_hand():
     assert same.step.micro_batch is None and same.plan(none(same)) == whole.plan(none(whole))
 
 
-def test_micro_batch__uneven_is_told_by_the_micro_batch():
-    forbid = {"uneven": "forbid", "reward": "step_time"}
-    whole = toys.problem_of(toys.MLP, 4, batch_size=8)
-    blocked = [
-        Partitioning.build(whole.graph, whole.cluster, micro_batch=b, **forbid).classes.blocked
-        for b in (8, 4, 2)
-    ]
-    batch = batch_classes(whole.classes)
-    assert [bool(b[batch].all()) for b in blocked] == [False, False, True]
-    small = Partitioning.build(whole.graph, whole.cluster, micro_batch=2, **forbid)
-    report = small.report(small.plan(batch))
-    assert "of size 2, is no multiple of 4 devices" in report.reasons[0]
-
-
 @each(
     ("step", "words"),
     [

@@ -95,15 +95,6 @@ def test_evaluate__sampled_episodes():
     assert "20 sampled episodes" in str(found)
 
 
-def test_evaluate__model_without_masks():
-    class Blind:
-        def predict(self, observation, deterministic=False):
-            return np.int64(0), None
-
-    env = gym.make("OperatorPartition-v0", instance="vgg-19")
-    assert parenvs.evaluate(Blind(), env).value > 0
-
-
 def test_evaluate__errors():
     with pytest.raises(ParenvsError, match="evaluate takes an environment of parenvs"):
         parenvs.evaluate(first_legal, gym.make("CartPole-v1"))

@@ -3,18 +3,14 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 import pytest
-from cases import each, slow
+from cases import each
 
-import parenvs
 from parenvs.agents.evaluation.evaluate_set import SetEvaluation, evaluate_set
 from parenvs.agents.learning.config import TrainConfig
 from parenvs.agents.learning.play import Player
-from parenvs.agents.learning.ppo import PPO
 from parenvs.agents.learning.trainer import train
 from parenvs.cli.app import app
 from parenvs.core.sets import set_of, validation_of
-from parenvs.datasets import references
-from parenvs.datasets.hybrid.problems import find_hybrid
 from parenvs.datasets.pipeline.problems import load_set
 from parenvs.errors import ParenvsError
 
@@ -97,37 +93,6 @@ def run(tmp_path_factory):
     return folder, done.result, Player(done.algorithm, "PipelinePlan-v1")
 
 
-def test_evaluate_set__training_on_drawn_problems(run):
-    """The policy is kept and judged on a set; there is no plan."""
-    folder, result, _ = run
-    assert {path.name for path in folder.iterdir()} == {
-        "config.json", "log", "state.pt", "model.pt", "curve.csv", "result.json", "scores.json",
-    }  # fmt: skip
-    scores = SetEvaluation.load(folder / "scores.json")
-    assert (result.actions, result.steps) == ([], 128)
-    assert (result.value, result.regret) == (scores.values.mean(), scores.regret)
-    assert result.interval == scores.interval
-    assert {name.split("/")[0] for name in scores.problems} == {"plan-s16-validation"}
-
-
-def test_evaluate_set__interrupted_early_leaves_nothing(tmp_path, monkeypatch):
-    """The model is kept before it is judged."""
-    folder, config = tmp_path / "run", config_of("PipelineCut-v0", {"instance": "vgg-19"})
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PPO, "learn", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train(config, folder)
-    assert not folder.exists()
-    monkeypatch.setattr("parenvs.agents.learning.trainer.judged", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        train(config_of("ElasticPlan-v1", {}), folder)
-    assert (folder / "model.pt").exists()
-
-
 def test_evaluate_set__command(run, capsys, tmp_path):
     folder, _, model = run
     scores = tmp_path / "scores.json"
@@ -156,38 +121,6 @@ def test_evaluate_set__command(run, capsys, tmp_path):
             call(*arguments)
 
 
-def test_evaluate_set__train_command(monkeypatch, tmp_path):
-    """The task needs no model: problems are of the bank."""
-    asked = []
-
-    def stop(config, folder, *others):
-        asked.append((config, folder))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("parenvs.agents.learning.trainer.train", stop)
-    for arguments in ([], ["plan-validation"]):
-        command = ["train", *arguments, "--task", "pipeline", "--seed", "3", "--steps", "70"]
-        with pytest.raises(ParenvsError, match="interrupted before the first checkpoint; nothing"):
-            app([*command, "--out", str(tmp_path / "run")], standalone_mode=False)
-    configs = [config for config, _ in asked]
-    assert [config.env_kwargs for config in configs] == [{}, {"instance": "plan-validation"}]
-    assert {(c.env_id, c.agent, c.seed, c.steps) for c in configs} == {
-        ("PipelinePlan-v1", "ppo", 3, 70)
-    }
-    assert asked[0][1] == tmp_path / "run"
-
-
-def test_evaluate_set__optima_are_those_of_the_planner(monkeypatch, tmp_path):
-    """The committed command proves what ships, for a few problems of each set."""
-    from parenvs.agents.pipeline import references
-    from parenvs.datasets.pipeline.problems import optimum_of
-
-    for name in ("plan-validation", "plan-test", "plan-outside"):
-        few = load_set(name)[5:7]
-        monkeypatch.setattr(references, "load_set", lambda _, few=few: few)
-        assert references.optima_of(name) == [optimum_of(problem.name) for problem in few]
-
-
 @pytest.mark.thorough
 @each(
     "name, family",
@@ -212,59 +145,6 @@ def test_evaluate_set__of_rows(name, family):
         assert ("optimum" in info) == (found.references[k].kind == "optimum")
     assert found.bound_regret >= found.regret
     assert found.reference in str(found)
-
-
-def test_evaluate_set__of_courses():
-    """Shares of what hindsight earns on the very course.
-
-    In a batch each environment draws its course from a seed of its own.
-    """
-    name, family = "elastic-validation", "bulk-gpt-1.5b"
-    played, found = set_of(name), evaluate_set(last, name, family, first=3)
-    env = gym.make(played.env_id, **played.env_kwargs(family))
-    _, info = env.reset(seed=0)
-    assert info["instance"] == found.problems[0]
-    done = False
-    while not done:
-        _, _, done, _, info = env.step(last(None, info["action_mask"]))
-    assert found.values[0, 0] == info["best_known"] / info["cost"]
-    assert found.regrets[0, 0] == pytest.approx(info["regret"])
-    assert (found.regrets > 0).any()
-
-
-@pytest.mark.parametrize(
-    ("name", "action"), [("elastic-validation", 65), *slow(("intra-op-validation", 24))]
-)
-def test_evaluate_set__illegal_actions_are_worth_nothing(name, action):
-    """Whatever the return was before."""
-    found = evaluate_set(lambda _, mask: action, name, first=2)
-    assert (found.values == -1).all()
-    assert (found.regret, found.illegal) == (1.0, 1.0)
-    # Planners are worth what episodes are.
-    assert evaluate_set("exact", "intra-op-test", "mesh", first=2).values.tolist() == [[1.0, 1.0]]
-    both = evaluate_set(["fastest", "exact"], "elastic-test", first=1).values
-    assert 0 < both[0, 0] < both[1, 0] == 1  # which is what hindsight earns
-
-
-def test_evaluate_set__references(monkeypatch):
-    """Of rows of seconds the best is worth 1; without a row the bound is."""
-    name = "hybrid-test/gpt-000"
-    hybrid, problem = set_of("hybrid-test"), find_hybrid(name)
-    bound, fingerprint = problem.kernel_bound_seconds, problem.model.fingerprint
-    rows = {name: {"length": 4 * bound, "bound": 2 * bound, "fingerprint": fingerprint}}
-    monkeypatch.setattr(references, "references", lambda file: rows)
-    assert hybrid.reference(name) == (1.0, 4.0, "best known")
-    assert hybrid.reference("hybrid-test/gpt-001") == (1.0, 1.0, "bound")
-    answer = parenvs.solve(find_hybrid("hybrid-test/gpt-001"), "rule-of-thumb")
-    own = answer.problem.kernel_bound_seconds
-    assert hybrid.answered(answer) == own / answer.cost
-    assert hybrid.worth(-0.3, {"bound": 2.0, "cost": 4.0}) == 0.5
-    assert hybrid.worth(-0.3, {"best_known": 3.0, "bound": 2.0, "cost": 4.0}) == 0.75
-    rows[name].update(length=bound)
-    assert hybrid.reference(name) == (1.0, 1.0, "optimum")
-    rows[name]["length"] = "soon"
-    with pytest.raises(ParenvsError, match=r"hybrid-references\.json: hybrid-test/gpt-000: "):
-        hybrid.reference(name)
 
 
 @pytest.mark.parametrize(
@@ -296,25 +176,3 @@ def test_evaluate_set__tasks_of_train(monkeypatch, task, instance, env_id, kwarg
         app(["train", *given], standalone_mode=False)
     assert (asked[0].env_id, asked[0].env_kwargs) == (env_id, kwargs)
     assert validation_of(env_id, kwargs)[:2] == judged_on
-
-
-@pytest.mark.parametrize(
-    ("env_id", "kwargs", "name", "family"),
-    [
-        pytest.param(
-            "IntraOpSharding-v1", {"family": "classes"}, "intra-op-validation",
-            "classes", marks=pytest.mark.slow,
-        ),
-        ("ElasticPlan-v1", {}, "elastic-validation", None),
-    ],
-)  # fmt: skip
-def test_evaluate_set__a_run_without_planners(tmp_path, capsys, env_id, kwargs, name, family):
-    result = train(config_of(env_id, kwargs), tmp_path).result
-    assert result.judged_on == name
-    assert 0 <= result.regret <= 1
-    command = ["evaluate", str(tmp_path), "--set", name]
-    app([*command, *(["--family", family] if family else [])], standalone_mode=False)
-    assert f"{result.regret:.4f}" in capsys.readouterr().out
-    if family:
-        with pytest.raises(ParenvsError, match=r"has 25 actions, and the agent was trained with 8"):
-            app(command, standalone_mode=False)
