@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -97,8 +98,7 @@ class Bank:
             else:
                 arrays[name] = np.concatenate(each)
                 arrays[_ENDS + name] = np.cumsum([len(values) for values in each])
-        with replacing(path) as file:
-            np.savez_compressed(file, **arrays)
+        write_arrays(path, arrays)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         """Return the row of a problem.
@@ -109,6 +109,16 @@ class Bank:
         if not 0 <= number < self.count:
             raise IndexError(f"{self.name} has problems 0 to {self.count - 1}, not {number}")
         return _taken(self.arrays, number)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write a ``.npz`` as small as LZMA makes it, whole or not at all."""
+    with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, values in arrays.items():
+            info = zipfile.ZipInfo(f"{name}.npy")  # with a fixed date
+            info.compress_type = zipfile.ZIP_LZMA
+            with archive.open(info, "w") as stream:
+                np.lib.format.write_array(stream, np.asanyarray(values), allow_pickle=False)
 
 
 def _taken(arrays: Mapping[str, np.ndarray], number: int) -> dict[str, Any]:

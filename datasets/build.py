@@ -18,7 +18,9 @@ from typing import Any
 
 from rich.progress import track
 
+from parenvs.datasets.banks import write_arrays
 from parenvs.files import write_text
+from parenvs.graph.checks import read_arrays
 from parenvs.graph.sources import from_jax
 from parenvs.instances import KINDS
 
@@ -45,6 +47,7 @@ def build(name: str, folder: Path) -> dict[str, Any]:
         graph = from_jax(function, *args, parts=False, name=name, batch_size=model.batch_size)
         path = folder / (f"{name}.npz" if kind == "train" else f"{name}-{kind}.npz")
         graph.save(path)
+        write_arrays(path, read_arrays(path))
         data = path.read_bytes()
         entry["graphs"][kind] = {
             "file": path.name,

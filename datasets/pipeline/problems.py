@@ -36,7 +36,7 @@ from rich.progress import track
 
 from parenvs.cluster import Cluster, Device
 from parenvs.core.sets import OPTIMUM, Reference, SetKind, share_kind
-from parenvs.datasets.banks import Bank, write_banks
+from parenvs.datasets.banks import Bank, write_arrays, write_banks
 from parenvs.datasets.pipeline.families import FAMILIES, MIN_PIVOTS, ChainArrays, log_uniform
 from parenvs.datasets.references import costs_of
 from parenvs.datasets.set_commands import command_line, write_files
@@ -48,7 +48,7 @@ from parenvs.errors import (
     one_line,
     shown,
 )
-from parenvs.files import replacing, write_text
+from parenvs.files import write_text
 from parenvs.graph.checks import UNREADABLE, read_arrays
 from parenvs.shipped import data_folder
 from parenvs.tasks.pipeline.problem import COPIES, Pipeline
@@ -609,8 +609,7 @@ def save_set(path: str | os.PathLike[str], problems: Sequence[DrawnProblem]) -> 
                 f"parenvs.datasets.pipeline.problems.draw only ({BITS} significant bits, default "
                 "settings)"
             )
-    with replacing(path) as stream:
-        np.savez_compressed(stream, **typed)
+    write_arrays(Path(path), typed)
 
 
 def make_set(name: str, seed: int) -> list[DrawnProblem]:

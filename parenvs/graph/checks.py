@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import lzma
 import math
 import os
 import tokenize
@@ -117,7 +118,7 @@ _HEADERS = {
 UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, NotImplementedError,
     RuntimeError, SyntaxError, OverflowError, MemoryError, zipfile.BadZipFile, zlib.error,
-    tokenize.TokenError,
+    lzma.LZMAError, tokenize.TokenError,
 )  # fmt: skip
 """What a damaged file may raise on its way to arrays."""
 
