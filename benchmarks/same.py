@@ -48,7 +48,7 @@ def digest(value: Any) -> str:
     return found.hexdigest()[:16]
 
 
-SKIPPED = {"name", "instance", "task", "scope", "step", "settings"}
+SKIPPED = {"name", "instance", "task", "scope", "step", "settings", "step_seconds"}
 """Fields of problems that are names, or that both checkouts spell in other ways."""
 
 

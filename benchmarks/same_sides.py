@@ -44,8 +44,7 @@ def drawn(kind: str, number: int) -> Any:
     """Draw a problem by its number, or from a generator that is seeded with it."""
     rng = np.random.default_rng(number)
     if kind == "numbered":
-        where = "parenvs.tasks.pipeline.drawn" if is_old() else "parenvs.datasets.pipeline"
-        sequence = import_module(f"{where}.sequence")
+        sequence = import_module("parenvs.datasets.pipeline.problems")
         return sequence.problem_of(number, None, ("inside", "outside")[number % 2]).pipeline
     if kind == "pipeline":
         from parenvs.datasets.pipeline import problems as generators
