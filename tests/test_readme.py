@@ -31,7 +31,7 @@ SHORT = {
 }
 """What trains in an example, and how long it trains here."""
 EXAMPLES = [(page.name, code) for page in PAGES for code in blocks(page, "python")]
-LONG = ("elastic.md", "hetero.md", "partition.md", "start.md")
+LONG = ("elastic.md", "hybrid.md", "partition.md", "start.md")
 """Pages whose examples take seconds."""
 
 

@@ -145,7 +145,7 @@ class HeteroProblem(HybridProblem):
     bounded_by = "speeds rounded up to few types (sandwich)"
 
     def faults(self, plan: Plan) -> list[str]:
-        """See ``TaskProblem.faults``: the rules of docs/hetero.md beside those of the judge."""
+        """See ``TaskProblem.faults``: the rules of docs/hybrid.md beside those of the judge."""
         assert isinstance(plan, HybridPlan)
         inside = self.target.cluster.devices_per_server
         rules: list[tuple[bool, str]] = [
@@ -313,7 +313,7 @@ TASKS = {
     ),
     "hetero": TaskKind(
         title="Plan pipelines on servers of different speed, one a stage, in an order to be chosen "
-        "(docs/hetero.md).",
+        "(docs/hybrid.md).",
         kind=HybridPlan.task,
         cost="seconds of a training step (closed form)",
         trivial="no parallelism: one device of the first server does everything, whatever its "
@@ -322,7 +322,7 @@ TASKS = {
         problems=partial(problems, "hetero"),
         agents=_HETERO_AGENTS,
         planner=planner,
-        docs="hetero",
+        docs="hybrid",
         figures=(CERTIFIED,),
     ),
     "hybrid-drawn": drawn_kind(

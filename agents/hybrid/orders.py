@@ -194,7 +194,7 @@ class ServerTables:
         return found
 
     def root_bound(self, most: int | None = None) -> float:
-        """Lower bound of the seconds of a step of every plan of the setting (docs/hetero.md).
+        """Lower bound of the seconds of a step of every plan of the setting (docs/hybrid.md).
 
         ``M work / sum_j s_j q^j`` over the cluster's speeds, the fastest first, with the tables'
         own least work; it needs the slowest speed among the tables' alone.

@@ -150,7 +150,7 @@ class ServerLabels:
 
         On free servers of speeds s_0 >= s_1 >= ... the stages in front take x_0, x_1, ... seconds
         of a micro-batch, and M x_j <= C - sum_{a<j} x_a for a core C. Then their work is at most
-        C/M sum_j s_j q^j with q = 1 - 1/M (docs/hetero.md, bound 1). By the same limits for the
+        C/M sum_j s_j q^j with q = 1 - 1/M (docs/hybrid.md, bound 1). By the same limits for the
         incumbent, they take the least sum where the fastest servers have as much as they can.
 
         Args:

@@ -248,7 +248,7 @@ def test_problem__over_memory_says_by_how_much_and_of_what():
     assert reason.startswith(f"stage 0: {total:,.0f} bytes on each device, {total - limit:,.0f}")
     assert reason.endswith(f"the largest part is optimizer, {report.held.optimizer[0]:,.0f}")
     assert report.value == -1
-    assert "illegal · L" in str(report)
+    assert "illegal  ·  L" in str(report)
     assert math.isfinite(report.length_seconds)
 
 
