@@ -46,7 +46,7 @@ LAYERS = (
 The folder of a task is a room of its own.
 """
 TASKLESS = (
-    "agents.evaluation", "agents.planners", "agents.reference", "cli.app", "cli.help",
+    "agents.evaluation", "agents.planners", "agents.reference", "cli.app",
     "cli.leaderboard", "cli.listing", "cli.model", "cli.options", "cli.planning", "cli.plans",
     "cli.tables", "cli.train", "cli.values", "clock", "cluster", "core", "diff", "exports",
     "fields", "files",

@@ -16,6 +16,7 @@ import gymnasium as gym
 import torch
 
 from parenvs.agents.learning.algorithm import Settings, algorithm, settings_of
+from parenvs.agents.learning.options import TrainOptions
 from parenvs.core.registry import environments
 from parenvs.core.removed import refuse_removed
 from parenvs.core.task import late
@@ -108,35 +109,20 @@ OVERRIDES: dict[tuple[str, str], dict[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(TrainOptions):
     """What decides a training; equal configurations give equal agents on equal machines.
 
     Attributes:
         env_id: id of the environment.
         env_kwargs: its arguments, as JSON types.
-        agent: name of the algorithm.
-        steps: turns of all environments.
-        seed: of everything that is drawn.
-        device: where the network is: cpu, cuda, ...
+        steps: steps of all environments.
         settings: of the algorithm, in place of its defaults.
-        distribution: one of ``WORDS``.
-        actors: processes that hold environments, of each learner, where the distribution has them.
-        learners: learners, where the distribution has several; 0: two, of fused one a GPU.
-        staleness: steps that a learner may be ahead of the slowest one, by a server; None: none
-            learns ahead.
     """
 
     env_id: Text
     env_kwargs: dict[str, Any] = field(default_factory=dict)
-    agent: Text = "group"
     steps: Annotated[int, whole(1, 10**12)] = 200_000
-    seed: Annotated[int, whole(0, 2**31 - 1)] = 0
-    device: Text = "cpu"
     settings: dict[str, Any] = field(default_factory=dict)
-    distribution: Text = SINGLE
-    actors: Annotated[int, whole(1, 1 << 16)] = 2
-    learners: Annotated[int, whole(0, 1 << 16)] = 0
-    staleness: Annotated[int, whole(0, 1 << 16)] | None = None
 
     @property
     def size(self) -> int:

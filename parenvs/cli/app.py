@@ -14,17 +14,17 @@ import typer
 
 from parenvs import __version__
 from parenvs.cli.clock import add_clock
-from parenvs.cli.help import add_doctor, add_examples
+from parenvs.cli.doctor import add_doctor
 from parenvs.cli.leaderboard import add_leaderboard
-from parenvs.cli.listing import add_listing
 from parenvs.cli.planning import add_planning
-from parenvs.cli.plans import add_plans
+from parenvs.cli.plans import add_listing, add_plans
 from parenvs.cli.train import add_training
 from parenvs.core.registry import TASKS
 from parenvs.errors import ParenvsError
 from parenvs.interrupts import INTERRUPTED, WORDS, raise_on_interrupt
 from parenvs.view.commands import Command, Commands, Group
 from parenvs.view.terminal import (
+    example,
     say,
     say_progress,
     usage_in_one_line,
@@ -150,6 +150,57 @@ def _main(
     ] = False,
 ) -> None:
     """Carry the options that stand before a command's name."""
+
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "list": ("parenvs list",),
+    "show": (
+        "parenvs show t5-base --cluster C",
+        "parenvs show my_model.py:step --args my_model.py:arguments",
+    ),
+    "judge": ("parenvs judge plan.json --plot plan.png",),
+    "diff": ("parenvs diff even.json best.json",),
+    "explain": (
+        "parenvs explain plan.json --variable 'encoder/layer_0/*'",
+        "parenvs explain t5-base --devices 8",
+    ),
+    "verify": ("parenvs verify split.json --compile",),
+    "export": ("parenvs export plan.json --to torchtitan --out plan.toml",),
+    "doctor": ("parenvs doctor", "parenvs doctor --all"),
+    "plan": (
+        "parenvs plan t5-3b --cluster C --stages 4 --out plan.json --plot plan.png",
+        "parenvs plan llama3-70b --task hybrid --cluster 16x8:h100 --batch 1024",
+    ),
+    "compare": ("parenvs compare t5-base --cluster C --stages 4 --agent even --agent exact",),
+    "train": (
+        "parenvs train --task pipeline --seed 0 --steps 100000 --out runs/ppo-0",
+        "parenvs train HybridPlan-v1 --agent group --out runs/group-0",
+    ),
+    "evaluate": ("parenvs evaluate runs/ppo-0 runs/ppo-1 --set plan-test",),
+    "calibrate": ("parenvs calibrate --out machine.json",),
+    "profile": ("parenvs profile my_model.py:make --args batch --out chain.csv",),
+    "run": ("parenvs run plan.json my_model.py:make --args batch --calibration machine.json",),
+    "reshard": ("parenvs reshard checkpoint --old old.json --new new.json --out moved",),
+    "leaderboard submit": (
+        "parenvs leaderboard submit --task data-parallel --agent greedy --folder submissions",
+    ),
+    "leaderboard check": ("parenvs leaderboard check submissions/pipeline-cut/mine.json",),
+    "leaderboard table": ("parenvs leaderboard table --folder submissions",),
+    "leaderboard site": ("parenvs leaderboard site --folder submissions --out site",),
+    "leaderboard update": ("parenvs leaderboard update submissions/hybrid/mine.json",),
+}
+"""Command without ``parenvs`` -> lines that can be typed, names of files aside."""
+
+
+def add_examples(board: typer.Typer, group: str = "") -> None:
+    """Put the examples at the end of every command's help."""
+    for command in board.registered_commands:
+        lines = EXAMPLES.get(f"{group} {_name(command)}".strip(), ())
+        if lines and not command.epilog:
+            command.epilog = example(*(line.removeprefix("parenvs ") for line in lines))
+    for inner in board.registered_groups:
+        if inner.typer_instance is not None:
+            add_examples(inner.typer_instance, str(inner.name))
 
 
 add_listing(shelf)

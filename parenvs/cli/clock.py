@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from parenvs.cli import values
+from parenvs.cli import options
 from parenvs.cli.options import FunctionArguments
 from parenvs.errors import ParenvsError, did_you_mean, need_extra, shown
 from parenvs.view.commands import of
@@ -25,7 +25,7 @@ from parenvs.view.terminal import (
 
 _Kind = Annotated[
     str,
-    typer.Option(metavar="cpu|cuda", help="Kind of device.", autocompletion=values.devices),
+    typer.Option(metavar="cpu|cuda", help="Kind of device.", autocompletion=options.devices),
 ]
 _Repeats = Annotated[int, typer.Option(help="Runs of everything that count.")]
 _Meet = Annotated[
@@ -51,7 +51,7 @@ def calibrate(
         typer.Option(
             metavar="torch|jax",
             help="Framework that measures.",
-            autocompletion=of(*values.RUNNERS),
+            autocompletion=of(*options.RUNNERS),
         ),
     ] = "torch",
     device: _Kind = "cpu",

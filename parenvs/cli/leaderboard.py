@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parenvs.cli import values
+from parenvs.cli import options
 from parenvs.core.registry import TASKS
 from parenvs.errors import ParenvsError
 from parenvs.view.commands import Commands, completed
@@ -58,7 +58,7 @@ def submit(
         list[str] | None,
         typer.Option(
             help="Agent; may be repeated (default: all that need no training first).",
-            autocompletion=values.agents,
+            autocompletion=options.agents,
         ),
     ] = None,
     run: Annotated[

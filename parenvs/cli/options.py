@@ -4,25 +4,84 @@ from __future__ import annotations
 
 import functools
 import inspect
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, get_args, get_type_hints
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
+from msgspec import Meta
 
-from parenvs.cli import values
-from parenvs.core.registry import DEFAULT, TASKS
-from parenvs.core.task import Task
+from parenvs.core.registry import DEFAULT, TASKS, environments, task_of_name
+from parenvs.core.task import FRAMEWORKS, PRESETS, Task
 from parenvs.errors import ParenvsError
-from parenvs.view.commands import MORE, HelpAll
+from parenvs.shipped import names
+from parenvs.view.commands import MORE, HelpAll, completed
 from parenvs.view.commands import of as words_of
+from parenvs.view.terminal import Step, check_range, note
+
+if TYPE_CHECKING:
+    from parenvs.core.request import Request
+    from parenvs.graph.graph import Graph
+
+DEVICES = ("cpu", "cuda")
+"""Kinds of devices that PyTorch and JAX run on."""
+RUNNERS = ("torch", "jax")
+"""Frameworks that measure this machine."""
+
+
+def _asked(ctx: Any) -> list[Any]:
+    """The tasks that are asked for, or all."""
+    given = ctx.params.get("task")
+    names = given if isinstance(given, (list, tuple)) else [given]
+    chosen = [TASKS[name] for name in names if name in TASKS]
+    return chosen or list(TASKS.values())
+
+
+def _agents(ctx: Any) -> Iterable[str]:
+    return dict.fromkeys(name for task in _asked(ctx) for name in task.planners)
+
+
+def _instances(ctx: Any) -> Iterable[str]:
+    found = dict.fromkeys(names())
+    for task in _asked(ctx):
+        found |= dict.fromkeys(task.own_names())
+        found |= dict.fromkeys((*task.instances, *(f"{kind}/" for kind in task.drawn)))
+        found |= dict.fromkeys(f"{name}/" for name in task.sets)
+    return found
+
+
+def _sets(ctx: Any) -> Iterable[str]:
+    return (name for task in TASKS.values() for name in task.sets)
+
+
+def _envs(ctx: Any) -> Iterable[str]:
+    return (name for name in environments() if "/" not in name)
+
+
+def _trainable(ctx: Any) -> Iterable[str]:
+    return (*_instances(ctx), *TASKS, *_sets(ctx), *_envs(ctx))
+
+
+tasks = completed(lambda _: TASKS)
+agents = completed(_agents)
+instances = completed(_instances)
+envs = completed(_envs)
+trainable = completed(_trainable)
+sets = completed(_sets)
+clusters = words_of(*PRESETS)
+frameworks = words_of(*FRAMEWORKS)
+devices = words_of(*DEVICES)
+
 
 Instance = Annotated[
     str,
     typer.Argument(
         help="Shipped name, SET/NAME, path of a graph, profile or problem, or FILE.py:FUNCTION.",
-        autocompletion=values.instances,
+        autocompletion=instances,
     ),
 ]
 FunctionArguments = Annotated[
@@ -36,7 +95,7 @@ TaskName = Annotated[
     typer.Option(
         "--task",
         help=f"Task: {', '.join(TASKS)} (default: that of the instance's set, else {DEFAULT}).",
-        autocompletion=values.tasks,
+        autocompletion=tasks,
     ),
 ]
 ClusterText = Annotated[
@@ -45,7 +104,7 @@ ClusterText = Annotated[
         "--cluster",
         help="Cluster: a preset, '4x8:v100,25Gbps', or a .json file (default: that of the task's "
         "environments).",
-        autocompletion=values.clusters,
+        autocompletion=clusters,
     ),
 ]
 Steps = Annotated[
@@ -73,8 +132,11 @@ class Flag:
         read: makes the value of what the command line gives, or None.
         place: one of ``PLACES``, the field in it, and the field in the value of that one, if any.
         implies: whether giving it says which task is meant.
-        values: that shells complete; none: they are not few.
+        values: that help lists and shells complete; none: they are not few.
         main: whether the short help of commands has it.
+        complete: values that shells complete, where there are others.
+        default: value where it is not given.
+        least: smallest number, where the field has bounds.
     """
 
     name: str
@@ -85,6 +147,9 @@ class Flag:
     implies: bool = False
     values: tuple[str, ...] = ()
     main: bool = False
+    complete: tuple[str, ...] = ()
+    default: Any = None
+    least: int | None = None
 
     def value(self, given: Any) -> Any:
         """Return the value of what the command line gives, which may be a list of texts.
@@ -100,6 +165,8 @@ class Flag:
                 kinds = {int: "a whole number", float: "a number"}
                 wanted = f"{kinds.get(self.kind, 'one text')}, given once"
                 raise ParenvsError(f"--{self.name} must be {wanted}, not {given[-1]!r}") from None
+        if self.least is not None:
+            check_range(f"--{self.name}", given, self.least)
         return given if self.read is None else self.read(given)
 
 
@@ -115,20 +182,42 @@ def flags_of(task: Task, classes: tuple[str, ...] = PLACES) -> dict[str, Flag]:
 @functools.cache
 def flags_in(kind: type, owner: tuple[str, ...] = ()) -> tuple[Flag, ...]:
     """Return the options of a class whose fields are made with ``parenvs.core.task.option``."""
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     flags: list[Flag] = []
     for each in fields(kind):
         about, inner = each.metadata, (*owner, each.name)
         if about.get("parts"):
             flags += flags_in(about["parts"], inner)
         elif about:
-            taken = (*get_args(hints[each.name]), hints[each.name])
-            known = next((x for x in taken if x in (int, float, str, bool)), str)
-            name = about["flag"] or each.name.replace("_", "-")
-            more = (about["implies"], about["values"], about["main"])
-            kind_, read = about["kind"] or known, about["read"]
-            flags.append(Flag(name, about["help"], kind_, read, inner, *more))
+            types, bounds = _types(hints[each.name])
+            known = next((x for x in types if x in (int, float, str, bool)), str)
+            flags.append(
+                Flag(
+                    about["flag"] or each.name.replace("_", "-"),
+                    about["help"],
+                    about["kind"] or known,
+                    about["read"],
+                    inner,
+                    about["implies"],
+                    about["values"],
+                    about["main"],
+                    about["complete"],
+                    each.default,
+                    next((x.ge for x in bounds if known is int), None),
+                )
+            )
     return tuple(flags)
+
+
+def _types(hint: Any) -> tuple[list[Any], list[Meta]]:
+    """Return the types of an annotation's union, and its bounds."""
+    if hasattr(hint, "__metadata__"):
+        return [hint.__origin__], [x for x in hint.__metadata__ if isinstance(x, Meta)]
+    types, bounds = [hint], []
+    for part in get_args(hint):
+        inner, more = _types(part)
+        types, bounds = [*inner, *types], [*bounds, *more]
+    return types, bounds
 
 
 def values_for(task: Task, given: Given) -> dict[str, dict[str, Any]]:
@@ -147,6 +236,12 @@ def values_for(task: Task, given: Given) -> dict[str, dict[str, Any]]:
 def values_in(kind: type, given: Given) -> dict[str, Any]:
     """Return options that a command line gives by field of a class; others are left out."""
     return _placed(flags_in(kind), given)
+
+
+def without(kind: type, given: Given) -> dict[str, Any]:
+    """Return the options that a command line gives and that are none of a class."""
+    names = {flag.name for flag in flags_in(kind)}
+    return {name: value for name, value in given.items() if name not in names}
 
 
 def _placed(flags: Iterable[Flag], given: Given) -> dict[str, Any]:
@@ -234,7 +329,8 @@ class TaskCommand:
                     for name, flag in flags_of(task, (source,)).items():
                         merged.setdefault(name, {})[task.name] = flag
             else:
-                merged |= {flag.name: {"": flag} for flag in flags_in(source)}
+                panel = getattr(source, "panel", "")
+                merged |= {flag.name: {panel: flag} for flag in flags_in(source)}
         return merged
 
 
@@ -278,15 +374,21 @@ def _metavar(known: tuple[str, ...]) -> str | None:
 
 
 def _parameter(name: str, of: Mapping[str, Flag], plans: bool) -> inspect.Parameter:
-    """Return the parameter of an option; ``of`` has it by the names of the tasks."""
+    """Return the parameter of an option; ``of`` has it by the names of the tasks, or by a panel."""
     words: dict[str, list[str]] = {}
     for task, flag in of.items():
         words.setdefault(flag.words, []).append(task)
     alone = len(of) == 1
     lines = [text if alone else f"{', '.join(tasks)}: {text}" for text, tasks in words.items()]
-    panel = f"{MORE}of task {next(iter(of))}" if alone else f"{MORE}of several tasks"
+    owner, first = next(iter(of.items()))
+    is_shared = owner not in TASKS  # an option of the command's own class
+    panel = f"{MORE}of task {owner}" if alone else f"{MORE}of several tasks"
+    panel = f"{MORE}{owner}" if is_shared else panel
     known = tuple(dict.fromkeys(value for flag in of.values() for value in flag.values))
-    is_main = "" in of or (plans and any(flag.main for flag in of.values()))
+    completions = known or first.complete
+    is_main = owner == "" or ((plans or is_shared) and any(flag.main for flag in of.values()))
+    if is_shared and first.default not in (None, 0):
+        lines.append(f"(default: {first.default})")
     kinds = {flag.kind for flag in of.values()}
     kind: Any = kinds.pop() if len(kinds) == 1 else list
     return inspect.Parameter(
@@ -298,8 +400,252 @@ def _parameter(name: str, of: Mapping[str, Flag], plans: bool) -> inspect.Parame
             help=" ".join(lines)
             + (f" {', '.join(known)}." if known and not _metavar(known) else ""),
             metavar=_metavar(known),
-            autocompletion=words_of(*known) if known else None,
+            autocompletion=words_of(*(known or first.complete))
+            if known or first.complete
+            else None,
             rich_help_panel=None if is_main else panel,
         ),
         annotation=(list[str] if kind is list else kind) | None,
     )
+
+
+_SLOW = 2.0  # seconds from which reading a file is told
+
+
+def task_named(word: str | None, instance: str | None, given: Iterable[str] = ()) -> Task:
+    """Return the task of a word; without one that of the instance's name, else the default.
+
+    An option that implies its task, such as ``--for``, says it where neither does.
+
+    Args:
+        word: name of a task, or None.
+        instance: what is planned.
+        given: names of options.
+
+    Raises:
+        ParenvsError: there is no task of this name.
+    """
+    if word is not None:
+        return TASKS.named(word)
+    named = task_of_name(instance)
+    if named is not None:
+        return named
+    for each in TASKS.values():
+        flags = flags_of(each)
+        for name in given:
+            if name in flags and flags[name].implies:
+                note(f"task {each.name}, as --{name} is given")
+                return each
+    return TASKS[DEFAULT]
+
+
+def task_to_plan(word: str | None, instance: str, given: Given) -> Task:
+    """Return the task that plans an instance: without a word one that has its name, if any does.
+
+    Raises:
+        ParenvsError: there is no task of this name.
+    """
+    if word is None and task_of_name(instance) is None:
+        for task in TASKS.values():
+            if instance in task.own_names():
+                return task
+    return task_named(word, instance, given)
+
+
+def found_cluster(model: Model) -> str | None:
+    """Return the cluster that is given for a model, or else the GPUs of this machine.
+
+    Returns:
+        The cluster; None if the problem says what it runs on.
+
+    Raises:
+        ParenvsError: this machine has no GPUs.
+    """
+    if not model.is_placed_here:
+        return model.cluster
+    from parenvs.cluster import Cluster
+
+    here = Cluster.here()
+    if here is None:
+        raise ParenvsError(
+            "--cluster is missing, and this machine has no GPU to plan for: give a preset "
+            f"({', '.join(PRESETS)}), servers x devices like 16x8:h100, or a .json file"
+        )
+    return f"{here.servers}x{here.devices_per_server}:{here.device.name}"
+
+
+@dataclass(frozen=True)
+class Model:
+    """An instance of a task as the command line names it.
+
+    Attributes:
+        task: what is planned.
+        instance: shipped name, ``SET/NAME``, path, or a JAX function.
+        cluster: name, short form or path, or None.
+        options: of the problem, by name, where they are given.
+        search: of planners, by name, where they are given.
+    """
+
+    task: Task
+    instance: str
+    cluster: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    search: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Given, instance: str, task: str | None, cluster: str | None) -> Model:
+        """Read what a command line gives.
+
+        Raises:
+            ParenvsError: the task is unknown, or does not have an option.
+        """
+        chosen = task_named(task, instance, given)
+        return cls(chosen, instance, cluster, **values_for(chosen, given))
+
+    @property
+    def is_placed_here(self) -> bool:
+        """Whether what it runs on is not said, by a cluster, an option or the problem itself."""
+        has_own = not self.task.supports(Task.reading) or self.task.names(self.instance)
+        return self.cluster is None and not has_own and "devices" not in self.options
+
+    @cached_property
+    def how(self) -> dict[str, Any] | None:
+        """Arguments of ``load_graph`` for the graph; None if the problem is made of none."""
+        if not self.task.supports(Task.reading) or self.task.names(self.instance):
+            return None
+        return self.task.reading(self.instance, self.options)
+
+    @property
+    def kept(self) -> bool:
+        """Whether its graph is written beside a plan, as its name alone would not give it."""
+        from parenvs import instances
+
+        if self.how is None:
+            return False
+        return instances.reads_anew(
+            self.instance, **{k: v for k, v in self.how.items() if k in instances.READING}
+        )
+
+    def graph(self) -> Graph:
+        """Load the graph."""
+        from parenvs import instances
+
+        assert self.how is not None
+        return instances.load_graph(self.instance, **self.how)
+
+    @property
+    def graph_read(self) -> Graph | None:
+        """The graph, where its name alone would not give it; None elsewhere."""
+        return self.graph() if self.kept else None
+
+    def read(self) -> Graph:
+        """Load the graph; tell what takes long, and what the reader assumed."""
+        from parenvs.graph import python_source
+        from parenvs.graph.sources import is_function
+
+        if is_function(self.instance):
+            with Step(f"lowering {self.instance}") as step:
+                if python_source.lower(self.instance, self.options.get("arguments")).kept:
+                    step.result = "kept from the last time (--no-cache lowers it anew)"
+        with Step(f"reading {self.instance}", min_seconds=0.0 if self.kept else _SLOW) as step:
+            graph = self.graph()
+            step.result = f"{len(graph.opcode):,} instructions"
+        for words in graph.notes:
+            note(words)
+        return graph
+
+    def tell(self) -> None:
+        """Load the graph, if there is one, and note what the task assumes of it."""
+        if self.how is None:
+            return
+        graph = self.read()
+        for words in self.task.assumptions(graph, self.options):
+            note(words)
+
+    def problem(self) -> Any:
+        """Make the problem."""
+        from parenvs.core.registry import problem
+
+        return problem(self.instance, self.cluster, self.task.name, **self.options)
+
+    def request(
+        self, seed: int, steps: int, choosing: bool = True, here: bool = False, **own: Any
+    ) -> Request:
+        """Make what planners answer.
+
+        Args:
+            seed: seed of everything random.
+            steps: environment steps.
+            choosing: whether what is not given is left open where the task can choose it;
+                otherwise it is as in the environments.
+            here: whether a cluster that is not given is this machine.
+            **own: further options of requests.
+
+        Raises:
+            ParenvsError: no plan can solve the problem, or the task has no planners.
+        """
+        from parenvs.agents.planners import request_of
+
+        self.tell()
+        placed = replace(self, cluster=found_cluster(self)) if here else self
+        if (
+            choosing
+            and self.task.supports(Task.open_problem)
+            and not self.task.names(self.instance)
+        ):
+            problem, search = self.task.open_problem(
+                self.instance, placed.cluster, self.options, self.search
+            )
+        else:
+            problem, search = placed.problem(), self.search
+        return request_of(problem, seed=seed, steps=steps, **search, **own)
+
+    def check_out(self, path: Path | None) -> None:
+        """Raise an error if the graph kept beside a plan would overwrite what it was read from.
+
+        Raises:
+            ParenvsError: it would; the line names both files.
+        """
+        if path is None or not self.kept:
+            return
+        sidecar = path.with_suffix(".npz")
+        if sidecar == path or _same(sidecar, self.instance):
+            raise ParenvsError(
+                f"{path}: the plan's graph is written beside it and would overwrite {sidecar}; "
+                "choose another --out"
+            )
+
+    def named(self, report: Any, path: Path | None) -> Any:
+        """Return a report whose plan names the graph that ``save`` writes beside ``path``."""
+        if path is None or not self.kept:
+            return report
+        return replace(report, plan=replace(report.plan, instance=str(path.with_suffix(".npz"))))
+
+    def save(self, path: Path | None) -> None:
+        """Write the graph, and its module if there is one, beside a plan's file.
+
+        Nothing is written if the instance alone gives the graph.
+        """
+        from parenvs import instances
+        from parenvs.graph import python_source
+        from parenvs.graph.sources import is_function
+
+        if path is None or not self.kept:
+            return
+        from parenvs.files import replacing
+
+        self.graph().save(path.with_suffix(".npz"))
+        if is_function(self.instance):
+            with replacing(path.with_suffix(".pb")) as stream:
+                lowered = python_source.lower(self.instance, self.options.get("arguments"))
+                stream.write(lowered.proto)
+        elif self.instance not in names() and self.instance.endswith(instances.GRAPH_SUFFIXES[1:]):
+            module = path.with_suffix(Path(self.instance).suffix)
+            if not _same(module, self.instance):
+                with replacing(module) as stream, Path(self.instance).open("rb") as source:
+                    shutil.copyfileobj(source, stream)
+
+
+def _same(path: Path, instance: str) -> bool:
+    """Return whether a path and an instance are one file."""
+    return path.exists() and Path(instance).exists() and path.samefile(instance)

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parenvs.cli import values
-from parenvs.cli.model import Model, found_cluster, task_to_plan
+from parenvs.cli import options
 from parenvs.cli.options import (
     Given,
     Instance,
+    Model,
     Steps,
     TaskName,
+    found_cluster,
     not_an_option,
+    task_to_plan,
     tasks_with,
     with_flags,
 )
@@ -51,7 +53,7 @@ PlanCluster = Annotated[
     typer.Option(
         "--cluster",
         help="Cluster: a preset, 16x8:h100, or a .json file (default: this machine's GPUs).",
-        autocompletion=values.clusters,
+        autocompletion=options.clusters,
     ),
 ]
 Verbose = Annotated[
@@ -80,7 +82,7 @@ def plan(
     cluster: PlanCluster = None,
     agent: Annotated[
         str,
-        typer.Option(help="Agent: exact, random, ppo, ...", autocompletion=values.agents),
+        typer.Option(help="Agent: exact, random, ppo, ...", autocompletion=options.agents),
     ] = "exact",
     seed: PlannerSeed = 0,
     steps: Steps = STEPS,
@@ -169,7 +171,7 @@ def compare(
         list[str] | None,
         typer.Option(
             help="Agent to compare; may be repeated; --out and --plot take the first's.",
-            autocompletion=values.agents,
+            autocompletion=options.agents,
         ),
     ] = None,
     seed: PlannerSeed = 0,

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from parenvs.agents.learning.options import TrainOptions
 from parenvs.agents.learning.ray_tasks import ENGINES, LOCAL, check_engine
-from parenvs.cli import values
-from parenvs.cli.model import Model
+from parenvs.cli import options
 from parenvs.cli.options import (
     ClusterText,
     Given,
+    Model,
     TaskName,
     flags_of,
+    values_in,
     with_flags,
+    without,
 )
 from parenvs.core.registry import TASKS, environments
 from parenvs.core.request import STEPS
 from parenvs.errors import ParenvsError, need_extra
-from parenvs.view.commands import MORE
+from parenvs.view.commands import MORE, of
 from parenvs.view.terminal import (
     Address,
     Json,
@@ -50,7 +53,7 @@ _training = partial(typer.Option, rich_help_panel=MORE + "training")
 
 def add_training(app: typer.Typer) -> None:
     """Add the commands that train and evaluate agents."""
-    app.command()(with_flags("options", "search")(train))
+    app.command()(with_flags("options", "search", TrainOptions)(train))
     app.command()(evaluate)
 
 
@@ -59,67 +62,32 @@ def train(
     instance: Annotated[
         str | None,
         typer.Argument(
-            help="What plan takes, a set, a tier, a task (its problems are drawn), or the id of "
-            "any Gymnasium environment with discrete actions.",
-            autocompletion=values.trainable,
+            help="What plan takes, a set, a tier, a task (its problems are generated), or the id "
+            "of any Gymnasium environment with discrete actions.",
+            autocompletion=options.trainable,
         ),
     ] = None,
     task: TaskName = None,
     cluster: ClusterText = None,
-    agent: Annotated[
-        str,
-        typer.Option(
-            help="Agent: ppo, rainbow, mappo, group, imitate, ..., or one's own.",
-            autocompletion=values.learners,
-        ),
-    ] = "ppo",
-    seed: Seed = 0,
     envs: Annotated[
         int | None,
         _training(
-            "--num-envs",
-            help="Environments that are played at once (default: the agent's).",
+            "--num-envs", help="Environments that are played at once (default: the agent's)."
         ),
-    ] = None,
-    device: Annotated[
-        str,
-        _training(
-            help="Kind of device that the network is on: cpu, cuda, ...",
-            autocompletion=values.devices,
-        ),
-    ] = "cpu",
-    distribution: Annotated[
-        str,
-        _training(
-            help="Who plays and who learns: single, actors, inference, learners, environments, "
-            "server or fused.",
-        ),
-    ] = "single",
-    actors: Annotated[
-        int,
-        _training(help="Processes that hold environments, of each learner."),
-    ] = 2,
-    learners: Annotated[
-        int,
-        _training(help="Learners, where there are several (default: 2; with fused one a GPU)."),
-    ] = 0,
-    staleness: Annotated[
-        int | None,
-        _training(help="With a server: learners do not wait; none is more steps ahead than this."),
     ] = None,
     engine: Annotated[
         str | None,
         _training(
             metavar="|".join(ENGINES),
             help="Engine that starts the processes (default: ray where it is installed).",
-            autocompletion=values.of(*ENGINES),
+            autocompletion=of(*ENGINES),
         ),
     ] = None,
     address: Address = None,
     steps: Annotated[
         int | None,
         typer.Option(
-            help=f"Environment steps (default: {STEPS:,}, {DRAWN_STEPS:,} on drawn problems)."
+            help=f"Environment steps (default: {STEPS:,}, {DRAWN_STEPS:,} on generated problems)."
         ),
     ] = None,
     folder: Annotated[
@@ -129,40 +97,33 @@ def train(
         bool, typer.Option("--resume", help="Continue the run in the folder.")
     ] = False,
     until_optimal: Annotated[
-        bool,
-        _training(
-            "--until-optimal",
-            help="Stop once the proven optimum is reached.",
-        ),
+        bool, _training("--until-optimal", help="Stop once the proven optimum is reached.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Train an agent on an instance or on drawn problems: checkpoints, logs, model, best plan."""
+    """Train an agent on an instance or generated problems; writes checkpoints, logs, best plan."""
     if steps is not None:
         check_range("--steps", steps, 1)
-    check_range("--seed", seed, 0)
     check_range("--num-envs", envs or 1, 1)
-    check_range("--actors", actors, 1)
-    check_range("--learners", learners, 0)
-    check_range("--staleness", staleness or 0, 0)
+    training = TrainOptions(**values_in(TrainOptions, given))
+    given = without(TrainOptions, given)
     if engine is not None or address is not None:
         check_engine(engine or LOCAL, address)
-    settings = {} if envs is None else {"envs": envs}
-    spread = _Spread(distribution, actors, learners, staleness)
     run = _Run(
-        agent, seed, settings, device, resume, until_optimal, as_json, spread, (engine, address)
-    )
+        training, {} if envs is None else {"envs": envs}, resume, until_optimal, as_json,
+        (engine, address),
+    )  # fmt: skip
     if instance is not None and is_environment(instance):
         if task is not None or cluster is not None or given:
             raise ParenvsError(f"{instance}: an environment by its id takes no options of a task")
-        run.train(folder or Path("runs") / f"{instance.replace('/', '-')}-{agent}-{seed}",
-                  instance, {}, steps or DRAWN_STEPS)  # fmt: skip
+        run.train(folder or run.folder(instance.replace("/", "-")), instance, {},
+                  steps or DRAWN_STEPS)  # fmt: skip
         return
     if instance in TASKS and task in (None, instance):
         instance, task = None, instance
     if instance is None and task is None:
         raise ParenvsError(
-            f"a model is needed, or a task, which draws problems: one of {', '.join(TASKS)}"
+            f"a model is needed, or a task, which generates problems: one of {', '.join(TASKS)}"
         )
     if task is None:
         task = next((name for name, each in TASKS.items() if instance in each.sets), None)
@@ -170,54 +131,45 @@ def train(
     stem = Path(instance or "drawn").stem
     drawn = _drawn(model, instance)
     if drawn is not None:
-        run_folder = folder or Path("runs") / f"{stem}-{model.task.name}-{agent}-{seed}"
-        run.train(run_folder, *drawn, steps or DRAWN_STEPS)
+        run.train(folder or run.folder(stem, model.task.name), *drawn, steps or DRAWN_STEPS)
         return
-    request = model.request(seed, steps or STEPS, choosing=False)
-    run_folder = folder or Path("runs") / f"{stem}-{request.label}-{agent}-{seed}"
+    request = model.request(training.seed, steps or STEPS, choosing=False)
+    run_folder = folder or run.folder(stem, request.label)
     best = request.optimum()
     from parenvs.files import locked
 
     with locked(run_folder):
-        run.check_free(run_folder)
+        with need_extra("agents", "training"):
+            from parenvs.agents.learning.config import check_free
+        check_free(run_folder, resume)
         request = _kept(model, request, run_folder)
         run.train(run_folder, request.env_id, request.env_kwargs, request.steps, best,
                   request.target(best), model.kept)  # fmt: skip
 
 
-class _Spread(NamedTuple):
-    """How a training is distributed; see ``TrainConfig``."""
-
-    distribution: str
-    actors: int
-    learners: int
-    staleness: int | None
-
-
 @dataclass(frozen=True)
 class _Run:
-    """How a training is asked for."""
+    """A training as the command line asks for it.
 
-    agent: str
-    seed: int
+    Attributes:
+        options: see ``TrainOptions``.
+        settings: of the agent.
+        resume: whether a run in the folder is continued.
+        until_optimal: whether to stop at the optimum.
+        as_json: whether the result is printed as JSON.
+        engine: name and address of the engine that starts processes.
+    """
+
+    options: TrainOptions
     settings: dict[str, Any]
-    device: str
     resume: bool
     until_optimal: bool
     as_json: bool
-    spread: _Spread
     engine: tuple[str | None, str | None]
 
-    @property
-    def tell(self) -> Callable[[str], None]:
-        """What says how far it is: no part of what is printed as JSON."""
-        return say_progress if self.as_json else say
-
-    def check_free(self, folder: Path) -> None:
-        """Raise an error if a folder holds a run that is not to be resumed."""
-        with need_extra("agents", "training"):
-            from parenvs.agents.learning.config import check_free
-        check_free(folder, self.resume)
+    def folder(self, *names: str) -> Path:
+        """Return the default folder of a run."""
+        return Path("runs") / "-".join([*names, self.options.agent, str(self.options.seed)])
 
     def train(
         self,
@@ -247,18 +199,19 @@ class _Run:
 
         if self.until_optimal and best is None:
             raise ParenvsError(
-                f"--until-optimal is for one model, not for drawn problems: {env_id}"
+                f"--until-optimal is for one model, not for generated problems: {env_id}"
             )
         with need_extra("agents", "training"):
             from parenvs.agents.learning import trainer
             from parenvs.agents.learning.config import TrainConfig, claimed
         config = TrainConfig(
-            env_id=env_id, env_kwargs=env_kwargs, agent=self.agent, steps=steps,
-            seed=self.seed, device=self.device, settings=self.settings, **self.spread._asdict(),
+            env_id=env_id, env_kwargs=env_kwargs, steps=steps, settings=self.settings,
+            **vars(self.options),
         )  # fmt: skip
+        report = say_progress if self.as_json else say  # JSON alone goes to standard output
         try:
             result = trainer.train(
-                config, folder, self.resume, self.tell, target, self.until_optimal, *self.engine
+                config, folder, self.resume, report, target, self.until_optimal, *self.engine
             ).result
         except KeyboardInterrupt:
             if claimed(folder):
@@ -335,7 +288,7 @@ def evaluate(
     set_: Annotated[
         str | None,
         typer.Option(
-            "--set", help="Play a set of problems: plan-test, ...", autocompletion=values.sets
+            "--set", help="Play a set of problems: plan-test, ...", autocompletion=options.sets
         ),
     ] = None,
     family: Annotated[

@@ -115,7 +115,7 @@ def test_streams__closed_ones(run, monkeypatch):
 
 
 def test_streams__an_interrupt_is_one_line(run, monkeypatch):
-    for place in ("parenvs.cli.listing.say", "parenvs.cli.app.say"):
+    for place in ("parenvs.cli.plans.say", "parenvs.cli.app.say"):
         with monkeypatch.context() as patch:
             patch.setattr(place, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             command = ("list", "--task", "elastic") if "listing" in place else ("--version",)

@@ -126,4 +126,4 @@ def test_submit__a_run(run, tmp_path):
     assert status in (0, None), err
     made = load_entry(tmp_path / "made" / "hetero" / "tiny.json")
     assert made.learned and made.trained_on == ("other: HybridPlan-v1 fresh False",)
-    assert made.seeds == (0,) and "group, trained by parenvs train for 64 steps" in made.method
+    assert made.seeds == (0,) and "ppo, trained by parenvs train for 64 steps" in made.method

@@ -6,8 +6,7 @@ import typer
 from cases import each
 from commands import walk
 
-from parenvs.cli.app import app
-from parenvs.cli.help.examples import EXAMPLES
+from parenvs.cli.app import EXAMPLES, app
 
 COMMANDS = dict(walk())
 
@@ -20,7 +19,7 @@ def test_examples__of_commands_that_exist():
 def test_examples__every_command_has_one_that_parses(name):
     command = COMMANDS[name]
     shown = [line[2:] for line in (command.epilog or "").splitlines() if line.startswith("$ ")]
-    assert shown, f"parenvs {name} has no example: add a line to parenvs/cli/help/examples.py"
+    assert shown, f"parenvs {name} has no example: add a line to parenvs/cli/app.py"
     for line in shown:
         words = shlex.split(line)
         assert words[: 1 + len(name.split())] == ["parenvs", *name.split()], line

@@ -1,0 +1,48 @@
+"""``TrainOptions``: what ``TrainConfig`` and ``parenvs train`` have in common, without PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from parenvs.agents.names import ALGORITHMS
+from parenvs.core.task import option
+from parenvs.fields import Text, whole
+
+DISTRIBUTIONS = ("single", "actors", "inference", "learners", "environments", "server", "fused")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Options of a training."""
+
+    panel: ClassVar[str] = "training"
+    """Panel of the commands' help that has all but the main options."""
+
+    agent: Text = option(
+        "ppo",
+        "Agent: ppo, rainbow, mappo, group, imitate, ..., or one's own.",
+        complete=tuple(ALGORITHMS),
+        main=True,
+    )
+    seed: Annotated[int, whole(0, 2**31 - 1)] = option(0, "Seed of everything random.", main=True)
+    device: Text = option(
+        "cpu",
+        "Kind of device that the network is on: cpu, cuda, ...",
+        complete=("cpu", "cuda"),
+    )
+    distribution: Text = option(
+        "single",
+        "What acts and what learns: single, actors, inference, learners, environments, server or "
+        "fused.",
+        complete=DISTRIBUTIONS,
+    )
+    actors: Annotated[int, whole(1, 1 << 16)] = option(
+        2, "Processes with environments, per learner."
+    )
+    learners: Annotated[int, whole(0, 1 << 16)] = option(
+        0, "Learners, where there are several (default: 2; with fused one per GPU)."
+    )
+    staleness: Annotated[int, whole(0, 1 << 16)] | None = option(
+        None, "With a server: learners do not wait; none is more steps ahead than this."
+    )
