@@ -47,8 +47,8 @@ The folder of a task is a room of its own.
 """
 TASKLESS = (
     "agents.evaluation", "agents.planners", "agents.reference", "cli.app",
-    "cli.leaderboard", "cli.listing", "cli.model", "cli.options", "cli.planning", "cli.plans",
-    "cli.tables", "cli.train", "cli.values", "clock", "cluster", "core", "diff", "exports",
+    "cli.leaderboard", "cli.options", "cli.planning", "cli.plans",
+    "cli.tables", "cli.train", "clock", "cluster", "core", "diff", "exports",
     "fields", "files",
     "graph", "instances", "leaderboard", "shardy", "shipped", "tensors", "view", "wrappers",
 )  # fmt: skip

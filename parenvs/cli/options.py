@@ -400,9 +400,7 @@ def _parameter(name: str, of: Mapping[str, Flag], plans: bool) -> inspect.Parame
             help=" ".join(lines)
             + (f" {', '.join(known)}." if known and not _metavar(known) else ""),
             metavar=_metavar(known),
-            autocompletion=words_of(*(known or first.complete))
-            if known or first.complete
-            else None,
+            autocompletion=words_of(*completions) if completions else None,
             rich_help_panel=None if is_main else panel,
         ),
         annotation=(list[str] if kind is list else kind) | None,
