@@ -50,10 +50,10 @@ def add(app: typer.Typer) -> None:
 
 def add_files(files: Annotated[list[Path], typer.Argument(metavar="FILE...")]) -> None:
     """Check files of problems and keep copies, so that their names are enough."""
-    from parenvs.tasks.sharding import files
+    from parenvs.tasks.sharding import files as sharding_files
 
     for path in files:
-        problem, copy, same = files.add(path)
+        problem, copy, same = sharding_files.add(path)
         check = "the contest's file by its SHA-256" if same else "its SHA-256 is not listed"
         say(f"{problem.name}: {len(problem):,} nodes, {len(problem.ends):,} edges; {check}; {copy}")
 

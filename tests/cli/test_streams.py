@@ -118,7 +118,7 @@ def test_streams__an_interrupt_is_one_line(run, monkeypatch):
     for place in ("parenvs.cli.plans.say", "parenvs.cli.app.say"):
         with monkeypatch.context() as patch:
             patch.setattr(place, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-            command = ("list", "--task", "elastic") if "listing" in place else ("--version",)
+            command = ("list", "--task", "elastic") if "plans" in place else ("--version",)
             assert run(io.StringIO(), *command) == (130, "parenvs: interrupted\n")
 
 
