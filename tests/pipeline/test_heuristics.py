@@ -65,7 +65,7 @@ def test_even_cut_and_pipedream__legal(seed):
 @pytest.mark.thorough
 @settings(max_examples=30)
 @given(seed=seeds)
-def test_pipedream__best_of_all_plans_by_itsbottleneck_seconds(seed):
+def test_pipedream__best_of_all_plans_by_its_objective(seed):
     pipeline, stages = bf.random_pipeline(np.random.default_rng(seed))
     answer = pipedream(pipeline.with_stages(stages))
     plans = zip(*bf.all_plans(pipeline, stages), strict=True)

@@ -35,7 +35,6 @@ from parenvs.tasks.pipeline.improve import (
     PipelineImprovementVectorEnv,
 )
 from parenvs.tasks.pipeline.spaces import fitting
-from parenvs.tasks.pipeline.task import PipelineTask
 
 COLUMNS = list(PipelineImprovement.columns)
 CONTEXTS = list(PipelineImprovement.contexts)
@@ -214,25 +213,6 @@ def test_improve__by_the_rule_comes_nearer_to_the_best_known(instance):
     assert gained > 0.01 or instance == "plan-test"  # whose start plans are near the best
 
 
-@each("stages, turns", [(2, 16), (9, 18)])
-def test_improve__an_episode_has_two_turns_a_stage(stages, turns):
-    env = PipelineImprovementEnv(**{**CHAIN, "stages": stages})
-    observation, _ = env.reset()
-    for turn in range(turns):
-        observation, _, over, *_ = env.step(int(np.flatnonzero(observation["action_mask"])[0]))
-        assert over == (turn == turns - 1)
-    assert env.get_wrapper_attr("episode_steps") == turns
-
-
-def test_improve__two_stages_are_neither_merged_nor_split():
-    env = PipelineImprovementEnv(**{**CHAIN, "stages": 2})
-    observation, _ = env.reset()
-    legal = observation["action_mask"][:-1].reshape(-1, KINDS)
-    assert legal[:, :SWAP].any() and not legal[:, MERGE:].any()
-    with pytest.raises(ParenvsError, match="stages"):
-        PipelineImprovementEnv(**{**CHAIN, "stages": 1})
-
-
 @pytest.mark.thorough
 def test_improve__a_batch_of_several_sizes_is_single():
     """Problems of 2 to 8 stages, of other lengths, and with another formula, one in each row."""
@@ -325,24 +305,6 @@ def test_banks__are_problems_by_number_and_their_start_plans(tier):
         assert report.length_seconds <= pipeline.length(*fitting(pipeline))
     made = kept.row(0)
     assert all(np.array_equal(kept[0][key], made[key]) for key in made)
-
-
-def test_banks__another_problem_of_the_number_is_searched_anew(monkeypatch):
-    pipeline = numbered(1, "s8").pipeline
-    plan = begin(pipeline)
-    monkeypatch.setattr(PipelineTask, "start", lambda self, pipeline: "searched")
-    assert all(np.array_equal(x, y) for x, y in zip(begin(pipeline), plan, strict=True))
-    other = replace(numbered(2, "s8").pipeline, instance=pipeline.instance)
-    assert begin(other) == "searched"
-
-
-@pytest.mark.thorough
-def test_banks__share_no_problem_with_sets():
-    shipped = {p.pipeline.profile.fingerprint for name in LARGE for p in load_set(name)}
-    assert len(shipped) == sum(len(load_set(name)) for name in LARGE)
-    for tier in BANKS:
-        mine = {numbered(k, tier).pipeline.profile.fingerprint for k in range(24)}
-        assert len(mine) == 24 and shipped.isdisjoint(mine)
 
 
 def test_references__are_of_all_problems_of_the_sets():

@@ -1,20 +1,17 @@
-"""Text and pictures show what the judge's report holds, and nothing else."""
+"""Pipelines in text and pictures, and short names of cuts."""
 
 import dataclasses
 import re
-import subprocess
-import sys
 
-import gymnasium as gym
 import numpy as np
 import pytest
-from cases import slow
+from cases import each, slow
 
 import parenvs
+from parenvs import StageProfile
 from parenvs import view as viewer
 from parenvs.core.plan import judge
 from parenvs.tasks.pipeline import view as pipeline_text
-from parenvs.tasks.pipeline.spaces import CutSpace
 from parenvs.tasks.pipeline.view import cut_labels
 from parenvs.view.words import duration, size
 
@@ -109,14 +106,6 @@ def test_text__holds_what_the_report_holds(pipeline, report):
     assert f"of {report.memory_limit_bytes / 1e9:.1f}" in "\n".join(lines)
 
 
-def test_text__bar_is_in_proportion_to_seconds(pipeline, report):
-    bar = next(x for x in viewer.text(report).splitlines() if x.startswith("chain"))[9:]
-    ends = [i + 1 for i, x in enumerate(bar) if x == "┃"]
-    share = pipeline.seconds_sum[list(LEGAL[0])] / pipeline.seconds_sum[-1]
-    np.testing.assert_allclose(np.array(ends) / len(bar), share, atol=1 / len(bar))
-    assert re.sub("[━┃ ]", "", bar) == "0123"
-
-
 def test_text__gantt_shows_when_stages_are_busy(pipeline, report):
     lines = viewer.text(report).splitlines()
     rows = [x for x in lines if x.startswith(("stage ", "  link"))]
@@ -164,16 +153,6 @@ def test_text__fits_100_columns_and_colour_changes_no_word(report, too_large, ma
 def test_text__control_characters_of_a_file_reach_no_terminal():
     shown = viewer.text(evil := problem(name="a\x1b[2Jb"), report_of(evil, *LEGAL))
     assert "\x1b" not in shown and "a?[2Jb" in shown
-
-
-def test_units():
-    assert duration(1.23456) == "1.235 s"
-    assert duration(0.05678) == "56.78 ms"
-    assert duration(3e-7) == "300.0 ns"
-    assert duration(0) == "0 s"
-    assert size(28.8e9) == "28.8 GB"
-    assert size(999.9e6) == "1.00 GB"
-    assert size(12) == "12 B"
 
 
 # figure
@@ -237,53 +216,10 @@ def test_figure__no_two_labels_overlap_or_leave_the_page(pipeline, report, too_l
 
 
 @pytest.mark.thorough
-def test_figure__marks_stages_over_the_memory_limit(report, too_large):
-    from matplotlib.colors import to_hex
-    from matplotlib.patches import Patch
-
-    def red(picture):
-        return [x for x in picture.findobj(Patch) if to_hex(x.get_facecolor()) == "#c1121f"]
-
-    assert not red(viewer.figure(report))
-    picture = viewer.figure(too_large)
-    over = sum(x.memory_bytes > too_large.memory_limit_bytes for x in too_large.stages)
-    assert len(red(picture)) == 2 * over > 0  # in the strip and among the memory bars
-    for reason in too_large.reasons:
-        assert reason in words(picture)
-
-
-@pytest.mark.thorough
 def test_figure__of_a_malformed_plan_gives_the_reasons(pipeline, malformed):
     picture = viewer.figure(malformed)
     assert set(malformed.reasons) <= set(words(picture))
     assert not boxes(picture, "passes")
-
-
-@pytest.mark.thorough
-def test_figure__many_reasons_and_stages_and_one_micro_batch():
-    many = problem("16x8:v100", micro_batches=1, pivots=300, weight=1e12)
-    worst = report_of(many, range(4, 260, 4), range(1, 65))
-    picture = viewer.figure(worst)
-    assert len(boxes(picture, "passes")) == 129 * 2
-    assert any(re.fullmatch(r"and \d+ lines more", x) for x in words(picture))
-
-
-@pytest.mark.thorough
-def test_figure__heading_of_a_long_name_stays_on_the_page():
-    from matplotlib.text import Text
-
-    odd = problem(name="W" * 300)
-    for some in (odd, report_of(odd, *LEGAL)):
-        picture = viewer.figure(some)
-        picture.canvas.draw()
-        (title,) = (x for x in picture.findobj(Text) if "WWW" in x.get_text())
-        assert title.get_window_extent().x1 <= 1280
-
-
-@pytest.mark.thorough
-def test_figure__dollar_signs_are_no_formula():
-    odd = problem(name="a $\\frac{$ b")
-    assert viewer.rgb_array(report_of(odd, *LEGAL)).any()
 
 
 # rgb_array
@@ -304,30 +240,6 @@ def test_rgb_array__is_fresh_and_depends_on_the_plan(pipeline, report, malformed
         assert picture.shape == second.shape and (picture != second).any()
 
 
-@pytest.mark.slow
-def test_rgb_array__does_not_depend_on_the_users_style_or_change_it(pipeline, report):
-    import matplotlib
-
-    plain = viewer.rgb_array(report)
-    with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30, "axes.grid": True}):
-        before = dict(matplotlib.rcParams)
-        np.testing.assert_array_equal(viewer.rgb_array(report), plain)
-        assert dict(matplotlib.rcParams) == before
-
-
-@pytest.mark.slow
-def test_import__loads_no_matplotlib_and_drawing_no_pyplot():
-    code = """
-import sys, parenvs, parenvs.tasks.pipeline.figure, gymnasium as gym
-assert "matplotlib" not in sys.modules
-env = gym.make("PipelineCut-v0", instance="vgg-19", render_mode="rgb_array")
-env.reset()
-env.render()
-assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 # save
 
 
@@ -344,63 +256,166 @@ def test_save__is_deterministic(tmp_path, monkeypatch, pipeline, report, suffix,
     assert one.read_bytes() == two.read_bytes()
 
 
-def test_save__that_fails_leaves_the_old_file(tmp_path, monkeypatch, pipeline, report):
-    from matplotlib.figure import Figure
-
-    path = tmp_path / "plan.png"
-    path.write_bytes(b"old")
-
-    def half(self, stream, **_):
-        stream.write(b"half")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(Figure, "savefig", half)
-    with pytest.raises(OSError, match="disk full"):
-        viewer.save(path, report)
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_save__refuses_other_endings(tmp_path, pipeline, report):
-    with pytest.raises(ValueError, match=r"plan\.jpg.*\.png, \.svg, \.pdf"):
-        viewer.save(tmp_path / "plan.jpg", report)
-    assert not list(tmp_path.iterdir())
-
-
 # the environment
 
 
-@pytest.mark.parametrize("mode", ["ansi", *slow("rgb_array")])
-def test_env__renders_every_step(mode):
-    env = gym.make("PipelineCut-v0", instance="vgg-19", cluster="B", render_mode=mode)
-    _, info = env.reset(seed=0)
-    pictures = [env.render()]
-    over = False
-    while not over:
-        action = env.action_space.sample(info["action_mask"])
-        _, reward, over, _, info = env.step(action)
-        pictures.append(env.render())
-    assert len(pictures) == 3
-    if mode == "ansi":
-        assert ["┃" in x for x in pictures] == [False, True, True]
-        assert f"value {reward:.4f}" in pictures[-1]
-    else:
-        assert all(x.shape == (800, 1280, 3) and x.dtype == np.uint8 for x in pictures)
-        assert (pictures[0] != pictures[1]).any() and (pictures[1] != pictures[2]).any()
+def chain(names, reads=None, source="sha256:a graph"):
+    count = len(names)
+    ones = np.ones(count)
+    return StageProfile(
+        "toy", np.array(names, dtype=object), ones, ones, ones, ones,
+        source=source, reads=None if reads is None else np.array(reads, dtype=object),
+    )  # fmt: skip
 
 
-@pytest.mark.slow
-def test_figure__is_drawn_in_time():
-    import time
+def label(names, cut, width=48, **options):
+    return cut_labels(chain(names, **options), [cut], width)[0]
 
-    big = problem("8x8:v100", micro_batches=64, pivots=6000)
-    space = CutSpace.build(big.with_stages(8))
-    chosen: list[int] = []
-    while len(chosen) < 7:
-        chosen.append(int(np.flatnonzero(space.legal(chosen))[0]))
-    plan = big.plan(*space.plan(chosen))
-    report = judge(plan, big)
-    viewer.rgb_array(report)
-    begin = time.process_time()
-    viewer.rgb_array(report)
-    assert time.process_time() - begin < 3  # 0.4 s here; some room for slow machines
+
+def layers(before, scope, parts, count=3, head="lm_head/dot_general"):
+    """Names of ``count`` layers, each with the same parts, between an embedding and a head."""
+    names = [f"{before}/embed_tokens/gather"]
+    names += [f"{before}/{scope}/{i}/{part}" for i in range(count) for part in parts]
+    return [*names, f"{before}/{head}"]
+
+
+GPT2 = layers(
+    "jit(train_step)/jvp(FlaxGPT2LMHeadModule)/transformer",
+    "h",
+    ["ln_1/mul", "attn/c_attn/dot_general", "attn/c_proj/dot_general", "add", "mlp/c_fc/add"],
+)
+LLAMA = layers(
+    "jit(train_step)/jvp(FlaxLlamaForCausalLMModule)/model",
+    "layers",
+    ["input_layernorm/mul", "self_attn/q_proj/dot_general", "self_attn/o_proj/dot_general", "add",
+     "mlp/jit(silu)/mul", "mlp/down_proj/dot_general", "add"],
+)  # fmt: skip
+VIT = layers(
+    "jit(train_step)/jvp(FlaxViTForImageClassificationModule)/vit/encoder",
+    "layer",
+    ["layernorm_before/mul", "attention/attention/query/dot_general", "attention/output/add",
+     "intermediate/dense/dot_general", "intermediate/erf", "output/dense/dot_general"],
+)  # fmt: skip
+RESNET = [
+    "jit(train_step)/jvp()/transpose",
+    *[
+        f"jit(train_step)/jvp(FlaxResNetForImageClassificationModule)/resnet/encoder/stages/{stage}"
+        f"/layers/{i}/{part}"
+        for stage, count in ((0, 2), (1, 3))
+        for i in range(count)
+        for part in ("layer/0/convolution/conv_general_dilated", "layer/0/normalization/mul",
+                     "layer/1/convolution/conv_general_dilated", "layer/1/normalization/mul", "add")
+    ],
+    "jit(train_step)/jvp()/reduce_sum",
+]  # fmt: skip
+BART = [
+    f"jit(train_step)/jvp(FlaxBartForConditionalGenerationModule)/model/{side}/layers/{i}/{part}"
+    for side, parts in (
+        ("encoder", ("self_attn/dot_general", "fc1/dot_general", "fc2/dot_general")),
+        ("decoder", ("self_attn/dot_general", "encoder_attn/dot_general", "fc1/dot_general")),
+    )
+    for i in range(2)
+    for part in parts
+]
+ROBERTA = layers(
+    "jit(train_step)/jvp(FlaxRobertaForMaskedLMModule)/roberta/encoder",
+    "layer",
+    ["attention/self/query/dot_general", "attention/self/...hqk,...khd->...qhd/dot_general",
+     "attention/output/dense/dot_general", "output/dropout/jit(_bernoulli)/jit(_uniform)/xor"],
+)  # fmt: skip
+
+
+@each(
+    ("names", "cut", "expected"),
+    [
+        (GPT2, 1, "after embed_tokens"),
+        (GPT2, 6, "after h/0"),
+        (GPT2, 9, "after h/1/attn"),  # before the addition, which is in no scope but the layer's
+        (GPT2, 8, "after h/1/attn/c_attn"),
+        (GPT2, 16, "after h"),  # all layers end with the last one
+        (LLAMA, 8, "after layers/0"),
+        (LLAMA, 11, "after layers/1/self_attn"),
+        (LLAMA, 12, "before layers/1/mlp"),
+        (LLAMA, 13, "before layers/1/mlp/down_proj"),
+        (VIT, 7, "after layer/0"),
+        (VIT, 10, "after layer/1/attention"),
+        (VIT, 11, "after layer/1/intermediate/dense"),
+        (RESNET, 5, "after stages/0/layers/0/layer"),
+        (RESNET, 6, "after stages/0/layers/0"),
+        (RESNET, 11, "after stages/0"),
+        (RESNET, 12, "after stages/1/layers/0/layer/0/convolution"),
+        (BART, 3, "after encoder/layers/0"),
+        (BART, 6, "after encoder"),
+        (BART, 8, "after decoder/layers/0/encoder_attn"),
+        (ROBERTA, 3, "after layer/0/attention/self"),
+        (ROBERTA, 2, "after layer/0/attention/self/query"),
+        (ROBERTA, 5, "after layer/0"),
+        (ROBERTA, len(ROBERTA), "end"),
+    ],
+)
+def test_cut_labels__public_models(names, cut, expected):
+    assert label(names, cut) == expected
+
+
+@each("names", [GPT2, LLAMA, VIT, RESNET, BART, ROBERTA])
+@each("width", [48, 23])
+def test_cut_labels__are_distinct_and_short(names, width):
+    labels = cut_labels(chain(names), range(1, len(names) + 1), width)
+    assert len(set(labels)) == len(names)
+    assert max(len(x.removeprefix("after ")) for x in labels) <= width
+
+
+def test_cut_labels__inside_a_scope_counts_the_instructions():
+    names = [f"jit(f)/jvp(net)/layer_{i}/{x}" for i in (0, 1) for x in ("dot_general", "add") * 2]
+    assert [label(names, cut) for cut in (1, 2, 3, 4)] == [
+        "after layer_0/dot 1",
+        "after layer_0/add 1",
+        "after layer_0/dot 2",
+        "after layer_0",
+    ]
+
+
+def test_cut_labels__scopes_without_numbers_name_the_next_variable():
+    """Equinox names every layer after its class."""
+    names = ["jit(step)/jvp(eqx.nn.MLP)/eqx.nn.Linear/dot_general", "jit(step)/jvp(eqx.nn.MLP)/max"]
+    reads = [f"layers/{i // 2}/weight" if i % 2 == 0 else "" for i in range(6)]
+    found = [label(names * 3, cut, reads=reads) for cut in (1, 2, 3, 4)]
+    assert found == [
+        "1 pivot before layers/1/weight",
+        "before layers/1/weight",
+        "1 pivot before layers/2/weight",
+        "before layers/2/weight",
+    ]
+
+
+def test_cut_labels__no_scopes_at_all():
+    names = ["dot", "add", "dot", "add", "reduce"]
+    reads = ["layers/0/q", "", "layers/1/q", "", ""]
+    assert label(names, 2, reads=reads) == "before layers/1/q"
+    assert label(names, 2, reads=["", "", "head/kernel", "", ""]) == "before head/kernel"
+    sides = [f"{side}/layers/{i}/kernel" for side in ("encoder", "decoder") for i in (0, 1)]
+    assert label(["dot"] * 4, 1, reads=sides) == "before encoder/layers/1/kernel"
+    assert label(names, 3, reads=reads) == "after dot 2"  # no variable is read any more
+    assert label(names, 1) == "after dot 1"
+    assert label(names, 4) == "after add 2"
+
+
+def test_cut_labels__measured_chains():
+    names = ["conv1", "pool", "block/fc", "block/fc", "fc2"]
+    assert [label(names, cut, source="") for cut in (1, 2, 3, 4)] == [
+        "after conv1",
+        "after pool",
+        "after fc 1",
+        "after block",
+    ]
+
+
+def test_cut_labels__too_long_a_name():
+    long = [f"encoder/{'x' * 30}_{i}" for i in range(3)]
+    (name, other) = cut_labels(chain(long, source=""), [1, 2], 12)
+    assert {name, other} == {"after pivot 0", "after pivot 1"}  # cut off, they would be the same
+    stages = RESNET[1:]
+    assert label(stages, 11, 23) == "after stages/1/0/0/convoluti…"
+    reads = ["", "", "", "encoder/layers/1/mlp/kernel"]
+    assert label(["dot"] * 4, 1, 25, reads=reads) == "2 before layers/1/mlp/ke…"
+    assert label(["a\x1b[2J/b", "c"], 1, source="") == "after a?[2J"

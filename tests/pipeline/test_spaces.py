@@ -1,29 +1,30 @@
-"""Points: which pivots become points, and on how few devices their stages fit."""
+"""Search spaces: candidates of cuts, points and units, by trying all."""
 
 import itertools
 import math
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import toys
-from cases import each, slow
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parenvs.agents.pipeline.exact import exact_full, exact_points
 from parenvs.cluster import Cluster
-from parenvs.core.registry import problem
 from parenvs.errors import InfeasibleError
 from parenvs.graph.flow import Reads
-from parenvs.tasks.pipeline import formulas
-from parenvs.tasks.pipeline.formulas import stage_bytes
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.spaces import (
+    CutSpace,
     PointSpace,
     Stages,
+    centre_cuts,
     coarse_pivots,
+    device_of_pivot,
     distinct_pivots,
+    local_minima,
     network_pivots,
     points,
     units,
@@ -78,38 +79,6 @@ def test_least_devices__decides_to_the_last_bit():
             size = math.nextafter(size, rng.choice([0.0, math.inf]))
         device = replace(cluster.device, memory_bytes=size)
         check_least_devices(replace(pipeline, cluster=replace(cluster, device=device)), 1)
-
-
-@pytest.mark.parametrize(
-    ("weights", "activations", "limit"),
-    [
-        (2.130340242187113, 74.1574509616297, 7.07417030629576),  # 15 by the rounded quotient
-        (0.7437228007197543, 38.248855872753104, 3.293646525569961),
-        (5.0, 0.0, 5.0),  # nothing is left, and nothing is needed
-        (5.0, 1.0, 5.0),
-        (5.0, 0.0, 4.0),
-        (5.0, 0.5, 5.25),
-    ],
-)
-def test_least_devices__quotients_that_round(monkeypatch, weights, activations, limit):
-    """Bytes given outright: the judge's own formula says which number is the first that fits."""
-    monkeypatch.setattr(Pipeline, "weight_bytes", lambda *_: np.array([weights]))
-    for name in ("kept_bytes", "recomputed_bytes"):
-        monkeypatch.setattr(formulas, name, lambda *_: np.array([activations]))
-    monkeypatch.setattr(Pipeline, "memory_limit", limit)
-    pipeline = Pipeline(even_chain(2), Cluster.parse("2x8:v100"))
-    fitting = (k for k in range(1, 17) if stage_bytes(weights, activations, k) <= limit)
-    found = least_devices(pipeline, np.array([0, 2]), 1)
-    assert found[0, 1] == next(fitting, math.inf)
-
-
-def test_distinct_pivots__are_the_last_of_each_run():
-    """Pivots 1, 2, 3 cut alike, 4 alone, and 5 and 6 as the end of the chain does."""
-    costs = [1, 0, 0, 1, 1, 0, 0]
-    pipeline = Pipeline(toys.chain(costs, costs, [3, 3, 3, 2, 0, 0, 0], costs), Cluster.parse("A"))
-    assert distinct_pivots(pipeline).tolist() == [3, 4, 6]
-    first = Pipeline(toys.chain([0, 0, 1], [0, 0, 1], [2, 2, 0], [1, 1, 1]), Cluster.parse("A"))
-    assert distinct_pivots(first).tolist() == [1, 2]  # each holds a variable
 
 
 def test_distinct_pivots__every_column_counts():
@@ -223,21 +192,6 @@ def test_network_pivots__legal_cuts_and_the_cheapest_of_them(seed):
         assert np.isin(spread, found).all()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("cluster", "stages"), [("2x8:v100,0.1Gbps", 2), *slow(("4x8:v100,1Gbps", 4))]
-)
-def test_network_pivots__keep_the_best_cuts_of_a_head(cluster, stages):
-    """On a slow network Mixer is best cut around its head, where even points have one cut."""
-    pipeline = problem("mixer-l16", cluster=cluster, stages=stages)
-    best = exact_full(pipeline).cost
-    by_chain, by_network = (
-        exact_points(PointSpace.build(pipeline, by_network=x)).cost for x in (False, True)
-    )
-    assert by_chain > 1.5 * best
-    assert by_network == pytest.approx(best, rel=1e-4)
-
-
 @each(
     ("cluster", "most", "expected"),
     [
@@ -325,14 +279,6 @@ def test_point_space__number_of_stages(pivots, cluster, stages, words):
         assert PointSpace.build(pipeline).stages == stages
 
 
-def test_point_space__fewer_units_than_stages(monkeypatch):
-    """Devices there are enough, but only two units of them."""
-    monkeypatch.setattr("parenvs.tasks.pipeline.spaces.units", lambda pipeline: np.array([0, 4, 8]))
-    assert PointSpace.build(Pipeline(even_chain(5), Cluster.parse("2x4:v100"), 2)).stages == 2
-    with pytest.raises(InfeasibleError, match="one for each of 2 units"):
-        PointSpace.build(Pipeline(even_chain(5), Cluster.parse("2x4:v100"), 3))
-
-
 def test_point_space__memory_may_be_met_exactly():
     """Bytes of the last pivot as the limit: the stage fits, and it is legal to end before it."""
     profile = replace(even_chain(3), resident_bytes=np.array([7.0, 5.0, 3.0]))
@@ -346,77 +292,169 @@ def test_point_space__memory_may_be_met_exactly():
         assert space.legal_units(0, 0, 0, 2).tolist() == [False, False, fits, True, False]
 
 
-def test_point_space__cannot_be_changed():
-    space = PointSpace.build(Pipeline(even_chain(4), Cluster.parse("1x4:v100"), 2))
-    with pytest.raises(FrozenInstanceError):
-        space.latest = None
+# The rules of design.md, sections 7 and 8, once more: exact fractions, plans one by one.
 
 
-def test_points__at_most_128():
-    rng = np.random.default_rng(0)
-    for n, most in ((128, 128), (129, 127), (300, 128)):
-        times = rng.random(n) + 0.1
-        pipeline = Pipeline(toys.chain(times, times, times, times), Cluster.parse("A"))
-        assert len(points(pipeline)) - 1 <= most
-    assert len(points(Pipeline(even_chain(128), Cluster.parse("A")))) == 129
+def slow_devices(pipeline):
+    """d(p) of the pivots 1..n-1."""
+    seconds = [Fraction(x) for x in pipeline.profile.seconds]
+    d = pipeline.cluster.devices
+    share = {p: round(d * sum(seconds[:p]) / sum(seconds)) for p in range(1, len(seconds))}
+    return {p: min(max(x, 1), d - 1) for p, x in share.items()}
 
 
-def test_point_space__the_last_unit_is_early_enough():
-    """Two devices for two stages: the first must start on the very first."""
-    space = PointSpace.build(Pipeline(even_chain(3), Cluster.parse("1x2:v100"), 2))
-    assert space.legal_points(0, 0, 0).tolist() == [False, True, True, False]
-    assert space.legal_points(0, 0, 1).tolist() == [False] * 4
-    assert space.legal_units(0, 0, 0, 1).tolist() == [False, True, False]
-    assert space.latest[0].tolist() == [[-1] * 4] * 3 + [[-1, -1, -1, 2]]
+def slow_centre(pipeline, stages):
+    cluster = pipeline.cluster
+    unit = cluster.devices_per_server if cluster.servers >= stages else 1
+    return [unit * round(Fraction(k * cluster.devices, stages * unit)) for k in range(1, stages)]
 
 
-def drawn(seed):
-    """A small problem in which about half of the stages fit, and fewer on one device."""
-    rng = np.random.default_rng(seed)
-    n = int(rng.integers(3, 6))
-    times, cuts, held = rng.random(n) + 0.1, rng.integers(0, 9, n), rng.integers(0, 9, n)
-    weights = np.maximum(rng.integers(-2, 6, n), 0)
-    weights[[0, -1]] = 1
-    profile = toys.chain(times, times, cuts, weights, held)
-    cluster = Cluster.parse(f"{rng.integers(1, 3)}x{rng.integers(2, 4)}:v100")
-    recompute = str(rng.choice(["full", "none"]))
-    pipeline = Pipeline(profile, cluster, 2, micro_batches=3, recompute=recompute)
-    size = pipeline.memory_of(np.array(0), np.array(n - 1), 2, np.array(2))
-    device = replace(cluster.device, memory_bytes=float(size) / 0.9)
-    return replace(pipeline, cluster=replace(cluster, device=device))
+def slow_minima(pipeline):
+    """Last pivots of plateaus lower than both neighbours, neighbours being of one device cut."""
+    crossing, device = pipeline.profile.cut_bytes, slow_devices(pipeline)
+    kept = []
+    for _, group in itertools.groupby(device, key=device.get):
+        plateaus = [list(x) for _, x in itertools.groupby(group, key=lambda p: crossing[p - 1])]
+        heights = [crossing[plateau[0] - 1] for plateau in plateaus]
+        for i, plateau in enumerate(plateaus):
+            around = heights[max(i - 1, 0) : i] + heights[i + 1 : i + 2]
+            if all(heights[i] < x for x in around):
+                kept.append(plateau[-1])
+    return kept
 
 
-@each("seed", range(8))
-def test_least_devices__of_drawn_problems(seed):
-    for left in (1, 2):
-        check_least_devices(drawn(seed), left)
+def slow_space(pipeline, stages, radius, candidates):
+    """(radius in force, every legal plan); no plans if there are none at any radius."""
+    pivots = slow_minima(pipeline) if candidates == "minima" else range(1, len(pipeline.profile))
+    device, centre = slow_devices(pipeline), slow_centre(pipeline, stages)
+    has_variable = pipeline.profile.parameter_bytes > 0
+    everything = [
+        cuts
+        for cuts in itertools.combinations(pivots, stages - 1)
+        if all(device[a] < device[b] for a, b in itertools.pairwise(cuts))
+        and all(
+            has_variable[a:b].any() for a, b in itertools.pairwise((0, *cuts, len(has_variable)))
+        )
+    ]
+    for width in range(radius, max(radius, pipeline.cluster.devices) + 1):
+        plans = [
+            cuts
+            for cuts in everything
+            if all(abs(device[p] - c) <= width for p, c in zip(cuts, centre, strict=True))
+        ]
+        if plans:
+            return width, plans
+    return None, []
 
 
-@each("seed", range(8))
-def test_point_space__of_drawn_problems(seed):
-    """Latest units, and the choices that they leave, by trying all."""
-    for stages in (2, 3):
-        pipeline = drawn(seed).with_stages(stages)
-        pivots, devices = points(pipeline), units(pipeline)
-        latest = slow_latest(pipeline, pivots, devices) if stages < len(devices) else None
-        if latest is None or latest[stages, 0].max() < 0:
-            with pytest.raises(InfeasibleError):
-                PointSpace.build(pipeline)
-            continue
-        space = PointSpace.build(pipeline)
-        np.testing.assert_array_equal(space.latest, latest)
-        for unit, end in itertools.product(range(len(devices)), range(1, len(pivots))):
-            first = 0 if stages == 2 else 1
-            left = stages - first
-            assert space.legal_points(first, first, unit)[end] == (latest[left, first, end] >= unit)
-            last = latest[left - 1, end].max()
-            wanted = []
-            for u in range(len(devices)):
-                group = np.array(devices[u] - devices[unit])
-                ends = (np.array(pivots[first]), np.array(pivots[end]))
-                wanted.append(
-                    unit < u <= last
-                    and pipeline.memory_of(*ends, group, np.array(left)) <= pipeline.memory_limit
-                )
-            if latest[left, first, end] >= unit:
-                assert space.legal_units(first, first, unit, end).tolist() == wanted
+def made(pipeline, stages, *arguments):
+    try:
+        return CutSpace.build(pipeline.with_stages(stages), *arguments)
+    except InfeasibleError:
+        return None
+
+
+@pytest.mark.thorough
+@given(st.data())
+@settings(max_examples=150)
+def test_candidates__mask_is_what_can_be_completed(data):
+    pipeline = data.draw(toys.pipelines(least=3, most=14))
+    stages = data.draw(st.integers(2, 4))
+    radius = data.draw(st.integers(0, 4))
+    candidates = data.draw(st.sampled_from(["minima", "all"]))
+    holders = int((pipeline.profile.parameter_bytes > 0).sum())
+    width, plans = slow_space(pipeline, stages, radius, candidates)
+    space = made(pipeline, stages, radius, candidates)
+    if stages > min(holders, pipeline.cluster.devices) or not plans:
+        assert space is None
+        return
+    assert space is not None
+    assert space.radius == width
+    assert (np.diff(space.pivots) > 0).all()
+    device = slow_devices(pipeline)
+    assert [device[p] for p in space.pivots] == space.devices.tolist()
+    index = {int(p): i for i, p in enumerate(space.pivots)}
+    reached = 0
+    for step in range(stages - 1):
+        for prefix in sorted({cuts[:step] for cuts in plans}):
+            mask = space.legal([index[p] for p in prefix])
+            legal = set(space.pivots[mask].tolist())
+            assert legal == {cuts[step] for cuts in plans if cuts[:step] == prefix}
+            reached += len(legal)
+    assert reached
+    for cuts in plans[:3]:
+        assert not space.legal([index[p] for p in cuts]).any()
+        pivots, devices = space.plan([index[p] for p in cuts])
+        assert tuple(pivots) == cuts
+        assert devices.tolist() == [device[p] for p in cuts]
+
+
+@pytest.mark.thorough
+@given(toys.pipelines(most=20))
+@settings(max_examples=80)
+def test_candidates__device_of_pivot_and_minima(pipeline):
+    device = device_of_pivot(pipeline)
+    assert device[1:-1].tolist() == list(slow_devices(pipeline).values())
+    assert local_minima(pipeline).tolist() == slow_minima(pipeline)
+
+
+@each(
+    ("servers", "per_server", "stages", "centre"),
+    [
+        (4, 8, 4, [8, 16, 24]),
+        (3, 8, 3, [8, 16]),
+        (4, 8, 2, [16]),
+        (4, 8, 3, [8, 24]),  # 10.67 and 21.33 to the nearest servers
+        (5, 2, 3, [4, 6]),  # 3.33 and 6.67
+        (2, 8, 3, [5, 11]),  # too few servers
+        (1, 8, 2, [4]),
+        (1, 6, 4, [2, 3, 4]),  # halves to even: 1.5, 3, 4.5
+    ],
+)
+def test_candidates__centre(servers, per_server, stages, centre):
+    cluster = Cluster.parse(toys.shape(servers, per_server, 1.0, 1.0))
+    pipeline = Pipeline(toys.balanced().profile, cluster)
+    assert centre_cuts(pipeline, stages).tolist() == centre
+
+
+def test_candidates__plateau_keeps_its_last_pivot():
+    """Bytes before pivots 1..7: 5 3 3 5 2 2 2, all of one device cut."""
+    profile = toys.chain([0] * 7 + [1], [0] * 8, [5, 3, 3, 5, 2, 2, 2, 9], [1] * 8)
+    pipeline = Pipeline(profile, Cluster.parse(toys.shape(1, 2, 1.0, 1.0)))
+    assert local_minima(pipeline).tolist() == [3, 7]
+
+
+def test_candidates__radius_widens_until_a_plan_fits():
+    """A first pivot of 90 % of the seconds: its device cut, 7, is 3 away from the centre, 4."""
+    profile = toys.chain([18, 1, 1], [0, 0, 0], [1, 1, 1], [1, 1, 1])
+    pipeline = Pipeline(profile, Cluster.parse(toys.shape(1, 8, 1.0, 1.0)))
+    space = CutSpace.build(pipeline.with_stages(2), 0, "all")
+    assert space.radius == 3
+    assert space.pivots.tolist() == [1, 2]
+
+
+@each(
+    ("arguments", "words"),
+    [
+        ({"stages": 1}, "at least 2 stages, not 1"),
+        ({"stages": 0}, "at least 1 stage, not 0"),
+        ({"stages": -3}, "at least 1 stage, not -3"),
+        ({"stages": 4}, "cluster 1x3 toy has only 3 devices"),
+        ({"stages": 13}, "only 12 pivots hold variables.*at most 12"),
+        ({"radius": -1}, "radius must be >= 0, not -1"),
+        ({"candidates": "some"}, "candidates must be one of minima, all, not 'some'"),
+    ],
+)
+def test_candidates__errors(arguments, words):
+    toy = toys.balanced()
+    with pytest.raises(InfeasibleError, match=words):
+        stages = arguments.pop("stages", 3)
+        CutSpace.build(toy.pipeline.with_stages(stages), **arguments)
+
+
+def test_candidates__no_plan_at_any_radius():
+    """One pivot takes all the time: every later pivot has the same device cut."""
+    profile = toys.chain([8, 0, 0, 0], [0] * 4, [1] * 4, [1] * 4)
+    pipeline = Pipeline(profile, Cluster.parse(toys.shape(1, 4, 1.0, 1.0)))
+    with pytest.raises(InfeasibleError, match="the candidates allow no 3 stages"):
+        CutSpace.build(pipeline.with_stages(3), 3, "all")
