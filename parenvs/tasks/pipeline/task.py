@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from parenvs.tasks.pipeline.problem import Pipeline, Report
     from parenvs.tasks.pipeline.profile import StageProfile
     from parenvs.tasks.pipeline.spaces import Cuts
-    from parenvs.tasks.pipeline.view import PipelineDiff
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,16 +289,6 @@ class PipelineTask(Task):
         from parenvs.tasks.pipeline.view import comparison
 
         return comparison(answers)
-
-    def diff(self, a: Report, b: Report) -> PipelineDiff:
-        from parenvs.tasks.pipeline.view import difference
-
-        return difference(a, b)
-
-    def diff_text(self, diff: PipelineDiff, names: tuple[str, str]) -> list[str]:
-        from parenvs.tasks.pipeline.view import diff_lines
-
-        return diff_lines(diff, names)
 
     def remarks(self, request: PipelineRequest, answer: Answer, choice: Any) -> Remarks:
         from parenvs.agents.pipeline.planners import Remarks
