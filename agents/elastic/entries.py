@@ -14,12 +14,11 @@ from parenvs.agents.elastic.formats import (
     OBSERVATION,
     OWN,
     Recorded,
-    Rule,
     loaded,
     read_policy,
     with_arrays,
 )
-from parenvs.agents.elastic.play import Plans, followed, load, play, seeds
+from parenvs.agents.elastic.play import Plans, load, play, seeds
 from parenvs.agents.elastic.policies import AHEAD, RULES, LookAhead, optimal
 from parenvs.core.leaderboard import (
     ONE,
@@ -362,8 +361,6 @@ def chosen(policy: Any, problems: list[Any], seed: int) -> dict[str, Any] | str:
         if policy.seed != seed:
             return f"it is recorded for seed {policy.seed}, not {seed}"
         return {name: [list(plans) for plans in courses] for name, courses in policy.plans.items()}
-    if isinstance(policy, Rule):
-        return {problem.name: followed(policy, problem.target, seed) for problem in problems}
     return play(policy, {problem.instance: problem.target for problem in problems}, seed)
 
 

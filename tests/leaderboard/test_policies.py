@@ -13,7 +13,7 @@ from cases import each, slow
 
 from parenvs.agents.elastic.entries import AGENTS, policy
 from parenvs.agents.elastic.formats import OWN, SHAPES, PolicyError, features, rate, read_policy
-from parenvs.agents.elastic.play import Tables, Turns, followed, load, play, seeds
+from parenvs.agents.elastic.play import Observer, load, play, seeds
 from parenvs.agents.elastic.policies import RULES
 from parenvs.core.leaderboard import kind_of
 from parenvs.errors import ParenvsError
@@ -21,15 +21,15 @@ from parenvs.leaderboard.check import PlanState, check, mean_score
 from parenvs.leaderboard.entry import Entry, EntryError, load_entry
 from parenvs.leaderboard.submit import agent_submission
 from parenvs.leaderboard.tasks import TaskList, tasks
-from parenvs.tasks.elastic.problem import follow
+from parenvs.tasks.elastic.problem import Moment, follow
 
 
 def start(name, count):
-    """What is seen of episodes that begin."""
-    problem, rng = load(name), np.random.default_rng(1)
-    turns, who = Turns(count, Tables.of([problem])), np.arange(count)
-    turns.start(who, [0] * count, [problem.draw(rng) for _ in range(count)])
-    return {"plans": turns.tables.plans[turns.row], **turns.observation(who)}
+    """What policies see at the start of an episode, ``count`` times."""
+    problem = load(name)
+    nodes = int(problem.drawn(0).nodes[0])
+    seen = Observer(problem)(Moment(0, nodes), nodes, 0)
+    return {key: np.repeat(value, count, axis=0) for key, value in seen.items()}
 
 
 FOLDER = Path(__file__).parents[2] / "leaderboard" / "submissions" / "elastic"
@@ -135,7 +135,7 @@ def test_policy_verdicts__recorded_runs_are_replayed_and_hold_for_their_seed():
     assert verdict.state == PlanState.LEGAL
     problem = load(CHAIN)
     rule = read_policy({"kind": "rule", "rule": "look-ahead"})
-    plans = followed(rule, problem, 0)
+    plans = play(rule, {CHAIN: problem}, 0)[CHAIN]
     assert entry.policy["plans"][CHAIN] == plans  # what is recorded is what the rule does
     tampered = copy.deepcopy(entry.policy)
     tampered["plans"][CHAIN][0][5] = 63
