@@ -14,10 +14,12 @@ import os
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any, BinaryIO, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
+import msgspec
 import numpy as np
 
 from parenvs.errors import HloError
@@ -123,6 +125,35 @@ UNREADABLE = (
 """What a damaged file may raise on its way to arrays."""
 
 Arrays = Mapping[str, np.ndarray]
+_Numbers = list[int | bool]
+_Message = dict[str, int | bool | list[int | dict[str, int | bool]]]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Fields(msgspec.Struct, forbid_unknown_fields=True):
+    """What an attribute may hold."""
+
+    dimensions: _Numbers = []
+    dynamic_slice_sizes: _Numbers = []
+    gather_slice_sizes: _Numbers = []
+    fft_length: _Numbers = []
+    value: _Numbers = []
+    dot: _Message = {}
+    convolution: _Message = {}
+    window: _Message = {}
+    padding: _Message = {}
+    gather: _Message = {}
+    scatter: _Message = {}
+    feature_group_count: _Count = 1
+    batch_group_count: _Count = 1
+    trip_count: _Count = 1
+    direction: str = ""
+    target: str = ""
+    slices: list[tuple[int, int, int]] = []
+    applies: list[list[str]] = []
+
+
+_FIELDS = msgspec.json.Decoder(_Fields)
 
 
 def read_arrays(
@@ -346,7 +377,7 @@ def _wrong_nesting(arrays: Arrays) -> Wrong:
     """Yield loops and branches whose insides do not fit, and parameters that no input has."""
     opcodes, parent = texts_of(arrays["opcode_names"]), arrays["parent"]
     names = [opcodes[code] for code in arrays["opcode"].tolist()]
-    made = _rows(arrays["results"], arrays["result_offset"])
+    made = rows_of(arrays["results"], arrays["result_offset"])
     top = [row for row, name in enumerate(names) if name == "parameter" and parent[row] < 0]
     given = sorted(tensor for row in top for tensor in made[row])
     if given != sorted(arrays["parameter_tensor"].tolist()):
@@ -362,8 +393,8 @@ def _wrong_nesting(arrays: Arrays) -> Wrong:
     if not nested:
         return
     kinds = arrays["element_type"].tolist()
-    tensors = list(zip(kinds, _rows(arrays["dims"], arrays["dim_offset"]), strict=True))
-    used = _rows(arrays["operands"], arrays["operand_offset"])
+    tensors = list(zip(kinds, rows_of(arrays["dims"], arrays["dim_offset"]), strict=True))
+    used = rows_of(arrays["operands"], arrays["operand_offset"])
     for outer in sorted(nested):
         parts, taken = [], []
         last = -1
@@ -399,80 +430,32 @@ def _wrong_attributes(arrays: Arrays) -> Wrong:
     """Yield attributes that are no JSON objects, or whose fields are not what rules need."""
     texts = texts_of(arrays["string_table"])
     for index in np.unique(arrays["attribute"]).tolist():
-        fields = fields_of(texts[index]) if texts[index] else {}
-        if fields is None:
-            yield "attribute", f"{texts[index][:40]!r} is no JSON object"
+        try:
+            _FIELDS.decode(texts[index] or "{}")
+        except (msgspec.MsgspecError, RecursionError) as error:
+            yield "attribute", f"{texts[index][:40]!r}: {error}"
             return
-        for key, value in fields.items():
-            if not _FIELDS.get(key, _nothing)(value):
-                yield "attribute", f"{key[:20]!r} is no field, or cannot be {str(value)[:40]!r}"
-                return
     opcodes = texts_of(arrays["opcode_names"])
     for code, index in set(
         zip(arrays["opcode"].tolist(), arrays["attribute"].tolist(), strict=True)
     ):
-        if opcodes[code] == "while" and "trip_count" not in (fields_of(texts[index]) or {}):
+        if opcodes[code] == "while" and "trip_count" not in fields_of(texts[index]):
             yield "attribute", "a while has no trip_count"
-
-
-def _nothing(value: Any) -> bool:
-    """Return whether a value fits a field that does not exist."""
-    return False
-
-
-def _is_number(value: Any) -> bool:
-    """Return whether a value is a whole number of at most 64 bits, or a truth value."""
-    return isinstance(value, int) and -(2**63) <= value < 2**64
-
-
-def _is_count(value: Any) -> bool:
-    """Return whether a value is a number from 0."""
-    return _is_number(value) and value >= 0
-
-
-def _is_text(value: Any) -> bool:
-    """Return whether a value is a text."""
-    return isinstance(value, str)
-
-
-def _is_list(value: Any) -> bool:
-    """Return whether a value is a list of numbers."""
-    return isinstance(value, list) and all(map(_is_number, value))
-
-
-def _are_slices(value: Any) -> bool:
-    """Return whether a value is a list of starts, limits and strides."""
-    return isinstance(value, list) and all(_is_list(x) and len(x) == 3 for x in value)
-
-
-def _are_names(value: Any) -> bool:
-    """Return whether a value is a list of lists of texts."""
-    return isinstance(value, list) and all(
-        isinstance(part, list) and all(map(_is_text, part)) for part in value
-    )
-
-
-def _is_message(value: Any) -> bool:
-    """Return whether a value is an object of numbers, lists of numbers, and lists of such."""
-    return isinstance(value, dict) and all(
-        _is_number(x) or _is_list(x) or (isinstance(x, list) and all(map(_is_message, x)))
-        for x in value.values()
-    )
 
 
 def _wrong_shapes(arrays: Arrays) -> Wrong:
     """Yield instructions whose shapes do not fit, each kind of instruction checked once."""
     opcodes, texts = texts_of(arrays["opcode_names"]), texts_of(arrays["string_table"])
-    fields = {i: fields_of(texts[i]) or {} for i in np.unique(arrays["attribute"]).tolist()}
+    fields = {i: fields_of(texts[i]) for i in np.unique(arrays["attribute"]).tolist()}
     numbers: dict[tuple[int, ...], int] = {}  # of the different shapes
-    rows = _rows(arrays["dims"], arrays["dim_offset"])
+    rows = rows_of(arrays["dims"], arrays["dim_offset"])
     number = np.array([numbers.setdefault(row, len(numbers)) for row in rows], dtype=np.int64)
     shapes = list(numbers)
     columns = (
         arrays["opcode"].tolist(),
         arrays["attribute"].tolist(),
-        _rows(number[arrays["operands"]], arrays["operand_offset"]),
-        _rows(number[arrays["results"]], arrays["result_offset"]),
+        rows_of(number[arrays["operands"]], arrays["operand_offset"]),
+        rows_of(number[arrays["results"]], arrays["result_offset"]),
     )
     for code, attribute, used, made in dict.fromkeys(zip(*columns, strict=True)):
         if opcodes[code] == "concatenate":
@@ -484,29 +467,13 @@ def _wrong_shapes(arrays: Arrays) -> Wrong:
             yield "dims", str(error)
 
 
-def _rows(flat: np.ndarray, offset: np.ndarray) -> list[tuple[int, ...]]:
+def rows_of(flat: np.ndarray, offset: np.ndarray) -> list[tuple[int, ...]]:
     """Return the rows of a ragged list."""
     values, ends = flat.tolist(), offset.tolist()
     return [tuple(values[start:stop]) for start, stop in pairwise(ends)]
 
 
-def fields_of(text: str) -> dict[str, Any] | None:
-    """Return the JSON object of a text, None if it is none."""
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return fields if isinstance(fields, dict) else None
-
-
-_LISTS = "dimensions dynamic_slice_sizes gather_slice_sizes fft_length value"
-_MESSAGES = "dot convolution window padding gather scatter"
-_FIELDS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(_LISTS.split(), _is_list),
-    **dict.fromkeys(_MESSAGES.split(), _is_message),
-    **dict.fromkeys(("feature_group_count", "batch_group_count", "trip_count"), _is_count),
-    **dict.fromkeys(("direction", "target"), _is_text),
-    "slices": _are_slices,
-    "applies": _are_names,
-}
-"""Field of an attribute -> whether a value fits it."""
+@lru_cache(maxsize=4096)
+def fields_of(attribute: str) -> dict[str, Any]:
+    """Return the fields of an instruction's ``attribute``; they are not to be changed."""
+    return json.loads(attribute) if attribute else {}

@@ -7,7 +7,6 @@ depends on nothing else in it.
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
+from parenvs.graph.checks import rows_of
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.opcodes import ELEMENTWISE
 
@@ -55,8 +55,8 @@ class Flow:
         self.opcode = [names[code] for code in graph.opcode.tolist()]
         for index in self._annotations():
             self.opcode[index] = "copy"
-        self.operands = _rows(graph.operands, graph.operand_offset)
-        self.results = _rows(graph.results, graph.result_offset)
+        self.operands = list(map(list, rows_of(graph.operands, graph.operand_offset)))
+        self.results = list(map(list, rows_of(graph.results, graph.result_offset)))
         tensors = len(graph.element_type)
         self.producer = [-1] * tensors
         for index, made in enumerate(self.results):
@@ -86,8 +86,7 @@ class Flow:
     @cached_property
     def shapes(self) -> list[tuple[int, ...]]:
         """(T,) dimensions of each tensor."""
-        rows = _rows(self.graph.dims, self.graph.dim_offset)
-        return [tuple(row) for row in rows]
+        return rows_of(self.graph.dims, self.graph.dim_offset)
 
     @cached_property
     def readers(self) -> list[list[int]]:
@@ -228,12 +227,6 @@ class Flow:
         for outer, opcode in enumerate(self.opcode):  # a loop that never runs returns its operands
             if opcode == "while":
                 yield from zip(self.operands[outer], self.results[outer], strict=False)
-
-
-def _rows(flat: np.ndarray, offset: np.ndarray) -> list[list[int]]:
-    """The rows of a ragged list."""
-    values, ends = flat.tolist(), offset.tolist()
-    return [values[a:b] for a, b in itertools.pairwise(ends)]
 
 
 @dataclass(frozen=True)

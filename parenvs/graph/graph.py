@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -307,6 +308,11 @@ class Graph:
 def pack_texts(texts: Sequence[str]) -> np.ndarray:
     """Return ``texts`` joined by newlines, as (bytes,) uint8."""
     return np.frombuffer("\n".join(texts).encode(), dtype=np.uint8).copy()
+
+
+def offsets_of(rows: Sequence[Sequence[Any]]) -> np.ndarray:
+    """Return the offsets of a ragged list, (rows + 1,) int32."""
+    return np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int32)
 
 
 _HEAD = ("name", "batch_size", "notes", "twins")

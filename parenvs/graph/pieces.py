@@ -20,7 +20,6 @@ from parenvs.graph.training import scope_phases
 Sizes = tuple[int, ...]
 _INLINED = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "checkpoint")
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-_LOOPS = ("scan", "while", "cond")
 JOINS = ("concatenate", "stack", "pad", "dynamic_update_slice")
 """Primitives that join parts, or put one among zeros."""
 
@@ -65,12 +64,9 @@ def inner_of(equation: Any) -> Any:
 
 
 def bodies(equation: Any) -> Iterator[Any]:
-    """Yield the jaxprs of a loop or of branches."""
-    if equation.primitive.name in _LOOPS:
-        for value in equation.params.values():
-            for one in value if isinstance(value, tuple) else (value,):
-                if hasattr(one, "jaxpr"):
-                    yield one.jaxpr
+    """Yield the jaxpr of a scan; what other loops and branches are given is joined."""
+    if equation.primitive.name == "scan":
+        yield equation.params["jaxpr"].jaxpr
 
 
 def flat(jaxpr: Any, scope: str = "") -> Iterator[list[Equation]]:
@@ -360,10 +356,6 @@ class Pieces:
     def multiplied(self, axis: int, parts: Sequence[Any]) -> Pieces:
         """Return the products of these with something else."""
         return self.like(axis, parts, Made.OTHER if self.made == Made.OTHER else Made.PRODUCT)
-
-    def fresh(self) -> Pieces:
-        """Return the same for another trace, in which nothing has been joined."""
-        return self.like(self.axis, self.parts)
 
 
 @dataclass
@@ -672,21 +664,6 @@ class Interpreter:
         axis = (len(shared) if side == 0 else out - len(own)) + own.index(x.axis)
         return x.multiplied(axis, self._each(equation, side, x.parts, [other] * len(x.parts)))
 
-    def _conv_general_dilated(self, equation: Any, operands: list[Any]) -> Any:
-        params = equation.params
-        numbers = params["dimension_numbers"]
-        specs = (numbers.lhs_spec, numbers.rhs_spec)
-        side = max(k for k, x in enumerate(operands) if isinstance(x, Pieces))
-        x, other = operands[side], operands[1 - side]
-        if {params["feature_group_count"], params["batch_group_count"]} != {1}:
-            return None
-        if x.axis == specs[side][1]:
-            return self._summed(equation, side, operands, specs[1 - side][1])
-        if x.axis != specs[side][0]:
-            return None
-        made = self._each(equation, side, x.parts, [other] * len(x.parts))
-        return x.multiplied(numbers.out_spec[side], made)
-
     def _each(
         self, equation: Any, side: int, parts: Sequence[Any], others: Sequence[Any]
     ) -> list[Any]:
@@ -958,70 +935,3 @@ class Interpreter:
             *map(_unpacked, end, forms),
             *(_unpacked(x, f and f.moved(1)) for x, f in zip(out, made_rows, strict=True)),
         ]
-
-    def _while(self, equation: Any, operands: list[Any]) -> Any:
-        import jax
-        from jax import lax
-
-        params = equation.params
-        asked, body = params["cond_jaxpr"], params["body_jaxpr"]
-        first, last = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-        ahead = list(map(whole, operands[:first]))
-        constants, carried = operands[first:last], operands[last:]
-
-        def iterate(carried: list[Any]) -> list[Any]:
-            fixed = [x.fresh() if isinstance(x, Pieces) else x for x in constants]
-            return self.run(body.jaxpr, body.consts, [*fixed, *carried])
-
-        def abstract(carried: list[Any]) -> list[Any]:
-            made: list[Any] = []
-            forms = [_form(x) for x in carried]
-
-            def call(given: list[Any]) -> list[Any]:
-                made[:] = iterate(list(map(_unpacked, given, forms)))
-                return [_packed(x, _form(x)) for x in made]
-
-            jax.eval_shape(call, list(map(_packed, carried, forms)))
-            return made
-
-        forms, _ = self._settled(abstract, carried)
-
-        def goes_on(given: list[Any]) -> Any:
-            values = [
-                *ahead,
-                *(whole(_unpacked(x, form)) for x, form in zip(given, forms, strict=True)),
-            ]
-            return self.run(asked.jaxpr, asked.consts, values)[0]
-
-        def step(given: list[Any]) -> list[Any]:
-            return list(map(_packed, iterate(list(map(_unpacked, given, forms))), forms))
-
-        end = lax.while_loop(goes_on, step, list(map(_packed, carried, forms)))
-        return list(map(_unpacked, end, forms))
-
-    def _cond(self, equation: Any, operands: list[Any]) -> Any:
-        import jax
-        from jax import lax
-
-        index, *given = operands
-        own = [_form(x) for x in given]
-        packed = list(map(_packed, given, own))
-        made: list[list[Form | None]] = []
-
-        def branch(closed: Any, forms: Sequence[Form | None] | None) -> Callable[..., list[Any]]:
-            def call(*given: Any) -> list[Any]:
-                values = self.run(closed.jaxpr, closed.consts, list(map(_unpacked, given, own)))
-                if forms is None:
-                    made.append([_form(x) for x in values])
-                return list(map(_packed, values, made[-1] if forms is None else forms))
-
-            return call
-
-        for closed in equation.params["branches"]:
-            jax.eval_shape(branch(closed, None), *packed)
-        forms = [
-            ways[0] if ways[0] and all(ways[0].fits(way) for way in ways) else None
-            for ways in zip(*made, strict=True)
-        ]
-        calls = [branch(closed, forms) for closed in equation.params["branches"]]
-        return list(map(_unpacked, lax.switch(whole(index), calls, *packed), forms))

@@ -29,7 +29,7 @@ from parenvs.graph.checks import (
     wrong_nesting,
 )
 from parenvs.graph.flow import Flow
-from parenvs.graph.graph import Graph, pack_texts
+from parenvs.graph.graph import Graph, offsets_of, pack_texts
 from parenvs.graph.opcodes import (
     ELEMENTWISE,
     Call,
@@ -753,13 +753,13 @@ class _Reader:
             name=name,
             batch_size=1,
             dims=np.array([d for s in self.shapes for d in s], dtype=np.int64),
-            dim_offset=_offsets(self.shapes),
+            dim_offset=offsets_of(self.shapes),
             element_type=np.array(self.types, dtype=np.uint8),
             opcode=opcode.astype(np.uint8),
             operands=np.array([t for row in self.operands for t in row], dtype=np.int32),
-            operand_offset=_offsets(self.operands),
+            operand_offset=offsets_of(self.operands),
             results=np.array([t for row in self.results for t in row], dtype=np.int32),
-            result_offset=_offsets(self.results),
+            result_offset=offsets_of(self.results),
             flops=flops.astype(np.float64),
             bytes_accessed=moved.astype(np.float64),
             phase=np.zeros(rows, dtype=np.uint8),
@@ -797,8 +797,3 @@ def _plain(message: Any) -> Any:
         else:
             out[field.name] = value
     return out
-
-
-def _offsets(rows: Sequence[Sequence[Any]]) -> np.ndarray:
-    """Return the offsets of a ragged list, (rows + 1,) int32."""
-    return np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int32)

@@ -7,17 +7,15 @@ some iterations, and the others follow from the step.
 
 from __future__ import annotations
 
-import json
 import math
 import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.graph.checks import ELEMENT_TYPES, NESTED
+from parenvs.graph.checks import ELEMENT_TYPES, NESTED, fields_of
 
 Numbers = tuple[int, ...]
 """Values of a tensor of rank 0 or 1, or of any tensor with one element."""
@@ -95,12 +93,6 @@ _FORMULAS: dict[str, Callable[..., int]] = {
     **dict.fromkeys(_AS_IT_IS, lambda a: a),
 }
 """Opcode -> its value on whole numbers, element by element."""
-
-
-@lru_cache(maxsize=4096)
-def fields_of(attribute: str) -> dict[str, Any]:
-    """Return the fields of an instruction's ``attribute``; they are not to be changed."""
-    return json.loads(attribute) if attribute else {}
 
 
 def holds_numbers(shape: Sequence[int], element_type: int) -> bool:

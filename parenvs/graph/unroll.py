@@ -15,15 +15,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise, takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from parenvs.errors import HloError, one_line
+from parenvs.graph.checks import fields_of, rows_of
 from parenvs.graph.flow import free_instructions
-from parenvs.graph.graph import Graph, Phase, Role, pack_texts
+from parenvs.graph.graph import Graph, Phase, Role, offsets_of, pack_texts
 from parenvs.graph.opcodes import ELEMENTWISE
-from parenvs.graph.trips import Loop, Numbers, Program, fields_of, learn, trip_count, value_of
+from parenvs.graph.trips import Loop, Numbers, Program, learn, trip_count, value_of
 from parenvs.graph.views import (
     Computed,
     Mapped,
@@ -223,13 +224,13 @@ class Writer:
         return replace(
             old,
             dims=np.array([d for shape in self.shapes for d in shape], dtype=np.int64),
-            dim_offset=_offsets(self.shapes),
+            dim_offset=offsets_of(self.shapes),
             element_type=np.array(self.types, dtype=np.uint8),
             opcode=np.array([opcodes[r.opcode] for r in rows], dtype=np.uint8),
             operands=np.array([t for r in rows for t in r.operands], dtype=np.int32),
-            operand_offset=_offsets([r.operands for r in rows]),
+            operand_offset=offsets_of([r.operands for r in rows]),
             results=np.array([t for r in rows for t in r.results], dtype=np.int32),
-            result_offset=_offsets([r.results for r in rows]),
+            result_offset=offsets_of([r.results for r in rows]),
             flops=np.array([r.flops for r in rows]),
             bytes_accessed=np.array([r.bytes_accessed for r in rows]),
             phase=np.array([r.phase for r in rows], dtype=np.uint8),
@@ -263,23 +264,12 @@ def program_of(graph: Graph) -> Program:
     return Program(
         [graph.opcodes[code] for code in graph.opcode.tolist()],
         [graph.strings[index] for index in graph.attribute.tolist()],
-        _rows(graph.operands, graph.operand_offset),
-        _rows(graph.results, graph.result_offset),
+        rows_of(graph.operands, graph.operand_offset),
+        rows_of(graph.results, graph.result_offset),
         graph.parent.tolist(),
-        [tuple(row) for row in _rows(graph.dims, graph.dim_offset)],
+        [tuple(row) for row in rows_of(graph.dims, graph.dim_offset)],
         graph.element_type.tolist(),
     )
-
-
-def _rows(flat: np.ndarray, offset: np.ndarray) -> list[list[int]]:
-    """Return a ragged list as lists."""
-    values, ends = flat.tolist(), offset.tolist()
-    return [values[a:b] for a, b in pairwise(ends)]
-
-
-def _offsets(rows: Sequence[Sequence[Any]]) -> np.ndarray:
-    """Return the offsets of a ragged list, (rows + 1,) int32."""
-    return np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int32)
 
 
 MOST_ITERATIONS = 10_000

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from parenvs.graph.pytorch.operations import operation
+from parenvs.graph.pytorch.operations import enter, operation
 
 Sizes = Sequence[int]
 
@@ -126,16 +126,6 @@ def _max_pool(
         return jnp.max(windows(padded, lead), -1), places
     sizes = (1,) * lead + tuple(kernel)
     return lax.reduce_window(x, low, lax.max, sizes, strides, pads), places
-
-
-@operation("max_unpool2d", "max_unpool3d")
-def _max_unpool(x: Array, places: Array, output: Sizes, *_: Any) -> Array:
-    count = len(output)
-    lead = x.shape[: x.ndim - count]
-    flat, at = x.reshape(*lead, -1), places.reshape(*lead, -1)
-    index = [lax.broadcasted_iota(jnp.int32, at.shape, axis) for axis in range(len(lead))]
-    made = jnp.zeros((*lead, math.prod(output)), x.dtype).at[(*index, at)].set(flat)
-    return made.reshape(*lead, *output)
 
 
 @operation("avg_pool1d", "avg_pool2d", "avg_pool3d")
@@ -352,11 +342,6 @@ def _grid_sampler(
     return jnp.moveaxis(made, -1, 1)
 
 
-@operation("bucketize.Tensor")
-def _bucketize(x: Array, borders: Array, out_int32: bool = False, right: bool = False) -> Array:
-    return _counted(borders, x, right)
-
-
 @operation("searchsorted.Tensor")
 def _searchsorted(
     borders: Array,
@@ -376,3 +361,12 @@ def _counted(borders: Array, x: Array, right: bool) -> Array:
     if borders.ndim > 1:
         borders = borders[..., None, :]
     return jnp.sum(borders <= x[..., None] if right else borders < x[..., None], -1)
+
+
+enter(
+    {
+        "bucketize.Tensor": lambda x, borders, out_int32=False, right=False: _counted(
+            borders, x, right
+        ),
+    }
+)

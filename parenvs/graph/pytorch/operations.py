@@ -53,11 +53,11 @@ ELEMENTWISE: set[str] = set()
 """Operations whose results have the shape of their operands, broadcast."""
 
 
-def _enter(functions: dict[str, Operation]) -> None:
+def enter(functions: dict[str, Operation], elementwise: bool = False) -> None:
+    """Enter functions by the names of the operations that they compute, separated by spaces."""
     for names, function in functions.items():
-        for name in names.split():
-            operation(name)(function)
-            ELEMENTWISE.add(name)
+        operation(*names.split())(function)
+        ELEMENTWISE.update(names.split() if elementwise else ())
 
 
 def _elementwise(*names: str) -> Callable[[Operation], Operation]:
@@ -65,7 +65,7 @@ def _elementwise(*names: str) -> Callable[[Operation], Operation]:
     return operation(*names)
 
 
-_enter(
+enter(
     {
         "abs": jnp.abs,
         "acos": jnp.arccos,
@@ -121,7 +121,6 @@ _enter(
         "bitwise_xor.Tensor bitwise_xor.Scalar": lambda x, y: x ^ y,
         "bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar": lambda x, y: x << y,
         "bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar": lambda x, y: x >> y,
-        "copysign.Tensor": jnp.copysign,
         "eq.Tensor eq.Scalar": lambda x, y: x == y,
         "ge.Tensor ge.Scalar": lambda x, y: x >= y,
         "gt.Tensor gt.Scalar": lambda x, y: x > y,
@@ -131,7 +130,6 @@ _enter(
         "fmax maximum": jnp.maximum,
         "fmin minimum": jnp.minimum,
         "fmod.Tensor fmod.Scalar": jnp.fmod,
-        "hypot": jnp.hypot,
         "logaddexp": jnp.logaddexp,
         "logical_and": jnp.logical_and,
         "logical_or": jnp.logical_or,
@@ -165,49 +163,18 @@ _enter(
         "nan_to_num": lambda x, nan=None, posinf=None, neginf=None: jnp.nan_to_num(
             x, nan=nan or 0.0, posinf=posinf, neginf=neginf
         ),
-        "i0": special.i0,
-        "special_i0e": special.i0e,
-        "special_i1": special.i1,
-        "special_i1e": special.i1e,
-        "polygamma": lambda n, x: special.polygamma(n, x),
-        "special_erfcx": lambda x: _scaled_erfc(x),
-        "fake_quantize_per_tensor_affine_cachemask": lambda x, scale, zero, low, high: _quantised(
-            x, scale, zero, low, high
-        ),
         "real": jnp.real,
         "imag": jnp.imag,
         "_conj conj": jnp.conj,
         "complex": lambda x, y: x + 1j * y,
         "polar": lambda length, angle: length * (jnp.cos(angle) + 1j * jnp.sin(angle)),
-    }
+    },
+    elementwise=True,
 )
 
 
 def _times(x: Any, factor: float) -> Any:
     return x if factor == 1 else x * factor
-
-
-def _quantised(x: Array, scale: Any, zero: Any, low: int, high: int) -> tuple[Array, Array]:
-    """Round to whole multiples of a scale; the gradient passes where nothing is cut off."""
-    whole = jnp.round(x / scale) + zero
-    inside = (whole >= low) & (whole <= high)
-    made = (jnp.clip(whole, low, high) - zero) * scale
-    through = jnp.where(inside, x - lax.stop_gradient(x), 0)
-    return lax.stop_gradient(made) + through, inside
-
-
-@operation("fake_quantize_per_channel_affine_cachemask")
-def _quantised_by_channel(
-    x: Array, scale: Array, zero: Array, axis: int, low: int, high: int
-) -> tuple[Array, Array]:
-    shape = [1] * x.ndim
-    shape[axis] = -1
-    return _quantised(x, scale.reshape(shape), zero.reshape(shape), low, high)
-
-
-def _scaled_erfc(x: Array) -> Array:
-    """The complementary error function, times what it shrinks by."""
-    return jnp.exp(special.log_ndtr(-math.sqrt(2) * x) + math.log(2) + jnp.square(x))
 
 
 def _clamp(x: Array, low: Any = None, high: Any = None) -> Array:
@@ -276,21 +243,6 @@ def _without_gradient(x: Array) -> Array:
     return lax.stop_gradient(x)
 
 
-@operation("copy")
-def _copy(target: Array, source: Array) -> Array:
-    return jnp.broadcast_to(source, target.shape).astype(target.dtype)
-
-
-@operation("view_as_complex")
-def _view_as_complex(x: Array) -> Array:
-    return lax.complex(x[..., 0], x[..., 1])
-
-
-@operation("view_as_real")
-def _view_as_real(x: Array) -> Array:
-    return jnp.stack([jnp.real(x), jnp.imag(x)], -1)
-
-
 def _scaled(x: Array, normalisation: int, count: int) -> Array:
     """PyTorch's normalisations: none, by the root of the number of elements, by the number."""
     factor = {0: 1.0, 1: 1 / math.sqrt(count), 2: 1 / count}[normalisation]
@@ -354,11 +306,6 @@ def _solve_triangular(
     )
 
 
-@operation("linalg_inv_ex")
-def _inverse(x: Array, check_errors: bool = False) -> tuple[Array, Array]:
-    return jnp.linalg.inv(x), _done(x)
-
-
 @operation("_linalg_solve_ex")
 def _solve(a: Array, y: Array, left: bool = True, check_errors: bool = False) -> tuple[Any, ...]:
     vector = y.ndim == 1 or (a.ndim - 1 == y.ndim and y.shape == a.shape[:-1])
@@ -368,16 +315,6 @@ def _solve(a: Array, y: Array, left: bool = True, check_errors: bool = False) ->
         turned = jnp.linalg.solve(a.swapaxes(-1, -2), y.swapaxes(-1, -2))
         return turned.swapaxes(-1, -2), None, None, _done(a)
     return jnp.linalg.solve(a, y), None, None, _done(a)
-
-
-@operation("_linalg_det")
-def _determinant(x: Array) -> tuple[Any, ...]:
-    return jnp.linalg.det(x), None, None
-
-
-@operation("_linalg_slogdet")
-def _sign_and_logarithm(x: Array) -> tuple[Any, ...]:
-    return (*jnp.linalg.slogdet(x), None, None)
 
 
 @operation("linalg_qr")
@@ -402,11 +339,6 @@ def _eigh(x: Array, lower: str = "L", compute_v: bool = True) -> tuple[Any, ...]
     return values, vectors
 
 
-@operation("linalg_matrix_exp")
-def _exponential(x: Array) -> Array:
-    return linalg.expm(x)
-
-
 @operation("linalg_pinv.atol_rtol_tensor")
 def _pseudo_inverse(
     x: Array, atol: Array | None = None, rtol: Array | None = None, hermitian: bool = False
@@ -414,3 +346,16 @@ def _pseudo_inverse(
     if atol is not None:
         raise NotImplementedError("a pseudo-inverse with an absolute tolerance")
     return jnp.linalg.pinv(x, rtol=rtol, hermitian=hermitian)
+
+
+enter(
+    {
+        "copy": lambda target, source: jnp.broadcast_to(source, target.shape).astype(target.dtype),
+        "view_as_complex": lambda x: lax.complex(x[..., 0], x[..., 1]),
+        "view_as_real": lambda x: jnp.stack([jnp.real(x), jnp.imag(x)], -1),
+        "linalg_inv_ex": lambda x, check_errors=False: (jnp.linalg.inv(x), _done(x)),
+        "_linalg_det": lambda x: (jnp.linalg.det(x), None, None),
+        "_linalg_slogdet": lambda x: (*jnp.linalg.slogdet(x), None, None),
+        "linalg_matrix_exp": linalg.expm,
+    }
+)

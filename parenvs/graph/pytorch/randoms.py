@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy import special
 
-from parenvs.graph.pytorch.operations import operation, random
+from parenvs.graph.pytorch.operations import enter, operation, random
 
 KEY_WORDS = 4
 """32-bit words of the state that the generator starts from."""
@@ -130,21 +130,6 @@ def _multinomial(shares: Array, count: int, replacement: bool = False, *, key: K
     noise = -jnp.log(-jnp.log(key.uniform(shape) + 2.0**-25))
     scores = jnp.log(shares[..., None, :] if replacement else shares) + noise
     return jnp.argmax(scores, -1) if replacement else lax.top_k(scores, count)[1]
-
-
-@random("rrelu_with_noise_functional")
-def _rrelu(
-    x: Array,
-    noise: Array,
-    low: float = 0.125,
-    high: float = 1 / 3,
-    training: bool = False,
-    *,
-    key: Key,
-) -> tuple[Array, Array]:
-    slope = low + (high - low) * key.uniform(x.shape) if training else (low + high) / 2
-    slope = jnp.where(x > 0, 1, slope).astype(x.dtype)
-    return x * slope, slope
 
 
 @random("exponential")
@@ -265,11 +250,6 @@ def _like(program: Program, start: Sequence[Array]) -> Program:
     return body
 
 
-@operation("cond")
-def _cond(chosen: Any, yes: Program, no: Program, given: Sequence[Array]) -> tuple[Any, ...]:
-    return lax.cond(jnp.asarray(chosen, jnp.bool_).reshape(()), yes, no, *given)
-
-
 @operation("scan")
 def _scan(
     body: Program, start: Sequence[Array], rows: Sequence[Array], others: Sequence[Array] = ()
@@ -282,11 +262,6 @@ def _scan(
 
     last, made = lax.scan(step, list(start), list(rows))
     return (*last, *made)
-
-
-@operation("map_impl")
-def _map(body: Program, rows: Sequence[Array], others: Sequence[Any] = ()) -> tuple[Any, ...]:
-    return lax.map(lambda row: body(*row, *others), list(rows))
 
 
 @operation("while_loop")
@@ -312,3 +287,15 @@ def _while(
 
     last.defvjp(differentiated, differentiated)
     return last(tuple(map(jnp.asarray, start)), tuple(map(jnp.asarray, others)))
+
+
+enter(
+    {
+        "cond": lambda chosen, yes, no, given: lax.cond(
+            jnp.asarray(chosen, jnp.bool_).reshape(()), yes, no, *given
+        ),
+        "map_impl": lambda body, rows, others=(): lax.map(
+            lambda row: body(*row, *others), list(rows)
+        ),
+    }
+)

