@@ -13,11 +13,8 @@ import numpy as np
 import pytest
 from jax_versions import jax_that_verifies
 
-from benchmarks.exports import t5_losses
-from benchmarks.framework import apart
 from parenvs import HybridPlan, HybridStage, ParenvsError, from_jax
 from parenvs.cluster import Cluster, choose_cluster
-from parenvs.errors import InfeasibleError
 from parenvs.exports.compilation import collectives_of, compile_plan
 from parenvs.exports.formats import exported
 from parenvs.exports.stages import layout_of
@@ -109,26 +106,6 @@ def test_sharding__two_axes_and_shared_states(graph):
     assert shared.outputs[:8] == shared.inputs[:8]
 
 
-@pytest.mark.thorough
-def test_sharding__a_loop_over_layers():
-    """The chain has it written out; what is split is the stacked weights."""
-    from parenvs.datasets.models import train_step
-    from parenvs.datasets.models.language import gpt
-    from parenvs.tasks.hybrid.model import HybridModel
-
-    small = gpt(2, 16, 4, vocab=32, tokens=8, batch_size=8, scanned=True)
-    function, shapes = train_step(small)
-    graph = from_jax(function, *shapes, name="gpt")
-    layers = len(HybridModel.of_graph(graph))
-    plan = hybrid_of(graph)
-    plan = replace(plan, stages=(replace(plan.stages[0], layers=((0, layers),)),))
-    sharding = layout_of(plan, graph)
-    assert layers == 2 and len(sharding.inputs) == len(graph.paths)
-    found = specs(sharding)
-    assert found[0, "decoder/ffn/up/kernel"] == [None, None, "model"]
-    assert found[0, "decoder/ffn/down/kernel"] == [None, "model", None]
-
-
 def test_prediction__counts_each_axis_once(graph):
     found = layout_of(plan_of(graph), graph).expected()
     assert (found.arrays, found.bytes) == (1, 8 * 4 * 4)  # (8, 4) floats behind the second product
@@ -186,12 +163,6 @@ def test_prediction__of_the_compiler_for_cpus():
 def test_sharding__refuses_by_name(graph, change, words):
     with pytest.raises(ParenvsError, match=re.escape(words)):
         layout_of(change(graph), graph).check_even()
-
-
-def test_sharding__refuses_a_batch_that_cannot_be_split(graph):
-    odd = from_jax(step, *arguments(), name="mlp", batch_size=3)
-    with pytest.raises(InfeasibleError, match="no batch input begins with the batch of 3"):
-        layout_of(replace(hybrid_of(graph), fingerprint=odd.fingerprint), odd)
 
 
 def test_shardings__refuses_other_meshes_and_trees(graph):
@@ -272,14 +243,3 @@ def test_example__losses_are_those_of_one_device():
     worst = [float(line.rsplit(" ", 1)[1]) for line in lines[1:]]
     assert np.max(worst) < 1e-4
     assert "5 parameters split over 8," in lines[1] and "5 parameters split over 2x4" in lines[3]
-
-
-@pytest.mark.slow
-def test_t5__losses_are_those_of_one_device():
-    """The shipped T5, small: twenty steps under operator, data and hybrid plans on 8 devices."""
-    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    flags = f"{quick} --xla_force_host_platform_device_count=8"
-    rows = apart(t5_losses, 1, XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
-    assert [row["plan"] for row in rows] == ["operators", "batch", "2 x 4"]
-    assert max(row["worst"] for row in rows) < 1e-4
-    assert all(row["last"] < row["first"] for row in rows)

@@ -11,7 +11,6 @@ from cases import each
 import parenvs
 from parenvs import HybridPlan, HybridStage, TransformerShape
 from parenvs.cluster import Cluster
-from parenvs.core.plan import judge
 from parenvs.errors import ParenvsError
 from parenvs.exports.formats import exported, megatron_layout
 from parenvs.exports.stages import stages_of
@@ -105,15 +104,6 @@ def test_for__plans_run_as_they_are(framework, shape, cluster, batch, stack):
     assert again.proven and again.cost <= answer.cost * (1 + 1e-9)
 
 
-def test_for__megatron_waits_for_sends_of_one_chunk_and_says_so(plan):
-    """What is planned as overlapped and blocks there takes longer, and the export knows it."""
-    free = replace(plan, stack="nemo-2024", p2p="overlapped")
-    found = exported(free, "megatron")
-    blocked = judge(replace(free, p2p="blocking")).step_seconds
-    assert found.loss == pytest.approx(blocked / judge(free).step_seconds - 1) and found.loss > 0
-    assert any("p2p: Megatron overlaps" in words for words in found.notes)
-
-
 def test_for__what_no_framework_runs_is_one_line():
     problem = parenvs.problem("mixtral-8x7b", "2x8:h100", task="hybrid", batch=64)
     with pytest.raises(
@@ -126,24 +116,6 @@ def test_for__what_no_framework_runs_is_one_line():
         parenvs.solve(problem, constraints={"framework": "jax", "pp": 2})
 
 
-def test_launchers__states_shared_by_some_replicas(plan):
-    """ZeRO among 2 of 4 replicas: instances of an optimiser, replicas of shards, MiCS."""
-    stages = (HybridStage(((0, 10),), 8, tp=2, zero=3),)
-    some = replace(plan, stages=stages, shard=2)
-    assert values(exported(some, "megatron").text)["--num-distributed-optimizer-instances"] == "2"
-    table = exported(some, "torchtitan").text
-    assert "data_parallel_replicate_degree = 2" in table
-    assert "data_parallel_shard_degree = 2" in table
-    alone = replace(some, stages=(replace(stages[0], tp=1),), shard=4)
-    assert json.loads(exported(alone, "deepspeed").text)["config"]["zero_optimization"] == {
-        "stage": 3, "mics_shard_size": 4, "overlap_comm": False,
-    }  # fmt: skip
-    with pytest.raises(ParenvsError, match="shard: DeepSpeed shares the states of ZeRO 1"):
-        exported(replace(alone, stages=(replace(stages[0], tp=1, zero=1),)), "deepspeed")
-    shared = replace(some, context=2, shard=2, stages=(replace(stages[0], zero=1),))
-    assert "data_parallel_shard_degree = 1" in exported(shared, "torchtitan").text
-
-
 def test_megatron__layout_is_read_back():
     rng = np.random.default_rng(0)
     for _ in range(100):
@@ -151,12 +123,6 @@ def test_megatron__layout_is_read_back():
         parts = expanded(megatron_layout(sizes))
         assert [part.count("t") for part in parts] == sizes
         assert parts[0][0] == "E" and parts[-1][-1] == "L"
-
-
-def test_megatron__chunks_in_the_order_of_the_layout(plan):
-    found = values(exported(chunked(plan), "megatron").text)
-    parts = expanded(found["--pipeline-model-parallel-layout"].strip('"'))
-    assert [part.count("t") for part in parts] == [1, 3, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -274,9 +240,3 @@ def test_launchers__recipes_of_fp8(plan, precision, device, recipe, converter):
 def test_launchers__refuse_by_field(plan, to, change, words):
     with pytest.raises(ParenvsError, match=re.escape(words)):
         exported(change(plan), to)
-
-
-def test_launchers__refuse_two_stacks(plan):
-    names = ("encoder/layer_0", "encoder/layer_1", "decoder/layer_0")
-    with pytest.raises(ParenvsError, match="Megatron's pipelines are of one stack of layers, and"):
-        replace(stages_of(plan), names=names).refuse_stacks("Megatron")

@@ -45,19 +45,3 @@ def test_alive__a_loop_adds_its_own_peak():
     small = ENTRY.replace("f32[100,100]{1,0} fusion", "f32[10]{0} fusion")
     found = alive_at_peak(HEAD + BODY + small)
     assert found == {"copy": 2_000.0, "other": 400.0 + 400.0, "early": 100.0}
-
-
-def test_alive__a_view_reads_when_it_is_read():
-    """The mask is read through a bitcast that stands before the loop, but read there by nobody."""
-    viewed = (
-        ENTRY.replace("[100,100]{1,0} fusion", "[10]{0} fusion")
-        .replace("  %zero =", "  %seen = pred[100]{0} bitcast(%mask)\n  %zero =")
-        .replace("fusion(%mask,", "fusion(%seen,")
-    )
-    assert alive_at_peak(HEAD + BODY + viewed)["early"] == 100.0
-    read = viewed.replace("%zero =", "%any = pred[]{} fusion(%mask), kind=kLoop\n  %zero =")
-    assert "early" not in alive_at_peak(HEAD + BODY + read)
-
-
-def test_alive__needs_a_schedule():
-    assert alive_at_peak(HEAD.replace("is_scheduled=true, ", "") + ENTRY) == {}

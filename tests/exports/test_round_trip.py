@@ -93,28 +93,6 @@ def test_round_trip__a_script_as_people_write_it():
         export.read_back(problem, said)
 
 
-def test_flags__attention_precision_and_overlap():
-    problem = problem_of("gpt-1.7b", "2x8:h100", 64, "nemo-2024", "fp8")
-    stage = HybridStage(((0, 24),), 16, tp=2, zero=1)
-    plan = problem.plan([stage], 2, sequence_parallel=True, gradient_overlap=True)
-    text = exported(plan, "megatron").text
-    for flag in (
-        "--attention-backend flash", "--overlap-grad-reduce", "--overlap-param-gather",
-        "--tp-comm-overlap", "--fp8-format hybrid", "--fp8-recipe tensorwise",
-    ):  # fmt: skip
-        assert f"  {flag}\n" in text
-    old = problem_of("gpt-1.7b", "2x8:a100", 64, "megatron-2022", "bf16").plan([stage], 2)
-    text = exported(old, "megatron").text
-    assert "--attention-backend unfused" in text and "overlap" not in text
-    titan = problem_of("gpt-1.7b", "2x8:h100", 64, "titan-async", "bf16")
-    plan = titan.plan([replace(stage, zero=2)], 2, sequence_parallel=True, gradient_overlap=True)
-    text = exported(plan, "torchtitan").text
-    assert "enable_async_tensor_parallel = true" in text
-    assert 'mixed_precision_reduce = "float32"' in text
-    halved = exported(replace(plan, gradient_bytes=2), "torchtitan")
-    assert halved.loss > 0 and any(x.startswith("gradient_bytes: torch") for x in halved.notes)
-
-
 def test_runs_in__every_framework_or_the_field_against_it():
     problem = problem_of("gpt-1.7b", "1x8:a100", 64, "nemo-2024", "bf16")
     parts = [HybridStage(((0, 14),), 4, tp=2), HybridStage(((14, 24),), 4, tp=2)]

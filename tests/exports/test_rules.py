@@ -45,23 +45,6 @@ def share(whole):
     return whole.chunk(2, -1)[0]
 
 
-def test_apart__operations_of_traces_are_those_of_modules(product):
-    """Stages are traced: their functions carry overloads in their names."""
-    aten = torch.ops.aten
-    made, whole = product
-    for what, found, wanted in [
-        ("split", aten.split.Tensor(made, WIDTH, -1)[1], whole[..., WIDTH : 2 * WIDTH]),
-        ("slice", aten.slice.Tensor(made, 2, WIDTH, 2 * WIDTH), whole[..., WIDTH : 2 * WIDTH]),
-        ("chunk", aten.chunk.default(made, PARTS, -1)[2], whole[..., 2 * WIDTH :]),
-        ("view", aten.view.default(made, [2, 6, PARTS, WIDTH]), whole.view(2, 6, PARTS, WIDTH)),
-        ("unflatten", aten.unflatten.int(made, -1, [PARTS, WIDTH]), whole.view(2, 6, PARTS, WIDTH)),
-    ]:  # fmt: skip
-        assert torch.allclose(found.to_local(), share(wanted), atol=1e-6), what
-    every = aten.slice.Tensor(made, 0, 0, 2**63 - 1)
-    first = aten.split.Tensor(every, WIDTH, -1)[0].to_local()
-    assert torch.allclose(first, share(whole[..., :WIDTH]), atol=1e-6)
-
-
 def test_apart__each_rank_takes_its_shares(product):
     made, whole = product
     parts = whole.split(WIDTH, -1)
@@ -103,31 +86,6 @@ def test_apart__each_rank_takes_its_shares(product):
 def test_apart__refuses_what_mixes_parts(product, use, words):
     with pytest.raises(ParenvsError, match=words):
         use(product[0])
-
-
-def test_summed_back__gradients_come_together_before_they_are_summed(first_of_two):
-    """Two readers of columns leave two partial gradients: one sum, in front of what made them."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-
-    from parenvs.exports.parallel import _Counted, summed_back
-
-    mesh = init_device_mesh("cpu", (2,))
-
-    class Readers(torch.nn.Module):
-        def forward(self, x):
-            return (x @ columns + (2 * x) @ columns).sum()
-
-    columns = DTensor.from_local(torch.randn(8, 3), mesh, [Shard(1)], run_check=False)
-    given = DTensor.from_local(torch.randn(4, 8), mesh, [Replicate()], run_check=False)
-    x = given.detach().requires_grad_() * 1
-    readers = Readers()
-    readers.register_forward_pre_hook(summed_back)
-    seen = []
-    x.grad_fn.register_prehook(lambda grads: seen.append(grads[0].placements))
-    with _Counted() as counted:
-        readers(x).backward()
-    assert seen == [(Replicate(),)] and counted.counts == {"all-reduce": 1}
 
 
 def test_whole__what_no_rule_splits_is_done_by_every_rank(first_of_two):

@@ -65,13 +65,6 @@ def test_stream__epochs_meet_inside_of_a_batch():
     assert (stream.epoch, Stream(10, 4, 8).ids().tolist() == batches[0]) == (0, False)
 
 
-def test_stream__in_order():
-    assert Stream(5, 4, shuffle=False).ids().tolist() == [0, 1, 2, 3]
-    stream = Stream(5, 4, shuffle=False)
-    stream.advance()
-    assert stream.ids().tolist() == [4, 0, 1, 2]
-
-
 def mixed(z):
     """SplitMix64's finaliser in Python's numbers."""
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
@@ -115,26 +108,6 @@ def test_stream__states_that_are_none(change, words):
     assert stream.state_dict() == Stream(10, 2, 4).state_dict()
 
 
-@each(
-    "given, words",
-    [
-        ((0, 3), "a batch of 8 does not divide into 1 micro-batches for 3 replicas"),
-        ((2, 2), "replica must be from 0 to 1, not 2"),
-        ((0, 2, -1, 2), "micro_batch must be from 0 to 1, not -1"),
-        ((0, 0), "replicas must be a whole number from 1, not 0"),
-    ],
-)
-def test_stream__slices_that_are_none(given, words):
-    with pytest.raises(ParenvsError, match=words):
-        Stream(10, 8).ids(*given)
-
-
-@each("given", [(0, 1), (10, 0), (10, 2, -1), (10, 2.0)])
-def test_stream__numbers_out_of_range(given):
-    with pytest.raises(ParenvsError, match="must be a whole number from"):
-        Stream(*given)
-
-
 @pytest.mark.thorough
 def test_dropout__belongs_to_samples():
     """Masks follow keys, differ by layer, and are zero as often as they should be."""
@@ -156,23 +129,6 @@ def test_dropout__belongs_to_samples():
     assert torch.equal(dropout(ones, 0.0, keys), ones)
     with pytest.raises(ParenvsError, match="rate must be from 0 to less than 1"):
         dropout(ones, 1.0, keys)
-
-
-@pytest.mark.thorough
-def test_keys__in_jax():
-    """Threefry draws the same for a sample in any slice of a batch."""
-    jax = pytest.importorskip("jax")
-    stream = Stream(1000, 8)
-
-    def drawn(keys):
-        return jax.vmap(lambda key: jax.random.bernoulli(key, 0.7, (32,)))(
-            jax.random.wrap_key_data(keys.view("uint32").reshape(-1, 2))
-        )
-
-    parts = [drawn(stream.keys(r, 2, k, 2)) for k in range(2) for r in range(2)]
-    whole = np.asarray(drawn(stream.keys()))
-    assert np.array_equal(whole, np.concatenate(parts))
-    assert len({tuple(row) for row in whole.tolist()}) == 8
 
 
 @pytest.mark.slow

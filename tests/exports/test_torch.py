@@ -86,12 +86,6 @@ def test_torch_plan__refuses_by_field(graph, change, words):
         torch_plan(plan, None if plan.instance == "gpt-1.7b" else graph)
 
 
-def test_torch_plan__refuses_uneven_parameters(graph):
-    plan = PartitionPlan("net", graph.fingerprint, choose_cluster(devices=3), {"head/weight": 0})
-    with pytest.raises(ParenvsError, match="splits evenly only"):
-        torch_plan(plan, graph)
-
-
 def test_torch_plan__splits_no_convolutions():
     from torch_modules import ResNet
 
@@ -186,41 +180,6 @@ def named_batch():
     return {"words": words, "labels": labels, "mask": torch.ones(8, 3), "places": torch.ones(1, 3)}
 
 
-def test_part__gives_what_can_be_sent(alone):
-    """Views out of order are no tensors that processes send."""
-    from types import SimpleNamespace
-
-    from parenvs.exports.parallel import Stage, _Part
-
-    class Turned(torch.nn.Module):
-        def forward(self, x):
-            return x.transpose(0, 1)
-
-    stage = Stage(Turned(), ((2, 3),), (0,), ((False, 0),))
-    given = torch.arange(6.0).reshape(2, 3)
-    made = _Part(stage.module, SimpleNamespace(_grid=None, _axes=(), own_samples=False), stage)(
-        given
-    )
-    assert made.is_contiguous() and torch.equal(made, given.T)
-
-
-def test_by_position__same_names_own_weights_in_copies():
-    from parenvs.exports.parallel import by_position
-    from parenvs.graph.pytorch.export import argument_names
-
-    module, batch = Named(), named_batch()
-    copy = by_position(module, 0, list(batch))
-    assert list(argument_names(copy, 4, 0).values()) == list(batch)
-    assert dict(copy.named_parameters()) == dict(module.named_parameters())
-    wanted = module(**batch)["loss"]
-    assert copy(*batch.values())["loss"] == wanted
-    other = deepcopy(copy)
-    with torch.no_grad():
-        other.head.bias[0] += 1
-    assert other(*batch.values())["loss"] != wanted == copy(*batch.values())["loss"]
-    assert by_position(module, 1, ()) is module
-
-
 def test_parallel__inputs_without_samples_are_the_same_for_all(graph, alone):
     from parenvs.exports.parallel import Parallel, by_position
     from parenvs.graph.pytorch.export import loss_of
@@ -245,28 +204,6 @@ def test_parallel__inputs_without_samples_are_the_same_for_all(graph, alone):
     with pytest.raises(ParenvsError, match=r"inputs: 'ends' of shape \(2, 5\) has no 8 samples in"):
         Parallel(module, torch.nn.functional.mse_loss, single, *given)
     Parallel(module, torch.nn.functional.mse_loss, replace(single, micro_batches=1), *given)
-
-
-def test_collectives__leaves_gradients_and_counts_those_of_a_first_step(graph, alone):
-    """A step adds to the gradients that are there; counting one must not."""
-    from parenvs.exports.parallel import Parallel
-
-    model = torch.nn.Linear(4, 1, bias=False)
-    plan = replace(
-        torch_plan(hybrid(graph), graph), pipe=1, model=1, cuts=(), placements={}, inputs={},
-        shapes={"weight": (1, 4)}, micro_batches=2,
-    )  # fmt: skip
-    inputs, targets = torch.ones(8, 4), torch.zeros(8, 1)
-    parallel = Parallel(model, torch.nn.functional.mse_loss, plan, inputs)
-    (weight,) = parallel.parameters()
-    assert parallel.collectives(inputs, targets) == {} and weight.grad is None
-    parallel.step(inputs, targets)
-    kept, values = weight.grad, weight.grad.clone()
-    parallel.collectives(inputs, targets)
-    assert weight.grad is kept and torch.equal(kept, values)
-    with pytest.raises(ParenvsError, match="a step is for the shape"):
-        parallel.collectives(inputs[:6], targets)
-    assert weight.grad is kept
 
 
 class Indexed(torch.nn.Module):
@@ -331,46 +268,6 @@ def test_synchronised__is_pytorch_s_batch_normalisation(alone):
         found = torch.ops.aten.batch_norm.default(*traced)
         assert "Synchronised" not in type(found).__name__ and found.grad_fn is None
     torch.testing.assert_close(found, torch.batch_norm(*traced))
-
-
-def test_summed__gradients_that_are_partial_themselves(first_of_two):
-    """An embedding split by words is partial with a mask, to which no partial sum goes back."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-
-    from parenvs.exports.parallel import summed
-
-    mesh = init_device_mesh("cpu", (2,))
-    module = torch.nn.Embedding(6, 4)
-    own = module.weight.detach()[:3].clone()
-    module.weight = torch.nn.Parameter(DTensor.from_local(own, mesh, [Shard(0)], run_check=False))
-    words = DTensor.from_local(torch.tensor([[1, 2, 1]]), mesh, [Replicate()], run_check=False)
-    made = module(words)
-    assert made.placements[0].is_partial() and type(made.placements[0]) is not Partial
-    whole = summed(module, (words,), made)
-    assert whole.placements == (Replicate(),)
-    reader = torch.randn(4, 5)  # this process's columns
-    read = whole @ DTensor.from_local(reader, mesh, [Shard(1)], run_check=False)
-    read.sum().backward()
-    counts = torch.tensor([0.0, 2.0, 1.0, 0.0, 0.0, 0.0])  # how often each word is there
-    gradient = module.weight.grad.to_local()
-    torch.testing.assert_close(gradient, torch.outer(counts, reader.sum(1)))
-    partial = DTensor.from_local(torch.ones(3), mesh, [Partial()], run_check=False)
-    assert summed(module, (), partial).placements == (Replicate(),)
-
-
-def test_parallel__refuses_weights_of_several_stages(example):
-    from parenvs.exports.parallel import refuse_tied
-
-    model = example.make()[0]
-    stages = [
-        torch.nn.ModuleDict({"embedding": model.embedding}),
-        torch.nn.ModuleDict({"layers": model.layers, "head": model.head}),
-    ]
-    refuse_tied(model, stages)
-    model.head.weight = model.embedding.weight
-    with pytest.raises(ParenvsError, match=r"embedding\.weight and head\.weight are one weight on"):
-        refuse_tied(model, stages)
 
 
 @pytest.mark.parametrize("is_tied", [False, True])

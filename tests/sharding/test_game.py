@@ -1,14 +1,12 @@
-import copy
-import pickle
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 
 import batches
 import gymnasium as gym
 import numpy as np
 import pytest
-from batches import assert_same, drawn, forks, modes
+from batches import assert_same, drawn, modes
 from cases import each, slow
 from drawn_intra_op import draw, optimum, second_cost
 from gymnasium.utils.env_checker import check_env
@@ -126,23 +124,6 @@ def test_masks__never_lead_to_a_dead_end_nor_to_an_illegal_plan():
             assert taken <= can
             kept, lost = kept + len(taken), lost + len(can - taken)
     assert lost < 0.25 * kept  # what only another rest of the plan would allow
-
-
-@pytest.mark.thorough
-def test_masks__unguarded_turns_can_be_dead_ends():
-    """What the witness is for: without it some random episodes end for want of a strategy."""
-    dead, rng = 0, np.random.default_rng(0)
-    for board in boards(12, free=False, nodes=8, edges=12, forbidden=0.3):
-        episode = Construct(4, int(board.sizes.max()), guarded=False)
-        rows = np.arange(4)
-        for row in rows:
-            episode.put(row, board)
-        episode.start(rows)
-        while len(left := np.flatnonzero(~episode.over)):
-            episode.play(left, drawn(episode.legal[left], rng))
-        dead += episode.dead.sum()
-        assert np.isnan(episode.cost[episode.dead]).all()
-    assert dead > 0
 
 
 @pytest.mark.thorough
@@ -285,32 +266,6 @@ def test_construct__episodes_of_any_boards_are_played_together_as_alone(columns)
         assert whole.cost[row] == board.reduced.cost(whole.chosen[row, : len(board)])
 
 
-def test_construct__boards_come_and_go(monkeypatch):
-    """More boards than are kept: what is played is what a new game plays."""
-    monkeypatch.setattr("parenvs.tasks.sharding.board.BOARDS_KEPT", 2)
-    drawn_boards = boards(12, nodes=6, edges=7)
-    old = Construct(2, 4, tuple(COLUMNS))
-    for first, second in pairwise(drawn_boards):
-        old.put(0, first)
-        old.put(1, second)
-        old = pickle.loads(pickle.dumps(old))
-        new = Construct(2, 4, tuple(COLUMNS))
-        for row, board in enumerate((first, second)):
-            new.put(row, board)
-        for game in (old, new):
-            game.start(np.arange(2))
-        assert (old.rows == new.rows).all() and (old.contexts == new.contexts).all()
-        assert len(old.tables._places) <= 2 * 2 + 2 + 1
-
-
-def test_env__a_name_needs_no_problem(monkeypatch):
-    """Drawing the problems of a batch for their names took a minute."""
-    monkeypatch.setattr(Board, "whole", property(lambda board: pytest.fail("it was drawn")))
-    env = gym.make_vec(ID, num_envs=3, vectorization_mode="vector_entry_point", rows="bare")
-    _, infos = env.reset(seed=0)
-    assert all(name.startswith("intra-op/inside/mesh/") for name in infos["instance"])
-
-
 def test_env__observation_of_the_first_node():
     """Second writing of costs, of the least that neighbours add, and of the memory."""
     board = boards(1, free=True, nodes=6, edges=9, forbidden=0.0)[0]
@@ -427,17 +382,6 @@ def test_env__render():
     assert env.render().shape == (800, 1280, 3)
 
 
-@forks
-def test_env__forks(fork):
-    env, rng = make(problem=SMALL), np.random.default_rng(0)
-    env.reset(seed=0)
-    again = fork(env)
-    while not env.game.over[0]:
-        action = int(rng.choice(np.flatnonzero(env.action_masks())))
-        assert_same(env.step(action), again.step(action))
-    assert env.plan() == again.plan()
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "kwargs",
@@ -482,22 +426,6 @@ def test_vector__plays_a_set_in_its_order():
         for row, names in enumerate(seen):
             numbers = [row, row + 3, row + 6]
             assert names[:3] == [f"intra-op-validation/mesh-{number:03d}" for number in numbers]
-
-
-def test_vector__gymnasium_makes_it_and_views_are_read_only():
-    env = gym.make_vec(ID, num_envs=2, problem=SMALL, copy=False)
-    assert isinstance(env, IntraOpShardingVectorEnv)
-    observation, _ = env.reset(seed=0)
-    with pytest.raises(ValueError, match="read-only"):
-        observation["actions"][:] = 0
-    again = pickle.loads(pickle.dumps(copy.deepcopy(env)))
-    actions = env.action_masks().argmax(axis=1)
-    assert_same(env.step(actions), again.step(actions))
-
-
-def test_env__a_misspelt_set_is_told_the_near_one():
-    with pytest.raises(ParenvsError, match=r"did you mean 'intra-op-test'\?"):
-        gym.make(ID, instance="intra-op-tset")
 
 
 @pytest.mark.thorough

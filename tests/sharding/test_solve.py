@@ -19,18 +19,16 @@ from parenvs.agents.sharding.loops import (
     Dual,
     add,
     arrays_of,
-    change_node,
     empty_tree,
     improve,
     most,
     place_node,
     plan_cost,
-    priced_costs,
     profile,
     surroundings,
 )
 from parenvs.agents.sharding.program import Program, Tree, certify, core_size, restricted
-from parenvs.agents.sharding.search import Clock, Search, luby
+from parenvs.agents.sharding.search import Clock, Search
 from parenvs.cli import tables
 from parenvs.core.leaderboard import reference_of_row
 from parenvs.errors import NO_PLAN, InfeasibleError, ParenvsError
@@ -291,45 +289,6 @@ def test_improve__keeps_the_limit_and_the_account():
     assert better > 2
 
 
-def test_surroundings__are_what_a_strategy_costs_beside_its_neighbours():
-    seen = 0
-    for _, reduced, _ in drawn():
-        model, rng = arrays_of(reduced), np.random.default_rng(0)
-        sizes = np.diff(reduced.offset)
-        chosen = np.array([int(rng.integers(size)) for size in sizes])
-        local, blocked = np.empty_like(model.costs), np.empty_like(model.costs)
-        surroundings(model, chosen, local, blocked)
-        for node, size in enumerate(sizes):
-            for strategy in range(size):
-                costs = [model.costs[model.offset[node] + strategy]]
-                for p in range(model.start[node], model.start[node + 1]):
-                    width = sizes[model.neighbour[p]]
-                    costs.append(
-                        model.pair[model.table[p] + strategy * width + chosen[model.neighbour[p]]]
-                    )
-                at = model.offset[node] + strategy
-                assert blocked[at] == np.isinf(costs).sum()
-                assert local[at] == sum(cost for cost in costs if cost < np.inf)
-                seen += blocked[at] > 0
-    assert seen
-
-
-def test_change_node__is_taking_away_and_placing():
-    for _, reduced, _ in drawn():
-        model, tree = arrays_of(reduced), empty_tree(arrays_of(reduced))
-        for node, size in enumerate(np.diff(reduced.offset)):
-            place_node(model, tree, node, 0, 1)
-            changed = tree.copy()
-            change_node(model, changed, node, 0, size - 1)
-            place_node(model, tree, node, 0, -1)
-            place_node(model, tree, node, size - 1, 1)
-            assert (changed == tree).all()
-
-
-def test_luby__the_sequence():
-    assert [luby(k) for k in range(1, 16)] == [1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8]
-
-
 def test_combine__takes_the_cheaper_of_each_part_that_differs():
     """Parts without an edge between them add up, so that none can be cheaper from the other."""
     gained = 0
@@ -348,19 +307,6 @@ def test_combine__takes_the_cheaper_of_each_part_that_differs():
             assert ((search.chosen == first) | (search.chosen == second)).all()
             gained += search.cost < before
     assert gained
-
-
-@pytest.mark.thorough
-def test_restart__begins_anew_and_keeps_the_best():
-    """Legal plans, no dearer than before, and an end when the share of the time is used up."""
-    _, reduced, best = drawn()[0]
-    search = Search(reduced, Clock(0.5, processor=True))
-    search.raise_bound(0.2, 20)
-    before = search.cost
-    search.bound = -(10**30)
-    search.restart(0.5)
-    assert reduced.legal(search.chosen) and search.cost <= before
-    assert best - reduced.constant <= search.cost
 
 
 def test_program__is_the_optimum_of_what_is_kept():
@@ -389,16 +335,6 @@ def test_restricted__plans_cost_and_use_what_they_did():
             assert part.cost(chosen) == reduced.cost(whole)
             assert (part.profile(chosen) == reduced.profile(whole)).all()
             assert (part.lift(chosen) == reduced.lift(whole)).all()
-
-
-def test_priced_costs__are_costs_and_prices_of_usage():
-    _, reduced, _ = drawn()[0]
-    model, rng = arrays_of(reduced), np.random.default_rng(1)
-    price, out = rng.random(len(model.slack)), np.empty(len(model.costs))
-    priced_costs(model, np.concatenate([[0.0], np.cumsum(price)]), out)
-    chosen = np.array([int(rng.integers(size)) for size in np.diff(reduced.offset)])
-    extra = (out - model.costs)[model.offset[:-1] + chosen].sum()
-    assert extra == pytest.approx(float(price @ reduced.profile(chosen)))
 
 
 @each("cost", [2**53 + 3, 2**59 - 1])
@@ -432,106 +368,6 @@ def test_solve__errors_of_the_program_are_told(monkeypatch):
         solve_iopddl(problem, None, seed=3, steps=3)
 
 
-def test_search__looks_for_a_smaller_core_after_each_better_plan(monkeypatch):
-    """The core is given anew where it has shrunk by a third, and only then."""
-    sizes, costs, real, anew = [], [], search.Solving, 0
-
-    class Idle(real):
-        def _run(self):
-            sizes.append(self.size)
-
-    monkeypatch.setattr(search, "Solving", Idle)
-    for _, reduced, _ in drawn():
-        looking, rng = Search(reduced, Clock(None, 1)), np.random.default_rng(0)
-        for _ in range(300):
-            looking.offer(np.array([rng.integers(size) for size in np.diff(reduced.offset)]))
-            costs.append(looking.cost)
-            looking.collect(look=True)
-        if looking.solving is None:
-            continue
-        assert all(after <= search._SHRUNK * before for before, after in pairwise(sizes))
-        anew += len(sizes) - 1
-        sizes.clear()
-    assert anew and len(set(costs)) > 20
-
-
-def without_programs(monkeypatch):
-    """Let searches take the way of cores that are too large for HiGHS."""
-    monkeypatch.setattr(search, "_PROGRAM", -1)
-    monkeypatch.setattr(search, "_PART", -1)
-    monkeypatch.setattr(search, "_COOLING", (1, 30))
-
-
-@pytest.mark.thorough
-@each("delay, same", [(0.3, True), (3.0, False)])
-def test_search__budgets_of_steps_do_not_follow_every_delay(monkeypatch, delay, same):
-    """Delays of up to a third leave the moves as they are until the end; trebled seconds do not."""
-    without_programs(monkeypatch)
-    monkeypatch.setattr(Search, "proven", False)
-    _, reduced, _ = drawn()[0]
-
-    sweep, move = search._GRAIN**-6, search._GRAIN**-12
-
-    def made(seed):
-        """Moves of a search whose clock goes on by steps."""
-        log, now, rng = [], [0.0], np.random.default_rng(seed)
-
-        def tick(seconds):
-            now[0] += seconds * (1.0 + (delay * rng.random() if seed else 0.0))
-
-        class Ticking(Chain):
-            def move(self, priced, warm, done, moves, *more):
-                tick(move * moves)
-                log.append((warm, done, moves))
-                super().move(priced, warm, done, moves, *more)
-
-        clock = Clock(12.0)
-        clock.now, clock.begin = lambda: now[0], 0.0
-        with monkeypatch.context() as patched:
-            patched.setattr(search, "Chain", Ticking)
-            looking = Search(reduced, clock)
-            looking.sweep, looking.move = search.Pace(sweep), search.Pace(move)
-            step = looking.dual.step
-            looking.dual.step = lambda best: (tick(sweep), step(best))[1]
-            looking.run()
-        return log
-
-    first, second = made(0), made(1)
-    common = int(0.7 * min(len(first), len(second)))  # the clock cuts off the last ones
-    assert common > 8
-    assert (first[:common] == second[:common]) == same
-
-
-@each("way", ["sweep", "cool"])
-def test_search__ends_when_time_is_up_whatever_it_does(monkeypatch, way):
-    """Nothing that takes long in Python begins after the end."""
-    without_programs(monkeypatch)
-    monkeypatch.setattr(Search, "proven", False)
-    _, reduced, _ = drawn()[0]
-    late, now = [], [0.0]
-    clock = Clock(8.0)
-    clock.now, clock.begin = lambda: now[0], 0.0
-    looking = Search(reduced, clock)
-    step, made, move = looking.dual.step, Chain.__init__, Chain.move
-
-    def tick(seconds, call):
-        late.append(clock.left <= 0)
-        result = call()
-        now[0] += seconds
-        return result
-
-    looking.dual.step = lambda best: tick(3.0 if way == "sweep" else 0.3, lambda: step(best))
-    monkeypatch.setattr(
-        Chain, "__init__", lambda *all: tick(1.0 if way == "cool" else 0.1, lambda: made(*all))
-    )
-    monkeypatch.setattr(Chain, "move", lambda *all: tick(0.2, lambda: move(*all)))
-    decode = looking.decode
-    looking.decode = lambda: tick(0.5, decode)
-    looking.run()
-    assert len(late) > 4 and not any(late) and clock.left <= 0
-    assert reduced.legal(looking.chosen)
-
-
 def test_search__shrinks_to_what_better_plans_take():
     """Plans cost what they did, the bound is no worse, and every better plan is still there."""
     shrunk = 0
@@ -560,22 +396,6 @@ def test_search__shrinks_to_what_better_plans_take():
         assert looking.bound <= best - reduced.constant <= looking.cost
         assert looking.proven == (looking.cost == best - reduced.constant)
     assert shrunk > 2
-
-
-def test_dual__sweeps_end_when_time_is_up(monkeypatch):
-    """Where a sweep takes seconds, several of them overran the limit by a third."""
-    monkeypatch.setattr("parenvs.agents.sharding.loops.PAIRS_AT_ONCE", 4)
-    _, reduced, best = drawn()[0]
-    asked = []
-    whole, parts = Dual(arrays_of(reduced)), Dual(arrays_of(reduced), lambda: len(asked) > 30)
-    whole.part = 2 * len(reduced)
-    for _ in range(3):
-        assert parts.step(float(best)) == pytest.approx(whole.step(float(best)))
-    asked += range(40)
-    bound, before = parts.bound, parts.messages.copy()
-    assert parts.step(float(best)) == -np.inf and parts.bound == bound
-    parts.sweep(50)
-    assert (parts.messages == before).all()
 
 
 @pytest.mark.slow
