@@ -31,7 +31,7 @@ PURPOSES = {
     "dev": "tests and linters",
 }
 LEAST_PYTHON = (3, 10)
-_TOP = Path(__file__).parents[3]
+_TOP = Path(__file__).parents[2]
 CHECKOUT = _TOP if (_TOP / "setup.cfg").is_file() else None
 """Root of the clone that the package runs from; None if it is installed."""
 DATA = ("datasets/data", "agents/learning/data", "leaderboard")
@@ -152,7 +152,7 @@ def wanted() -> dict[str, list[str]]:
 
 
 def _place() -> Path:
-    return CHECKOUT or Path(__file__).parents[2]
+    return CHECKOUT or Path(__file__).parents[1]
 
 
 def _lack(requirement: str) -> str:

@@ -76,7 +76,9 @@ def test_policy_of__takes_the_folder_of_a_training(tmp_path):
         given = {"instance": "vgg-19", "cluster": "B"}
         if folder == "elastic":
             given = {"instance": "elastic-windows/p3-gpt-1.5b-012", "rows": "bare"}
-        config = TrainConfig(env_id=env_id, env_kwargs=given, steps=32, settings=settings)
+        config = TrainConfig(
+            env_id=env_id, env_kwargs=given, agent="group", steps=32, settings=settings
+        )
         train(config, tmp_path / folder)
     agent, chain = player(tmp_path / "elastic"), toys.problem("bulk", 20)
     problem = replace(chain, source=Recorded("course", chain.drawn(0)))
@@ -101,5 +103,7 @@ def test_train__of_bare_rows_is_judged_on_bare_rows(tmp_path):
 
     settings = {"envs": 16, "turns": 2, "width": 8}
     given = {"rows": "bare", "family": "bulk", "model": "gpt-1.5b"}
-    config = TrainConfig(env_id="ElasticPlan-v1", env_kwargs=given, steps=32, settings=settings)
+    config = TrainConfig(
+        env_id="ElasticPlan-v1", env_kwargs=given, agent="group", steps=32, settings=settings
+    )
     assert train(config, tmp_path / "run").scores is not None

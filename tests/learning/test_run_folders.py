@@ -115,7 +115,7 @@ def text_of(**changes):
         ({"seed": 2**64}, "field 'seed'"),
         ({"steps": 0}, "field 'steps'"),
         ({"steps": 1.5}, "field 'steps'"),
-        ({"settings": {"memory": 9}}, "group has no setting 'memory'"),
+        ({"settings": {"memory": 9}}, "ppo has no setting 'memory'"),
         ({"settings": {"width": 0}}, "width must be from 1 to 4096, not 0"),
         ({"settings": {"width": 10**6}}, "width must be from 1 to 4096"),
         ({"settings": {"discount": float("nan")}}, "NaN is not a JSON number"),
