@@ -848,12 +848,7 @@ class OperatorPartition(PartitionGame):
         rows: str | None = None,
         problem: Partitioning | None = None,
     ) -> None:
-        given = {
-            "instance": instance, "devices": devices, "cluster": cluster, "rules": rules,
-            "uneven": uneven, "reward": reward, "memory_limit": memory_limit,
-            "micro_batch": micro_batch, "micro_batches": micro_batches, "recompute": recompute,
-            "problem": problem, "linkage": linkage, "masked": masked, "memory": memory,
-        }  # fmt: skip
+        given = dict(locals())
         space = PartitionSpace.of(_problem("variables", given), linkage)
         super().__init__(count, space, masked, memory, rows)
 
@@ -929,12 +924,7 @@ class DataParallel(PartitionGame):
         rows: str | None = None,
         problem: Partitioning | None = None,
     ) -> None:
-        given = {
-            "instance": instance, "devices": devices, "cluster": cluster, "rules": rules,
-            "uneven": uneven, "reward": reward, "memory_limit": memory_limit,
-            "micro_batch": micro_batch, "micro_batches": micro_batches, "recompute": recompute,
-            "problem": problem, "masked": masked, "memory": memory,
-        }  # fmt: skip
+        given = dict(locals())
         space = PartitionSpace.of(_problem("inputs", given), linkage=False)
         super().__init__(count, space, masked, memory, rows)
 

@@ -351,7 +351,7 @@ FIRST = 4
 
 
 class Sizes(NamedTuple):
-    """Sizes of the largest problem that there is room for: of each axis the largest."""
+    """Sizes of the largest problem: of each axis the largest."""
 
     classes: int
     moments: int
@@ -361,7 +361,7 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, problem: Linear) -> Sizes:
-        """The sizes of a problem."""
+        """Return the sizes of a problem."""
         return cls(
             len(problem.gain),
             len(problem.fullest),
@@ -371,85 +371,39 @@ class Sizes(NamedTuple):
         )
 
     def with_(self, other: Sizes) -> Sizes:
-        """The sizes of what holds both."""
+        """Return the sizes that hold both."""
         return Sizes(*map(max, self, other))
 
 
-@dataclass
 class Tables:
-    """Problems in slots, with zeros where one is smaller than the largest; S slots.
+    """Problems in S slots, padded with zeros; M moments that can be the fullest, W witnesses."""
 
-    M is the number of moments that can be the fullest.
-
-    Attributes:
-        gain: (S, K) ``Linear.gain``.
-        paid: (S, K+1), with a last class that pays nothing.
-        saved: (S, K, M).
-        figures: (S, K, 9) float32.
-        excluding: (S, K, 3) float32, what a class has of ``EXCLUDED``.
-        rivals: (S, K, K) int16, the classes that each excludes; many: (S, K) how many there are.
-        members: (S, P, G) the classes of each group, K where there are fewer.
-        weights: (S, G).
-        size, moments: (S,) classes and moments; limit, replicated: (S,) bytes, and seconds.
-        start: (S,) seconds of the start plan; price: (S,) that of ``Linear.priced``.
-        step: (S, 6) float32, ``Linear.step``.
-        rule: (S, K) float32, what classes are worth at the price, by size.
-        known: (S, K) int8, decisions before the first turn.
-        plans: (S, K, W) bool, witnesses; where there are fewer, they are repeated.
-        slack: (S, W, M) bytes that each leaves at each moment.
-    """
-
-    gain: np.ndarray
-    paid: np.ndarray
-    saved: np.ndarray
-    figures: np.ndarray
-    excluding: np.ndarray
-    rivals: np.ndarray
-    many: np.ndarray
-    members: np.ndarray
-    weights: np.ndarray
-    size: np.ndarray
-    moments: np.ndarray
-    limit: np.ndarray
-    replicated: np.ndarray
-    start: np.ndarray
-    price: np.ndarray
-    step: np.ndarray
-    rule: np.ndarray
-    known: np.ndarray
-    plans: np.ndarray
-    slack: np.ndarray
-
-    @classmethod
-    def empty(cls, slots: int, size: Sizes) -> Tables:
-        """Room for so many problems."""
+    def __init__(self, slots: int, size: Sizes) -> None:
         k, m, w = size.classes, size.moments, size.witnesses
-        limit, replicated, start, price = np.zeros((4, slots))
-        return cls(
-            gain=np.zeros((slots, k)),
-            paid=np.zeros((slots, k + 1)),
-            saved=np.zeros((slots, k, m)),
-            figures=np.zeros((slots, k, len(CLASS)), dtype=np.float32),
-            excluding=np.zeros((slots, k, len(EXCLUDED)), dtype=np.float32),
-            rivals=np.zeros((slots, k, k), dtype=np.int16),
-            many=np.zeros((slots, k), dtype=np.int64),
-            members=np.full((slots, size.members, size.groups), k),
-            weights=np.zeros((slots, size.groups)),
-            size=np.zeros(slots, dtype=np.int64),
-            moments=np.zeros(slots, dtype=np.int64),
-            limit=limit,
-            replicated=replicated,
-            start=start,
-            price=price,
-            step=np.zeros((slots, len(STEP)), dtype=np.float32),
-            rule=np.zeros((slots, k), dtype=np.float32),
-            known=np.full((slots, k), REPLICATE, dtype=np.int8),
-            plans=np.zeros((slots, k, w), dtype=np.bool_),
-            slack=np.full((slots, w, m), np.inf),
-        )
+        # Of each class: gain, and the same with a last class that pays nothing; bytes per moment.
+        self.gain = np.zeros((slots, k))
+        self.paid = np.zeros((slots, k + 1))
+        self.saved = np.zeros((slots, k, m))
+        self.figures = np.zeros((slots, k, len(CLASS)), dtype=np.float32)
+        self.excluding = np.zeros((slots, k, len(EXCLUDED)), dtype=np.float32)
+        # The classes that each excludes, and how many; the heuristic's score by size.
+        self.rivals = np.zeros((slots, k, k), dtype=np.int16)
+        self.many = np.zeros((slots, k), dtype=np.int64)
+        self.rule = np.zeros((slots, k), dtype=np.float32)
+        # The classes of each group of instructions, k where there are fewer, and its weight.
+        self.members = np.full((slots, size.members, size.groups), k)
+        self.weights = np.zeros((slots, size.groups))
+        # Of each problem: classes, moments, bytes, seconds replicated and at the start, price.
+        self.size, self.moments = np.zeros((2, slots), dtype=np.int64)
+        self.limit, self.replicated, self.start, self.price = np.zeros((4, slots))
+        self.step = np.zeros((slots, len(STEP)), dtype=np.float32)
+        # Decisions before the first step; witnesses, repeated where fewer; the bytes they leave.
+        self.known = np.full((slots, k), REPLICATE, dtype=np.int8)
+        self.plans = np.zeros((slots, k, w), dtype=np.bool_)
+        self.slack = np.full((slots, w, m), np.inf)
 
     def put(self, slot: int, problem: Linear) -> None:
-        """Write a problem into a slot that is empty."""
+        """Write a problem into an empty slot."""
         k, m, plans = len(problem.gain), len(problem.fullest), problem.witnesses
         self.gain[slot, :k], self.paid[slot, :k] = problem.gain, problem.paid
         self.saved[slot, :k, :m] = problem.saved[:, problem.fullest]
@@ -495,7 +449,7 @@ class Boards:
         self.largest = largest
         self._slots: dict[Linear, int] = {}
         self.problems: list[Linear] = []
-        self.tables = Tables.empty(FIRST, largest)
+        self.tables = Tables(FIRST, largest)
         k, m, w = largest.classes, largest.moments, largest.witnesses
         self.slot = np.zeros(count, dtype=np.int64)
         self.known = np.full((count, k), OPEN, dtype=np.int8)
@@ -514,7 +468,7 @@ class Boards:
             slot = self._slots[problem] = len(self.problems)
             self.problems.append(problem)
             if slot == len(self.tables.gain):
-                more = Tables.empty(slot, self.largest)
+                more = Tables(slot, self.largest)
                 for name, mine in vars(self.tables).items():
                     setattr(self.tables, name, np.concatenate([mine, getattr(more, name)]))
             self.tables.put(slot, problem)
