@@ -58,7 +58,7 @@ def _refuse(env_id: str, **arguments: Any) -> None:
 
 
 def _by_agents(name: str, num_envs: int, autoreset_mode: Any, **arguments: Any) -> Any:
-    from parenvs.envs.parallel import ParallelVectorEnv
+    from parenvs.envs.vector import ParallelVectorEnv
 
     agents = __getattr__(name)
     return ParallelVectorEnv(agents.parallel_env, num_envs, autoreset_mode, **arguments)

@@ -14,7 +14,7 @@ from parenvs.agents.learning.play import vector_env
 from parenvs.agents.learning.trainer import train
 from parenvs.core.rows import WORST
 from parenvs.envs import hybrid_v0
-from parenvs.envs.parallel import ParallelVectorEnv
+from parenvs.envs.vector import ParallelVectorEnv
 
 NAMED = {"instance": "llama3-8b", "cluster": "2x8:h100", "batch": 64}
 

@@ -14,7 +14,7 @@ from jax_versions import jax_that_names_derivatives
 from unnamed_layers import LAYERS, PLANS, floats, training_step
 
 from parenvs import from_jax
-from parenvs.agents.partition.heuristics import expert
+from parenvs.agents.partition.planners import expert
 from parenvs.cluster import choose_cluster
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.partition.game import PartitionSpace

@@ -7,7 +7,7 @@ from cases import slow
 from expert_names import expert_by_names, expert_dimensions
 
 from parenvs.agents.partition.exact import exact_partition
-from parenvs.agents.partition.heuristics import (
+from parenvs.agents.partition.planners import (
     data_parallel,
     expert,
     greedy,

@@ -11,7 +11,7 @@ from partition_play import by_mask, iter_of, play
 
 import parenvs
 from parenvs.agents.partition.exact import exact_partition
-from parenvs.agents.partition.heuristics import random_search
+from parenvs.agents.partition.planners import random_search
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
 from parenvs.tasks.partition.game import PartitionSpace
 
