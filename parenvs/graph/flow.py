@@ -160,7 +160,6 @@ class Flow:
             tensor = source
 
     def _handed_on(self, tensor: int) -> int | None:
-        """The tensor outside that a loop or branch hands on unchanged as ``tensor``, or None."""
         sources = set(self.before[tensor]) - {tensor}
         outside = {s for s in sources if not self._is_invariant(s, sources)}
         return outside.pop() if len(outside) == 1 else None
@@ -345,7 +344,6 @@ def weight_reads(graph: Graph, pivots: np.ndarray) -> tuple[dict[int, list[int]]
 
 
 def _apart(firsts: np.ndarray, earlier: int, later: int) -> bool:
-    """Whether another weight is first read between two places of the chain."""
     after, before = np.searchsorted(firsts, [earlier, later], side="left")
     own = int(np.searchsorted(firsts, earlier, side="right") - after)
     return bool(before - after - own > 0)

@@ -68,7 +68,6 @@ PARTITIONED = (
 
 
 def _dot(call: Call) -> float:
-    """Count two FLOPs for each pair of a result element and a contracted element."""
     lhs = call.operands[0]
     contracted = math.prod(lhs[d] for d in call.instruction.dot.lhs_contracting)
     return 2.0 * math.prod(call.results[0]) * contracted
@@ -91,6 +90,10 @@ def _convolution(call: Call) -> float:
     return 2.0 * features * out[numbers.output_feature] * batch * taps
 
 
+_LONGEST_KERNEL = 2**20
+"""Limit of a window, along each dimension: its places are gone through."""
+
+
 def _valid_taps(size: int, kernel: int, output: int, window: Any) -> int:
     """Count the pairs (output position, kernel position) that fall on an element of the input.
 
@@ -104,64 +107,29 @@ def _valid_taps(size: int, kernel: int, output: int, window: Any) -> int:
     dilation, padding = max(window.window_dilation, 1), window.padding_low
     if min(size, kernel, output) < 1:
         return 0
+    if kernel > _LONGEST_KERNEL:
+        raise HloError(f"a window of {kernel:,} is longer than {_LONGEST_KERNEL:,}")
+    # Tap (o, k) reads place o stride + k dilation - padding of the dilated input, whose elements
+    # are the multiples of base: o is in a range, and one residue of a period.
     shared = math.gcd(stride, base)
-    both = math.gcd(dilation, shared)
-    if padding % both:
-        return 0  # every tap falls into a hole of the dilated input
-    # Of the kernel positions, those at first, first + every, ... can meet an element; each then
-    # meets one at every period-th output, beginning with output (start + step t) % period.
-    every, period = shared // both, base // shared
-    first = padding // both * pow(dilation // both, -1, every) % every
+    period = base // shared
     inverse = pow(stride // shared, -1, period)
-    start = (padding - first * dilation) // shared * inverse
-    step = -every * dilation // shared * inverse
-
-    def up_to(last: int) -> int:
-        """Count the pairs whose place in the padded and dilated input is at most ``last``."""
-        positions = (min(kernel - 1, last // dilation) - first) // every + 1
-        if last < 0 or positions < 1:
-            return 0
-        rest = last - first * dilation  # of which each further kernel position takes a part
-        part = every * dilation
-        whole = (rest - stride * (output - 1)) // part + 1  # of these, every output reaches
-        whole = min(max(whole, 0), positions)
-        rest, left = rest - part * whole, positions - whole
-        return (
-            _sum_of_quotients(whole, period, -step, output - 1 - start)
-            + _sum_of_quotients(
-                left,
-                stride * period,
-                -part - stride * step,
-                rest - stride * (start + step * whole),
-            )
-            - _sum_of_quotients(positions, period, -step, -1 - start)
-        )
-
-    return up_to(padding + (size - 1) * base) - up_to(padding - 1)
-
-
-def _sum_of_quotients(count: int, divisor: int, step: int, start: int) -> int:
-    """Return the sum of ``(start + step k) // divisor`` over k < ``count``.
-
-    It counts the points below a line, by turns along either axis, as Euclid's algorithm: the number
-    of turns grows with the logarithm of the divisor.
-    """
-    total = 0
-    while count > 0:
-        total += step // divisor * (count * (count - 1) // 2) + start // divisor * count
-        step, start = step % divisor, start % divisor
-        count, start = divmod(step * count + start, divisor)
-        divisor, step = step, divisor
-    return total
+    taps = 0
+    for k in range(kernel):
+        gap = padding - k * dilation
+        if gap % shared == 0:
+            first = gap // shared * inverse % period
+            low = max(-(-gap // stride), 0)
+            high = min(((size - 1) * base + gap) // stride, output - 1)
+            taps += max((high - first) // period - (low - 1 - first) // period, 0)
+    return taps
 
 
 def _reduce(call: Call) -> float:
-    """Count one application per element that is merged into another."""
     return (math.prod(call.operands[0]) - math.prod(call.results[0])) * call.applied[0]
 
 
 def _window_size(call: Call) -> int:
-    """Return the number of elements in the window."""
     return math.prod(d.size for d in call.instruction.window.dimensions)
 
 
@@ -181,36 +149,30 @@ def _reduce_window(call: Call) -> float:
 
 
 def _select_and_scatter(call: Call) -> float:
-    """Count the selection in each window, and one application of the scatter per element."""
     source = math.prod(call.operands[1])
     return source * ((_window_size(call) - 1) * call.applied[0] + call.applied[1])
 
 
 def _scatter(call: Call) -> float:
-    """Count one application per element of the updates."""
     updates = call.operands[len(call.results) + 1]
     return math.prod(updates) * call.applied[0]
 
 
 def _sort(call: Call) -> float:
-    """Count ``n ceil(log2 n)`` comparisons for the n elements of the first operand."""
     elements = math.prod(call.operands[0])
     return elements * max(elements - 1, 0).bit_length()
 
 
 def _fft(call: Call) -> float:
-    """Count eight FLOPs per element, times the product of the lengths' ``floor(log2 n)``."""
     levels = math.prod(n.bit_length() - 1 for n in call.instruction.fft_length)
     return 8.0 * levels * math.prod(call.operands[0])
 
 
 def _triangular_solve(call: Call) -> float:
-    """Count two FLOPs per element of the right-hand side and row of the matrix."""
     return 2.0 * call.operands[0][-1] * math.prod(call.operands[1])
 
 
 def _cholesky(call: Call) -> float:
-    """Count a third of n^3 FLOPs per matrix of n rows."""
     return call.operands[0][-1] * math.prod(call.operands[0]) // 3
 
 

@@ -290,7 +290,6 @@ def _abstract(leaves: Sequence[Any], cuts: dict[int, Cut]) -> list[Any]:
 
 
 def _named(parts: Sequence[Any], sizes: Sizes) -> dict[str, Any]:
-    """Parts by their places in the whole, whose names sort as the parts stand."""
     width = len(str(sum(sizes)))
     names = [f"{start:0{width}}:{end:0{width}}" for start, end in bounds(sizes)]
     return dict(zip(names, parts, strict=True))

@@ -419,7 +419,6 @@ class Ties:
 
 
 def _scoped(scope: str) -> Any:
-    """A named scope, if there is a name."""
     import jax
 
     return jax.named_scope(scope) if scope else nullcontext()
@@ -461,19 +460,16 @@ def formed(value: Any, form: Form) -> Pieces:
 
 
 def _packed(value: Any, form: Form | None) -> Any:
-    """An array, or the list of its parts, as loops take them."""
     return whole(value) if form is None else formed(value, form).parts
 
 
 def _unpacked(value: Any, form: Form | None) -> Any:
-    """What ``_packed`` made a list of."""
     if form is None:
         return value
     return Pieces(form.axis, list(value), form.origins, form.made)
 
 
 def _form(value: Any) -> Form | None:
-    """How a value is in parts."""
     return value.form if isinstance(value, Pieces) else None
 
 
@@ -536,13 +532,11 @@ class Interpreter:
         return list(made) if equation.primitive.multiple_results else [made]
 
     def _concerns(self, jaxpr: Any) -> bool:
-        """Whether anything is taken apart in a call, loop or branch."""
         if id(jaxpr) not in self._concerned:
             self._concerned[id(jaxpr)] = takes_apart(jaxpr, self.places)
         return self._concerned[id(jaxpr)]
 
     def _meet(self, x: Pieces) -> None:
-        """Take down that a weight or its product is taken apart, unless it is a gradient."""
         if x.made != Made.OTHER and not is_backward("/".join(self._scopes)):
             self.ties.met |= x.origins
 
@@ -667,7 +661,6 @@ class Interpreter:
     def _each(
         self, equation: Any, side: int, parts: Sequence[Any], others: Sequence[Any]
     ) -> list[Any]:
-        """Products of parts, which are the operands of a number, with others."""
         pairs = zip(parts, others, strict=True)
         return [self._bound(equation, pair if side == 0 else pair[::-1]) for pair in pairs]
 
@@ -679,7 +672,6 @@ class Interpreter:
         return self._each(equation, side, x.parts, parts)
 
     def _summed(self, equation: Any, side: int, operands: list[Any], axis: int) -> Any:
-        """Sum of such products."""
         return functools.reduce(operator.add, self._both(equation, side, operands, axis))
 
     def _reduced(self, equation: Any, operands: list[Any]) -> Any:

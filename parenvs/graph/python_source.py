@@ -126,7 +126,6 @@ def lower(instance: str, arguments: str | None = None) -> Lowered:
 
 @lru_cache(maxsize=1)
 def _lowered(instance: str, arguments: str | None, changed_ns: int | None) -> Lowered:
-    """Lower a model; ``changed_ns``, the time of the file's last change, is part of the key."""
     return kept((str(Path.cwd()), instance, arguments), partial(_anew, instance, arguments))
 
 
@@ -135,10 +134,8 @@ def _anew(instance: str, arguments: str | None) -> Lowered:
     with need_extra("jax", "planning a function"):
         import jax
     with _named(instance, arguments) as (function, place, argument_name):
-        try:
+        with _users_code(instance):
             model, loss = torch_model(function)
-        except (Exception, SystemExit) as error:
-            raise _one_line(error, instance) from None
         if arguments is not None:
             given = _attribute(_module(place), argument_name, place)
         elif model is not None and example_inputs(model) is not None:
@@ -174,20 +171,16 @@ def torch_module(
             the user's code fails; the line names its file and line.
     """
     with _named(instance, arguments) as (function, place, argument_name):
-        try:
+        with _users_code(instance):
             model, loss = torch_model(function, memory=True)
-        except (Exception, SystemExit) as error:
-            raise _one_line(error, instance) from None
         if model is None:
             raise ParenvsError(f"{instance}: {shown(function)} makes no torch.nn.Module")
         own = example_inputs(model) if arguments is None else None
         if arguments is None and own is None and takes_arguments(model.forward):
             raise ParenvsError(f"{instance} takes arguments: give --args NAME or FILE.py:NAME")
         given = () if arguments is None else _attribute(_module(place), argument_name, place)
-        try:
+        with _users_code(instance):
             positional, named = own or _call_form(given() if callable(given) else given)
-        except (Exception, SystemExit) as error:
-            raise _one_line(error, instance) from None
     if loss is not None and not positional:
         raise ParenvsError(f"{instance}: it has a loss, so the last argument has to be its target")
     return model, loss, positional, named
@@ -203,11 +196,8 @@ def called(instance: str) -> Any:
         ParenvsError: there is no such file or name, or the user's code fails; the line names its
             file and line.
     """
-    with _named(instance, None) as (function, _, _):
-        try:
-            return function()
-        except (Exception, SystemExit) as error:
-            raise _one_line(error, instance) from None
+    with _named(instance, None) as (function, _, _), _users_code(instance):
+        return function()
 
 
 def is_torch(instance: str) -> bool:
@@ -219,11 +209,8 @@ def is_torch(instance: str) -> bool:
     Raises:
         ParenvsError: there is no such file or name, or the user's code fails.
     """
-    with _named(instance, None) as (function, _, _):
-        try:
-            return torch_model(function)[0] is not None
-        except (Exception, SystemExit) as error:
-            raise _one_line(error, instance) from None
+    with _named(instance, None) as (function, _, _), _users_code(instance):
+        return torch_model(function)[0] is not None
 
 
 def jax_function(
@@ -247,13 +234,11 @@ def jax_function(
         if arguments is None and takes_arguments(function):
             raise ParenvsError(f"{instance} takes arguments: give --args NAME or FILE.py:NAME")
         given = () if arguments is None else _attribute(_module(place), argument_name, place)
-        try:
+        with _users_code(instance):
             from parenvs.graph.parts import parted
 
             positional, named = _call_form(given() if callable(given) else given)
             found = parted(function, positional, named) if parts else None
-        except (Exception, SystemExit) as error:
-            raise _one_line(error, instance) from None
     if found is not None:
         return found.function, found.positional, found.named
     return function, positional, named
@@ -283,7 +268,7 @@ def _named(instance: str, arguments: str | None) -> Iterator[tuple[Any, str, str
 
 def _lower_torch(model: Any, loss: Any, given: Any, where: str) -> Lowered:
     """Lower the training step of a PyTorch module."""
-    try:
+    with _users_code(where):
         own = example_inputs(model) if given is Ellipsis else None
         positional, named = own or _call_form(without_memory(given) if callable(given) else given)
         count = 0 if loss is None else 1
@@ -297,8 +282,6 @@ def _lower_torch(model: Any, loss: Any, given: Any, where: str) -> Lowered:
             positional[-count:] if count else (),
         )
         return lower_module(model, inputs, named, loss, targets)
-    except (Exception, SystemExit) as error:
-        raise _one_line(error, where) from None
 
 
 def _lower(jax: Any, jitted: Any, given: Any, where: str) -> Lowered:
@@ -343,7 +326,7 @@ def _module(module: str) -> Any:
     Raises:
         ParenvsError: there is no such file, or the user's code fails.
     """
-    try:
+    with _users_code(module):
         if not module.endswith(".py"):
             return importlib.import_module(module)
         path = Path(module).resolve()
@@ -365,8 +348,6 @@ def _module(module: str) -> Any:
             raise
         made.__parenvs_stamp__ = written
         return made
-    except (Exception, SystemExit) as error:
-        raise _one_line(error, module) from None
 
 
 def _attribute(module: Any, name: str, where: str) -> Any:
@@ -376,6 +357,15 @@ def _attribute(module: Any, name: str, where: str) -> Any:
     except AttributeError:
         known = [key for key in vars(module) if not key.startswith("_")]
         raise ParenvsError(f"{where}: no name {name!r}{did_you_mean(name, known)}") from None
+
+
+@contextlib.contextmanager
+def _users_code(where: str) -> Iterator[None]:
+    """Turn an error of the user's code in the block into one line."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise _one_line(error, where) from None
 
 
 def _one_line(error: BaseException, where: str) -> ParenvsError:
@@ -398,7 +388,6 @@ def _one_line(error: BaseException, where: str) -> ParenvsError:
 
 
 def _near(place: str) -> str:
-    """Return a path as seen from the current folder, if it lies below."""
     with contextlib.suppress(ValueError, OSError):
         return str(Path(place).relative_to(Path.cwd()))
     return place

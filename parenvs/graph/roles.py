@@ -234,8 +234,6 @@ def with_roles(
         for index, picked in enumerate(_without_state(_chosen(graph, choice, name), role)):
             if picked and (name == "batch" or kinds[index] in FLOATING | _MASKS):
                 role[index] = given
-    if variables is None and frozen is None and known is None:
-        notes += _state_without_a_weight(graph.paths, role)
     tensors = graph.parameter_tensor.tolist()
     if batch_size is None:
         inputs = [t for t, told in zip(tensors, role, strict=True) if told == Role.BATCH]
@@ -287,33 +285,6 @@ def _data_without_samples(graph: Graph, role: Sequence[Role], batch_size: int) -
     return (
         f"{odd[0]}{more} is taken as data, though none of its dimensions has the {batch_size:,} "
         "samples of the batch; if every sample gets the same of it, say so with frozen=",
-    )
-
-
-def _state_without_a_weight(paths: Sequence[str], role: Sequence[Role]) -> tuple[str, ...]:
-    """Warn of optimiser state whose path ends in that of a weight that is taken as frozen."""
-
-    def ends(told: Role) -> dict[str, str]:
-        """Path with and without its first key -> path, of what has a role."""
-        own = [path for path, other in zip(paths, role, strict=True) if other == told]
-        return {end: path for path in own for end in (path, path.partition("/")[2] or path)}
-
-    held, trained = ends(Role.FROZEN), ends(Role.VARIABLE)
-    odd = {}
-    for path, told in zip(paths, role, strict=True):
-        if told == Role.OPTIMISER:
-            keys = path.split("/")
-            tails = ["/".join(keys[k:]) for k in range(1, len(keys))]
-            weight = next((held[tail] for tail in tails if tail in held), None)
-            if weight is not None and trained.keys().isdisjoint(tails):
-                odd[weight] = path
-    if not odd:
-        return ()
-    weight, state = next(iter(odd.items()))
-    more = f", and {len(odd) - 1:,} more such" if len(odd) > 1 else ""
-    return (
-        f"{weight} is taken as frozen, though {state} looks like its optimiser state{more}; if it "
-        "is trained, say so with variables=",
     )
 
 
@@ -417,7 +388,6 @@ def _by_keys(graph: Graph, flow: Flow, found: dict[int, tuple[Role, str]]) -> li
 
 
 def _is_drawn_from(flow: Flow, tensor: int) -> bool:
-    """Whether words are mixed with each other and looked up nowhere, as a random key's are."""
     readers = {flow.opcode[index] for index in viewed_readers(flow, tensor)}
     readers.discard("dynamic-update-slice")  # a loop that hands its keys on
     return not readers.isdisjoint(_MIXERS) and readers <= ELEMENTWISE | _MIXERS

@@ -227,7 +227,6 @@ def _handed_on(flow: Flow, output: int) -> set[int]:
 
 
 def _rank(source: int, twin: int | None, claimed: set[int]) -> int:
-    """Which inputs come first: that of the output's path, those of no output's, the others."""
     return 0 if source == twin else _OTHERS if source in claimed else 1
 
 
@@ -410,7 +409,6 @@ def _first_readers(
 def _by_source(
     flow: Flow, updates: list[Update], returned: dict[int, int]
 ) -> list[tuple[int, list[int]]]:
-    """Each input that is updated or has a gradient, and the roots of that."""
     pairs = [(u.source, u.roots) for u in updates]
     return pairs + [(source, walk(flow, output).roots) for output, source in returned.items()]
 

@@ -59,12 +59,10 @@ class Program(NamedTuple):
 
 
 def _quotient(a: int, b: int) -> int:
-    """Return a / b, rounded towards zero as in HLO."""
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
 def _inverse(a: int) -> int:
-    """Return the inverse of all bits, of which a truth value has one."""
     return not a if isinstance(a, bool) else ~a
 
 
@@ -221,7 +219,6 @@ def trip_count(program: Program, loop: Loop, start: Sequence[Numbers | None]) ->
 
 
 def _known(tensors: Sequence[int], values: Mapping[int, Numbers | None]) -> dict[int, Numbers]:
-    """Return the known ones of carried values, by tensor."""
     return {tensors[k]: value for k, value in values.items() if value is not None}
 
 

@@ -255,7 +255,6 @@ class Writer:
 
 
 def _numbered(texts: Iterable[str]) -> dict[str, int]:
-    """Return the number of each text, in order of appearance."""
     return {text: number for number, text in enumerate(dict.fromkeys(texts))}
 
 
@@ -727,5 +726,4 @@ class _Unroller:
 
 
 def _place(part: Part) -> tuple[int, tuple[int, ...]]:
-    """Return what sorts parts as they lie in the parameters."""
     return part.parameter, (*part.indices, part.start)

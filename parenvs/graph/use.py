@@ -251,7 +251,6 @@ def forward_of(phase: Sequence[int]) -> set[int]:
 
 
 def _is_inside(flow: Flow, index: int, loop: int) -> bool:
-    """Whether an instruction is in a loop or branch, or in one that is in it."""
     while index > loop:
         index = int(flow.graph.parent[index])
     return index == loop
@@ -296,7 +295,6 @@ class Use:
             self._decide(tensor, WEIGHT, "rows are looked up in it")
 
     def _of(self, tensor: int) -> Label:
-        """The label of a tensor; what is found out of an input holds for all that is made of it."""
         label = self._label.get(tensor)
         return self.known.get(label, label) if isinstance(label, int) else label
 
@@ -316,7 +314,6 @@ class Use:
         self._mark_rows(tensor, start)
 
     def _mark_rows(self, tensor: int, start: int) -> None:
-        """Note that a dimension is the batch, wherever it goes."""
         for reached, dimension in self._axes.journey(tensor, start, self._forward).reached:
             self._rows.setdefault(reached, set()).add(dimension)
 
@@ -376,11 +373,9 @@ class Use:
                 self._summed.update(flow.results[index])
 
     def _attribute(self, index: int) -> str:
-        """Dimension numbers and the like of an instruction, as JSON."""
         return self.flow.graph.strings[self.flow.graph.attribute[index]]
 
     def _is_drawn(self, tensor: int) -> bool:
-        """Whether indices are made of some input, as those are that a random key draws."""
         made_of = self.flow.ancestors([tensor])
         return any(made_of[t] for t in self.flow.graph.parameter_tensor.tolist())
 
@@ -404,7 +399,6 @@ class Use:
         return leading and shape[:1] == (self.batch_size,)
 
     def _is_contracted(self, index: int, tensor: int, done: str = CONTRACTED) -> bool:
-        """Whether a product sums over the batch of one of its factors, or ``done`` otherwise."""
         rows = self._rows.get(tensor)
         place = self.flow.operands[index].index(tensor)
         return bool(rows) and all(self._axes.move(index, place, d)[1] == done for d in rows or ())
@@ -466,7 +460,6 @@ class Use:
             self._decide(label, WEIGHT, "every sample gets the same of it")
 
     def _reduced(self, index: int, label: Label) -> None:
-        """A list of numbers that is as long as the batch, and summed up, belongs to it."""
         is_number = not self.flow.shapes[self.flow.results[index][0]]
         if isinstance(label, int) and is_number and self.flow.shapes[label] == (self.batch_size,):
             self._decide(label, DATA, "it is as long as the batch, and summed over it")

@@ -281,7 +281,6 @@ def division(whole: Part, parts: Iterable[Part]) -> list[Part]:
 
 
 def _overlap(one: tuple[int, Part], other: tuple[int, Part]) -> bool:
-    """Return whether a block ends behind the start of the next."""
     return one[0] + one[1].shape[0] > other[0]
 
 

@@ -120,7 +120,6 @@ def has_module(instance: str) -> bool:
 
 
 def _beside(path: Path) -> Path | None:
-    """Return the module of the same name in a graph's folder, as ``parenvs plan`` writes it."""
     files = (path.with_suffix(suffix) for suffix in MODULE_SUFFIXES)
     return next((file for file in files if file.is_file()), None)
 
@@ -182,7 +181,6 @@ def need_jax() -> None:
 
 
 def _too_old(what: str) -> ParenvsError:
-    """Return the error that the installed JAX has no ``what``."""
     from jax import __version__
 
     return ParenvsError(f"JAX {__version__} has no {what}; pip install --upgrade jax")
@@ -382,14 +380,12 @@ def _main(module: Any) -> Any:
 
 
 def _functions(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and operation of each function of a module."""
     for view in module.body.operations:
         if view.operation.name == "func.func":
             yield str(view.operation.attributes["sym_name"]).strip('"'), view.operation
 
 
 def _inputs(main: Any) -> Any:
-    """Return the types of a function's inputs."""
     from jaxlib.mlir import ir
 
     return ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value).inputs
@@ -414,7 +410,6 @@ def _partitioned(main: Any) -> tuple[tuple[int, int], ...]:
 
 
 def _dimensions(sharding: str) -> list[str]:
-    """Split a sharding by dimension: ``<@mesh, [{"x"}, {?}]>`` -> ``['"x"', '?']``."""
     dimensions = re.search(r"\[(.*)\]", sharding)
     return re.findall(r"\{([^}]*)\}", dimensions[1]) if dimensions else []
 
@@ -691,6 +686,5 @@ def _numbers(dimensions: Sequence[int]) -> str:
 
 
 def _listed(texts: Sequence[str]) -> str:
-    """Join the first ``_LISTED`` of ``texts``, and say how many more there are."""
     more = len(texts) - _LISTED
     return "; ".join([*texts[:_LISTED], *([f"and {more:,} more"] if more > 0 else [])])

@@ -98,22 +98,6 @@ def test_roles__a_path_tells_weights_that_are_not_updated_one_for_one():
     assert roles_of(step, *args)[0] == {"p": "FROZEN", "w": "VARIABLE", "x": "BATCH"}
 
 
-def test_roles__state_of_a_weight_that_is_taken_as_frozen_is_warned_of():
-    """Gradients are added up here, and the weight is updated elsewhere."""
-    jax = pytest.importorskip("jax")
-    jnp = jax.numpy
-
-    def step(params, state, x):
-        gradients = jax.grad(lambda p: jnp.square(jnp.tanh(x @ p["w"])).mean())(params)
-        return {"m": {"w": 0.9 * state["m"]["w"] + gradients["w"]}}
-
-    weights = {"w": jax.ShapeDtypeStruct((16, 4), jnp.float32)}
-    args = weights, {"m": weights}, jax.ShapeDtypeStruct((32, 16), jnp.float32)
-    with pytest.warns(UserWarning, match="w is taken as frozen, though m/w looks like its optim"):
-        roles, graph = roles_of(step, *args)
-    assert roles["w"] == "FROZEN" and "say so with variables=" in graph.notes[0]
-
-
 def test_roles__a_mask_of_positions_is_warned_of_and_may_be_called_frozen():
     jax = pytest.importorskip("jax")
     jnp = jax.numpy

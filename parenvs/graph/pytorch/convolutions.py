@@ -357,7 +357,6 @@ def _searchsorted(
 
 
 def _counted(borders: Array, x: Array, right: bool) -> Array:
-    """How many borders lie before each value; ``borders`` has the leading dimensions of ``x``."""
     if borders.ndim > 1:
         borders = borders[..., None, :]
     return jnp.sum(borders <= x[..., None] if right else borders < x[..., None], -1)

@@ -317,7 +317,6 @@ def is_called_from(file: str) -> bool:
 
 
 def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
-    """The frames and lines that an error came through, the outermost first."""
     return list(traceback.walk_tb(error.__traceback__))
 
 
@@ -461,14 +460,12 @@ def _flat(program: Any, module: nn.Module, whole: Loss, positional: int) -> Expo
 
 
 def _first_names(module: nn.Module) -> dict[str, str]:
-    """Every name of a parameter -> the first name of it, where several share one tensor."""
     first: dict[int, str] = {}
     named = module.named_parameters(remove_duplicate=False)
     return {name: first.setdefault(id(tensor), name) for name, tensor in named}
 
 
 def _has_gradient(node: Any) -> bool:
-    """Whether a gradient goes through a node: not where it is stopped, nor to whole numbers."""
     value = node.meta.get("val")
     whole = isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex())
     return not whole and node.target is not torch.ops.parenvs.stop_gradient.default
@@ -538,7 +535,6 @@ def _argument(value: Any) -> Any:
 
 
 def _inner(node: Any) -> Any:
-    """The graph of a branch or body that a node stands for, or None."""
     found = getattr(node.graph.owning_module, node.target, None) if node.op == "get_attr" else None
     return found if isinstance(found, torch.fx.GraphModule) else None
 
@@ -556,7 +552,6 @@ def _subprogram(module: Any) -> Subprogram:
 
 
 def _line(node: Any) -> str:
-    """Where a node's operation is called, like ``model.py:12``."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     return next((f"{file}:{line}" for file, line in frames[::-1] if is_called_from(file)), "")
 
@@ -570,7 +565,6 @@ def _type(value: Any) -> Any:
 
 
 def _size(size: Any) -> Any:
-    """A symbolic size as a number, if it is one."""
     known = getattr(getattr(size, "node", None), "expr", size)
     return int(known) if getattr(known, "is_number", False) else size
 
@@ -580,12 +574,10 @@ def _element(dtype: torch.dtype) -> str:
 
 
 def _path(target: str) -> str:
-    """``module.h.0.attn.weight`` as ``h/0/attn/weight``."""
     return target.removeprefix(f"{ROOT}.").replace(".", "/")
 
 
 def _scope(node: Any) -> str:
-    """Path of the submodule that a node belongs to."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = re.sub(r"@\d+", "", stack[-1][0]) if stack else ""
     return "" if path == ROOT else _path(path)

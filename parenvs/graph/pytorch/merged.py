@@ -216,7 +216,6 @@ def _common(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...] | No
 
 
 def _over_last(x: Merged, function: Callable[[Array], Any], keep: int = 1) -> Any:
-    """Apply a function that works on the last ``keep`` dimensions and leaves the others."""
     head = x.groups[: x.ndim - keep]
     array = _reshaped(x.array, (*sum(head, ()), *x.shape[x.ndim - keep :]))
     return _results(function(array), head)
@@ -259,7 +258,6 @@ def _reduce(function: Any, x: Merged, dim: Any = None, keepdim: bool = False, **
 
 
 def _linear(function: Any, x: Tensor, weight: Tensor, bias: Any = None) -> Any:
-    """Contract the last dimensions; that of the outputs stays apart as it is in the weight."""
     outputs = _groups(weight)[:-1]
     made = _contracted(x, weight, weight.ndim - 1, outputs)
     return made if bias is None else _each(lambda a, b: a + b, made, bias)
@@ -296,7 +294,6 @@ def _product(function: Any, x: Tensor, y: Tensor) -> Any:
 
 
 def _head(x: Tensor, count: int) -> Tensor:
-    """Sizes of the leading dimensions of ``x``, as an array that holds nothing."""
     groups = _groups(x)[:count]
     return seen(_Sizes(sum(groups, ())), groups)  # type: ignore[arg-type]
 

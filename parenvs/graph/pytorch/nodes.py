@@ -243,14 +243,12 @@ def _operands(node: Node) -> Iterable[str]:
 
 
 def _dimension(node: Node, before: int) -> int:
-    """The dimension that a node takes apart, its argument after ``before`` others."""
     place = before + 1
     given = node.arguments[place] if len(node.arguments) > place else node.keywords.get("dim", 0)
     return int(given)
 
 
 def _equal(sizes: Sequence[int]) -> int:
-    """How many equal parts a dimension is made of, if each size is a multiple of the smallest."""
     least = min(sizes)
     return sum(sizes) // least if least and all(n % least == 0 for n in sizes) else 0
 

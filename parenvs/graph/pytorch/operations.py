@@ -244,7 +244,6 @@ def _without_gradient(x: Array) -> Array:
 
 
 def _scaled(x: Array, normalisation: int, count: int) -> Array:
-    """PyTorch's normalisations: none, by the root of the number of elements, by the number."""
     factor = {0: 1.0, 1: 1 / math.sqrt(count), 2: 1 / count}[normalisation]
     return x if factor == 1 else x * factor
 
@@ -274,7 +273,6 @@ def _to_real(x: Array, dim: Sequence[int], normalisation: int, last_dim_size: in
 
 
 def _done(x: Array) -> Array:
-    """What PyTorch's checked operations say of each matrix: 0, no error."""
     return jnp.zeros(x.shape[:-2], jnp.int32)
 
 

@@ -156,7 +156,6 @@ def _group_norm(
 
 
 def _scaled(x: Array, weight: Array | None, bias: Array | None) -> Array:
-    """Scale and shift each channel, dimension 1."""
     over = [1] * (x.ndim - 2)
     x = x if weight is None else x * weight.reshape(-1, *over)
     return x if bias is None else x + bias.reshape(-1, *over)
@@ -206,7 +205,6 @@ def _batch_norm(
 def _batch_norm_of(
     x: Array, weight: Array | None, bias: Array | None, eps: float
 ) -> tuple[Array, Array, Array]:
-    """Normalise each channel by the batch's own statistics."""
     result, mean, scale = _normalised(x, (0, *range(2, x.ndim)), eps)
     return _scaled(result, weight, bias), mean.reshape(-1), scale.reshape(-1)
 
@@ -216,7 +214,6 @@ _HALF = (jnp.bfloat16, jnp.float16)
 
 @operation("linear")
 def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
-    """Contract with the weight's last dimension as it lies, without a transposed copy."""
     product = lax.dot_general(x, weight, (((x.ndim - 1,), (weight.ndim - 1,)), ((), ())))
     return product if bias is None else product + bias
 

@@ -39,7 +39,6 @@ def _cat(tensors: Sequence[Array], dim: int = 0) -> Array:
 
 
 def _bounds(x: Array, dim: int, start: int | None, end: int | None) -> tuple[int, int]:
-    """The first and the last + 1 place of a slice, as Python counts."""
     low, high, _ = slice(start, end).indices(x.shape[dim])
     return low, max(low, high)
 
@@ -228,7 +227,6 @@ def _embedding_bag(
 
 
 def _wrapped(index: Array, size: int) -> Array:
-    """Indices counted from the start; those that the program computes itself stay as they are."""
     if index.dtype == jnp.bool_:
         raise NotImplementedError("a mask as an index: its number of elements depends on values")
     return jnp.where(index < 0, index + size, index)
@@ -279,7 +277,6 @@ def _gather(x: Array, dim: int, index: Array, sparse_grad: bool = False) -> Arra
 
 
 def _along(x: Array, dim: int, index: Array) -> tuple[Array, ...]:
-    """Places of ``index`` along ``dim``, and of itself along the others."""
     own = [lax.broadcasted_iota(index.dtype, index.shape, axis) for axis in range(index.ndim)]
     own[dim % index.ndim] = index
     return tuple(own)

@@ -202,7 +202,6 @@ def _given(value: Any, known: Mapping[str, Any]) -> Any:
 
 
 def _dtype(name: str) -> Any:
-    """JAX's element type for PyTorch's; 64 bits become 32 where JAX has no others."""
     return jax.dtypes.canonicalize_dtype(jnp.dtype({"bool": "bool_"}.get(name, name)))
 
 
@@ -260,13 +259,11 @@ def _adam(weight: Array, gradient: Array, state: Tree, count: Array) -> tuple[Ar
 
 
 def _momentum(weight: Array, gradient: Array, state: Tree, count: Array) -> tuple[Array, Tree]:
-    """Gradient descent with a momentum of 0.9, as ``torch.optim.SGD`` counts it."""
     velocity = 0.9 * state["velocity"] + gradient
     return weight - 1e-3 * velocity, {"velocity": velocity}
 
 
 def _sgd(weight: Array, gradient: Array, state: Tree, count: Array) -> tuple[Array, Tree]:
-    """Gradient descent."""
     return weight - 1e-3 * gradient, {}
 
 
@@ -362,7 +359,6 @@ class Step:
 
 
 def _like(weight: Any, wide: bool) -> jax.ShapeDtypeStruct:
-    """Shape of an optimiser's array: of the weight's type, or float32."""
     return jax.ShapeDtypeStruct(weight.shape, _WIDE if wide else weight.dtype)
 
 
