@@ -19,9 +19,9 @@ from parenvs.core.plan import Answer, Strategy
 from parenvs.core.stages import Stages
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
 from parenvs.tasks.hybrid import figure, view
-from parenvs.tasks.hybrid.explain import Shift, axes_of, robustness
+from parenvs.tasks.hybrid.explain import Shift, robustness
 from parenvs.tasks.hybrid.export import problem_of, read_back
-from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, HybridPlan
+from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, infeasible, near_best
@@ -165,27 +165,19 @@ def now(
     Raises:
         InfeasibleError: no such plan fits.
     """
-    problem = problem_of(subject) if isinstance(subject, Strategy) else of_report(subject)
+    problem = problem_of(subject) if isinstance(subject, Strategy) else subject.problem
     if callable(said):
         plan = read_back(problem, said(len(problem.model)))
         report = problem.report(plan)
         if not report.legal:
             raise InfeasibleError(report.reasons[0])
-        return degrees(plan), report.length_seconds
+        return plan.words, report.length_seconds
     if said is not None:
         answer = exact_uniform(problem, limits_of(said))
-        return degrees(answer.plan), answer.cost
+        return answer.plan.words, answer.cost
     launches = problem.model.shape is not None
     words, answer = usual(problem, framework or (LAUNCHERS if launches else RUNNERS)[0])
-    return f"{words}: {degrees(answer.plan)}", answer.cost
-
-
-def of_report(report: HybridReport) -> Hybrid:
-    """Return the problem of a judged plan."""
-    plan, stack = report.plan, report.machine.stack
-    return Hybrid(
-        report.model, report.cluster, report.batch, stack, plan.precision, instance=plan.instance
-    )
+    return f"{words}: {answer.plan.words}", answer.cost
 
 
 def usual(problem: Hybrid, framework: str) -> tuple[str, Answer]:
@@ -208,18 +200,6 @@ def usual(problem: Hybrid, framework: str) -> tuple[str, Answer]:
         except InfeasibleError as error:
             reason = error
     raise reason
-
-
-def degrees(plan: HybridPlan) -> str:
-    """Return a plan in words that ``limits_of`` takes: ``tp 8, pp 4, dp 4, micro-batch 1``."""
-    own = axes_of(plan)
-    told = [f"{name} {own[name]}" for name in ("tp", "pp", "dp") if own[name] is not None]
-    told.append(f"micro-batch {plan.micro_batch}")
-    told += [f"{name} {getattr(plan, name)}" for name in ("chunks", "context", "expert", "shard")
-             if getattr(plan, name) > 1]  # fmt: skip
-    told += [f"ZeRO {own['zero']}"] if own["zero"] else []
-    told += [f"recompute {own['recompute']}"] if own["recompute"] not in (None, "none") else []
-    return ", ".join([*told, *(["sequence parallel"] if plan.sequence_parallel else [])])
 
 
 class Remarks:

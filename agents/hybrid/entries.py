@@ -107,13 +107,7 @@ class HybridProblem(TaskProblem):
 
     def empty_plan(self) -> HybridPlan:
         """See ``TaskProblem.empty_plan``: how the stack sends and sums is settled, too."""
-        software = software_of(self.target)
-        return self.target.plan(
-            (),
-            p2p=SENDS[0] if software.blocking else SENDS[1],
-            gradient_bytes=software.gradient_bytes,
-            gradient_overlap=software.gradient_overlap,
-        )
+        return self.target.plan((), **software_of(self.target).of_plan)
 
     def cost(self, report: HybridReport) -> float:
         """See ``TaskProblem.cost``: seconds of a step."""

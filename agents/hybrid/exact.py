@@ -8,8 +8,9 @@ search of ``labels``, once for every micro-batch and everything else that stages
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from parenvs.agents.hybrid.tables import FIRST, Setting, StageTables
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
 from parenvs.tasks.hybrid.explain import Judged
-from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
+from parenvs.tasks.hybrid.plan import SCHEDULES, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, Objective, UniformSpace, infeasible, software_of
 
@@ -409,7 +410,7 @@ def one_stage(
     fits = tables.bytes_missing(FIRST, 1)[:, number] <= 0
     for config in np.flatnonzero(fits).tolist():
         stage = stage_of(tables, FIRST, 1, config, number, (0, n))
-        length = problem.length(_plan(problem, setting, (stage,)))
+        length = problem.length(plan_of(problem, setting, (stage,)))
         if length < upper * (1 - SLACK):
             upper, best = length, (stage, length)
     return best
@@ -434,9 +435,11 @@ def _settings(problem: Hybrid, limits: Constraints) -> Iterator[Setting]:
                             )  # fmt: skip
 
 
-def _plan(problem: Hybrid, setting: Setting, stages: tuple[HybridStage, ...]) -> HybridPlan:
-    """Return a plan of a setting's stages."""
-    software, first = setting.software, stages[0]
+def plan_of(
+    problem: Hybrid, setting: Setting, stages: Sequence[HybridStage], **more: Any
+) -> HybridPlan:
+    """Return a plan of a setting's stages; ``more`` are other fields of it."""
+    first = stages[0]
     replicas = first.devices // (first.tp * setting.context)
     return problem.plan(
         stages,
@@ -446,16 +449,15 @@ def _plan(problem: Hybrid, setting: Setting, stages: tuple[HybridStage, ...]) ->
         context=setting.context,
         expert=setting.expert,
         shard=setting.shard,
-        p2p=SENDS[0] if software.blocking else SENDS[1],
-        gradient_bytes=software.gradient_bytes,
-        gradient_overlap=software.gradient_overlap,
+        **setting.software.of_plan,
+        **more,
     )
 
 
 def _answer(
     problem: Hybrid, setting: Setting, stages: tuple[HybridStage, ...], length: float
 ) -> Answer:
-    return Answer(problem=problem, plan=_plan(problem, setting, stages), cost=length)
+    return Answer(problem=problem, plan=plan_of(problem, setting, stages), cost=length)
 
 
 def _upper(goal: Objective, best: Answer | None, setting: Setting) -> float:

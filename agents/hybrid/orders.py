@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.agents.hybrid.exact import one_stage
+from parenvs.agents.hybrid import exact
 from parenvs.agents.hybrid.labels import SLACK, stage_of
 from parenvs.agents.hybrid.tables import FIRST, INNER, LAST, Setting, StageTables, send_between
 from parenvs.core.plan import Answer
 from parenvs.core.request import Budget
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.hybrid.formulas import compose
-from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan, HybridStage
+from parenvs.tasks.hybrid.plan import HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, software_of
 from parenvs.tasks.pipeline.formulas import prepend_core
@@ -372,18 +372,7 @@ def plan_of(
         speed = int(np.searchsorted(tables.speeds, own[server]))
         stages.append(tables.stage(which, left, speed, split, (first, end)))
     unused = [server for server in range(problem.cluster.servers) if server not in set(servers)]
-    software = setting.software
-    replicas = stages[0].devices // stages[0].tp
-    return problem.plan(
-        stages,
-        setting.samples // replicas,
-        schedule=SCHEDULES[0],
-        sequence_parallel=setting.sequence_parallel and any(stage.tp > 1 for stage in stages),
-        p2p=SENDS[0] if software.blocking else SENDS[1],
-        gradient_bytes=software.gradient_bytes,
-        gradient_overlap=software.gradient_overlap,
-        servers=(*servers, *unused),
-    )
+    return exact.plan_of(problem, setting, stages, servers=(*servers, *unused))
 
 
 AMONG = "1F1B plans of one server a stage"
@@ -474,19 +463,10 @@ class Orders:
             if bounded.alone >= self.length:
                 continue
             one = replace(setting, devices=cluster.devices_per_server)
-            found = one_stage(small, one, self.limits, self.length)
+            found = exact.one_stage(small, one, self.limits, self.length)
             self.judged += 1
             if found is not None:
-                stage, software = found[0], setting.software
-                plan = self.problem.plan(
-                    [stage],
-                    setting.samples // (stage.devices // stage.tp),
-                    sequence_parallel=setting.sequence_parallel and stage.tp > 1,
-                    p2p=SENDS[0] if software.blocking else SENDS[1],
-                    gradient_bytes=software.gradient_bytes,
-                    gradient_overlap=software.gradient_overlap,
-                    servers=tuple(fastest),
-                )
+                plan = exact.plan_of(self.problem, setting, [found[0]], servers=tuple(fastest))
                 self.keep(plan, setting, self.problem.length(plan))
 
     def tables(self, setting: Setting, longest: float = np.inf) -> ServerTables:

@@ -266,9 +266,8 @@ class StageTables:
             device=np.zeros(shape, dtype=np.int64), speed=wide(configs.speed),
             samples=setting.samples * ones, micro_batches=ones, chunks=ones,
             context=setting.context, sequence_parallel=setting.sequence_parallel,
-            expert=setting.expert, blocking=False,
-            gradient_bytes=float(setting.software.gradient_bytes),
-            gradient_overlap=setting.software.gradient_overlap, shard=setting.shard,
+            expert=setting.expert,
+            shard=setting.shard, **{**setting.software.of_arrays, "blocking": False},
         )  # fmt: skip
         step = formulas.step(problem.model, problem.cluster, problem.machine, stages)
         held = formulas.memory(problem.model, problem.machine, stages)

@@ -45,7 +45,7 @@ def test_uniform_plans__specification_counts(big):
     best = space.best()
     assert space.length[best] == pytest.approx(61.27, rel=2e-3)
     assert space.describe(best) == (
-        "tp 4, pp 4, dp 8, micro-batch 1, chunks 20, sequence parallel, ZeRO 1, recompute selective"
+        "tp 4, pp 4, dp 8, micro-batch 1, chunks 20, ZeRO 1, recompute selective, sequence parallel"
     )
     assert space.length[space.fits].max() / space.length[best] > 1.9
 

@@ -9,7 +9,7 @@ import pytest
 from parenvs import Cluster, HybridStage
 from parenvs import view as viewer
 from parenvs.tasks.hybrid import figure, view
-from parenvs.tasks.hybrid.explain import AXES, alternatives, axes_of, space_of
+from parenvs.tasks.hybrid.explain import AXES, alternatives, space_of
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.shape import TransformerShape
@@ -78,7 +78,7 @@ def test_map__every_plan_is_a_mark(problem):
 def test_explain__alternatives_are_the_best_with_another_value(problem):
     space = UniformSpace.build(problem)
     report = problem.report(space.plan(space.best()))
-    own = axes_of(report.plan)
+    own = report.plan.axes
     found = alternatives(report, space_of(report))
     assert {x.axis for x in found} <= set(AXES)
     assert not any(x.value == own[x.axis] for x in found)

@@ -11,10 +11,9 @@ import numpy as np
 
 from parenvs.diff import Change, Part
 from parenvs.tasks.hybrid.formulas import Memory
-from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan
+from parenvs.tasks.hybrid.plan import SCHEDULES, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import PARTS, HybridReport
-from parenvs.tasks.hybrid.schedules import SPLIT
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, software_of
 from parenvs.tasks.hybrid.stack import STACKS, Stack
 
@@ -49,26 +48,6 @@ class Alternative(NamedTuple):
     largest: str = ""
 
 
-def axes_of(plan: HybridPlan) -> dict[str, Any]:
-    """Return the plan's value on every axis; None where its stages differ."""
-    stages = plan.stages
-
-    def common(values: set[Any]) -> Any:
-        return values.pop() if len(values) == 1 else None
-
-    return {
-        "tp": common({stage.tp for stage in stages}),
-        "pp": len(stages),
-        "dp": common({stage.devices // (stage.tp * plan.context) for stage in stages}),
-        "micro_batch": plan.micro_batch,
-        "chunks": plan.chunks,
-        "sequence_parallel": plan.sequence_parallel,
-        "zero": common({stage.zero for stage in stages}),
-        "recompute": common({mode for stage in stages for mode in stage.modes}),
-        "schedule": plan.schedule if plan.schedule in SPLIT else SCHEDULES[0],
-    }
-
-
 def alternatives(
     report: HybridReport, space: UniformSpace, axes: tuple[str, ...] = AXES
 ) -> list[Alternative]:
@@ -79,7 +58,7 @@ def alternatives(
         space: the uniform plans of its problem.
         axes: some of ``AXES``.
     """
-    own = axes_of(report.plan)
+    own = report.plan.axes
     found: list[Alternative] = []
     for axis in axes:
         column = getattr(space.plans, axis)
@@ -95,14 +74,9 @@ def alternatives(
 
 def space_of(report: HybridReport, constraints: Constraints | None = None) -> UniformSpace:
     """Return the uniform plans of a report's problem, on as many devices as its plan uses."""
-    plan = report.plan
-    problem = Hybrid(
-        report.model, report.cluster, report.batch, report.machine.stack, plan.precision,
-        instance=plan.instance,
-    )  # fmt: skip
     used = report.devices_used
     limits = constraints or Constraints(devices=None if used == report.cluster.devices else used)
-    return UniformSpace.build(problem, limits)
+    return UniformSpace.build(report.problem, limits)
 
 
 def _best(
@@ -330,14 +304,7 @@ def other_stacks(problem: Hybrid) -> Iterator[tuple[str, Hybrid]]:
 
 def under(problem: Hybrid, plan: HybridPlan) -> HybridPlan:
     """Return a plan as the software of another problem would run it."""
-    software = software_of(problem)
-    return replace(
-        plan,
-        stack=problem.stack.to_json(),
-        p2p=SENDS[0] if software.blocking else SENDS[1],
-        gradient_bytes=software.gradient_bytes,
-        gradient_overlap=software.gradient_overlap,
-    )
+    return replace(plan, stack=problem.stack.to_json(), **software_of(problem).of_plan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,13 +326,7 @@ class Judged:
 
     def on(self, problem: Hybrid) -> np.ndarray:
         """(n,) seconds of the plans on another machine, infinite where they do not fit it."""
-        plans, software = self.space.plans.take(self.numbers), software_of(problem)
-        plans = replace(
-            plans,
-            blocking=software.blocking,
-            gradient_bytes=float(software.gradient_bytes),
-            gradient_overlap=software.gradient_overlap,
-        )
+        plans = replace(self.space.plans.take(self.numbers), **software_of(problem).of_arrays)
         seconds, held = plans.judged(problem.model, problem.cluster, problem.machine)
         known = np.isin(plans.schedule, ["", *problem.stack.schedules])
         fits = known & (held["total"] <= problem.memory_limit)

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.errors import ParenvsError, did_you_mean, shown
+from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph, Role
-from parenvs.tasks.hybrid.graph_program import BACKWARD, FORWARD, UPDATE, Program
-from parenvs.tasks.hybrid.graph_work import COSTS, Rows, Splitting, Work
+from parenvs.tasks.hybrid.graph_program import BACKWARD, FORWARD, Program
+from parenvs.tasks.hybrid.graph_work import Rows, Splitting, Work
 from parenvs.tasks.hybrid.layers import Layer, LayerSeconds, Split, matmul_seconds, roofline_seconds
 from parenvs.tasks.hybrid.stack import Machine
-from parenvs.tasks.partition.classes import DimensionClasses
 from parenvs.tasks.pipeline.profile import BACKWARD_RATIO
 
 Figure = Any
@@ -45,28 +44,12 @@ class GraphLayer(Layer):
 
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
         """See ``Layer.seconds``: kernels by fusion, products by (batch, m, n, k)."""
-        if self.work.costs == "flops":
-            return self._flops_seconds(machine, split)
 
         def figures(tp: int, sequence_parallel: bool, samples: np.ndarray) -> np.ndarray:
             rows = self.work.rows(self.label, tp, sequence_parallel)
             return np.stack(self._seconds(machine, rows, tp, sequence_parallel, samples))
 
         return LayerSeconds(*self._looked_up(split, figures, len(LayerSeconds._fields)))
-
-    def _flops_seconds(self, machine: Machine, split: Split) -> LayerSeconds:
-        """Seconds of the pivots' FLOPs alone, twice as long backward."""
-        forward = self._pivot_sum(self.work.program.graph.flops) * self._part(split)
-        forward = forward / machine.flops
-        return LayerSeconds(forward, BACKWARD_RATIO * forward)
-
-    def _pivot_sum(self, figures: np.ndarray) -> float:
-        """Sum of figures of instructions, (I,), over the pivots of this layer."""
-        program = self.work.program
-        first, *_, end = [0, *program.borders.bounds.tolist(), len(program.pivots)][
-            self.label : self.label + 2
-        ]
-        return float(figures[program.pivots[first:end]].sum())
 
     def _part(self, split: Split) -> Figure:
         """Samples over those of the graph's batch."""
@@ -85,8 +68,6 @@ class GraphLayer(Layer):
 
         forward, again = total(FORWARD, False), total(FORWARD, True)
         backward, core_backward = total(BACKWARD, False), total(BACKWARD, True)
-        if self.work.costs == "instructions":
-            backward = backward + total(UPDATE, False)
         core = again
         if machine.attention_flops is not None and rows.product_core.any():
             core = self._fused_attention(machine, machine.attention_flops, rows, part)
@@ -136,9 +117,7 @@ class GraphLayer(Layer):
         ahead, back = np.zeros_like(part), np.zeros_like(part)
         for phase, size, behind in rows.sums:
             gather = links.all_gather(_bytes(machine, size[None], part)[0], tp, 1)
-            if self.work.costs == "instructions":
-                back = back + 2 * gather
-            elif phase == FORWARD:
+            if phase == FORWARD:
                 ahead = ahead + 2 * gather * (1 - stack.tensor_overlap)
             elif not stack.backward_overlap:
                 back = back + 2 * gather
@@ -155,24 +134,12 @@ class GraphLayer(Layer):
 
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """See ``Layer.parameters``."""
-        if self.work.costs == "flops":
-            return self._pivot_parameters, 0.0
         tp = np.asarray(split.tp)
         held = {rank: self.work.parameters(self.label, rank) for rank in np.unique(tp).tolist()}
         return np.vectorize(held.__getitem__, otypes=[float])(tp), 0.0
 
-    @property
-    def _pivot_parameters(self) -> float:
-        """Numbers of the variables first read by the pivots of this layer."""
-        program = self.work.program
-        figures = np.zeros(len(program.graph.opcode))
-        figures[program.pivots] = program.counted.variables
-        return self._pivot_sum(figures) / self.work.element_bytes
-
     def saved_bytes(self, machine: Machine, split: Split, mode: str) -> Figure:
         """See ``Layer.saved_bytes``: what backward kernels read; in full, what enters the layer."""
-        if self.work.costs == "flops":
-            return self._pivot_bytes(machine, mode) * self._part(split)
         fused = machine.attention_flops is not None
 
         def figures(tp: int, sequence_parallel: bool, part: np.ndarray) -> np.ndarray:
@@ -181,22 +148,11 @@ class GraphLayer(Layer):
 
         return self._looked_up(split, figures, 1)[0]
 
-    def _pivot_bytes(self, machine: Machine, mode: str) -> float:
-        """Bytes of the results of the pivots of this layer, or of what crosses its front."""
-        program = self.work.program
-        scale = machine.width / self.work.element_bytes
-        if mode != "full":
-            figures = np.zeros(len(program.graph.opcode))
-            figures[program.pivots] = program.graph.tensor_bytes_of(program.pivots)
-            return scale * self._pivot_sum(figures)
-        first = [0, *program.borders.bounds.tolist()][self.label]
-        return scale * float(program.counted.cut[first - 1]) if first else 0.0
-
     def working_bytes(self, machine: Machine, split: Split) -> Figure:
         """See ``Layer.working_bytes``: of the head, its largest result's gradient (the logits')."""
         largest = self.work.largest(self.label)
         is_head = self.label == self.work.program.layers + 1
-        if largest is None or not is_head or self.work.costs != "kernels":
+        if largest is None or not is_head:
             return 0.0
 
         def figures(tp: int, sequence_parallel: bool, part: np.ndarray) -> np.ndarray:
@@ -337,9 +293,7 @@ class GraphChain:
 
 def chain_of(
     graph: Graph,
-    costs: str = COSTS[0],
     uneven: str = "forbid",
-    classes: DimensionClasses | None = None,
     chosen: np.ndarray | Mapping[str, int] | None = None,
     cuts: Sequence[int] = (),
 ) -> GraphChain:
@@ -347,24 +301,17 @@ def chain_of(
 
     Args:
         graph: a training step, or a forward pass.
-        costs: one of ``COSTS``.
         uneven: ``"forbid"`` or ``"pad"``, see ``Splitting``.
-        classes: dimension classes of the graph, if it has no loops over layers.
         chosen: the classes that tensor parallelism splits, see ``Splitting``.
         cuts: pivots at which layers are cut, too.
 
     Raises:
-        ParenvsError: unknown costs, or the graph has no forward pass to plan.
+        ParenvsError: the graph has no forward pass to plan.
     """
-    if costs not in COSTS:
-        raise ParenvsError(
-            f"costs must be one of {', '.join(COSTS)}, not {shown(costs)}"
-            f"{did_you_mean(str(costs), COSTS)}"
-        )
-    program = Program.of(graph, costs == "flops", cuts)
+    program = Program.of(graph, cuts)
     if not len(program.pivots):
         raise ParenvsError(f"{graph.name}: its forward pass has no instruction; nothing to plan")
-    work = Work(program, Splitting(program, uneven, classes, chosen), costs)
+    work = Work(program, Splitting(program, uneven, chosen))
     names = program.borders.names
     layers = [GraphLayer(work, label, name) for label, name in enumerate(names, 1)]
     kinds: dict[object, int] = {}
@@ -396,8 +343,6 @@ def _signature(layer: GraphLayer) -> object:
     """What tells a layer from others: layers of one signature cost the same, split or not."""
     work, label = layer.work, layer.label
     program = work.program
-    if work.costs != "kernels":
-        return label
     flow, elements = program.flow, program.elements
 
     def sizes(tensors: object) -> tuple[object, ...]:

@@ -66,27 +66,22 @@ class Program:
     remade: tuple[float, float] = (0.0, 0.0)
 
     @classmethod
-    def of(cls, graph: Graph, twice: bool = False, cuts: Sequence[int] = ()) -> Program:
+    def of(cls, graph: Graph, cuts: Sequence[int] = ()) -> Program:
         """Find the layers of a graph and of its instructions.
 
         Args:
             graph: a training step or a forward pass.
-            twice: whether to leave the backward pass out, and count the forward pass instead.
             cuts: pivots at which layers are cut, too.
         """
         notes: list[str] = []
         written = unrolled(graph)
         names = np.array(written.opcodes)[written.opcode]
-        backward = (written.phase == BACKWARD) & ~written.free
+        backward, twice = (written.phase == BACKWARD) & ~written.free, False
         if not backward.any():
-            notes += [] if twice else ["it has no backward pass: twice the forward pass is taken"]
+            notes.append("it has no backward pass: twice the forward pass is taken")
             twice = True
         elif written is not graph and (names[backward] == "while").any():
-            notes += (
-                []
-                if twice
-                else ["its backward pass is a loop over layers: twice the forward pass is taken"]
-            )
+            notes.append("its backward pass is a loop over layers: twice the forward pass is taken")
             twice = True
         again = backward & _remade(written)
         if again.any():
@@ -413,17 +408,9 @@ class Kernel:
     writes: tuple[int, ...]
 
 
-def kernels_of(program: Program, fuse: bool = True) -> list[Kernel]:
-    """Return the kernels of all layers, in the order of their first instructions.
-
-    Args:
-        program: the instructions by layers.
-        fuse: whether to join instructions; else each is a kernel.
-    """
-    works = program.works
-    groups: dict[int, list[int]] = {index: [index] for index in works}
-    if fuse:
-        groups = _joined(program, works)
+def kernels_of(program: Program) -> list[Kernel]:
+    """Return the fused kernels of all layers, in the order of their first instructions."""
+    groups = _joined(program, program.works)
     group_of = {index: first for first, members in groups.items() for index in members}
     outputs = {program.source(t) for t in program.graph.outputs.tolist()}
     kernels = []

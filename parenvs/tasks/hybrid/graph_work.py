@@ -21,10 +21,6 @@ from parenvs.tasks.hybrid.graph_program import (
     BACKWARD,
     FORWARD,
     FUSIBLE,
-    NOWHERE,
-    PRODUCTS,
-    STRUCTURE,
-    UPDATE,
     Cores,
     Kernel,
     Program,
@@ -48,7 +44,6 @@ class Splitting:
     Args:
         program: the instructions by layers.
         uneven: ``"forbid"``: only dimensions that the ranks divide are split; ``"pad"``: any.
-        classes: the dimension classes of the program's graph (default: by the rules of Shardy).
         chosen: (C,) bool, the classes to split, or path of an entry parameter -> the dimension of
             it that is (default: Megatron's pattern).
     """
@@ -57,16 +52,15 @@ class Splitting:
         self,
         program: Program,
         uneven: str = "forbid",
-        classes: DimensionClasses | None = None,
         chosen: np.ndarray | Mapping[str, int] | None = None,
     ) -> None:
         self.program, self.uneven = program, uneven
-        self._classes, self._chosen = classes, chosen
+        self._chosen = chosen
 
     @cached_property
     def classes(self) -> DimensionClasses:
         """The dimension classes."""
-        return self._classes or dimension_classes(self.program.graph)
+        return dimension_classes(self.program.graph)
 
     @cached_property
     def has_attention(self) -> bool:
@@ -389,9 +383,6 @@ def _minimum_cut(
     )
 
 
-COSTS = ("kernels", "instructions", "flops")
-"""What takes time: fused kernels, by bytes and FLOPs; each instruction, as for partitions; the
-forward pass by FLOPs alone, as for pipelines."""
 PARTS = 4
 """Numbers at the plan's precision and other bytes, growing with the samples; and the same, not."""
 
@@ -426,7 +417,6 @@ class Rows:
         flops_grow: (K,) bool.
         traffic: (K, 4) what each reads and writes.
         kernel_at, kernel_core, kernel_runs: (K,) as for products.
-        kernel_multiplies: (K,) bool, whether it is a convolution, or a product counted by bytes.
     """
 
     sums: tuple[tuple[int, np.ndarray, tuple[int, ...]], ...]
@@ -441,7 +431,6 @@ class Rows:
     kernel_at: np.ndarray
     kernel_core: np.ndarray
     kernel_runs: np.ndarray
-    kernel_multiplies: np.ndarray
 
 
 class Work:
@@ -450,11 +439,10 @@ class Work:
     Args:
         program: the instructions by layers.
         splitting: what tensor parallelism splits.
-        costs: one of ``COSTS``.
     """
 
-    def __init__(self, program: Program, splitting: Splitting, costs: str) -> None:
-        self.program, self.splitting, self.costs = program, splitting, costs
+    def __init__(self, program: Program, splitting: Splitting) -> None:
+        self.program, self.splitting = program, splitting
         self._known: dict[tuple[Any, ...], Any] = {}
 
     @property
@@ -465,10 +453,8 @@ class Work:
     @cached_property
     def kernels(self) -> list[Kernel]:
         """All kernels."""
-        kernels = kernels_of(self.program, fuse=self.costs == "kernels")
-        if self.costs == "kernels" and not self.program.twice:
-            kernels = with_least_kept(self.program, kernels)
-        return kernels
+        kernels = kernels_of(self.program)
+        return kernels if self.program.twice else with_least_kept(self.program, kernels)
 
     @cached_property
     def of_label(self) -> dict[int, list[int]]:
@@ -481,7 +467,7 @@ class Work:
     @cached_property
     def cores(self) -> Cores:
         """The attention cores."""
-        return cores_of(self.program, self.kernels) if self.costs == "kernels" else Cores()
+        return cores_of(self.program, self.kernels)
 
     @cached_property
     def runs(self) -> np.ndarray:
@@ -553,9 +539,6 @@ class Work:
         return self._known[key]
 
     def _rows(self, label: int, tp: int, sequence_parallel: bool) -> Rows:
-        if self.costs == "instructions":
-            others = self._instruction_rows(label, tp)
-            return _rows_of([], others, self._each_sum(label, tp))
         program, opcode = self.program, self.program.flow.opcode
         key = ("dimensions", tp)
         if key not in self._known:
@@ -587,73 +570,9 @@ class Work:
             else:
                 traffic = self._moved(index) * share
             does = any(program.grows[t] for t in (*kernel.reads, *kernel.writes))
-            multiplies = opcode[index] in PRODUCTS
-            others.append((flops, does, traffic, kernel.phase, core, times, multiplies))
+            others.append((flops, does, traffic, kernel.phase, core, times))
         sums = self._sums(label, tp, sequence_parallel, [row[-1] for row in products])
         return _rows_of(products, others, sums)
-
-    def _instruction_rows(self, label: int, tp: int) -> list[tuple[Any, ...]]:
-        """Rows of single instructions, the update's with the head, as the partition task counts."""
-        program = self.program
-        share = self.splitting.instruction_shares(tp)
-        return [
-            (
-                program.graph.flops[index] * share[index],
-                any(program.grows[t] for t in self._touched(index)),
-                self._accessed(index) * share[index],
-                int(program.graph.phase[index]),
-                False,
-                self.runs[index],
-                self.program.flow.opcode[index] in PRODUCTS,
-            )
-            for index in self._instructions.get(label, [])
-        ]
-
-    @cached_property
-    def _instructions(self) -> dict[int, list[int]]:
-        """Label -> its instructions, those of the update with the head."""
-        program = self.program
-        update = program.graph.phase == UPDATE
-        costless = program.graph.free | np.array([o in STRUCTURE for o in program.flow.opcode])
-        label = np.where(update & ~costless, program.layers + 1, program.label)
-        found: dict[int, list[int]] = defaultdict(list)
-        for index in np.flatnonzero(label != NOWHERE).tolist():
-            found[int(label[index])].append(index)
-        return found
-
-    def _touched(self, index: int) -> tuple[int, ...]:
-        return (*self.program.flow.operands[index], *self.program.flow.results[index])
-
-    def _accessed(self, index: int) -> np.ndarray:
-        """(4,) the bytes that an instruction accesses by itself."""
-        program = self.program
-        tensors = self._touched(index)
-        size = program.graph.tensor_bytes[list(tensors)]
-        growing = sum(b for t, b in zip(tensors, size, strict=True) if program.grows[t])
-        accessed = program.graph.bytes_accessed[index]
-        moving = accessed * growing / max(float(size.sum()), 1.0)
-        parts = np.zeros(PARTS)
-        place = 1 if program.is_half else 0
-        unit = 1.0 if program.is_half else self.element_bytes
-        parts[place], parts[place + 2] = moving / unit, (accessed - moving) / unit
-        return parts
-
-    def _each_sum(self, label: int, tp: int) -> tuple[tuple[int, np.ndarray, tuple[int, ...]], ...]:
-        """Every partial result of a layer, all-reduced where it is made."""
-        program = self.program
-        place = 1 if program.is_half else 0
-        left = set(self.splitting.partial(tp))
-        found = []
-        for index in self._instructions.get(label, []):
-            if index not in left:
-                continue
-            parts = np.zeros(PARTS)
-            for tensor in program.flow.results[index]:
-                at = place if program.grows[tensor] else place + 2
-                unit = 1.0 if program.is_half else self.element_bytes
-                parts[at] += program.graph.tensor_bytes[tensor] / unit * self.runs[index]
-            found.append((int(program.graph.phase[index]), parts, ()))
-        return tuple(found)
 
     def _moved(self, index: int) -> np.ndarray:
         """(4,) what an instruction moves that is never fused."""
@@ -747,8 +666,7 @@ class Work:
 
     def is_tied(self, labels: list[int]) -> bool:
         """Whether a weight is read by the head, and by something in front of it."""
-        last = labels[-1] == self.program.layers + 1 and self.costs == "kernels"
-        return last and labels[0] < labels[-1]
+        return labels[0] < labels[-1] == self.program.layers + 1
 
     def tied_elements(self, tp: int = 1) -> float:
         """Numbers, on a rank, of the weights that the head shares with something in front of it."""
@@ -845,7 +763,7 @@ def _rows_of(
     wide = np.zeros((0, PARTS))
     none = np.zeros(0, dtype=int)
     no_products = [wide, wide > 0, none, none > 0, none]
-    no_others = [none, none > 0, wide, none, none > 0, none, none > 0]
+    no_others = [none, none > 0, wide, none, none > 0, none]
     columns = []
     for rows, empty in ((products, no_products), (others, no_others)):
         found = [np.array(column) for column in zip(*rows, strict=True)]

@@ -131,13 +131,10 @@ class HybridModel:
             graph: the training step, or the forward pass, whose backward pass then takes twice as
                 long. Loops over layers are written out.
             name: name or path that plans carry (default: the graph's).
-            **options: ``costs``: ``"kernels"``, what a compiler fuses taken together;
-                ``"instructions"`` or ``"flops"``, as partitions or pipelines count; ``uneven``,
-                ``classes`` and ``chosen``: what tensor parallelism splits; ``cuts``: pivots at
-                which layers are cut, too; see ``chain_of``.
+            **options: see ``chain_of``.
 
         Raises:
-            ParenvsError: unknown costs, or the graph has no forward pass.
+            ParenvsError: the graph has no forward pass.
         """
         chain = chain_of(graph, **options)
         return cls(

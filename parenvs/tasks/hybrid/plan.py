@@ -141,6 +141,41 @@ class HybridPlan(Plan):
     task: ClassVar[str] = "hybrid"
     settings: ClassVar[tuple[str, ...]] = ("fingerprint", "cluster", "stack", "precision", "batch")
 
+    @property
+    def axes(self) -> dict[str, Any]:
+        """Value on every axis of uniform plans; None where the stages differ."""
+        stages = self.stages
+
+        def common(values: set[Any]) -> Any:
+            return values.pop() if len(values) == 1 else None
+
+        return {
+            "tp": common({stage.tp for stage in stages}),
+            "pp": len(stages),
+            "dp": common({stage.devices // (stage.tp * self.context) for stage in stages}),
+            "micro_batch": self.micro_batch,
+            "chunks": self.chunks,
+            "sequence_parallel": self.sequence_parallel,
+            "zero": common({stage.zero for stage in stages}),
+            "recompute": common({mode for stage in stages for mode in stage.modes}),
+            "schedule": self.schedule if self.schedule in SCHEDULES[3:] else SCHEDULES[0],
+        }
+
+    @property
+    def words(self) -> str:
+        """The degrees: ``tp 8, pp 4, dp 4, micro-batch 1, chunks 20, ZeRO 1``."""
+        axes = self.axes
+        words = [f"{name} {axes[name]}" for name in ("tp", "pp", "dp") if axes[name] is not None]
+        words.append(f"micro-batch {self.micro_batch}")
+        names = ("chunks", "context", "expert", "shard")
+        words += [f"{x} {getattr(self, x)}" for x in names if getattr(self, x) > 1]
+        words += [self.schedule] if self.schedule in SCHEDULES[3:] else []
+        words += [f"ZeRO {axes['zero']}"] if axes["zero"] else []
+        words += (
+            [f"recompute {axes['recompute']}"] if axes["recompute"] not in (None, "none") else []
+        )
+        return ", ".join([*words, *(["sequence parallel"] if self.sequence_parallel else [])])
+
     def to_json(self) -> dict[str, Any]:
         """Return the plan as an object of JSON types, schema version first."""
         names = (

@@ -16,7 +16,7 @@ from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.formulas import Memory, Stages, Step
 from parenvs.tasks.hybrid.layers import Chain, Figure, Layer, LayerSeconds, Split
-from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES, SENDS, HybridPlan, HybridStage
+from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import Constraints, UniformSpace, infeasible, software_of
 from parenvs.tasks.hybrid.stack import Machine
@@ -155,7 +155,7 @@ def plans_of(problem: Hybrid, plans: Sequence[HybridPlan], row: int = 0) -> Plan
         plans: well-formed plans.
         row: its number.
     """
-    software = software_of(problem)
+    sends = software_of(problem).of_plan
     stages = max(len(plan.stages) for plan in plans)
     pieces = max(len(plan.stages) * plan.chunks for plan in plans)
     count, servers = len(plans), problem.cluster.servers
@@ -175,13 +175,11 @@ def plans_of(problem: Hybrid, plans: Sequence[HybridPlan], row: int = 0) -> Plan
         servers=np.repeat(np.arange(servers)[:, None], count, axis=1),
     )  # fmt: skip
     for k, plan in enumerate(plans):
-        sends = plan.p2p, plan.gradient_bytes, plan.gradient_overlap
         if (
             plan.schedule != ORDERS[plan.chunks > 1]
             or plan.expert_tp
             or plan.offload
-            or sends
-            != (SENDS[not software.blocking], software.gradient_bytes, software.gradient_overlap)
+            or any(getattr(plan, name) != value for name, value in sends.items())
             or not all(isinstance(x.recompute, dict) or not x.recompute for x in plan.stages)
         ):
             return None
@@ -222,7 +220,7 @@ def plan_of(problem: Hybrid, plans: Plans, k: int) -> HybridPlan:
         )
         for s in range(count)
     ]
-    software, order = software_of(problem), plans.servers[: problem.cluster.servers, k].tolist()
+    order = plans.servers[: problem.cluster.servers, k].tolist()
     return problem.plan(
         stages,
         int(plans.samples[k]) // (stages[0].devices // (stages[0].tp * context)),
@@ -232,9 +230,7 @@ def plan_of(problem: Hybrid, plans: Plans, k: int) -> HybridPlan:
         context=context,
         expert=int(plans.expert[k]),
         shard=int(plans.shard[k]),
-        p2p=SENDS[not software.blocking],
-        gradient_bytes=software.gradient_bytes,
-        gradient_overlap=software.gradient_overlap,
+        **software_of(problem).of_plan,
         servers=() if order == sorted(order) else tuple(order),
     )
 
@@ -315,11 +311,8 @@ class Prepared(NamedTuple):
     def kind(self) -> tuple[Any, ...]:
         """What problems that are judged in one call have in common."""
         problem = self.problem
-        own = software_of(problem)
-        return (
-            problem.stack, problem.precision, problem.cluster.devices_per_server, own.blocking,
-            own.gradient_bytes, own.gradient_overlap,
-        )  # fmt: skip
+        inside = problem.cluster.devices_per_server
+        return problem.stack, problem.precision, inside, software_of(problem)
 
 
 def prepared(problem: Hybrid, limits: Constraints = _OPEN) -> Prepared:
@@ -588,7 +581,7 @@ class Table:
     def stages(self, plans: Plans) -> Stages:
         """Return plans as the arrays of ``formulas``, (S, N) or (K, S, N) each."""
         fields = self._layout(plans)
-        rows, used, software = plans.rows, plans.used, self.software
+        rows, used = plans.rows, plans.used
         contexts = plans.context if (plans.context > 1).any() else 1
         return Stages(
             **fields,
@@ -603,9 +596,7 @@ class Table:
             context=contexts,
             sequence_parallel=plans.shared.astype(bool),
             expert=plans.expert,
-            blocking=software.blocking,
-            gradient_bytes=float(software.gradient_bytes),
-            gradient_overlap=software.gradient_overlap,
+            **self.software.of_arrays,
             shard=np.where(used.any(axis=0), plans.shard, 0) if plans.shard.any() else 0,
             count=plans.count,
             schedule=ORDERS[0],
@@ -925,14 +916,11 @@ class Start:
     @cached_property
     def plans(self) -> Plans:
         """The plan, as arrays of one."""
-        software = software_of(self.problem)
         columns: dict[str, Any] = dict(zip(AXES, self.choices.tolist(), strict=True))
         columns["recompute"] = RECOMPUTE_MODES[columns["recompute"]]
         plan = Uniform(
             batch=self.problem.batch,
-            blocking=software.blocking,
-            gradient_bytes=float(software.gradient_bytes),
-            gradient_overlap=software.gradient_overlap,
+            **software_of(self.problem).of_arrays,
             **columns,
         )
         plans = plans_of(self.problem, [self.problem.uniform_plan(plan, 0)])

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -394,6 +394,9 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+if TYPE_CHECKING:
+    from parenvs.tasks.hybrid.problem import Hybrid
+
 MOST_PASSES = 2_000_000
 """Passes of a step that are simulated, at most."""
 
@@ -479,6 +482,16 @@ class HybridReport(TimedReport):
     step: Step | None
     held: Memory | None
     chunked: Callable[[], ChunkSeconds] = field(repr=False, compare=False)
+
+    @property
+    def problem(self) -> Hybrid:
+        """The problem on which the plan was judged."""
+        from parenvs.tasks.hybrid.problem import Hybrid
+
+        plan, stack = self.plan, self.machine.stack
+        return Hybrid(
+            self.model, self.cluster, self.batch, stack, plan.precision, instance=plan.instance
+        )
 
     @property
     def length_seconds(self) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from parenvs.errors import InfeasibleError, ParenvsError, did_you_mean, shown
 from parenvs.fields import LARGEST_NUMBER
 from parenvs.tasks.hybrid.model import HybridModel
-from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES, HybridPlan
+from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES, SENDS, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import PARTS
 from parenvs.tasks.hybrid.schedules import CHUNKS, SPLIT, TWO_WAYS, fewest
@@ -162,6 +162,24 @@ class Software:
     blocking: bool
     gradient_bytes: int
     gradient_overlap: bool
+
+    @property
+    def of_plan(self) -> dict[str, Any]:
+        """The fields of a ``HybridPlan`` that say so."""
+        return {
+            "p2p": SENDS[not self.blocking],
+            "gradient_bytes": self.gradient_bytes,
+            "gradient_overlap": self.gradient_overlap,
+        }
+
+    @property
+    def of_arrays(self) -> dict[str, Any]:
+        """The fields of ``Stages`` and ``Uniform`` that say so."""
+        return {
+            "blocking": self.blocking,
+            "gradient_bytes": float(self.gradient_bytes),
+            "gradient_overlap": self.gradient_overlap,
+        }
 
 
 SOFTWARE = {
@@ -354,12 +372,9 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
         "tp", "pp", "dp", "context", "micro_batch", "chunks", "schedule", "expert",
         "sequence_parallel", "zero", "recompute", "shard",
     )  # fmt: skip
-    software = software_of(problem)
     plans = Uniform(
         batch=problem.batch,
-        blocking=software.blocking,
-        gradient_bytes=float(software.gradient_bytes),
-        gradient_overlap=software.gradient_overlap,
+        **software_of(problem).of_arrays,
         **dict(zip(names, columns, strict=True)),
     )
     if limits.framework is None:
@@ -538,21 +553,8 @@ class UniformSpace:
         return self.problem.uniform_plan(self.plans, k)
 
     def describe(self, k: int) -> str:
-        """Return a plan in words: ``tp 4, pp 4, dp 8, micro-batch 1, chunks 20, zero 1``."""
-        plans = self.plans
-        words = [f"tp {plans.tp[k]}", f"pp {plans.pp[k]}", f"dp {plans.dp[k]}"]
-        words.append(f"micro-batch {plans.micro_batch[k]}")
-        words += [
-            f"{name} {getattr(plans, name)[k]}"
-            for name in ("chunks", "context", "expert")
-            if getattr(plans, name)[k] > 1
-        ]
-        words += ["sequence parallel"] if plans.sequence_parallel[k] else []
-        words += [str(plans.schedule[k])] if plans.schedule[k] else []
-        words += [f"ZeRO {plans.zero[k]}"] if plans.zero[k] else []
-        words += [f"shard {plans.shard[k]}"] if plans.shard[k] else []
-        words += [f"recompute {plans.recompute[k]}"] if plans.recompute[k] != "none" else []
-        return ", ".join(words)
+        """Return the degrees of a plan in words."""
+        return self.plan(k).words
 
     def pareto(self) -> np.ndarray:
         """Return the plans that no other beats in both seconds and bytes, the fastest first."""

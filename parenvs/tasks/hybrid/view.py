@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from parenvs.diff import Part
 from parenvs.errors import ParenvsError, printable
-from parenvs.tasks.hybrid.explain import HybridDiff, axes_of
+from parenvs.tasks.hybrid.explain import HybridDiff
 from parenvs.tasks.hybrid.report import HybridReport
 from parenvs.view.diff_text import parts_lines, plans_lines, verdict_line
 from parenvs.view.tables import empty
@@ -371,12 +371,12 @@ def of_plan(report: HybridReport, pattern: str | None = None) -> tuple[str, dict
     Raises:
         ParenvsError: it is not.
     """
-    from parenvs.tasks.hybrid.explain import alternatives, axes_of, space_of
+    from parenvs.tasks.hybrid.explain import alternatives, space_of
 
     if pattern is not None:
         raise ParenvsError("--variable is an option for plans of partitions")
     found = alternatives(report, space_of(report)) if report.stages else []
-    own = axes_of(report.plan)
+    own = report.plan.axes
     axes = [
         {"axis": axis, "value": own[axis], "others": [_fields(x) for x in found if x.axis == axis]}
         for axis in dict.fromkeys(alternative.axis for alternative in found)
@@ -400,9 +400,7 @@ def explanation_text(report: HybridReport, found: Sequence[Alternative]) -> str:
         report: what the judge says of the plan.
         found: what ``parenvs.tasks.hybrid.explain.alternatives`` returns.
     """
-    from parenvs.tasks.hybrid.explain import axes_of
-
-    own = axes_of(report.plan)
+    own = report.plan.axes
     lines = [clip(title(report), WIDTH), SEPARATOR.join(verdict(report)), ""]
     lines.append("Why not otherwise? The best uniform plan with another value on one axis:")
     for axis in dict.fromkeys(alternative.axis for alternative in found):
@@ -449,7 +447,7 @@ def comparison(answers: Sequence[Answer]) -> Table:
 
 def _degrees(report: Any) -> str:
     """A plan in a few letters: ``pp 4 dp 8 tp 4 v 5 mb 1 z1``."""
-    own = axes_of(report.plan)
+    own = report.plan.axes
     words = [f"{name} {'*' if own[name] is None else own[name]}" for name in ("pp", "dp", "tp")]
     words += [f"v {own['chunks']}"] if own["chunks"] > 1 else []
     words.append(f"mb {own['micro_batch']}")
