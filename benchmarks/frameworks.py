@@ -10,7 +10,7 @@ from functools import partial
 
 from benchmarks.framework import Case, Row, main, measurement, percent, table
 from parenvs import problem, solve
-from parenvs.agents.hybrid.baseline import degrees, now
+from parenvs.agents.hybrid.baseline import now
 from parenvs.errors import ParenvsError
 from parenvs.exports.formats import exported, runs_in
 from parenvs.exports.formats import read_back as settings
@@ -51,11 +51,11 @@ def best(shape: str, cluster: str, batch: int) -> Row:
         except ParenvsError:
             usual = None
         rows.append({
-            **row, "plan": degrees(answer.plan), "seconds": answer.cost, "took": answer.seconds,
+            **row, "plan": answer.plan.words, "seconds": answer.cost, "took": answer.seconds,
             "export_loss": found.loss, "again": target.report(again).length_seconds,
             "same": again == answer.plan, "usual": usual,
         })  # fmt: skip
-    plan = degrees(free.plan)
+    plan = free.plan.words
     return {"free": free.cost, "free_plan": plan, "took": free.seconds, "stack": target.stack.label,
             "rows": rows}  # fmt: skip
 

@@ -8,7 +8,7 @@ import pytest
 from cases import slow
 
 import parenvs
-from parenvs.agents.hybrid.baseline import degrees, limits_of
+from parenvs.agents.hybrid.baseline import limits_of
 from parenvs.errors import ParenvsError
 from parenvs.exports.formats import exported, read_back, runs_in, runs_words
 from parenvs.tasks.hybrid import export
@@ -114,7 +114,7 @@ def test_now__words_are_those_that_plans_are_told_in():
     problem = problem_of("mixtral-8x7b", "4x8:h100", 128, "nemo-2024", "bf16")
     for way in ({"pp": 4}, {"zero": (3,), "tp": 2}, {"recompute": ("full",), "expert": 4}):
         plan = parenvs.solve(problem, "uniform", constraints=way).plan
-        again = parenvs.solve(problem, "uniform", constraints=limits_of(degrees(plan)))
+        again = parenvs.solve(problem, "uniform", constraints=limits_of(plan.words))
         assert again.plan == plan
     assert limits_of("tp=8 x pp 4, sp").sequence_parallel
     for words, line in (
