@@ -92,7 +92,7 @@ check: lint test
 
 # What goes wrong becomes a file of tests/corpus, which make test reads from then on.
 fuzz: $(STAMP)
-	$(BIN)/python -W ignore benchmarks/fuzz.py all --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python -W ignore benchmarks/fuzz.py all --seconds $(SECONDS) --seed $(SEED) --out build
 
 # Known vulnerabilities of what is installed; asks a service on the network.
 audit: $(STAMP)

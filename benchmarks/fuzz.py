@@ -1,17 +1,18 @@
 """Mutated files for every reader: each is read, or refused in one line.
 
-``python benchmarks/fuzz.py [READER] --count N --seed S`` changes small valid files N times (bytes,
-words, numbers, fields, cells, elements), reads each in a process with limits, and counts what comes
-of it; all readers share N, and write ``results/fuzz.md``. ``--seconds T`` goes on until the time is
-up, and writes no page. Status 1: a reader gave a traceback, took more than 5 seconds, asked for
-more than 1 GB, refused in more than a line, or accepted what must not be. Each such file becomes
-one of ``tests/corpus/READER``, which tests read from then on.
+    python benchmarks/fuzz.py                                   # all readers
+    python benchmarks/fuzz.py plan --count 1000 --seed 3
+    python benchmarks/fuzz.py all --seconds 600 --out build     # until the time is up
+
+Small valid files are changed (bytes, words, numbers, values, cells, elements) and read in a process
+with limits. Status 1: a reader gave a traceback, took more than 5 seconds, asked for more than
+1 GB, refused in more than a line, or accepted what must not be. Each such file becomes one of
+``tests/corpus/READER``, which tests read from then on.
 """
 
 from __future__ import annotations
 
 import importlib
-import math
 import multiprocessing
 import os
 import random
@@ -25,24 +26,12 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads would reserve memory, and share the seconds
-from benchmarks.framework import (
-    Case,
-    Column,
-    Row,
-    columns,
-    main,
-    measurement,
-    parser,
-    percent,
-    table,
-)
+from benchmarks.framework import Row, columns, main, measurement
 from benchmarks.fuzz_inputs import mutated
 from benchmarks.fuzz_readers import CORPUS, READERS, Reader, WrongAcceptanceError
 from parenvs.errors import ParenvsError
@@ -50,81 +39,25 @@ from parenvs.errors import ParenvsError
 SECONDS, BYTES = 5.0, 2**30
 """Limits of one reading: seconds of the process, and memory beyond what it has before."""
 PATIENCE = 600.0
-"""Seconds of the clock after which a process counts as one that hangs, whatever it does."""
+"""Seconds of the clock after which a process counts as one that hangs."""
 OUTCOMES = ("accepted", "refused", "traceback", "hang", "memory", "wrong")
 BAD = OUTCOMES[2:]
 LONGEST = 1_000
 """Characters of a refusal at most, without the path: what files hold is cut short."""
 LARGE = ("jax", "parenvs.agents.learning.trainer")
 """Modules that take seconds to import."""
-PART = 250
-"""Inputs of a part of a run, which is what a run that was stopped does again."""
+TURN = 50
+"""Files of a reader before the next reader's turn."""
 _KILLERS: dict[int, str] = {signal.SIGPROF: "hang", signal.SIGKILL: "memory"}
 
 
-class Found(NamedTuple):
-    """What came of a file.
-
-    Attributes:
-        outcome: one of ``OUTCOMES``.
-        text: the error's text; empty if the file was accepted.
-        seconds: of the process.
-        megabytes: by which the process grew.
-    """
+class Result(NamedTuple):
+    """What came of a file: one of ``OUTCOMES``, the error, and what reading took."""
 
     outcome: str
     text: str
     seconds: float = 0.0
     megabytes: float = 0.0
-
-
-@dataclass
-class Tally:
-    """Counts of a run.
-
-    Attributes:
-        outcomes: outcome -> number of files.
-        reasons: form of a refusal -> number of files; numbers and names are left out of a form.
-        seconds: largest of a file.
-        megabytes: largest of a file.
-    """
-
-    outcomes: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
-    megabytes: float = 0.0
-
-    def add(self, found: Found) -> None:
-        """Count a file."""
-        self.outcomes[found.outcome] += 1
-        if found.outcome == "refused":
-            self.reasons[form(found.text)] += 1
-        self.seconds = max(self.seconds, found.seconds)
-        self.megabytes = max(self.megabytes, found.megabytes)
-
-    @classmethod
-    def of(cls, row: Row) -> Tally:
-        """The tally that a row holds."""
-        counters = (Counter(row["outcomes"]), Counter(row["reasons"]))
-        return cls(*counters, row["seconds"], row["megabytes"])
-
-    def merge(self, other: Tally) -> None:
-        """Count what another tally has."""
-        self.outcomes += other.outcomes
-        self.reasons += other.reasons
-        self.seconds = max(self.seconds, other.seconds)
-        self.megabytes = max(self.megabytes, other.megabytes)
-
-
-def form(text: str) -> str:
-    """Return a refusal without the file, the names and the numbers in it."""
-    text = re.sub(r"^\S*(mutated\.\w+(:\w+)?|/run(/\w+\.\w+)?): ", "", text)
-    text = re.sub(r"(?<!\S)/\S*/(?=\S)", "", text)  # the folder of a file
-    text = re.sub(r"codec can't decode.*?(?=\)|$)", "codec can't decode", text)
-    text = re.sub(r"^line \d+[^:]*: |^(field|array) '[^']*':? ", r"\1 ", text)
-    text = re.sub(r"(dims is broken; build the file anew \(|instruction '[^']*': )", "", text)
-    text = re.sub(r"'(?:[^'\\]|\\.)*'|\"[^\"]*\"|\[[^\]]*\]", "…", text)
-    return re.sub(r"[-+]?\d[\d.,e+]*|\b(nan|inf)\b", "N", text)[:72].strip()
 
 
 def outcome(reader: Reader, path: Path) -> tuple[str, str]:
@@ -149,16 +82,8 @@ def outcome(reader: Reader, path: Path) -> tuple[str, str]:
 
 
 def _work(name: str, originals: list[bytes], link: Connection, other: Connection) -> None:
-    """Read files that come as bytes, within limits, and answer with what came of each.
-
-    Args:
-        name: of the reader.
-        originals: valid files.
-        link: where files come from, and answers go to.
-        other: its other end, of which this process has a copy: closed, the link ends when the
-            process that asks does.
-    """
-    other.close()
+    """Read files that come as bytes, within limits, and answer with what came of each."""
+    other.close()  # so that the link ends when the process that asks does
     warnings.simplefilter("ignore")
     reader = READERS[name]
     with tempfile.TemporaryDirectory() as folder:
@@ -167,9 +92,9 @@ def _work(name: str, originals: list[bytes], link: Connection, other: Connection
             path.write_bytes(data)
             first = outcome(reader, path)
             if first[0] != "accepted":
-                link.send(Found(*first))
+                link.send(Result(*first))
                 return
-        link.send(Found("accepted", ""))
+        link.send(Result("accepted", ""))
         limit = _status("VmSize") + BYTES
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         while True:
@@ -180,10 +105,10 @@ def _work(name: str, originals: list[bytes], link: Connection, other: Connection
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the peak
             before, begin = _status("VmRSS"), time.process_time()
             signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends the process
-            found = outcome(reader, path)
+            result = outcome(reader, path)
             signal.setitimer(signal.ITIMER_PROF, 0)
             grown = (_status("VmHWM") - before) / 1e6
-            link.send(Found(*found, time.process_time() - begin, grown))
+            link.send(Result(*result, time.process_time() - begin, grown))
 
 
 def _status(key: str) -> int:
@@ -195,15 +120,15 @@ def _status(key: str) -> int:
 class Worker:
     """A process that reads files; a new one takes its place when it hangs or dies."""
 
-    def __init__(self, name: str, originals: list[bytes]) -> None:
-        self.name, self.originals = name, originals
+    def __init__(self, name: str) -> None:
+        self.name, self.originals = name, READERS[name].seeds()
         self.start()
 
     def start(self) -> None:
         """Start the process.
 
         Raises:
-            ParenvsError: the valid files are not read, or not within ``PATIENCE``.
+            ParenvsError: the valid files are not read.
         """
         fork = multiprocessing.get_context("fork")
         self.link, theirs = fork.Pipe()
@@ -222,63 +147,26 @@ class Worker:
         self.process.kill()
         self.process.join()
 
-    def run(self, data: bytes) -> Found:
+    def run(self, data: bytes) -> Result:
         """Return what comes of a file."""
         self.link.send_bytes(data)
-        found, is_well = self._heard()
+        result, is_well = self._heard()
         if not is_well:
             self.stop()
             self.start()
-        return found
+        return result
 
-    def _heard(self) -> tuple[Found, bool]:
+    def _heard(self) -> tuple[Result, bool]:
         """Return the next answer, or why there is none, and whether there was one."""
         try:
             if self.link.poll(PATIENCE):
                 return self.link.recv(), True
-            return Found("hang", f"more than {PATIENCE} seconds of the clock", PATIENCE), False
+            return Result("hang", f"more than {PATIENCE} seconds of the clock", PATIENCE), False
         except (EOFError, ConnectionResetError):
             self.process.join()
             code = self.process.exitcode or 0
             words = f"of signal {-code}" if code < 0 else f"with status {code}"
-            return Found(_KILLERS.get(-code, "traceback"), f"the process died {words}"), False
-
-
-_worker: list[Worker] = []
-"""That of the reader whose files are read."""
-
-
-def worker_of(name: str) -> Worker:
-    """The process of a reader; that of another one ends."""
-    if not (_worker and _worker[0].name == name and _worker[0].process.is_alive()):
-        while _worker:
-            _worker.pop().stop()
-        _worker.append(Worker(name, READERS[name].seeds()))
-    return _worker[0]
-
-
-def part_of(name: str, seed: int | str, part: int, size: int, keep: Path = CORPUS) -> Tally:
-    """Read mutated files and return what came of them.
-
-    Args:
-        name: a name in ``READERS``.
-        seed: of the mutations; the same files come of the same seed.
-        part: number of the part of a run.
-        size: number of files.
-        keep: corpus that gets the files that went wrong; what went wrong is printed.
-    """
-    worker, reader = worker_of(name), READERS[name]
-    draw, tally = random.Random(f"{name} {seed} {part}"), Tally()
-    for number in range(part * PART, part * PART + size):
-        data = mutated(draw.choice(worker.originals), reader.suffix, draw)
-        found = worker.run(data)
-        tally.add(found)
-        if found.outcome in BAD:
-            path = keep / name / f"{seed}-{number}{reader.suffix}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-            print(f"{path}: {found.outcome}\n{found.text}", file=sys.stderr)
-    return tally
+            return Result(_KILLERS.get(-code, "traceback"), f"the process died {words}"), False
 
 
 def replayed(name: str, path: Path) -> tuple[str, str]:
@@ -287,111 +175,81 @@ def replayed(name: str, path: Path) -> tuple[str, str]:
         return outcome(READERS[name], Path(shutil.copy(path, folder)))
 
 
-def parts(names: Iterable[str], count: int, seed: int, keep: Path) -> Iterator[Case]:
-    """Yield the parts of a run that ``names`` share by their weights, the first of each first."""
-    names = list(names)
-    total = sum(READERS[name].weight for name in names)
-    shares = {name: -(-count * READERS[name].weight // total) for name in names}
-    for part in range(-(-max(shares.values()) // PART)):
-        for name, share in shares.items():
-            if share > part * PART:
-                size = min(PART, share - part * PART)
-                key = {"reader": name, "seed": seed, "part": part}
-                yield key, lambda a=(name, seed, part, size, keep): vars(part_of(*a))
-
-
-def is_bad(rows: list[Row]) -> bool:
-    return any(row["outcomes"].get(kind) for row in rows for kind in BAD)
-
-
 @measurement(
     title="Mutated files for every reader",
-    key="reader seed part",
-    wrong=is_bad,
+    wrong=lambda rows: any(row[kind] for row in rows for kind in BAD),
     positional=("reader",),
     among={"reader": [*READERS, "all"]},
     about={
-        "count": "files that are tried",
-        "seconds": "go on with further files until so many seconds are over",
+        "count": "files that are tried, shared by the readers' weights",
+        "seconds": "go on until so many seconds are over, whatever the count",
         "keep": "corpus that gets the files that went wrong",
     },
 )
-def fuzz_(
-    known: list[Row], reader: str = "all", count: int = 50_000, seed: int = 0,
-    seconds: float | None = None, keep: Path = CORPUS,
-) -> Iterator[Case]:  # fmt: skip
+def fuzz(
+    reader: str = "all", count: int = 50_000, seed: int = 0, seconds: float | None = None,
+    keep: Path = CORPUS,
+) -> list[Row]:  # fmt: skip
     for module in LARGE:  # once, for all processes that are forked
         importlib.import_module(module)
-    yield from parts(READERS, count, seed, keep)
+    names = [*READERS] if reader == "all" else [reader]
+    random.Random(seed).shuffle(names)  # so that short runs come to all of them
+    total = sum(READERS[name].weight for name in names)
+    left = {name: -(-count * READERS[name].weight // total) for name in names}
+    end = time.monotonic() + (float("inf") if seconds is None else seconds)
+    rows: dict[str, Any] = {}
+    while any(left.values()) or seconds is not None:
+        for name in names:
+            size = TURN if seconds is not None else min(TURN, left[name])
+            if time.monotonic() > end:
+                return [*rows.values()]
+            if size:
+                left[name] -= size
+                row = rows.setdefault(
+                    name, {"reader": name, **dict.fromkeys(OUTCOMES, 0), "seconds": 0.0, "mb": 0.0}
+                )
+                part = f"{name} {seed} {left[name]}"
+                for kind, result in _turn(name, part, size, keep).items():
+                    row[kind] = row[kind] + result if kind in OUTCOMES else max(row[kind], result)
+    return [*rows.values()]
 
 
-def line_of(tally: Tally) -> str:
-    """Return the counts in a line."""
-    counts = ", ".join(f"{tally.outcomes[kind]} {kind}" for kind in OUTCOMES)
-    return f"{counts}; {tally.seconds:.2f} s, {tally.megabytes:.0f} MB at most"
+def _turn(name: str, part: str, size: int, keep: Path) -> dict[str, Any]:
+    """Read mutated files; the same files come of the same ``part``."""
+    worker, reader, draw = Worker(name), READERS[name], random.Random(part)
+    counts: Counter[str] = Counter()
+    longest = largest = 0.0
+    for number in range(size):
+        data = mutated(draw.choice(worker.originals), reader.suffix, draw)
+        result = worker.run(data)
+        counts[result.outcome] += 1
+        longest, largest = max(longest, result.seconds), max(largest, result.megabytes)
+        if result.outcome in BAD:
+            words = re.sub(r"\W+", "-", part.removeprefix(name).strip())
+            path = keep / name / f"{words}-{number}{reader.suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            print(f"{path}: {result.outcome}\n{result.text}", file=sys.stderr)
+    worker.stop()
+    return {**counts, "seconds": longest, "mb": largest}
 
 
-COLUMNS: list[Column] = [
-    ("reader", lambda pair: pair[0]),
-    ("tried", lambda pair: pair[1].outcomes.total()),
-    *((kind, lambda pair, kind=kind: pair[1].outcomes[kind]) for kind in OUTCOMES),
-    ("forms of refusal", lambda pair: len(pair[1].reasons)),
-    ("most s", lambda pair: f"{pair[1].seconds:.2f}"),
-    ("most MB", lambda pair: f"{pair[1].megabytes:.0f}"),
-]
-
-
-@fuzz_.page
+@fuzz.page
 def page(rows: list[Row]) -> list[str]:
-    seed = rows[-1]["seed"]
-    totals: dict[str, Tally] = {}
-    for row in (row for row in rows if row["seed"] == seed):
-        for name in (row["reader"], "all"):
-            totals.setdefault(name, Tally()).merge(Tally.of(row))
-    everything = totals.pop("all")
-    shares = [
-        (name, percent(number / tally.outcomes.total(), 1), f"`{reason}`".replace("|", "\\|"))
-        for name, tally in totals.items()
-        for reason, number in tally.reasons.most_common(6)
-    ]
     return [
-        "Valid files with one to four changes (of bytes, words, numbers, fields of messages, "
-        "values of JSON, cells, elements of arrays). Each is read in a process that may use "
-        f"{SECONDS:.0f} s of processor time and {BYTES / 2**30:.0f} GiB beyond what it has, and "
-        "what is read is used: graphs are saved, read back and made into a chain and a "
-        "partitioning, and a plan is judged. Wrong: accepted, with a figure that is negative or "
-        "not finite, an index out of range, or another fingerprint when read back.",
-        columns([*totals.items(), ("all", everything)], COLUMNS),
-        "The most frequent refusals of each reader, with names and numbers left out:",
-        table(["reader", "share", "refusal"], shares),
-    ]
-
-
-def tried(names: Iterable[str], count: int, seed: int, seconds: float, keep: Path) -> int:
-    """Try readers, print what came of them, and keep no row; returns the exit status.
-
-    Their order is another with each seed, so that short runs come to all of them.
-    """
-    end, tallies = time.monotonic() + seconds, dict[str, Tally]()
-    order = sorted(names)
-    random.Random(seed).shuffle(order)
-    for key, work in parts(order, count, seed, keep):
-        if time.monotonic() > end:
-            break
-        tallies.setdefault(key["reader"], Tally()).merge(Tally.of(work()))
-    for name, tally in tallies.items():
-        print(name, line_of(tally))
-        for reason, number in tally.reasons.most_common() if len(tallies) == 1 else ():
-            print(f"{number:7} {reason}")
-    return int(is_bad([vars(tally) for tally in tallies.values()]))
+        "Valid files with one to four changes, each read in a process that may use "
+        f"{SECONDS:.0f} s of processor time and {BYTES / 2**30:.0f} GiB beyond what it has; what "
+        "is read is used. Wrong: accepted, with a figure that is negative or not finite, or with "
+        "another fingerprint when read back.",
+        columns(
+            rows,
+            [
+                ("reader", "{reader}"), *((kind, f"{{{kind}}}") for kind in OUTCOMES),
+                ("most s", "{seconds:.2f}"), ("most MB", "{mb:.0f}"),
+            ],
+        ),
+    ]  # fmt: skip
 
 
 if __name__ == "__main__":
-    given = parser(fuzz_).parse_args()
-    if given.reader == "all" and given.seconds is None:
-        main(fuzz_)
-    endless = given.seconds is not None
-    names = READERS if given.reader == "all" else (given.reader,)
-    count = 10**9 if endless else given.count
-    limit = given.seconds if endless else math.inf
-    raise SystemExit(tried(names, count, given.seed, limit, given.keep))
+    main(fuzz)
