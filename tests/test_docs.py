@@ -50,7 +50,7 @@ NEEDS = {"own_jax_model": "jax", "own_torch_model": "jax", "train_ppo": "sb3_con
 NEEDS["elastic_policy"] = "sb3_contrib"
 SAYS = {
     "write_a_solver": "above the optimal plan by: even ",
-    "leaderboard": "accepted: True, score 0.98",
+    "leaderboard": "accepted: True, score 0.75",
     "own_jax_model": "of one device's seconds",
     "own_torch_model": "equal",
     "train_ppo": "PPO has the smaller regret on ",
