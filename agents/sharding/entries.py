@@ -162,13 +162,11 @@ class ShardingProblem(TaskProblem):
 
 @lru_cache(maxsize=len(_EXPORTS))
 def _export(graph: str, cluster: str) -> Exchange:
-    """Write a graph's partitioning as a problem of the contest's format, without a limit."""
     partitioning = load_partitioning(graph, cluster, reward="step_time")
     return Exchange.of(partitioning, 2.0**62)
 
 
 def _limited(graph: str, cluster: str, limit: int, name: str) -> Sharding:
-    """Return an export with a limit of memory, and the name that its plans carry."""
     return replace(_export(graph, cluster).problem, limit=limit, name=name, instance=name)
 
 

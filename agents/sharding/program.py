@@ -278,6 +278,7 @@ class Program:
         slack = self.model.slack
         self.top = np.where(slack > 0, 1.0, 0.0)  # shares of the slack that may be used
         self.solver.cbMipInterrupt += self._asked
+        self.solver.cbSimplexInterrupt += self._asked
         first = [int(t) for t in np.argsort(-price, kind="stable")[:_TIMES] if price[t] > 0]
         self._add_times(list(range(len(slack))) if len(slack) <= 4 * _TIMES else first)
 
@@ -348,11 +349,9 @@ class Program:
         return worst[excess[worst] > 0]
 
     def _asked(self, event: Any) -> None:
-        """Tell HiGHS whether to end."""
         event.data_in.user_interrupt = self.stopped()
 
     def _run(self, seconds: float) -> Any:
-        """Let HiGHS run so many seconds at most; return its status."""
         limit = self.solver.getRunTime() + max(seconds, 0.0)
         self.solver.setOptionValue("time_limit", limit if np.isfinite(limit) else 1e9)
         self.solver.run()
@@ -423,7 +422,6 @@ class Program:
             )
 
     def _begin_with(self, chosen: np.ndarray) -> None:
-        """Give HiGHS a plan."""
         import highspy
 
         taken = np.zeros(len(self.reduced.costs))
@@ -599,13 +597,11 @@ class Tree:
         return spread
 
     def _plan(self, share: np.ndarray) -> np.ndarray:
-        """The strategy of the largest share of each node, (n,)."""
         reduced = self.program.reduced
         order = np.lexsort((-np.arange(len(share)), share, self.node))
         return order[reduced.offset[1:] - 1] - reduced.offset[:-1]
 
     def _offer(self, chosen: np.ndarray) -> None:
-        """Take a plan if it is legal and cheaper."""
         reduced = self.program.reduced
         if reduced.cost(chosen) - reduced.constant < self.cost and reduced.legal(chosen):
             self.chosen, self.cost = chosen, reduced.cost(chosen) - reduced.constant

@@ -79,6 +79,8 @@ _GRAIN = 1.5
 """Ratio of the seconds that a step may count to the next less ones."""
 _DRIFT = 1 / 8
 """Share of the limit by which seconds of counted steps may be off before the clock sets them."""
+_ENDING = 1.0
+"""Seconds that HiGHS's thread has to end."""
 _LATE = 2.0
 """A budget of steps ends, too, when it has taken so many times the seconds that it stands for."""
 
@@ -167,7 +169,6 @@ class Pace:
 
 
 def _coarse(seconds: float) -> float:
-    """The nearest power of the grain."""
     return float(_GRAIN ** round(np.log(seconds) / np.log(_GRAIN)))
 
 
@@ -421,6 +422,8 @@ class Search:
         finally:
             if self.solving is not None:
                 self.solving.stop()
+                # A thread inside HiGHS when the interpreter ends would abort the process.
+                self.solving.wait(_ENDING)
 
     def _run(self) -> None:
         self.raise_bound(0.03, 200)

@@ -185,7 +185,6 @@ def _part(rng: np.random.Generator, ranges: Ranges) -> tuple[_Source, int, int]:
 
 
 def _mesh(rng: np.random.Generator, ranges: Ranges, name: str) -> Sharding | None:
-    """Draw a problem of tensors that are split over a mesh of two axes."""
     source, begin, end = _part(rng, ranges)
     axes = _AXES[int(rng.integers(len(_AXES)))]
     graph, footprint = source.partitioning.graph, source.partitioning.footprint
@@ -252,7 +251,6 @@ def _reshard(
 
 
 def _classes(rng: np.random.Generator, ranges: Ranges, name: str) -> Sharding | None:
-    """Draw a problem of a part of a graph's exported partition problem."""
     source, begin, end = _part(rng, ranges)
     whole = _exported(source.partitioning)
     first, last = source.lives[begin, 0], source.lives[end - 1, 0] + 1
@@ -405,7 +403,6 @@ def find(name: str) -> Sharding:
 
 
 def _member(set_name: str, member: str) -> Sharding:
-    """Draw a problem of a set."""
     ranges, _, first = SETS[set_name]
     family, _, number = member.partition("-")
     return drawn(family, first + int(number), ranges)
@@ -413,7 +410,6 @@ def _member(set_name: str, member: str) -> Sharding:
 
 @lru_cache(maxsize=1)
 def _sets() -> dict[str, dict[str, str]]:
-    """Read the sets: name -> fingerprints of its problems."""
     path = data_folder() / FILE
     try:
         return json.loads(path.read_text(encoding="utf-8"))["sets"]
@@ -493,7 +489,6 @@ def known_of(reference: Reference | None) -> Known:
 
 
 def _row(family: str, number: int) -> Mapping[str, np.ndarray]:
-    """Return what a bank keeps of a problem."""
     problem = drawn(family, number)
     board = board_of(problem)
     return {

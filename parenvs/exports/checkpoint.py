@@ -411,7 +411,6 @@ class Checkpoint:
         return result
 
     def _fill(self, out: np.ndarray, number: int, at: int, own: Box, wanted: Box) -> None:
-        """Read a part of a slice, run by run of what lies together in the file."""
         shape, item = sizes(own), out.dtype.itemsize
         first = tuple(a - start for (a, _), (start, _) in zip(wanted, own, strict=True))
         whole = len(shape)  # dimensions from here on are whole
@@ -446,8 +445,6 @@ class _File:
 
 @dataclass(frozen=True, kw_only=True)
 class _Index(Head):
-    """The whole index."""
-
     fingerprint: str
     files: tuple[_File, ...]
 
@@ -482,7 +479,6 @@ def _slice(
     at: int,
     tensors: dict[str, Tensor],
 ) -> Slice | None:
-    """An entry of the index as a slice; None if it is none."""
     if name not in tensors or kind not in tensors[name].kinds:
         return None
     shape = tensors[name].shape
@@ -649,5 +645,4 @@ def require_same_plan(checkpoint: Checkpoint, plan: Plan) -> None:
 
 
 def _counted(files: int) -> str:
-    """A number of files in words."""
     return f"{files} file{'s' if files > 1 else ''}"

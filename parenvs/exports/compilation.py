@@ -77,7 +77,6 @@ def alive_at_peak(text: str) -> dict[str, int]:
 
 
 def _computations(text: str) -> tuple[dict[str, list[Instruction]], str]:
-    """The computations of a module by name, and which one is its entry."""
     computations: dict[str, list[Instruction]] = {}
     rows: list[Instruction] = []
     entry = ""
@@ -102,7 +101,6 @@ def _computations(text: str) -> tuple[dict[str, list[Instruction]], str]:
 
 
 def _split(arguments: str) -> tuple[str, str]:
-    """Operands, and what follows their closing bracket."""
     depth = 0
     for index, sign in enumerate(arguments):
         depth += (sign == "(") - (sign == ")")
@@ -112,7 +110,6 @@ def _split(arguments: str) -> tuple[str, str]:
 
 
 def _bytes(kind: str) -> int:
-    """Bytes of a type."""
     total = 0
     for name, bits, sizes in _BUFFER.findall(kind):
         elements = 1
@@ -325,7 +322,6 @@ class Compilation:
 
 
 def _on_cpus(own: float, cpu: float, ratio: float | None = None) -> str:
-    """What is predicted of XLA's compiler for CPUs, if that differs."""
     if cpu == own:
         return ""
     return f", for CPUs {size(cpu)}" + (f" ({ratio:.2f})" if ratio is not None else "")
@@ -376,13 +372,11 @@ def compile_plan(
 
 
 def _name(layout: Layout, number: int) -> str:
-    """Path of an input, or number of an output behind the inputs."""
     inputs = len(layout.inputs)
     return layout.graph.paths[number] if number < inputs else f"output {number - inputs}"
 
 
 def _compiled(layout: Layout, proto: bytes, timeout_seconds: float) -> dict[str, Any]:
-    """Run the compiler in a process of its own, and return its answer."""
     with tempfile.TemporaryDirectory(prefix="parenvs-") as scratch:
         folder = Path(scratch)
         (folder / "module.pb").write_bytes(proto)
@@ -508,7 +502,6 @@ def callable_of(proto: bytes) -> tuple[Any, list[Any]]:
 
 
 def _shape(ir: Any, kind: Any) -> Any:
-    """Shape and type of a tensor's MLIR type."""
     import jax
     import jax.numpy as jnp
 
@@ -520,7 +513,6 @@ def _shape(ir: Any, kind: Any) -> Any:
 
 
 def _zeros(shapes: list[Any]) -> list[Any]:
-    """Arrays of zeros."""
     import jax.numpy as jnp
 
     return [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
@@ -538,7 +530,6 @@ def collectives_of(text: str) -> dict[str, Collectives]:
 
 
 def _collectives(text: str) -> Iterator[tuple[str, list[float]]]:
-    """Yield kind and bytes of each result of every collective."""
     for line in text.splitlines():
         match = _COLLECTIVE.search(line)
         if match is None or match["half"] == "-done":

@@ -87,8 +87,6 @@ def metadata_of(folder: str | os.PathLike[str]) -> Metadata:
 
 
 class _Inert(Inert):
-    """The pickle of metadata."""
-
     def knows(self, full: str) -> bool:
         """See ``Inert.knows``."""
         return full in _KNOWN or full.startswith((_OWN, "pathlib."))
@@ -105,7 +103,6 @@ def _state(thing: Any, name: str) -> dict[str, Any]:
 
 
 def _shape(thing: Any) -> torch.Size | None:
-    """A ``torch.Size``, of as many elements as a tensor can have; None if it is none."""
     given = thing.arguments if isinstance(thing, Thing) and thing.name == "Size" else ()
     if len(given) != 1 or not isinstance(given[0], tuple) or len(given[0]) > _MOST_DIMENSIONS:
         return None
@@ -117,7 +114,6 @@ def _shape(thing: Any) -> torch.Size | None:
 def _place(
     path: Path, key: Any, value: Any, sizes: dict[str, int]
 ) -> tuple[MetadataIndex, _StorageInfo]:
-    """Where a piece of a tensor, or something else of a name, is in which file."""
     index, info = _state(key, "MetadataIndex"), _state(value, "_StorageInfo")
     name, offset, number = index.get("fqn"), index.get("offset"), index.get("index")
     file, at, length = (info.get(x) for x in ("relative_path", "offset", "length"))
@@ -143,7 +139,6 @@ def _place(
 def _entry(
     path: Path, name: Any, entry: Any, places: dict[MetadataIndex, _StorageInfo]
 ) -> TensorStorageMetadata | BytesStorageMetadata:
-    """A tensor and its pieces, all of which have a place that can hold them; or something else."""
     if not isinstance(name, str):
         raise _fault(path, "a name is no text")
     fields = _state(entry, "TensorStorageMetadata")

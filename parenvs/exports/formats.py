@@ -192,7 +192,6 @@ def _even_parts(planned: Stages) -> Stages:
 
 
 def _checkpoint_interval(planned: Stages) -> tuple[int, Stages]:
-    """Layers between checkpoints: none, or every layer."""
     modes = set(planned.modes)
     if len(modes) > 1 or "selective" in modes:
         return 1, recomputed(planned, "full", "DeepSpeed")
@@ -292,7 +291,6 @@ def megatron_flags(planned: Stages) -> tuple[list[str], Stages]:
 
 
 def _division(planned: Stages) -> list[str]:
-    """How the layers are dealt out to stages and chunks."""
     stages = len(planned.stages)
     sizes = [end - first for first, end in planned.parts]
     if len(set(sizes)) == 1:
@@ -319,7 +317,6 @@ def megatron_layout(sizes: list[int]) -> str:
 
 
 def _megatron_recompute(planned: Stages) -> tuple[list[str], Stages]:
-    """What is recomputed: nothing, attentions, or the first layers of each chunk in full."""
     modes = set(planned.modes)
     if modes == {"none"}:
         return [], planned
@@ -439,7 +436,6 @@ def read_megatron(text: str, layers: int) -> Stages:
 
 
 def _parts_said(found: Settings, layers: int, pp: int) -> list[tuple[int, int]]:
-    """Ranges of layers in the model's order."""
     layout = found.word("--pipeline-model-parallel-layout")
     first = found.number("--decoder-first-pipeline-num-layers", 0)
     last = found.number("--decoder-last-pipeline-num-layers", 0)
@@ -457,7 +453,6 @@ def _parts_said(found: Settings, layers: int, pp: int) -> list[tuple[int, int]]:
 
 
 def _modes_said(found: Settings, parts: list[tuple[int, int]], layers: int) -> list[str]:
-    """What is recomputed of each layer."""
     kind = found.word("--recompute-granularity") or "none"
     if found.word("--recompute-method") != "block":
         return [kind] * layers
@@ -553,7 +548,6 @@ def torchtitan_table(planned: Stages) -> tuple[TomlTable, Stages]:
 
 
 def _torchtitan_modules(planned: Stages) -> list[list[str]]:
-    """Names of the modules of each part of the model."""
     parts = [[f"layers.{i}" for i in range(first, end)] for first, end in planned.parts]
     parts[0].insert(0, "tok_embeddings")
     parts[-1] += ["norm", "output"]
@@ -561,7 +555,6 @@ def _torchtitan_modules(planned: Stages) -> list[list[str]]:
 
 
 def _torchtitan_recompute(planned: Stages) -> tuple[dict[str, object], Stages]:
-    """What is recomputed, of all layers alike."""
     modes = set(planned.modes)
     if len(modes) > 1:
         mode = "full" if "full" in modes else "selective"
@@ -732,7 +725,6 @@ def read_back(text: str, layers: int) -> Stages:
 
 
 def _jax(plan: Plan, graph: Graph | None) -> Exported:
-    """The specs of inputs and outputs, as JSON."""
     from parenvs.exports.jax import document
 
     content = document(layout_of(plan, graph))
@@ -747,7 +739,6 @@ def _jax(plan: Plan, graph: Graph | None) -> Exported:
 
 
 def _torch(plan: Plan, graph: Graph | None) -> Exported:
-    """Placements, styles and cuts by name, as JSON."""
     from parenvs.exports.torch import export
 
     words, _, planned = export(plan, graph)
@@ -756,25 +747,21 @@ def _torch(plan: Plan, graph: Graph | None) -> Exported:
 
 
 def _megatron(plan: Plan, graph: Graph | None) -> Exported:
-    """Flags, as an array of a shell script."""
     lines, planned = megatron_flags(stages_of(plan, graph))
     return _of_stages(megatron_text(planned, lines), planned)
 
 
 def _torchtitan(plan: Plan, graph: Graph | None) -> Exported:
-    """Sections of a configuration, as TOML."""
     sections, planned = torchtitan_table(stages_of(plan, graph))
     return _of_stages(torchtitan_text(planned, sections), planned)
 
 
 def _deepspeed(plan: Plan, graph: Graph | None) -> Exported:
-    """The configuration, and arguments of ``PipelineModule``, as JSON."""
     content, planned = deepspeed_config(stages_of(plan, graph))
     return _of_stages(deepspeed_text(content), planned)
 
 
 def _of_stages(text: str, planned: Stages) -> Exported:
-    """A text of stages that run so."""
     return Exported(text, planned.notes, loss(planned))
 
 

@@ -173,7 +173,6 @@ def _has_paths(own: Sequence[str], given: Sequence[str]) -> bool:
 
 
 def _other_leaves(given: Sequence[str], own: Sequence[str]) -> ParenvsError:
-    """The error that the leaves of a tree are not the plan's: which, both ways."""
     parts = []
     for words, names in (
         ("the plan has no", Counter(given) - Counter(own)),

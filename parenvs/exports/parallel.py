@@ -155,7 +155,6 @@ def inlined(traced: fx.GraphModule) -> fx.GraphModule:
 
 
 def _at(module: nn.Module, path: str) -> Any:
-    """What a module has under a dotted name."""
     result: Any = module
     for name in path.split("."):
         result = getattr(result, name)
@@ -163,7 +162,6 @@ def _at(module: nn.Module, path: str) -> Any:
 
 
 def _owner(node: fx.Node) -> str:
-    """Name of the module whose code a node is of."""
     stack = list(node.meta.get("nn_module_stack", {}).values())
     return (stack[-1][0] if stack else "") or "the module"
 
@@ -446,7 +444,6 @@ class Parallel:
             ) from error
 
     def _stepped(self, batch: tuple[torch.Tensor, ...]) -> float:
-        """Run forward and backward passes, and return the loss."""
         with ExitStack() as stack:
             if self._axes:
                 stack.enter_context(implicit_replication())
@@ -499,7 +496,6 @@ class Parallel:
         return dict(sorted(counted.counts.items()))
 
     def _whole(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """A step without stages, micro-batch by micro-batch."""
         plan, (part,) = self.plan, self.parts
         total = torch.zeros((), device=self.device)
         for number in range(plan.micro_batches):
@@ -515,7 +511,6 @@ class Parallel:
         return self._mean(total)
 
     def _piped(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """A step through the stages; the last one has the loss."""
         plan = self.plan
         assert self._schedule is not None
         inputs = [self._own(x) for x in batch[: self._inputs]]
@@ -538,7 +533,6 @@ class Parallel:
 
     @property
     def _is_last(self) -> bool:
-        """Whether this process has the end of the model."""
         return self.mesh[PIPE].get_local_rank() == self.plan.pipe - 1
 
     def _mean(self, value: torch.Tensor) -> torch.Tensor:
@@ -566,7 +560,6 @@ class Parallel:
                 )
 
     def _micro_batches(self, whole: torch.Tensor) -> Sequence[torch.Tensor]:
-        """A tensor's part of every micro-batch; all of it, if it is the same for all samples."""
         count = self.plan.micro_batches
         return whole.chunk(count) if self._has_samples(whole) else [whole] * count
 
@@ -580,14 +573,12 @@ class Parallel:
         return whole.expand(self.plan.batch, *whole.shape[1:]) if same else whole
 
     def _own(self, whole: torch.Tensor) -> torch.Tensor:
-        """This replica's samples of every micro-batch."""
         plan = self.plan
         rank = self.mesh[DATA].get_local_rank()
         micro = self._every(whole).chunk(plan.micro_batches)
         return torch.cat([x.chunk(plan.data)[rank] for x in micro]).to(self.device)
 
     def _placed(self, whole: torch.Tensor, number: int) -> torch.Tensor:
-        """A tensor of a micro-batch, by its number in the batch, as the mesh holds it."""
         if (self.plan.zero or self.plan.apart) and whole.ndim and len(whole) > 1:
             whole = whole.chunk(self.plan.data)[self.mesh[DATA].get_local_rank()]
         if self._grid is None:
@@ -630,7 +621,6 @@ class Parallel:
         return self._placements((None if whole else 0, None))
 
     def _local(self, output: torch.Tensor) -> torch.Tensor:
-        """This process's part of what a stage gives to the next one."""
         assert self._grid is not None
         if not isinstance(output, DTensor):  # made of buffers and constants alone
             same = [Replicate() for _ in self._axes]
@@ -670,7 +660,6 @@ class Parallel:
             fully_shard(part, mesh=self.mesh[DATA], reshard_after_forward=self.plan.zero == 3)
 
     def _scheduled(self) -> Any:
-        """The schedule of this process's stages."""
         plan, rank = self.plan, self.mesh[PIPE].get_local_rank()
         group = self.mesh[PIPE].get_group()
         count = plan.pipe * plan.chunks

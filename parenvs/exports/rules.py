@@ -131,12 +131,10 @@ class Whole(TorchFunctionMode):
 
 
 def _base(func: Callable[..., Any]) -> str:
-    """Name of a function; that of an operation of a trace without its overload."""
     return func.__name__.partition(".")[0]
 
 
 def _changes(func: Callable[..., Any]) -> bool:
-    """Whether a function writes to the first tensor that it is given."""
     name = _base(func)
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
@@ -190,7 +188,6 @@ def _mark(x: Any, parts: int) -> DTensor:
 def _marked(
     local: torch.Tensor, like: DTensor, placements: Sequence[Placement], parts: int = 1
 ) -> DTensor:
-    """What the ranks hold as a tensor of the mesh."""
     made = DTensor.from_local(local, like.device_mesh, placements, run_check=False)
     return _mark(made, parts) if parts > 1 else made
 
@@ -212,7 +209,6 @@ def _pieces(x: DTensor, sizes: Sequence[int]) -> tuple[DTensor, ...]:
 
 
 def _last(x: DTensor, dim: int, name: str) -> None:
-    """Refuse another dimension than the last one."""
     if dim % x.ndim != x.ndim - 1:
         raise ParenvsError(
             f"module: {name} along dimension {dim} of a product whose parts are in the last one"
@@ -232,7 +228,6 @@ def _chunk(x: DTensor, chunks: int, dim: int = 0) -> tuple[DTensor, ...]:
 
 
 def _item(x: DTensor, index: Any) -> DTensor:
-    """A slice of the last dimension."""
     keys = index if isinstance(index, tuple) else (index,)
     whole = all(key is Ellipsis or key == slice(None) for key in keys[:-1])
     if whole and isinstance(keys[-1], slice) and (Ellipsis in keys[:-1] or len(keys) == x.ndim):
@@ -246,7 +241,6 @@ def _item(x: DTensor, index: Any) -> DTensor:
 def _slice(
     x: DTensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> DTensor:
-    """A slice of one dimension, as traces have it."""
     keys = [slice(None)] * x.ndim
     keys[dim] = slice(start, end, step)
     if keys[dim].indices(x.shape[dim]) == (0, x.shape[dim], 1):
@@ -340,7 +334,6 @@ def _attention(
 
 
 def _as_numbers(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    """What a mask adds to scores."""
     if mask is None or mask.is_floating_point():
         return mask
     return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -math.inf)

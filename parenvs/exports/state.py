@@ -257,7 +257,6 @@ def install(
 def _install(
     source: Source, parallel: Parallel, optimiser: torch.optim.Optimizer, stream: Stream | None
 ) -> None:
-    """Put this process's part of a state into a module."""
     head, where, place = source.head, source.where, _place(parallel)
     if head.optimiser != type(optimiser).__name__:
         raise ParenvsError(
@@ -295,7 +294,6 @@ def _restore(
     optimiser: torch.optim.Optimizer,
     place: Place,
 ) -> None:
-    """Read a parameter and its state."""
     shape = tuple(parameter.shape)
     tensor = source.head.tensors.get(name)
     if tensor is None or tensor.shape != shape:
@@ -343,7 +341,6 @@ def parameters_of(parallel: Parallel) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _described(name: str, parameter: nn.Parameter, state: dict[str, Any]) -> Tensor:
-    """What the index says of a parameter and its state."""
     kinds, scalars = {PARAMETER: _TYPES[parameter.dtype]}, {}
     for key, value in state.items():
         if isinstance(value, torch.Tensor) and value.shape == parameter.shape != ():
@@ -359,7 +356,6 @@ def _described(name: str, parameter: nn.Parameter, state: dict[str, Any]) -> Ten
 
 
 def _groups(optimiser: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Options of each group of parameters that JSON can hold."""
     plain = (bool, int, float, str, type(None))
     return [
         {
@@ -373,12 +369,10 @@ def _groups(optimiser: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def _local(value: torch.Tensor) -> torch.Tensor:
-    """What this process has of a tensor."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
 def _place(parallel: Parallel) -> Place:
-    """Where this process is in the mesh."""
     return Place(*(parallel.mesh[name].get_local_rank() for name in (PIPE, DATA, MODEL)))
 
 

@@ -131,7 +131,6 @@ class Stream:
     def _positions(
         self, replica: int, replicas: int, micro_batch: int, micro_batches: int
     ) -> np.ndarray:
-        """Global positions of a slice of the next step."""
         for name, value, least in (("replicas", replicas, 1), ("micro_batches", micro_batches, 1)):
             _check(name, value, least)
         if self.batch % (replicas * micro_batches):
@@ -151,7 +150,6 @@ class Stream:
         return np.arange(start, start + rows)
 
     def _samples(self, positions: np.ndarray) -> np.ndarray:
-        """Indices of the samples at global positions."""
         epochs, inside = np.divmod(positions, self.length)
         result = inside.copy()
         for epoch in np.unique(epochs).tolist() if self.shuffle else ():
@@ -180,7 +178,6 @@ def _mixed(z: np.ndarray) -> np.ndarray:
 
 
 def _check(name: str, value: Any, least: int) -> None:
-    """Refuse what is no whole number from ``least`` on."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or not least <= value <= _LARGEST:
         raise ParenvsError(

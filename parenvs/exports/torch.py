@@ -190,7 +190,6 @@ def _has_samples(graph: Graph) -> bool:
 
 
 def _cuts(planned: Stages) -> tuple[str, ...]:
-    """Names of the modules in front of which the model is cut."""
     return tuple(planned.names[first].replace("/", ".") for first, _ in planned.parts[1:])
 
 
@@ -204,7 +203,6 @@ class _Splits(NamedTuple):
 
 
 def _splits(layout: Layout) -> _Splits:
-    """What a layout splits, by names."""
     graph = layout.graph
     rows = list(
         zip(

@@ -549,7 +549,6 @@ class Tables:
         return board, node, strategy
 
     def _append(self, name: str, values: np.ndarray, at: int) -> None:
-        """Write values from a place on into an array that grows."""
         array = self._parts.get(name)
         if array is None or len(array) < at + len(values):
             grown = np.zeros(max(2 * at, at + len(values)), dtype=values.dtype)

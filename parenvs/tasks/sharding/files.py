@@ -44,8 +44,6 @@ _Rows = tuple[Annotated[tuple[_Number, ...], words("a list of whole numbers from
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Of each node when it uses memory, and for each strategy its cost and its memory."""
-
     intervals: tuple[_Pair, ...]
     costs: _Rows
     usages: _Rows
@@ -53,16 +51,12 @@ class _Nodes:
 
 @dataclass(frozen=True)
 class _Edges:
-    """Of each edge its nodes, and for each pair of their strategies its cost."""
-
     nodes: tuple[_Pair, ...]
     costs: _Rows
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """The problem of a file."""
-
     name: Annotated[
         str, words("a printable text of 1 to 4,096 characters", min_length=1, max_length=4096)
     ]
@@ -78,8 +72,6 @@ class _Problem:
 
 @dataclass(frozen=True)
 class _File:
-    """A file of the contest."""
-
     problem: _Problem
 
 
@@ -222,7 +214,6 @@ def _uncollected() -> Iterator[None]:
 
 
 def _problem(content: Any, where: str) -> Sharding:
-    """Check the object of a file and make a problem of it."""
     with _uncollected():
         given = read(_File, content, where).problem
     nodes, edges = given.nodes, given.edges
@@ -258,19 +249,16 @@ def _problem(content: Any, where: str) -> Sharding:
 
 
 def _flat(rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of a list of lists one after another, and where each list begins."""
     offset = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=offset[1:])
     return np.fromiter(chain.from_iterable(rows), np.int64, int(offset[-1])), offset
 
 
 def _pairs(rows: tuple[tuple[int, int], ...]) -> np.ndarray:
-    """Return pairs of numbers as an array, (n, 2)."""
     return np.fromiter(chain.from_iterable(rows), np.int64, 2 * len(rows)).reshape(-1, 2)
 
 
 def _first(wrong: np.ndarray, what: str, text: str) -> None:
-    """Refuse the first entry that is wrong."""
     (indices,) = np.nonzero(wrong)
     if len(indices):
         raise _Refused(f"{what}[{indices[0]}] {text}")

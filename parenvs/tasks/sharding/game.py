@@ -253,17 +253,14 @@ class IntraOpSharding(RowGame):
         self.boards: list[Board] = self.turns.boards
 
     def _turns(self, count: int) -> Construct | Improve:
-        """Return the turns of the form."""
         return Construct(count, self.mask.shape[1], self.shown)
 
     @staticmethod
     def _most(family: str | None) -> int:
-        """Return how many actions the problems of a family need."""
         return max(STRATEGIES[x] for x in (FAMILIES if family is None else (family,)))
 
     @staticmethod
     def _needs(board: Board) -> int:
-        """Return how many actions a board needs."""
         return int(board.sizes.max())
 
     def put(self, rows: Rows, problem: Board) -> None:
@@ -374,17 +371,14 @@ class ShardingImprovement(IntraOpSharding):
     contexts: ClassVar[Mapping[str, str]] = turns.BLOCK_CONTEXTS
 
     def _turns(self, count: int) -> Improve:
-        """Return the turns of the form."""
         return Improve(count, self.mask.shape[1], self.shown)
 
     @staticmethod
     def _most(family: str | None) -> int:
-        """Return how many actions the problems of a family need."""
         return NODES[1]
 
     @staticmethod
     def _needs(board: Board) -> int:
-        """Return how many actions a board needs."""
         return len(board)
 
     @property

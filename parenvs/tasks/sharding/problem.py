@@ -730,7 +730,6 @@ class _Reduction:
             self.terms[node] = fresh
 
     def _last_time(self) -> int:
-        """Largest end of a term."""
         return max((hi for terms in self.terms for _, hi in terms), default=0)
 
     def drop_exceeding(self) -> None:

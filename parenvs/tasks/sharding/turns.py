@@ -189,7 +189,6 @@ class Construct:
     # Turns
 
     def _place(self, rows: np.ndarray, chosen: np.ndarray) -> None:
-        """Decide the node in hand of each episode."""
         tables, node = self.tables, self.node[rows] + self.turn[rows]
         self.chosen[rows, self.turn[rows]] = chosen
         costs, base = self.costs.reshape(-1), rows * self.costs.shape[1]
@@ -236,7 +235,6 @@ class Construct:
         return Timed(partial(self._look, rows), count), formulas
 
     def _look(self, rows: np.ndarray) -> None:
-        """Tell what is legal at the node in hand of each episode, and describe it."""
         if not len(rows):
             return
         hand = _Hand(self, rows)
@@ -313,7 +311,6 @@ class _Hand:
         return ahead
 
     def _memory(self) -> None:
-        """Find the share of the free memory that strategies take, and what is free; what fits."""
         tables, room = self.tables, self.turns.room
         self.share, self.free = np.zeros(len(self.own)), np.ones(len(self.rows))
         for k, interval, free, place, amounts in self._spans(room):
@@ -342,7 +339,6 @@ class _Hand:
         return made
 
     def _least(self, values: np.ndarray) -> np.ndarray:
-        """Return for each strategy the least value of its node's, (m,)."""
         return np.minimum.reduceat(values, self.parts)[self.of]
 
     def _regret(self, values: np.ndarray) -> np.ndarray:
@@ -353,7 +349,6 @@ class _Hand:
         return np.minimum(np.log1p(more / self.unit) / _DEPTH, RANGE)
 
     def _kept(self, name: str, values: Callable[[], np.ndarray]) -> np.ndarray:
-        """Return what is computed once."""
         if name not in self._regrets:
             self._regrets[name] = values()
         return self._regrets[name]
@@ -737,7 +732,6 @@ class Improve:
         return board.problem.plan(board.whole.lift(self._states[row].chosen))
 
     def _look(self, row: int) -> None:
-        """Tell which blocks are legal, and describe all."""
         state, turn = self._states[row], int(self.turn[row])
         rows = state.rows(turn, self.looks)[:, self._columns]
         rows[~state.open] = 0.0
@@ -747,8 +741,6 @@ class Improve:
 
 
 class _State:
-    """The plan of one episode, and what was tried."""
-
     def __init__(self, board: Board) -> None:
         self.board, self.blocks = board, blocks_of(board)
         self.parts = _Parts.of(board, self.blocks)
@@ -887,7 +879,6 @@ class _Parts:
 
 
 def _flat(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return parts one after the other, and where each begins."""
     begin = np.cumsum([0, *(len(part) for part in parts[:-1])])
     return np.concatenate(parts), begin
 

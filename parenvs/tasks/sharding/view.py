@@ -120,7 +120,6 @@ def _counted(cost: float) -> str:
 
 
 def _costs(axes: Axes, problem: Sharding, chosen: np.ndarray) -> None:
-    """Draw what each node costs, and above it half of what each of its edges does."""
     first, second = problem.ends.T
     at = problem.edge_offset[:-1] + chosen[first] * problem.sizes[second] + chosen[second]
     nodes = problem.costs[problem.offset[:-1] + chosen].astype(float)
