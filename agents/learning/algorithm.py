@@ -2,7 +2,7 @@
 
 An algorithm knows nothing of where environments run, or of how many learners there are. It gives
 ``step`` the loss of each of its turns, takes means by ``mean`` and the turns of each step of the
-optimiser by ``parts``; who else learns is behind ``peers``.
+optimizer by ``parts``; who else learns is behind ``peers``.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Peers:
         return values
 
     def together(self, agent: Algorithm, name: str, values: Tensor) -> None:
-        """Call the method ``name`` by the sum, where network and optimiser are kept."""
+        """Call the method ``name`` by the sum, where network and optimizer are kept."""
         getattr(agent, name)(self.sum(values))
 
 
@@ -216,7 +216,9 @@ class Algorithm(ABC):
             torch.manual_seed(seed)
             self.net = self.network().to(self.device)
         self.weights = list(self.net.parameters())
-        self.optimiser = torch.optim.Adam(self.weights, lr=settings.rate, eps=1e-5, fused=True)
+        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
+            self.weights, lr=settings.rate, eps=1e-5, fused=True
+        )
         self.random = torch.Generator().manual_seed(seed)
 
     def network(self) -> RowsNet:
@@ -266,8 +268,8 @@ class Algorithm(ABC):
         """
 
     def step(self, losses: Tensor) -> None:
-        """Take a step of the optimiser down the mean of the losses of turns, (k,) here."""
-        self.optimiser.zero_grad()
+        """Take a step of the optimizer down the mean of the losses of turns, (k,) here."""
+        self.optimizer.zero_grad()
         losses.sum().backward()
         parts = [
             torch.zeros_like(each) if each.grad is None else each.grad for each in self.weights
@@ -284,7 +286,7 @@ class Algorithm(ABC):
         parts = gradient.split([each.numel() for each in self.weights])
         for each, part in zip(self.weights, parts, strict=True):
             each.grad = part.view_as(each)
-        self.optimiser.step()
+        self.optimizer.step()
 
     def moments(self, values: Tensor) -> tuple[float, float, float]:
         """Return mean, standard deviation and count of numbers of all learners, (k,) here."""
@@ -320,7 +322,7 @@ class Algorithm(ABC):
         """Set the learning rate of a share of the training."""
         self.progress = progress
         rate = self.settings.rate * (1.0 - (1.0 - self.settings.last_rate) * progress)
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = rate
 
     def forget(self) -> None:  # noqa: B027  # most keep nothing
@@ -342,7 +344,7 @@ class Algorithm(ABC):
         return {
             **self.played(),
             "local": {name: getattr(self, name) for name in self.local},
-            "optimiser": self.optimiser.state_dict(),
+            "optimiser": self.optimizer.state_dict(),
             "random": self.random.get_state(),
         }
 
@@ -356,7 +358,7 @@ class Algorithm(ABC):
         self.play_as(state)
         for name in self.local:
             setattr(self, name, state["local"][name])
-        self.optimiser.load_state_dict(state["optimiser"])
+        self.optimizer.load_state_dict(state["optimiser"])
         self.random.set_state(state["random"])
 
 

@@ -74,7 +74,7 @@ def _mapped(function: Any, value: Any) -> Any:
 
 _START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 _PRELOAD = ["parenvs.agents.learning.team", "torch._dynamo", "scipy.optimize"]
-"""Modules that are imported once for all processes; the first optimiser needs the second."""
+"""Modules that are imported once for all processes; the first optimizer needs the second."""
 END_SECONDS = 2.0
 """Seconds in which a process has to end before it is killed."""
 CLUSTER_SECONDS = 60.0
@@ -432,7 +432,7 @@ class Served(Peers):
 
 
 class Server:
-    """Has the network and the optimiser of an agent that learners learn together.
+    """Has the network and the optimizer of an agent that learners learn together.
 
     In lockstep it waits for all of them and takes the sum of what they send. Else it takes what
     comes at once, and lets no learner be more than ``staleness`` steps ahead of the slowest one.

@@ -22,7 +22,7 @@ class PPOSettings(Settings):
         trace: lambda of generalised advantages (arXiv 1506.02438).
         clip: largest change of a chance's ratio that pays.
         passes: over a batch.
-        turns_a_step: turns of a step of the optimiser; 0 stands for 512 in environments of this
+        turns_a_step: turns of a step of the optimizer; 0 stands for 512 in environments of this
             suite, else for 64.
         entropy: weight of the entropy.
         critic: weight of the values' loss.
@@ -40,7 +40,7 @@ class PPOSettings(Settings):
 
 
 def turns_a_step(settings: PPOSettings, lens: Lens) -> int:
-    """Return the turns of a step of the optimiser."""
+    """Return the turns of a step of the optimizer."""
     return settings.turns_a_step or (512 if lens.discount == 1.0 else 64)
 
 
@@ -331,7 +331,7 @@ class CentralNet(RowsNet):
 
     def __init__(self, lens: Lens, width: int, **shape: Any) -> None:
         super().__init__(lens, width=width, **shape)
-        self.value = nn.Identity()
+        self.value = nn.Sequential()  # the critic takes its place
         layers = (nn.Linear(lens.contexts + lens.joint, width), nn.Linear(width, width))
         self.critic = nn.Sequential(
             layers[0], nn.Tanh(), layers[1], nn.Tanh(), self.last_value

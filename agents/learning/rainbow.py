@@ -194,9 +194,9 @@ class RainbowSettings(Settings):
         quantiles: of an action's return.
         memory: turns that are kept.
         first: turns before it learns.
-        minibatch: turns of a step of the optimiser.
+        minibatch: turns of a step of the optimizer.
         reuse: how often each turn is learnt from, on average.
-        sync: steps of the optimiser between two copies of the network that values are taken of.
+        sync: steps of the optimizer between two copies of the network that values are taken of.
         power: of errors in priorities.
         correction: power of the weights against them at the start; it rises to 1.
         chance: largest share of turns at random; environments have shares from it down to its

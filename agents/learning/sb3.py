@@ -68,7 +68,9 @@ class RowsPolicy(MaskableActorCriticPolicy):
             raise ParenvsError(
                 f"RowsPolicy needs observations with {', '.join(OWN)}; take MultiInputPolicy"
             )
-        self.options = {"width": width, "attention": attention, "sharpness": sharpness}
+        self.options: dict[str, Any] = {
+            "width": width, "attention": attention, "sharpness": sharpness
+        }  # fmt: skip
         self._given = (net,)  # not a module of this one until it is built
         super().__init__(observation_space, action_space, lr_schedule, **more)
 
@@ -144,7 +146,7 @@ class MaskablePPO(Algorithm):
         self.model.set_logger(Logger(None, []))
         self.starts = np.ones(given.envs, dtype=np.float32)  # whether a turn is an episode's first
         self.model._setup_model()
-        self.optimiser = self.model.policy.optimizer
+        self.optimizer = self.model.policy.optimizer
 
     def learn(self, batch: Batch, progress: float) -> dict[str, float]:
         """See ``Algorithm.learn``."""

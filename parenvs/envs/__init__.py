@@ -53,7 +53,7 @@ def register_removed() -> None:
             gym.registry.setdefault(name, spec)
 
 
-def _refuse(env_id: str, **arguments: Any) -> None:
+def _refuse(env_id: str, **arguments: Any) -> Any:
     refuse_removed("environment", env_id)
 
 

@@ -113,7 +113,6 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         # Copying an array that is the same in every step is faster than making it.
         self._all = np.ones(num_envs, dtype=np.bool_)
         self._none = np.zeros(num_envs, dtype=np.bool_)
-        self._set_by_user: dict[str, list[Any]] = {}
         self._streams = [Stream(row, num_envs) for row in range(num_envs)]
 
     @property  # type: ignore[misc]
@@ -266,14 +265,12 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         """Return an attribute of each environment.
 
         Args:
-            name: ``"instance"`` or ``"problem"``, an attribute that all share, such as ``"draws"``
-                or ``"episode_steps"``, or a name that ``set_attr`` was given.
+            name: ``"instance"`` or ``"problem"``, or an attribute that all share, such as
+                ``"draws"`` or ``"episode_steps"``.
 
         Raises:
             AttributeError: there is no such attribute.
         """
-        if name in self._set_by_user:
-            return tuple(self._set_by_user[name])
         if name in OWN:
             return tuple(getattr(self.game, name)(row) for row in range(self.num_envs))
         if name in SHARED:
@@ -283,25 +280,11 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         )
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Give each environment an attribute of a new name.
-
-        Args:
-            name: the name.
-            values: a list or tuple of n values, or one value for all.
-
-        Raises:
-            AttributeError: the environments have that attribute, which all share.
-            ValueError: there are not n values.
-        """
-        if name.startswith("_") or name in (*OWN, *SHARED) or hasattr(self.game, name):
-            raise AttributeError(
-                f"environments of a native batch share {name!r}, which cannot be set; make another "
-                'batch, or give make_vec vectorization_mode="sync"'
-            )
-        several = isinstance(values, (list, tuple))
-        if several and len(values) != self.num_envs:
-            raise ValueError(f"{self.num_envs} values are needed, not {len(values)}")
-        self._set_by_user[name] = list(values) if several else [values] * self.num_envs
+        """Refuse: environments of a native batch share their attributes."""
+        raise AttributeError(
+            f"environments of a native batch share {name!r}, which cannot be set; make another "
+            'batch, or give make_vec vectorization_mode="sync"'
+        )
 
     def _checked_actions(self, actions: np.ndarray | Sequence[int]) -> np.ndarray:
         """Return the actions as (n,) int64; numbers outside the action space remain outside."""

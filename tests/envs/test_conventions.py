@@ -186,12 +186,8 @@ def test_conventions__attributes_of_a_batch(kind):
     assert batch.call("plan") == single.call("plan")
     for name in ("instance", "episode_steps", "largest_return"):
         assert batch.get_attr(name) == single.get_attr(name)
-    batch.set_attr("label", ["one", "two"])
-    assert batch.get_attr("label") == ("one", "two")
     with pytest.raises(AttributeError, match="share 'problem'"):
         batch.set_attr("problem", None)
-    with pytest.raises(ValueError, match="2 values"):
-        batch.set_attr("label", ["one"])
     with pytest.raises(AttributeError):
         batch.get_attr("nothing")
     with pytest.raises(AttributeError, match="'step'"):
