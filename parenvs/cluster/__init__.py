@@ -1,6 +1,20 @@
 """Clusters: devices, the links between them, and what collectives cost on them."""
 
-from parenvs.cluster.cluster import DEFAULT_DEVICES, PRESETS, Cluster, choose_cluster, load_measured
+from parenvs.cluster.cluster import (
+    COLLECTIVES,
+    DEFAULT_DEVICES,
+    DEVICES,
+    EFFICIENCY,
+    MEMORY_FRACTION,
+    PRECISIONS,
+    PRESETS,
+    RUNS_ON,
+    Cluster,
+    Device,
+    Measurement,
+    choose_cluster,
+    load_measured,
+)
 from parenvs.cluster.collectives import (
     LINKS,
     SYNC_METHODS,
@@ -11,15 +25,6 @@ from parenvs.cluster.collectives import (
     sync_bytes,
     sync_seconds,
 )
-from parenvs.cluster.devices import (
-    DEVICES,
-    EFFICIENCY,
-    MEMORY_FRACTION,
-    PRECISIONS,
-    RUNS_ON,
-    Device,
-)
-from parenvs.cluster.measured import COLLECTIVES, Measurement
 
 __all__ = [
     "COLLECTIVES",
