@@ -21,8 +21,9 @@ seconds.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -105,6 +106,10 @@ class OutOfTimeError(Exception):
     """The time limit passed before the proof was complete."""
 
 
+Suffixes = TypeVar("Suffixes", bound=Any)
+"""Labels of suffixes: a named tuple of (l,) arrays, among them ``core``, ``tail``, ``update``."""
+
+
 class SuffixLabels(NamedTuple):
     """Labels of suffixes of k stages, (l,) each.
 
@@ -137,14 +142,69 @@ class SuffixLabels(NamedTuple):
         return SuffixLabels(*(column[which] for column in self))
 
 
-class HybridLabels:
-    """Finds the fastest plan of a setting with two stages or more, or proves none beats ``upper``.
+class LabelSearch(ABC, Generic[Suffixes]):
+    """What searches over suffixes of plans share, for servers in order and in any order.
+
+    Both put stages in front of labels, a layer of labels per number of stages, keep the Pareto
+    front of each state, and add up a plan's parts by ``compose``. The rest has two forms, as their
+    states differ. In order, a suffix is known by its first device; stages have any devices, so what
+    a send costs depends on the stage in front, which is a part of the state (``Fronts``), and pins
+    and tied weights are. In any order, it is known by how many servers of each type it uses; every
+    stage is one server, sends depend on the stage behind alone, and stages in front are bounded by
+    the best free servers. One form would carry either the other's empty axes through each array of
+    millions of labels, or a branch for each step.
 
     Attributes:
         upper: seconds, the length of the best plan found, or that of the incumbent.
+        deadline: ``time.perf_counter()`` at which to give up.
+        evaluations: number of labels kept, and of plans completed.
+    """
+
+    def __init__(self) -> None:
+        self.upper, self.deadline, self.evaluations = np.inf, np.inf, 0
+        self._layers: list[Suffixes] = []
+
+    @abstractmethod
+    def _extend(self, k: int, labels: Suffixes) -> list[Suffixes]:
+        """Put a k-th stage from behind, which is not the first of a plan, in front of labels."""
+
+    @abstractmethod
+    def _complete(self, k: int, labels: Suffixes) -> None:
+        """Put the first stage of plans of k stages in front of labels; keep the best plan."""
+
+    @abstractmethod
+    def _state(self, labels: Suffixes) -> np.ndarray:
+        """(l,) whole number of each label's state."""
+
+    def _search(self, root: Suffixes, most: int, only: int | None = None) -> None:
+        """Extend suffixes by a stage until none is left.
+
+        Args:
+            root: the suffix of no stages.
+            most: stages of a plan.
+            only: complete plans of so many stages alone.
+        """
+        self._layers = [root]
+        for k in range(1, most + 1):
+            labels = self._layers[-1]
+            if not len(labels.core):
+                return
+            if k > 1 and only in (None, k):
+                self._complete(k, labels)
+            if k < most:
+                parts = self._extend(k, labels) or [labels.take(np.zeros(0, dtype=np.int64))]
+                joined = type(root)(*map(np.concatenate, zip(*parts, strict=True)))
+                kept = pareto3(self._state(joined), joined.core, joined.tail, joined.update)
+                self._layers.append(joined.take(kept))
+                self.evaluations += len(kept)
+
+
+class HybridLabels(LabelSearch[SuffixLabels]):
+    """Finds the fastest plan of a setting with two stages or more, or proves none beats ``upper``.
+
+    Attributes:
         stages: the best plan's stages, or None if none beats the incumbent.
         bound: seconds, proven lower bound of the setting, up to the incumbent's length.
-        evaluations: number of labels kept, and of plans completed.
     """
 
     def __init__(self, problem: Hybrid, setting: Setting, limits: Constraints) -> None:
@@ -155,11 +215,10 @@ class HybridLabels:
             setting: what all stages share.
             limits: the constraints.
         """
+        super().__init__()
         self.problem, self.setting, self.limits = problem, setting, limits
-        self.upper, self.deadline, self.evaluations = np.inf, np.inf, 0
         self.stages: tuple[HybridStage, ...] | None = None
         self.bound = np.inf
-        self._layers: list[SuffixLabels] = []
         self._first_tp: int | None = None
         kinds = StageTables(problem, setting, limits, kinds=True)
         if len(kinds.configs.tp):  # all work, evenly dealt out, and the optimiser
@@ -189,10 +248,13 @@ class HybridLabels:
             return True
         if time.perf_counter() > deadline:
             return False
+        limits = self.limits
         try:
             for first_tp in self._first_tps():
                 self._first_tp = first_tp
-                self._search()
+                self.tables.forget()
+                most = limits.pp if limits.pp is not None else len(self.problem.model) + 2
+                self._search(self._root(), most, limits.pp)
         except OutOfTimeError:
             return False
         self.bound = max(self.bound, self.upper)
@@ -206,36 +268,17 @@ class HybridLabels:
             return [int(tp) for tp in np.unique(configs.tp)]
         return [None]
 
-    def _search(self) -> None:
-        """Extend suffixes by a stage until none is left."""
+    def _root(self) -> SuffixLabels:
+        """The suffix of no stages, before each devices of a last stage."""
         n, devices = len(self.problem.model), self.setting.devices
         numbers = np.flatnonzero(self._placed[devices])
         count = len(numbers)
         zeros, none = np.zeros(count), np.full(count, -1)
-        # The suffix of no stages; its tail is that of a whole plan, at least 0.
-        root = SuffixLabels(
-            none * 0 + n,
-            none * 0 + devices,
-            numbers,
+        # Its tail is that of a whole plan, at least 0.
+        return SuffixLabels(
+            none * 0 + n, none * 0 + devices, numbers, none, zeros, zeros, zeros, 0 * none, none,
             none,
-            zeros,
-            zeros,
-            zeros,
-            0 * none,
-            none,
-            none,
-        )
-        self._layers = [root]
-        self.tables.forget()
-        most = self.limits.pp if self.limits.pp is not None else n + 2
-        for k in range(1, most + 1):
-            labels = self._layers[-1]
-            if not len(labels.layer):
-                return
-            if k > 1 and self.limits.pp in (None, k):
-                self._complete(k, labels)
-            if k < most:
-                self._layers.append(self._extend(k, labels))
+        )  # fmt: skip
 
     @cached_property
     def _placed(self) -> np.ndarray:
@@ -269,8 +312,7 @@ class HybridLabels:
             allowed &= same | (end <= start) | (first >= stop) | (first == end)
         return allowed
 
-    def _extend(self, k: int, labels: SuffixLabels) -> SuffixLabels:
-        """Put a stage that is not the first in front of all labels, and keep the fronts."""
+    def _extend(self, k: int, labels: SuffixLabels) -> list[SuffixLabels]:
         place = LAST if k == 1 else INNER
         costs = self.tables.costs(place, k, self.upper / self.setting.micro_batches)
         parts: list[SuffixLabels] = []
@@ -282,12 +324,7 @@ class HybridLabels:
             rows = np.flatnonzero((labels.front == front) & (labels.device > group))
             if len(rows):
                 parts += self._stage(k, config, rows, labels, costs)
-        if not parts:
-            return labels.take(np.zeros(0, dtype=np.int64))
-        joined = SuffixLabels(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-        kept = joined.take(self._front_of(joined))
-        self.evaluations += len(kept.layer)
-        return kept
+        return parts
 
     def _stage(
         self, k: int, config: int, rows: np.ndarray, labels: SuffixLabels, costs: StageCosts
@@ -439,15 +476,13 @@ class HybridLabels:
         length = compose(self.problem.machine, stretched, 0.0, tied, update)
         return np.asarray(length * (1 + SLACK))
 
-    def _front_of(self, labels: SuffixLabels) -> np.ndarray:
-        """Indices of the labels that no other one of their state dominates."""
+    def _state(self, labels: SuffixLabels) -> np.ndarray:
         shape = (
             len(self.problem.model) + 1, self.setting.devices + 1, len(self.fronts.group),
             max(len(self.fronts.hop), 1), self.problem.cluster.devices_per_server + 1,
         )  # fmt: skip
         columns = labels.layer, labels.device, labels.front, labels.link, labels.last
-        state = np.ravel_multi_index(columns, shape)
-        return pareto3(state, labels.core, labels.tail, labels.update)
+        return np.ravel_multi_index(columns, shape)
 
     def _complete(self, k: int, labels: SuffixLabels) -> None:
         """Put the first stage in front of the labels that leave its devices; keep the best plan."""

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parenvs.agents.hybrid.labels import PACE, SLACK, OutOfTimeError, pareto3
+from parenvs.agents.hybrid.labels import PACE, SLACK, LabelSearch, OutOfTimeError
 from parenvs.agents.hybrid.orders import (
     NEVER,
     ONE_SERVER,
@@ -80,7 +80,7 @@ class _Labels(NamedTuple):
         return _Labels(*(column[which] for column in self))
 
 
-class ServerLabels:
+class ServerLabels(LabelSearch[_Labels]):
     """Finds the fastest plan of a setting with two stages or more, or proves none beats ``upper``.
 
     Attributes:
@@ -100,6 +100,7 @@ class ServerLabels:
             counts: (T,) servers of each type.
             relaxed: whether tails are those that every plan has.
         """
+        super().__init__()
         order = np.argsort(-tables.speeds[fast], kind="stable")
         self.types = order
         self.tables, self.relaxed = tables, relaxed
@@ -107,10 +108,8 @@ class ServerLabels:
         self.speeds = tables.speeds[self.fast]
         self.radix = self.counts + 1
         self.strides = np.cumprod(np.append(1, self.radix))[:-1].astype(np.int64)
-        self.upper, self.deadline, self.evaluations = np.inf, np.inf, 0
         self.stages: tuple[Chosen, ...] | None = None
         self.m = tables.setting.micro_batches
-        self._layers: list[_Labels] = []
 
     @property
     def states(self) -> int:
@@ -130,15 +129,7 @@ class ServerLabels:
         one = np.zeros(1)
         none = np.full(1, -1)
         root = _Labels(none * 0, none * 0 + n, one, one, one, none, none, none)
-        self._layers = [root]
-        for k in range(1, int(self.counts.sum()) + 1):
-            labels = self._layers[-1]
-            if not len(labels.core):
-                break
-            if k > 1:
-                self._complete(k, labels)
-            if k < self.counts.sum():
-                self._layers.append(self._extend(k, labels))
+        self._search(root, int(self.counts.sum()))
 
     def _free(self, code: np.ndarray) -> np.ndarray:
         """(T, l) servers of each type that are not used."""
@@ -171,8 +162,7 @@ class ServerLabels:
                             share * capacity)  # fmt: skip
         return core, (filled / self.speeds[:, None]).sum(axis=0)
 
-    def _extend(self, k: int, labels: _Labels) -> _Labels:
-        """Put a stage that is not the first in front of all labels, and keep the fronts."""
+    def _extend(self, k: int, labels: _Labels) -> list[_Labels]:
         parts: list[_Labels] = []
         kept_before = sum(len(layer.core) for layer in self._layers)
         for kind in range(len(self.counts)):
@@ -185,17 +175,10 @@ class ServerLabels:
                 parts += self._stage(k, kind, rows[begin : begin + _BLOCK], labels)
             if kept_before + sum(len(part.core) for part in parts) > MAX_LABELS:
                 raise OutOfTimeError
-        if not parts:
-            return labels.take(np.zeros(0, dtype=np.int64))
-        joined = _Labels(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-        kept = joined.take(self._best_of(joined))
-        self.evaluations += len(kept.core)
-        return kept
+        return parts
 
-    def _best_of(self, labels: _Labels) -> np.ndarray:
-        """Indices of the labels that no other one of their state dominates."""
-        state = labels.code * (len(self.tables.problem.model) + 1) + labels.layer
-        return pareto3(state, labels.core, labels.tail, labels.update)
+    def _state(self, labels: _Labels) -> np.ndarray:
+        return labels.code * (len(self.tables.problem.model) + 1) + labels.layer
 
     def _stage(self, k: int, kind: int, rows: np.ndarray, labels: _Labels) -> list[_Labels]:
         """Put stages on a server of one type in front of some labels."""
