@@ -294,12 +294,12 @@ class Graph:
             raise HloError(f"{path}: head: {complaint}; build the file anew")
         pairs = tuple((output, source) for output, source in twins)
         graph = cls(name=name, batch_size=batch_size, notes=tuple(notes), twins=pairs, **arrays)
-        broken = graph._broken_array()
+        broken = graph.complaint()
         if broken:
             raise HloError(f"{path}: {broken}")
         return graph
 
-    def _broken_array(self) -> str:
+    def complaint(self) -> str:
         """Return what is wrong with the first array that does not fit, "" if all arrays fit."""
         kinds = {"phase": len(Phase), "parameter_role": len(Role)}
         return broken_array({key: getattr(self, key) for key in _ARRAYS}, _TYPES, kinds)

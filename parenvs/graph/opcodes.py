@@ -79,7 +79,7 @@ def _convolution(call: Call) -> float:
     lhs, rhs, out = call.operands[0], call.operands[1], call.results[0]
     taps = 1
     for k, window in enumerate(call.instruction.window.dimensions):
-        taps *= _valid_taps(
+        taps *= valid_taps(
             lhs[numbers.input_spatial[k]],
             rhs[numbers.kernel_spatial[k]],
             out[numbers.output_spatial[k]],
@@ -94,7 +94,7 @@ _LONGEST_KERNEL = 2**20
 """Limit of a window, along each dimension: its places are gone through."""
 
 
-def _valid_taps(size: int, kernel: int, output: int, window: Any) -> int:
+def valid_taps(size: int, kernel: int, output: int, window: Any) -> int:
     """Count the pairs (output position, kernel position) that fall on an element of the input.
 
     Args:

@@ -225,7 +225,7 @@ def parse(text: str, where: str = "HLO text") -> Any:
     computation: Any = None
     names: dict[str, int] = {}
     for number, raw in enumerate(text.splitlines(), 1):
-        line = (_without_comments(raw) if "/*" in raw else raw).rstrip()
+        line = (without_comments(raw) if "/*" in raw else raw).rstrip()
         header = _HEADER.match(line) if line.endswith("{") else None
         if header and "=" not in line.split("(")[0]:
             computation = module.computations.add(name=header[2], id=len(module.computations) + 1)
@@ -460,10 +460,10 @@ def _argument_paths(entry: Any) -> None:
     """
     for node in entry.instructions:
         if node.opcode == "parameter" and not node.metadata.op_name:
-            node.metadata.op_name = _argument_path(re.sub(r"\.\d+$", "", node.name))
+            node.metadata.op_name = argument_path(re.sub(r"\.\d+$", "", node.name))
 
 
-def _argument_path(name: str) -> str:
+def argument_path(name: str) -> str:
     """Return what JAX made a parameter's name from, "" if it was no argument with keys.
 
     Keys are ``__q__`` and indices ``_0_``; what follows begins with an underscore again. Of the
@@ -493,7 +493,7 @@ def _argument_path(name: str) -> str:
     return path
 
 
-def _without_comments(line: str) -> str:
+def without_comments(line: str) -> str:
     """Return a line without its ``/*...*/``."""
     kept, place = [], 0
     while (start := line.find("/*", place)) >= 0 and (stop := line.find("*/", start + 2)) >= 0:

@@ -627,7 +627,7 @@ def _compare(plan: Any, decisions: Any, proto: bytes) -> Verification:
     """Tell Shardy one dimension of each class of a plan, and compare all inputs."""
     graph, label = decisions.graph, decisions.label
     sizes = {class_: graph.dims[(label == class_) & (graph.dims > 1)] for class_ in decisions.told}
-    mesh = _mesh(plan.cluster.devices, [int(np.gcd.reduce(x)) for x in sizes.values()])
+    mesh = mesh_size(plan.cluster.devices, [int(np.gcd.reduce(x)) for x in sizes.values()])
     left_out = {  # class -> its smallest size that the mesh axis does not divide
         class_: int(size[size % mesh != 0].min())
         for class_, size in sizes.items()
@@ -665,7 +665,7 @@ def _compare(plan: Any, decisions: Any, proto: bytes) -> Verification:
     )
 
 
-def _mesh(devices: int, sizes: Sequence[int]) -> int:
+def mesh_size(devices: int, sizes: Sequence[int]) -> int:
     """Return the size of the mesh axis with which most classes can be compared.
 
     Args:

@@ -157,12 +157,6 @@ def test_python_source__the_code_runs_once(script, capfd):
     assert shapes(graph_of("my_model.py:loss", "ready")) == [(16, 16)] * 2 + [(4, 16)]
 
 
-def test_python_source__by_the_name_of_its_module(script, monkeypatch):
-    monkeypatch.delitem(sys.modules, "my_model", raising=False)
-    assert shapes(graph_of("my_model:loss", "ready")) == [(8, 8)] * 2 + [(4, 8)]
-    assert str(script.parent) not in sys.path
-
-
 def test_python_source__arguments_of_another_file(script):
     (script.parent / "data.py").write_text("import helper, my_model\nready = my_model.ready\n")
     assert len(shapes(graph_of("my_model.py:loss", "data.py:ready"))) == 3

@@ -1,10 +1,11 @@
 """Names of parameters and glob patterns."""
 
 import pytest
+from cases import each
 
 from parenvs import from_jax
 from parenvs.graph.graph import Role
-from parenvs.graph.roles import match_paths, parse_names
+from parenvs.graph.roles import find_twins, match_paths, parse_names
 
 
 def test_roles__parameter_names():
@@ -117,3 +118,36 @@ def test_roles__a_mask_of_positions_is_warned_of_and_may_be_called_frozen():
     graph = from_jax(step, *shapes, frozen="mask")
     assert [Role(role).name for role in graph.parameter_role] == ["VARIABLE", "BATCH", "FROZEN"]
     assert not graph.notes
+
+
+STATE = ["state['step']", "state['params']['w']", "state['m']['w']", "batch['x']"]
+TWINS = {
+    "a train state": (STATE, ["[0]['step']", "[0]['params']['w']", "[0]['m']['w']", "[1]"],
+                      [(0, 0), (1, 1), (2, 2)]),
+    "a dictionary by the names of arguments": (
+        ["params['w']", "moments['w']", "x"],
+        ["['moments']['w']", "['params']['w']", "['loss']"],
+        [(0, 1), (1, 0)],
+    ),
+    "moments below a field": (
+        ["params['w']", "opt_state[0].mu['w']", "opt_state[0].nu['w']"],
+        ["[0]['w']", "[1][0].mu['w']", "[1][0].nu['w']"],
+        [(0, 0), (1, 1), (2, 2)],
+    ),
+    "two trees alike, which say nothing": (
+        ["online['w']", "target['w']"], ["[0]['w']", "[1]['w']"], [],
+    ),
+    "positions alone, which say nothing": (["w", "b"], ["[0]", "[1]"], []),
+}  # fmt: skip
+
+
+@each("case", TWINS)
+def test_twins__pairs(case):
+    inputs, outputs, pairs = TWINS[case]
+    alike = [0] * len(inputs), [0] * len(outputs)
+    assert find_twins(inputs, outputs, alike) == pairs
+
+
+def test_twins__arrays_of_a_pair_are_alike():
+    assert find_twins(["p['w']"], ["[0]['w']"], (["f32[3]"], ["f32[4]"])) == []
+    assert find_twins(["p['w']"], ["[0]['w']"], (["f32[3]"], ["f32[3]"])) == [(0, 0)]

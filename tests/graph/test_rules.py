@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ K, C, R, I = Kind.KEPT, Kind.CONTRACTED, Kind.REDUCED, Kind.INDEXED  # noqa: E74
 CASES = {
     "add": ("add", {}, [(4, 6), (4, 6)], [(4, 6)], [("0.0 1.0 r.0", K), ("0.1 1.1 r.1", K)]),
     "select by a scalar": ("select", {}, [(), (4,), (4,)], [(4,)], [("1.0 2.0 r.0", K)]),
-    "dimensions of size 1": ("add", {}, [(1, 6), (1, 6)], [(1, 6)], [("0.1 1.1 r.1", K)]),
     "dot": (
         "dot",
         {"dot": {"lhs_contracting": [1], "rhs_contracting": [0]}},
@@ -44,13 +42,6 @@ CASES = {
         [(4, 8)],
         [("0.0 r.0", K), ("0.1", R), ("0.2 r.1", K)],
     ),
-    "reduce of two arrays": (
-        "reduce",
-        {"dimensions": [0]},
-        [(4, 6), (4, 6), (), ()],
-        [(6,), (6,)],
-        [("0.0 1.0", R), ("0.1 1.1 r.0 s.0", K)],
-    ),
     "broadcast": (
         "broadcast",
         {"dimensions": [1]},
@@ -71,13 +62,6 @@ CASES = {
         [(4, 12)],
         [(4, 3, 4)],
         [("0.0 r.0", K), ("0.1 r.1", K)],
-    ),
-    "reshape that merges": (
-        "reshape",
-        {},
-        [(4, 3, 5)],
-        [(12, 5)],
-        [("0.0 r.0", K), ("0.2 r.1", K)],
     ),
     "reshape across": ("reshape", {}, [(6, 4)], [(8, 3)], [("0.0 r.0", K)]),
     "reshape with ones": ("reshape", {}, [(4, 1, 6)], [(4, 6)], [("0.0 r.0", K), ("0.2 r.1", K)]),
@@ -173,29 +157,7 @@ CASES = {
             ("0.1 r.1 1.1 s.1", K),
         ],
     ),
-    "indices whose vector comes first": (  # 0 is what a field is that is not given
-        "scatter",
-        {
-            "scatter": {
-                "update_window_dims": [1],
-                "inserted_window_dims": [0],
-                "scatter_dims_to_operand_dims": [0],
-            },
-            "applies": [["add"]],
-        },
-        [(100, 8), (1, 4), (4, 8)],
-        [(100, 8)],
-        [("1.1 2.0", R), ("0.1 2.1 r.1", K), ("0.0 r.0", K)],
-    ),
     "two results": ("map", {}, [(4,), (4,)], [(4,), (4,)], [("0.0 1.0 r.0 s.0", K)]),
-    "words to bytes": (
-        "bitcast-convert",
-        {},
-        [(4, 6)],
-        [(4, 6, 4)],
-        [("0.0 r.0", K), ("0.1 r.1", K)],
-    ),
-    "nothing reshaped": ("reshape", {}, [(2, 0)], [(0,)], []),
     "random words": (
         "rng-bit-generator",
         {},
@@ -203,25 +165,10 @@ CASES = {
         [(4,), (6, 8)],
         [("s.0", K), ("s.1", K)],
     ),
-    "random numbers": ("rng", {}, [(), ()], [(6, 8)], [("r.0", K), ("r.1", K)]),
     "top-k": ("topk", {}, [(4, 6)], [(4, 2), (4, 2)], [("0.0 r.0 s.0", K)]),
     "cholesky": ("cholesky", {}, [(4, 6, 6)], [(4, 6, 6)], [("0.0 r.0", K)]),
     "unknown custom call": ("custom-call", {"target": "x"}, [(4,)], [(4,)], []),
     "annotation": ("custom-call", {"target": "Sharding"}, [(4,)], [(4,)], [("0.0 r.0", K)]),
-    "function of elements": (
-        "custom-call",
-        {"target": "mhlo.erf"},
-        [(4, 6)],
-        [(4, 6)],
-        [("0.0 r.0", K), ("0.1 r.1", K)],
-    ),
-    "top-k as a custom call": (
-        "custom-call",
-        {"target": "mhlo.topk"},
-        [(4, 6)],
-        [(4, 2), (4, 2)],
-        [("0.0 r.0 s.0", K)],
-    ),
     "approximate top-k": (
         "custom-call",
         {"target": "ApproxTopK"},
@@ -234,20 +181,6 @@ CASES = {
         {"target": "ApproxTopK"},
         [(8, 4), (8, 4), (), ()],
         [(8, 4), (8, 4)],
-        [],
-    ),
-    "approximate top-k of another rank": (  # custom calls may have any shapes
-        "custom-call",
-        {"target": "ApproxTopK"},
-        [(4, 6)],
-        [(4,)],
-        [],
-    ),
-    "approximate top-k that shortens two dimensions": (
-        "custom-call",
-        {"target": "ApproxTopK"},
-        [(8, 4, 3), (8, 4, 3), (), ()],
-        [(2, 2, 3), (2, 2, 3)],
         [],
     ),
     "partial reduction beside a shorter table": (
@@ -271,13 +204,6 @@ CASES = {
         [(4, 6)],
         [("0.0 r.0", K)],
     ),
-    "reduce-window that skips rows": (
-        "reduce-window",
-        {"window": {"dimensions": [{"size": 1, "stride": 2}, {"size": 1}]}},
-        [(4, 6), ()],
-        [(2, 6)],
-        [("0.1 r.1", K)],
-    ),
     "select-and-scatter": (
         "select-and-scatter",
         {"window": {"dimensions": [{"size": 1}, {"size": 2, "stride": 2}]}},
@@ -285,33 +211,12 @@ CASES = {
         [(4, 6)],
         [("0.0 1.0 r.0", K)],
     ),
-    "select-and-scatter that skips rows": (
-        "select-and-scatter",
-        {"window": {"dimensions": [{"size": 1, "stride": 2}, {"size": 1}]}},
-        [(4, 6), (2, 6), ()],
-        [(4, 6)],
-        [("0.1 1.1 r.1", K)],
-    ),
     "eigenvalues of a batch": (
         "custom-call",
         {"target": "lapack_ssyevd_ffi"},
         [(2, 4, 6, 6)],
         [(2, 4, 6, 6), (2, 4, 6), (2, 4)],
         [("0.0 r.0 s.0 t.0", K), ("0.1 r.1 s.1 t.1", K)],
-    ),
-    "eigenvalues of one matrix": (
-        "custom-call",
-        {"target": "lapack_ssyevd_ffi"},
-        [(6, 6)],
-        [(6, 6), (6,), ()],
-        [],
-    ),
-    "a batch of solutions": (
-        "custom-call",
-        {"target": "cusparse_gtsv2_ffi"},
-        [(4, 6), (4, 6), (4, 6), (4, 6, 8)],
-        [(4, 6, 8)],
-        [("0.0 1.0 2.0 3.0 r.0", K)],
     ),
     "no common batch": (
         "custom-call",
@@ -432,10 +337,18 @@ def test_rules__cover_every_opcode_of_the_shipped_graphs():
 
 def test_rules__cover_every_opcode_that_the_reader_knows():
     from parenvs.graph.opcodes import OPCODES
-    from parenvs.tasks.partition.classes import _SOURCES, LINKED
+    from parenvs.tasks.partition.classes import LINKED
 
     inlined = {"call", "fusion", "get-tuple-element", "tuple"}
-    assert set(OPCODES) - set(RULES) == {*LINKED, *_SOURCES, *inlined}
+    assert set(OPCODES) - set(RULES) == {
+        *LINKED,
+        "parameter",
+        "constant",
+        "iota",
+        "partition-id",
+        "replica-id",
+        *inlined,
+    }
 
 
 BATCHES = {
@@ -462,12 +375,3 @@ def test_rules__what_works_on_batches_splits_the_batch_alone(target):
 def test_rules__kinds_differ():
     assert len(set(Kind)) == len({K, C, R, I}) == 4
     assert {kind.name for kind in Kind} == {"KEPT", "CONTRACTED", "REDUCED", "INDEXED"}
-
-
-def test_rules__factors_cannot_be_changed():
-    """They are shared by all instructions of one kind."""
-    call = Instruction("add", {}, [(4,)], [(4,)])
-    (factor,) = factors_of(call)
-    for value, name in ((call, "opcode"), (factor, "kind")):
-        with pytest.raises(FrozenInstanceError):
-            setattr(value, name, None)

@@ -7,7 +7,6 @@ import pytest
 from parenvs import from_hlo, load_graph
 from parenvs.errors import HloError, ParenvsError
 from parenvs.graph import reader
-from parenvs.graph.reader import read_proto
 
 TEXT = "module @m {\n  func.func public @main(%arg0: tensor<4xf32>) -> tensor<4xf32> {\n  }\n}\n"
 
@@ -105,13 +104,3 @@ def test_stablehlo__mlir_that_is_something_else(tmp_path):
     path.write_text("HloModule m\n")
     with pytest.raises(ParenvsError, match=r"step\.mlir"):
         from_hlo(path)
-
-
-def test_stablehlo__shardy_takes_it(lowered, tmp_path):
-    from parenvs.shardy.verify import module_of
-
-    path = tmp_path / "step.mlir"
-    path.write_text(lowered.as_text(debug_info=True))
-    module = module_of(path)
-    assert module.graph.fingerprint == from_hlo(path).fingerprint
-    assert read_proto(module.proto).fingerprint == module.graph.fingerprint

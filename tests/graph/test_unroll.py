@@ -1,7 +1,6 @@
 """Loops over layers against the same models written out, and loops that stay rolled."""
 
 import warnings
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,7 +10,6 @@ from cases import slow
 jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402
-from jax import lax  # noqa: E402
 from layer_programs import (  # noqa: E402
     BATCH,
     LAYERS,
@@ -22,7 +20,6 @@ from layer_programs import (  # noqa: E402
     TOKENS,
     WIDTH,
     accumulated,
-    apart,
     block,
     loss,
     recurrent,
@@ -62,7 +59,7 @@ def pair(name, wrap=step):
     graph = read(wrap(loss(looped)), params, TOKENS)
     result = unrolled(graph)
     assert result is not graph
-    assert result._broken_array() == ""
+    assert result.complaint() == ""
     return graph, result, read(wrap(loss(written_out)), LISTED, TOKENS)
 
 
@@ -196,23 +193,13 @@ def test_unroll__accumulated_gradients_are_one_forward_pass(name, flat):
         function = lambda p, x: inner(p, x.reshape(5, BATCH, LENGTH))  # noqa: E731
     graph = read(function, STACKED, tokens)
     result = unrolled(graph)
-    assert result._broken_array() == ""
+    assert result.complaint() == ""
     assert result.batch_size == BATCH != graph.batch_size
     assert forward_flops(result) == pytest.approx(forward_flops(other), rel=1e-12)
     first = 4 * 32 * WIDTH
     ends = [first + k * LAYER for k in range(1, LAYERS)]
     ours, theirs = narrowest(result), narrowest(other)
     assert [ours[x] for x in ends] == [theirs[x] for x in ends]
-
-
-def test_unroll__a_whole_model_on_independent_batches():
-    def evaluate(params, batches):
-        return lax.map(lambda tokens: loss(apart())(params, tokens), batches).sum()
-
-    graph = read(evaluate, LISTED, shape(5, BATCH, LENGTH, dtype=jnp.int32))
-    result = unrolled(graph)
-    assert result.batch_size == BATCH
-    assert 5 * forward_flops(result) == pytest.approx(forward_flops(graph), rel=1e-3)
 
 
 def test_unroll__backward_loops_stay_and_do_not_widen_cuts():
@@ -235,15 +222,6 @@ def test_unroll__too_many_instructions(monkeypatch):
 def test_unroll__without_loops_nothing_changes():
     graph = load_graph("vgg-19", "forward")
     assert unrolled(graph) is graph
-
-
-def test_unroll__an_older_file_without_numbers_stays_rolled(tmp_path):
-    """Files from before the numbers were kept tell no layer; nothing is guessed."""
-    graph = read(loss(scanned()), STACKED, TOKENS)
-    texts = [text if '"value"' not in text else "" for text in graph.strings]
-    data = np.frombuffer("\n".join(texts).encode(), dtype=np.uint8).copy()
-    old = replace(graph, string_table=data)
-    assert unrolled(old) is old
 
 
 @pytest.mark.thorough

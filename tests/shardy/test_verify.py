@@ -12,7 +12,7 @@ from parenvs import ParenvsError, from_hlo, from_jax, load_graph, verify
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.errors import UnknownInstanceError
-from parenvs.shardy.verify import _mesh, verify_plan
+from parenvs.shardy.verify import mesh_size, verify_plan
 from parenvs.tasks.partition.problem import REWARDS, Partitioning, PartitionPlan, load_partitioning
 from parenvs.tasks.pipeline.plan import PipelinePlan
 
@@ -205,7 +205,7 @@ def test_verify__conflicts_show_as_reshards_alone_too():
 
 
 def test_verify__the_mesh_divides_what_can_be_divided():
-    mesh = _mesh
+    mesh = mesh_size
     assert mesh(8, [64, 24]) == 8
     assert mesh(8, [12, 768]) == 4
     assert mesh(8, [3, 6]) == 3  # no divisor of 8 divides both

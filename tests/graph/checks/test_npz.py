@@ -7,6 +7,7 @@ import json
 import struct
 import warnings
 import zipfile
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from cases import each
 from parenvs import load_graph
 from parenvs.errors import HloError
 from parenvs.graph import checks
-from parenvs.graph.graph import _ARRAYS, Graph, pack_texts
+from parenvs.graph.graph import Graph, pack_texts
 from parenvs.graph.reader import read_module
 from parenvs.graph.text import parse
 
@@ -62,7 +63,8 @@ def graph():
 def write(graph, path, head=None, **changes):
     """Writes a graph file with some of its content changed."""
     first = {"schema": 1, "name": "x", "batch_size": 4, **(head or {})}
-    arrays = {k: getattr(graph, k) for k in _ARRAYS}
+    names = [field.name for field in fields(graph)]
+    arrays = {k: v for k in names if isinstance(v := getattr(graph, k), np.ndarray)}
     np.savez(
         path, head=np.frombuffer(json.dumps(first).encode(), np.uint8), **{**arrays, **changes}
     )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parenvs.errors import HloError
-from parenvs.graph.opcodes import _valid_taps
+from parenvs.graph.opcodes import valid_taps
 
 SIZES = st.integers(0, 9)
 
@@ -31,10 +31,10 @@ def test_taps__as_the_loop(size, kernel, output, stride, base, dilation, padding
     window = SimpleNamespace(
         stride=stride, base_dilation=base, window_dilation=dilation, padding_low=padding
     )
-    assert _valid_taps(size, kernel, output, window) == by_loop(size, kernel, output, window)
+    assert valid_taps(size, kernel, output, window) == by_loop(size, kernel, output, window)
 
 
 def test_taps__a_window_that_never_ends_is_refused():
     plain = SimpleNamespace(stride=1, base_dilation=1, window_dilation=1, padding_low=0)
     with pytest.raises(HloError, match="is longer than"):
-        _valid_taps(2**40, 2**40, 1, plain)
+        valid_taps(2**40, 2**40, 1, plain)

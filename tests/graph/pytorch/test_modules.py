@@ -1,6 +1,5 @@
 """Whole modules: loss, gradients and statistics as PyTorch's, FLOPs, and what can be split."""
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", "2.9", reason="extra torch")
@@ -77,21 +76,3 @@ def test_branches__are_branches_of_the_graph():
     roles = dict(zip(graph.paths, map(Role, graph.parameter_role.tolist()), strict=True))
     assert roles["first/weight"] == roles["second/bias"] == Role.VARIABLE
     assert roles["key"] == Role.SCALAR and roles["x"] == Role.BATCH
-
-
-@pytest.mark.thorough
-def test_roles__are_the_modules_own():
-    module, inputs = MODULES["resnet"]()
-    module.head.weight.requires_grad_(False)
-    module.register_buffer("unused", torch.zeros(3))
-    graph = lower_module(module, inputs).graph()
-    roles = dict(zip(graph.paths, map(Role, graph.parameter_role.tolist()), strict=True))
-    assert roles["stem/0/weight"] == roles["head/bias"] == Role.VARIABLE
-    assert roles["head/weight"] == Role.FROZEN and "unused" not in roles
-    assert roles["stem/1/running_mean"] == Role.STATISTICS
-    assert roles["stem/1/num_batches_tracked"] == Role.SCALAR
-    assert roles["m/stem/0/weight"] == Role.OPTIMISER and "m/head/weight" not in roles
-    assert roles["images"] == roles["labels"] == Role.BATCH
-    assert graph.batch_size == 4 and graph.notes == ()
-    assert {int(x) for x in np.unique(graph.phase)} == {0, 1, 2}
-    assert any("blocks/1/conv1" in name for name in graph.strings)
