@@ -41,11 +41,6 @@ def test_curve__never_falls_and_passes_through_rising_points(seconds):
     assert Curve.through(size, rising).at(10 * size[-1]) == pytest.approx(10 * rising[-1])
 
 
-def test_curve__between_points_and_pools():
-    assert Curve.through([1, 100], [1.0, 100.0]).at(10) == pytest.approx(10.0)
-    assert Curve.through([1, 2, 4], [1.0, 8.0, 2.0]).seconds == pytest.approx([1.0, 4.0, 4.0])
-
-
 def test_samples__warm_up_does_not_count_and_setting_up_is_not_timed():
     now, calls = [0.0], []
 

@@ -6,12 +6,10 @@ from commands import caller
 
 from parenvs import load_profile
 from parenvs.errors import ProfileError
-from parenvs.tasks.pipeline.profile import StageProfile
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from parenvs.clock import kernels  # noqa: E402
 from parenvs.clock.kernels import layer_modules, measured_layers  # noqa: E402
 
 BATCH = 3
@@ -41,21 +39,6 @@ def skip():
     return measured_layers(Skip(), (torch.randn(BATCH, 2),), repeats=2, warm_up=0)
 
 
-def test_profiled__several_processes_each_take_a_device(monkeypatch):
-    """Two processes on GPUs meet as such, so that each measures one of its own."""
-    asked = []
-
-    def together(work, processes, given, kind, **options):
-        asked.append((processes, kind))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(kernels, "check_device", lambda device, processes: None)
-    monkeypatch.setattr(kernels, "together", together)
-    with pytest.raises(KeyboardInterrupt):
-        kernels.profiled("net.py:net", None, device="cuda", processes=2)
-    assert asked == [(2, "cuda")]
-
-
 def test_layer_modules__opens_lists_and_sequences():
     names = ["one", "two", "rest.0.0", "rest.0.1", "last", "unused"]
     assert list(layer_modules(Skip())) == names
@@ -77,20 +60,6 @@ def test_measured_layers__bytes_by_hand(skip):
     assert skip.outside == pytest.approx(sum(x.seconds for x in skip.whole) - chain.seconds.sum())
 
 
-def test_measured_layers__the_first_has_no_gradient_of_its_input(monkeypatch):
-    """Gradients asked for: of the first layer its weights, of others also the input."""
-    asked = []
-    real = torch.autograd.grad
-
-    def grad(ends, wanted, *rest, **options):
-        asked.append(len(wanted))
-        return real(ends, wanted, *rest, **options)
-
-    monkeypatch.setattr(kernels.torch.autograd, "grad", grad)
-    measured_layers(Skip(), (torch.randn(BATCH, 2),), repeats=1, warm_up=0)
-    assert asked[:5] == [2, 3, 1, 3, 3]
-
-
 def test_measured_layers__a_layer_that_runs_twice_has_its_weights_once():
     class Twice(nn.Module):
         def __init__(self):
@@ -104,24 +73,6 @@ def test_measured_layers__a_layer_that_runs_twice_has_its_weights_once():
     assert list(found.profile.names) == ["words", "layer", "layer#2"]
     assert found.profile.parameter_bytes.tolist() == [4 * 28, 4 * 20, 0]
     assert found.profile.cut_bytes.tolist() == [4 * 24] * 3
-
-
-def test_measured_layers__of_frozen_weights_and_seconds_of_the_timer(monkeypatch):
-    """Behind data, a layer without trained weights has no backward pass."""
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    model[0].requires_grad_(False)
-
-    def two_seconds(run, repeats, warm_up, before, after):
-        before()
-        run()
-        return [2.0] * repeats
-
-    monkeypatch.setattr(kernels, "samples", two_seconds)
-    found = measured_layers(model, (torch.randn(1, 2),), repeats=4)
-    assert found.profile.forward.tolist() == [2.0, 2.0]
-    assert found.profile.backward.tolist() == [0.0, 2.0]
-    assert found.profile.parameter_bytes.tolist() == [0, 24]
-    assert found.outside == pytest.approx(4.0 - 6.0)
 
 
 def test_measured_layers__refuses(monkeypatch):
@@ -165,19 +116,3 @@ def test_profile__command_writes_a_chain(monkeypatch, capfd, tmp_path):
         assert (status, out) == (2, ""), arguments
         assert words in err and len(err.splitlines()) == 1, err
     assert sorted(tmp_path.rglob("*.csv")) == before
-
-
-def test_profile__a_plan_for_another_chain_is_refused(skip, monkeypatch, capfd, tmp_path):
-    """A chain of a model has a fingerprint, and plans name it."""
-    skip.profile.to_csv(tmp_path / "a.csv", skip.comments())
-    read = StageProfile.from_csv(tmp_path / "a.csv")
-    assert read.forward.tolist() == skip.profile.forward.tolist()
-    other = measured_layers(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), (torch.randn(1, 2),),
-                            repeats=1)  # fmt: skip
-    other.profile.to_csv(tmp_path / "b.csv")
-    run = caller(monkeypatch, capfd, tmp_path)
-    status, _, err = run("plan", "a.csv", "--cluster", "1x2:v100", "--stages", 2, "--out", "p.json")
-    assert status == 0, err
-    assert run("judge", "p.json")[0] == 0
-    status, _, err = run("judge", "p.json", "--instance", "b.csv")
-    assert status == 2 and len(err.splitlines()) == 1 and "parenvs: " in err

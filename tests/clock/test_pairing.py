@@ -54,36 +54,6 @@ def test_loss__is_refused_where_it_is_not_to_be_told():
     assert found.loss(graph, "1/twice") == 12 and found.words(11) == "output 1/loss"
 
 
-STEP = """
-import jax, jax.numpy as jnp
-S = jax.ShapeDtypeStruct
-def step(half, wide, moment, x):
-    loss, grads = jax.value_and_grad(lambda w: jnp.mean((x @ w).astype(jnp.float32) ** 2))(half)
-    moment = 0.9 * moment + grads.astype(jnp.float32)
-    wide = wide - 0.1 * moment
-    return wide.astype(jnp.bfloat16), wide, moment, loss
-def args():
-    return (S((8, 4), jnp.bfloat16), S((8, 4), jnp.float32), S((8, 4), jnp.float32),
-            S((16, 8), jnp.bfloat16))
-"""
-
-
-@pytest.mark.thorough
-def test_values__of_the_optimiser_are_zeros_and_copies_of_weights(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own_half.py").write_text(STEP)
-    from parenvs.graph.python_source import graph_of
-
-    graph = graph_of("own_half.py:step", "args")
-    feeds = {0: 0, 1: 1, 2: 2}
-    (half, wide, moment, x), notes = runs.values_of(
-        graph, "own_half.py:step", "args", feeds
-    )  # fmt: skip
-    assert half.any() and x.any() and not moment.any()
-    np.testing.assert_array_equal(wide.astype(half.dtype), half)
-    assert notes == ["4 arguments are shapes, and were given values; the optimiser's are zeros"]
-
-
 def run(**changes):
     timing = Timing.of([1.0])
     given = Run("p", "w", 2, (2.0, 1.0), (2.0, 1.0), timing, timing, None, {}, (), (), 0.0)

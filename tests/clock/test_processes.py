@@ -49,28 +49,6 @@ def test_together__interrupted_leaves_no_process(monkeypatch, tmp_path):
     assert not any(lives(int(x.name)) for x in tmp_path.iterdir())
 
 
-def test_grouped__every_process_has_a_gpu_of_its_own(monkeypatch):
-    """Processes that measure at once do not all measure the first GPU."""
-    import torch
-    import torch.distributed as dist
-
-    from parenvs.clock import kernels
-
-    chosen, backends, held = [], [], []
-    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    monkeypatch.setattr(kernels, "hold_cores", lambda *own: held.append(own))
-    monkeypatch.setattr(dist, "TCPStore", lambda *own: None)
-    monkeypatch.setattr(dist, "init_process_group", lambda name, **own: backends.append(name))
-    monkeypatch.setattr(dist, "barrier", lambda: None)
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
-    for kind in ("cuda", "cpu"):
-        for rank in range(2):
-            group = (rank, 2, kind, "127.0.0.1", 1, 1, 1.0, 1.0)
-            assert kernels._grouped(lambda rank: rank, group, ()) == rank
-    assert chosen == [0, 1] and backends == ["nccl", "nccl", "gloo", "gloo"]
-    assert held == [(0, 2), (1, 2)]  # a process that waits for its GPU needs no core of its own
-
-
 def test_together__a_port_in_use():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

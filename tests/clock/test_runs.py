@@ -1,12 +1,7 @@
 """Plans that run: what is predicted by hand and counted, refusals, kills."""
 
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,17 +20,8 @@ from parenvs.machine import cores, processor
 OLDER = "plans run on the tested PyTorch"
 WIDTH, SAMPLES, MICRO_BATCHES = 6, 2, 3
 MODEL = f"""
-import os
 import torch
 from torch import nn
-class Telling(nn.Tanh):
-    def forward(self, x):
-        if not torch.compiler.is_compiling():
-            open(os.environ["OWN_MARK"] + str(os.getpid()), "w").close()
-        return super().forward(x)
-def telling():
-    layers = [nn.Linear({WIDTH}, {WIDTH}), Telling(), nn.Linear({WIDTH}, {WIDTH})]
-    return nn.Sequential(*layers), loss
 def make():
     layers = [nn.Linear({WIDTH}, {WIDTH}), nn.Tanh(), nn.Linear({WIDTH}, {WIDTH})]
     return nn.Sequential(*layers), loss
@@ -133,61 +119,6 @@ def test_on_machine__refuses_other_devices(change, kind, words, calibration, cha
     with pytest.raises(ParenvsError) as raised:
         on_machine(other, plan, kind, "m.json")
     assert words in str(raised.value) and "parenvs calibrate" in str(raised.value)
-
-
-def test_summed_of__partial_gradients_that_are_added_are_summed_once():
-    """The gradient of what two products read: added first, to a whole one too, or used alone."""
-    pytest.importorskip("jax")
-    import jax
-    import jax.numpy as jnp
-
-    from parenvs import from_jax
-    from parenvs.graph.graph import Phase
-    from parenvs.tasks.partition.layout import summed_of
-
-    def both(x, a, b):
-        return (jnp.tanh(x @ a) * jnp.sin(x @ b)).sum()
-
-    shape = jax.ShapeDtypeStruct((8, 8), jnp.float32)
-    for function, summed in (
-        (both, {Phase.FORWARD: 2, Phase.BACKWARD: 1}),
-        (lambda x, a, b: both(x, a, b) + (x**2).sum(), {Phase.FORWARD: 2, Phase.BACKWARD: 1}),
-        (lambda x, a, b: both(jnp.tanh(x).T, a, b), {Phase.FORWARD: 2, Phase.BACKWARD: 1}),
-        (lambda x, a, b: (x @ a + x.T @ b).sum(), {Phase.FORWARD: 2, Phase.BACKWARD: 1}),
-        (lambda x, a, b: both(x, a, jnp.tanh(x @ b)), {Phase.FORWARD: 3, Phase.BACKWARD: 2}),
-    ):
-        graph = from_jax(jax.value_and_grad(function), shape, shape, shape)
-        dots = {k for k, code in enumerate(graph.opcode) if graph.opcodes[code] == "dot"}
-        for phase, count in summed.items():
-            partial = {k for k in dots if graph.phase[k] == phase}
-            assert len(summed_of(graph, partial)) == count, (function, phase)
-
-
-def test_rank_bytes__a_softmax_over_a_split_dimension_gathers():
-    """Logits (8, 6) of words that 2 ranks split are gathered; what makes x (8, 4) is summed."""
-    pytest.importorskip("jax")
-    import jax
-    import jax.numpy as jnp
-
-    from parenvs import from_jax
-    from parenvs.tasks.partition.classes import dimension_classes
-    from parenvs.tasks.partition.layout import ClassLayout
-
-    def loss(x, table):
-        return -jax.nn.log_softmax(x @ table)[:, 0].sum()
-
-    shape = jax.ShapeDtypeStruct((8, 4), jnp.float32), jax.ShapeDtypeStruct((4, 6), jnp.float32)
-    graph = from_jax(jax.grad(loss), *shape)
-    classes = dimension_classes(graph)
-    for number, wanted in (
-        (1, {"all-gather": 8 * 6 * 4.0, "all-reduce": 8 * 4 * 4.0}),  # the words
-        (0, {"all-gather": 0.0, "all-reduce": 8 * 6 * 4.0}),  # what a product sums over
-    ):
-        tensor = graph.parameter_tensor[1]
-        chosen = np.zeros(len(classes), dtype=bool)
-        chosen[classes.label[graph.dim_offset[tensor] + number]] = True
-        layout = ClassLayout.of(None, graph, classes, [("model", 2, chosen)])
-        assert layout.rank_bytes(0) == wanted
 
 
 @pytest.mark.thorough
@@ -428,75 +359,3 @@ def test_run__bad_input_is_one_line_and_status_2(monkeypatch, capfd, folder, cal
             status, out, err = run("p.json", model, "--args", "batch", *options)
             assert (status, out) == (2, ""), (model, options)
             assert words in err and len(err.splitlines()) == 1, err
-
-
-ENDINGS = {"SIGINT": (130,), "SIGTERM": (-15, 143), "SIGKILL": (-9,)}
-"""Signal to the command -> its exit status, as the shell or the system tells it."""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked for in /proc")
-@pytest.mark.parametrize(
-    ("name", "whole"), [("SIGKILL", False), *((name, True) for name in ENDINGS)]
-)
-def test_run__a_signal_ends_all(folder, tmp_path_factory, name, whole):
-    """To one process, which the line then names, or to the command: all end within seconds."""
-    pytest.importorskip("torch", "2.13", reason=OLDER)
-    script = "from parenvs.cli import main; main()"
-    options = ["p.json", "own_net.py:telling", "--args", "batch", "--repeats", "1000000"]
-    marks = tmp_path_factory.mktemp("marks")
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, "run", *options],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-            "OWN_MARK": f"{marks}/",
-        },
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        deadline = time.monotonic() + 300
-        while not (training := [int(x.name) for x in marks.iterdir()]):
-            assert time.monotonic() < deadline and process.poll() is None
-            time.sleep(0.2)
-        members = [inner for outer in below(process.pid) for inner in below(outer)]
-        everyone = [*below(process.pid), *members]
-        one = process.pid if whole else next(x for x in members if x not in training)
-        os.kill(one, getattr(signal, name))
-        _, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    if whole:
-        assert process.returncode in ENDINGS[name] and "Traceback" not in err, err
-    else:
-        assert process.returncode == 2
-        assert err.strip().endswith("of 2 was ended by SIGKILL") and len(err.splitlines()) == 1, err
-    deadline = time.monotonic() + 20
-    while any(map(lives, everyone)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(map(lives, everyone))
-    assert sorted(x.name for x in folder.iterdir() if x.name != "__pycache__") == [
-        "m.json", "net.csv", "own_net.py", "p.json", "q.json"
-    ]  # fmt: skip
-
-
-def below(number):
-    """The processes that a process started."""
-    found = []
-    for path in Path("/proc").iterdir():
-        try:
-            parent = int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
-        found += [int(path.name)] if parent == number else []
-    return found
-
-
-def lives(number):
-    """Whether a process runs."""
-    try:
-        return Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False

@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 
-import numpy as np
 import pytest
 from commands import caller
 
@@ -15,7 +14,6 @@ from parenvs.errors import ProfileError
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
-from parenvs.clock import xla  # noqa: E402
 from parenvs.clock.xla import (  # noqa: E402
     calibrated_xla,
     measured_scopes,
@@ -69,22 +67,6 @@ def test_measured_scopes__bytes_by_hand():
     assert chain.resident_bytes.tolist() == [4 * BATCH * 3 + a, a + b, 0]
     assert found.samples == BATCH and found.forward[0].repeats == 2
     assert (chain.forward > 0).all() and all(x.seconds > 0 for x in found.whole)
-
-
-def test_measured_scopes__the_first_has_no_gradient_of_its_input(monkeypatch):
-    asked = []
-    real = jax.vjp
-
-    def vjp(function, *primals, **options):
-        asked.append([np.shape(x) for x in primals if not isinstance(x, dict)])
-        return real(function, *primals, **options)
-
-    monkeypatch.setattr(xla, "samples", lambda run, repeats, warm_up: [1.0] * repeats)
-    monkeypatch.setattr(jax, "vjp", vjp)
-    weights = {"one": jnp.ones((3, 5)), "two": jnp.ones((5, 6))}
-    measured_scopes(skipping, (weights, jnp.ones((BATCH, 3))), repeats=1)
-    assert [(3, 5)] in asked and [(5, 6), (BATCH, 5)] in [sorted(x, reverse=True) for x in asked]
-    assert all((BATCH, 3) not in x for x in asked)
 
 
 def test_measured_scopes__refuses():

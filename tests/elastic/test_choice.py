@@ -131,36 +131,6 @@ def test_choice__rows_are_the_formulas():
     assert {0, 1, 2, READY + 1, GONE} <= found
 
 
-def test_choice__after_a_loss_the_best_of_what_is_left():
-    problem = toys.problem("wide")
-    library, after = problem.library, outlooks.outlook(problem).after
-    seconds, _ = library.tables
-    column = outlooks.SHIFTS.index(-2)
-    for k in range(1, len(library)):
-        used, spares, replicas = library.sizes[k]
-        event = READY + 2 if spares >= 2 else 2
-        event = GONE if used - used // replicas < 2 else event
-        for nodes in range(7):
-            fits = np.flatnonzero(library.needed <= nodes - 2) if nodes >= 2 else [0]
-            best = max(library.rate[j] * max(1 - seconds[event, k, j] / 600, 0) for j in fits)
-            wanted = best / library.rate.max() if library.needed[k] <= nodes else None
-            if wanted is not None:
-                assert after[nodes, k, column] == pytest.approx(wanted, rel=1e-6)
-
-
-@pytest.mark.thorough
-def test_choice__jobs_of_other_libraries_and_lengths_beside_each_other():
-    batch = ElasticChoiceVectorEnv(3, instance="elastic-windows", family="p3-gpt-1.5b")
-    batch.reset(seed=0)
-    mask = np.array([False, True, False])
-    for name in ("elastic/quiet/bert-large/4", "p3"):
-        _, info = batch.reset(options={"instance": name, "reset_mask": mask})
-        assert info["instance"][1].startswith(name)
-        assert len(batch.game.outlooks) <= 2
-        for _ in range(130):
-            batch.step(batch.action_masks().argmax(axis=1))
-
-
 def test_choice__drawn_jobs_are_made_again_by_their_names():
     for arguments in ({}, {"fresh": True}, {"family": "gone", "model": "bert-large"}):
         env = ElasticChoiceEnv(**arguments)

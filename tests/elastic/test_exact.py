@@ -9,10 +9,9 @@ import elastic_toys as toys
 import numpy as np
 import pytest
 
-from parenvs.agents.elastic.policies import RULES, Given, optimal, transitions
+from parenvs.agents.elastic.policies import RULES, optimal
 from parenvs.errors import ParenvsError
 from parenvs.tasks.elastic.library import CHECKPOINT, intact
-from parenvs.tasks.elastic.movement import Degrees
 from parenvs.tasks.elastic.problem import Course, Moment, Recorded, follow, hindsight, replay
 from parenvs.tasks.elastic.problems import load_trace
 
@@ -147,14 +146,6 @@ def test_exact__chances_are_those_of_all_sets():
             assert found == pytest.approx(np.mean(left))
 
 
-def test_exact__transitions_add_up():
-    problem = toys.problem("wide")
-    chance = transitions(problem.library, problem.source, 0)
-    fits = np.array([problem.fits(n) for n in range(7)])
-    assert chance.sum(axis=(2, 3)) == pytest.approx(fits.astype(float))
-    assert (chance >= 0).all()
-
-
 def test_exact__only_chains_have_an_optimal_policy():
     problem = toys.problem("wide")
     traced = type(problem)(problem.library, load_trace("g4dn"), 60.0, 30)
@@ -162,20 +153,3 @@ def test_exact__only_chains_have_an_optimal_policy():
         optimal(traced)
     with pytest.raises(ParenvsError, match="optimal policy of toy/wide is none of toy/calm"):
         optimal(problem).start(toys.problem())
-
-
-def test_rules__keep_and_given():
-    problem = toys.problem("wide", 30)
-    course = problem.drawn(1)
-    kept = follow(problem, course, RULES["keep-degrees"]())
-    degrees = {problem.library.candidates[k - 1].degrees[:2] for k in kept.plans if k}
-    assert len(degrees) == 1
-    wanted = [Degrees(1, 2, 2)] * 30
-    policy = Given(wanted, "given")
-    given = follow(problem, course, policy)
-    fits = course.nodes >= 4
-    assert (given.plans[fits] == 6).all()
-    assert policy.exchanged == (~fits).sum()
-    calm = follow(problem, course, RULES["hysteresis"]())
-    fast = follow(problem, course, RULES["fastest"]())
-    assert calm.changed.sum() <= fast.changed.sum()

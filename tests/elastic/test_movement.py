@@ -16,7 +16,6 @@ from parenvs.tasks.elastic.movement import (
     Layout,
     State,
     atom_bytes,
-    fewest_bytes,
     flows,
     least_placement,
     move,
@@ -155,13 +154,6 @@ def test_flows__are_what_is_priced(exact):
     assert sorted(first) == [0, 1, 2, 3]
 
 
-def test_flows__refuse_what_is_nowhere():
-    with pytest.raises(ParenvsError, match="1 hosts of 1 devices are too few: 2 are needed"):
-        flows(np.ones(1), np.ones((2, 1, 1), bool), np.ones((2, 1), bool), takers=1)
-    with pytest.raises(ParenvsError, match="is nowhere; read it from a checkpoint"):
-        flows(np.ones(1), np.zeros((2, 1, 1), bool), np.ones((1, 1), bool))
-
-
 def test_movement__bad_input():
     with pytest.raises(ParenvsError, match="way must be one of minimal, tenplex, central"):
         move(toys.state(), Degrees(1, 1, 1), Degrees(1, 1, 2), "fast")
@@ -178,17 +170,3 @@ def test_moved__depends_on_who_is_left():
         assert library.moved(old, new, left, 2).egress_bytes == pytest.approx(egress)
     everybody = library.moved(old, new, [0, 1, 2, 3], 4)
     assert everybody == library.movements[old, new, 0]
-
-
-def test_fewest_bytes__hosts_as_good_are_chosen_alike_however_atoms_are_cut():
-    """What moves is counted by tensors, its price by layers; both name the same hosts."""
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        size = rng.integers(10_000_000, 1_000_000_000, 12).astype(float)
-        had = np.repeat(rng.random((3, 12)) < 0.5, 2, axis=0)  # hosts in pairs, which are ties
-        asked = np.repeat(rng.integers(0, 3, (3, 12)), 2, axis=0).astype(np.float32)
-        cuts = np.floor(np.sort(rng.random((12, 4))) * size[:, None])
-        ends = np.concatenate([np.zeros((12, 1)), cuts, size[:, None]], axis=1)
-        parts = np.diff(ends).ravel()
-        finer = (np.repeat(had, 5, axis=1), np.repeat(asked, 5, axis=1), parts)
-        assert np.array_equal(fewest_bytes(had, asked, size), fewest_bytes(*finer))

@@ -1,6 +1,5 @@
 """The decision process: what happens to plans, what choices earn, candidates and their costs."""
 
-import json
 from dataclasses import replace
 from itertools import combinations
 
@@ -10,9 +9,9 @@ import pytest
 
 from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.tasks.elastic.library import GONE, LOST, READY, Library, replica_nodes
+from parenvs.tasks.elastic.library import GONE, LOST, READY, Library
 from parenvs.tasks.elastic.movement import Degrees
-from parenvs.tasks.elastic.problem import Elastic, Moment, follow, replay
+from parenvs.tasks.elastic.problem import Elastic, Moment
 from parenvs.tasks.elastic.problems import elastic_rows, load_elastic, read_set, save_set
 from parenvs.tasks.hybrid.model import HybridModel, shapes
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -71,40 +70,6 @@ def test_problem__samples_of_choices():
     assert seconds[0, 4, 3] == 0
 
 
-def test_problem__moments_follow_each_other(tmp_path):
-    problem = toys.problem("bulk", intervals=40)
-    course = problem.drawn(5)
-
-    class Third:
-        name = "third"
-
-        def start(self, problem):
-            self.seen = []
-
-        def choose(self, moment, joined, left):
-            self.seen.append((moment, joined, left))
-            return 3 if moment.nodes >= 2 else 1 if moment.nodes else 0
-
-    policy = Third()
-    run = follow(problem, course, policy)
-    assert [moment.nodes for moment, _, _ in policy.seen] == course.nodes.tolist()
-    assert max(moment.since for moment, _, _ in policy.seen) == 2  # every third is a checkpoint
-    again = replay(problem, course, run.plans)
-    assert (again.samples == run.samples).all()
-    assert run.value == pytest.approx(run.total / problem.ideal)
-    assert run.changed.sum() > 0
-    assert run.to_json()["stops"] == run.stopped.sum()
-    run.save(tmp_path / "run.json")
-    content = json.loads((tmp_path / "run.json").read_text())
-    assert {key: content[key] for key in run.to_json()} == run.to_json()
-    third = problem.library.candidates[2]
-    assert [*third.degrees, third.spares] in content["chosen"]
-    waits = [k for k, plan in enumerate(run.plans.tolist()) if plan == 0]
-    assert [k for k, plan in enumerate(content["chosen"]) if plan is None] == waits
-    with pytest.raises(ValueError, match="interval 0: plan 9 "):
-        replay(problem, course, [9])
-
-
 def test_problem__ideal_is_expected():
     problem = toys.problem("bulk", intervals=6)
     totals = [problem.best[problem.drawn(seed).nodes].sum() for seed in range(1500)]
@@ -135,14 +100,6 @@ def test_problem__candidates_of_the_cost_model():
     for k, plan in enumerate(library.candidates, 1):
         assert plan.degrees.ranks == 2 * library.used[k]
         assert library.used[k] % library.replicas[k] == 0
-
-
-def test_problem__replica_nodes():
-    for degrees, devices, wanted in (
-        ((1, 3, 4), 1, 4), ((2, 3, 4), 4, 2), ((2, 2, 2), 8, 1), ((4, 2, 3), 2, 3),
-        ((3, 1, 2), 4, None),
-    ):  # fmt: skip
-        assert replica_nodes(Degrees(*degrees), devices) == wanted
 
 
 def test_problem__bad_input(tmp_path):

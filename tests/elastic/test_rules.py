@@ -16,11 +16,10 @@ from parenvs.tasks.elastic.library import (
     Candidate,
     Library,
     departures,
-    plan_chances,
 )
 from parenvs.tasks.elastic.movement import Degrees
 from parenvs.tasks.elastic.problem import Course, Elastic, Moment, Recorded, hindsight
-from parenvs.tasks.elastic.problems import load_elastic, load_library
+from parenvs.tasks.elastic.problems import load_library
 
 
 def recorded(library, joined, gone, nodes=4):
@@ -113,34 +112,3 @@ def test_policies__none_earns_more_than_hindsight_of_its_process(name):
         assert run.policy == name
         if name in ("parcae", "bamboo"):
             assert not chain.library.spares[run.plans].any()
-
-
-@pytest.mark.slow
-def test_look_ahead__a_figure_of_older_pages_was_a_tie(monkeypatch):
-    """On p3: SciPy's binomials, rates of three decimals, and of equal plans the first, all three.
-
-    The prior is left out, as it was not there.
-    """
-    from scipy.stats import binom
-
-    class Older(LookAhead):
-        def predicted(self, moment):
-            leave, trend = super().predicted(moment)
-            return round(leave, 3), trend
-
-    problem = load_elastic("p3", "gpt-1.5b")
-    course, totals = problem.course(), []
-    for policy, scipys, first in (
-        (Older, True, True), (Older, True, False), (Older, False, True), (LookAhead, True, True),
-        (LookAhead, False, False),
-    ):  # fmt: skip
-        with monkeypatch.context() as patch:
-            if scipys:
-                pmf = lambda n, chance: binom.pmf(np.arange(n + 1), n, chance)  # noqa: E731
-                patch.setattr("parenvs.tasks.elastic.library.binomial", pmf)
-            if first:
-                patch.setattr("parenvs.agents.elastic.policies.SAME", -1.0)
-            plan_chances.cache_clear()
-            totals.append(round(play(problem, course, policy(prior=(0.0, 0.0))).total))
-    plan_chances.cache_clear()
-    assert totals == [1_304_870, *4 * [1_303_574]]

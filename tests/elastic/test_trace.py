@@ -1,13 +1,10 @@
 """Traces: both forms of file, courses by age, what is refused."""
 
-import csv
-
 import numpy as np
 import pytest
 from cases import each
 
 from parenvs.errors import ParenvsError
-from parenvs.shipped import data_folder
 from parenvs.tasks.elastic.problems import load_trace, read_trace
 
 
@@ -15,17 +12,6 @@ def written(tmp_path, text):
     path = tmp_path / "trace.csv"
     path.write_text(text)
     return path
-
-
-def test_trace__p3_is_what_parcae_saw():
-    """Nodes, joins and departures of every minute, as its decisions have them."""
-    course = load_trace("p3").course(60.0)
-    file = data_folder() / "measured" / "gpt-1.5b-parcae-decisions.csv"
-    rows = list(csv.DictReader(file.open()))
-    assert len(course) == len(rows) == 683
-    assert course.joined.tolist() == [int(row["added"]) for row in rows]
-    assert course.left.tolist() == [int(row["removed"]) for row in rows]
-    assert course.nodes[:-1].tolist() == [int(row["nodes"]) for row in rows[1:]]
 
 
 def test_trace__oldest_first(tmp_path):
@@ -55,17 +41,6 @@ def test_trace__counts_need_draws(tmp_path):
     assert course.nodes.tolist() == [4, 2, 2]
     assert course.lost[1].tolist() == [0, 1, 2, 2, 2]  # the oldest two, by zeros
     assert trace.course(60.0, uniform + 0.99).lost[1].tolist() == [0, 0, 0, 1, 2]
-
-
-def test_trace__g4dn_is_as_counted():
-    trace = load_trace("g4dn")
-    course = trace.course(
-        60.0, np.random.default_rng(0).random((trace.intervals(60.0), trace.most))
-    )
-    assert (trace.most, course.nodes.max()) == (12, 12)
-    assert course.nodes[-1] == 8  # the last departure is within the last minute
-    assert (np.diff(course.lost.astype(int), axis=1) >= 0).all()
-    assert (course.lost[:, -1] == course.left).all()
 
 
 @each(

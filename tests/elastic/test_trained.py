@@ -93,17 +93,3 @@ def test_policy_of__takes_the_folder_of_a_training(tmp_path):
     for folder, words in (("other", "was trained in PipelineCut-v0"), (".", "config.json")):
         with pytest.raises(ParenvsError, match=words):
             policy_of(str(tmp_path / folder))
-
-
-@pytest.mark.slow
-def test_train__of_bare_rows_is_judged_on_bare_rows(tmp_path):
-    pytest.importorskip("torch")
-    from parenvs.agents.learning.config import TrainConfig
-    from parenvs.agents.learning.trainer import train
-
-    settings = {"envs": 16, "turns": 2, "width": 8}
-    given = {"rows": "bare", "family": "bulk", "model": "gpt-1.5b"}
-    config = TrainConfig(
-        env_id="ElasticPlan-v1", env_kwargs=given, agent="group", steps=32, settings=settings
-    )
-    assert train(config, tmp_path / "run").scores is not None

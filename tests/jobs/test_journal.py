@@ -5,7 +5,6 @@ import json
 import pytest
 from cases import each
 
-from parenvs import files
 from parenvs.errors import ParenvsError
 from parenvs.jobs.journal import INTERVALS, JOB, STEPS, Interval, Journal, Step
 
@@ -61,16 +60,6 @@ def test_journal__damage_is_one_line(folder, name, change, words):
     with pytest.raises(ParenvsError, match=words):
         Journal.opened(folder, ABOUT)
     path.write_text(before)
-
-
-def test_journal__of_a_job_that_could_not_begin(tmp_path, monkeypatch):
-    """What a kill left of its first file is no reason to refuse the folder."""
-    monkeypatch.setattr(files, "_lives", lambda pid: False)
-    files._temporary(tmp_path, JOB).touch()
-    assert Journal.is_new(tmp_path) and not list(tmp_path.iterdir())
-    (tmp_path / "other").touch()
-    with pytest.raises(ParenvsError, match="holds no job"):
-        Journal.is_new(tmp_path)
 
 
 @each("content", [b"\xff\xfe\n", b"[" * 100_000 + b"\n", b"{]\n"])

@@ -1,12 +1,10 @@
 """A job on nodes that come and go: samples once and in order, and losses of one process."""
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -113,39 +111,6 @@ def within(folder):
         with suppress(OSError):
             found += [place] if (place / "cwd").resolve() == folder.resolve() else []
     return [x for x in found if int(x.name) != os.getpid()]
-
-
-@pytest.mark.slow
-def test_run__a_worker_that_is_told_to_end_starts_again(run, tmp_path):
-    """SIGTERM to one of two replicas costs no step; to all at once those since the checkpoint."""
-    lines = ["0,add,a", "0,add,b", "480,add,c"]
-    (tmp_path / "nodes.csv").write_text("\n".join(["seconds,event,node", *lines]) + "\n")
-    ended = []
-
-    def end():
-        for after, count in ((2, 1), (5, 2)):
-            while len(rows_of(tmp_path)) < after:
-                time.sleep(0.02)
-            for process in multiprocessing.active_children()[:count]:
-                os.kill(process.pid, signal.SIGTERM)
-                ended.append(process.pid)
-
-    thread = threading.Thread(target=end, daemon=True)
-    thread.start()
-    status, out, err = run("nodes.csv", SOURCE, *OPTIONS, "--verify", "--json")
-    assert status == 0, err
-    thread.join()
-    found = told(out)
-    assert len(ended) == 3 and err.count("ended by itself, and starts again") >= 2
-    assert found["samples_in_order"] and found["worst_difference"] < 1e-5
-    rows = rows_of(tmp_path)
-    saved = {x["interval"]: x["steps"] for x in rows if x["saved"]}
-    for row in rows:
-        kept = max([n for t, n in saved.items() if t < row["interval"]], default=0)
-        begun = rows[row["interval"] - 1]["steps"] if row["interval"] else 0
-        assert row["lost"] <= begun + row["trained"] - kept
-        assert not row["lost"] or row["way"] == "checkpoint"
-    assert sum(x["lost"] > 0 for x in rows) <= 1
 
 
 @pytest.mark.slow
