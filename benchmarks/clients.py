@@ -30,11 +30,8 @@ CLIENTS = {
     "cleanrl": ("CleanRL's style", "PPO, 64 environments"),
     "native": ("sb3-contrib on the native batch", "MaskablePPO, 64 environments"),
     "sb3": ("Stable-Baselines3", "PPO or MaskablePPO, 8 environments"),
-    "subproc": ("Stable-Baselines3, SubprocVecEnv", "the same, in 8 processes"),
     "torchrl": ("TorchRL", "PPO, one environment"),
     "tianshou": ("tianshou", "DQN, 8 environments"),
-    "rl_zoo3": ("rl_zoo3", "PPO without masks, 8 environments"),
-    "minari": ("Minari", "records and reads random legal episodes"),
 }
 """Script -> the client, and what it does."""
 ENVS: dict[str, dict[str, Any]] = {"CartPole-v1": {}, "PipelinePlan-v1": {}}

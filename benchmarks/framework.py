@@ -129,10 +129,10 @@ class Measurement:
             case for case in self.measure(**options) if again or self._key(case[0]) not in known
         )
         made = {"commit": commit(), "settings": _settings(options)}
+        head = {"command": self.command(out) if known else words, "machine": host()}
         for number, (row, seconds) in enumerate(_measured_all(missing, jobs), 1):
             row = plain({**row, "made": {**made, "processor_seconds": seconds}})
             known[self._key(row)] = row
-            head = {"command": words, "machine": host()}
             lines = [json.dumps(line) for line in (head, *known.values())]
             write_text(path, "\n".join(lines) + "\n")
             progress(f"{number} {' '.join(map(str, self._key(row)))}")
