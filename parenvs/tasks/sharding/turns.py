@@ -8,7 +8,7 @@ that are not free, the witness can be mended for it (``parenvs.tasks.sharding.bo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -231,7 +231,7 @@ class Construct:
     def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
         """See ``RowGame.judging``: costs beside neighbours; memory, if all get their wish, too."""
         count = len(_Hand(self, rows).own)
-        formulas = Timed(lambda: _Hand(self, rows)._pressures(), count)
+        formulas = Timed(lambda: _Hand(self, rows).pressures(), count)
         return Timed(partial(self._look, rows), count), formulas
 
     def _look(self, rows: np.ndarray) -> None:
@@ -249,9 +249,9 @@ class Construct:
         place = ranges(rows * self.width, hand.size)
         self.legal.reshape(-1)[place] = hand.legal
         if self.columns:
-            made = np.stack([hand.column(name) for name in self.columns], axis=1)
-            made[~hand.legal] = 0.0
-            self.rows.reshape(-1, len(self.columns))[place] = made
+            features = hand.columns()
+            features[~hand.legal] = 0.0
+            self.rows.reshape(-1, len(self.columns))[place] = features
         self.contexts[rows] = hand.contexts()
 
 
@@ -262,6 +262,7 @@ class _Hand:
         size: (k,) number of each node's strategies.
         parts: (k,) where they begin.
         legal: (m,) bool.
+        regret: (m,) the feature ``cost``.
     """
 
     def __init__(self, turns: Construct, rows: np.ndarray) -> None:
@@ -281,7 +282,7 @@ class _Hand:
             self.ahead = self._ahead()
             self.legal &= np.isfinite(self.ahead)
         self._memory()
-        self._regrets: dict[str, np.ndarray] = {}
+        self.regret = self._regret(self.own)
 
     def unsafe(self) -> Iterator[tuple[int, slice]]:
         """Yield the episodes whose masks a witness has to look at, and the places in ``legal``."""
@@ -331,12 +332,28 @@ class _Hand:
             place = ranges(self.parts[k], size)
             yield k, interval, free, place, tables.amounts[ranges(tables.amount[interval], size)]
 
-    # What is told
-
-    def column(self, name: str) -> np.ndarray:
-        """Return a column of ``COLUMNS``, (m,)."""
-        made: np.ndarray = getattr(self, f"_column_{name}")()
-        return made
+    def columns(self) -> np.ndarray:
+        """Return the action features that the episodes show, (m, their number)."""
+        turns = self.turns
+        values = {
+            "cost": self.regret,
+            "use": np.minimum(self.share, 1.0),
+            "mass": self.tables.mass[self.strategies],
+        }
+        if turns.by_messages:
+            led = self.own + self.tables.messages[self.strategies]
+            pressure = self.pressures()
+            outside, inside, weight = _SHARP
+            least = self._least(np.where(self.legal, led, np.inf))
+            with np.errstate(invalid="ignore"):
+                more = np.where(self.legal, led - least, 0.0) / self.unit
+            values["rule"] = -outside * np.log1p(inside * more)
+            values["rule"] -= weight * np.maximum(pressure, 0.0)
+            values |= {"messages": self._regret(led), "pressure": pressure}
+        if turns.by_neighbours:
+            values["ahead"] = self._regret(self.ahead)
+            values["both"] = self._regret(self.own + self.ahead)
+        return np.stack([values[name] for name in turns.columns], axis=1)
 
     def _least(self, values: np.ndarray) -> np.ndarray:
         return np.minimum.reduceat(values, self.parts)[self.of]
@@ -348,37 +365,7 @@ class _Hand:
             more = np.where(np.isfinite(values), values - least, np.inf)
         return np.minimum(np.log1p(more / self.unit) / _DEPTH, RANGE)
 
-    def _kept(self, name: str, values: Callable[[], np.ndarray]) -> np.ndarray:
-        if name not in self._regrets:
-            self._regrets[name] = values()
-        return self._regrets[name]
-
-    def _led(self) -> np.ndarray:
-        return self._kept("led", lambda: self.own + self.tables.messages[self.strategies])
-
-    def _column_rule(self) -> np.ndarray:
-        outside, inside, weight = _SHARP
-        led = self._led()
-        least = self._least(np.where(self.legal, led, np.inf))
-        with np.errstate(invalid="ignore"):
-            more = np.where(self.legal, led - least, 0.0) / self.unit
-        return -outside * np.log1p(inside * more) - weight * np.maximum(
-            self._column_pressure(), 0.0
-        )
-
-    def _column_messages(self) -> np.ndarray:
-        return self._regret(self._led())
-
-    def _column_ahead(self) -> np.ndarray:
-        return self._regret(self.ahead)
-
-    def _column_both(self) -> np.ndarray:
-        return self._kept("both", lambda: self._regret(self.own + self.ahead))
-
-    def _column_pressure(self) -> np.ndarray:
-        return self._kept("pressure", self._pressures)
-
-    def _pressures(self) -> np.ndarray:
+    def pressures(self) -> np.ndarray:
         """Return what strategies exceed the limit by if all others get what they want."""
         tables = self.tables
         left = np.full(len(self.own), np.iinfo(np.int64).max)
@@ -389,21 +376,11 @@ class _Hand:
         uses = (tables.intervals[self.node] > 0)[self.of]
         return np.where(uses, np.clip(-left / whole, -1.0, _FURTHEST), 0.0)
 
-    def _column_cost(self) -> np.ndarray:
-        return self._kept("cost", lambda: self._regret(self.own))
-
-    def _column_use(self) -> np.ndarray:
-        return np.minimum(self.share, 1.0)
-
-    def _column_mass(self) -> np.ndarray:
-        return self.tables.mass[self.strategies]
-
     def contexts(self) -> np.ndarray:
         """Return the contexts of the turns, (k, len(CONTEXTS))."""
         turns, rows, tables, size = self.turns, self.rows, self.tables, self.size
         length = turns.length[rows]
         floor = np.log(turns.reference[rows] / np.maximum(turns.floor[rows], 1.0)) / _DEPTH
-        worst = self._column_cost()
         return np.stack(
             [
                 turns.turn[rows] / length,
@@ -412,7 +389,7 @@ class _Hand:
                 np.log2(size) / 8,
                 np.minimum(tables.later[self.node] / 16, 1.0),
                 np.minimum(tables.earlier[self.node] / 16, 1.0),
-                np.maximum.reduceat(np.where(self.legal, worst, 0.0), self.parts),
+                np.maximum.reduceat(np.where(self.legal, self.regret, 0.0), self.parts),
                 np.clip(self.free, 0.0, 1.0),
                 np.log2(length) / 12,
             ],
