@@ -41,6 +41,7 @@ def arrays_of(reduced: Reduced) -> Arrays:
     source = np.concatenate([a, b])
     target = np.concatenate([b, a])
     edges = len(a)
+    # Directed edges by source, then neighbor: loops over a node read memory in order.
     order = np.lexsort((target, source))
     position = np.empty_like(order)
     position[order] = np.arange(len(order))
@@ -91,6 +92,7 @@ def empty_tree(m: Arrays) -> np.ndarray:
     while half < max(len(m.slack), 1):
         half *= 2
     tree = np.zeros((2, 2 * half), dtype=np.int64)
+    # Leaves beyond the last time must never be a maximum.
     tree[0, half:] = _LEAST
     tree[0, half : half + len(m.slack)] = -m.slack
     for index in range(half - 1, 0, -1):
@@ -232,6 +234,7 @@ def complete(
             if fits(m, tree, node, best) and leaves_choice(m, allowed, node, best):
                 place_node(m, tree, node, best, 1)
                 if tree[0, 1] <= 0:
+                    # The root of the segment tree is the largest excess over the limit.
                     strategy = best
                     break
                 place_node(m, tree, node, best, -1)  # its terms fit alone, but not together
@@ -337,6 +340,7 @@ def improve(
     for move in range(moves):
         left = 1.0 - (first + move) / total
         temperature = warm * (cold / warm) ** (1.0 - left) if warm > 0.0 else 0.0
+        # Sizes are log-uniform: most trees are small, and some reach far.
         wanted = int(math.exp(rng.random() * math.log(largest + 1.0)))
         # Grow an induced tree: a node joins if exactly one neighbour is in it.
         size, waiting = 0, 0
@@ -397,6 +401,7 @@ def improve(
             for s in range(i * widest, i * widest + m.offset[nodes[i] + 1] - m.offset[nodes[i]]):
                 if space[half + s] > 0.0:
                     space[s] = np.inf
+        # A random price of memory: mostly around that of the bound, sometimes any.
         drawn = rng.random()
         theta = heed * left
         factor = 2.0 * theta * drawn if rng.random() < 0.7 else 3.0 * drawn
@@ -419,6 +424,7 @@ def improve(
                     change -= m.pair[m.table[p] + old * width + chosen[other]]
             if same:
                 break
+            # Metropolis' criterion on cost plus priced memory.
             worse = change + theta * price
             if worse > 0.0 and (
                 temperature <= 0.0 or rng.random() >= math.exp(-worse / temperature)
@@ -431,6 +437,7 @@ def improve(
                 break
             for i in range(size):
                 change_node(m, tree, nodes[i], fresh[i], chosen[nodes[i]])
+            # The limit is exceeded: the same tree again with dearer memory.
             factor = 2.0 * factor + 0.5
         for i in range(size):
             node = nodes[i]
@@ -442,6 +449,7 @@ def improve(
                 chosen[node] = fresh[i]
         if done:
             current += change
+            # A margin above rounding, so that a copy is made for real gains alone.
             if current < lowest - 1e-6:
                 lowest = current
                 for node in range(count):
@@ -521,6 +529,7 @@ def best_subtrees(
         begin, width = m.offset[nodes[i]], m.offset[nodes[i] + 1] - m.offset[nodes[i]]
         for s in range(width):
             space[half + i * widest + s] = space[i * widest + s] + factor * priced[begin + s]
+    # Leaves first: a node joins after its parent, so every child is folded in before.
     for i in range(size - 1, 0, -1):
         p = parents[i]
         node, other = nodes[i], m.neighbour[p]
@@ -576,6 +585,7 @@ def priced_costs(m: Arrays, price: np.ndarray, out: np.ndarray) -> None:
             out[s] = m.costs[s]
         for term in range(m.term_start[node], m.term_start[node + 1]):
             each = price[m.term_times[term, 1]] - price[m.term_times[term, 0]]
+            # A term costs its usage times the sum of the prices while it is in use.
             if each > 0.0:
                 at = m.term_at[term] - begin
                 for s in range(begin, end):
@@ -624,6 +634,7 @@ def sweep(
                 if m.neighbour[p] > node:
                     after += 1
             degree = m.start[node + 1] - m.start[node]
+            # TRW-S weight (Kolmogorov 2006, section 4): 1 / max(later, earlier neighbors).
             share = 1.0 / max(after, degree - after, 1)
             if turn == 1:
                 minimum = np.inf
@@ -640,6 +651,8 @@ def sweep(
                 width = m.offset[other + 1] - m.offset[other]
                 into, row = m.message[m.reverse[p]], m.table[p]
                 out = messages[into : into + width]
+                # M(t) = min_s [share * work(s) - M_back(s) + pair(s, t)], then its minimum is
+                # taken off.
                 own = messages[m.message[p] : m.message[p] + size]
                 value = share * work[0] - own[0] if work[0] < np.inf else np.inf
                 line = m.pair[row : row + width]
@@ -659,6 +672,7 @@ def sweep(
                     return minimum
                 for t in range(width):
                     out[t] -= minimum
+                # The bound is that of the backward pass (section 5).
                 if turn == 1:
                     bound += minimum
     return bound
@@ -668,6 +682,7 @@ def sweep(
 def share_out(m: Arrays, costs: np.ndarray, messages: np.ndarray) -> None:
     """Leave to each edge to a node before the share that ``sweep`` sends on it, in place."""
     for node in range(len(m.offset) - 1):
+        # After this, costs of nodes and edges each have a minimum that sums to the bound.
         begin, size = m.offset[node], m.offset[node + 1] - m.offset[node]
         degree, before = m.start[node + 1] - m.start[node], 0
         for p in range(m.start[node], m.start[node + 1]):
@@ -791,6 +806,7 @@ class Dual:
             self.best_messages = self.messages.copy()
         else:
             self.stale += 1
+        # Steps shrink when the bound stalls, and grow again from the best prices when tiny.
         if self.stale > _PATIENCE:
             self.scale, self.stale = _SHORTER * self.scale, 0
             if self.scale < _STEPS[1]:
@@ -842,11 +858,13 @@ class Dual:
         decode(model, self.costs, self.messages, self.chosen, self.work)
         profile(model, self.chosen, self.used)
         excess = self.used[:-1] - model.slack
+        # Projected subgradient: a price of 0 cannot fall.
         excess[(self.prices <= 0) & (excess < 0)] = 0.0
         length = float(excess @ excess)
         if not length:
             return
         top = best if np.isfinite(best) else value + 0.05 * abs(value) + 1.0
+        # Polyak's step length needs the optimum; a point between bound and plan stands for it.
         target = self.bound + 0.3 * (top - self.bound)
         step = self.scale * max(target - value, 1e-6 * abs(value)) / length * excess
         self.momentum = _MOMENTUM * self.momentum + step

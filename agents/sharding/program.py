@@ -70,6 +70,7 @@ def certify(
         messages: what is moved from edges to their ends, as ``Arrays.message`` orders it.
         kept: (s,) bool, strategies that may be taken, at least one of each node (default: all).
     """
+    # Any prices from 0 and any messages give a valid bound; a bad one is only weak.
     price = np.where(np.isfinite(price), np.maximum(price, 0.0), 0.0)
     moved = np.where(np.isfinite(messages), messages, 0.0)
     node = np.repeat(np.arange(len(reduced)), np.diff(model.offset))
@@ -89,6 +90,7 @@ def certify(
     pairs = reduced.edge_costs[reduced.edge_costs < NEVER]
     largest = max(float(totals.max(initial=1.0)), float(pairs.max(initial=0)), 1.0)
     largest += 3 * float(np.abs(moved).max(initial=0.0)) + 2.0
+    # Fixed point with as many binary digits as leave every sum below 2^61.
     shift = min(_BITS - int(np.ceil(np.log2(min(largest, 2.0**200)))) - 1, _FINEST)
     if shift < 0 or sums[-1] > 2.0**_BITS / 4:
         return certify(reduced, model, 0.0 * price, 0.0 * moved, kept)
@@ -103,9 +105,11 @@ def certify(
     np.add.at(own, used_at, _scaled(used, worth, fine - shift))
     priced = whole_price > 0
     paid = sum(map(mul, whole_price[priced].tolist(), model.slack[priced].tolist()))
+    # Rounded up: what the slack pays is taken off the bound.
     paid = -(-paid >> (fine - shift)) if fine >= shift else paid << (shift - fine)
     if not allowed.all():
         own[~allowed] = 2**62
+    # The bound is the sum of these minima, those of the edges, less what the slack pays.
     least = np.minimum.reduceat(own, model.offset[:-1])
     extra = own - least[node]
     rows, edges = _edges(reduced, model, whole_messages, shift, allowed[at])
@@ -189,6 +193,7 @@ def _edges(
         )
         cost = reduced.edge_costs[entry]
         left = (np.where(cost < NEVER, cost, 0) << shift) - messages[each_row] - messages[column]
+        # Forbidden pairs: above every number that is computed, which are less than 2^61.
         left[(cost >= NEVER) | ~allowed[each_row] | ~allowed[column]] = 2**62
         starts = np.concatenate([[0], np.cumsum(np.repeat(width, height))[:-1]])
         of_row = np.minimum.reduceat(left, starts)
@@ -211,6 +216,7 @@ _WHOLE = 1e-6
 
 def core_size(reduced: Reduced, kept: np.ndarray) -> int:
     """Return the number of pairs of kept strategies, (s,) bool, over all edges."""
+    # Pairs of kept strategies are the columns of the program, and its size.
     counts = np.add.reduceat(kept, reduced.offset[:-1]) if len(kept) else np.zeros(0, np.int64)
     return int(counts[reduced.ends].prod(axis=1).sum())
 
@@ -276,9 +282,11 @@ class Program:
         self.solver.passModel(self._matrix())
         self.times: list[int] = []
         slack = self.model.slack
+        # Rows are scaled by the slack, so a limit is 1; without slack nothing may be used.
         self.top = np.where(slack > 0, 1.0, 0.0)  # shares of the slack that may be used
         self.solver.cbMipInterrupt += self._asked
         self.solver.cbSimplexInterrupt += self._asked
+        # Times with a price bind at the optimum of the Lagrangian, so they are added first.
         first = [int(t) for t in np.argsort(-price, kind="stable")[:_TIMES] if price[t] > 0]
         self._add_times(list(range(len(slack))) if len(slack) <= 4 * _TIMES else first)
 
@@ -304,6 +312,7 @@ class Program:
         rows = np.concatenate([node, count + np.arange(len(own)), count + first, count + second])
         columns = np.concatenate([np.arange(strategies), own, number, number])
         entries = np.ones(len(rows))
+        # Share of a strategy = sum of its pairs' shares, on each edge.
         entries[strategies : strategies + len(own)] = -1.0
         # Costs are those above the least of each node, in units that are neither large nor small.
         least = np.minimum.reduceat(m.costs, m.offset[:-1])
@@ -407,6 +416,8 @@ class Program:
                 if not broken:
                     offer(chosen)
                     return
+                # Cutting planes: times that the plan breaks become rows, and the program is
+                # solved again.
                 known = [t for t in broken if t in self.times]
                 self._add_times([t for t in broken if t not in self.times])
                 for t in known:
@@ -543,6 +554,7 @@ class Tree:
         if (counts == 1).all():
             return True  # the plan was offered
         offset = self.program.reduced.offset
+        # Branch where the relaxation is least decided, weighted by cost.
         largest = share[offset[:-1] + chosen]
         divided = np.where(largest > 1 - _WHOLE, 0.0, (1 - largest) * self.program.scale)
         divided += self._spread(relaxed.price, share)
@@ -567,6 +579,7 @@ class Tree:
             return certify(*problem, relaxed.price, relaxed.messages, kept)
         best = certify(*problem, self.none.price, self.none.messages, kept)
         length = max(abs(float(best.bound)), program.scale)
+        # A ray of the dual proves infeasibility at any length; the exact bound needs enough.
         for _ in range(8):
             more = certify(*problem, length * relaxed.price, length * relaxed.messages, kept)
             best = max(best, more, key=lambda one: one.bound)
@@ -577,6 +590,7 @@ class Tree:
 
     def _shares(self, relaxed: Relaxation, kept: np.ndarray) -> np.ndarray:
         """The shares of kept strategies, one in sum for each node; even ones if there are none."""
+        # A trace of each kept strategy, so that no node's sum is 0.
         share = np.where(kept, 1e-12, 0.0)
         if relaxed.share is not None:
             share += np.maximum(relaxed.share, 0.0) * kept

@@ -445,6 +445,7 @@ class Search:
         self.shrink()
         if is_long:
             self.restart(_LONG)
+        # The last arm solves a part by HiGHS, the others move over trees.
         arms = [Arm(warm, large) for large in _LARGEST for warm in _WARM] + [Arm(0.0, 0)]
         turn = 0
         while not self.clock.over and not self.proven:
@@ -536,6 +537,7 @@ class Search:
         before = self.model.offset[:-1]
         kept[before + self.chosen] = True
         ratio = core_size(self.reduced, kept) / max(len(self.reduced.edge_costs), 1)
+        # Rebuilding the arrays takes time, so a few pairs less are not worth it.
         if ratio > _FEWER:
             return
         strategies, plans = np.flatnonzero(kept), (self.chosen, self.decoded)
@@ -624,6 +626,7 @@ class Search:
         fresh = [arm for arm in arms if not arm.tried]
         if fresh:
             return fresh[0]
+        # Explore: what gained nothing early may gain later.
         if self.rng.random() < 0.3:
             return arms[int(self.rng.integers(len(arms)))]
         return max(arms, key=lambda arm: arm.score)
@@ -638,6 +641,7 @@ class Search:
             self.solve_part()
             self.worked += Pace(self.clock.spent - begin).seconds
         gain = (before - self.cost) / max(abs(before), 1.0)
+        # Exponential average of gains per second.
         arm.score = 0.5 * arm.score + gain / max(self.worked - worked, 1e-3)
         arm.tried += 1
 
@@ -728,6 +732,7 @@ class Search:
         model, dual = self.model, self.dual
         priced = np.empty(len(model.costs))
         priced_costs(model, dual.sums(dual.price), priced)
+        # What is left is the price of memory alone.
         priced -= model.costs
         largest = min(arm.largest, len(self.chosen))
         chains = [Chain(model, self.empty, start, rng, largest, self.widest) for rng in self.rngs]

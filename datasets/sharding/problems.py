@@ -188,6 +188,7 @@ def _mesh(rng: np.random.Generator, ranges: Ranges, name: str) -> Sharding | Non
     source, begin, end = _part(rng, ranges)
     axes = _AXES[int(rng.integers(len(_AXES)))]
     graph, footprint = source.partitioning.graph, source.partitioning.footprint
+    # Log-uniform: resharding is from five times cheaper to five times dearer than compute.
     slow = float(np.exp(rng.uniform(np.log(0.2), np.log(5.0))))  # of changing splits
     inner = source.tensors[begin:end].tolist()
     read = {x for producers in source.made_of[begin:end] for x in producers if x in source.held}
@@ -201,6 +202,7 @@ def _mesh(rng: np.random.Generator, ranges: Ranges, name: str) -> Sharding | Non
         whole = dict(zip(footprint.label[dims].tolist(), graph.dims[dims].tolist(), strict=True))
         mine = [x for x in product([-1, *whole], repeat=2) if _divides(whole, x[0], x[1], axes)]
         splits.append(mine[: STRATEGIES["mesh"]])
+        # Split over an axis of n devices, a device holds 1 / n of the tensor.
         share = np.array([float(axes[0]) ** -(a >= 0) * float(axes[1]) ** -(b >= 0)
                           for a, b in splits[-1]])  # fmt: skip
         used = float(footprint.bytes[tensor]) * share
@@ -319,6 +321,7 @@ def _with_limit(
         edge_offset=offset(tables),
         edge_costs=flat(tables),
     )
+    # Limits are a share above the peak of the leanest plan: memory matters, and plans exist.
     lean, _ = problem.usage(np.array([int(np.argmin(row)) for row in usages]))
     spare = rng.uniform(*ranges.spare)
     for more in _MORE:

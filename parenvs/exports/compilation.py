@@ -115,6 +115,7 @@ def _bytes(kind: str) -> int:
         elements = 1
         for dimension in filter(None, sizes.split(",")):
             elements *= int(dimension)
+        # Types narrower than a byte are packed; a pred takes a whole one.
         total += -(-elements * (8 if name == "pred" else int(bits or 0)) // 8)
     return total
 

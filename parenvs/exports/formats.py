@@ -292,6 +292,7 @@ def megatron_flags(planned: Stages) -> tuple[list[str], Stages]:
 
 def _division(planned: Stages) -> list[str]:
     stages = len(planned.stages)
+    # Even stages need no flag; an uneven first or last one has its own; all else is a layout.
     sizes = [end - first for first, end in planned.parts]
     if len(set(sizes)) == 1:
         if planned.chunks == 1:
@@ -508,6 +509,7 @@ def torchtitan_table(planned: Stages) -> tuple[TomlTable, Stages]:
     if planned.gradient_bytes == 2:
         words = "gradient_bytes: torchtitan sums gradients in fp32"
         planned = run_with(planned, words, gradient_bytes=4)
+    # torchtitan shares states over data x context ranks together.
     sharing, remainder = divmod(planned.shard or dp * planned.context, planned.context)
     if remainder:
         raise InfeasibleError(

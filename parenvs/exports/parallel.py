@@ -400,10 +400,12 @@ class Parallel:
         self._shapes = [tuple(x.shape) for x in inputs]
         self._names = list(argument_names(module, len(inputs), 1).values())
         self._check_shared(inputs)
+        # The user's module stays whole: its parameters are replaced by shards below.
         module = copy.deepcopy(module).to(self.device)
         if plan.pipe == 1:
             self.parts = [_Part(module, self)]
         else:
+            # Stages are traced at the shape of one micro-batch of one replica.
             rows = plan.batch // plan.micro_batches // (1 if DATA in self._axes else plan.data)
             micro = [self._every(x)[:rows].to(self.device) for x in inputs]
             stages = cut(module, plan.cuts, micro)
@@ -504,6 +506,7 @@ class Parallel:
                 for k, x in enumerate(batch)
             ]
             output = part(*shares[: self._inputs])
+            # Gradients of micro-batches add up to that of the mean over the batch.
             value = self.loss(output, *shares[self._inputs :]) / plan.micro_batches
             value.backward()
             value = value.detach()
@@ -528,6 +531,7 @@ class Parallel:
         for value in losses if last else ():
             total += value.detach()
         dist.all_reduce(total, group=self.mesh[PIPE].get_group())
+        # The schedule divides the loss by the replicas, whose DTensors sum gradients; undo it here.
         scale = plan.data if DATA in self._axes else 1
         return self._mean(total * scale / plan.micro_batches)
 
@@ -569,6 +573,7 @@ class Parallel:
 
     def _every(self, whole: torch.Tensor) -> torch.Tensor:
         """A tensor with a row for each sample, as pipelines chunk all that they are given."""
+        # A view: nothing is copied.
         same = whole.ndim and len(whole) == 1
         return whole.expand(self.plan.batch, *whole.shape[1:]) if same else whole
 
@@ -691,6 +696,7 @@ class _PipelineStage(pipelining.PipelineStage):
 
 def _lost(error: Exception) -> Exception | None:
     """The error behind another, or itself, that says that a process of the group is lost."""
+    # PyTorch wraps what gloo or NCCL says several times.
     cause: BaseException | None = error
     while cause is not None and not _LOST.search(str(cause)):
         cause = cause.__cause__ or cause.__context__

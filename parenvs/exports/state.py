@@ -129,6 +129,7 @@ def held(
             tensors[name, kind] = local
     position = stream.state_dict() if stream else None
     head = Head(steps, type(optimiser).__name__, _groups(optimiser), described, position)
+    # Ranks count tp first, then replicas, then stages, as the mesh does.
     rank = place.model + degrees.tensor * (place.data + degrees.data * place.pipe)
     return Holding(Told(rank, plan, parallel.plan, head), boxes, tensors)
 
@@ -230,6 +231,7 @@ def load(
         source = Checkpoint(folder)
         if source.plan.fingerprint != plan.fingerprint:
             raise ParenvsError(f"{folder}: of another model, {source.plan.instance}")
+        # Each process hashes every n-th file, and all fail together if one is changed.
         source.verify(range(dist.get_rank(), len(source.parts), dist.get_world_size()))
         _install(source, parallel, optimiser, stream)
         return source.head.steps, dict(source.read)

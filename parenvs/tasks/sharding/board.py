@@ -131,6 +131,7 @@ class Board:
             InfeasibleError: no plan is legal.
         """
         sizes = np.diff(reduced.offset)
+        # The last entry stands for no time.
         headroom = np.append(reduced.slack, 2**62)
         usage = _usages(reduced, sizes, headroom)
         if headroom.min() < 0:
@@ -203,6 +204,7 @@ class Board:
         Then a partial plan can be completed if it keeps the limit with all other nodes at their
         floors: they take those strategies.
         """
+        # Every node can stay at its floor, and no choice forbids another: no dead ends.
         forbidden = bool((self.reduced.edge_costs >= NEVER).any())
         lean = np.where(np.isfinite(self.costs), self.mass, np.inf)
         return not forbidden and not np.minimum.reduceat(lean, self.offset[:-1]).any()
@@ -224,6 +226,7 @@ class Board:
             if len(costs):
                 allowed = np.where(costs >= NEVER, 0, costs).astype(float)
                 total += float(np.maximum.reduceat(allowed, offset[:-1]).sum())
+        # Above this the sums in float64 would differ from the exact cost.
         return total < 2.0**53
 
     @cached_property
@@ -277,6 +280,7 @@ def _usages(reduced: Reduced, sizes: np.ndarray, headroom: np.ndarray) -> tuple[
         if not terms:
             usages.append(None)
             continue
+        # Terms overlap; between consecutive borders the usage is constant.
         at = reduced.term_times[terms]
         borders = np.unique(at)
         change = np.zeros((len(borders), int(sizes[node])), dtype=np.int64)
@@ -284,6 +288,7 @@ def _usages(reduced: Reduced, sizes: np.ndarray, headroom: np.ndarray) -> tuple[
         np.add.at(change, np.searchsorted(borders, at[:, 0]), used)
         np.subtract.at(change, np.searchsorted(borders, at[:, 1]), used)
         amount = np.cumsum(change, axis=0)[:-1]
+        # What every strategy uses at least is taken off the headroom once.
         floor, lengths = amount.min(axis=1), np.diff(borders)
         first, last = int(borders[0]), int(borders[-1])
         headroom[first:last] -= np.repeat(floor, lengths)
@@ -414,6 +419,7 @@ class _Messages:
             {other.node: np.zeros(int(size)) for other in others}
             for others, size in zip(board.beside, board.sizes.tolist(), strict=True)
         ]
+        # TRW-S weight (Kolmogorov 2006): 1 / max(later, earlier neighbors).
         self.share = [
             1.0 / max(len(board.later[node]), len(others) - len(board.later[node]), 1)
             for node, others in enumerate(board.beside)
@@ -440,6 +446,7 @@ class _Messages:
         allowed = np.isfinite(total)
         for other in board.beside[node]:
             if (other.node > node) == forward:
+                # Minus what the neighbor sent itself, which would count twice.
                 received = np.where(allowed, into[other.node], 0.0)  # without inf - inf
                 sent = (other.table + (self.share[node] * total - received)).min(axis=1)
                 minimum = float(sent.min())
@@ -551,6 +558,7 @@ class Tables:
     def _append(self, name: str, values: np.ndarray, at: int) -> None:
         array = self._parts.get(name)
         if array is None or len(array) < at + len(values):
+            # Doubling keeps the cost of appending linear.
             grown = np.zeros(max(2 * at, at + len(values)), dtype=values.dtype)
             if array is not None:
                 grown[:at] = array[:at]

@@ -170,6 +170,7 @@ def _unpacked(path: Path) -> bytes:
     if not packed.startswith(_GZIP):
         return packed
     max_bytes = min(MOST_BYTES, max(FREE_BYTES, MAX_RATIO * len(packed)))
+    # Refused before unpacking: a small file may claim, or hide, gigabytes.
     stated = int.from_bytes(packed[-4:], "little")  # ISIZE, RFC 1952
     unpacker = zlib.decompressobj(wbits=31)
     text = unpacker.decompress(packed, max_bytes + 1) if stated <= max_bytes else b""

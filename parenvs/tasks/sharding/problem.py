@@ -118,6 +118,7 @@ class Sharding:
         (nonempty,) = np.nonzero(lo < hi)
         times = np.concatenate([lo[nonempty], hi[nonempty]])
         signs = np.repeat(np.array([1, -1]), len(nonempty))
+        # Ends before beginnings: intervals are half-open, so neighbors in time do not add.
         order = np.lexsort((signs, times))
         return times[order], np.concatenate([nonempty, nonempty])[order], signs[order]
 
@@ -474,6 +475,7 @@ class _Reduction:
         allowed = costs < NEVER
         if allowed.all():
             first, top = costs[:, :1], costs[:1]
+            # costs[i, j] = f(i) + g(j): the edge decides nothing and moves to its ends.
             if (costs == first + (top - costs[0, 0])).all():
                 self.cost[a] = np.where(self.cost[a] < NEVER, self.cost[a] + first[:, 0], NEVER)
                 self.cost[b] = np.where(
@@ -557,6 +559,7 @@ class _Reduction:
         others = sorted(self.edges[node])
         own, kept = self.cost[node], self.kept[node]
         sizes = [int(self.problem.sizes[other]) for other in others]
+        # More neighbors would need joint tables of three and more nodes.
         if len(others) > 2:
             return False
         if not others:
@@ -577,6 +580,7 @@ class _Reduction:
             return True
         a, b = others
         size_a, size_b = len(self.cost[a]), len(self.cost[b])
+        # The new edge may hold no more costs than the two that go.
         grown = size_a * size_b * (b not in self.edges[a])
         if grown > (size_a + size_b) * len(own) or size_a * size_b * len(own) > _MAX_PAIRS:
             return False
@@ -605,6 +609,7 @@ class _Reduction:
                 cost = cost + minimum
                 table = np.where(table < NEVER, table - minimum[:, None], NEVER)
             tables.append(table)
+        # Goldstein 1994: r replaces s if c_r - c_s + sum_e max_b (M[r, b] - M[s, b]) <= 0.
         better = cost[:, None] <= cost  # [r, s]: r may replace s
         np.fill_diagonal(better, False)
         for used in self.terms[node].values():
@@ -614,6 +619,7 @@ class _Reduction:
         for table in tables:
             if not len(r):
                 return np.ones(count, dtype=bool)
+            # One column bounds the maximum from below, and rules out most pairs cheaply.
             more = table[r, table.argmin(1)[s]]
             hopeful = excess + more <= 0
             r, s, excess = r[hopeful], s[hopeful], excess[hopeful]
@@ -625,6 +631,7 @@ class _Reduction:
             r, s, excess = r[fit], s[fit], excess[fit]
         keep = np.ones(count, dtype=bool)
         for one, other in zip(r.tolist(), s.tolist(), strict=True):
+            # Of two that replace each other one has to stay.
             if keep[one] and keep[other]:
                 keep[other] = False
         return keep
@@ -675,6 +682,7 @@ class _Reduction:
         change = np.zeros(len(self.slack) + 1, dtype=np.int64)
         np.add.at(change, lo, highest)
         np.add.at(change, hi, -highest)
+        # Where even the largest usages keep the limit, no choice can break it.
         binding = np.cumsum(change)[:-1] > self.slack
         starts = np.bincount(lo, minlength=len(change)) > 0
         ends = np.bincount(hi, minlength=len(change)) > 0

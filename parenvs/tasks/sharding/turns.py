@@ -194,6 +194,7 @@ class Construct:
         costs, base = self.costs.reshape(-1), rows * self.costs.shape[1]
         begin, size = base + tables.offset[node], tables.size[node]
         least = np.minimum.reduceat(costs[ranges(begin, size)], begins(size))
+        # The bound rises by what the choice costs above the least of its node ...
         more = costs[begin + chosen] - least
         later = tables.later[node]
         edge, at = ranges(tables.edge[node], later), np.repeat(np.arange(len(rows)), later)
@@ -203,6 +204,7 @@ class Construct:
             before, parts = costs[into], begins(width)
             after = before + tables.pairs[ranges(tables.pair[edge] + chosen[at] * width, width)]
             costs[into] = after
+            # ... and by what it adds to the least of the neighbors that follow.
             change = np.minimum.reduceat(after, parts) - np.minimum.reduceat(before, parts)
             more += np.bincount(at, change, minlength=len(rows))
         self.floor[rows] += more
@@ -316,6 +318,7 @@ class _Hand:
         self.share, self.free = np.zeros(len(self.own)), np.ones(len(self.rows))
         for k, interval, free, place, amounts in self._spans(room):
             left = np.repeat(free, self.size[k])
+            # All other nodes at their least: necessary everywhere, sufficient on free boards.
             self.legal[place] &= amounts <= left
             taken = amounts / np.maximum(left, 1)
             self.share[place] = np.maximum(self.share[place], taken)
@@ -493,6 +496,7 @@ class Block:
         ]
         size = np.log2(self.board.sizes[nodes]).tolist()
         table = [size[at] + sum(size[x] for x in others) for at, others in enumerate(beside)]
+        # Greedy elimination: the node whose joint table is smallest goes first.
         left, order, max_log_size = set(index.values()), [], np.log2(LARGEST_TABLE) + 1e-9
         while left:
             at = min(left, key=table.__getitem__)
@@ -543,6 +547,7 @@ class Block:
             costs[share > 1.0] = np.inf
             own.append(costs)
             shares.append(share)
+        # First without a price of memory; if that breaks the limit, at three prices.
         now = self._cost(own, chosen[nodes])
         best, lowest = self._best(own, shares, np.zeros(1))
         if not lowest[0] < now:
@@ -578,12 +583,14 @@ class Block:
         back = []
         for at, others in self.order:
             scope = (*others, at)
+            # Bucket elimination (Dechter 1999): join the tables of a node, then minimize it out.
             whole = np.asarray(sum(_spread(x, scope) for x in factors if at in x[0]))
             factors = [x for x in factors if at not in x[0]]
             factors.append((others, whole.min(axis=-1)))
             back.append((at, others, whole.argmin(axis=-1)))
         strategies = np.zeros((len(prices), len(own)), dtype=np.int64)
         rows = np.arange(len(prices))
+        # Back substitution in reverse order of elimination.
         for at, others, best in reversed(back):
             strategies[:, at] = best[(rows, *(strategies[:, x] for x in others))]
         return strategies, np.array([self._cost(own, one) for one in strategies])
@@ -748,6 +755,7 @@ class _State:
                 self.board.spend(self.room, node, strategy, -1)
             self.chosen[block.nodes] = strategies
             self.cost = self.board.reduced.cost(self.chosen)
+            # A change may let any block gain again.
             self.open[:] = True
             near = set(moved)
             for node in moved:
