@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parenvs.core.leaderboard import PolicyError, TaskKind, kinds
-from parenvs.core.removed import removed
+from parenvs.core.registry import removed
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.files import DuplicateFieldError, no_duplicates, write_text
 from parenvs.graph.checks import UNREADABLE, read_arrays

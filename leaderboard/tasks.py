@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parenvs.core.leaderboard import SECONDS, Reference, TaskProblem, kind_of, kinds
-from parenvs.core.removed import refuse_removed
+from parenvs.core.registry import refuse_removed
 from parenvs.errors import NO_PLAN, ParenvsError, did_you_mean, shown
 from parenvs.files import locked, write_text
 

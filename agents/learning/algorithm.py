@@ -18,7 +18,7 @@ from torch import Tensor
 
 from parenvs.agents.learning.net import SHARPNESS, Lens, RowsNet, Seen, log_policy
 from parenvs.agents.names import ALGORITHMS
-from parenvs.core.removed import refuse_removed
+from parenvs.core.registry import refuse_removed
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, shown
 from parenvs.tensors import check_finite

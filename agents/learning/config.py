@@ -17,8 +17,7 @@ import torch
 
 from parenvs.agents.learning.algorithm import Settings, algorithm, settings_of
 from parenvs.agents.learning.options import TrainOptions
-from parenvs.core.registry import environments
-from parenvs.core.removed import refuse_removed
+from parenvs.core.registry import environments, refuse_removed
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
 from parenvs.fields import SCHEMA, Text, read, whole

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 from msgspec import to_builtins
 
 from parenvs.cluster import Cluster
-from parenvs.core.registry import OLD_NAMES, TASKS, task_of
-from parenvs.core.removed import refuse_removed
+from parenvs.core.registry import OLD_NAMES, TASKS, refuse_removed, task_of
 from parenvs.core.task import Task
 from parenvs.errors import InfeasibleError, ParenvsError, PlanError, did_you_mean, shown
 from parenvs.fields import read

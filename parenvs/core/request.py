@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from parenvs.core.registry import task_of
-from parenvs.core.removed import refuse_removed
+from parenvs.core.registry import refuse_removed, task_of
 from parenvs.core.task import late
 from parenvs.errors import ParenvsError, did_you_mean, need_extra
 

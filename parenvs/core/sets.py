@@ -22,8 +22,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from parenvs.core.plan import ILLEGAL, Answer
-from parenvs.core.registry import TASKS
-from parenvs.core.removed import refuse_removed
+from parenvs.core.registry import TASKS, refuse_removed
 from parenvs.errors import ParenvsError, did_you_mean, shown
 
 

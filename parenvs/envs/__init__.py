@@ -12,8 +12,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.envs.registration import register as register_env
 
-from parenvs.core.registry import TASKS
-from parenvs.core.removed import REMOVED, refuse_removed
+from parenvs.core.registry import REMOVED, TASKS, refuse_removed
 from parenvs.core.task import Task, late
 
 

@@ -8,8 +8,7 @@ import pytest
 import parenvs  # noqa: F401
 from parenvs.agents.names import ALGORITHMS
 from parenvs.core.plan import load_plan
-from parenvs.core.registry import TASKS, environments
-from parenvs.core.removed import REMOVED
+from parenvs.core.registry import REMOVED, TASKS, environments
 from parenvs.core.sets import set_names
 from parenvs.errors import ParenvsError, PlanError
 
