@@ -19,7 +19,7 @@ from parenvs.agents.learning.ray_tasks import ENGINES, LOCAL, RAY, on_ray
 from parenvs.datasets.references import Row, read, write
 from parenvs.errors import ParenvsError, printable
 from parenvs.files import locked
-from parenvs.shipped import data_folder
+from parenvs.instances import data_folder
 
 SAME = 1e-9
 """Share by which seconds may differ by rounding."""

@@ -28,7 +28,7 @@ from benchmarks.framework import (
 )
 from parenvs.agents.elastic.policies import RULES, Given, optimal
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
-from parenvs.shipped import data_folder
+from parenvs.instances import data_folder
 from parenvs.tasks.elastic.movement import Degrees, State, move
 from parenvs.tasks.elastic.problem import Course, Policy, Run, follow, hindsight
 from parenvs.tasks.elastic.problems import (

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from benchmarks.framework import ROOT, Case, Row, main, measurement, progress
 from parenvs.files import write_text
+from parenvs.instances import data_folder
 from parenvs.jobs.driver import CORE
 from parenvs.jobs.run import Job, prepared
-from parenvs.shipped import data_folder
 from parenvs.view.page import write
 
 BUILD = Path("build/elastic_run")

@@ -29,8 +29,7 @@ from parenvs.exports.compilation import compile_plan
 from parenvs.exports.stages import layout_of
 from parenvs.graph.reader import read_proto
 from parenvs.graph.sources import proto_of
-from parenvs.instances import load_graph
-from parenvs.shipped import names
+from parenvs.instances import load_graph, names
 from parenvs.tasks.hybrid.model import HybridModel
 
 DEVICES, TP = 8, 4

@@ -42,9 +42,9 @@ from unittest.mock import patch
 
 from parenvs.errors import ParenvsError
 from parenvs.files import write_text
+from parenvs.instances import PAPER as INSTANCES
 from parenvs.machine import commit, cores, counted, processor, versions
 from parenvs.markdown import table
-from parenvs.shipped import PAPER as INSTANCES
 
 __all__ = (
     "INSTANCES", "RESULTS", "ROOT", "Case", "Column", "Measurement", "Row", "apart", "cell",

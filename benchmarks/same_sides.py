@@ -32,7 +32,7 @@ def problem_of(task: str, source: str, options: dict[str, Any]) -> Any:
     if place in sets().set_names():
         return sets().set_of(place).load(source)
     if task == "elastic":
-        return import_module("parenvs.shipped").load_elastic(source, **options)
+        return import_module("parenvs.datasets").load_elastic(source, **options)
     rest = {key: value for key, value in options.items() if key != "scope"}
     is_batch = options.get("scope") == "inputs"
     old = {"pipeline": "pipeline-cut",

@@ -17,7 +17,7 @@ from rich.progress import track
 from parenvs.errors import ParenvsError, did_you_mean, one_line, printable, shown
 from parenvs.files import replacing
 from parenvs.graph.checks import UNREADABLE, read_arrays
-from parenvs.shipped import data_folder
+from parenvs.instances import data_folder
 
 FOLDER = "banks"
 """Folder of the files, in that of the data or in the cache."""

@@ -16,7 +16,7 @@ from typing import Any
 from parenvs.core.sets import BEST_KNOWN, OPTIMUM, Reference, unit
 from parenvs.errors import ParenvsError, one_line
 from parenvs.files import write_text
-from parenvs.shipped import data_folder
+from parenvs.instances import data_folder
 
 HYBRID = "hybrid-references.json"
 """References of the sets ``hybrid-validation``, ``hybrid-test`` and ``hybrid-outside``."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from parenvs.errors import did_you_mean, printable, shown
 from parenvs.files import replacing
-from parenvs.shipped import data_folder
+from parenvs.instances import data_folder
 
 
 def command_line(

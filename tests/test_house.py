@@ -24,7 +24,6 @@ LAYERS = (
     ("cluster",),
     ("core",),
     ("graph",),
-    ("shipped",),
     ("instances", "diff"),
     ("view",),
     ("envs", "wrappers"),
@@ -50,7 +49,7 @@ TASKLESS = (
     "cli.leaderboard", "cli.options", "cli.planning", "cli.plans",
     "cli.tables", "cli.train", "clock", "cluster", "core", "diff", "exports",
     "fields", "files",
-    "graph", "instances", "leaderboard", "shardy", "shipped", "tensors", "view", "wrappers",
+    "graph", "instances", "leaderboard", "shardy", "tensors", "view", "wrappers",
 )  # fmt: skip
 """Modules, by the beginnings of their names, that know no task."""
 LARGEST_FOLDER, LONGEST_FILE = 22, 1_000  # a task is one folder

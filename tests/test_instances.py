@@ -6,14 +6,13 @@ import pytest
 import toys
 from cases import each, slow
 
-from parenvs import instances, problem, shipped, solve
+from parenvs import instances, problem, solve
 from parenvs.cluster import DEVICES, PRESETS
 from parenvs.core.sets import set_names
 from parenvs.datasets.pipeline.problems import SETS
 from parenvs.errors import ParenvsError, UnknownInstanceError
 from parenvs.graph.graph import Graph
-from parenvs.instances import load_graph
-from parenvs.shipped import PAPER, data_folder, manifest, names
+from parenvs.instances import PAPER, data_folder, load_graph, manifest, names
 from parenvs.tasks.hybrid.model import load_model, shapes
 from parenvs.tasks.partition.problem import load_partitioning
 from parenvs.tasks.pipeline.profile import load_profile
@@ -239,15 +238,15 @@ def test_instances__build(tiny, tmp_path, monkeypatch):
             phases = 3 if kind == "train" else 1
             assert len(np.unique(graph.phase)) == phases
     # What was built serves as shipped instances do.
-    for module in (instances, shipped):
+    for module in (instances,):
         monkeypatch.setattr(module, "data_folder", lambda: first)
-    for cache in (shipped.manifest, instances._shipped):
+    for cache in (instances.manifest, instances._shipped):
         cache.cache_clear()
     try:
         assert names() == ["tiny-1", "tiny-2"]
         assert len(load_profile("tiny-2", PRESETS["A"])) > len(load_profile("tiny-1", PRESETS["A"]))
     finally:
-        for cache in (shipped.manifest, instances._shipped):
+        for cache in (instances.manifest, instances._shipped):
             cache.cache_clear()
 
 

@@ -24,8 +24,7 @@ from parenvs.core.leaderboard import (
 )
 from parenvs.core.plan import Plan
 from parenvs.errors import shown
-from parenvs.instances import load_graph
-from parenvs.shipped import PAPER
+from parenvs.instances import PAPER, load_graph
 from parenvs.tasks.partition.classes import Step
 from parenvs.tasks.partition.problem import (
     STEP_OPTIONS,

@@ -40,7 +40,7 @@ from parenvs.datasets.partition.problems import (
 from parenvs.datasets.references import PARTITIONS, Row, read, write
 from parenvs.datasets.set_commands import command_line, read_options
 from parenvs.errors import NO_PLAN, InfeasibleError, ParenvsError, printable
-from parenvs.shipped import manifest
+from parenvs.instances import manifest
 from parenvs.tasks.partition.choice import PartitionChoice
 from parenvs.tasks.partition.classes import REMADE
 from parenvs.tasks.partition.game import PARTITION

@@ -28,8 +28,7 @@ from parenvs.core.leaderboard import (
 from parenvs.core.plan import Plan
 from parenvs.datasets.pipeline.families import FAMILIES
 from parenvs.datasets.pipeline.problems import draw
-from parenvs.instances import load_graph
-from parenvs.shipped import PAPER
+from parenvs.instances import PAPER, load_graph
 from parenvs.tasks.pipeline.plan import PipelinePlan
 from parenvs.tasks.pipeline.problem import Pipeline, Report
 from parenvs.tasks.pipeline.profile import load_profile

@@ -35,7 +35,7 @@ from parenvs.datasets.pipeline.problems import (
     save_optima,
 )
 from parenvs.errors import ParenvsError
-from parenvs.shipped import data_folder
+from parenvs.instances import data_folder
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.spaces import PointSpace
 

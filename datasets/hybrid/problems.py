@@ -37,7 +37,7 @@ from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.references import HETERO, HYBRID, SAME, costs_of
 from parenvs.datasets.set_commands import command_line, write_file
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
-from parenvs.shipped import data_folder
+from parenvs.instances import data_folder
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan_arrays import Start, fastest
 from parenvs.tasks.hybrid.problem import Hybrid

@@ -32,7 +32,7 @@ from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.references import PARTITIONS, costs_of
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, one_line, shown
 from parenvs.fields import Count, Size, Text, one_of, read_rows, write_rows
-from parenvs.shipped import data_folder, manifest
+from parenvs.instances import data_folder, manifest
 from parenvs.tasks.partition.classes import DEVICE, REMADE, RULE_SETS, UNEVEN, Step
 from parenvs.tasks.partition.linear import CLASS, Linear, Sizes
 from parenvs.tasks.partition.problem import Partitioning, load_partitioning

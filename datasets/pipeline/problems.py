@@ -50,7 +50,7 @@ from parenvs.errors import (
 )
 from parenvs.files import write_text
 from parenvs.graph.checks import UNREADABLE, read_arrays
-from parenvs.shipped import data_folder
+from parenvs.instances import data_folder
 from parenvs.tasks.pipeline.problem import COPIES, Pipeline
 from parenvs.tasks.pipeline.profile import StageProfile
 from parenvs.tasks.pipeline.spaces import Cuts, PointSpace, fitting

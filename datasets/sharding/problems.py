@@ -35,7 +35,7 @@ from parenvs.datasets.references import INTRA_OP, costs_of
 from parenvs.errors import InfeasibleError, ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.files import write_text
 from parenvs.graph.graph import Graph
-from parenvs.shipped import data_folder
+from parenvs.instances import data_folder
 from parenvs.tasks.partition.problem import Partitioning, load_partitioning
 from parenvs.tasks.sharding.board import Board, Known, messages_of
 from parenvs.tasks.sharding.files import Exchange

@@ -17,8 +17,8 @@ from typing import Annotated, Any
 import typer
 
 from parenvs import __version__
+from parenvs.instances import data_folder, manifest
 from parenvs.machine import cores, counted, processor
-from parenvs.shipped import data_folder, manifest
 from parenvs.view.terminal import say, say_json
 
 PURPOSES = {

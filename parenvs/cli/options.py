@@ -18,7 +18,7 @@ from msgspec import Meta
 from parenvs.core.registry import DEFAULT, TASKS, environments, task_of_name
 from parenvs.core.task import FRAMEWORKS, PRESETS, Task
 from parenvs.errors import ParenvsError
-from parenvs.shipped import names
+from parenvs.instances import names
 from parenvs.view.commands import MORE, HelpAll, completed
 from parenvs.view.commands import of as words_of
 from parenvs.view.terminal import Step, check_range, note

@@ -13,7 +13,7 @@ from parenvs.cluster import PRESETS, Measurement
 from parenvs.errors import printable
 from parenvs.graph import roles
 from parenvs.graph.graph import Graph, Phase, Role
-from parenvs.shipped import manifest
+from parenvs.instances import manifest
 from parenvs.view.layers import kind_of, merged
 from parenvs.view.tables import empty
 from parenvs.view.words import duration, size

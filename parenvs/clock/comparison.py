@@ -14,8 +14,7 @@ import numpy as np
 
 from parenvs.clock.calibration import Calibration
 from parenvs.clock.members import Timing
-from parenvs.cluster import Cluster
-from parenvs.cluster.collectives import Links
+from parenvs.cluster import Cluster, Links
 from parenvs.core.plan import Plan, judge, load_plan
 from parenvs.core.registry import task_with
 from parenvs.core.stages import Step

@@ -12,7 +12,6 @@ import numpy as np
 from parenvs.core.game import EVERY, Game, Source, Stream, check_options
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, shown
-from parenvs.view import rgb_array, text
 
 RENDER_MODES = ["ansi", "rgb_array"]
 """Text, and pictures of shape (h, w, 3) uint8."""
@@ -192,6 +191,8 @@ def owned(values: np.ndarray) -> np.ndarray:
 
 def rendered(game: Game, row: int, mode: str) -> Any:
     """Render an episode in one of ``RENDER_MODES``."""
+    from parenvs.view import rgb_array, text
+
     show: Any = text if mode == "ansi" else rgb_array
     return show(game.view(row), undecided=game.undecided(row))
 

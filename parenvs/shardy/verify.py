@@ -37,8 +37,7 @@ from parenvs.graph import proto as messages
 from parenvs.graph.graph import Graph
 from parenvs.graph.reader import hlo_of, is_stablehlo, read_proto
 from parenvs.graph.sources import Lowered, proto_of
-from parenvs.instances import load_graph
-from parenvs.shipped import manifest
+from parenvs.instances import load_graph, manifest
 
 _PARSERS = ("jaxlib._hlo", "jaxlib._jax", "jaxlib.xla_extension")
 """Modules in which versions of jaxlib keep their parser of HLO text."""

@@ -13,7 +13,7 @@ from commands import caller
 
 from parenvs import judge, load_plan, load_profile
 from parenvs.cluster import PRESETS
-from parenvs.shipped import data_folder, names
+from parenvs.instances import data_folder, names
 
 ROOT = Path(__file__).parents[2]
 

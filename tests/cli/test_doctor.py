@@ -10,7 +10,7 @@ import pytest
 from parenvs.agents.learning.network import file_of
 from parenvs.cli import app as cli
 from parenvs.cli import doctor
-from parenvs.shipped import data_folder, manifest
+from parenvs.instances import data_folder, manifest
 
 
 @pytest.fixture

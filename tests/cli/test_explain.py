@@ -5,7 +5,7 @@ import json
 import pytest
 from commands import caller
 
-from parenvs.shipped import data_folder
+from parenvs.instances import data_folder
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from parenvs.agents.planners import solve
 from parenvs.cluster import Cluster
 from parenvs.core.registry import problem
 from parenvs.graph import roles
-from parenvs.shipped import data_folder
+from parenvs.instances import data_folder
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """

@@ -15,7 +15,7 @@ from parenvs.cluster import Cluster
 from parenvs.errors import InfeasibleError
 from parenvs.graph.checks import ELEMENT_TYPES
 from parenvs.graph.graph import Graph, Phase, Role
-from parenvs.shipped import PAPER, data_folder, manifest, names
+from parenvs.instances import PAPER, data_folder, manifest, names
 from parenvs.tasks.partition.problem import load_partitioning
 
 pytestmark = pytest.mark.thorough

@@ -5,7 +5,7 @@ import pytest
 from cases import each
 
 from parenvs.errors import ParenvsError
-from parenvs.shipped import data_folder
+from parenvs.instances import data_folder
 from parenvs.tasks.elastic import problems
 from parenvs.tasks.elastic import problems as elastic_sets
 from parenvs.tasks.elastic.problems import (

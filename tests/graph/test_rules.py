@@ -328,7 +328,7 @@ def test_rules__an_opcode_without_a_rule_is_named():
 @pytest.mark.thorough
 def test_rules__cover_every_opcode_of_the_shipped_graphs():
     from parenvs import load_graph
-    from parenvs.shipped import names
+    from parenvs.instances import names
     from parenvs.tasks.partition.classes import LINKED
 
     used = {opcode for name in names() for opcode in load_graph(name).opcodes}

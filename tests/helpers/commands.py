@@ -7,7 +7,6 @@ import pytest
 import typer
 
 from parenvs.cli import app as cli
-from parenvs.cluster import cluster
 from parenvs.core.registry import TASKS
 
 GPUS = [("Tesla V100-SXM2-32GB", 32 * 2.0**30)] * 8
@@ -35,7 +34,7 @@ def main(monkeypatch, *arguments):
     """Run ``parenvs`` as a program would, up to its end; its exit status."""
     with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
         patch.setattr(cli, "app", command(tuple(TASKS)))
-        patch.setattr(cluster, "gpus", lambda: GPUS)
+        patch.setattr("parenvs.machine.gpus", lambda: GPUS)
         patch.setattr(sys, "argv", ["parenvs", *map(str, arguments)])
         cli.main()
     return ended.value.code

@@ -20,7 +20,7 @@ from parenvs.datasets.hybrid.problems import (
     problem_sets,
 )
 from parenvs.errors import ParenvsError, UnknownInstanceError
-from parenvs.shipped import data_folder
+from parenvs.instances import data_folder
 
 
 @pytest.mark.parametrize("file", [pytest.param("hybrid", marks=pytest.mark.slow), "hetero"])

@@ -7,8 +7,7 @@ from cases import each
 
 from parenvs.errors import UnknownInstanceError
 from parenvs.graph.graph import Role
-from parenvs.instances import load_graph
-from parenvs.shipped import names
+from parenvs.instances import load_graph, names
 from parenvs.tasks.hybrid.model import shapes
 from parenvs.tasks.hybrid.shape import TransformerShape
 

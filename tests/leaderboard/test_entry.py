@@ -321,7 +321,7 @@ def test_entry__opens_no_path(bases, path, tmp_path, monkeypatch, key):
     def opened(*_):
         raise AssertionError("a path of the entry was opened")
 
-    monkeypatch.setattr(cluster.cluster, "read_json", opened)
+    monkeypatch.setattr(cluster, "read_json", opened)
     place = tmp_path / "cluster.json"
     place.write_text(json.dumps({"servers": 3}))
     content = copy.deepcopy(bases[PIPELINE])

@@ -10,9 +10,9 @@ from parenvs.agents.partition.exact import exact_partition
 from parenvs.datasets.pipeline.families import FAMILIES
 from parenvs.datasets.pipeline.problems import SETS
 from parenvs.errors import ParenvsError
+from parenvs.instances import PAPER, manifest, names
 from parenvs.leaderboard import references
 from parenvs.leaderboard.tasks import SPLITS, read_tasks, split, tasks, tasks_file
-from parenvs.shipped import PAPER, manifest, names
 
 GRAPHS = [
     "operator-partition-paper",

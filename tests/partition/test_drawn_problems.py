@@ -17,7 +17,7 @@ from parenvs.datasets.partition.problems import (
 )
 from parenvs.datasets.references import PARTITIONS, references
 from parenvs.errors import ParenvsError
-from parenvs.shipped import manifest
+from parenvs.instances import manifest
 from parenvs.tasks.partition.linear import Linear
 
 SMALL = ("partition-train/vgg-000", "partition-train/vgg-007", "partition-train/resnet-004")

@@ -12,7 +12,7 @@ from parenvs import from_jax
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.errors import InfeasibleError
-from parenvs.shipped import PAPER
+from parenvs.instances import PAPER
 from parenvs.tasks.partition.classes import RULE_SETS
 from parenvs.tasks.partition.game import PartitionSpace
 from parenvs.tasks.partition.problem import Partitioning, load_partitioning

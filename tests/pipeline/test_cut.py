@@ -22,7 +22,7 @@ from parenvs import judge, load_profile
 from parenvs.agents.pipeline.exact import exact_candidates, exact_full
 from parenvs.cluster import PRESETS, Cluster
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.shipped import PAPER
+from parenvs.instances import PAPER
 from parenvs.tasks.pipeline.cut import (
     CutKernel,
     PipelineCutEnv,

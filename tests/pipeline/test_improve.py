@@ -24,7 +24,7 @@ from parenvs.datasets.pipeline.problems import (
 )
 from parenvs.datasets.references import read, references, write
 from parenvs.errors import InfeasibleError, ParenvsError
-from parenvs.shipped import data_folder
+from parenvs.instances import data_folder
 from parenvs.tasks.pipeline.improve import (
     KINDS,
     MERGE,

@@ -31,7 +31,7 @@ from parenvs.datasets.pipeline.problems import (
     significant,
 )
 from parenvs.errors import ParenvsError, UnknownInstanceError
-from parenvs.shipped import PAPER
+from parenvs.instances import PAPER
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.profile import load_profile
 from parenvs.tasks.pipeline.spaces import PointSpace, fitting

@@ -37,7 +37,7 @@ from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.set_commands import command_line, write_files
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.fields import Integer, Text, check, number, read, read_rows, whole, write_rows
-from parenvs.shipped import data_folder
+from parenvs.instances import data_folder
 from parenvs.tasks.elastic.library import Library, binomial
 from parenvs.tasks.elastic.movement import State
 from parenvs.tasks.elastic.problem import (

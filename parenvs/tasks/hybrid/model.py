@@ -9,13 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from parenvs import shipped
+from parenvs import instances
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean
 from parenvs.files import read_json
 from parenvs.graph.graph import Graph
 from parenvs.graph.sources import is_function
-from parenvs.instances import Key, check_no_reading, exists, load_graph, reading_key, stamp, text_of
-from parenvs.shipped import names
+from parenvs.instances import (
+    Key,
+    check_no_reading,
+    exists,
+    load_graph,
+    names,
+    reading_key,
+    stamp,
+    text_of,
+)
 from parenvs.tasks.hybrid.graph_chain import GraphChain, chain_of
 from parenvs.tasks.hybrid.layers import Embedding, Head, Layer, TransformerBlock
 from parenvs.tasks.hybrid.shape import TransformerShape
@@ -154,7 +162,7 @@ class HybridModel:
 @lru_cache(maxsize=1)
 def shapes() -> dict[str, TransformerShape]:
     """Read the shipped shapes, by name."""
-    return {name: TransformerShape.from_json(row) for name, row in shipped.shapes().items()}
+    return {name: TransformerShape.from_json(row) for name, row in instances.shapes().items()}
 
 
 def load_shape(instance: str | os.PathLike[str]) -> TransformerShape | None:

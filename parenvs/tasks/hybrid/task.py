@@ -287,7 +287,7 @@ class HybridTask(Task):
         return problem.report(plan)
 
     def own_names(self) -> Collection[str]:
-        from parenvs.shipped import shapes
+        from parenvs.instances import shapes
 
         return shapes()
 

@@ -133,8 +133,7 @@ class PipelineTask(Task):
             cluster: default: ``"C"``.
             options: those of the task.
         """
-        from parenvs.instances import READING
-        from parenvs.shipped import PAPER
+        from parenvs.instances import PAPER, READING
         from parenvs.tasks.pipeline.plan import MICRO_BATCH, TIED
         from parenvs.tasks.pipeline.problem import Pipeline, check_stages, stages_on
         from parenvs.tasks.pipeline.profile import StageProfile, load_profile
@@ -324,7 +323,7 @@ class PipelineTask(Task):
 
 def _is_of_the_paper(fingerprint: str) -> bool:
     """Return whether a graph is the forward pass of an instance of the paper."""
-    from parenvs.shipped import PAPER, manifest
+    from parenvs.instances import PAPER, manifest
 
     shipped = manifest()["instances"]
     graphs = (shipped[name]["graphs"]["forward"] for name in PAPER if name in shipped)
