@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch_programs import BA, FR, SC, ST, V, ids
+from torch_programs import BA, FR, ST, V, ids
 
 
 class MomentumContrast(nn.Module):
@@ -68,108 +68,6 @@ class Denoiser(nn.Module):
         return F.mse_loss(self.up(hidden), noise)
 
 
-class Coupling(nn.Module):
-    """A flow: half of the features scale and shift the others, by masks that are buffers."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("masks", torch.tensor([[1.0, 0, 1, 0], [0, 1.0, 0, 1]]))
-        self.scale, self.shift = nn.Parameter(torch.zeros(4)), nn.Parameter(torch.zeros(4))
-        self.nets = nn.ModuleList(
-            nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 8)) for _ in range(2)
-        )
-
-    def forward(self, x):
-        x, volume = x * self.scale.exp() + self.shift, self.scale.sum()
-        for mask, net in zip(self.masks, self.nets, strict=True):
-            size, move = net(x * mask).chunk(2, -1)
-            size = torch.tanh(size) * (1 - mask)
-            x, volume = x * size.exp() + move * (1 - mask), volume + size.sum(-1)
-        return (x.square().sum(-1) / 2 - volume).mean()
-
-
-class Latents(nn.Module):
-    """Perceiver: learned vectors attend to the input, and an output query to them."""
-
-    def __init__(self):
-        super().__init__()
-        self.latents, self.query = nn.Parameter(torch.randn(5, 8)), nn.Parameter(torch.randn(1, 8))
-        self.read = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.write = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.embed, self.head = nn.Linear(3, 8), nn.Linear(8, 4)
-
-    def forward(self, points, labels):
-        seen, count = self.embed(points), len(points)
-        latents = self.latents.expand(count, -1, -1)
-        latents = latents + self.read(latents, seen, seen, need_weights=False)[0]
-        made = self.write(self.query.expand(count, -1, -1), latents, latents, need_weights=False)
-        return F.cross_entropy(self.head(made[0][:, 0]), labels)
-
-
-class Autoencoder(nn.Module):
-    """A variational one, with batch normalisation in its encoder."""
-
-    def __init__(self):
-        super().__init__()
-        self.encoder, self.norm = nn.Linear(10, 12), nn.BatchNorm1d(12)
-        self.mean, self.spread, self.decoder = nn.Linear(12, 3), nn.Linear(12, 3), nn.Linear(3, 10)
-
-    def forward(self, x):
-        hidden = self.norm(self.encoder(x)).relu()
-        mean, spread = self.mean(hidden), self.spread(hidden)
-        z = mean + torch.randn_like(mean) * (spread / 2).exp()
-        divergence = -(1 + spread - mean.square() - spread.exp()).sum(-1) / 2
-        return (F.mse_loss(self.decoder(z), x, reduction="none").sum(-1) + divergence).mean()
-
-
-class Hypernetwork(nn.Module):
-    """A network whose output is the weight of another, one for each sample."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.maker = nn.Embedding(9, 4), nn.Linear(4, 6 * 5)
-        self.bias = nn.Parameter(torch.zeros(5))
-
-    def forward(self, task, x, labels):
-        weight = self.maker(self.embed(task)).view(-1, 6, 5)
-        return F.cross_entropy(torch.einsum("bi,bio->bo", x, weight) + self.bias, labels)
-
-
-class Prefix(nn.Module):
-    """Learned tokens before those of a frozen encoder whose dropout is off."""
-
-    def __init__(self):
-        super().__init__()
-        self.base = nn.Embedding(20, 8).requires_grad_(False)
-        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
-        self.layer.requires_grad_(False)
-        self.prefix, self.head = nn.Parameter(torch.randn(3, 8)), nn.Linear(8, 2)
-
-    def forward(self, tokens, labels):
-        prefix = self.prefix.expand(len(tokens), -1, -1)
-        x = self.layer(torch.cat([prefix, self.base(tokens)], 1))
-        return F.cross_entropy(self.head(x[:, 0]), labels)
-
-
-class Preferences(nn.Module):
-    """DPO: a policy against a copy of itself that stays as it is."""
-
-    def __init__(self):
-        super().__init__()
-        self.policy, self.reference = (
-            nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 20)) for _ in range(2)
-        )
-        self.reference.requires_grad_(False)
-
-    def forward(self, good, bad):
-        def said(model, tokens):
-            logits = model(tokens[:, :-1]).log_softmax(-1)
-            return logits.gather(-1, tokens[:, 1:, None]).sum((1, 2))
-
-        gain = [said(self.policy, x) - said(self.reference, x) for x in (good, bad)]
-        return -F.logsigmoid(0.1 * (gain[0] - gain[1])).mean()
-
-
 class Dilated(nn.Module):
     """A temporal network whose convolutions have a direction and a length."""
 
@@ -207,27 +105,6 @@ class Translator(nn.Module):
         return F.cross_entropy(logits, target[:, 1:].flatten())
 
 
-class Equivariant(nn.Module):
-    """Atoms of molecules, whose positions move along their distances."""
-
-    def __init__(self):
-        super().__init__()
-        self.kinds, self.message, self.move = nn.Embedding(5, 6), nn.Linear(13, 6), nn.Linear(6, 1)
-        self.readout = nn.Linear(6, 1)
-
-    def forward(self, kinds, positions, energy):
-        nodes, count = self.kinds(kinds), kinds.shape[1]
-        apart = positions[:, :, None] - positions[:, None]
-        distance = apart.square().sum(-1, keepdim=True)
-        one = nodes[:, :, None].expand(-1, -1, count, -1)
-        both = [one, one.transpose(1, 2)]
-        message = F.silu(self.message(torch.cat([*both, distance], -1)))
-        positions = positions + (apart * self.move(message)).mean(2)
-        spread = (positions - positions.mean(1, keepdim=True)).square().sum((1, 2))
-        made = self.readout(nodes + message.sum(2))[..., 0].sum(1)
-        return F.mse_loss(made + spread, energy)
-
-
 class Retention(nn.Module):
     """Linear attention with decays of heads that are a buffer, and shared normalisation."""
 
@@ -245,23 +122,6 @@ class Retention(nn.Module):
         made = ((q @ k.transpose(-1, -2) * mask) @ v).transpose(1, 2).flatten(2)
         logits = self.norm(x + self.out(made)) @ self.tokens.weight.T
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-
-
-class Centred(nn.Module):
-    """DINO: the teacher's outputs are centred by their moving mean, and sharpened."""
-
-    def __init__(self):
-        super().__init__()
-        self.student, self.teacher = nn.Linear(8, 6), nn.Linear(8, 6)
-        self.teacher.requires_grad_(False)
-        self.register_buffer("centre", torch.zeros(6))
-
-    def forward(self, one, other):
-        taught = self.teacher(other)
-        aim = ((taught - self.centre) / 0.04).softmax(-1)
-        loss = -(aim * (self.student(one) / 0.1).log_softmax(-1)).sum(-1).mean()
-        self.centre.mul_(0.9).add_(0.1 * taught.mean(0))
-        return loss
 
 
 def _weight_normed(name):
@@ -283,33 +143,6 @@ TORCH_ARCHITECTURES = {
         {"kept": FR, "waves": FR, "time": V, "down": V, "norm": V, "up": V, "images": BA,
          "steps": BA},
     ),
-    "coupling": (
-        lambda: (Coupling(), (torch.randn(6, 4),)), 6,
-        {"masks": FR, "scale": V, "shift": V, "nets": V, "x": BA},
-    ),
-    "latents": (
-        lambda: (Latents(), (torch.randn(6, 7, 3), ids(6, below=4))), 6,
-        {"latents": V, "query": V, "read": V, "write": V, "embed": V, "head": V, "points": BA,
-         "labels": BA},
-    ),
-    "autoencoder": (
-        lambda: (Autoencoder(), (torch.randn(6, 10),)), 6,
-        {"encoder": V, "norm/weight": V, "norm/bias": V, "norm/running_mean": ST,
-         "norm/running_var": ST, "norm/num_batches_tracked": SC, "mean": V, "spread": V,
-         "decoder": V, "x": BA},
-    ),
-    "hypernetwork": (
-        lambda: (Hypernetwork(), (ids(8, below=9), torch.randn(8, 6), ids(8, below=5))), 8,
-        {"embed": V, "maker": V, "bias": V, "task": BA, "x": BA, "labels": BA},
-    ),
-    "prefix": (
-        lambda: (Prefix(), (ids(5, 7, below=20), ids(5, below=2))), 5,
-        {"base": FR, "layer": FR, "prefix": V, "head": V, "tokens": BA, "labels": BA},
-    ),
-    "preferences": (
-        lambda: (Preferences(), (ids(5, 7, below=20), ids(5, 7, below=20))), 5,
-        {"policy": V, "reference": FR, "good": BA, "bad": BA},
-    ),
     "dilated": (
         lambda: (Dilated(), (torch.randn(5, 4, 9), torch.randn(5))), 5,
         {**_weight_normed("first"), **_weight_normed("second"), "head": V, "x": BA,
@@ -320,19 +153,10 @@ TORCH_ARCHITECTURES = {
         {"encoder": V, "decoder": V, "head": V, "source/weight": V, "target/weight": V,
          "source": BA, "target": BA},
     ),
-    "equivariant": (
-        lambda: (Equivariant(), (ids(4, 6, below=5), torch.randn(4, 6, 3), torch.randn(4))), 4,
-        {"kinds/weight": V, "message": V, "move": V, "readout": V, "kinds": BA, "positions": BA,
-         "energy": BA},
-    ),
     "retention": (
         lambda: (Retention(), (ids(3, 6, below=20), ids(3, 6, below=20))), 3,
         {"tokens/weight": V, "qkv": V, "out": V, "norm": V, "decay": FR, "tokens": BA,
          "labels": BA},
-    ),
-    "centred": (
-        lambda: (Centred(), (torch.randn(6, 8), torch.randn(6, 8))), 6,
-        {"student": V, "teacher": FR, "centre": ST, "one": BA, "other": BA},
     ),
 }  # fmt: skip
 """Name -> what makes the module and its inputs, samples, and role by prefix of a path."""

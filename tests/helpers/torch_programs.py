@@ -100,56 +100,6 @@ class Bootstrapped(nn.Module):
         return 2 - 2 * (found * target).sum(-1).mean()
 
 
-class FourierOperator(nn.Module):
-    """Complex weights of the lowest frequencies beside a convolution."""
-
-    def __init__(self):
-        super().__init__()
-        self.spectrum = nn.Parameter(0.1 * torch.randn(6, 6, 3, dtype=torch.complex64))
-        self.local, self.head = nn.Conv1d(6, 6, 1), nn.Conv1d(6, 1, 1)
-
-    def forward(self, field, wanted):
-        low = torch.fft.rfft(field)[..., :3]
-        low = torch.einsum("bim,iom->bom", low, self.spectrum.to(low.dtype))
-        mixed = torch.fft.irfft(F.pad(low, (0, field.shape[-1] // 2 - 2)), n=field.shape[-1])
-        return F.mse_loss(self.head(F.gelu(mixed + self.local(field))), wanted)
-
-
-class StateSpace(nn.Module):
-    """A selective scan over time, written as a loop of PyTorch's own."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner, self.steps = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.decay, self.skip = nn.Parameter(torch.rand(8)), nn.Parameter(torch.ones(8))
-        self.conv = nn.Conv1d(8, 8, 3, padding=2, groups=8)
-
-    def forward(self, x):
-        x = self.conv(self.inner(x).transpose(1, 2))[..., :-2].transpose(1, 2)
-        keep = (-F.softplus(self.steps(x)) * self.decay.exp()).exp()
-        state, made = torch.zeros_like(x[:, 0]), []
-        for t in range(x.shape[1]):
-            state = keep[:, t] * state + (1 - keep[:, t]) * x[:, t]
-            made.append(state + self.skip * x[:, t])
-        return torch.stack(made, 1).square().mean()
-
-
-class Capsules(nn.Module):
-    """Routing by agreement; the agreement sees no gradient."""
-
-    def __init__(self):
-        super().__init__()
-        self.votes = nn.Parameter(0.1 * torch.randn(6, 3, 4, 5))
-
-    def forward(self, x, labels):
-        votes = torch.einsum("bik,ijkl->bijl", x, self.votes)
-        agreed = torch.zeros(votes.shape[:3], dtype=x.dtype)
-        for _ in range(2):
-            capsule = (agreed.softmax(-1)[..., None] * votes).sum(1)
-            agreed = agreed + (votes.detach() * capsule[:, None]).sum(-1)
-        return F.multi_margin_loss(capsule.square().sum(-1), labels)
-
-
 class Speech(nn.Module):
     """A spectrogram by a window that is a buffer, batch normalisation, a GRU in both directions."""
 
@@ -208,23 +158,6 @@ class Adapted(nn.Module):
         return (base + self.b(self.a(x))).square().mean()
 
 
-class EarlyExit(nn.Module):
-    """A decoder with tied embeddings that leaves out its second layer where it is sure."""
-
-    def __init__(self):
-        super().__init__()
-        self.tokens = nn.Embedding(32, 8)
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.head = nn.Linear(8, 32, bias=False)
-        self.head.weight = self.tokens.weight
-
-    def forward(self, ids, labels):
-        x = self.first(self.tokens(ids)).relu()
-        sure = x.detach().square().mean() > 1
-        x = torch.cond(sure, lambda x: x.clone(), lambda x: self.second(x).relu() + x, (x,))
-        return F.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
-
-
 class Critic(nn.Module):
     """Spectral normalisation: a vector of the power iteration is kept from step to step."""
 
@@ -281,18 +214,6 @@ PROGRAMS = {
         lambda: (Bootstrapped(), (torch.randn(6, 8), torch.randn(6, 8))), 6,
         {"online": V, "predictor": V, "slow": FR, "one": BA, "other": BA},
     ),
-    "Fourier operator": (
-        lambda: (FourierOperator(), (torch.randn(5, 6, 8), torch.randn(5, 1, 8))), 5,
-        {"spectrum": V, "local": V, "head": V, "field": BA, "wanted": BA},
-    ),
-    "state space": (
-        lambda: (StateSpace(), (torch.randn(3, 5, 8),)), 3,
-        {"inner": V, "steps": V, "decay": V, "skip": V, "conv": V, "x": BA},
-    ),
-    "capsules": (
-        lambda: (Capsules(), (torch.randn(5, 6, 4), ids(5, below=3))), 5,
-        {"votes": V, "x": BA, "labels": BA},
-    ),
     "speech": (
         lambda: (Speech(), (torch.randn(4, 64), ids(4, below=5))), 4,
         {"window": FR, "norm/weight": V, "norm/bias": V, "norm/running_mean": ST,
@@ -306,10 +227,6 @@ PROGRAMS = {
     "adapted": (
         lambda: (Adapted(), (torch.randn(5, 8),)), 5,
         {"base": FR, "scales": FR, "norm": FR, "a": V, "b": V, "x": BA},
-    ),
-    "early exit": (
-        lambda: (EarlyExit(), (ids(3, 6, below=32), ids(3, 6, below=32))), 3,
-        {"tokens": V, "first": V, "second": V, "ids": BA, "labels": BA},
     ),
     "time in front": (
         lambda: (TimeInFront(), (ids(9, 4, below=32), ids(9, 4, below=32))), 4,

@@ -1,10 +1,6 @@
 """Dimension classes against XLA's own partitioner, on a sample; benchmarks/shardy.py has all."""
 
 import itertools
-import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -147,55 +143,3 @@ def test_oracle__collectives_in_functions_count_once_for_each_call():
 def test_oracle__modules_that_it_cannot_take():
     with pytest.raises(ParenvsError, match="cannot turn the HLO into StableHLO"):
         ShardyOracle(b"no module")
-
-
-MOVES = """
-import jax, jax.numpy as jnp, json, re
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-def fused(w, o, x):
-    q, k, v = jnp.split(x @ w, 3, -1)
-    return (jnp.tanh(q) * k + v) @ o
-
-def by_head(w, o, x):
-    q, k, v = jnp.moveaxis((x @ w).reshape(4, 8, 3, 4), 2, 0).reshape(3, 4, 32)
-    return (jnp.tanh(q) * k + v) @ o
-
-devices = Mesh(jax.devices(), ("x",))
-columns, rows, whole = (
-    NamedSharding(devices, PartitionSpec(*axes)) for axes in ((None, "x"), ("x", None), ())
-)
-args = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((32, 96), (32, 32), (4, 32))]
-for function in (fused, by_head):
-    jitted = jax.jit(function, in_shardings=(columns, rows, whole), out_shardings=whole)
-    text = jitted.lower(*args).compile().as_text()
-    print(json.dumps(sorted(re.findall(r" (all-reduce|collective-permute|all-to-all)\\(", text))))
-"""
-
-
-@pytest.mark.slow
-def test_oracle__slices_pass_a_sharding_on_but_xla_moves_data():
-    """Why a slice blocks what it cuts: queries, keys and values of one kernel, thirds of it.
-
-    Shardy reports no reshard, yet what XLA compiles sends parts from device to device, which no
-    cost counts. With the three of each head side by side nothing is sent but the partial sums.
-    """
-
-    def fused(w, o, x):
-        q, k, v = jax.numpy.split(x @ w, 3, -1)
-        return (jax.numpy.tanh(q) * k + v) @ o
-
-    propagation = ShardyOracle(lower(fused, (32, 96), (32, 32), (4, 32)), 4).propagate([(0, 1)])
-    assert propagation.partitioned == ((0, 1), (1, 0)) and not propagation.reshards
-    assert propagation.collectives == (("all_reduce", 1),)
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    found = subprocess.run(
-        [sys.executable, "-c", MOVES],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **flags},
-        check=True,
-    )
-    cut, side_by_side = map(json.loads, found.stdout.splitlines())
-    assert cut.count("collective-permute") > 1 and cut.count("all-reduce") == 1
-    assert side_by_side == ["all-reduce"]

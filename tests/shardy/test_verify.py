@@ -12,15 +12,13 @@ from parenvs import ParenvsError, from_hlo, from_jax, load_graph, verify
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
 from parenvs.errors import UnknownInstanceError
-from parenvs.shardy.verify import mesh_size, verify_plan
-from parenvs.tasks.partition.problem import REWARDS, Partitioning, PartitionPlan, load_partitioning
+from parenvs.shardy.verify import verify_plan
+from parenvs.tasks.partition.problem import Partitioning, PartitionPlan, load_partitioning
 from parenvs.tasks.pipeline.plan import PipelinePlan
 
 jax = jax_that_verifies()
 
 import jax.numpy as jnp  # noqa: E402
-from expert_mixtures import MIXTURES  # noqa: E402
-from expert_mixtures import training_step as mixture_step  # noqa: E402
 from jax import lax  # noqa: E402
 
 from parenvs.datasets.models import MODELS, vgg  # noqa: E402
@@ -189,32 +187,6 @@ def test_verify__classes_that_no_mesh_divides_are_left_out():
     assert not alone.agrees and alone.decided == 0  # nothing was checked
 
 
-def test_verify__conflicts_show_as_reshards_alone_too():
-    args = {"w": shape(9, 12)}, {"x": shape(15, 9)}
-
-    def function(params, batch):
-        return batch["x"] @ params["w"]
-
-    graph, lowered = from_jax(function, *args), lower(function, *args)
-    verification = verify(graph, plan_of(graph, {"w": 1, "x": 0}), lowered)
-    assert verification.reshards and not verification.disagreements and not verification.legal
-    assert not verification.agrees and not verification.not_compared
-    assert verification.mesh == 3  # no divisor of 8 divides both
-    contracted = verify(graph, plan_of(graph, {"w": 0}), lowered)
-    assert contracted.agrees and contracted.mesh == 3
-
-
-def test_verify__the_mesh_divides_what_can_be_divided():
-    mesh = mesh_size
-    assert mesh(8, [64, 24]) == 8
-    assert mesh(8, [12, 768]) == 4
-    assert mesh(8, [3, 6]) == 3  # no divisor of 8 divides both
-    assert mesh(8, [3, 4, 8]) == 4
-    assert mesh(7, [35, 10]) == 5
-    assert mesh(6, []) == 6
-    assert mesh(6, [1]) == 6
-
-
 def test_verify__all_reduces_count_as_the_judge_does():
     inner = jax.jit(lambda x, w: jnp.tanh(x @ w @ w.T))
 
@@ -237,69 +209,6 @@ def test_verify__all_reduces_count_as_the_judge_does():
     verification = verify(graph, plan_of(graph, {"w": 1}), lower(largest, *args))
     assert verification.all_reduces == verification.predicted_all_reduces == 2  # values, indices
     assert "2 all-reduces, as predicted" in verification.text()
-
-
-SPLIT_BY_EXPERTS = {"gate": 1, "up": 0, "down": 0}
-ALL_REDUCES = {
-    "dense": (10, 12), "capacity": (12, 14), "scattered": (11, 13), "two_routers": (17, 20),
-}  # fmt: skip
-"""Instructions that leave partial results in mixtures split by experts, as was counted once, and
-all-reduces: an argmax leaves two."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "mixture",
-    [
-        one if one.__name__ in ("in_a_loop",) else pytest.param(one, marks=pytest.mark.slow)
-        for one in MIXTURES
-    ],
-    ids=lambda mixture: mixture.__name__,
-)
-def test_verify__all_reduces_of_mixtures_of_experts(mixture):
-    """Exact plans, plans of single classes and random ones: as many as Shardy inserts."""
-    step, args = mixture_step(mixture)
-    graph, lowered = from_jax(step, *args), lower(step, *args)
-    rng = np.random.default_rng(0)
-    for rules in ("shardy", "automap"):
-        problem = Partitioning.build(graph, choose_cluster(devices=8), rules, reward="step_time")
-        open_ = problem.decidable("all")
-        chosen = [exact_partition(replace(problem, reward=x)).report.chosen for x in REWARDS]
-        for order in [*([label] for label in open_), *(rng.permutation(open_) for _ in range(3))]:
-            one = np.zeros(len(problem.classes), dtype=bool)
-            for label in order:
-                one[label] = not one[problem.classes.rivals(label)].any()
-            chosen.append(one)
-        for one in chosen:
-            verification = verify(graph, problem.plan(one), lowered)
-            assert verification.agrees
-            assert verification.all_reduces == verification.predicted_all_reduces
-    if mixture.__name__ in ALL_REDUCES:
-        problem = Partitioning.build(graph, choose_cluster(devices=8))
-        report, factors = problem.report(plan_of(graph, SPLIT_BY_EXPERTS)), problem.classes.factors
-        partial = factors.partial & report.chosen[problem.classes.factor_class]
-        counts = len({*factors.instruction[partial].tolist()}), report.all_reduces
-        assert report.legal and counts == ALL_REDUCES[mixture.__name__]
-
-
-def test_verify__clipped_gradients():
-    """Automap's plans with a norm over all gradients, each part of which is all-reduced."""
-
-    def step(params, batch):
-        def loss(params):
-            return jnp.square(jnp.tanh(batch["x"] @ params["up"]) @ params["down"]).mean()
-
-        gradients = jax.grad(loss)(params)
-        norm = jnp.sqrt(sum(jnp.square(g).sum() for g in jax.tree.leaves(gradients)))
-        return jax.tree.map(lambda w, g: w - g / jnp.maximum(norm, 1.0), params, gradients)
-
-    args = {"up": shape(6, 8), "down": shape(8, 4)}, {"x": shape(10, 6)}
-    graph, lowered = from_jax(step, *args), lower(step, *args)
-    plan = plan_of(graph, {"up": 1, "down": 0}, rules="automap")
-    verification = verify(graph, plan, lowered)
-    assert verification.agrees and verification.legal
-    # The activations behind ``down``, and two parts of the norm.
-    assert verification.all_reduces == verification.predicted_all_reduces == 3
 
 
 @pytest.mark.thorough

@@ -14,9 +14,9 @@ from parenvs.graph.graph import Role  # noqa: E402
 from parenvs.graph.sources import lower_module  # noqa: E402
 
 ALL = PROGRAMS | TORCH_ARCHITECTURES
-DRAWN = {"denoiser", "autoencoder"}
+DRAWN = {"denoiser"}
 """Programs that draw noise, which is another in PyTorch."""
-FIRST = ("bootstrapped", "adapted", "balanced experts", "time in front", "coupling")
+FIRST = ("bootstrapped", "adapted", "balanced experts", "time in front")
 
 
 @pytest.mark.thorough
