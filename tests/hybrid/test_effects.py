@@ -7,14 +7,13 @@ import pytest
 from cases import each
 from hybrid_toys import toy
 
-from parenvs.cluster import DEVICES, Cluster, Device, Links
-from parenvs.errors import ClusterError, PlanError
+from parenvs.cluster import DEVICES, Cluster, Links
 from parenvs.tasks.hybrid import formulas
-from parenvs.tasks.hybrid.layers import Head, Split, TransformerBlock
+from parenvs.tasks.hybrid.layers import Split, TransformerBlock
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.hybrid.shape import TransformerShape
-from parenvs.tasks.hybrid.stack import FP8_SHARE, RECIPES, STACKS, VERSIONS, Stack
+from parenvs.tasks.hybrid.stack import FP8_SHARE, RECIPES, STACKS, Stack
 from parenvs.tasks.hybrid.uniform import Uniform, uniform_stages
 
 GPU = Cluster.parse("2x8:h100")
@@ -62,39 +61,6 @@ def test_shares__precision_before_device_and_watts(stack, device, precision, sha
     assert found == pytest.approx(share, rel=1e-12)
 
 
-def test_precisions__recipes_run_where_the_device_has_them():
-    assert DEVICES["h100"].peak("fp8-row") == DEVICES["h100"].peak("fp8-block") == 1978.9e12
-    assert DEVICES["gb200"].peak("mxfp8") == 5000e12
-    assert [DEVICES[name].peak("nvfp4") for name in ("gb200", "gb300")] == [10000e12, 15000e12]
-    for device, precision in (("h100", "mxfp8"), ("h100", "nvfp4"), ("a100", "fp8-row")):
-        with pytest.raises(ClusterError, match=f"a {device} has no {precision}; it has"):
-            DEVICES[device].peak(precision)
-        assert Device.find(f"{device}-{precision}") is None
-    assert Device.find("h100-fp8-row").peak_flops == 1978.9e12
-
-
-def test_versions__files_mean_the_first_and_people_the_newest():
-    assert Stack.parse("nemo-2024", stored=True) == VERSIONS["nemo-2024@1"]
-    assert Stack.parse("nemo-2024") == VERSIONS["nemo-2024@2"] == STACKS["nemo-2024"]
-    assert STACKS["nemo-2024"].to_json() == "nemo-2024@2"
-    for name, newest in (
-        ("nemo", "nemo-2026"), ("megatron-bridge", "nemo-2026"), ("torchtitan", "titan-2025"),
-        ("megatron", "megatron-2022"), ("torch", "torch-2024"),
-    ):  # fmt: skip
-        assert Stack.parse(name) == Stack.parse({"name": name}) == STACKS[newest]
-        with pytest.raises(PlanError, match="unknown stack"):  # files say which
-            Stack.parse(name, stored=True)
-    assert VERSIONS["nemo-2024@1"].to_json() == "nemo-2024"
-    first = VERSIONS["llama-2024"]
-    assert (first.permute_passes, first.gather_hidden, first.two_levels) == (0.0, None, False)
-    for stack in VERSIONS.values():
-        assert Stack.parse(stack.to_json(), stored=True) == stack
-        assert len(stack.date.split("-")) == 2
-    for key in ("version", "date", "source"):
-        with pytest.raises(PlanError, match=f"{key} is no constant"):
-            Stack.parse({"name": "nemo-2024", key: 3})
-
-
 def test_experts__folded_over_tp():
     """Four ranks of tp hold whole experts: each sends its own quarter of the tokens.
 
@@ -118,32 +84,6 @@ def test_experts__folded_over_tp():
     assert block.parameters(torn)[0] == block.parameters(whole)[0]
 
 
-def test_experts__folded_plans_are_legal_if_ranks_divide():
-    problem = replace(toy("2x8:h100", 32, "nemo-2025"), model=HybridModel.of_shape(mixture()))
-
-    def reasons(expert, ranks, shared=True, context=1, tp=4):
-        plan = problem.plan(
-            [HybridStage(((0, 4),), 16, tp=tp)], sequence_parallel=shared, expert=expert,
-            expert_tp=ranks, context=context,
-        )  # fmt: skip
-        assert plan.from_json(plan.to_json(), "") == plan
-        return problem.report(plan).reasons
-
-    assert reasons(8, 1) == reasons(4, 0) == reasons(8, 2, context=2) == ()
-    assert reasons(4, 0, context=2) == ()  # dealt out over ranks of context, too
-    assert reasons(8, 0) == ("expert: 8 does not divide the 4 replicas of stages[0]",)
-    assert reasons(8, 4)[0] == "expert: 8 does not divide the 4 groups of 4 devices of stages[0]"
-    assert "expert_tp: 3 does not divide tp 4" in reasons(4, 3)[0]
-    assert "needs sequence_parallel" in reasons(4, 1, shared=False)[0]
-    rows = Uniform(4, 1, 2, 1, 32, context=2, expert=8, expert_tp=2, sequence_parallel=True)
-    seconds, held = rows.judged(problem.model, problem.cluster, problem.machine)
-    plan = problem.uniform_plan(rows, 0)
-    assert plan.expert_tp == 2
-    assert problem.length(plan) == seconds["length"][0]
-    assert problem.memory(plan).total[0] == held["total"][0]
-    assert problem.report(plan).simulated_seconds == pytest.approx(seconds["length"][0])
-
-
 def test_attention__windows_and_sinks():
     """A window costs as many products as its tokens; sinks slow the kernel down."""
     split, here = Split(1, 1), machine(memory_share=1e6, sink_share=0.25)
@@ -156,30 +96,6 @@ def test_attention__windows_and_sinks():
         other = TransformerBlock(mixture(**numbers)).seconds(here, split)
         assert other.forward - plain.forward == pytest.approx(core * (times - 1))
         assert other.backward - plain.backward == pytest.approx(2.5 * core * (times - 1))
-
-
-def test_modules__for_more_tokens_stand_beside_the_head():
-    """A module costs a block with its exchange, a product of twice the width, and a head."""
-    shape = mixture(next_tokens=2)
-    here, split = machine(), Split(2, 2, expert=2)
-    head = Head(replace(shape, next_tokens=0)).seconds(here, split)
-    block = TransformerBlock(shape.module).seconds(here, split)
-    joined = 2 * 256 * 256 * 2 * 256 / 2 / here.flops
-    both = Head(shape).seconds(here, split)
-    small = 1 + 1e-3
-    assert 3 * head.forward + 2 * (block.forward + joined) <= both.forward * small
-    assert both.forward_exchange == 2 * block.forward_exchange > 0
-    assert both.backward > 3 * head.backward + 2 * (block.backward + 2 * joined)
-    problem = replace(toy("2x8:h100", 32), model=HybridModel.of_shape(shape))
-    plain = replace(problem, model=HybridModel.of_shape(replace(shape, next_tokens=0)))
-    rows = Uniform(1, 2, 8, 1, 32, expert=2)
-    more, less = (x.step(x.uniform_plan(rows, 0)) for x in (problem, plain))
-    assert more.busy[0] == less.busy[0]
-    assert more.busy[1] > less.busy[1]
-    sizes = [x.memory(x.uniform_plan(rows, 0)) for x in (problem, plain)]
-    own = sum(Head(shape).parameters(Split(1, 1, expert=2))) - 256 * (1024 + 1)
-    assert sizes[0].weights - sizes[1].weights == pytest.approx([0, 2 * own])
-    assert sizes[0].activations[1] > sizes[1].activations[1]
 
 
 def test_dispatch__two_levels():
@@ -248,16 +164,6 @@ def test_shard__scatter_inside_sum_between_gather_inside():
     assert reduction(1, 16)[0].length == every.length
 
 
-def test_shard__zero_3_gathers_inside_and_sums_between():
-    step, held, size = reduction(3, 8)
-    every, states, _ = reduction(3, 0)
-    assert step.reduction[0, 0] == pytest.approx(2 * 4 * size / 8 / 2 / GPU.device_nic_bw)
-    assert every.reduction[0, 0] == 0
-    assert step.exposed[0, 0] < step.reduction[0, 0]  # beside the last backward pass
-    assert step.gathers[0, 0] < every.gathers[0, 0]
-    assert held.total[0, 0] > states.total[0, 0]
-
-
 def test_shard__legal_if_it_divides_the_replicas():
     problem = toy("2x8:h100", 32)
     n = len(problem.model)
@@ -276,26 +182,6 @@ def test_shard__legal_if_it_divides_the_replicas():
     assert plan.shard == 8
     seconds = rows.judged(problem.model, problem.cluster, problem.machine)[0]
     assert problem.length(plan) == seconds["length"][0]
-
-
-def test_accumulation__every_micro_batch_adds_gradients():
-    problem = toy("2x8:a100", 32)
-    adding = replace(problem, stack=replace(problem.stack, accumulate_bytes=20.0))
-    for count, chunks in ((1, 1), (2, 1), (2, 2)):
-        plans = Uniform(1, count, 16 // count, 1, 32, chunks=chunks)
-        stages = uniform_stages(problem.model, plans, count)
-        own = formulas.parameters(problem.model, stages)[0]
-        base, step = (
-            formulas.step(problem.model, problem.cluster, x.machine, stages)
-            for x in (problem, adding)
-        )
-        bytes_ = 20 * own / problem.machine.memory_bw
-        assert step.busy - base.busy == pytest.approx(bytes_)
-        assert step.hiding - base.hiding == pytest.approx(bytes_)
-        plan = adding.uniform_plan(plans, 0)
-        assert adding.length(plan) == step.length[0]
-        simulated = adding.report(plan).simulated_seconds
-        assert simulated == pytest.approx(adding.length(plan), rel=0.05)
 
 
 def test_effects__rows_and_plans_cost_the_same():
@@ -362,23 +248,3 @@ def test_offload__copies_are_hidden_beside_passes_and_memory_holds_two_layers():
         assert step[True].length[0] >= plain.length[0]
         assert held[True].activations[0, 0] == 2 * kept(machine, Split(1, 1.0), "none")
         assert held[True].total[0, 0] < held[False].total[0, 0]
-
-
-def test_offload__plans_say_it_where_software_and_device_can():
-    problem = replace(toy("2x8:h100", 64, "nemo-2025"), model=HybridModel.of_shape(mixture()))
-    plans = Uniform(1, 2, 8, 1, 64, offload=[False, True])
-    plain, moved = (problem.uniform_plan(plans, k) for k in (0, 1))
-    assert not plain.offload and "offload" not in plain.to_json()
-    assert type(moved).from_json(moved.to_json()) == moved
-    assert problem.report(moved).reasons == problem.report(plain).reasons == ()
-    assert problem.report(moved).simulated_seconds >= problem.report(plain).simulated_seconds
-    columns, _ = plans.judged(problem.model, problem.cluster, problem.machine)
-    assert columns["length"][1] == pytest.approx(problem.report(moved).length_seconds, rel=1e-12)
-    split = replace(moved, schedule="zb-h1", p2p="overlapped")
-    unknown = replace(GPU, device=replace(GPU.device, name="own", host_bw=0.0))
-    for given, plan, words in (
-        (problem, split, "offload: is not counted for schedule zb-h1"),
-        (replace(problem, stack=STACKS["titan-2025"]), moved, "offload: titan-2025 moves no"),
-        (replace(problem, cluster=unknown), moved, "offload: the link of a own to the memory"),
-    ):
-        assert any(reason.startswith(words) for reason in given.report(plan).reasons), words

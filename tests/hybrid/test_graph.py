@@ -100,16 +100,6 @@ def test_graph__a_problem_is_planned_and_judged():
     assert 0 < report.mfu < 1
 
 
-def test_graph__vgg_splits_dense_layers_and_convolutions():
-    model = load_model("vgg-19")
-    assert model.reasons_against_tp(2) is None
-    assert "tp 7 divides none of the widths" in model.reasons_against_tp(7)
-    split = Split(np.array([1, 2]), np.array([8.0, 8.0]))
-    forward = model.kinds[2].seconds(machine(), split).forward
-    assert forward[1] < forward[0]
-    assert "no attention" in model.reasons_against_sequence_parallel()
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("layer", "options"),

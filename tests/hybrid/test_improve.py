@@ -2,13 +2,11 @@
 
 import math
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from batches import assert_same, both, drawn
 from cases import each
 
-import parenvs
 from parenvs.datasets.hybrid import problems as named
 from parenvs.datasets.hybrid.problems import BANKS, bank, problem_sets, start_of
 from parenvs.datasets.references import HYBRID, references
@@ -128,24 +126,6 @@ def test_improve__a_batch_of_several_kinds_is_single():
     assert len(batched.game.shelves) == 2
     users = sum(int(shelf.users.sum()) for shelf in batched.game.shelves)
     assert users == 4
-
-
-@pytest.mark.thorough
-def test_improve__plays_what_arguments_name():
-    for instance in ("hetero-8-validation", "hybrid-outside", "hybrid/11"):
-        env = gym.make("HybridPlan-v1", instance=instance).unwrapped
-        assert env.reset(seed=1)[1]["instance"].startswith(instance)
-    env = HybridImprovementEnv(instance="hybrid-validation", family="mixture")
-    assert all("mixture" in env.reset(seed=seed)[1]["instance"] for seed in range(3))
-    env = HybridImprovementEnv(fresh=True, family="gpt")
-    name = env.reset(seed=1)[1]["instance"]
-    assert int(name.split("/")[1]) >= BANKS["hybrid"] and int(name.split("/")[1]) % 3 == 0
-    assert parenvs.problem(name) == env.problem
-    problem = parenvs.problem("llama3-8b", "1x8:h100", task="hybrid", batch=64)
-    env = HybridImprovementEnv(problem=problem)
-    assert env.problem is problem and not env.draws
-    _, info = env.reset(options={**SMALL, "batch": 32})
-    assert env.problem.batch == 32 and info["instance"] == "llama3-8b"
 
 
 @each(

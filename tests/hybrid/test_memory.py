@@ -82,11 +82,3 @@ def test_memory__sharded_states(zero):
     weights = count if zero == 2 else count / 8 + gathered
     assert parts.weights[0] == pytest.approx(2 * weights, rel=1e-15)
     assert parts.gradients[0] + parts.optimizer[0] == pytest.approx(16 * count / 8, rel=1e-15)
-
-
-def test_memory__interleaving_holds_more():
-    """The first stage of S with v chunks holds 1 + (S-1) / (S v) times the activations."""
-    whole = held("175B", pp=1, chunks=1)[1].activations[0]
-    for pp, chunks in ((2, 2), (4, 3), (8, 2), (8, 4)):
-        kept = held("175B", pp=pp, chunks=chunks)[1].activations[0]
-        assert kept / whole == pytest.approx(1 + (pp - 1) / (pp * chunks), rel=1e-15)

@@ -9,7 +9,6 @@ from benchmarks.hybrid import groups
 from benchmarks.hybrid_predictions import predictions
 from parenvs.tasks.hybrid.rows import Published, checked, read_rows
 
-MODEL_162B = {"hidden": 20480, "heads": 128, "layers": 32}
 MODEL_145B = {"hidden": 12288, "heads": 96, "layers": 80}
 
 
@@ -23,18 +22,6 @@ def table(source, name):
         part for part in groups(shipped()[0]) if (part.source, part.table) == (source, name)
     ]
     return found
-
-
-def tflops(**fields):
-    """TFLOP/s of the model for settings of Megatron's figures, in the order of the arrays."""
-    arrays = {key: np.atleast_1d(value) for key, value in fields.items()}
-    length = max(map(len, arrays.values()))
-    rows = []
-    for number in range(length):
-        row = {key: value[number % len(value)].item() for key, value in arrays.items()}
-        base = {"source": "megatron-sc21-figures", "device": "a100", "tflops_per_gpu": 100.0}
-        rows.append(checked({**base, "micro_batch": 1, **row}, number))
-    return np.array([one.predicted for one in predictions(Published("", tuple(rows), {}, {}))[0]])
 
 
 @pytest.mark.thorough
@@ -112,13 +99,6 @@ def test_errors__ours_are_below_the_recorded_ones_of_other_tools():
     assert compared == 16
 
 
-def test_figure_13__eight_by_eight_is_best():
-    for batch in (32, 128):
-        tp = np.array([32, 16, 8, 4, 2])
-        rates = tflops(**MODEL_162B, gpus=64, batch=batch, tp=tp, pp=64 // tp)
-        assert rates.argmax() == 2
-
-
 def test_figure_15__better_than_without_tiles():
     """27 % before a product of few tiles left multiprocessors idle."""
     assert table("megatron-sc21-figures", "fig15").mean < 0.24
@@ -139,15 +119,6 @@ def sequences(batch, recompute):
 def test_figure_17__recomputation_pays_by_larger_batches():
     assert sequences(256, "full")[0] == pytest.approx(7.8, rel=0.02)
     assert sequences(8, "none")[0] == pytest.approx(3.9, rel=0.02)
-
-
-def test_korthikanti__selective_recomputation_beats_full():
-    """By 29 to 32 % (arXiv 2205.05198, Table 5); ours by 33 to 36 %."""
-    part = table("korthikanti", "Table 5").predictions
-    full, less = part[::2], part[1::2]
-    gains = [a.predicted / b.predicted - 1 for a, b in zip(full, less, strict=True)]
-    assert min(gains) > 0.28
-    assert max(gains) < 0.36
 
 
 def test_mpt__every_other_row_within_fifteen_per_cent():

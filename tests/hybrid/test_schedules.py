@@ -149,26 +149,6 @@ def space():
     return UniformSpace.build(toy())
 
 
-@pytest.mark.thorough
-@each("name", SPLIT)
-def test_uniform__plans_cost_what_their_rows_cost(space, name):
-    """Whole plans: closed form, bytes, and a simulation that is never below."""
-    rows = np.flatnonzero(space.plans.schedule == name)
-    assert len(rows)
-    rng = np.random.default_rng(0)
-    for k in rng.choice(rows, 12, replace=False).tolist():
-        plan = space.plan(k)
-        report = space.problem.report(plan)
-        assert report.legal
-        assert report.length_seconds == pytest.approx(space.seconds["length"][k], rel=1e-12)
-        fullest = max(stage.memory["total"] for stage in report.stages)
-        assert fullest == pytest.approx(space.memory["total"][k], rel=1e-12)
-        assert report.length_seconds * (1 - 1e-12) <= report.simulated_seconds
-        assert report.simulated_seconds <= 1.2 * report.length_seconds
-        assert sum(report.seconds.values()) == pytest.approx(report.length_seconds, rel=1e-12)
-        assert parenvs.judge(type(plan).from_json(plan.to_json()), space.problem.model) is not None
-
-
 def of(problem, name, pp=4, **columns):
     limits = Constraints(schedule=name, pp=pp, tp=1, micro_batch=1, zero=(0,), context=1, **columns)
     rows = uniform_plans(problem, replace(limits, recompute=("none",)))
@@ -201,22 +181,6 @@ def test_step__dualpipe_sums_gradients_with_its_opposite():
     bytes_of = problem.memory(with_one).gradients
     summed = problem.machine.links.all_reduce(bytes_of, 2, 8)
     np.testing.assert_allclose(problem.step(with_one).reduction, summed)
-
-
-@each(
-    "changed, words",
-    [
-        ({"p2p": "blocking"}, "p2p: sends of schedule"),
-        ({"schedule": "zb-h1"}, "chunks: schedule zb-h1 has 1, not 2"),
-        ({"schedule": "zb-v"}, "overlaps the layers before it"),
-        ({"batch": 12}, "needs at least 8 micro-batches; batch 12 gives 3"),
-        ({"batch": 36}, "half of the micro-batches of dualpipe enter at each end"),
-    ],
-)
-def test_rules__in_words(changed, words):
-    problem = toy()
-    plan = replace(of(problem, "dualpipe"), **changed)
-    assert any(words in reason for reason in problem.report(plan).reasons)
 
 
 def test_stacks__say_which_schedules_they_have():

@@ -49,42 +49,6 @@ def test_shapes__published_totals_to_the_last_parameter():
     assert images == {871_932_416}
 
 
-def test_shapes__windows_alternate_with_whole_samples():
-    shape = alternating(window=64, full_every=2, experts_every=3)
-    assert shape.kind_of == (0, 1, 2, 1, 0, 3, 0)
-    assert [(x.experts, x.window) for x in shape.kinds] == [(1, 64), (1, 0), (4, 64), (4, 0)]
-    assert [x.reach for x in shape.kinds[:2]] == [64 * (2 - 64 / 256), 256]
-    both = replace(shape, causal=False).kinds
-    assert [x.reach for x in both[:2]] == [64, 256]
-    pairs = sum(min(i + 1, 64) for i in range(256))
-    assert 256 * shape.kinds[0].reach / 2 == pytest.approx(pairs, rel=0.01)
-    core = 4 * 256 * 512
-    whole = alternating(experts_every=3)
-    assert whole.flops(1) - shape.flops(1) == pytest.approx(3 * 4 * core * (256 - 112))
-    assert alternating(window=256).flops(1) == alternating().flops(1)
-    for wrong in ({"full_every": 2}, {"window": 64, "full_every": 1}):
-        with pytest.raises(UnknownInstanceError, match=r"full_every . needs a window"):
-            alternating(**wrong)
-    with pytest.raises(UnknownInstanceError, match="router_bias and expert_bias need experts"):
-        alternating(experts=1, active=1, router_bias=True)
-
-
-def test_shapes__leading_blocks_are_dense():
-    shape = alternating(leading_dense=2, dense_feed_forward=2048)
-    assert shape.kind_of == (0, 0, 1, 1, 1, 1, 1)
-    assert alternating(leading_dense=2, experts_every=3).kind_of == (0, 0, 1, 0, 0, 1, 0)
-    dense, expert = shape.kinds
-    assert (dense.experts, dense.feed_forward, expert.leading_dense) == (1, 2048, 0)
-    assert shape.fingerprint != alternating().fingerprint
-    assert TransformerShape.from_json(shape.to_json()) == shape
-    for wrong, words in (
-        ({"leading_dense": 7}, "leading_dense 7 leaves no block of 7 with experts"),
-        ({"leading_dense": 1, "experts": 1, "active": 1}, "leading_dense and shared_experts need"),
-    ):
-        with pytest.raises(UnknownInstanceError, match=words):
-            alternating(**wrong)
-
-
 def alternating(**numbers):
     return TransformerShape(
         "alternating", 7, 512, 8, 256, 4096, gated=True, dropout=False, bias=False, tied=False,

@@ -33,10 +33,6 @@ def test_simulate__by_hand():
     assert table.core == 15 == (2 + 1 / 2) * 6
     assert table.stage_end.tolist() == [15, 13]
     assert table.length(np.array([1.0, 5.0])) == 18
-    rows = list(table.rows())
-    assert len(rows) == 16
-    assert rows[0] == (0, 0, 0, "forward", 0, 1)
-    assert rows[7] == (0, 0, 1, "backward", 13, 15)
 
 
 @each("stages", [2, 4, 8])

@@ -13,7 +13,6 @@ from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.hybrid.explain import robustness, scenarios, under
 from parenvs.tasks.hybrid.space import (
     Constraints,
-    Objective,
     UniformSpace,
     uniform_plans,
 )
@@ -71,25 +70,6 @@ def test_uniform_plans__layers_that_divide_with_embedding_and_head():
     assert [stage.size for stage in plan.stages] == [7, *[8] * 14, 7]
 
 
-@each(
-    "pins",
-    [
-        {"tp": 2}, {"pp": 2}, {"dp": 4}, {"micro_batch": 2}, {"chunks": 2}, {"most_micro_batch": 2},
-        {"zero": (0,)}, {"recompute": ("full",)}, {"sequence_parallel": False}, {"devices": 8},
-    ],
-)  # fmt: skip
-def test_uniform_plans__keep_to_constraints(small, pins):
-    plans = uniform_plans(small.problem, Constraints(**pins))
-    [(name, value)] = pins.items()
-    allowed = {
-        "most_micro_batch": lambda: (plans.micro_batch <= value).all(),
-        "zero": lambda: np.isin(plans.zero, value).all(),
-        "recompute": lambda: np.isin(plans.recompute, value).all(),
-    }.get(name, lambda: (getattr(plans, name) == value).all())
-    assert allowed() and plans.size < len(small) * (3 if name == "devices" else 1)
-    assert (plans.tp <= 8).all()
-
-
 def test_uniform_plans__nothing_keeps_to_constraints(small):
     with pytest.raises(InfeasibleError, match=r"no uniform plan keeps to dp 5"):
         uniform_plans(small.problem, Constraints(dp=5))
@@ -106,18 +86,6 @@ def test_uniform_plans__nothing_keeps_to_constraints(small):
 def test_constraints__bad_values(pins, words):
     with pytest.raises(ParenvsError, match=words):
         Constraints(**pins)
-
-
-def test_objective__money_and_tokens(small):
-    problem = small.problem
-    tokens = 64 * 8192
-    assert Objective("tokens").values(problem, 2.0, 16) == -tokens / 2
-    money = Objective("money", 3.0).values(problem, 7200.0, 16)
-    assert money == pytest.approx(2 * 16 * 3.0 / tokens)
-    with pytest.raises(ParenvsError, match="unknown objective 'speed'"):
-        Objective("speed")
-    with pytest.raises(ParenvsError, match="price"):
-        Objective("money", 0.0)
 
 
 def test_robustness__constants_move_in_their_ranges(small):

@@ -52,20 +52,6 @@ def test_text__says_what_the_judge_says(problem):
         assert f"{stage.memory['total'] / 1e9:.2f}" in line
 
 
-def test_figure__a_cell_for_each_device_and_a_box_for_each_pass(problem):
-    report = report_of(problem)
-    with style():
-        drawn = figure.draw(report)
-    (devices,) = collection(drawn, "devices")
-    assert len(devices.get_paths()) == report.devices_used == 16
-    colours = {tuple(colour) for colour in np.round(devices.get_facecolor(), 3)}
-    assert len(colours) == 4 * 2  # a colour for each stage, a shade for each of two replicas
-    (passes,) = collection(drawn, "passes")
-    assert len(passes.get_paths()) == 2 * 4 * 2 * report.micro_batches
-    texts = " ".join(t.get_text() for axes in drawn.axes for t in axes.texts)
-    assert f"a step of {duration(report.length_seconds)}" in texts
-
-
 def test_map__every_plan_is_a_mark(problem):
     space = UniformSpace.build(problem)
     with style():

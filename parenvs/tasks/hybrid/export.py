@@ -252,14 +252,17 @@ def _model_classes(
         last = int(graph.dim_offset[whole[_PART.sub("", path)] + 1])
         for dimension in np.flatnonzero(cut).tolist():  # a loop's own dimension comes first
             chosen[classes.label[last - (end - start) + dimension]] = True
+    _check_classes(classes, chosen, "stages[0].tp: a loop cannot be split so")
+    return classes, chosen
+
+
+def _check_classes(classes: DimensionClasses, chosen: np.ndarray, refusal: str) -> None:
+    """Raise an error if classes cannot be split, alone or together."""
     words = Explainer(classes)
     for label in np.flatnonzero(chosen & classes.blocked).tolist():
-        raise InfeasibleError(f"stages[0].tp: a loop cannot be split so: {words.blocked(label)}")
+        raise InfeasibleError(f"{refusal}: {words.blocked(label)}")
     for first, second in classes.conflicts[chosen[classes.conflicts].all(axis=1)].tolist():
-        raise InfeasibleError(
-            f"stages[0].tp: a loop cannot be split so: {words.conflict(first, second)}"
-        )
-    return classes, chosen
+        raise InfeasibleError(f"{refusal}: {words.conflict(first, second)}")
 
 
 def _batch_classes(classes: DimensionClasses, graph: Graph) -> np.ndarray:
@@ -270,11 +273,7 @@ def _batch_classes(classes: DimensionClasses, graph: Graph) -> np.ndarray:
         shape = graph.shape(tensor)
         if shape and shape[0] == graph.batch_size > 1:
             chosen[classes.label[graph.dim_offset[tensor]]] = True
-    words = Explainer(classes)
-    for label in np.flatnonzero(chosen & classes.blocked).tolist():
-        raise InfeasibleError(f"the batch cannot be split: {words.blocked(label)}")
-    for first, second in classes.conflicts[chosen[classes.conflicts].all(axis=1)].tolist():
-        raise InfeasibleError(f"the batch cannot be split: {words.conflict(first, second)}")
+    _check_classes(classes, chosen, "the batch cannot be split")
     if not chosen.any():
         raise InfeasibleError(
             f"{graph.name}: no batch input begins with the batch of {graph.batch_size}; name the "

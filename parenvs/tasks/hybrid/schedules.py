@@ -402,10 +402,6 @@ def _longest(
     return seconds, seconds - last
 
 
-KINDS = ("forward", "backward", "weights")
-"""Words for ``FORWARD``, ``BACKWARD`` and ``WEIGHT``."""
-
-
 class ChunkSeconds(NamedTuple):
     """Seconds of one micro-batch, (S, v) each.
 
@@ -424,26 +420,6 @@ class ChunkSeconds(NamedTuple):
     weights: np.ndarray | None = None
 
 
-class TimetableRow(NamedTuple):
-    """One pass of a timetable.
-
-    Attributes:
-        stage: that does it.
-        chunk: of the stage.
-        micro_batch: that passes.
-        kind: one of ``KINDS``.
-        start: seconds.
-        end: seconds.
-    """
-
-    stage: int
-    chunk: int
-    micro_batch: int
-    kind: str
-    start: float
-    end: float
-
-
 @dataclass(frozen=True)
 class HybridTimetable:
     """Times of the passes of each micro-batch through each chunk of each stage.
@@ -452,13 +428,10 @@ class HybridTimetable:
         start: (2, S, v, M) float64 seconds; the first axis is forward and backward, and a third
             line the gradients of weights where the schedule has passes of their own for them.
         end: the same.
-        second: number of the first micro-batch of the second chunk, where half of them enter at
-            each end (M is that half then); else 0.
     """
 
     start: np.ndarray
     end: np.ndarray
-    second: int = 0
 
     @property
     def stage_end(self) -> np.ndarray:
@@ -477,22 +450,6 @@ class HybridTimetable:
             exposed: (S,) seconds of each stage's collectives behind its last pass.
         """
         return float((self.stage_end + exposed).max())
-
-    def rows(self) -> Iterator[TimetableRow]:
-        """Yield the passes, stage by stage, as they start."""
-        stages = self.start.shape[1]
-        for stage in range(stages):
-            start, end = self.start[:, stage], self.end[:, stage]
-            for flat in np.argsort(start, axis=None, kind="stable"):
-                kind, chunk, micro_batch = np.unravel_index(flat, start.shape)
-                yield TimetableRow(
-                    stage,
-                    int(chunk),
-                    int(micro_batch + chunk * self.second),
-                    KINDS[kind],
-                    float(start[kind, chunk, micro_batch]),
-                    float(end[kind, chunk, micro_batch]),
-                )
 
 
 def simulate(
@@ -583,7 +540,7 @@ def simulate(
     def table(nested: list[list[list[float]]]) -> np.ndarray:
         return np.array(nested).reshape(-1, chunks, stages, rounds).transpose(0, 2, 1, 3)
 
-    return HybridTimetable(table(start), table(end), rounds if schedule == TWO_WAYS else 0)
+    return HybridTimetable(table(start), table(end))
 
 
 def _early(seconds: ChunkSeconds, micro_batches: int) -> HybridTimetable:
