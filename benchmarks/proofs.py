@@ -12,7 +12,7 @@ from benchmarks.framework import Case, Row, main, measurement, progress, spent, 
 from brute_force import all_plans, best_of, legal_plans, random_pipeline, random_space
 from every_plan import DRAWN, LIMITS, outcome, planners
 from parenvs.agents.pipeline import bounds as prefixes
-from parenvs.agents.pipeline import exact
+from parenvs.agents.pipeline import labels
 from parenvs.agents.pipeline.exact import exact_candidates, exact_full, least_excess
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
@@ -80,13 +80,13 @@ def bounded(planner: str, count: int) -> Row:
     """Hold a search against brute force, its bounds for large graphs on small ones, too."""
     progress(planner)
     row: Row = {}
-    before = exact.MANY, prefixes.BLOCKS
-    exact.MANY, prefixes.BLOCKS = 0, 4
+    before = labels.MANY, prefixes.BLOCKS
+    labels.MANY, prefixes.BLOCKS = 0, 4
     try:
         with spent(row, clock=time.perf_counter):
             found = Counter(check(SMALL[planner], seed) for seed in range(count))
     finally:
-        exact.MANY, prefixes.BLOCKS = before
+        labels.MANY, prefixes.BLOCKS = before
     words = [x for x in found if x.startswith("WRONG")]
     counts = {"cases": count, "equal": found["equal"], "infeasible": found["infeasible"]}
     return {**row, **counts, "wrong": len(words), "words": words}

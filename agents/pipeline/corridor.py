@@ -414,7 +414,9 @@ def prepare() -> None:
     nothing, number = np.zeros(0, dtype=np.int64), np.zeros(0)
     start = np.zeros((2, 2), dtype=np.int64)
     pairs, costs = Pairs(nothing, nothing, number), Stages(number, number, nothing, nothing)
-    _extend(*pairs, *costs, start, number, number, *np.zeros((5, 1)), 1, 1, np.inf, 1)
+    one = np.zeros(1)
+    front = Front(one, one, one, one, one)
+    _extend(*pairs, *costs, start, number, number, *front, 1, 1, np.inf, 1)
 
 
 def _joined(pairs: Pairs, costs: Stages, labels: Labels) -> tuple[np.ndarray, np.ndarray]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from parenvs.agents.learning.network import SAMPLES
 from parenvs.agents.names import LEARNED
 from parenvs.agents.planners import TRAINED_AGENTS, solve
 from parenvs.cluster import Cluster
 from parenvs.core.leaderboard import (
-    BOUND,
     ONE,
-    OPTIMAL,
     SECONDS,
     UNKNOWN,
     Description,
@@ -24,6 +22,7 @@ from parenvs.core.leaderboard import (
     TaskKind,
     TaskProblem,
     drawn_kind,
+    reference_of,
 )
 from parenvs.core.plan import Plan
 from parenvs.datasets.pipeline.families import FAMILIES
@@ -97,10 +96,6 @@ class PipelineProblem(TaskProblem):
             if len(values) != needed
         ]
 
-    def cost(self, report: Report) -> float:
-        """See ``TaskProblem.cost``: seconds of a step."""
-        return report.length_seconds
-
     def simulated(self, report: Report) -> float:
         """See ``TaskProblem.simulated``: the 1F1B schedule of a step."""
         return report.simulated_seconds
@@ -116,55 +111,42 @@ class PipelineProblem(TaskProblem):
     def solved(self, seconds: float) -> Reference:
         """See ``TaskProblem.solved``."""
         answer = solve(self.target, time_limit=seconds)
-        plan = self.pipeline_plan(answer.plan.cuts, answer.plan.device_cuts)
-        cost = self.cost(self.judge(plan))
-        if answer.status == OPTIMAL:
-            return Reference(cost, cost, OPTIMAL, "exact")
-        assert answer.bound is not None
-        return Reference(cost, answer.bound, BOUND, "exact")
+        bound = answer.cost if answer.proven else answer.bound or 0.0
+        return reference_of(answer.cost, bound, "exact", answer.among)
 
 
-class _PipelineShape(NamedTuple):
-    """Cluster and settings that a pipeline task plans every shipped graph for, if it fits."""
-
-    label: str
-    cluster: str
-    stages: int
-    micro_batches: int
-
-
-_PIPELINE_SHAPES: dict[str, tuple[_PipelineShape, ...]] = {
+_SHAPES: dict[str, tuple[tuple[str, str, int, int], ...]] = {
     "pipeline-cut": (
-        _PipelineShape("A", "A", 2, 16),
-        _PipelineShape("B", "B", 3, 16),
-        _PipelineShape("C", "C", 4, 16),
-        _PipelineShape("a100-4", "a100-4", 4, 16),
-        _PipelineShape("h100-4", "h100-4", 4, 16),
+        ("A", "A", 2, 16),
+        ("B", "B", 3, 16),
+        ("C", "C", 4, 16),
+        ("a100-4", "a100-4", 4, 16),
+        ("h100-4", "h100-4", 4, 16),
     ),
     "pipeline-plan": (
-        _PipelineShape("A", "A", 4, 8),
-        _PipelineShape("B", "B", 6, 64),
-        _PipelineShape("C", "C", 8, 32),
-        _PipelineShape("a100-4", "a100-4", 6, 32),
-        _PipelineShape("h100-4", "h100-4", 8, 64),
-        _PipelineShape("v100-8x8", "8x8:v100,25Gbps", 8, 32),
+        ("A", "A", 4, 8),
+        ("B", "B", 6, 64),
+        ("C", "C", 8, 32),
+        ("a100-4", "a100-4", 6, 32),
+        ("h100-4", "h100-4", 8, 64),
+        ("v100-8x8", "8x8:v100,25Gbps", 8, 32),
     ),
 }
-"""Name of a pipeline task -> its shapes."""
+"""Task -> label, cluster, stages and micro-batches that every shipped graph is planned for."""
 
 
 def problems(task: str, instances: Instances = None) -> Iterator[PipelineProblem]:
     """Yield the problems of a task, without references."""
     for instance in (x for x in PAPER if instances is None or x in instances):
         fingerprint = load_graph(instance, "forward").fingerprint
-        for shape in _PIPELINE_SHAPES[task]:
+        for label, cluster, stages, micro_batches in _SHAPES[task]:
             settings: dict[str, Any] = {
-                "cluster": Cluster.parse(shape.cluster).to_json(),
-                "stages": shape.stages,
+                "cluster": Cluster.parse(cluster).to_json(),
+                "stages": stages,
                 "micro_batch": 16,
-                "micro_batches": shape.micro_batches,
+                "micro_batches": micro_batches,
             }
-            name = f"{instance}-{shape.label}-{shape.stages}"
+            name = f"{instance}-{label}-{stages}"
             yield PipelineProblem(
                 name, PipelinePlan.task, "", instance, fingerprint, settings, UNKNOWN, 0.0
             )

@@ -41,8 +41,6 @@ BRIEF, BRIEF_SWEEPS, LONGER = corridor.Width(16, 3), 3, 12
 _SHARE = 0.5  # of the time limit: when the corridor search ends
 _BOUND = 0.2  # of the time that is left to a search: what its bound may take at the end
 _TOLERANCE = 0.5  # bytes; plans that differ by less count as equal
-MANY = 200
-"""Fewest pivots for which the bounds of ``Prefixes`` repay their cost."""
 
 
 def exact_candidates(space: CutSpace) -> Answer:
@@ -100,9 +98,7 @@ def exact_points(
     inner = space.pivots[1:-1]
     for pivots in (space.pivots[few_points(space, _FEW_POINTS)], inner):
         upper = float(pipeline.length(*best))
-        search = LabelSearch(
-            pipeline, lambda k, e, pivots=pivots: pivots, upper, deadline, devices=space.devices
-        )
+        search = LabelSearch(pipeline, pivots, upper, deadline, devices=space.devices)
         ended = search.run()
         best = search.best if search.best is not None else best
         evaluations += search.evaluations
@@ -147,7 +143,8 @@ def exact_full(
         best = within_memory(pipeline)
     if np.isfinite(deadline):  # of what is left, a part is the bound's
         deadline -= _BOUND * max(deadline - time.perf_counter(), 0.0)
-    search = search_pivots(pipeline, pivots, _length(pipeline, best), deadline)
+    search = LabelSearch(pipeline, pivots, _length(pipeline, best), deadline)
+    search.run()
     best = search.best if search.best is not None else best
     evaluations += search.evaluations
     proven, bound = search.bound >= search.upper, None
@@ -246,23 +243,6 @@ def one_stage(pipeline: Pipeline) -> Answer:
     if excess > 0:
         raise infeasible(pipeline, excess)
     return answer_of(pipeline, (nothing, nothing), 1, begin)
-
-
-def search_pivots(
-    pipeline: Pipeline, pivots: np.ndarray, upper: float, deadline: float
-) -> LabelSearch:
-    """A finished search for plans that cut at ``pivots`` only and are shorter than ``upper``.
-
-    Args:
-        pipeline: the problem, of two stages or more.
-        pivots: where plans may cut, ascending.
-        upper: seconds, infinite if no plan is known.
-        deadline: the search ends at this ``time.perf_counter()``.
-    """
-    bound_pivots = pivots if len(pivots) >= MANY else None
-    search = LabelSearch(pipeline, lambda k, e: pivots, upper, deadline, bound_pivots)
-    search.run()
-    return search
 
 
 def _length(pipeline: Pipeline, plan: Cuts | None) -> float:

@@ -42,6 +42,8 @@ from parenvs.tasks.pipeline.problem import Pipeline
 
 Targets = Callable[[int, int], np.ndarray]
 """``targets(k, e)``: the pivots, ascending, where the last k stages may start on device e."""
+MANY = 200
+"""Fewest pivots for which the bounds of ``Prefixes`` repay their cost."""
 _STATES = 20_000  # states of a layer whose bounds are computed at once
 _PAIRS = 20_000_000  # pairs of state and label between two looks at the clock, about 50 ms
 _FRONT = 64  # labels of a front before its arrays grow
@@ -338,11 +340,10 @@ class LabelSearch:
 
     Args:
         pipeline: the problem, of two stages or more.
-        targets: where suffixes may start.
+        targets: where suffixes may start; the pivots alone, (p,) ascending, if they may start at
+            each of them on any device.
         upper: look for plans shorter than this, seconds.
         deadline: give up at this ``time.perf_counter()``.
-        pivots: all pivots that ``targets`` ever gives, ascending; they allow for the better bounds
-            of ``Prefixes`` (default: do without).
         devices: where plans may cut the devices, both ends included (default: anywhere).
 
     Attributes:
@@ -355,10 +356,9 @@ class LabelSearch:
     def __init__(
         self,
         pipeline: Pipeline,
-        targets: Targets,
+        targets: Targets | np.ndarray,
         upper: float = np.inf,
         deadline: float = np.inf,
-        pivots: np.ndarray | None = None,
         devices: np.ndarray | None = None,
     ) -> None:
         prepare()
@@ -369,7 +369,7 @@ class LabelSearch:
         self.best: tuple[np.ndarray, np.ndarray] | None = None
         self.bound, self.evaluations = 0.0, 0
         self._layers: list[Labels] = []
-        self._bounds, self._pivots = Bounds(pipeline), pivots
+        self._bounds = Bounds(pipeline)
         self._chain, self._machine = _chain_of(pipeline), _machine_of(pipeline)
 
     def run(self) -> bool:
@@ -382,10 +382,11 @@ class LabelSearch:
         index, zero = np.zeros(1, dtype=np.int64), np.zeros(1)
         self._layers = [Labels(start, index + n, index + devices, zero, zero, index - 1)]
         try:
-            if self._pivots is not None and stages > 2 and np.isfinite(self.upper):
+            many = isinstance(self.targets, np.ndarray) and len(self.targets) >= MANY
+            if many and stages > 2 and np.isfinite(self.upper):
                 budget = formulas.core_budget(self.upper) * (1.0 - SLACK)
                 self._bounds.prefixes = Prefixes(
-                    self.pipeline, self._pivots, budget, self.deadline, self.devices
+                    self.pipeline, self.targets, budget, self.deadline, self.devices
                 )
             for k in range(1, stages):
                 labels, bound = self._extended(k, self._layers[-1])
@@ -452,7 +453,9 @@ class LabelSearch:
         firsts: list[np.ndarray] = []
         some = self.devices[(self.devices >= front) & (self.devices <= devices - k)].tolist()
         for e in some:
-            here = self.targets(k, e)
+            here = self.targets
+            if not isinstance(here, np.ndarray):
+                here = here(k, e)
             if not pipeline.fractions:
                 # The k last stages share the devices from e on, those in front the others.
                 shared = can_split(devices - e, k, sizes) and can_split(e, front, sizes)
@@ -521,7 +524,12 @@ def _machine_of(pipeline: Pipeline) -> Machine:
 def prepare() -> None:
     """Compile the loops, or load them, once per process: that is no part of a search."""
     nothing, number, one = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros((1, 1))
-    chain = Chain(*[number] * 3, nothing, *[number] * 3, one, nothing, one, one, one)
+    chain = Chain(
+        number, number, number, nothing, number, number, number, one, nothing, one, one, one
+    )
     machine = Machine(1, 1, np.zeros(1, dtype=np.bool_), one, 1.0, 1.0, 1.0, False)
     labels = Labels(np.zeros((2, 2), dtype=np.int64), nothing, nothing, number, number, nothing)
-    _extend(chain, machine, labels, States(nothing, nothing, *[number] * 8), 1, 0, 0, False, 0.0)
+    states = States(
+        nothing, nothing, number, number, number, number, number, number, number, number
+    )
+    _extend(chain, machine, labels, states, 1, 0, 0, False, 0.0)

@@ -32,8 +32,8 @@ from parenvs.agents.pipeline.exact import (
     least_excess,
     one_stage,
     plan_within,
-    search_pivots,
 )
+from parenvs.agents.pipeline.labels import LabelSearch
 from parenvs.cluster import Cluster
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
@@ -282,9 +282,9 @@ class _Run:
                 now = time.perf_counter()
                 if now > self.deadline:
                     return
-                search = search_pivots(
-                    trial.pipeline, self._pivots, self.upper, min(self.deadline, now + seconds)
-                )
+                end = min(self.deadline, now + seconds)
+                search = LabelSearch(trial.pipeline, self._pivots, self.upper, end)
+                search.run()
                 self.evaluations += search.evaluations
                 trial.bound = max(trial.bound, min(search.bound, self.upper))
                 trial.settled = search.bound >= search.upper

@@ -1,7 +1,5 @@
 """``PipelineCut-v0``: episodes as the judge has them; batches as single ones, to the last bit."""
 
-import gc
-import itertools
 import warnings
 from functools import partial
 
@@ -25,9 +23,7 @@ from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.instances import PAPER
 from parenvs.tasks.pipeline.cut import (
     CutKernel,
-    PipelineCutEnv,
     PipelineCutVectorEnv,
-    kernel_of,
 )
 from parenvs.tasks.pipeline.spaces import CutSpace
 
@@ -143,6 +139,7 @@ def exhaust(env):
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("candidates", ["minima", "all"])
 def test_pipeline_cut__known_optimum(toy, candidates, tmp_path):
     """Playing everything finds the optimum known by hand, and so does the exact solver."""
@@ -158,11 +155,6 @@ def test_pipeline_cut__known_optimum(toy, candidates, tmp_path):
     assert answer.cost == pytest.approx(float(toy.length), rel=1e-14)
     assert answer.status == "optimal"
     assert exact_full(env.problem.with_stages(toy.stages)).cost <= answer.cost * (1 + 1e-12)
-
-
-def test_pipeline_cut__all_plans_of_the_toy(env):
-    plans = {plan.cuts for _, plan in exhaust(env)}
-    assert plans == set(itertools.product(range(1, 6), range(6, 12)))
 
 
 def test_pipeline_cut__memory_is_judged_at_the_last_cut(tmp_path):
@@ -246,29 +238,6 @@ def test_pipeline_cut__observation_by_hand(tmp_path):
     assert observation["step"] == 1
 
 
-def test_pipeline_cut__observation_follows_the_cuts(env):
-    """Features are the pipeline's at the candidates that are legal now, zero elsewhere."""
-    observation, _ = env.reset()
-    # Maxima of the instance: 12 bytes reduced over 3 devices at 8 B/s, 8 bytes crossing.
-    scale = np.array([2 * 12 * 2 / 3 / 8, 8 / 8, 1])
-    for cut, action in enumerate((2, 8)):
-        legal = env.action_masks()
-        assert env.game.space.pivots[legal].tolist() == list([range(1, 6), range(6, 12)][cut])
-        raw = slow_features(
-            env.problem,
-            np.array([3][:cut]),
-            np.array([1][:cut]),
-            env.game.space.pivots[legal],
-            np.full(legal.sum(), cut + 1),
-        )
-        np.testing.assert_allclose(observation["features"][legal], raw / scale, rtol=1e-6)
-        assert not observation["features"][~legal].any()
-        assert raw[:, 1].max() == 1
-        observation, *_ = env.step(action)
-    assert observation["cuts"].tolist() == [0.25, 0.75]
-    assert not observation["features"].any()
-
-
 @each(
     ("kwargs", "words"),
     [
@@ -331,6 +300,7 @@ def ended_now(outcome):
     return outcome[2] if len(outcome) == 5 else np.zeros(1, dtype=bool)
 
 
+@pytest.mark.thorough
 @problems
 @modes
 def test_vector__equals_single_ones(kwargs, mode):
@@ -342,6 +312,7 @@ def test_vector__equals_single_ones(kwargs, mode):
             assert batched.plan(i) == single.call("plan")[i]
 
 
+@pytest.mark.thorough
 @modes
 def test_vector__equals_single_ones_without_tables(mode, monkeypatch):
     monkeypatch.setattr("parenvs.tasks.pipeline.cut.MAX_OPENINGS", 0)
@@ -389,6 +360,7 @@ def scaled(space, chosen, legal):
     return result
 
 
+@pytest.mark.thorough
 @settings(max_examples=80)
 @given(st.data(), st.booleans())
 def test_cut_kernel__equals_the_pipeline(data, tabulated):
@@ -420,6 +392,7 @@ def test_cut_kernel__equals_the_pipeline(data, tabulated):
         assert_same(figures, np.full(count, figure))
 
 
+@pytest.mark.thorough
 @given(spaces())
 @settings(max_examples=100)
 def test_cut_space__windows_and_followers(space):
@@ -430,17 +403,3 @@ def test_cut_space__windows_and_followers(space):
     for last in np.flatnonzero(space.allowed[-2]) if space.stages > 2 else []:
         legal = np.flatnonzero(space.legal([0] * (space.stages - 3) + [last]))
         assert legal.tolist() == list(range(max(low, followers[last]), high))
-
-
-def test_cut_kernel__is_shared_while_it_is_used():
-    one, other = (PipelineCutEnv(**BATCHED[1]) for _ in range(2))
-    assert one.game.kernel is other.game.kernel
-    assert one.game.kernel is not PipelineCutEnv(**BATCHED[0]).game.kernel
-    assert one.game.kernel is not PipelineCutEnv(**BATCHED[1], micro_batches=3).game.kernel
-    assert not one.game.kernel.first.flags.writeable
-    space = one.game.space
-    found = kernel_of(space)
-    assert found is one.game.kernel
-    del one, other, found
-    gc.collect()
-    assert kernel_of(space).space is space  # built again

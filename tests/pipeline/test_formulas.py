@@ -127,28 +127,6 @@ def test_bytes__against_the_design(kind, problem):
 
 
 @pytest.mark.thorough
-@given(problems())
-@settings(max_examples=100)
-def test_append__is_core_and_tail_to_the_last_bit(problem):
-    pipeline, plans = problem
-    m, seconds = pipeline.micro_batches, seconds_of("numpy", pipeline, plans)
-    both = seconds.forward + seconds.backward
-    core, tail = formulas.core_and_tail(both, seconds.backward, seconds.all_reduce, m)
-    for maximum, column in [(np.maximum, slice(None)), *((max, k) for k in range(len(plans)))]:
-        prefix, link = formulas.NOTHING, 0.0
-        for s, all_reduce in enumerate(seconds.all_reduce[:, column]):
-            if s:
-                link = seconds.backward[2 * s - 1, column]
-            prefix = formulas.append(
-                prefix, link, both[2 * s, column], seconds.backward[2 * s, column],
-                all_reduce, m, maximum,
-            )  # fmt: skip
-        assert np.array_equal(prefix.core, core[column])
-        assert np.array_equal(prefix.tail, tail[column])
-        assert np.array_equal(prefix.core + prefix.tail, formulas.length(seconds, m)[column])
-
-
-@pytest.mark.thorough
 @kinds
 @given(problems())
 @settings(max_examples=100)

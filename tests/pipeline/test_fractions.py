@@ -85,25 +85,6 @@ def test_exact_candidates__keeps_to_whole_samples_of_its_candidates(seed):
     assert found
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_exact_shape__is_the_best_of_all_shapes(seed):
-    pipeline, _ = bf.random_pipeline(np.random.default_rng([seed, 9]))
-    pipeline = of_whole_samples(pipeline, 2).with_stages(1)
-    best = np.inf
-    for cluster in pipeline.cluster.parts():
-        for stages in range(1, min(cluster.devices, int(pipeline.variable_sum[-1])) + 1):
-            shape = pipeline.with_stages(stages, cluster)
-            if shape.can_split(stages):
-                one = (np.zeros((1, 0), int),) * 2
-                plans = one if stages == 1 else whole_plans(shape, stages)
-                best = min(best, bf.best_of(shape, plans).length)
-    if np.isfinite(best):
-        assert exact_shape(pipeline).answer.cost == pytest.approx(best, rel=1e-9)
-    else:
-        with pytest.raises(InfeasibleError):
-            exact_shape(pipeline)
-
-
 def profile(micro_batch=4, n=12):
     rng = np.random.default_rng(0)
     forward = rng.uniform(1, 2, n)

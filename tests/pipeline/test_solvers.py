@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parenvs import problem
-from parenvs.agents.pipeline import bounds, corridor, exact, shapes
+from parenvs.agents.pipeline import bounds, corridor, exact, labels, shapes
 from parenvs.agents.pipeline.bounds import Relaxation, least_length, lower_bound
 from parenvs.agents.pipeline.corridor import Corridor, Width, changed, search
 from parenvs.agents.pipeline.exact import (
@@ -36,7 +36,6 @@ from parenvs.tasks.pipeline import formulas, spaces
 from parenvs.tasks.pipeline.cut import kernel_of
 from parenvs.tasks.pipeline.formulas import simulate
 from parenvs.tasks.pipeline.improve import PipelineImprovementEnv
-from parenvs.tasks.pipeline.plan import stage_counts
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.spaces import CutSpace, PointSpace, distinct_pivots, graded
 
@@ -98,7 +97,7 @@ def test_exact_candidates__equals_brute_force(seed):
 def test_exact_full__equals_brute_force(seed, large, monkeypatch):
     if large:  # corridors first
         monkeypatch.setattr(exact, "FEW", 0)
-        monkeypatch.setattr(exact, "MANY", 0)
+        monkeypatch.setattr(labels, "MANY", 0)
         monkeypatch.setattr(bounds, "BLOCKS", 4)
     for case in range(seed, seed + 10):
         pipeline = random_problem(case, 2)
@@ -118,17 +117,17 @@ def test_exact_full__equals_brute_force(seed, large, monkeypatch):
 def test_label_search__finds_the_optimum_under_any_incumbent(seed, slack):
     pipeline = random_problem(seed)
     best, pivots = best_of(pipeline), np.arange(1, len(pipeline.profile))
-    better_bounds = pivots if seed % 2 else None
-    found = LabelSearch(
-        pipeline, lambda k, e: pivots, best.length * (1 + slack), pivots=better_bounds
-    )
-    assert found.run()
-    assert found.upper == pytest.approx(best.length, rel=1e-9)
-    if best.length < np.inf:
-        tight = LabelSearch(pipeline, lambda k, e: pivots, best.length, pivots=better_bounds)
-        assert tight.run() and tight.best is None and tight.bound == best.length
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(labels, "MANY", labels.MANY * (seed % 2))
+        found = LabelSearch(pipeline, pivots, best.length * (1 + slack))
+        assert found.run()
+        assert found.upper == pytest.approx(best.length, rel=1e-9)
+        if best.length < np.inf:
+            tight = LabelSearch(pipeline, pivots, best.length)
+            assert tight.run() and tight.best is None and tight.bound == best.length
 
 
+@pytest.mark.thorough
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32))
 def test_distinct_pivots__hold_an_optimum(seed):
@@ -139,6 +138,7 @@ def test_distinct_pivots__hold_an_optimum(seed):
     assert merged.length == pytest.approx(best_of(pipeline).length, rel=1e-12)
 
 
+@pytest.mark.thorough
 def test_exact__ignores_an_incumbent_that_is_no_plan():
     pipeline = layers(300, cluster="A").with_stages(3)
     space = PointSpace.build(pipeline)
@@ -164,6 +164,7 @@ def test_exact__time_limit_gives_a_plan_and_a_valid_bound(limit):
         assert (answer.status == "optimal") == (answer.bound == answer.cost)
 
 
+@pytest.mark.thorough
 def test_exact__infeasible_says_by_how_much():
     pipeline = layers(240, cluster="A", weights=750e6).with_stages(2)
     excess = least_excess(pipeline)[1]
@@ -177,6 +178,7 @@ def test_exact__infeasible_says_by_how_much():
         exact_full(layers(12, cluster="A").with_stages(3))
 
 
+@pytest.mark.thorough
 def test_exact_full__takes_a_memory_limit_that_a_single_plan_meets():
     pipeline = layers(240, cluster="A", weights=750e6).with_stages(4)
     plan, excess = least_excess(pipeline)
@@ -289,13 +291,6 @@ def test_exact_points__on_128_points():
         assert few[0] >= 1 and few[-1] < len(space.pivots) - 1
 
 
-@pytest.mark.thorough
-def test_exact_points__equals_exact_full_where_the_points_are_all_pivots():
-    for seed, stages in ((1, 3), (2, 4), (3, 5)):
-        pipeline = layers(60, seed).with_stages(stages)
-        check(exact_points(PointSpace.build(pipeline)), pipeline, exact_full(pipeline).cost)
-
-
 # Corridors.
 
 
@@ -345,12 +340,6 @@ def test_search__same_budget_same_plan_and_never_longer():
     assert sweeps.length(search(pipeline, first, sweeps=5)) <= sweeps.length(first)
     late = search(pipeline, deadline=time.perf_counter())
     assert sweeps.length(late) <= min(sweeps.length(plan) for plan in graded(pipeline))
-
-
-def test_stage_counts__say_what_sums_exist():
-    assert stage_counts(7, 7, [1, 2, 4]) == [3, 4, 5, 6, 7]
-    assert stage_counts(6, 6, [2]) == [3]
-    assert stage_counts(5, 5, [2]) == []
 
 
 # Bounds.
@@ -479,8 +468,7 @@ def figures_of(pipeline):
     env = PipelineImprovementEnv(problem=pipeline)
     env.reset()
     chain = np.array([[len(space.pivots) + 1], [0], [len(space.pivots)]])
-    every = distinct_pivots(pipeline)
-    label = LabelSearch(pipeline, lambda k, e: every)
+    label = LabelSearch(pipeline, distinct_pivots(pipeline))
     label.run()
     report = pipeline.report(pipeline.plan(*plan))
     return {

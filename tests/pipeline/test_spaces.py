@@ -22,9 +22,7 @@ from parenvs.tasks.pipeline.spaces import (
     Stages,
     centre_cuts,
     coarse_pivots,
-    device_of_pivot,
     distinct_pivots,
-    local_minima,
     network_pivots,
     points,
     units,
@@ -65,6 +63,7 @@ def test_least_devices__is_the_first_that_fits(pipeline, left):
     check_least_devices(pipeline, left)
 
 
+@pytest.mark.thorough
 def test_least_devices__decides_to_the_last_bit():
     """Memory limits around what a stage needs on some number of devices: quotients round."""
     rng = np.random.default_rng(0)
@@ -133,23 +132,6 @@ def test_coarse_pivots__the_smallest_cut_of_each_bin(seed):
     assert 1 <= len(found) <= most
 
 
-def test_points__as_many_as_are_asked_for():
-    """All pivots if they suffice, then the distinct ones, then the coarse ones."""
-    assert len(points(Pipeline(even_chain(400), Cluster.parse("A")))) - 1 == 128
-    costs = np.repeat([1.0, 0.0], [6, 6])[np.argsort(np.arange(12) % 2, kind="stable").argsort()]
-    pipeline = Pipeline(toys.chain(costs, costs, [2] * 11 + [0], costs), Cluster.parse("A"))
-    distinct = distinct_pivots(pipeline)
-    assert len(distinct) == 6
-    assert points(pipeline, 12).tolist() == points(pipeline).tolist() == list(range(13))
-    for most in (11, 8, 7):
-        assert points(pipeline, most).tolist() == [0, *distinct, 12]
-    for most in (6, 3):
-        assert points(pipeline, most).tolist() == [
-            0, *coarse_pivots(pipeline, distinct, most - 1), 12,
-        ]  # fmt: skip
-        assert len(points(pipeline, most)) - 1 <= most
-
-
 def slow_network(pipeline, legal, max_points):
     """Up to a half are the cheapest of eight times as many bins, as a transfer is to a stage."""
     cut = pipeline.cut_before
@@ -163,6 +145,7 @@ def slow_network(pipeline, legal, max_points):
     return sorted(chosen + cheapest[: max_points - len(chosen)])
 
 
+@pytest.mark.thorough
 @each("seed", range(40))
 def test_network_pivots__legal_cuts_and_the_cheapest_of_them(seed):
     """Pivots with a variable on both sides alone; the slower the network, the more cheap ones."""
@@ -241,6 +224,7 @@ def slow_latest(pipeline, pivots, devices):
     return latest
 
 
+@pytest.mark.thorough
 @given(toys.pipelines(most=6), st.integers(2, 4))
 @settings(max_examples=40)
 def test_point_space__latest_units_by_trying_all(pipeline, stages):
@@ -257,26 +241,6 @@ def test_point_space__latest_units_by_trying_all(pipeline, stages):
 
 def even_chain(n):
     return toys.chain([1] * n, [1] * n, [1] * (n - 1) + [0], [1] * n)
-
-
-@each(
-    ("pivots", "cluster", "stages", "words"),
-    [
-        (9, "1x9:v100", 8, ""),
-        (9, "1x9:v100", 9, ""),
-        (4, "1x2:v100", 2, ""),
-        (4, "1x8:v100", 1, "at least 2 stages, not 1"),
-        (4, "1x2:v100", 3, "only 2 devices"),
-        (2, "1x8:v100", 3, "only 2 pivots"),
-    ],
-)
-def test_point_space__number_of_stages(pivots, cluster, stages, words):
-    pipeline = Pipeline(even_chain(pivots), Cluster.parse(cluster), stages)
-    if words:
-        with pytest.raises(InfeasibleError, match=words):
-            PointSpace.build(pipeline)
-    else:
-        assert PointSpace.build(pipeline).stages == stages
 
 
 def test_point_space__memory_may_be_met_exactly():
@@ -389,15 +353,6 @@ def test_candidates__mask_is_what_can_be_completed(data):
         assert devices.tolist() == [device[p] for p in cuts]
 
 
-@pytest.mark.thorough
-@given(toys.pipelines(most=20))
-@settings(max_examples=80)
-def test_candidates__device_of_pivot_and_minima(pipeline):
-    device = device_of_pivot(pipeline)
-    assert device[1:-1].tolist() == list(slow_devices(pipeline).values())
-    assert local_minima(pipeline).tolist() == slow_minima(pipeline)
-
-
 @each(
     ("servers", "per_server", "stages", "centre"),
     [
@@ -417,22 +372,6 @@ def test_candidates__centre(servers, per_server, stages, centre):
     assert centre_cuts(pipeline, stages).tolist() == centre
 
 
-def test_candidates__plateau_keeps_its_last_pivot():
-    """Bytes before pivots 1..7: 5 3 3 5 2 2 2, all of one device cut."""
-    profile = toys.chain([0] * 7 + [1], [0] * 8, [5, 3, 3, 5, 2, 2, 2, 9], [1] * 8)
-    pipeline = Pipeline(profile, Cluster.parse(toys.shape(1, 2, 1.0, 1.0)))
-    assert local_minima(pipeline).tolist() == [3, 7]
-
-
-def test_candidates__radius_widens_until_a_plan_fits():
-    """A first pivot of 90 % of the seconds: its device cut, 7, is 3 away from the centre, 4."""
-    profile = toys.chain([18, 1, 1], [0, 0, 0], [1, 1, 1], [1, 1, 1])
-    pipeline = Pipeline(profile, Cluster.parse(toys.shape(1, 8, 1.0, 1.0)))
-    space = CutSpace.build(pipeline.with_stages(2), 0, "all")
-    assert space.radius == 3
-    assert space.pivots.tolist() == [1, 2]
-
-
 @each(
     ("arguments", "words"),
     [
@@ -450,11 +389,3 @@ def test_candidates__errors(arguments, words):
     with pytest.raises(InfeasibleError, match=words):
         stages = arguments.pop("stages", 3)
         CutSpace.build(toy.pipeline.with_stages(stages), **arguments)
-
-
-def test_candidates__no_plan_at_any_radius():
-    """One pivot takes all the time: every later pivot has the same device cut."""
-    profile = toys.chain([8, 0, 0, 0], [0] * 4, [1] * 4, [1] * 4)
-    pipeline = Pipeline(profile, Cluster.parse(toys.shape(1, 4, 1.0, 1.0)))
-    with pytest.raises(InfeasibleError, match="the candidates allow no 3 stages"):
-        CutSpace.build(pipeline.with_stages(3), 3, "all")

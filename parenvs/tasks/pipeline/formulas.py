@@ -43,22 +43,6 @@ class StageSeconds(NamedTuple):
     all_reduce: Array
 
 
-class Prefix(NamedTuple):
-    """The first stages of plans and the transfers between them, for what comes behind.
-
-    Attributes:
-        passed: sum of their forward and backward seconds.
-        hidden: sum of their backward seconds, which hide an all-reduce behind them.
-        core: core of the plan if it ended here.
-        tail: tail of the plan if it ended here.
-    """
-
-    passed: Any
-    hidden: Any
-    core: Any
-    tail: Any
-
-
 STEP_SECONDS = 0.0
 """Seconds of a step beside core and tail, the same for all plans."""
 
@@ -71,10 +55,6 @@ def compose(core: Array, tail: Array) -> Array:
 def core_budget(seconds: Array) -> Array:
     """Return the most core plus tail of a step of so many seconds, the inverse of ``compose``."""
     return seconds - STEP_SECONDS
-
-
-NOTHING = Prefix(0.0, 0.0, 0.0, 0.0)
-"""The prefix of no stage."""
 
 
 def compute_seconds(work: Array, group: Array) -> Array:
@@ -190,51 +170,6 @@ def length(seconds: StageSeconds, micro_batches: Array) -> Array:
     return compose(*core_and_tail(both, seconds.backward, seconds.all_reduce, micro_batches))
 
 
-def append(
-    prefix: Prefix,
-    link: Any,
-    seconds: Any,
-    backward: Any,
-    all_reduce: Any,
-    micro_batches: Any,
-    maximum: Callable[[Any, Any], Any] = max,
-) -> Prefix:
-    """``core_and_tail`` stage by stage, from the first on: sums run in the same order.
-
-    Args:
-        prefix: the resources in front.
-        link: seconds of the transfer behind them, one direction; 0 in front of the first stage.
-        seconds: forward plus backward seconds of the stage behind that transfer.
-        backward: backward seconds of the stage.
-        all_reduce: seconds of its all-reduce.
-        micro_batches: M.
-        maximum: greater of two, elementwise; the built-in one is for plain numbers.
-    """
-    passed, hidden, core, tail = prefix
-    both = link + link
-    passed = passed + both
-    core = maximum(core, through(passed, both, micro_batches))
-    passed = passed + seconds
-    core = maximum(core, through(passed, seconds, micro_batches))
-    hidden = hidden + link + backward
-    tail = append_tail(tail, hidden - backward, all_reduce, maximum)
-    return Prefix(passed, hidden, core, tail)
-
-
-def append_tail(
-    tail: Any, hidden: Any, all_reduce: Any, maximum: Callable[[Any, Any], Any] = max
-) -> Any:
-    """Tail of a prefix of plans with one more stage behind it.
-
-    Args:
-        tail: of the resources in front.
-        hidden: sum of their backward seconds, which hide as much of the all-reduce.
-        all_reduce: seconds of the stage's all-reduce.
-        maximum: see ``append``.
-    """
-    return maximum(tail, all_reduce - hidden)
-
-
 def prepend_core(
     core: Any,
     seconds: Any,
@@ -250,7 +185,7 @@ def prepend_core(
         core: of the resources behind; 0 where there are none.
         seconds: x, forward plus backward seconds of the resource in front.
         micro_batches: M.
-        maximum: see ``append``.
+        maximum: greater of two, elementwise; ``max`` for plain numbers.
     """
     largest = maximum((micro_batches - 1) * seconds, core)
     largest += seconds  # in place: label searches do this to millions of labels
@@ -271,7 +206,7 @@ def prepend_tail(
         tail: of the resources behind.
         backward: B, backward seconds of the resource in front.
         all_reduce: AR, seconds of its all-reduce; 0 for a transfer.
-        maximum: see ``append``.
+        maximum: greater of two, elementwise; ``max`` for plain numbers.
     """
     return maximum(tail - backward, all_reduce)
 
