@@ -742,12 +742,12 @@ def write_set(name: str, seed: int, folder: Path) -> tuple[Path, int]:
 
 
 OPTIMA = "plan-optima.json"
-"""File beside the sets: set -> checksum of the set's file, and the optimum of each problem."""
+"""File beside the sets: set -> digest of its problems, and the optimum of each of them."""
 PROVE = "python -m parenvs.agents.pipeline.references optima"
 
 
 def optimum_of(name: str) -> float | None:
-    """Return what the shortest plan over points and units is worth, of a problem of a shipped set.
+    """Return 1/L of the shortest plan over points and units, of a problem of a shipped set.
 
     Args:
         name: name of the problem, like ``"plan-test/transformer-017"``.
@@ -756,9 +756,7 @@ def optimum_of(name: str) -> float | None:
         1/L, proven, L in units of the bubble-free time; None for a problem of no such set.
     """
     set_name, slash, _ = name.partition("/")
-    if not slash or set_name not in PROVEN:
-        return None
-    return _optima(set_name).get(name)
+    return optima(set_name).get(name) if slash and set_name in PROVEN else None
 
 
 def save_optima(values: dict[str, list[float]], folder: Path) -> Path:
@@ -768,38 +766,37 @@ def save_optima(values: dict[str, list[float]], folder: Path) -> Path:
         values: set -> the optimum of each of its problems, in their order.
         folder: the folder of the sets' files.
     """
-    content = {
-        name: {"sha256": _checksum(folder / f"{name}.npz"), "optima": optima}
-        for name, optima in values.items()
+    sets = {
+        name: {"digest": _digest(load_set(folder / f"{name}.npz")), "optima": values[name]}
+        for name in values
     }
-    path = folder / OPTIMA
-    write_text(path, json.dumps({"made_by": PROVE, "sets": content}) + "\n")
-    return path
+    write_text(folder / OPTIMA, json.dumps({"made_by": PROVE, "sets": sets}) + "\n")
+    return folder / OPTIMA
 
 
 @lru_cache(maxsize=len(PROVEN))
-def _optima(set_name: str) -> dict[str, float]:
+def optima(set_name: str) -> dict[str, float]:
     """Read the optima of a shipped set, by the names of its problems.
 
     Raises:
-        ParenvsError: the file is missing, damaged, or of another version of the set.
+        ParenvsError: the file is missing, damaged, or of other problems.
     """
-    path = data_folder() / OPTIMA
+    path, problems = data_folder() / OPTIMA, load_set(set_name)
     try:
         entry: Any = json.loads(path.read_text(encoding="utf-8"))["sets"][set_name]
-        checksum, optima = str(entry["sha256"]), [float(value) for value in entry["optima"]]
+        is_current = entry["digest"] == _digest(problems)
+        values = [float(value) for value in entry["optima"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ParenvsError(f"{path}: {one_line(error)}; make it anew with {PROVE}") from None
-    problems = load_set(set_name)
-    if checksum != _checksum(data_folder() / f"{set_name}.npz") or len(optima) != len(problems):
-        raise ParenvsError(f"{path}: of another file of {set_name}; make it anew with {PROVE}")
-    names = [problem.name for problem in problems]
-    return dict(zip(names, optima, strict=True))
+    if not is_current or len(values) != len(problems):
+        raise ParenvsError(f"{path}: of other problems than {set_name}; make it anew with {PROVE}")
+    return {problem.name: value for problem, value in zip(problems, values, strict=True)}
 
 
-def _checksum(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal digits."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _digest(problems: Sequence[DrawnProblem]) -> str:
+    """Return a hash of what the optima depend on: chains and clusters, not how files are packed."""
+    words = [f"{x.pipeline.profile.fingerprint} {x.pipeline.cluster} {x.stages}" for x in problems]
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()
 
 
 def set_kind(name: str) -> SetKind:
