@@ -158,7 +158,6 @@ class ElasticProblem(TaskProblem):
 
 
 def _of_optimal(pairs: list[tuple[TaskProblem, float | None]]) -> float | None:
-    """Return the mean share of what the optimal policy earns on the same courses."""
     shares = [
         (1.0 - (1.0 if cost is None else cost)) / problem.settings["optimal"]
         for problem, cost in pairs
@@ -282,7 +281,6 @@ def mean_chain() -> Markov:
 
 
 def _mean_chain() -> dict[str, Any]:
-    """Return the optimal policy on the mean chain as a table."""
     tables = {}
     for model in MEASURED:
         library = load(f"{next(iter(TRACES))}/{model}").library
@@ -299,7 +297,6 @@ def _mean_chain() -> dict[str, Any]:
 def _recorded(
     run_of: Callable[[ElasticProblem], Sequence[Run]], rule: str | None = None
 ) -> dict[str, Any]:
-    """Return the runs on all problems as recorded."""
     plans = {
         problem.name: [run.chosen.tolist() for run in run_of(problem)] for problem in problems()
     }
@@ -307,7 +304,6 @@ def _recorded(
 
 
 def _best_policy(problem: ElasticProblem) -> list[Run]:
-    """Return the runs of the optimal policy, or where there is none, of looking ahead."""
     target = problem.target
     if not isinstance(target.source, Markov):
         return _looking_ahead(problem)
@@ -316,7 +312,6 @@ def _best_policy(problem: ElasticProblem) -> list[Run]:
 
 
 def _looking_ahead(problem: ElasticProblem) -> list[Run]:
-    """Return the runs of the rule ``look-ahead``."""
     return [follow(problem.target, course, LookAhead()) for course in problem.courses]
 
 

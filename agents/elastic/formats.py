@@ -346,7 +346,6 @@ def read_policy(content: Any, entry: object = None) -> Policy:
 
 
 def _rule(name: Any) -> Rule:
-    """Make a rule."""
     if not isinstance(name, str) or name not in RULES:
         near = did_you_mean(name[:80], RULES) if isinstance(name, str) else ""
         raise PolicyError(f"field 'rule' is {shown(name)}{near}; known: {', '.join(RULES)}")
@@ -354,7 +353,6 @@ def _rule(name: Any) -> Rule:
 
 
 def _table(tables: Any) -> Table:
-    """Make a decision table."""
     if not isinstance(tables, dict) or not 1 <= len(tables) <= 16:
         raise PolicyError("field 'tables' must be an object of 1 to 16 libraries")
     choices, known = {}, [load_library(model).name for model in MEASURED]
@@ -382,7 +380,6 @@ def _table(tables: Any) -> Table:
 
 
 def _network(layers: Any) -> Network:
-    """Make a network, whose layers must fit each other."""
     if not isinstance(layers, dict) or not {"each"} <= set(layers) <= set(PARTS):
         raise PolicyError(f"field 'layers' must have 'each', and may have {', '.join(PARTS[1:])}")
     made: dict[str, tuple[Layer, ...]] = {}
@@ -409,7 +406,6 @@ def _network(layers: Any) -> Network:
 
 
 def _ratings(weights: Any) -> Ratings:
-    """Make a network of the agents' form, whose weights have known names and shapes."""
     if not isinstance(weights, dict) or set(weights) != set(SHAPES):
         raise PolicyError(f"field 'weights' must have exactly {', '.join(SHAPES)}")
     ratings = {}
@@ -424,7 +420,6 @@ def _ratings(weights: Any) -> Ratings:
 
 
 def _layer(content: Any, inputs: int, where: str) -> Layer:
-    """Make a layer."""
     known = {"weights", "biases", "activation"}
     if not isinstance(content, dict) or set(content) != known:
         raise PolicyError(f"{where} must have exactly {', '.join(sorted(known))}")
@@ -446,7 +441,6 @@ def _layer(content: Any, inputs: int, where: str) -> Layer:
 
 
 def _recorded(content: dict[str, Any]) -> Recorded:
-    """Make recorded runs; whether the plans are legal is seen when they are replayed."""
     seed, plans = content["seed"], content["plans"]
     rule = None if content["rule"] is None else _rule(content["rule"])
     if type(seed) is not int or not 0 <= seed < 2**31:
@@ -478,7 +472,6 @@ def _numbers(content: Any, where: str) -> np.ndarray:
 
 
 def _whole_numbers(content: Any, where: str) -> np.ndarray:
-    """Return nested lists as int64."""
     flat, shape = _flat(content, (int,), where)
     if any(abs(value) > MAX_PLANS for value in flat):
         raise PolicyError(f"{where} must be numbers of plans")

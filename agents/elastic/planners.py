@@ -122,7 +122,6 @@ class ElasticRequest(Request):
 
 
 def _exact(request: ElasticRequest) -> Answer:
-    """Return the most that can be earned on the course, which is known beforehand."""
     problem = request.problem
     run = hindsight(problem, problem.drawn(request.seed))
     note = "hindsight: it knows when nodes leave and come; no policy earns more on this course"
@@ -130,14 +129,12 @@ def _exact(request: ElasticRequest) -> Answer:
 
 
 def _optimal(request: ElasticRequest) -> Answer:
-    """Return what the policy earns that is optimal in expectation, on a Markov chain."""
     policy = optimal(request.problem)
     note = f"the policy earns {policy.value:.4f} of the ideal in expectation, which is proven"
     return _followed(request, policy, (note,))
 
 
 def _learned(request: ElasticRequest) -> Answer:
-    """Return what the network that ships earns, which may have checkpoints written."""
     problem = request.problem
     return _answer(request, play(problem, problem.drawn(request.seed), policy_of(LEARNED)()))
 

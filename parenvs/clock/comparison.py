@@ -312,7 +312,6 @@ def traffic_of(found: Sequence[dict[str, Any]], predicted: dict[str, float]) -> 
 
 
 def _seconds(what: str, taken: Timing, predicted: float | None) -> str:
-    """A line on seconds."""
     words = (
         f"{what}: median {duration(taken.seconds)}, quartiles {duration(taken.low)} to "
         f"{duration(taken.high)}"
@@ -323,7 +322,6 @@ def _seconds(what: str, taken: Timing, predicted: float | None) -> str:
 
 
 def _ratio(predicted: float, found: float) -> str:
-    """Predicted over found, in words."""
     return f"{predicted / found:.2f} of it" if found else "there is none"
 
 
@@ -492,7 +490,6 @@ def seconds_of(timed: Plan, target: Any) -> float | None:
 
 
 def _collective_seconds(sizes: Mapping[str, float], cluster: Cluster, found: TorchPlan) -> float:
-    """Seconds of collectives among tp ranks, by kind and bytes of whole arrays on each rank."""
     links = Links(cluster.devices_per_server, cluster.intra_bw, cluster.device_nic_bw)
     each: dict[str, Callable[..., Any]] = {
         "all-reduce": links.all_reduce, "all-to-all": links.all_to_all,
@@ -505,7 +502,6 @@ def _collective_seconds(sizes: Mapping[str, float], cluster: Cluster, found: Tor
 def _add_gradients(
     traffic: dict[str, float], found: TorchPlan, layout: Layout | None, step: Step
 ) -> None:
-    """Add what replicas of stages exchange of their weights and gradients."""
     if found.data == 1:
         return
     ranks = found.data * found.model

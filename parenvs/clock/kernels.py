@@ -131,7 +131,6 @@ def copies(sizes: list[int], repeats: int, kind: str) -> dict[int, list[float]]:
 
 @contextmanager
 def _tf32(allowed: bool) -> Iterator[None]:
-    """Run products of float32 as TF32, or not."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     try:
@@ -238,7 +237,6 @@ def _measure_kind(
     seconds: dict[tuple[str, int, int], list[float]],
     missing: dict[str, str],
 ) -> None:
-    """Add a round's samples of a collective of each size to those found."""
     if kind == "send" and count > 2:
         return
     for size in sizes:
@@ -328,7 +326,6 @@ def address(meet: str) -> tuple[str, int]:
 
 
 def _grouped(work: Callable[..., Any], group: tuple[Any, ...], given: Sequence[Any]) -> Any:
-    """Work as a process of a group."""
     rank, processes, kind, host, port, threads, seconds, limit = group
     torch.set_num_threads(threads)
     if kind == "cuda":
@@ -421,7 +418,6 @@ def _measured(
     rank: int, source: str, arguments: str | None, name: str, repeats: int, warm_up: int,
     device: str,
 ) -> Layers:  # fmt: skip
-    """Measure in one process."""
     module, loss, inputs, keywords = torch_module(source, arguments)
     if dist.is_initialized():
         dist.barrier()
@@ -492,7 +488,6 @@ def measured_layers(
 def _recorded(
     whole: nn.Module, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]
 ) -> list[_Call]:
-    """Run the whole module, and note what each layer gets and gives."""
     calls: list[_Call] = []
     made_by: dict[Any, int] = {}  # node of autograd, or tensor's id -> number of the call
     runs: dict[str, int] = {}
@@ -597,7 +592,6 @@ def _timed(
     warm_up: int,
     watch: Callable[[], Callable[[], float]],
 ) -> tuple[Timing, Timing]:
-    """Time the forward and the backward pass of a module alone."""
     weights = [x for x in module.parameters() if x.requires_grad]
     now: dict[str, Any] = {}
 

@@ -135,7 +135,6 @@ def first_line(error: BaseException) -> str:
 
 
 def _member(pipe: Any, work: Callable[..., Any], given: tuple[Any, ...]) -> None:
-    """Be one of the processes."""
     threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         answer = (False, work(*given))
@@ -148,7 +147,6 @@ def _member(pipe: Any, work: Callable[..., Any], given: tuple[Any, ...]) -> None
 
 
 def _answers(pipes: Sequence[Any], members: Sequence[Any]) -> list[Any]:
-    """Wait for the answer of every process."""
     answers: dict[int, Any] = {}
     while len(answers) < len(pipes):
         waiting: dict[Any, int] = {
@@ -230,7 +228,6 @@ def _quiet() -> dict[str, str]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment for a while."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -194,7 +194,6 @@ def parts(tree: Any, path: tuple[str, ...] = ()) -> Iterator[Part]:
 
 
 def _key(key: Any) -> str:
-    """A key of a path as a word."""
     for name in ("key", "idx", "name"):
         if hasattr(key, name):
             return str(getattr(key, name))
@@ -297,7 +296,6 @@ def _add_scalars(
 
 
 def _type(graph: Graph, tensor: int) -> tuple[Any, ...]:
-    """Shape and element type."""
     return (*graph.shape(tensor), int(graph.element_type[tensor]))
 
 

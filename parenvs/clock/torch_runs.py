@@ -86,7 +86,6 @@ class Meter(TorchDispatchMode):
             self.traffic[kind] = (number + 1, before + size)
 
     def _hold(self, tensor: Any, made: bool = True) -> None:
-        """Count the memory of a tensor until it is freed, if it was made here."""
         if not isinstance(tensor, torch.Tensor):
             return
         try:
@@ -102,7 +101,6 @@ class Meter(TorchDispatchMode):
         weakref.finalize(storage, self._free, place, size)
 
     def _free(self, place: int, size: int) -> None:
-        """A tensor's memory is free."""
         self._known.discard(place)
         self._held -= size
 
@@ -432,7 +430,6 @@ def _single(
     adam: bool,
     kind: str,
 ) -> dict[str, Any]:
-    """Train on one device, micro-batch by micro-batch, from the same weights on, and once more."""
     given = (loss, batch, micro_batches, steps, adam, kind)
     again = copy.deepcopy(module)
     with torch.no_grad():
@@ -524,7 +521,6 @@ def states(answers: Sequence[dict[str, Any]]) -> States | None:
 
 
 def _optimiser(parameters: list[nn.Parameter], adam: bool) -> torch.optim.Optimizer:
-    """What updates the weights."""
     trained = [x for x in parameters if x.requires_grad]
     return torch.optim.Adam(trained, RATE) if adam else torch.optim.SGD(trained, RATE)
 

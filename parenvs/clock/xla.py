@@ -216,7 +216,6 @@ def measured_scopes(
 
 
 def _valued(leaf: Any) -> Any:
-    """An array; a shape gets normal values, or zeros."""
     import jax
     import jax.numpy as jnp
 
@@ -228,7 +227,6 @@ def _valued(leaf: Any) -> Any:
 
 
 def _floats(variable: Any) -> bool:
-    """Whether a variable has gradients."""
     import jax.numpy as jnp
 
     return bool(jnp.issubdtype(variable.aval.dtype, jnp.floating))
@@ -260,12 +258,10 @@ def _flat(jaxpr: Any, values: dict[Any, Any]) -> tuple[list[tuple[str, Any]], li
 
 
 def _is_variable(x: Any) -> bool:
-    """Whether an operand is a variable, not a number."""
     return not hasattr(x, "val")
 
 
 def _layers(operations: Sequence[tuple[str, Any]], results: Sequence[Any]) -> list[_Layer]:
-    """Cut operations into layers, and find what each takes and gives."""
     paths = [[part for part in scope.split("/") if part] for scope, _ in operations]
     depth = 0
     named = [path for path in paths if path]
@@ -298,7 +294,6 @@ def _layers(operations: Sequence[tuple[str, Any]], results: Sequence[Any]) -> li
 
 
 def _outputs(layer: _Layer) -> Iterator[Any]:
-    """Variables that a layer's operations make."""
     for operation in layer.operations:
         yield from operation.outvars
 
@@ -400,7 +395,6 @@ def _first_uses(layers: Sequence[_Layer], trained: set[Any]) -> list[int]:
 def _whole(
     function: Any, positional: tuple[Any, ...], named: dict[str, Any], repeats: int, warm_up: int
 ) -> tuple[Timing, Timing]:
-    """Time the forward and the backward pass of the whole function."""
     import jax
 
     def forward(weights: Any, others: Any, keywords: Any) -> Any:
@@ -513,7 +507,6 @@ def collective(name: str, size: int, own: Sequence[Any]) -> Callable[[], Any]:
 def _products(
     own: Sequence[Any], shapes: Sequence[tuple[int, int, int]], repeats: int, kind: str
 ) -> tuple[dict[tuple[str, tuple[int, int, int]], list[float]], dict[str, str]]:
-    """Time products of each shape in each precision, on all devices at once."""
     import jax.numpy as jnp
 
     rates, missing = {}, {}
@@ -538,7 +531,6 @@ def _products(
 
 
 def _finished(run: Callable[..., Any], *given: Any) -> None:
-    """Run until the devices have done it."""
     import jax
 
     jax.block_until_ready(run(*given))
@@ -560,7 +552,6 @@ def _repeated(run: Callable[[], Any], repeats: int) -> list[float]:
 
 
 def _spread(own: Sequence[Any], shape: tuple[int, ...], name: str) -> Any:
-    """An array of ones of a shape on each device, one behind the other."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -573,7 +564,6 @@ def _spread(own: Sequence[Any], shape: tuple[int, ...], name: str) -> Any:
 
 
 def _on_each(own: Sequence[Any], body: Callable[..., Any]) -> Callable[..., Any]:
-    """A jitted function that every device runs on its part."""
     import jax
     from jax.sharding import Mesh, PartitionSpec
 
@@ -841,7 +831,6 @@ def train(
 def _curve(
     step: Any, values: list[Any], steps: int, request: dict[str, Any]
 ) -> tuple[list[float], list[float]]:
-    """Losses of steps, and the seconds of each but the first, which compiles."""
     import jax
 
     losses, seconds = [], []
@@ -857,7 +846,6 @@ def _curve(
 
 
 def _states(graph: Graph, found: dict[str, Any]) -> States:
-    """The state that both runs end with, by name."""
     count = Counter(graph.paths)  # weights and their moments may have the same
     names = [
         path if path and count[path] == 1 else f"{path or 'input'} (input {number})"
@@ -872,7 +860,6 @@ def _states(graph: Graph, found: dict[str, Any]) -> States:
 
 
 def _zero_note(layout: Layout) -> tuple[str, ...]:
-    """What is not predicted of states that replicas share."""
     if not layout.zero:
         return ()
     return ("zero: XLA gathers and exchanges shared states as it likes; no bytes are predicted",)

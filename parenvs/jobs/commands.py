@@ -92,11 +92,7 @@ def elastic(
 
 
 def _policies(problem: Elastic, names: list[str]) -> list[Policy]:
-    """Return the policies of some names, those of ``all`` for it.
-
-    Raises:
-        ParenvsError: a name is unknown.
-    """
+    """Return the policies of some names, those of ``all`` for it."""
     from parenvs.agents.elastic.planners import policy_of
     from parenvs.agents.elastic.policies import POLICIES, optimal
     from parenvs.agents.names import LEARNED
@@ -117,14 +113,12 @@ def _policies(problem: Elastic, names: list[str]) -> list[Policy]:
 
 
 def _hindsight(problem: Elastic, seed: int) -> Run:
-    """Return the hindsight optimum of a seed's course."""
     from parenvs.tasks.elastic.problem import hindsight
 
     return hindsight(problem, problem.drawn(seed))
 
 
 def _table(runs: list[Run]) -> Table:
-    """Return what policies earned, the hindsight optimum last."""
     from parenvs.view import tables
 
     table = tables.empty(runs[0].problem.name, "policy", "samples", "of the ideal", "of hindsight",

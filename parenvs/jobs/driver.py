@@ -277,7 +277,6 @@ class Driver:
         return journal
 
     def _check(self) -> None:
-        """Check what happened so far against the trace and the candidate plans."""
         problem, counts = self.problem, self.course.nodes.tolist()
         for t, row in enumerate(self.journal.intervals):
             nodes = counts[t] if t < problem.intervals else None
@@ -295,11 +294,7 @@ class Driver:
                     )
 
     def _choose(self, moment: Moment) -> int:
-        """Return what the policy chooses.
-
-        Raises:
-            ParenvsError: nodes are not enough for it.
-        """
+        """Return what the policy chooses."""
         t = moment.interval
         chosen = self.policy.choose(moment, int(self.course.joined[t]), int(self.course.left[t]))
         refused = self.problem.refused(moment, chosen)
@@ -308,7 +303,6 @@ class Driver:
         return int(chosen)
 
     def _leave(self, gone: Sequence[int], event: int) -> int:
-        """Let nodes leave, and return what happened to the plan."""
         lost = [x for x in gone if x in self.ranks]
         left = [x for x in self.alive if x not in gone]
         ready = len(lost) <= sum(x not in self.ranks for x in left) and (
@@ -356,7 +350,6 @@ class Driver:
         self.row.event = min(len(error.nodes), LOST) if self._is_whole() else GONE
 
     def _again(self, work: Callable[[], Any]) -> Any:
-        """Do something with the plan in force, again if nodes end meanwhile."""
         while True:
             try:
                 return work()
@@ -376,7 +369,6 @@ class Driver:
             self.fleet.heard(self.ranks)
 
     def _stop(self) -> None:
-        """Let the processes hold what they have."""
         if self.ranks:
             try:
                 self.fleet.ask(self.ranks, "pause")
@@ -385,7 +377,6 @@ class Driver:
                 self._died(error)
 
     def _is_whole(self) -> bool:
-        """Whether the nodes that are left hold every part of the state."""
         if not self.old:
             return False
         degrees = self.problem.library.candidates[self.held - 1].degrees
@@ -396,7 +387,6 @@ class Driver:
         return left == set(names)
 
     def _change(self, plan: int, event: int) -> None:
-        """Bring a plan into force."""
         degrees = [None, *(x.degrees for x in self.problem.library.candidates)]
         if self.ranks and event == 0 and degrees[plan] == degrees[self.plan]:
             self.plan = plan
@@ -416,13 +406,11 @@ class Driver:
             self.say(self._words(plan))
 
     def _release(self) -> None:
-        """End processes whose notice is over."""
         for node in set(self.fleet.processes) - set(self.alive):
             self.fleet.kill(node)
             self.old = [None if x == node else x for x in self.old]
 
     def _build(self, plan: int) -> None:
-        """Let the nodes of a plan have their part of the state, and train."""
         library, inside = self.problem.library, self.problem.library.devices
         degrees = library.candidates[plan - 1].degrees
         ours, words = self.plans.plans[degrees], self.plans.words(degrees)
@@ -458,7 +446,6 @@ class Driver:
         self.fleet.ask([*takers, *others], "go")
 
     def _train(self, end: float) -> None:
-        """Train to the end of the interval; its last step counts."""
         if not self.ranks and self.per_interval is None:
             time.sleep(max(0.0, end - time.perf_counter()))
         done = 0
@@ -476,12 +463,10 @@ class Driver:
         self._again(self._commit)
 
     def _save(self) -> None:
-        """Write the checkpoint."""
         self._again(lambda: self.fleet.ask(self.ranks, "save"))
         self.row.saved = True
 
     def _words(self, plan: int) -> str:
-        """A change in a line."""
         row, candidate = self.row, self.problem.library.candidates[plan - 1]
         how = {
             WAYS[1]: "from the beginning",

@@ -285,7 +285,6 @@ class Member:
         return self.active
 
     def _leave(self) -> None:
-        """Leave the group."""
         if dist.is_initialized():
             dist.destroy_process_group()
         gc.collect()  # modules and meshes of the old plan hold groups
@@ -507,7 +506,6 @@ class Fleet:
         return [replies[k][1] if k in replies else None for k in range(len(every))]
 
     def _ready(self, pipes: list[Any], seconds: float) -> list[Any]:
-        """Wait for replies, so long at most, and return whose there are."""
         return connection.wait(pipes, seconds)
 
     def _of(self, nodes: Sequence[int]) -> list[Process]:
@@ -572,14 +570,11 @@ class RayFleet(Fleet):
             remove_placement_group(group)
 
     def _ready(self, pipes: list[Any], seconds: float) -> list[Any]:
-        """See ``Fleet``."""
         replies = {x.reply: x for x in pipes}
         return [replies[x] for x in self.ray.wait(list(replies), timeout=seconds)[0]]
 
 
 class _Actor:
-    """An actor as a pipe and a process."""
-
     def __init__(self, ray: Any, actor: Any) -> None:
         self.ray, self.actor = ray, actor
         self.reply = actor.answer.remote()

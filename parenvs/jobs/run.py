@@ -190,14 +190,12 @@ class Happened:
 
 
 def _cell(value: Any) -> str:
-    """A number in a table."""
     if value is None:
         return ""
     return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
 
 
 def _turned(rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of a table whose columns are given."""
     head, *body = [list(x) for x in zip(*rows, strict=True)]
     return head, body
 

@@ -555,12 +555,10 @@ class ElasticChoice(RowGame):
         return self._now[2]
 
     def _whole(self, part: Rows, own: np.ndarray) -> np.ndarray:
-        """Return whether plans ``own`` are in force, and nothing happened to them."""
         whole: np.ndarray = self._plan_columns["held"][own] <= self.nodes[part]
         return whole & (self.event[part] == 0) & (self.plans[part] > 0)
 
     def _believed(self, part: Rows) -> Any:
-        """Return the rates of departures that are believed."""
         return departures(self._seen[BELIEVED, 0, part], self._seen[BELIEVED, 2, part])
 
     def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
@@ -605,7 +603,6 @@ class ElasticChoice(RowGame):
         return np.maximum(np.where(self.mask[part], short, 0.0), -100.0)
 
     def _write(self, part: Rows, kit: np.ndarray, own: np.ndarray) -> None:
-        """Write the context."""
         event, interval, length = self.event[part], self.interval[part], self.length[part]
         used, held = (self._plan_columns[name][own] for name in ("used", "held"))
         seen = self._seen[:, :, part]
@@ -809,11 +806,7 @@ def _named(name: Any, model: str | None, settings: Mapping[str, Any]) -> Elastic
 
 
 def _members(name: str, family: str | None, model: str | None) -> list[str]:
-    """Return the names of a set's problems, of a family or with a model.
-
-    Raises:
-        ParenvsError: there are none.
-    """
+    """Return the names of a set's problems, of a family or with a model."""
     if name == WINDOWS:
         models = {member: row[1] for member, row in windows().items()}
     else:

@@ -395,7 +395,6 @@ def sent(size: np.ndarray, rows: Sequence[Flow], devices: int) -> np.ndarray:
 
 
 def _fetched(state: State, old: Degrees, new: Degrees, way: str, devices: int) -> Movement:
-    """Return what moves if every rank fetches its shard from replica 0, or from host 0."""
     size = slices(state, old, new)
     unit, target = np.arange(len(size)), np.arange(new.ranks)
     t, p = unit % old.tensor, unit // old.tensor

@@ -662,7 +662,6 @@ def judged(problem: Elastic, plan: ElasticPlan) -> Run:
 
 
 def _played(problem: Elastic, course: Course, count: int, choose: Any, name: str) -> Run:
-    """Simulate ``count`` intervals."""
     seconds, _ = problem.library.tables
     plans, events = np.zeros((2, count), dtype=np.int64)
     samples, spent = np.zeros((2, count))

@@ -218,11 +218,7 @@ def _counted(where: str, rows: list[tuple[int, list[str]]], width: int) -> tuple
 
 
 def _seconds(where: str, row: list[str], width: int, before: float) -> float:
-    """Return the time of a row, which does not go back.
-
-    Raises:
-        ParenvsError: it does, or the row has another number of fields.
-    """
+    """Return the time of a row, which does not go back."""
     if len(row) != width:
         raise ParenvsError(f"{where}: expected {width} fields, not {len(row)}")
     try:
@@ -238,11 +234,7 @@ def _seconds(where: str, row: list[str], width: int, before: float) -> float:
 
 
 def _bounded(where: str, count: int) -> int:
-    """Return a number of nodes.
-
-    Raises:
-        ParenvsError: there are more than ``MAX_NODES``.
-    """
+    """Return a number of nodes."""
     if count > MAX_NODES:
         raise ParenvsError(f"{where}: {count:,} nodes at a time, more than {MAX_NODES}")
     return count
@@ -588,7 +580,6 @@ def load_elastic(
 def _refuse(
     place: str, model: str | None, cluster: str | None, batch: int | None, interval: float
 ) -> None:
-    """Raise an error for settings of a problem that has its own."""
     for name, value in (("model", model), ("cluster", cluster), ("batch", batch)):
         if value is not None:
             raise ParenvsError(f"{name}: problems of {place} have one of their own; leave it out")
@@ -642,7 +633,6 @@ def _whole_course(trace: str) -> Course:
 
 @lru_cache(maxsize=512)
 def _elastic_problem(name: str, member: str) -> Elastic:
-    """Make a problem of a shipped set once."""
     rows = elastic_rows(name)
     if member not in rows:
         raise UnknownInstanceError(
@@ -657,13 +647,11 @@ def _elastic_problem(name: str, member: str) -> Elastic:
 
 @lru_cache(maxsize=len(ELASTIC_SETS))
 def _shipped_rows(name: str) -> dict[str, Row]:
-    """Read a shipped set of elastic problems once."""
     return read_set(data_folder() / f"{name}.json", MEASURED)
 
 
 @lru_cache(maxsize=len(TRACES))
 def _shipped_trace(name: str) -> Trace:
-    """Read a shipped trace once."""
     return read_trace(data_folder() / "measured" / TRACES[name], name)
 
 
@@ -843,7 +831,6 @@ def _drawn(family: str, number: int) -> Course:
 
 
 def _row(family: str, number: int) -> Mapping[str, np.ndarray]:
-    """Return what a bank keeps of a course."""
     course = _drawn(family, number)
     known = [known_of(_job(model, course, "")) for model in MEASURED]
     return {

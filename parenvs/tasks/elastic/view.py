@@ -123,7 +123,6 @@ def text(viewable: Run | Elastic, colour: bool = False) -> str:
 
 
 def _change(run: Run, t: int) -> str:
-    """One line on the change of an interval."""
     before, after = plan_name(run, int(run.plans[t - 1])), plan_name(run, int(run.plans[t]))
     words = f"{before} -> {after}" if before != after else f"{after} repaired"
     reason = ""
@@ -171,7 +170,6 @@ def draw(viewable: Run | Elastic) -> Figure:
 
 
 def _draw_nodes(axes: Axes, run: Run, edges: np.ndarray) -> None:
-    """Draw the nodes, as far as the run has come."""
     library, count = run.problem.library, len(run.plans)
     nodes = run.course.nodes[: max(count, 1)]
     used, spares = library.used[run.plans], library.spares[run.plans]
@@ -186,7 +184,6 @@ def _draw_nodes(axes: Axes, run: Run, edges: np.ndarray) -> None:
 
 
 def _plans(axes: Axes, run: Run, edges: np.ndarray, inches: float) -> None:
-    """Draw the plan in force as one bar, with names where there is room."""
     plans = run.plans
     starts = np.flatnonzero(np.diff(plans, prepend=-1)).tolist()
     for first, end in pairwise([*starts, len(plans)]):
@@ -208,7 +205,6 @@ def _plans(axes: Axes, run: Run, edges: np.ndarray, inches: float) -> None:
 
 
 def _samples(axes: Axes, run: Run, edges: np.ndarray) -> None:
-    """Draw samples a second beside those of the fastest plan."""
     count = len(run.plans)
     best = run.problem.best[run.course.nodes[: max(count, 1)]] / run.problem.seconds
     words = "the fastest plan, without changes"
@@ -222,7 +218,6 @@ def _samples(axes: Axes, run: Run, edges: np.ndarray) -> None:
 
 
 def _changes(axes: Axes, run: Run, edges: np.ndarray) -> None:
-    """Draw the seconds of each change."""
     kinds = ((False, "#3B75B5", "a change of plan"), (True, RED, "after a stop: a node had left"))
     for stopped, colour, words in kinds:
         which = np.flatnonzero((run.seconds > 0) & (run.stopped == stopped))
@@ -235,7 +230,6 @@ def _changes(axes: Axes, run: Run, edges: np.ndarray) -> None:
 
 
 def _legend(axes: Axes) -> None:
-    """Name the colours of a panel above its right end."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(
             loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=3, frameon=False, fontsize=8,
