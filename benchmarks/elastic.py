@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -26,11 +26,11 @@ from benchmarks.framework import (
     percent,
     table,
 )
-from parenvs.agents.elastic.policies import RULES, Given, optimal
+from parenvs.agents.elastic.policies import RULES, optimal
 from parenvs.agents.evaluation.statistics import bootstrap_interval, interquartile_mean
 from parenvs.instances import data_folder
 from parenvs.tasks.elastic.movement import Degrees, State, move
-from parenvs.tasks.elastic.problem import Course, Policy, Run, follow, hindsight
+from parenvs.tasks.elastic.problem import Course, Elastic, Moment, Policy, Run, follow, hindsight
 from parenvs.tasks.elastic.problems import (
     ELASTIC_SETS,
     MEASURED,
@@ -94,6 +94,41 @@ def averaged(found: list[Row]) -> Row:
     """The means of some runs' figures."""
     means = {key: float(np.mean([row[key] for row in found])) for key in found[0]}
     return means | {"courses": len(found)}
+
+
+class Given:
+    """Follows degrees that are given for each interval, such as another system's decisions.
+
+    Degrees that are no candidate, or for which nodes are missing, are exchanged for the fastest
+    plan with the same number of stages, or else the fastest of all.
+
+    Args:
+        degrees: of each interval.
+        name: of the system.
+    """
+
+    def __init__(self, degrees: Sequence[Degrees], name: str) -> None:
+        self.degrees, self.name = degrees, name
+
+    def start(self, problem: Elastic) -> None:
+        """See ``Policy``."""
+        self.problem, self.exchanged = problem, 0
+        self.number = {
+            plan.degrees: k
+            for k, plan in enumerate(problem.library.candidates, 1)
+            if plan.spares == 0
+        }
+
+    def choose(self, moment: Moment, joined: int, left: int) -> int:
+        """See ``Policy``."""
+        fits, wanted = self.problem.fits(moment.nodes), self.degrees[moment.interval]
+        if fits[self.number.get(wanted, -1)] and wanted in self.number:
+            return self.number[wanted]
+        self.exchanged += 1
+        library = self.problem.library
+        alike = [False, *(p.degrees.pipeline == wanted.pipeline for p in library.candidates)]
+        allowed = fits & np.array(alike)
+        return int(np.where(allowed if allowed.any() else fits, library.rate, -1.0).argmax())
 
 
 def replayed() -> Iterator[Given]:

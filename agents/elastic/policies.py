@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +18,6 @@ from parenvs.tasks.elastic.library import (
     departures,
     plan_chances,
 )
-from parenvs.tasks.elastic.movement import Degrees
 from parenvs.tasks.elastic.problem import (
     Backup,
     Course,
@@ -236,41 +235,6 @@ class Bamboo(Fastest):
     def choose(self, moment: Moment, joined: int, left: int) -> int:
         """See ``Policy``."""
         return self.best_of(self.problem.fits(moment.nodes) & self.mine, moment)
-
-
-class Given:
-    """Follows degrees that are given for each interval, such as another system's decisions.
-
-    Degrees that are no candidate, or for which nodes are missing, are exchanged for the fastest
-    plan with the same number of stages, or else the fastest of all.
-
-    Args:
-        degrees: of each interval.
-        name: of the system.
-    """
-
-    def __init__(self, degrees: Sequence[Degrees], name: str) -> None:
-        self.degrees, self.name = degrees, name
-
-    def start(self, problem: Elastic) -> None:
-        """See ``Policy``."""
-        self.problem, self.exchanged = problem, 0
-        self.number = {
-            plan.degrees: k
-            for k, plan in enumerate(problem.library.candidates, 1)
-            if plan.spares == 0
-        }
-
-    def choose(self, moment: Moment, joined: int, left: int) -> int:
-        """See ``Policy``."""
-        fits, wanted = self.problem.fits(moment.nodes), self.degrees[moment.interval]
-        if fits[self.number.get(wanted, -1)] and wanted in self.number:
-            return self.number[wanted]
-        self.exchanged += 1
-        library = self.problem.library
-        alike = [False, *(p.degrees.pipeline == wanted.pipeline for p in library.candidates)]
-        allowed = fits & np.array(alike)
-        return int(np.where(allowed if allowed.any() else fits, library.rate, -1.0).argmax())
 
 
 RULES: dict[str, Callable[[], Policy]] = {

@@ -151,7 +151,10 @@ def test_choice__bad_arguments():
         ({"instance": "elastic-windows", "family": "p3"}, "family: elastic-windows has none of"),
         ({"instance": "elastic-windows/p3-gpt-1.5b-999"}, "elastic-windows holds 314"),
         ({"instance": "elastic/gone/bert-large/x"}, "drawn ones are called like elastic/"),
-        ({"instance": "elastic/gone/bert-large/3", "interval": 30.0}, "interval: elastic/gone"),
+        (
+            {"instance": "elastic/gone/bert-large/3", "interval": 30.0},
+            "interval: problems of elastic have 60 s",
+        ),
         ({"instance": 3}, "must be the name of a problem"),
     ):
         with pytest.raises(ParenvsError, match=words):

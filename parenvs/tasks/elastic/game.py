@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from parenvs.core.game import ORDERS, Drawn, Fixed, Members, Rows, Source, Stream, is_sequential
-from parenvs.core.rows import AHEAD, RowGame, Timed
+from parenvs.core.rows import AHEAD, RowGame
 from parenvs.core.sets import family_named
 from parenvs.envs.env import GameEnv
 from parenvs.envs.vector import GameVectorEnv
@@ -51,13 +51,11 @@ from parenvs.tasks.elastic.problems import (
     WINDOWS,
     drawn_by,
     elastic_rows,
-    find_elastic,
     known_family,
     load_elastic,
     of_bank,
     windows,
 )
-from parenvs.tasks.elastic.task import ElasticTask
 
 HORIZON = 10
 """Intervals in which a change has to pay off."""
@@ -561,21 +559,6 @@ class ElasticChoice(RowGame):
     def _believed(self, part: Rows) -> Any:
         return departures(self._seen[BELIEVED, 0, part], self._seen[BELIEVED, 2, part])
 
-    def judging(self, rows: np.ndarray) -> tuple[Timed, Timed]:
-        """See ``RowGame.judging``: rows are looked up in tables of all changes, judged once."""
-        libraries = [each.library for each in self.outlooks]
-        count = sum(each.tables[0].size for each in libraries)
-
-        def formulas() -> None:
-            for library in libraries:
-                library.judged()
-
-        def looked() -> None:
-            self.look(rows, rows)
-            self.rows_of(rows)
-
-        return Timed(looked, len(rows) * ACTIONS), Timed(formulas, count)
-
     def _scores(
         self, actions: np.ndarray, part: Rows, kit: np.ndarray, whole: np.ndarray
     ) -> np.ndarray:
@@ -794,14 +777,6 @@ def _named(name: Any, model: str | None, settings: Mapping[str, Any]) -> Elastic
     """Return the problem of a name, which is that of a problem or of a trace."""
     if not isinstance(name, str):
         raise ParenvsError(f"'instance' must be the name of a problem, not {shown(name)}")
-    if name.split("/")[0] in (*ElasticTask.drawn, *ELASTIC_SETS, WINDOWS) and not name.endswith(
-        ".csv"
-    ):
-        given = {**settings, "model": model}
-        for key, value in given.items():
-            if value not in (None, SECONDS):
-                raise ParenvsError(f"{key}: {name} has its own; leave it out")
-        return find_elastic(name)
     return load_elastic(name, model, **settings)
 
 

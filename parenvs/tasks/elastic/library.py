@@ -169,10 +169,6 @@ class Library:
         Indices are what happened, the plan in force, and the next one. Waiting costs nothing; after
         it, and after a loss of state, a checkpoint is read.
         """
-        return self.judged()
-
-    def judged(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``tables``, worked out anew."""
         seconds, egress = np.zeros((2, EVENTS, len(self), len(self)))
         movements, costs = self.movements, self.costs
         for k, old in enumerate((None, *self.candidates)):

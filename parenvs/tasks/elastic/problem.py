@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -29,7 +27,6 @@ from parenvs.core.plan import Bounded, Plan, Price, Report
 from parenvs.core.registry import TASKS
 from parenvs.errors import InfeasibleError, ParenvsError, shown
 from parenvs.fields import Index, Text, words
-from parenvs.files import write_text
 from parenvs.tasks.elastic.library import CHECKPOINT, GONE, READY, Library, happened
 
 MAX_NODES = 64
@@ -567,16 +564,6 @@ class Run(Report):
             "change_seconds": float(self.seconds.sum()),
             **({} if self.plan is None else {"legal": self.legal, "reasons": list(self.reasons)}),
         }
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the totals as JSON, and of each interval the degrees T, P, D and spares chosen.
-
-        An interval that waits has none.
-        """
-        plans = (None, *self.problem.library.candidates)
-        taken = [plans[number] for number in self.plans.tolist()]
-        chosen = [None if plan is None else [*plan.degrees, plan.spares] for plan in taken]
-        write_text(Path(path), json.dumps({**self.to_json(), "chosen": chosen}) + "\n")
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from parenvs.core.sets import OPTIMUM, Reference, SetKind
 from parenvs.datasets.banks import Bank, write_banks
 from parenvs.datasets.set_commands import command_line, write_files
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
-from parenvs.fields import Integer, Text, check, number, read, read_rows, whole, write_rows
+from parenvs.fields import Integer, Text, check, number, read_rows, whole, write_rows
 from parenvs.instances import data_folder
 from parenvs.tasks.elastic.library import Library, binomial
 from parenvs.tasks.elastic.movement import State
@@ -332,19 +332,6 @@ class Markov(Source):
             result[t] = result[t - 1] @ step
         return result
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the chain as an object of JSON types."""
-        return {key: list(x) if isinstance(x, tuple) else x for key, x in asdict(self).items()}
-
-    @classmethod
-    def from_json(cls, content: Any, where: str) -> Markov:
-        """Make a chain of an object of JSON types.
-
-        Raises:
-            ParenvsError: a field is missing, unknown or wrong.
-        """
-        return read(cls, content, where)
-
 
 def draw_markov(rng: np.random.Generator, family: str, nodes: int) -> Markov:
     """Draw a chain of a family; intervals are taken to be minutes.
@@ -437,9 +424,7 @@ class Row:
 
 def save_set(path: str | os.PathLike[str], rows: Mapping[str, Row]) -> None:
     """Write the problems of a set, a line each, whole or not at all."""
-    write_rows(
-        path, {name: {**vars(row), "chain": row.chain.to_json()} for name, row in rows.items()}
-    )
+    write_rows(path, {name: asdict(row) for name, row in rows.items()})
 
 
 def read_set(path: str | os.PathLike[str], models: Iterable[str]) -> dict[str, Row]:
@@ -550,9 +535,9 @@ def load_elastic(
     """Load a problem of a job on nodes that come and go.
 
     Args:
-        instance: a problem of a shipped set, ``"elastic-test/bulk-gpt-1.5b-000"``; or a trace:
-            ``"p3"``, ``"g4dn"``, ``TRACE/MODEL`` as such a problem is called, or the path of a
-            ``.csv`` file.
+        instance: a problem of a shipped set, ``"elastic-test/bulk-gpt-1.5b-000"``; a generated
+            one, ``"elastic/FAMILY/MODEL/WHICH"``; or a trace: ``"p3"``, ``"g4dn"``,
+            ``TRACE/MODEL`` as such a problem is called, or the path of a ``.csv`` file.
         model: of a trace, see ``load_library`` (default: ``gpt-1.5b``).
         interval: seconds of an interval, of a trace.
         cluster: of a trace, see ``load_library``.
@@ -566,25 +551,19 @@ def load_elastic(
     if place in TRACES and member:
         text, (named, _, servers) = place, member.removesuffix("-measured").partition(" on ")
         model, cluster = model or named, cluster or servers.replace(" ", ":") or None
-    if place == WINDOWS:
-        _refuse(place, model, cluster, batch, interval)
-        return window(member)
-    if place not in ELASTIC_SETS:
+    is_file = text.endswith(".csv")
+    if is_file or place not in (*ElasticTask.sets, *ElasticTask.drawn):
         library = load_library(model or MEASURED[0], cluster, batch)
         trace = load_trace(text)
         return Elastic(library, trace, interval, name=f"{trace.name}/{library.name}")
-    _refuse(place, model, cluster, batch, interval)
-    return _elastic_problem(place, member)
-
-
-def _refuse(
-    place: str, model: str | None, cluster: str | None, batch: int | None, interval: float
-) -> None:
     for name, value in (("model", model), ("cluster", cluster), ("batch", batch)):
         if value is not None:
             raise ParenvsError(f"{name}: problems of {place} have one of their own; leave it out")
     if interval != SECONDS:
         raise ParenvsError(f"interval: problems of {place} have {SECONDS:g} s; leave it out")
+    if place == WINDOWS:
+        return window(member)
+    return _elastic_problem(place, member) if place in ELASTIC_SETS else _generated(text)
 
 
 @lru_cache(maxsize=1)
@@ -845,15 +824,8 @@ def _job(model: str, course: Course, name: str) -> Elastic:
     return Elastic(load_library(model), Recorded(name, course), name=name, checkpoints=True)
 
 
-def find_elastic(name: str) -> Elastic:
-    """Return a job of a shipped set or a trace, or a drawn one.
-
-    Raises:
-        UnknownInstanceError: there is none of this name.
-    """
-    first, *words = name.split("/")
-    if first not in ElasticTask.drawn or name.endswith(".csv"):
-        return load_elastic(name)
+def _generated(name: str) -> Elastic:
+    _, *words = name.split("/")
     if len(words) == 3 and words[0] in FAMILIES and words[1] in MEASURED:
         family, model, which = words
         if which.isdecimal() and len(which) < 10:
